@@ -73,8 +73,8 @@ def test_the_surface_is_as_promised() -> None:
             "prices": "import CSV --currency --date --source --to --json | list PART --to --json "
             "| template --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
-            "train": "FILE --model --data --batch-size --seq-len --steps --tokens --grad-accum "
-            "--precision --optimizer --lr --lr-schedule --warmup --log --heldout-every --seed "
+            "train": "FILE --model --data --init --batch-size --seq-len --steps --tokens "
+            "--grad-accum --precision --optimizer --lr --lr-schedule --warmup --log --heldout-every --seed "
             "--recompute --attention --compile "
             "--framework --parallel "
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
@@ -84,6 +84,7 @@ def test_the_surface_is_as_promised() -> None:
             "tune": "PLAN --top --steps --rounds --data --device --scale --timeout --out --strict "
             "--json",
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
+            "export": "FROM --to --out --precision --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--fabric-gbps --p2p --framework --parallel --states "

@@ -285,6 +285,10 @@ FRAMEWORK_FILES = (
     # whose code a layer is: the benchmark's own word
     "benchmarks/layer.py",
     "measure/layer_blocks.py",
+    # forms of files, which are called by the projects that read them
+    "train/weight_forms.py",
+    "train/native/weight_source.py",
+    "train/native/export_weights.py",
 )
 
 

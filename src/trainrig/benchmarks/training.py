@@ -66,7 +66,7 @@ _EXAMPLE: Case = {
 SPLITS = ("tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep")
 """Of a case that is split so; older ones have none of these."""
 TRAINERS = (
-    *("liger", "loader_workers", "dropout", "unfused", "fp8_recipe", "cuda_graph"),
+    *("init", "liger", "loader_workers", "dropout", "unfused", "fp8_recipe", "cuda_graph"),
     *("trainer", "lora_rank", "quantize"),
 )
 """What a framework is given to be at its best, or its worst; of a case that has it."""

@@ -48,6 +48,7 @@ GROUPS = {
         "train": "Train a model, or a file of experiments; where each step's time goes.",
         "tune": "The best layouts of a plan, trained and ranked by what was measured.",
         "generate": "Continue a text with what a run has trained.",
+        "export": "Weights for Hugging Face, Megatron-Core or DeepSpeed.",
     },
     "Runs and their records": {
         "report": "Show a run: in the terminal, as HTML or as markdown.",

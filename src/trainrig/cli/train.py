@@ -34,6 +34,10 @@ _WHAT = rows(
         *("--data", PATH, "Python's standard library, prepared once"),
         "A folder that trainrig data prepared.",
     ),
+    (
+        *("--init", PATH, "weights drawn from --seed"),
+        "First weights: a run, or a checkpoint of Hugging Face, Megatron or DeepSpeed.",
+    ),
     ("--batch-size", "N|auto", "8", "Samples of a micro-batch; auto: the largest that fits."),
     ("--seq-len", int, "256", "Tokens of a sample."),
     ("--steps", int, "20", "Updates of the weights."),
@@ -167,7 +171,7 @@ def command(
         hint = "leave --dry-run and --write, or --resume, out"
         raise UsageError("a run that is resumed has been checked already", hint)
     given = {name: value for name, value in keys.items() if value not in (None, ())}
-    given |= {name: str(given[name]) for name in ("data", "python") if name in given}
+    given |= {name: str(given[name]) for name in ("data", "init", "python") if name in given}
     given |= {"log": ",".join(given["log"])} if "log" in given else {}
     if batch_size is not None:
         given["batch_size"] = _batch_size(batch_size)

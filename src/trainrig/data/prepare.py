@@ -18,10 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +50,8 @@ from trainrig.data.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
-from trainrig.errors import DataError, StoreError, UsageError
+from trainrig.errors import DataError, UsageError
+from trainrig.store import draft_folder
 from trainrig.units import one_line
 
 if TYPE_CHECKING:
@@ -108,7 +106,7 @@ def prepare(
     existing = _existing(out, found, given, vocab_size)
     if existing is not None:
         return PreparedText(folder=out, manifest=existing, reused=True)
-    with _draft_of(out) as draft:
+    with draft_folder(out) as draft:
         split = _Split(corpus=corpus, survey=found)
         coder = given
         if coder is None:
@@ -297,22 +295,3 @@ def _existing(
     ):
         raise other
     return manifest
-
-
-@contextmanager
-def _draft_of(out: Path) -> Iterator[Path]:
-    """A folder beside ``out`` that becomes it when all went well, and is gone otherwise."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=".prepare-", dir=out.parent))
-        try:
-            yield draft
-            draft.chmod(0o755)
-            draft.rename(out)
-        except BaseException:  # Ctrl-C too leaves nothing behind
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {out}: {error.strerror}", "name another folder with --out"
-        ) from None

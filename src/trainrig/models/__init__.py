@@ -3,7 +3,7 @@
     gpt2, bert, t5, llama   one file a family: Attention, Block, Model
     layers                  what they share: attention, feed-forward
     recompute               what blocks keep for backward, and what they compute again
-    first_weights           fresh weights by (seed, name)
+    first_weights           fresh weights by (seed, name), or another training's
     loss                    cross-entropy in chunks, so that the logits never exist whole
     dropout                 what is dropped, the same in every layout
     unfused                 operations written out, to see what their kernels are worth
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from trainrig.errors import UsageError, unknown
 from trainrig.models import bert, dropout, gpt2, llama, t5
 from trainrig.models import recompute as recomputation
-from trainrig.models.first_weights import fill_weights
+from trainrig.models.first_weights import Given, fill_weights
 from trainrig.models.unfused import take_apart
 from trainrig.workload.layout import RECOMPUTE
 from trainrig.workload.model import ATTENTIONS, ModelShape
@@ -52,8 +52,9 @@ def build(
     attention: str = "auto",
     unfused: Collection[str] = (),
     seed: int = 0,
+    given: Given | None = None,
 ) -> nn.Module:
-    """A model with fresh weights.
+    """A model with fresh weights, or with those that are ``given``.
 
     ``recompute``: none, selective or full (`models.recompute`); ``attention``: one of ATTENTIONS;
     ``unfused``: some of UNFUSED, which are written out (`models.unfused`).
@@ -74,7 +75,7 @@ def build(
     if device == "meta":
         return model
     model.to_empty(device=device)
-    fill_weights(model, seed)
+    fill_weights(model, seed, given)
     return model
 
 

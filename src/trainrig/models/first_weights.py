@@ -1,14 +1,16 @@
-"""First weights by (seed, name) alone: the same numbers on any device, rank, stage or shard.
+"""First weights by (seed, name), or as given: the same numbers on any device, rank, stage or shard.
 
 A weight is drawn in chunks of whole rows on the CPU, each chunk by a generator of its own that is
 seeded by (seed, the weight's name in the whole model, the chunk's number).  So a rank draws what it
-holds and little else, never a weight as a whole, and no layout changes a number.
+holds and little else, never a weight as a whole, and no layout changes a number.  Weights that are
+given (another training's) are read one at a time, and a rank keeps what it holds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -20,13 +22,22 @@ CHUNK = 2**20
 """Numbers that are drawn at a time; another value gives other weights."""
 
 
+Given = Callable[[str], Tensor]
+"""A weight as a whole, by its name in the whole model."""
+
+
 @torch.no_grad()
-def fill_weights(model: nn.Module, seed: int) -> None:
+def fill_weights(model: nn.Module, seed: int, given: Given | None = None) -> None:
     """Write first weights into all parameters of ``model``: a built model with memory (to_empty).
 
     It may be a part of the whole, a pipeline stage, and hold shards, under the names of the whole.
-    Biases begin with 0, norms with 1 (T5's with its one factor), all others are normal.
+    Biases begin with 0, norms with 1 (T5's with its one factor), all others are normal; ``given``
+    are others, of which nothing is drawn.
     """
+    if given is not None:
+        for name, weight in model.named_parameters():
+            _copy(weight, given(name))
+        return
     shape: ModelShape = model.shape
     norm = shape.init_std if shape.family == "t5" else 1.0
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
@@ -54,6 +65,16 @@ def _std_of(shape: ModelShape, name: str) -> float:
         fan = {"q": shape.hidden * shape.head_dim, "out": inner, "down": shape.ffn}
         return shape.init_std * fan.get(matrix, shape.hidden) ** -0.5
     return shape.init_std
+
+
+def _copy(weight: Tensor, whole: Tensor) -> None:
+    """The rows and columns of ``whole`` that this rank holds of ``weight``."""
+    for dim in range(weight.ndim):
+        held = _held(weight, dim)
+        if len(held) < whole.shape[dim]:
+            whole = whole.index_select(dim, held)
+    local = weight.to_local() if hasattr(weight, "to_local") else weight.data
+    local.copy_(whole)
 
 
 def _draw(

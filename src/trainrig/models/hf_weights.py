@@ -11,7 +11,7 @@ next-sentence head, and the copies of tied weights, which are written again for 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,37 +57,50 @@ def from_hugging_face(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
 
     DataError if a weight is missing, left over, or of another shape than ``shape`` says.
     """
+    sizes = {name: tensor.shape for name, tensor in state.items()}
+    native = build(shape, device="meta").state_dict()
+    read = one_by_one(shape, sizes, state.__getitem__)
+    return {name: read(name) for name in native}
+
+
+def one_by_one(
+    shape: ModelShape, sizes: Mapping[str, Sequence[int]], get: Callable[[str], Tensor]
+) -> Callable[[str], Tensor]:
+    """What reads one of our weights at a time, of theirs that ``get`` reads by their names.
+
+    DataError for the first of ``sizes`` that is not what ``shape`` says; nothing is read for that.
+    """
     prefix = _PREFIX.get(shape.family, "")
-    if not any(name.startswith(prefix) for name in state):  # the model without its head
-        state = {prefix + name: tensor for name, tensor in state.items()}
-    expected = build(shape, device="meta").state_dict()
-    native, used = {}, set()
-    for pair in _pairs(shape, expected):
-        missing = [name for name in pair.hf if name not in state]
-        if missing:
-            raise DataError(f"{shape.name}: the weights have no {missing[0]!r}")
-        native[pair.native] = pair.join([state[name] for name in pair.hf])
-        used |= set(pair.hf)
-    known = used | _copies(shape).keys()
+    cut = 0
+    if not any(name.startswith(prefix) for name in sizes):  # the model without its head
+        sizes, cut = {prefix + name: size for name, size in sizes.items()}, len(prefix)
+    state = build(shape, device="meta").state_dict()
+    pairs = {pair.native: pair for pair in _pairs(shape, state)}
+    for pair in pairs.values():
+        for name, part in zip(pair.hf, pair.split(state[pair.native]), strict=True):
+            if name not in sizes:
+                raise DataError(f"{shape.name}: the weights have no {name!r}")
+            if tuple(sizes[name]) != tuple(part.shape):
+                raise DataError(
+                    f"{shape.name}: {name} is {tuple(sizes[name])}, "
+                    f"the shape asks for {tuple(part.shape)}"
+                )
+    known = {name for pair in pairs.values() for name in pair.hf} | _copies(shape).keys()
     aside = re.compile(_ASIDE[shape.family])
-    extra = [name for name in state if name not in known and not aside.search(name)]
+    extra = [name for name in sizes if name not in known and not aside.search(name)]
     if extra:
         raise DataError(f"{shape.name}: nothing here takes the weight {extra[0]!r}")
-    for name, tensor in native.items():
-        if tensor.shape != expected[name].shape:
-            raise DataError(
-                f"{shape.name}: {name} is {tuple(tensor.shape)}, "
-                f"the shape asks for {tuple(expected[name].shape)}"
-            )
-    return native
+    return lambda native: pairs[native].join([get(name[cut:]) for name in pairs[native].hf])
 
 
-def to_hugging_face(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
-    """Their state dict from ours, with the copies of tied weights that theirs lists."""
+def to_hugging_face(
+    shape: ModelShape, state: Mapping[str, Tensor], *, copies: bool = True
+) -> State:
+    """Their state dict from ours, with the ``copies`` of tied weights that theirs lists."""
     hf: State = {}
     for pair in _pairs(shape, state):
         hf |= zip(pair.hf, pair.split(state[pair.native]), strict=True)
-    for copy, of in _copies(shape).items():
+    for copy, of in _copies(shape).items() if copies else ():
         hf[copy] = hf[of]
     return hf
 

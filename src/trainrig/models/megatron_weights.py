@@ -8,11 +8,12 @@ whole model, as one rank without parallelism would hold it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from trainrig.errors import DataError
 from trainrig.models import build
 from trainrig.workload.model import ModelShape
 
@@ -79,6 +80,97 @@ def from_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
         else:
             found[f"{prefix}.{part}.{leaf}"] = weight
     return {name: found[name] for name in native if name in found}
+
+
+def stacked_layers(stored: str, size: Sequence[int]) -> list[tuple[str, int | None]]:
+    """The names of a distributed checkpoint's tensor ``stored``, and each one's place in it.
+
+    Megatron keeps equal layers in one tensor, their number its first size, and calls a norm by the
+    matrix that Transformer Engine fuses it with.
+    """
+    head, rest = "decoder.layers.", stored.removeprefix("decoder.layers.")
+    if rest == stored:
+        return [(stored, None)]
+    number, _, part = rest.partition(".")
+    for fused, alone in _FUSED.items():
+        part, rest = part.replace(fused, alone), rest.replace(fused, alone)
+    if number.isdecimal():
+        return [(f"{head}{number}.{part}", None)]
+    return [(f"{head}{layer}.{rest}", layer) for layer in range(size[0] if size else 0)]
+
+
+def to_distributed(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
+    """Megatron's state as its distributed checkpoints keep it: `stacked_layers` backwards."""
+    found: State = {}
+    layers: dict[str, list[Tensor]] = {}
+    for name, weight in to_megatron(shape, state).items():
+        rest = name.removeprefix("decoder.layers.")
+        if rest == name:
+            found[name] = weight
+        else:
+            layers.setdefault(rest.partition(".")[2], []).append(weight)
+    for part, weights in layers.items():
+        for fused, alone in _FUSED.items():
+            if part.startswith(alone):
+                part = part.replace(alone, fused)  # noqa: PLW2901
+        found[f"decoder.layers.{part}"] = torch.stack(weights)
+    return found
+
+
+def extra_states(shape: ModelShape) -> dict[str, list[None]]:
+    """What Megatron's layers want beside their weights: scales of fp8, of which there are none.
+
+    Under their keys in a distributed checkpoint, an object a layer.
+    """
+    names = [f"decoder.layers.{part}" for part in _LAYER.values() if "linear" in part]
+    keys = [
+        f"{name}._extra_state/shard_{n}_{shape.num_layers}"
+        for name in names
+        for n in range(shape.num_layers)
+    ]
+    return {key: [None] for key in [*keys, "output_layer._extra_state/shard_0_1"]}
+
+
+_FUSED = {
+    "self_attention.linear_qkv.layer_norm_": "input_layernorm.",
+    "mlp.linear_fc1.layer_norm_": "pre_mlp_layernorm.",
+}
+
+
+def one_by_one(
+    shape: ModelShape, sizes: Mapping[str, Sequence[int]], get: Callable[[str], Tensor]
+) -> Callable[[str], Tensor]:
+    """What reads one of our weights at a time, of Megatron's that ``get`` reads by their names.
+
+    Rows that Megatron adds to a vocabulary are left.  DataError for the first of ``sizes`` that is
+    not what ``shape`` says; nothing is read for that.
+    """
+    made_of: dict[str, str] = {}
+    for name, whole in to_megatron(shape, build(shape, device="meta").state_dict()).items():
+        size = tuple(sizes.get(name, ()))
+        if not size:
+            raise DataError(f"{shape.name}: the weights have no {name!r}")
+        added = size[0] - whole.shape[0] if name in _BY_TOKEN else 0
+        if size[1:] != tuple(whole.shape[1:]) or size[0] != whole.shape[0] + added:
+            requested = f"the shape asks for {tuple(whole.shape)}"
+            raise DataError(f"{shape.name}: {name} is {size}, {requested}")
+        if not 0 <= added < _MOST_ADDED:
+            requested = f"the shape asks for a vocabulary of {whole.shape[0]}"
+            raise DataError(f"{shape.name}: {name} has {size[0]} rows, {requested}")
+        made_of |= dict.fromkeys(from_megatron(shape, {name: whole}), name)
+
+    def read(native: str) -> Tensor:
+        whole = get(made_of[native])
+        if made_of[native] in _BY_TOKEN:
+            whole = whole[: shape.vocab]
+        return from_megatron(shape, {made_of[native]: whole})[native]
+
+    return read
+
+
+_BY_TOKEN = ("embedding.word_embeddings.weight", "output_layer.weight")
+_MOST_ADDED = 128 * 64
+"""Rows: to a multiple of 128 for each tensor-parallel rank (make_vocab_size_divisible_by)."""
 
 
 def _block(module: str) -> tuple[str, str]:

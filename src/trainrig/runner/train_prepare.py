@@ -8,6 +8,7 @@ is known by the GPU's UUID.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 import time
@@ -24,11 +25,12 @@ from trainrig.data.batches import Shard
 from trainrig.data.manifest import read_manifest
 from trainrig.data.open_batches import open_batches
 from trainrig.data.prepare import MOST_VERIFIED, prepare, verify
-from trainrig.errors import UnavailableError, UsageError
+from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot, environment_digest, value_or
 from trainrig.machine.snapshot import Gpu
 from trainrig.machine.software import software
 from trainrig.machine.system_access import ThisMachine
+from trainrig.process.programs import last_line, run_program
 from trainrig.process.python_env import inspect_python, is_external
 from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT
 from trainrig.record import Record, Status, new_id
@@ -58,6 +60,10 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
         watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
         folder = str(prepare().folder)
     found = [own.replace(data=str(Path(own.data or folder).resolve())) for own in experiments]
+    found = [own.replace(init=str(Path(own.init).resolve())) if own.init else own for own in found]
+    for init, model in dict.fromkeys((own.init, own.model) for own in found if own.init):
+        watch(Progress(text=f"first weights: {init}"))
+        check_init(init, model)
     for data in {Path(own.data) for own in found}:
         if read_manifest(data).train.num_tokens <= MOST_VERIFIED:
             verify(data)
@@ -72,6 +78,24 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
             vocab_size=shape.vocab,
         )
     return found
+
+
+def check_init(init: str, model: str) -> None:
+    """Raise DataError where ``init`` has no weights of ``model``; a process of its own looks."""
+    program = (sys.executable, "-m", "trainrig.train.native.weight_source", init, model)
+    done = run_program(program, _INIT_TIMEOUT, die_with_us=True)
+    try:
+        wrong = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        reason = last_line(done.stderr) if done.code is not None else "it did not end"
+        raise DataError(f"cannot read {init}: {reason}") from None
+    if wrong:
+        kind = UnavailableError if wrong["error"] == "UnavailableError" else DataError
+        raise kind(wrong["message"], wrong["hint"])
+
+
+_INIT_TIMEOUT = 900.0
+"""Seconds; the files of a checkpoint of ours are read whole for their checksums."""
 
 
 def placed(experiment: Experiment, site: Site) -> Experiment:
@@ -161,7 +185,7 @@ def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
     return () if isinstance(snapshot.gpus, Missing) else snapshot.gpus
 
 
-_BESIDE_FILE = ("scale", "steps", "tokens", "seed", "data", "device", "rounds", "log")
+_BESIDE_FILE = ("scale", "steps", "tokens", "seed", "data", "init", "device", "rounds", "log")
 _CEILING_SECONDS = 8.0
 _MATMUL_SIZE = {False: 1024, True: 8192}
 

@@ -20,11 +20,9 @@ from trainrig.record import Kind, RunView, Status
 from trainrig.runner.started_elsewhere import refuse_resume
 from trainrig.runner.view import view_of
 from trainrig.store import read_run
-from trainrig.train.checkpoint_folder import LAYOUT_KEYS, newest
+from trainrig.train.checkpoint_folder import FOLDER, LAYOUT_KEYS, newest
 from trainrig.train.config import Experiment, case_of, from_run
 
-_CHECKPOINTS = ".checkpoints"
-"""In the folder of a run; hidden files are left out of bundles."""
 _OLD_CHECKPOINT = ".checkpoint.pt"
 _OTHER_LAYOUT = (LAYOUT_KEYS - {"framework"}) | {"devices"}
 _CHANGEABLE = {"steps", "checkpoint_every", "checkpoint_interval", "keep_checkpoints"}
@@ -33,7 +31,7 @@ _CHANGEABLE = {"steps", "checkpoint_every", "checkpoint_interval", "keep_checkpo
 
 def checkpoints_of(run: Path, slug: str) -> Path:
     """The folder of the checkpoints of an experiment of a run, which its logs call ``slug``."""
-    return run / _CHECKPOINTS / slug
+    return run / FOLDER / slug
 
 
 def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
@@ -81,7 +79,7 @@ def _check_keys(path: Path, keys: Mapping[str, Any], *, alone: bool) -> None:
             "a run is resumed with its own experiments",
             "beside it: --json; of a single experiment --steps, its layout, its checkpoints",
         )
-    if keys and not any(newest(folder) for folder in (path / _CHECKPOINTS).glob("*")):
+    if keys and not any(newest(folder) for folder in (path / FOLDER).glob("*")):
         if (path / _OLD_CHECKPOINT).exists():
             words = "an older trainrig saved its checkpoint, in a form that is not read any more"
             raise DataError(f"{path}: {words}", "train it anew")

@@ -18,6 +18,7 @@ from trainrig.store.reader import find_runs, read_run
 from trainrig.store.writer import (
     RunWriter,
     create_run,
+    draft_folder,
     log_in,
     resume_run,
     store_errors,
@@ -27,6 +28,7 @@ from trainrig.store.writer import (
 __all__ = [
     "RunWriter",
     "create_run",
+    "draft_folder",
     "find_runs",
     "is_bundle",
     "log_in",

@@ -243,6 +243,27 @@ def _end_of_whole_lines(fd: int) -> int:
 
 
 @contextmanager
+def draft_folder(out: Path) -> Iterator[Path]:
+    """A folder beside ``out`` that becomes it when all went well, and is gone otherwise.
+
+    ``out`` is not there, or is empty.  Raises StoreError.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".draft-{out.name}-", dir=out.parent))
+        try:
+            yield draft
+            draft.chmod(0o755)
+            draft.rename(out)
+        except BaseException:  # Ctrl-C too leaves nothing behind
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+    except OSError as error:
+        words = f"cannot write {out}: {error.strerror}"
+        raise StoreError(words, "name another folder with --out") from None
+
+
+@contextmanager
 def store_errors(path: Path) -> Iterator[None]:
     """What cannot be written inside it is a StoreError."""
     try:

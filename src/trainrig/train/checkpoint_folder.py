@@ -27,11 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainrig.errors import DataError
+from trainrig.errors import DataError, UsageError
 from trainrig.store import write_atomic
 from trainrig.train.config import Experiment, to_dict
 
 SCHEMA = 2
+FOLDER = ".checkpoints"
+"""In the folder of a run; hidden files are left out of bundles."""
 MANIFEST = "checkpoint.json"
 AGAIN = "train from the start, or name another run"
 LAYOUT_KEYS = frozenset(
@@ -44,7 +46,7 @@ LAYOUT_KEYS = frozenset(
 """What says how a step is spread over ranks and micro-batches: any of them may resume any other, as
 long as a step has as many samples."""
 _FREE = LAYOUT_KEYS | {
-    *("steps", "data", "name", "rounds", "threads", "devices", "p2p", "comparable", "why"),
+    *("steps", "data", "init", "name", "rounds", "threads", "devices", "p2p", "comparable", "why"),
     *("checkpoint_every", "checkpoint_interval", "keep_checkpoints"),
     *("heldout_batches", "heldout_every", "log", "divergence", "max_restarts", "min_nproc"),
     "decay_steps",  # of a run: what was planned at its first start (`runner.train_resume`)
@@ -86,6 +88,23 @@ def place_of(folder: Path, step: int) -> Path:
 def draft_of(folder: Path, step: int) -> Path:
     """Where it is written."""
     return folder / f"{_DRAFT}{step:09d}"
+
+
+def checkpoints_in(run: Path) -> Path:
+    """The folder of checkpoints that a run, a folder of them or one of them means.
+
+    UsageError where there are several, or none.
+    """
+    if newest(run) is not None:
+        return run
+    found = sorted(folder for folder in (run / FOLDER).glob("*") if newest(folder))
+    if len(found) > 1:
+        names = ", ".join(folder.name for folder in found)
+        raise UsageError(f"{run} has checkpoints of {names}", f"name one: {found[0]}")
+    if not found:
+        hint = "trainrig train saves them of a single experiment; in a file: checkpoint_every"
+        raise UsageError(f"{run} has no checkpoint", hint)
+    return found[0]
 
 
 def steps_in(folder: Path) -> list[int]:

@@ -97,6 +97,8 @@ class Experiment:
     """A name, numbers, or a path to a config.json: see `workload.find`."""
     data: Text = ""
     """The prepared folder."""
+    init: Text = ""
+    """Where first weights are from, instead of the seed: see `native.weight_source`."""
     auto_batch: Switch = False
     """``batch_size`` is not known yet: the largest that fits is looked for."""
     steps: Count = 20
@@ -324,7 +326,8 @@ _FIELDS = get_type_hints(Experiment, include_extras=True)
 KEYS: dict[str, Any] = {
     name: _FIELDS[name] if name in _OWN else vars(Experiment)[name].key_type
     for name in (
-        *("name", "framework", "parallel", "python", "model", "data", "batch_size", "auto_batch"),
+        *("name", "framework", "parallel", "python", "model", "data", "init"),
+        *("batch_size", "auto_batch"),
         *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
         *("dropout", "optimizer", "lr", "lr_schedule", "warmup", "warmup_tokens"),
         *("decay_steps", "decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay"),

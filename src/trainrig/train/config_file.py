@@ -41,6 +41,7 @@ from trainrig.errors import DataError, TrainrigError, UsageError, unknown
 from trainrig.train.config import KEYS as EXPERIMENT_KEYS
 from trainrig.train.config import Experiment, check, field_text, no_key
 from trainrig.train.engines import SHARING, engine_of
+from trainrig.train.weight_forms import form_of, model_of
 from trainrig.workload import find
 from trainrig.workload.layout import Layout
 
@@ -221,7 +222,7 @@ def _check_values(keys: Keys) -> None:
 def experiment_of(keys: Keys) -> Experiment:
     """One experiment of keys as the command line has them.  Raises UsageError."""
     _check_values(keys)
-    keys = {"heldout_batches": 0, "checkpoint_every": 0, **keys}
+    keys = {"heldout_batches": 0, "checkpoint_every": 0, **_of_init(keys)}
     scale, tokens = keys.pop("scale", "full"), keys.pop("tokens", None)
     if scale not in SCALES:
         raise unknown("scale", str(scale), SCALES)
@@ -252,6 +253,18 @@ def experiment_of(keys: Keys) -> Experiment:
     check(found)
     engine_of(found.framework).check(found)
     return found
+
+
+def _of_init(keys: Keys) -> dict[str, Any]:
+    """With the model whose weights ``init`` holds, where none is named.  UsageError, DataError."""
+    init = keys.get("init")
+    if not isinstance(init, str) or "model" in keys:
+        return dict(keys)
+    if (model := model_of(init)) is None:
+        form_of(Path(init))  # says what is wrong with it, if anything is
+        words = f"{field_text('init', init)} does not say of which model"
+        raise UsageError(words, "name it: model, or --model")
+    return {**keys, "model": model}
 
 
 def _steps_for(tokens: Any, found: Experiment) -> int:

@@ -22,6 +22,7 @@ from trainrig import models
 from trainrig.models.hf_weights import to_hugging_face
 from trainrig.process.child import die_with_parent
 from trainrig.train.config import Experiment, check, objective_of
+from trainrig.train.native.weight_source import first_weights
 from trainrig.train.parity import probe_of
 from trainrig.train.trainer_arguments import parsed
 from trainrig.units import format_memory
@@ -39,7 +40,9 @@ def main() -> None:
     }
     hf = {"config_class": config_class, "model_class": model_class, "config": config}
     hf["trainer"] = parsed(experiment.trainer)
-    state = to_hugging_face(shape, models.build(shape, seed=experiment.seed).state_dict())
+    given = first_weights(experiment, shape)
+    model = models.build(shape, seed=experiment.seed, given=given)
+    state = to_hugging_face(shape, model.state_dict())
     hand_over(folder, experiment, shape, hf, state)
 
 

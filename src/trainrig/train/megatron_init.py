@@ -12,13 +12,16 @@ from typing import Any
 from trainrig import models
 from trainrig.models.megatron_weights import to_megatron
 from trainrig.train.huggingface_init import hand_over, requested
+from trainrig.train.native.weight_source import first_weights
 from trainrig.workload import ModelShape
 
 
 def main() -> None:
     """Write both files."""
     folder, experiment, shape = requested()
-    state = to_megatron(shape, models.build(shape, seed=experiment.seed).state_dict())
+    given = first_weights(experiment, shape)
+    model = models.build(shape, seed=experiment.seed, given=given)
+    state = to_megatron(shape, model.state_dict())
     hand_over(folder, experiment, shape, megatron_model(shape), state)
 
 

@@ -128,10 +128,11 @@ def in_parts(reference: Experiment, largest: int) -> Experiment:
 def shortened(experiment: Experiment) -> Experiment:
     """The layout of ``experiment`` with a model as wide of two layers a pipeline stage.
 
-    For what one process cannot hold whole: each layer is computed as in the whole model.
+    For what one process cannot hold whole: each layer is computed as in the whole model, from fresh
+    weights, since ``init`` has those of all layers.
     """
     layers = 2 * experiment.mesh.pp * int(experiment.layout.interleave)
-    return experiment.replace(model=with_layers(experiment.model, layers), steps=1)
+    return experiment.replace(model=with_layers(experiment.model, layers), init="", steps=1)
 
 
 def is_alone(own: Experiment) -> bool:
@@ -149,7 +150,7 @@ def is_reference(own: Experiment, other: Experiment) -> bool:
     )
 
 
-_SAME = ("model", "data", "seq_len", "precision", "fp8_recipe", "seed", "device", "dropout")
+_SAME = ("model", "data", "init", "seq_len", "precision", "fp8_recipe", "seed", "device", "dropout")
 
 
 def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:

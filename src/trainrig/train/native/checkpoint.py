@@ -85,7 +85,7 @@ class Saver:
         self._signal, self._began, self._polled = 0, time.monotonic(), -1
         self._poll: tuple[Tensor, Any] | None = None
         self._is_due = False
-        _ignore_warning()
+        ignore_warning()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         on_gpu = engine.device.startswith("cuda")
@@ -260,7 +260,7 @@ def _store_error(folder: Path, error: BaseException) -> TrainrigError:
     return StoreError(f"cannot save a checkpoint in {folder}: {reason}", _LATER)
 
 
-def _ignore_warning() -> None:
+def ignore_warning() -> None:
     """One process is meant to be one: no warning that there are no others."""
     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
 
@@ -287,7 +287,7 @@ def load(engine: Engine, path: Path) -> Saved:
         dist.all_gather_object(wrong, wrong[0], group=group)
     for words in filter(None, wrong):
         raise DataError(words, older_than(saved))
-    _ignore_warning()
+    ignore_warning()
     requested = {key: to_dict(engine.experiment).get(key) for key in LAYOUT_KEYS}
     engine.make_states()
     tensors: dict[str, Any] = dict(engine.state()[0])
@@ -295,7 +295,7 @@ def load(engine: Engine, path: Path) -> Saved:
     if saved.ranks == ranks and saved.layout == requested:
         tensors |= own
     try:
-        reader = _Reader(saved.path)
+        reader = SafeReader(saved.path)
         dcp.load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
         engine.load_state(saved.next_step, saved.numbers)
     except dcp.CheckpointException as error:
@@ -315,10 +315,10 @@ def load_weights(saved: Saved, model: torch.nn.Module) -> None:
     """
     if (words := damage(saved)) is not None:
         raise DataError(words, older_than(saved))
-    _ignore_warning()
+    ignore_warning()
     tensors = {f"weights/{name}": own.data for name, own in model.named_parameters()}
     try:
-        dcp.load(tensors, storage_reader=_Reader(saved.path), no_dist=True)
+        dcp.load(tensors, storage_reader=SafeReader(saved.path), no_dist=True)
     except dcp.CheckpointException as error:
         raise _misfit(saved, next(iter(error.failures.values()))[0]) from None
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
@@ -329,7 +329,7 @@ def _misfit(saved: Saved, error: BaseException) -> DataError:
     return DataError(f"{saved.path} does not fit the experiment: {first_line(error)}", AGAIN)
 
 
-class _Reader(dcp.FileSystemReader):
+class SafeReader(dcp.FileSystemReader):
     """Reads a checkpoint's metadata without running anything that it may hold."""
 
     def read_metadata(self, *_: Any, **__: Any) -> dcp.Metadata:
@@ -353,7 +353,10 @@ class _Records(pickle.Unpickler):
         raise pickle.UnpicklingError(f"its metadata names {module}.{name}")
 
 
-_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
+_MODULES = tuple(
+    f"torch.distributed.checkpoint.{name}"
+    for name in ("metadata", "filesystem", "planner")  # Megatron-Core keeps its plans, too
+)
 _KNOWN = {("torch", "Size"), ("torch.serialization", "_get_layout")}
 _KNOWN |= {("torch", name) for name in ("float32", "bfloat16", "float16", "uint8", "int64", "int8")}
 _KNOWN |= {(module, "PosixPath") for module in ("pathlib", "pathlib._local")}

@@ -41,6 +41,7 @@ from trainrig.train.divergence import LossWatch
 from trainrig.train.native.cuda_graph import StepGraph, is_recorded
 from trainrig.train.native.precision import LossScale, Weights, local, placed, to_float8
 from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for
+from trainrig.train.native.weight_source import first_weights
 from trainrig.workload import ModelShape
 
 Make = Callable[[int], Batch]
@@ -222,6 +223,7 @@ class Engine:
             attention=experiment.attention,
             unfused=experiment.unfused_parts,
             seed=experiment.seed,
+            given=None if parallel or weights else first_weights(experiment, shape),
         )
         self._rank, self._tokens = rank, tokens
         if parallel is not None:

@@ -21,6 +21,7 @@ from trainrig.train.native import context_parallel, data_parallel, expert, pipel
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.pipeline import Pipeline
 from trainrig.train.native.precision import to_float8
+from trainrig.train.native.weight_source import first_weights
 from trainrig.train.native.world import World
 from trainrig.workload import ModelShape
 from trainrig.workload.layout import Layout
@@ -31,6 +32,7 @@ def parallelize(
 ) -> data_parallel.Spread:
     """The weights of one rank, of a ``model`` on meta that is changed in place."""
     own, device = experiment.layout, world.device
+    given = first_weights(experiment, shape)
     stages = pipeline.split(model, shape, own, world.view("pp")) if own.pp > 1 else []
     parts = [stage.module for stage in stages] or [model]
     for part in parts:
@@ -52,7 +54,7 @@ def parallelize(
             how = {"offload": offload, "piped": bool(stages)}
             data_parallel.shard(part, own.precision, int(own.zero), world, **how, experts=experts)
         part.to_empty(device="cpu" if own.offload == "host" else device)
-        models.fill_weights(part, experiment.seed)
+        models.fill_weights(part, experiment.seed, given)
     even = objective_of(shape) != "masked"
     if world.shards:
         weights: data_parallel.Spread = data_parallel.Sharded(

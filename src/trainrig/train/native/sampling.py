@@ -19,12 +19,10 @@ from torch import Tensor
 from trainrig import models
 from trainrig.data.tokenizer import TextTokenizer, load_tokenizer
 from trainrig.errors import DataError, UsageError
-from trainrig.train.checkpoint_folder import newest, read_saved
+from trainrig.train.checkpoint_folder import checkpoints_in, read_saved
 from trainrig.train.config import from_run, objective_of
 from trainrig.train.native.checkpoint import load_weights
 from trainrig.workload import find
-
-_FOLDERS = ".checkpoints"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ def generate(
     if max_tokens < 1 or not 0.0 <= temperature < float("inf") or top_k < 0:
         wrong = f"max_tokens {max_tokens}, temperature {temperature:g}, top_k {top_k}"
         raise UsageError(wrong, "at least 1, 0 (greedy) or more, 0 (all) or more")
-    saved = read_saved(_checkpoints_of(run))
+    saved = read_saved(checkpoints_in(run))
     own = from_run(saved.experiment, str(saved.path))
     shape = find(own.model)
     if objective_of(shape) != "causal":
@@ -93,20 +91,6 @@ def generate(
         checkpoint=str(saved.path),
         step=saved.next_step,
     )
-
-
-def _checkpoints_of(run: Path) -> Path:
-    """The folder of checkpoints that is meant.  UsageError where there are several, or none."""
-    if newest(run) is not None:
-        return run
-    found = sorted(folder for folder in (run / _FOLDERS).glob("*") if newest(folder))
-    if len(found) > 1:
-        names = ", ".join(folder.name for folder in found)
-        raise UsageError(f"{run} has checkpoints of {names}", f"name one: {found[0]}")
-    if not found:
-        hint = "trainrig train saves them of a single experiment; in a file: checkpoint_every"
-        raise UsageError(f"{run} has no checkpoint", hint)
-    return found[0]
 
 
 def _ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:

@@ -1,0 +1,62 @@
+"""``trainrig export``: a training's weights in the form of another project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trainrig.cli.verb import PATH, complete_runs, json_option, names_in, option, verb
+
+_FORMS = names_in("train.weight_forms", "WRITTEN")
+
+
+@verb()
+@click.argument("source", metavar="FROM", type=PATH, shell_complete=complete_runs)
+@option(
+    "--to",
+    metavar="FORM",
+    default_text="huggingface",
+    shell_complete=_FORMS.complete,
+    help="Form of the files: huggingface, megatron or deepspeed.",
+)
+@option("--out", type=PATH, metavar="DIR", default_text="FROM-FORM", help="The folder to make.")
+@option("--precision", default="fp32", help="Precision of the weights: fp32, bf16 or fp16.")
+@json_option()
+def command(source: Path, to: str | None, out: Path | None, precision: str, as_json: bool) -> int:
+    """Write the weights of a training as another project loads them.
+
+    \b
+    trainrig export runs/mine
+    trainrig export runs/mine --to megatron --out mine-megatron
+    trainrig export mine-huggingface --to deepspeed
+
+    FROM is a run of trainrig train, a checkpoint of any layout, or a folder of Hugging Face's.
+    What was written is read back and compared before DIR appears; a DIR that exists is
+    never replaced.  A training begins with these weights where its init is DIR.
+    """
+    import dataclasses
+
+    from trainrig.cli.output import print_json, print_values
+    from trainrig.errors import EXIT_OK
+    from trainrig.train.native.export_weights import export
+    from trainrig.train.weight_forms import WRITTEN
+    from trainrig.units import format_memory
+
+    to = to or WRITTEN[0]
+    out = out or Path(f"{source.resolve().name}-{to}")
+    found = export(source, to=to, out=out, precision=precision)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+        return EXIT_OK
+    shown = {
+        "folder": found.folder,
+        "form": found.to,
+        "from": found.source + ("" if found.step is None else f", {found.step} steps"),
+        "weights": f"{found.weights:,} in {found.precision}, {format_memory(found.num_bytes)}",
+        "files": len(found.files),
+    }
+    print_values(shown, as_json)
+    for note in found.notes:
+        click.echo(note, err=True)
+    return EXIT_OK

@@ -1,0 +1,212 @@
+"""Weights that a training begins with: another one's, whoever saved them (``--init FROM``).
+
+FROM is one of
+
+    a folder of Hugging Face's      config.json and safetensors; what `trainrig export` writes
+    a run of ours, a checkpoint     the fp32 weights alone, saved under any layout
+    Megatron-Core's checkpoint      torch_dist: metadata.json, or a folder of iterations
+    DeepSpeed's universal format    fp32.pt for each of Hugging Face's names below zero/
+
+A source is opened without reading its tensors: their sizes are compared with the model's, and the
+first that differs is named.  Then weights are read one at a time, as wholes in fp32, by the names
+of our own models, so that a rank of any layout keeps its part and no process holds the model twice.
+
+``python -m trainrig.train.native.weight_source FROM MODEL`` checks a source and prints an object
+in JSON: the form, and what is wrong, if anything is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from trainrig import models
+from trainrig.errors import DataError, TrainrigError, UnavailableError
+from trainrig.models import hf_weights, megatron_weights
+from trainrig.models.first_weights import Given
+from trainrig.process.child import first_line
+from trainrig.train.checkpoint_folder import checkpoints_in, damage, older_than, read_saved
+from trainrig.train.config import Experiment
+from trainrig.train.weight_forms import Form, deepspeed_folder, form_of, megatron_folder
+from trainrig.workload import ModelShape, find
+
+Sizes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSource:
+    """An opened source: what it has, under its own names."""
+
+    path: Path
+    form: Form
+    sizes: Sizes
+    get: Callable[[str], Tensor]
+    """A tensor as it is stored."""
+
+
+def first_weights(experiment: Experiment, shape: ModelShape) -> Given | None:
+    """The weights that an experiment's ``init`` names; None where it names nothing."""
+    return weights_of(Path(experiment.init), shape) if experiment.init else None
+
+
+def weights_of(path: Path, shape: ModelShape) -> Given:
+    """What reads the weights of a model of ``shape`` from ``path``, each in fp32 by its name.
+
+    Raises DataError for what is no source or another model's, naming the first tensor that differs.
+    """
+    source = open_source(path)
+    try:
+        read = _BY_FORM[source.form](shape, source.sizes, source.get)
+    except DataError as error:
+        words = error.message.removeprefix(f"{shape.name}: ")
+        raise DataError(f"{path} has weights of another model: {words}", _SAME_MODEL) from None
+    return lambda name: _read(path, partial(read, name)).float()
+
+
+_SAME_MODEL = "name the model that was saved there with --model, or leave --init out"
+
+
+def open_source(path: Path) -> WeightSource:
+    """Names and sizes of what ``path`` holds.  Raises DataError, UnavailableError."""
+    form = form_of(path)
+    sizes, get = _read(path, lambda: _OPENED[form](path))
+    return WeightSource(path=path, form=form, sizes=sizes, get=get)
+
+
+def _read(path: Path, act: Callable[[], Any]) -> Any:
+    """What ``act`` reads; what a library says of a broken file is one line."""
+    try:
+        return act()
+    except TrainrigError:
+        raise
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except Exception as error:  # noqa: BLE001  safetensors, torch and pickle each have their own
+        raise DataError(f"{path} is damaged: {first_line(error)}", "save it again") from None
+
+
+Opened = tuple[Sizes, Callable[[str], Tensor]]
+
+
+def _open_hugging_face(path: Path) -> Opened:
+    if find_spec("safetensors") is None:
+        raise UnavailableError(f"{path}: safetensors is not installed", "pip install safetensors")
+    from safetensors import safe_open
+
+    sizes: dict[str, tuple[int, ...]] = {}
+    files: dict[str, Any] = {}
+    for file in sorted(path.glob("*.safetensors")):
+        opened: Any = safe_open(file, framework="pt")
+        for name in opened.keys():  # noqa: SIM118  it is no dict
+            sizes[name] = tuple(opened.get_slice(name).get_shape())
+            files[name] = opened
+    return sizes, lambda name: files[name].get_tensor(name)
+
+
+def _open_own(path: Path) -> Opened:
+    saved = read_saved(checkpoints_in(path))
+    if (words := damage(saved)) is not None:
+        raise DataError(words, older_than(saved))
+    sizes, get = open_distributed(saved.path)
+    head = "weights/"
+    mine = {name.removeprefix(head): sizes[name] for name in sizes if name.startswith(head)}
+    return mine, lambda name: get(head + name)
+
+
+def _open_megatron(path: Path) -> Opened:
+    """Layers lie in one tensor, or each in one of its own; norms are called as they are fused."""
+    sizes, get = open_distributed(megatron_folder(path))
+    found: dict[str, tuple[int, ...]] = {}
+    places: dict[str, tuple[str, int | None]] = {}
+    for stored, size in sizes.items():
+        layers = megatron_weights.stacked_layers(stored, size)
+        for name, layer in layers:
+            found[name] = size if layer is None else size[1:]
+            places[name] = stored, layer
+
+    def of_layer(name: str) -> Tensor:
+        stored, layer = places[name]
+        return get(stored) if layer is None else get(stored)[layer]
+
+    return found, of_layer
+
+
+def open_distributed(path: Path) -> Opened:
+    """A checkpoint of torch.distributed.checkpoint; tensors are read whole, without ranks."""
+    from trainrig.train.native.checkpoint import SafeReader, ignore_warning
+
+    ignore_warning()
+    metadata = SafeReader(path).read_metadata().state_dict_metadata
+    listed = {name: of for name, of in metadata.items() if isinstance(of, TensorStorageMetadata)}
+
+    def get(name: str) -> Tensor:
+        found = torch.empty(listed[name].size, dtype=listed[name].properties.dtype)
+        dcp.load({name: found}, storage_reader=SafeReader(path), no_dist=True)
+        return found
+
+    return {name: tuple(of.size) for name, of in listed.items()}, get
+
+
+def _open_deepspeed(path: Path) -> Opened:
+    folder = deepspeed_folder(path) / "zero"
+    files = {file.parent.name: file for file in sorted(folder.glob("*/fp32.pt"))}
+
+    def get(name: str) -> Tensor:
+        stored: Any = torch.load(files[name], weights_only=True, mmap=True)
+        found: Tensor = stored["param"] if isinstance(stored, dict) else stored
+        return found
+
+    return {name: tuple(get(name).shape) for name in files}, get
+
+
+def _of_native(shape: ModelShape, sizes: Sizes, get: Callable[[str], Tensor]) -> Given:
+    for name, weight in models.build(shape, device="meta").named_parameters():
+        if name not in sizes:
+            raise DataError(f"the weights have no {name!r}")
+        if sizes[name] != tuple(weight.shape):
+            requested = f"the shape asks for {tuple(weight.shape)}"
+            raise DataError(f"{name} is {sizes[name]}, {requested}")
+    extra = sizes.keys() - dict(models.build(shape, device="meta").named_parameters()).keys()
+    if extra:
+        raise DataError(f"nothing here takes the weight {min(extra)!r}")
+    return get
+
+
+_OPENED: dict[Form, Callable[[Path], Opened]] = {
+    "huggingface": _open_hugging_face,
+    "trainrig": _open_own,
+    "megatron": _open_megatron,
+    "deepspeed": _open_deepspeed,
+}
+_BY_FORM: dict[Form, Callable[[ModelShape, Sizes, Callable[[str], Tensor]], Given]] = {
+    "huggingface": hf_weights.one_by_one,
+    "trainrig": _of_native,
+    "megatron": megatron_weights.one_by_one,
+    "deepspeed": hf_weights.one_by_one,
+}
+
+
+def main() -> None:
+    """Check a source against a model."""
+    path, model = Path(sys.argv[1]), sys.argv[2]
+    found: dict[str, Any] = {}
+    try:
+        weights_of(path, find(model))
+    except TrainrigError as error:
+        found = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
