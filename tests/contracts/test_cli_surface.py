@@ -74,8 +74,8 @@ def test_the_surface_is_as_promised() -> None:
             "| template --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
             "train": "FILE --model --data --init --batch-size --seq-len --steps --tokens "
-            "--grad-accum --precision --optimizer --lr --lr-schedule --warmup --log --heldout-every --seed "
-            "--recompute --attention --compile "
+            "--grad-accum --precision --optimizer --lr --lr-schedule --warmup --log "
+            "--heldout-every --seed --recompute --attention --compile "
             "--framework --parallel "
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
             "--interleave --schedule --cp --ep --offload --checkpoint-every "

@@ -286,6 +286,7 @@ FRAMEWORK_FILES = (
     "benchmarks/layer.py",
     "measure/layer_blocks.py",
     # forms of files, which are called by the projects that read them
+    "cli/export.py",
     "train/weight_forms.py",
     "train/native/weight_source.py",
     "train/native/export_weights.py",

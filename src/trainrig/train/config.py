@@ -326,11 +326,10 @@ _FIELDS = get_type_hints(Experiment, include_extras=True)
 KEYS: dict[str, Any] = {
     name: _FIELDS[name] if name in _OWN else vars(Experiment)[name].key_type
     for name in (
-        *("name", "framework", "parallel", "python", "model", "data", "init"),
-        *("batch_size", "auto_batch"),
+        *("name", "framework", "parallel", "python", "model", "data", "batch_size", "auto_batch"),
         *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
         *("dropout", "optimizer", "lr", "lr_schedule", "warmup", "warmup_tokens"),
-        *("decay_steps", "decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay"),
+        *("init", "decay_steps", "decay_tokens", "decay_ratio", "min_lr_factor", "weight_decay"),
         *("decay_embeddings", "beta1", "beta2", "eps", "clip", "divergence", "seed"),
         *(
             "heldout_batches",
