@@ -187,7 +187,8 @@ class Record:
     conditions: Case = field(default_factory=dict)
     """Clocks, power, temperature, load around the measurement: flat, base SI units."""
     source: str | None = None
-    """For claimed, predicted and baseline records: where the value comes from."""
+    """Of claimed, predicted and baseline records where the value comes from; of imported ones the
+    tool, its version and the file."""
     started: str | None = None
     """UTC, ISO 8601."""
     duration: Finite | None = None

@@ -105,6 +105,7 @@ def test_the_surface_is_as_promised() -> None:
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",
             "ledger": "RUNS --calibrate --json",
+            "import": "FILE... --as --on --model --precision --seq-len --batch-size --out --json",
             "bundle": "RUN --out --unpack --json",
             "demo": "--html --md --json",
         }

@@ -109,6 +109,7 @@ except SystemExit as end:
 open(target, "w").write("\\n".join(sys.modules))
 sys.exit(status)
 """
+OF_SPECS = ("bench", "train", "import", "inspect")
 HEAVY = {"torch", "transformers", "scipy", "numpy", "pydantic", "rich", "jinja2", "psutil"}
 TEXT = {"pydantic", "rich"}
 
@@ -134,9 +135,10 @@ def loaded_by(tmp_path: Path, *command: str) -> set[str]:
     [
         ([], set()),
         (["--help"], set()),
-        *([[verb, "--help"], set()] for verb in VERBS if verb not in ("bench", "train", "inspect")),
+        *([[verb, "--help"], set()] for verb in VERBS if verb not in OF_SPECS),
         (["bench", "--help"], {"pydantic"}),  # made from the benchmarks' specs
         (["train", "--help"], {"pydantic"}),  # made from the frameworks' specs
+        (["import", "--help"], {"pydantic"}),  # made from the importers' specs
         (["help", "fits"], set()),
         (["data", "prepare", "--help"], set()),
         (["inspect"], TEXT),

@@ -282,6 +282,10 @@ FRAMEWORK_FILES = (
     "catalog/published",
     "predict/table.py",
     "predict/table_words.py",
+    # readers of a framework's own log
+    "importers/deepspeed_log.py",
+    "importers/hf_trainer_log.py",
+    "importers/megatron_log.py",
     # whose code a layer is: the benchmark's own word
     "benchmarks/layer.py",
     "measure/layer_blocks.py",

@@ -29,8 +29,16 @@ def _error(predicted: float, seen: float, unit: str) -> float:
 
 
 def part_of(record: Record) -> str:
-    """What corrections are kept by: device, benchmark and metric."""
-    return f"{record.device} {record.benchmark} {record.metric}"
+    """What corrections are kept by: device, benchmark and metric, and the tool of an import."""
+    return f"{record.device} {record.benchmark} {record.metric}{_tool(record)}"
+
+
+def _tool(record: Record) -> str:
+    """`` (nccl-tests 2.13)`` of what another tool measured; empty for our own."""
+    words = [
+        str(record.conditions[key]) for key in ("tool", "tool_version") if key in record.conditions
+    ]
+    return f" ({' '.join(words)})" if words else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +70,7 @@ class Entry:
     @property
     def name(self) -> str:
         """For people: ``step time.forward``."""
-        return f"{self.predicted.benchmark} {self.predicted.metric}"
+        return f"{self.predicted.benchmark} {self.predicted.metric}{_tool(self.measured)}"
 
     @property
     def is_from_rates(self) -> bool:

@@ -98,7 +98,7 @@ def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, list[tuple[str, list[
     groups: dict[tuple[Quantity, str], dict[tuple[int, str], list[Row]]] = {}
     for row in own:
         for rule in rules_of(row):
-            dtype = str(dtype_of(row.case)) if rule.quantity.by_dtype else ""
+            dtype = str(dtype_of(row.case) or "") if rule.quantity.by_dtype else ""
             levels = groups.setdefault((rule.quantity, dtype), {})
             levels.setdefault((rule.order, rule.name), []).append(row)
     for quantity, dtype in sorted(groups, key=lambda key: (key[0].order, dtype_order(key[1]))):

@@ -163,8 +163,8 @@ def _label(case: Case) -> str:
     """An experiment by its name; what others published has none."""
     if case.get("experiment"):
         return str(case["experiment"])
-    words = [f"{dtype_of(case)} {case.get('model')}"]
-    return ", ".join([*words, *spec.sizes_text(case)])
+    named = " ".join(str(word) for word in (dtype_of(case), case.get("model")) if word)
+    return ", ".join([named or "a model without a name", *spec.sizes_text(case)])
 
 
 BENCHMARK = spec.Benchmark(

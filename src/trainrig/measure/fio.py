@@ -6,7 +6,7 @@ window of about 100 ms, and the window's time over its operations is one sample:
 seconds a call, as the timing loop has them.  No log file is written.
 
 Latencies come from the last object, over all operations of the run.
-Its output is a stranger's: what does not fit the model below is refused.
+Its output is external: what does not fit `importers.fio_json` is refused.
 
 Source: fio's HOWTO (https://fio.readthedocs.io/en/latest/fio_doc.html), JSON output
 and --status-interval.
@@ -14,18 +14,17 @@ and --status-interval.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from trainrig.errors import UnavailableError, first_problem
+from trainrig.importers.fio_json import FioDirection, FioLatency, FioStatus, statuses_in
+from trainrig.importers.fio_json import latencies as job_latencies
 from trainrig.process.programs import last_line, run_program
 from trainrig.units import format_time
 
@@ -35,55 +34,6 @@ MIN_VERSION = (3, 0)
 _WINDOW_S = 0.1
 # Beyond its run time fio starts its threads and ends them.
 _PATIENCE_S = 15.0
-_LENIENT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
-_Count = Annotated[int, Field(ge=0, lt=2**63)]
-_Nanoseconds = Annotated[float, Field(ge=0.0, lt=1e18)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Latency:
-    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
-
-    N: _Count = 0
-    mean: _Nanoseconds = 0.0
-    percentile: dict[str, _Nanoseconds] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Direction:
-    """Reads, writes or syncs since the start."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
-
-    io_bytes: _Count = 0
-    total_ios: _Count = 0
-    runtime: _Count = 0
-    """Milliseconds."""
-    short_ios: _Count = 0
-    lat_ns: _Latency = field(default_factory=_Latency)
-    clat_ns: _Latency = field(default_factory=_Latency)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FioJob:
-    """The counters of the one job since its start."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
-
-    error: int = 0
-    read: _Direction = field(default_factory=_Direction)
-    write: _Direction = field(default_factory=_Direction)
-    sync: _Direction | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FioStatus:
-    """One of the objects that fio prints."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
-
-    version: Annotated[str, Field(alias="fio version", max_length=80)]
-    jobs: Annotated[tuple[FioJob, ...], Field(min_length=1, max_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,33 +105,30 @@ def parse(output: str) -> tuple[FioStatus, ...]:
     Raises UnavailableError for anything that is not fio's JSON of one job, and
     where the job failed.
     """
-    found = []
-    decoder, place = json.JSONDecoder(), output.find("{")
     try:
-        while place >= 0:
-            _, end = decoder.raw_decode(output, place)
-            found.append(_adapter().validate_json(output[place:end]))
-            place = output.find("{", end)
+        found = statuses_in(output)
     except ValidationError as error:
         raise UnavailableError(f"fio printed what it should not: {first_problem(error)}") from None
     except (ValueError, RecursionError):
         raise UnavailableError("fio's answer is not JSON") from None
     if not found:
         raise UnavailableError("fio's answer is empty")
+    if any(len(each.jobs) != 1 for each in found):
+        raise UnavailableError("fio printed what it should not: jobs: not one job")
     last = found[-1].jobs[0]
     if last.error:
         raise UnavailableError(f"fio failed with error {last.error}")
     # A fdatasync is counted as a short read, in a job that reads nothing.
     if (last.read.short_ios and last.read.io_bytes) or last.write.short_ios:
         raise UnavailableError("fio read or wrote less than it asked for")
-    return tuple(found)
+    return found
 
 
 def io_windows(statuses: Sequence[FioStatus], way: str, block: int) -> tuple[Window, ...]:
     """Time per block of ``way`` (``read`` or ``write``), window by window."""
     found = []
     counts = [_direction(status, way) for status in statuses]
-    for before, after in pairwise([_Direction(), *counts]):
+    for before, after in pairwise([FioDirection(), *counts]):
         calls, spent = (after.io_bytes - before.io_bytes) // block, after.runtime - before.runtime
         # The last count comes when the job ends: a sliver of a window says little.
         if calls > 0 and spent >= _WINDOW_S * 500.0:
@@ -206,7 +153,7 @@ def sync_windows(statuses: Sequence[FioStatus]) -> tuple[Window, ...]:
     return tuple(found)
 
 
-def _mean_between(before: _Latency, after: _Latency) -> float | None:
+def _mean_between(before: FioLatency, after: FioLatency) -> float | None:
     """Mean latency of the operations between two counts, nanoseconds."""
     count = after.N - before.N
     if count <= 0:
@@ -217,22 +164,9 @@ def _mean_between(before: _Latency, after: _Latency) -> float | None:
 
 def latencies(status: FioStatus, way: str) -> dict[str, float]:
     """Median and 99th percentile of ``read``, ``write`` or ``sync`` in seconds; none: empty."""
-    job = status.jobs[0]
-    if way == "sync":
-        choices = [job.sync.lat_ns] if job.sync is not None else []
-    else:
-        direction = _direction(status, way)
-        choices = [direction.clat_ns, direction.lat_ns]
-    table = next((each.percentile for each in choices if each.percentile), {})
-    wanted = {"latency_p50_s": "50.000000", "latency_p99_s": "99.000000"}
-    return {name: table[key] * 1e-9 for name, key in wanted.items() if key in table}
+    return job_latencies(status.jobs[0], way)
 
 
-def _direction(status: FioStatus, way: str) -> _Direction:
+def _direction(status: FioStatus, way: str) -> FioDirection:
     job = status.jobs[0]
     return job.read if way == "read" else job.write
-
-
-@cache
-def _adapter() -> TypeAdapter[FioStatus]:
-    return TypeAdapter(FioStatus)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from trainrig.benchmarks.spec import size_in
 from trainrig.benchmarks.storage import PAGE, WRITES
 from trainrig.errors import UnavailableError
+from trainrig.importers.fio_json import FioStatus
 from trainrig.measure import fio
 from trainrig.measure.disk_activity import folder_of, is_disk
 from trainrig.measure.scratch_file import Scratch, spread, unchanged
@@ -148,7 +149,7 @@ def fio_options(case: Case) -> list[str]:
     return [*how, f"--bs={case['block']}", f"--size={case['bytes']}", f"--io_size={most}"]
 
 
-def samples_of(case: Case, statuses: Sequence[fio.FioStatus], settings: Settings) -> Samples:
+def samples_of(case: Case, statuses: Sequence[FioStatus], settings: Settings) -> Samples:
     """The samples in what fio counted, without the warm-up.  Raises UnavailableError for none."""
     op = str(case["op"])
     way = {"randread": "read", "fsync": "sync", "flushed-write": "write"}.get(op, op)

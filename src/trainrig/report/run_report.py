@@ -26,6 +26,7 @@ from trainrig.report.charts.heatmap import heat_section
 from trainrig.report.charts.over_time import over_time
 from trainrig.report.charts.roofline import roofline
 from trainrig.report.compare_report import training_comparison_blocks
+from trainrig.report.imported_report import files_text, imported_blocks
 from trainrig.report.provenance import trace
 from trainrig.report.render.html import to_html
 from trainrig.report.training_report import training_blocks
@@ -157,6 +158,8 @@ def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
     if is_published(view) and isinstance(sources, Mapping):
         yield from ((str(what), str(source)) for what, source in sources.items())
         return
+    if imported := files_text(view):
+        yield "Imported", imported
     if machine is None:
         return
 
@@ -199,6 +202,7 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
             (doc.Findings(items),),
             "Patterns that are taken for faults, or overlooked; from the records alone.",
         )
+    yield from imported_blocks(view)
     yield from training_blocks(view)
     yield from heat_section(view, everything, found.patterns)
     yield from _devices(peer_groups(view, everything))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis.judge_imported import is_imported
 from trainrig.analysis.prediction_error import Correction, Ledger, entries_of
 from trainrig.errors import DataError, TrainrigError
 from trainrig.record import RunView, digest
@@ -44,9 +45,23 @@ def read_ledger(parent: Path, machine: str | None = None, newest: int | None = N
         except TrainrigError as error:
             unread.append(error.message)
     keys = [machine_key(run.machine) for run in runs]
-    chosen = machine if machine is not None else (keys[-1] if keys else "")
-    own = [run for run, key in zip(runs, keys, strict=True) if key == chosen]
-    host = _host_name(own[-1].machine) if own else ""
+    # A file names no machine: what was imported counts to the one whose devices it names.
+    measured = [key for run, key in zip(runs, keys, strict=True) if not is_imported(run.config)]
+    chosen = machine if machine is not None else next(reversed(measured or keys), "")
+    known = {
+        record.device
+        for run, key in zip(runs, keys, strict=True)
+        if key == chosen and (not is_imported(run.config) or not measured)
+        for record in run.records
+    }
+    own = [
+        run
+        for run, key in zip(runs, keys, strict=True)
+        if (is_imported(run.config) and any(r.device in known for r in run.records))
+        or (key == chosen and not is_imported(run.config))
+    ]
+    hosts = [_host_name(run.machine) for run in own if not is_imported(run.config)]
+    host = hosts[-1] if hosts else "imported"
     return Ledger(
         host=host,
         machine=chosen,

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainrig.analysis.judge import confirm, judge, resume_command
+from trainrig.analysis.judge_imported import is_imported, judge_imported
 from trainrig.analysis.judge_training import judge_trainings
+from trainrig.catalog.published.training import baselines
 from trainrig.doctor import diagnose
 from trainrig.errors import (
     EXIT_FINDING,
@@ -19,6 +21,7 @@ from trainrig.errors import (
     EXIT_OK,
     DataError,
 )
+from trainrig.importers.importer import NOT_IN_FILE
 from trainrig.machine import from_dict
 from trainrig.process.child import first_line
 from trainrig.record import Outcome, Record, RunView, Verdict
@@ -77,6 +80,11 @@ def judged(run: RunView, interrupted: str | None) -> Verdict:
     if run.config.get("verb") == "train":
         return judge_trainings(view_of(run), interrupted)
     findings = diagnose(from_dict(run.machine)) if run.machine else ()
+    if is_imported(run.config):
+        # What a file does not state of the machine is no fault of the machine.
+        known = [each for each in findings if NOT_IN_FILE.reason not in each.evidence]
+        notes = tuple(map(str, run.config.get("notes", ())))
+        return judge_imported(view_of(run).records, tuple(baselines()), known, notes)
     again = resume_command(run.config, str(run.path))
     return judge(run.records, findings, interrupted, again)
 

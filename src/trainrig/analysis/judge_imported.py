@@ -1,0 +1,391 @@
+"""The verdict on what other tools measured: by each tool's own words, and by rules of its numbers.
+
+FAIL: the tool found a wrong answer, a failure or an allocation error, a point lies below what every
+sound device reaches, or the doctor finds a fault in the GPUs that a file describes.  INCOMPLETE: a
+health test was skipped or cut off, or nothing in the files has a value.  PASS: a target was
+reached or a health test passed, and nothing fell short.  Otherwise MEASURED.
+
+An imported number is one print, without the workers that ours have: one below its band says so
+and is not measured again here, so that the next step is always to measure it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.analysis.match import SIBLING_MARGIN, Row, join
+from trainrig.benchmarks.spec import Role, case_text, find, role_of
+from trainrig.record import Case, Finding, Outcome, Record, Scalar, Severity, Status, Verdict
+from trainrig.stats import grouped, median
+from trainrig.units import counted, format_quantity, format_share, range_text
+
+VERB = "import"
+"""Of the run.toml of a run that was imported."""
+HEALTH = "diagnostic"
+"""The benchmark of a health test's result: one that is skipped or missing is not done."""
+PAIR, BURN, TRACE = "link", "burn", "trace"
+_ORDER: Mapping[Severity, int] = {"error": 0, "warning": 1, "info": 2}
+_SAME = 1.15
+"""Peer access that is had makes a transfer faster than this, over PCIe as over NVLink."""
+_LARGE_PART = 1.0 / 3.0
+"""Of a trace's span: idle or exposed communication beyond it is worth a look."""
+_UNEXPECTED = 1.5
+"""A published training of the same model that is so much faster is no spread of boards."""
+_MEMORY_MARGIN = 0.005
+"""Peaks of memory of one training agree so closely: they are printed with three digits."""
+
+
+def is_imported(config: Mapping[str, Any]) -> bool:
+    """Whether a run holds what other tools measured."""
+    return config.get("verb") == VERB
+
+
+def judge_imported(
+    records: Sequence[Record],
+    baselines: Sequence[Record],
+    machine_findings: Iterable[Finding] = (),
+    notes: Sequence[str] = (),
+) -> Verdict:
+    """The verdict on an imported run; ``notes`` are what its files lack, in words."""
+    points = [record for record in records if record.is_point]
+    rows = join(records)
+    findings = [
+        *machine_findings,
+        *_failures(points),
+        *_not_done(points),
+        *_below(rows),
+        *_no_peer_access(points),
+        *_unequal(points),
+        *_slowed(points),
+        *_slower_than_published(points, baselines),
+        *_parts_of_traces(points),
+        *_left_out(points),
+        *(_finding("import-note", "info", note, "import the whole output") for note in notes),
+    ]
+    findings.sort(key=lambda finding: _ORDER[finding.severity])
+    outcome, reason = _outcome(findings, points, rows)
+    return Verdict(outcome=outcome, reason=reason, findings=tuple(findings))
+
+
+def _finding(
+    id: str, severity: Severity, evidence: str, fix: str, records: Iterable[Record] = ()
+) -> Finding:
+    return Finding(
+        id=id,
+        severity=severity,
+        evidence=evidence,
+        fix=fix,
+        records=tuple(record.id for record in records),
+    )
+
+
+def _outcome(
+    findings: Sequence[Finding], points: Sequence[Record], rows: Sequence[Row]
+) -> tuple[Outcome, str]:
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        return Outcome.FAIL, f"{errors[0].evidence}{more}"
+    undone = [p for p in points if p.benchmark == HEALTH and p.status is not Status.OK]
+    if undone:
+        return (
+            Outcome.INCOMPLETE,
+            f"{counted(len(undone), 'health test')} not done: {name_of(undone[0])}",
+        )
+    known = [point for point in points if point.value is not None]
+    if points and not known:
+        return Outcome.INCOMPLETE, f"nothing has a value: {points[0].reason or 'no reason given'}"
+    reached = [row for row in rows if row.band and row.value >= row.band[0]]
+    passed = [point for point in known if point.benchmark == HEALTH]
+    if reached or passed:
+        parts = [counted(len(reached), "point") + " reached what is expected"] if reached else []
+        parts += [counted(len(passed), "health test") + " passed"] if passed else []
+        return Outcome.PASS, ", ".join(parts)
+    return Outcome.MEASURED, f"{counted(len(known), 'value')} imported; no target known for any"
+
+
+# ---- one rule each
+
+
+def name_of(record: Record) -> str:
+    """``collective all_reduce …, nccl-tests 2.13 on H100 #0``."""
+    tool = " ".join(str(record.conditions.get(key, "")) for key in ("tool", "tool_version")).strip()
+    index = "" if record.device_index is None else f" #{record.device_index}"
+    device = f" on {record.device}{index}" if record.device else ""
+    return f"{record.benchmark} {case_text(record.benchmark, record.case)} ({tool}){device}"
+
+
+def _failures(points: Iterable[Record]) -> Iterator[Finding]:
+    failed = [each for each in points if each.status in (Status.FAILED, Status.OOM, Status.TIMEOUT)]
+    groups = grouped(failed, lambda r: (r.conditions.get("tool"), r.reason, r.device_index))
+    for own in groups.values():
+        first = own[0]
+        more = f" (and {counted(len(own) - 1, 'more case')})" if len(own) > 1 else ""
+        wrong = first.is_wrong_answer
+        yield _finding(
+            "wrong-answer" if wrong else "tool-failure",
+            "error",
+            f"{name_of(first)}{more}: {first.reason}",
+            "repeat it; if it stays, take the GPU out of service: nvidia-smi -q -d ECC,ROW_REMAPPER"
+            if wrong
+            else "read the tool's own output, repeat it, then: trainrig qualify",
+            own,
+        )
+
+
+def _not_done(points: Iterable[Record]) -> Iterator[Finding]:
+    undone = [
+        each
+        for each in points
+        if each.benchmark == HEALTH and each.status in (Status.SKIPPED, Status.MISSING)
+    ]
+    for own in grouped(undone, lambda r: (r.conditions.get("tool"), r.reason)).values():
+        names = ", ".join(dict.fromkeys(str(each.case.get("test")) for each in own))
+        tool = own[0].conditions.get("tool")
+        yield _finding(
+            "health-test-not-done",
+            "warning",
+            f"{tool}: {names} did not look: {own[0].reason}; that is no pass",
+            "run it again to its end, as root where it asks for that",
+            own,
+        )
+
+
+def _below(rows: Iterable[Row]) -> Iterator[Finding]:
+    judged = [row for row in rows if row.band and row.measured and row.value > 0.0]
+    for own in grouped(judged, _kind_of).values():
+        # Noise only slows: what reached its band at one size is able.
+        row = max(own, key=lambda each: each.value / each.band[0] if each.band else 0.0)
+        point, band, predicted = row.measured, row.band, row.predicted
+        if point is None or point.value is None or band is None or predicted is None:
+            continue
+        if point.value >= band[0]:
+            continue
+        is_link = row.role is Role.TRANSFER
+        slot = "its slot's lanes and generation, and the BIOS: " if is_link else ""
+        yield _finding(
+            "below-band",
+            "error",
+            f"{name_of(point)}: {format_quantity(point.value, point.unit)}, "
+            f"{format_share(point.value / band[0])} of the least that is expected "
+            f"({range_text(*band, point.unit)}: {predicted.source})",
+            f"{slot}nvidia-smi -q -d {'PCIE' if is_link else 'PERFORMANCE'}; measure it here: "
+            f"trainrig bench {point.benchmark}",
+            (point, predicted),
+        )
+
+
+def _kind_of(row: Row) -> tuple[object, ...]:
+    """Cases on a device that differ in their sizes alone."""
+    spec = find(row.benchmark)
+    sizes = spec.sizes if spec else frozenset[str]()
+    case = tuple(sorted((key, str(v)) for key, v in row.case.items() if key not in sizes))
+    return row.benchmark, row.metric, row.device, row.index, case
+
+
+def _pairs(points: Iterable[Record]) -> list[Record]:
+    return [
+        each
+        for each in points
+        if each.benchmark == PAIR and each.case.get("direction") == "p2p" and each.value is not None
+    ]
+
+
+def without_peer_access(points: Iterable[Record]) -> str | None:
+    """Why pairs of GPUs have no direct access to each other, in words; None where they do."""
+    pairs = _pairs(points)
+    stated = [each for each in pairs if "can_access" in each.conditions]
+    if stated and not any(each.conditions["can_access"] for each in stated):
+        return "no P2P: no GPU can access another's memory (connectivity matrix)"
+    one_way = [each for each in pairs if each.metric == "byte_rate" and each.case.get("ways") == 1]
+    by_pair = grouped(one_way, lambda r: (r.case.get("from"), r.case.get("to")))
+    ratios = []
+    for own in by_pair.values():
+        rates = {bool(each.case.get("peer_access")): each.value or 0.0 for each in own}
+        if len(rates) == 2 and rates[False] > 0.0:
+            ratios.append(rates[True] / rates[False])
+    if ratios and max(ratios) < _SAME:
+        return "no P2P: transfers are as fast with peer access asked for as without"
+    return None
+
+
+def _no_peer_access(points: Sequence[Record]) -> Iterator[Finding]:
+    why = without_peer_access(points)
+    if why is None:
+        return
+    pairs = [each for each in _pairs(points) if each.metric == "byte_rate"]
+    rates = [each.value or 0.0 for each in pairs if each.case.get("ways") == 1]
+    times = [each.value or 0.0 for each in _pairs(points) if each.metric == "time"]
+    shown = f"; one way {_spread(rates, 'B/s')}" if rates else ""
+    shown += f", latency {_spread(times, 's')}" if times else ""
+    yield _finding(
+        "no-p2p",
+        "warning",
+        f"{why}{shown}: what GPUs exchange goes through the host's memory",
+        "consumer cards of these generations have none; for data-parallel training keep "
+        "NCCL_P2P_DISABLE=1 and gradients few, for tensor parallel choose cards with NVLink",
+        pairs,
+    )
+
+
+def _spread(values: Sequence[float], unit: str) -> str:
+    low, high = min(values), max(values)
+    return format_quantity(low, unit) if low == high else range_text(low, high, unit)
+
+
+def _unequal(points: Iterable[Record]) -> Iterator[Finding]:
+    """Equal cards that were loaded together and are not equally fast."""
+    burnt = [r for r in points if r.benchmark == BURN and r.value and r.metric == "flop_rate"]
+    for own in grouped(burnt, lambda r: r.key).values():
+        others = median([each.value or 0.0 for each in own])
+        slow = [each for each in own if (each.value or 0.0) < (1.0 - SIBLING_MARGIN) * others]
+        if len(own) > 1 and slow:
+            first = slow[0]
+            yield _finding(
+                "outlier",
+                "warning",
+                f"{name_of(first)}: {format_quantity(first.value or 0.0, first.unit)}, the median "
+                f"of {len(own)} is {format_quantity(others, first.unit)}",
+                "its cooling, power limit and clocks: nvidia-smi -q -d TEMPERATURE,POWER,CLOCK",
+                slow,
+            )
+
+
+def _slowed(points: Iterable[Record]) -> Iterator[Finding]:
+    slowed = [each for each in points if each.conditions.get("throttle_reasons")]
+    if slowed:
+        reasons = ", ".join(sorted({str(each.conditions["throttle_reasons"]) for each in slowed}))
+        yield _finding(
+            "throttled",
+            "warning",
+            f"{name_of(slowed[0])}: slowed down ({reasons})",
+            "its fans, air flow and power cables: nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
+            slowed,
+        )
+
+
+# ---- trainings
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """A published training that is of the same model."""
+
+    record: Record
+    samples_per_s: float
+    by_memory: bool
+    """Met by its peak of memory, since the log states no device or precision."""
+
+
+def _slower_than_published(
+    points: Sequence[Record], baselines: Sequence[Record]
+) -> Iterator[Finding]:
+    speeds = [r for r in points if role_of(r.benchmark) is Role.STEP and r.metric == "sample_rate"]
+    for speed in speeds:
+        own = [each for each in points if each.case == speed.case]
+        memory = next((each.value for each in own if each.metric == "peak_memory"), None)
+        rate = next((each for each in own if each.metric == "flop_rate" and each.value), None)
+        match = _nearest(speed, memory, baselines)
+        if match is None or speed.value is None or speed.value <= 0.0:
+            continue
+        ratio = match.samples_per_s / (speed.value / speed.device_count)
+        if ratio < _UNEXPECTED:
+            continue
+        what = ", ".join(
+            str(part) for part in (match.record.device, match.record.case.get("precision")) if part
+        )
+        beside = (
+            f" and the same memory ({format_quantity(memory, 'B')})"
+            if match.by_memory and memory
+            else ""
+        )
+        reached = f", {format_quantity(rate.value or 0.0, 'FLOP/s')} by model FLOPs" if rate else ""
+        printed = rate.conditions.get("printed_flop_rate") if rate else None
+        if isinstance(printed, float):
+            reached += f" ({format_quantity(printed, 'FLOP/s')} in the log)"
+        yield _finding(
+            "training-slower-than-published",
+            "warning",
+            f"{name_of(speed)}: {speed.value:.1f} samples/s{reached}; a published training of this "
+            f"model{beside} ({what}) reaches {match.samples_per_s:.1f}, {ratio:.1f} times as fast: "
+            "a launch-bound or misconfigured host, not the GPU's limit",
+            "profile a few steps for idle time between kernels; the processor's clock and load, "
+            "the data loader, then: trainrig train",
+            [speed],
+        )
+
+
+def _nearest(speed: Record, memory: float | None, baselines: Sequence[Record]) -> _Published | None:
+    """The slowest published training that it must compare with: that is the kindest."""
+    found = []
+    for record in baselines:
+        case = record.case
+        if record.metric != "token_rate_per_device" or not record.value:
+            continue
+        if any(case.get(k) != speed.case.get(k) for k in ("model", "seq_len")):
+            continue
+        given = [k for k in ("precision", "batch_size") if k in speed.case]
+        if any(case.get(k) != speed.case[k] for k in given):
+            continue
+        used = record.conditions.get("memory")
+        same_memory = (
+            memory is not None
+            and isinstance(used, int | float)
+            and abs(used / memory - 1.0) < _MEMORY_MARGIN
+        )
+        same_device = speed.device == record.device and "precision" in speed.case
+        if same_device or (speed.device in (None, record.device) and same_memory):
+            rate = record.value / float(_size(case, "seq_len"))
+            found.append(_Published(record, rate, by_memory=not same_device))
+    return min(found, key=lambda each: each.samples_per_s, default=None)
+
+
+def _size(case: Case, name: str) -> int:
+    value: Scalar = case.get(name)
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _parts_of_traces(points: Iterable[Record]) -> Iterator[Finding]:
+    advice = {
+        "idle_share": (
+            "trace-idle",
+            "the GPU had nothing to do",
+            "what the processor did in the gaps: data loader, synchronising calls, many small "
+            "kernels (torch.compile, CUDA graphs)",
+        ),
+        "exposed_communication_share": (
+            "trace-exposed-communication",
+            "the GPU only waited for other ranks",
+            "larger buckets or micro-batches, overlap of the gradients' exchange, a faster link",
+        ),
+    }
+    for point in points:
+        if point.benchmark == TRACE and point.metric in advice and point.value is not None:
+            id, what, fix = advice[point.metric]
+            if point.value > _LARGE_PART:
+                share = format_share(point.value)
+                yield _finding(id, "warning", f"{name_of(point)}: in {share} {what}", fix, [point])
+
+
+def _left_out(points: Iterable[Record]) -> Iterator[Finding]:
+    """What the files do not state, and what the tool did not run: said once a reason."""
+    for status, id in (
+        (Status.MISSING, "not-in-the-file"),
+        (Status.SKIPPED, "not-run-by-the-tool"),
+    ):
+        own = [p for p in points if p.status is status and p.benchmark != HEALTH]
+        for group in grouped(own, lambda r: (r.conditions.get("tool"), r.reason)).values():
+            metrics = ", ".join(dict.fromkeys(each.metric for each in group))
+            tool = group[0].conditions.get("tool")
+            count = counted(len(group), "case")
+            yield _finding(
+                id,
+                "info",
+                f"{tool}: {metrics} missing in {count}: {group[0].reason}",
+                "state it, where you know it: --on, --model, --precision, --seq-len"
+                if status is Status.MISSING
+                else "none, where it does not apply to this machine",
+                group,
+            )

@@ -1,0 +1,145 @@
+"""CUDA samples' bandwidthTest: host to device, device to host, within the device.
+
+Mean of ten copies of the same buffer (32 MB in quick mode), pinned or pageable, timed on the
+device; within the device read and written bytes are both counted.  GB/s are 10⁹ bytes a second
+(CUDA 10 and later; MB/s of before are 10⁶).
+
+Source: NVIDIA/cuda-samples bandwidthTest.cu (read 2026-11-22).
+"""
+
+from __future__ import annotations
+
+import re
+
+from trainrig.importers.extract import device_name, point, take_lines, to_count, to_number
+from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.record import Record, Status
+
+_WAYS = {"Host to Device": "h2d", "Device to Host": "d2h", "Device to Device": "d2d"}
+_DEVICE = re.compile(r"^\s*Device (\d{1,3}): (.+?)\s*$")
+_TITLE = re.compile(r"(Host to Device|Device to Host|Device to Device) Bandwidth, (\d+) Device")
+_MEMORY = re.compile(r"(PINNED|PAGEABLE) Memory Transfers")
+_COLUMNS = re.compile(r"Transfer Size \(Bytes\)\s+Bandwidth\(([GM])B/s\)")
+_ROW = re.compile(r"^\s*(\d{1,18})\s+(\S+)\s*$")
+_CSV = re.compile(
+    r"bandwidthTest-(H2D|D2H|D2D)(?:-(Pinned|Paged|Pageable))?, Bandwidth = (\S+) ([GM])B/s, "
+    r"Time = (\S+) s, Size = (\d+) bytes, NumDevsUsed = (\d+)"
+)
+_RESULT = re.compile(r"Result = (\w+)")
+_BROKEN = re.compile(r"bandwidthTest-\w+.*,")
+_STEPS = {"G": 1e9, "M": 1e6}
+
+
+class _Lines:
+    """What the lines so far say."""
+
+    def __init__(self, file: ToolFile, given: Given) -> None:
+        self.file, self.given = file, given
+        self.devices: dict[int, str | None] = {}
+        self.records: list[Record] = []
+        self.way: str | None = None
+        self.memory, self.step = "pinned", "G"
+        self.passed: bool | None = None
+
+    def device(self, _: int, found: re.Match[str]) -> None:
+        self.devices[int(found[1])] = device_name(found[2])
+
+    def title(self, _: int, found: re.Match[str]) -> None:
+        self.way = _WAYS[found[1]]
+
+    def kind(self, _: int, found: re.Match[str]) -> None:
+        self.memory = found[1].lower()
+
+    def columns(self, _: int, found: re.Match[str]) -> None:
+        self.step = found[1]
+
+    def result(self, _: int, found: re.Match[str]) -> None:
+        self.passed = found[1] == "PASS"
+
+    def csv(self, number: int, found: re.Match[str]) -> None:
+        kind = {"Pinned": "pinned", None: "pinned"}.get(found[2], "pageable")
+        self._add(number, (found[1].lower(), kind, found[6], found[3], found[4]))
+
+    def broken(self, number: int, _: re.Match[str]) -> None:
+        raise self.file.refuse(number, "a row of results that is broken off")
+
+    def row(self, number: int, found: re.Match[str]) -> None:
+        if self.way is not None:
+            self._add(number, (self.way, self.memory, found[1], found[2], self.step))
+
+    def _add(self, number: int, cells: tuple[str, str, str, str, str]) -> None:
+        way, memory, size, rate, step = cells
+        num_bytes = to_count(self.file, number, size, "size")
+        value = to_number(self.file, number, rate, "bandwidth") * _STEPS[step]
+        each = (way, memory, num_bytes, value)
+        self.records.append(_record(self.file, number, each, self.devices, self.given))
+
+
+def _read(file: ToolFile, given: Given) -> Reading:
+    lines = _Lines(file, given)
+    take_lines(
+        file,
+        (
+            (_DEVICE, lines.device),
+            (_TITLE, lines.title),
+            (_MEMORY, lines.kind),
+            (_COLUMNS, lines.columns),
+            (_RESULT, lines.result),
+            (_CSV, lines.csv),
+            (_BROKEN, lines.broken),
+            (_ROW, lines.row),
+        ),
+    )
+    records = lines.records
+    if lines.passed is False and records:
+        why = "the test says Result = FAIL"
+        failed = [r.replace(value=None, status=Status.FAILED, reason=why) for r in records[-1:]]
+        records = [*records[:-1], *failed]
+    notes = [] if lines.passed is not None else ["it has no line 'Result': the run was cut off"]
+    return Reading(records=records, notes=notes)
+
+
+def _record(
+    file: ToolFile,
+    line: int,
+    each: tuple[str, str, int, float],
+    devices: dict[int, str | None],
+    given: Given,
+) -> Record:
+    way, memory, size, rate = each
+    if rate < 0.0:
+        raise file.refuse(line, "a bandwidth below zero")
+    index, device = next(iter(devices.items()), (0, None))
+    return point(
+        file,
+        line,
+        "copy",
+        {
+            "direction": way,
+            "bytes": size,
+            "memory": "device" if way == "d2d" else memory,
+            "tool": IMPORTER.name,
+        },
+        ("byte_rate", "B/s"),
+        rate,
+        device=device or device_name(given.device),
+        index=index,
+        count=max(1, len(devices)),
+    )
+
+
+IMPORTER = Importer(
+    name="bandwidthTest",
+    title="CUDA samples: copies between host and device, and within it",
+    order=20,
+    recognises=lambda file: file.matches(
+        r"\[CUDA Bandwidth Test\]|^bandwidthTest-(H2D|D2H|D2D)|"
+        r"(Host to Device|Device to Host|Device to Device) Bandwidth, \d+ Device"
+    ),
+    read=_read,
+    definition="bytes over the mean time of a copy of one buffer; within a device read and written "
+    "bytes; GB/s of 10⁹, of one direction at a time",
+    judged_by="pinned copies of 16 MiB and more: a least share of what the card's PCIe link claims",
+    source="github.com/NVIDIA/cuda-samples bandwidthTest.cu",
+    tested_on=("bandwidthTest-quick.txt", "bandwidthTest-shmoo.txt"),
+)

@@ -1,0 +1,218 @@
+"""DCGM's diagnostics: ``dcgmi diag -r LEVEL -j``, of DCGM 2 to 4.
+
+A result a test and GPU: a pass is a pass alone.  A test that was skipped did not look; one that
+could not allocate its memory, or that answered with an error, is no pass either: it failed,
+whatever the summary says.  What a test measured stands in its condition ``info`` as DCGM words it.
+
+Source: NVIDIA/DCGM dcgmi diag's JSON, as printed by versions 2.x ("DCGM GPU Diagnostic", gpu_ids)
+and 4.x ("DCGM Diagnostic", entity_id); read 2026-11-22.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from trainrig.importers.extract import EXTERNAL, device_name, fitted, point, word
+from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.record import Case, Record, Status
+
+_STATES = {
+    "pass": Status.OK,
+    "skip": Status.SKIPPED,
+    "skipped": Status.SKIPPED,
+    "not run": Status.SKIPPED,
+    "notrun": Status.SKIPPED,
+}
+_NO_MEMORY = re.compile(r"(?:un)?able to allocate|allocat\w* (?:error|fail)|out of memory", re.I)
+_FAILED_TO = re.compile(r"couldn.t allocate|could not allocate|failed to allocate|unable to", re.I)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Warning:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    warning: str = ""
+    error_id: int | None = None
+    error_severity: int | None = None
+
+
+_Texts = str | tuple[str | _Warning, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    status: str
+    gpu_ids: str | int | None = None
+    gpu_id: str | int | None = None
+    entity_group: str | None = None
+    entity_id: Annotated[int, Field(ge=0)] | None = None
+    info: _Texts = None
+    warnings: _Texts = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Summary:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    status: str | None = None
+    info: _Texts = None
+    warnings: _Texts = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Test:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    results: tuple[_Result, ...] = ()
+    test_summary: _Summary | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Category:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    category: str
+    tests: tuple[_Test, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Diagnostic:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    test_categories: tuple[_Category, ...]
+    runtime_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Metadata:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    version: str | None = None
+    driver: Annotated[str | None, Field(alias="Driver Version Detected")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    older: Annotated[_Diagnostic | None, Field(alias="DCGM GPU Diagnostic")] = None
+    newer: Annotated[_Diagnostic | None, Field(alias="DCGM Diagnostic")] = None
+    metadata: _Metadata = field(default_factory=_Metadata)
+    runtime_error: str | None = None
+    version: Annotated[str | None, Field(alias="DCGM Version")] = None
+
+
+def _read(file: ToolFile, given: Given) -> Reading:
+    whole = fitted(file, _Whole)
+    found = whole.newer or whole.older
+    error = whole.runtime_error or (found.runtime_error if found else None)
+    records: list[Record] = []
+    if error:
+        case: Case = {"test": "dcgmi diag"}
+        state = (Status.FAILED, f"DCGM: {error}", "")
+        records.append(_record(file, given, case, None, state))
+    elif found is None:
+        raise file.refuse(1, "no 'DCGM Diagnostic' in it")
+    for category in found.test_categories if found else ():
+        for test in category.tests:
+            case = {"test": test.name, "category": category.category}
+            records += _test_records(file, given, case, test)
+    return Reading(
+        version=_first(whole.metadata.version, whole.version),
+        records=records,
+        driver=_first(whole.metadata.driver),
+    )
+
+
+def _first(*texts: str | None) -> str | None:
+    return next((word(text) for text in texts if text), None)
+
+
+def _test_records(file: ToolFile, given: Given, case: Case, test: _Test) -> Iterator[Record]:
+    summary = test.test_summary or _Summary()
+    seen: set[Status] = set()
+    for result in test.results:
+        state = _state(result.status, result.warnings, result.info)
+        seen.add(state[0])
+        for index in _gpus(result) or (None,):
+            yield _record(file, given, case, index, state)
+    if summary.status is None and test.results:
+        return
+    whole = _state(summary.status or "not run", summary.warnings, summary.info)
+    # What the summary alone knows: nothing was looked at, or it failed beside the GPUs.
+    if not test.results or (whole[0] is Status.FAILED and Status.FAILED not in seen):
+        yield _record(file, given, case, None, whole)
+
+
+def _gpus(result: _Result) -> list[int]:
+    if result.entity_id is not None and (result.entity_group or "GPU") == "GPU":
+        return [result.entity_id]
+    listed = str(next((each for each in (result.gpu_ids, result.gpu_id) if each is not None), ""))
+    return [int(each) for each in re.findall(r"\b\d{1,4}\b", listed)]
+
+
+def _texts(texts: _Texts) -> list[str]:
+    if texts is None:
+        return []
+    listed = (texts,) if isinstance(texts, str) else texts
+    return [word(each.warning if isinstance(each, _Warning) else each) for each in listed]
+
+
+def _state(status: str, warnings: _Texts, info: _Texts) -> tuple[Status, str, str]:
+    """What became of a test, why, and what it measured."""
+    warned, stated = _texts(warnings), _texts(info)
+    shown = "; ".join(stated)
+    no_memory = next((t for t in (*warned, *stated) if _is_allocation(t)), None)
+    found = _STATES.get(status.strip().lower(), Status.FAILED)
+    if no_memory is not None:
+        return Status.FAILED, f"it could not allocate its memory: {no_memory}", shown
+    reason = "; ".join(warned) or (shown if found is not Status.OK else "")
+    if found is Status.OK and warned:
+        return Status.FAILED, f"passed with a warning: {reason}", shown
+    if found is not Status.OK:
+        reason = f"DCGM says {word(status)}{f': {reason}' if reason else ''}"
+    return found, reason, shown
+
+
+def _is_allocation(text: str) -> bool:
+    return bool(_NO_MEMORY.search(text) or ("alloc" in text.lower() and _FAILED_TO.search(text)))
+
+
+def _record(
+    file: ToolFile, given: Given, case: Case, index: int | None, state: tuple[Status, str, str]
+) -> Record:
+    status, reason, info = state
+    return point(
+        file,
+        None,
+        "diagnostic",
+        case,
+        ("passed", "1"),
+        1.0 if status is Status.OK else None,
+        device=device_name(given.device) or (None if index is None else "GPU"),
+        index=index,
+        status=status,
+        reason=reason or None,
+        conditions={"info": info or None},
+    )
+
+
+IMPORTER = Importer(
+    name="dcgm",
+    title="results of dcgmi diag (JSON)",
+    order=40,
+    recognises=lambda file: file.is_json and file.matches(r'"DCGM (GPU )?Diagnostic"'),
+    read=_read,
+    definition="a result a test and GPU: passed, or failed with DCGM's words, or skipped",
+    judged_by="a failure, an allocation error and a warning are faults; a skipped test is not done",
+    source="github.com/NVIDIA/DCGM dcgmi diag -j",
+    tested_on=("dcgm-diag-skip.json", "dcgm-diag-pass.json", "dcgm-diag-allocation.json"),
+)

@@ -1,0 +1,227 @@
+"""fio's JSON: the one reader of it, for runs of our own (`measure.fio`) and for files of others.
+
+Rates are bytes and operations over the run time of a direction, all of its jobs together where
+fio grouped them.  A job of a file is a point a direction; what it was asked for (block size, depth,
+engine, direct) is its case, so that unlike jobs never meet, nor our own, whose case has ``bytes``.
+
+Source: fio's HOWTO (https://fio.readthedocs.io/en/latest/fio_doc.html), JSON output.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from trainrig.importers.extract import fitted, point, word
+from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.record import Case, Record, Status
+
+_LENIENT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Nanoseconds = Annotated[float, Field(ge=0.0, lt=1e18)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FioLatency:
+    """Latencies of the operations since the start, nanoseconds."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
+
+    N: _Count = 0
+    mean: _Nanoseconds = 0.0
+    percentile: dict[str, _Nanoseconds] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FioDirection:
+    """Reads, writes or syncs since the start."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
+
+    io_bytes: _Count = 0
+    total_ios: _Count = 0
+    runtime: _Count = 0
+    """Milliseconds."""
+    short_ios: _Count = 0
+    lat_ns: FioLatency = field(default_factory=FioLatency)
+    clat_ns: FioLatency = field(default_factory=FioLatency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FioJob:
+    """The counters of a job, or of a group of them, since its start."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
+
+    error: int = 0
+    jobname: str = ""
+    options: Annotated[Mapping[str, str], Field(alias="job options")] = field(default_factory=dict)
+    read: FioDirection = field(default_factory=FioDirection)
+    write: FioDirection = field(default_factory=FioDirection)
+    sync: FioDirection | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FioStatus:
+    """One of the objects that fio prints."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
+
+    version: Annotated[str, Field(alias="fio version", max_length=80)]
+    shared: Annotated[Mapping[str, str], Field(alias="global options")] = field(
+        default_factory=dict
+    )
+    jobs: Annotated[tuple[FioJob, ...], Field(min_length=1, max_length=4096)]
+
+
+def statuses_in(output: str) -> tuple[FioStatus, ...]:
+    """The objects in what fio printed, in order; lines between them are skipped.
+
+    Raises ValueError (pydantic's ValidationError among them) or RecursionError for what is not
+    fio's JSON.
+    """
+    found = []
+    decoder, place = json.JSONDecoder(), output.find("{")
+    while place >= 0:
+        _, end = decoder.raw_decode(output, place)
+        found.append(_adapter().validate_json(output[place:end]))
+        place = output.find("{", end)
+    return tuple(found)
+
+
+def latencies(job: FioJob, way: str) -> dict[str, float]:
+    """Median and 99th percentile of ``read``, ``write`` or ``sync`` in seconds; none: empty."""
+    if way == "sync":
+        choices = [job.sync.lat_ns] if job.sync is not None else []
+    else:
+        direction = job.read if way == "read" else job.write
+        choices = [direction.clat_ns, direction.lat_ns]
+    table = next((each.percentile for each in choices if each.percentile), {})
+    wanted = {"latency_p50_s": "50.000000", "latency_p99_s": "99.000000"}
+    return {name: table[key] * 1e-9 for name, key in wanted.items() if key in table}
+
+
+@cache
+def _adapter() -> TypeAdapter[FioStatus]:
+    return TypeAdapter(FioStatus)
+
+
+# ---- a file of another's run
+
+
+def _read(file: ToolFile, _: Given) -> Reading:
+    try:
+        found = statuses_in(file.text)
+    except (ValueError, RecursionError):
+        # The last object is the one that counts; the same is said with its line.
+        found = (fitted(file, FioStatus),)
+    if not found:
+        raise file.refuse(1, "no JSON of fio in it")
+    last = found[-1]
+    records = [record for job in last.jobs for record in _records(file, last, job)]
+    return Reading(version=word(last.version).removeprefix("fio-"), records=records)
+
+
+def _records(file: ToolFile, status: FioStatus, job: FioJob) -> Iterator[Record]:
+    options = {**status.shared, **job.options}
+    if job.error:
+        case = _case(options, job, "read" if job.read.io_bytes else "write")
+        reason = f"fio failed with error {job.error}"
+        yield _point(file, case, options, None, None, Status.FAILED, reason)
+    for way, counted in (("read", job.read), ("write", job.write)):
+        if job.error or not counted.io_bytes:
+            continue
+        if not counted.runtime:
+            raise file.refuse(None, f"job {word(job.jobname)}: bytes were moved in no time")
+        case, seconds = _case(options, job, way), counted.runtime * 1e-3
+        for metric, amount in (
+            (("byte_rate", "B/s"), counted.io_bytes),
+            (("op_rate", "IO/s"), counted.total_ios),
+        ):
+            short = f"{counted.short_ios} reads or writes were short" if counted.short_ios else None
+            yield _point(
+                file,
+                case,
+                options,
+                metric,
+                amount / seconds,
+                Status.FAILED if short else Status.OK,
+                short,
+                latencies(job, way),
+            )
+
+
+def _point(
+    file: ToolFile,
+    case: Case,
+    options: Mapping[str, str],
+    metric: tuple[str, str] | None,
+    value: float | None,
+    status: Status,
+    reason: str | None,
+    more: Mapping[str, float] | None = None,
+) -> Record:
+    where = options.get("filename") or options.get("directory")
+    return point(
+        file,
+        None,
+        "storage",
+        case,
+        metric or ("byte_rate", "B/s"),
+        value,
+        status=status,
+        reason=reason,
+        conditions={"where": where, **(more or {})},
+    )
+
+
+def _case(options: Mapping[str, str], job: FioJob, way: str) -> Case:
+    kind = options.get("rw") or options.get("readwrite") or "read"
+    is_random = kind.startswith("rand")
+    op = f"rand{way}" if is_random else way
+    mixed = kind in ("rw", "readwrite", "randrw", "trimwrite")
+    size = _bytes_of(options.get("bs") or options.get("blocksize") or "4k")
+    depth, jobs = (_small(options.get(name)) for name in ("iodepth", "numjobs"))
+    return {
+        "op": op,
+        **({"mixed": True} if mixed else {}),
+        **({"block": size} if size else {}),
+        "depth": depth,
+        "jobs": jobs,
+        "io": "direct" if options.get("direct") == "1" else "buffered",
+        "engine": options.get("ioengine", "psync"),
+        "job": job.jobname,
+        "tool": "fio",
+    }
+
+
+def _small(text: str | None) -> int:
+    return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else 1
+
+
+_STEPS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "b": 1}
+
+
+def _bytes_of(text: str) -> int | None:
+    found = re.fullmatch(r"([0-9]{1,9})([kmgb]?)(?:i?b)?", text.strip().lower())
+    return int(found[1]) * _STEPS[found[2]] if found else None
+
+
+IMPORTER = Importer(
+    name="fio",
+    title="rates and latencies of a disk's jobs (JSON)",
+    order=70,
+    recognises=lambda file: file.begins('"fio version"'),
+    read=_read,
+    definition="bytes and operations over the run time of a direction; median and 99th percentile "
+    "of completion latency beside them",
+    judged_by="nothing is claimed of a disk: an error or short operations are a failure",
+    source="fio.readthedocs.io fio_doc.html",
+    tested_on=("fio-randrw.json", "fio-signal.txt"),
+)

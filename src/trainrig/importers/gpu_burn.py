@@ -1,0 +1,170 @@
+"""gpu-burn: products on every GPU at once for a while, compared with the first result.
+
+Rates are FLOP/s of products of 8192 in the precision that the program was started with (fp32
+unless -d, -tc; a run does not say), all GPUs at once, as its progress line prints them; the last
+line that has one for the GPU counts, and all of them are samples.  A GPU with errors, with FAULTY,
+or that died is a fault: the program exits with 0 even then.  A GPU that the output names and that
+has no verdict (OK, FAULTY) was not tested to the end.
+
+Source: wilicc/gpu-burn gpu_burn-drv.cpp (read 2026-11-22).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from trainrig.importers.extract import GIGA, device_name, point, to_count, to_number
+from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.record import WRONG_ANSWER, Case, Record, Status
+from trainrig.stats import median
+
+_DEVICE = re.compile(r"^\s*GPU (\d{1,3}): (.+?) \(UUID: ")
+_PROGRESS = re.compile(r"([\d.]+)%\s+proc'd:\s*(.*?)\s+errors:\s*(.*?)(?:\s+temps:\s*(.*))?$")
+_RATE = re.compile(r"(-?\d+|-)\s*\(\s*(-?[\d.]+)\s*Gflop/s\)|DIED!")
+_VERDICT = re.compile(r"^\s*GPU (\d{1,3}): (OK|FAULTY)\s*$")
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """What a run's lines say of one GPU."""
+
+    line: int = 0
+    rates: list[float] = field(default_factory=list)
+    errors: int = 0
+    temperature: float | None = None
+    verdict: str | None = None
+    died: bool = False
+
+
+def _read(file: ToolFile, given: Given) -> Reading:
+    names: dict[int, str | None] = {}
+    gpus: dict[int, _Gpu] = {}
+    share = 0.0
+    for number, line in file.lines:
+        if found := _DEVICE.match(line):
+            names[int(found[1])] = device_name(found[2])
+            gpus.setdefault(int(found[1]), _Gpu())
+        elif found := _VERDICT.match(line):
+            gpus.setdefault(int(found[1]), _Gpu()).verdict = found[2]
+        elif "proc'd:" in line:
+            for part in _updates(line):
+                share = _update(file, number, part, gpus) or share
+    if not gpus:
+        raise file.refuse(1, "no GPU in it", "import the whole output of gpu-burn")
+    records = [
+        record
+        for index, gpu in sorted(gpus.items())
+        for record in _records(
+            file, index, gpu, names.get(index) or device_name(given.device), len(gpus)
+        )
+    ]
+    notes = [] if share >= 99.0 else [f"its last progress is {share:g} %: the run was cut off"]
+    return Reading(records=records, notes=notes)
+
+
+def _updates(line: str) -> list[str]:
+    """Several updates may stand in one line, where a log lost its carriage returns."""
+    return re.split(r"(?<=\S)\s*(?=\b\d{1,3}\.\d%\s+proc'd:)", line.strip())
+
+
+def _update(file: ToolFile, number: int, text: str, gpus: dict[int, _Gpu]) -> float:
+    found = _PROGRESS.search(text)
+    if found is None:
+        return 0.0  # the last one is torn where the run was stopped
+    share = to_number(file, number, found[1], "share that is done")
+    for index, rate in enumerate(_RATE.finditer(found[2])):
+        gpu = gpus.setdefault(index, _Gpu())
+        gpu.line = number
+        if rate[0].startswith("DIED") or rate[1] == "-1":
+            gpu.died = True
+        elif (value := to_number(file, number, rate[2], "rate")) > 0.0:
+            gpu.rates.append(value * GIGA)
+    for index, errors in enumerate(map(str.strip, found[3].split(" - "))):
+        gpu = gpus.setdefault(index, _Gpu())
+        if "DIED" in errors:
+            gpu.died = True
+        elif errors:
+            # A progress line counts what is new since the one before, the warning stays in words.
+            gpu.errors += to_count(file, number, errors.split()[0], "count of errors")
+    for index, degrees in enumerate(re.findall(r"(\d+) C|--", found[4] or "")):
+        if index in gpus and degrees:
+            gpus[index].temperature = to_number(file, number, degrees, "temperature")
+    return share
+
+
+def _records(
+    file: ToolFile, index: int, gpu: _Gpu, device: str | None, count: int
+) -> Iterator[Record]:
+    case: Case = {"test": "burn", "tool": IMPORTER.name}
+    status, reason = _state(gpu)
+    rate = gpu.rates[-1] if gpu.rates else None
+    yield point(
+        file,
+        gpu.line or None,
+        "burn",
+        case,
+        ("flop_rate", "FLOP/s"),
+        rate if status is Status.OK else None,
+        device=device or "GPU",
+        index=index,
+        count=count,
+        status=status if rate is not None or status is not Status.OK else Status.MISSING,
+        reason=reason or (None if rate is not None else "no progress line has a rate of it"),
+        samples=tuple(gpu.rates) if status is Status.OK and len(gpu.rates) > 1 else None,
+        conditions={
+            "median": median(gpu.rates) if gpu.rates else None,
+            "errors": gpu.errors,
+            "temperature_c": gpu.temperature,
+            "verdict": gpu.verdict,
+        },
+    )
+    if gpu.verdict is None and status is Status.OK:
+        why = "no OK and no FAULTY of it: the run was cut off before its end"
+        yield point(
+            file,
+            None,
+            "diagnostic",
+            {"test": "burn", "category": IMPORTER.name},
+            ("passed", "1"),
+            None,
+            device=device or "GPU",
+            index=index,
+            status=Status.MISSING,
+            reason=why,
+        )
+    elif gpu.verdict == "OK" and status is Status.OK:
+        yield point(
+            file,
+            None,
+            "diagnostic",
+            {"test": "burn", "category": IMPORTER.name},
+            ("passed", "1"),
+            1.0,
+            device=device or "GPU",
+            index=index,
+        )
+
+
+def _state(gpu: _Gpu) -> tuple[Status, str | None]:
+    if gpu.died:
+        return Status.FAILED, "the GPU died under load (gpu-burn: DIED!)"
+    if gpu.verdict == "FAULTY" or gpu.errors:
+        verdict = ", FAULTY" if gpu.verdict == "FAULTY" else ""
+        return Status.FAILED, f"{WRONG_ANSWER}: {gpu.errors} errors in its progress lines{verdict}"
+    return Status.OK, None
+
+
+IMPORTER = Importer(
+    name="gpu-burn",
+    title="rates, errors and verdict of each GPU under load (text)",
+    order=50,
+    recognises=lambda file: file.matches(r"proc'd: *-?\d+ *\(|^\s*GPU \d+: (OK|FAULTY)\s*$"),
+    read=_read,
+    definition="FLOP/s of products of 8192 on each GPU, all GPUs at once; precision not stated",
+    judged_by="errors, FAULTY or a GPU that died are a fault (exit code 0 is no pass); no verdict "
+    "is not done; equal cards are compared with each other",
+    source="github.com/wilicc/gpu-burn gpu_burn-drv.cpp",
+    tested_on=("gpu-burn-2x-ok.txt", "gpu-burn-faulty.txt", "gpu-burn-cut-off.txt"),
+)

@@ -1,0 +1,375 @@
+"""nccl-tests: all_reduce_perf, all_gather_perf and their siblings, as text or JSON (-J).
+
+A row is one message size, out of place and in place.  Algorithm bandwidth is the message's bytes
+over the mean time of a call; bus bandwidth is that times 2(n-1)/n for all_reduce, (n-1)/n for
+all_gather, reduce_scatter and alltoall, and 1 for broadcast and reduce, so that it compares with
+the rate of one GPU's link in one direction.  A row with values that were wrong (``#wrong``) is a
+wrong answer whatever its rate.  Rows that mpirun or srun prefixed are read as well.
+
+Source: NVIDIA/nccl-tests src/util.cu and doc/PERFORMANCE.md (read 2026-11-22).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from trainrig.importers.extract import (
+    EXTERNAL,
+    GIGA,
+    device_name,
+    fitted,
+    point,
+    to_count,
+    to_number,
+    word,
+)
+from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.record import WRONG_ANSWER, Case, Record, Status
+
+COLLECTIVES = {
+    "all_reduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "all_gather": "all_gather",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "sendrecv": "sendrecv",
+    "gather": "gather",
+    "scatter": "scatter",
+    "hypercube": "hypercube",
+}
+"""As programs and files are called: our word."""
+_TYPES = r"(?:u?int(?:8|32|64)|float|double|half|bfloat16|f8e4m3|f8e5m2|fp8_e4m3|fp8_e5m2)"
+_ROW = re.compile(
+    rf"(?:^|[:>\]|]\s*|^\d+:\s*)\s*(?P<size>\d{{1,18}})\s+(?P<count>\d{{1,18}})\s+(?P<type>{_TYPES})\s+"
+    r"(?P<rest>.*)$"
+)
+_LOOKS_LIKE_ROW = re.compile(rf"^\s*\d\S*\s+\S+\s+\S+.*\.\d|\s{_TYPES}\s.*\.\d")
+"""Between the header and the total: numbers from the first on, or a type of elements."""
+_RANK = re.compile(
+    r"Rank\s+(?P<rank>\d+).*?\bPid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
+    r"\[[0-9A-Fa-fx:.]*\]\s*(?P<name>.*)$"
+)
+_PROGRAM = re.compile(r"\b([a-z_]+)_perf\b")
+_VERSION = re.compile(r"nccl-tests version (\S+)")
+_LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version ([\d.]+)")
+_TOTAL = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)")
+_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
+_FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What all rows of a file share."""
+
+    collective: str | None
+    device: str | None
+    ranks: int
+    nodes: int
+    library: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """One half of a row; times in microseconds, bandwidths in GB/s."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    time: Annotated[float, Field(ge=0.0)] | None = None
+    cpu_time: Annotated[float, Field(ge=0.0)] | None = None
+    alg_bw: Annotated[float, Field(ge=0.0)]
+    bus_bw: Annotated[float, Field(ge=0.0)]
+    nwrong: Annotated[float, Field(ge=0.0)] | None = None
+
+
+def _records(
+    file: ToolFile, line: int | None, run: _Run, size: int, more: Case, side: _Side
+) -> Iterator[Record]:
+    case: Case = {"collective": run.collective, "ranks": run.ranks, "nodes": run.nodes}
+    case = {**case, "bytes": size, **more}
+    wrong = side.nwrong or 0.0
+    status = Status.FAILED if wrong else Status.OK
+    reason = f"{WRONG_ANSWER}: {wrong:g} wrong values (#wrong)" if wrong else None
+    timed = side.time if side.time is not None else side.cpu_time
+    metrics = [("bus_rate", "B/s", side.bus_bw * GIGA), ("alg_rate", "B/s", side.alg_bw * GIGA)]
+    if timed is not None:
+        metrics.append(("time", "s", timed * 1e-6))
+    for name, unit, value in metrics:
+        yield point(
+            file,
+            line,
+            "collective",
+            case,
+            (name, unit),
+            value,
+            device=run.device,
+            count=run.ranks,
+            status=status,
+            reason=reason,
+            conditions={
+                "checked": side.nwrong is not None,
+                "nccl": run.library,
+                "timed": "cpu" if side.time is None else None,
+            },
+        )
+
+
+# ---- text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """Which columns a row has."""
+
+    lead: tuple[str, ...] = ("redop", "root")
+    """Between the type and the first time."""
+    sides: int = 2
+    """Out of place, and in place."""
+    old: bool = False
+    """Whether the last column of a side is the largest error, as before version 2.13."""
+
+
+def _header(line: str) -> _Header:
+    names = line.split()
+    begin = names.index("type") + 1
+    lead = [name for name in names[begin : names.index("algbw")] if name not in ("time", "cputime")]
+    return _Header(lead=tuple(lead), sides=names.count("algbw"), old="error" in names)
+
+
+def _read_text(file: ToolFile) -> Reading:
+    run = _text_run(file)
+    records: list[Record] = []
+    notes, rows = [], 0
+    header, is_open = _Header(), False
+    for number, line in file.lines:
+        if "algbw" in line and "busbw" in line and "type" in line:
+            header, is_open = _header(line), True
+        elif _TOTAL.search(line):
+            is_open = False
+        found = _ROW.search(line)
+        if found is None:
+            if is_open and _LOOKS_LIKE_ROW.search(line) and not line.lstrip().startswith("#"):
+                raise file.refuse(number, "a row of results that is broken off")
+            continue
+        rows += 1
+        records += _row(file, number, run or _no_ranks(file, number), found, header)
+    if rows and not any(_TOTAL.search(line) for _, line in file.lines):
+        notes.append("it has no last line ('Out of bounds values'): the run was cut off")
+    for number, line in file.lines:
+        total = _TOTAL.search(line)
+        if total and total[2] != "OK" and run is not None:
+            records.append(_failed(file, number, run, total[1]))
+    return Reading(version=_find(file, _VERSION), records=records, notes=notes)
+
+
+def _find(file: ToolFile, pattern: re.Pattern[str]) -> str | None:
+    found = pattern.search(file.head)
+    return word(next(group for group in found.groups() if group)) if found else None
+
+
+def _no_ranks(file: ToolFile, line: int) -> _Run:
+    raise file.refuse(line, "rows before any line that names the ranks", "import the whole output")
+
+
+def _text_run(file: ToolFile) -> _Run | None:
+    ranks = [match for _, line in file.lines if (match := _RANK.search(line))]
+    if not ranks:
+        return None
+    names = [device_name(match["name"]) for match in ranks]
+    hosts = {match["host"] for match in ranks}
+    return _Run(
+        collective=_collective(file),
+        device=Counter(names).most_common(1)[0][0],
+        ranks=len({match["rank"] for match in ranks}),
+        nodes=len(hosts),
+        library=_find(file, _LIBRARY),
+    )
+
+
+def _collective(file: ToolFile) -> str | None:
+    """By the program that the file names, else by its own name; in the end by its numbers."""
+    for name in _PROGRAM.findall(file.head):
+        if name in COLLECTIVES:
+            return COLLECTIVES[name]
+    by_length = sorted(COLLECTIVES, key=len, reverse=True)
+    stem = file.name.lower()
+    found = next((each for each in by_length if each in stem), None)
+    return COLLECTIVES[found] if found else None
+
+
+def _row(
+    file: ToolFile, line: int, run: _Run, found: re.Match[str], header: _Header
+) -> Iterator[Record]:
+    cells = found["rest"].split()
+    expected = 4 * header.sides
+    lead: dict[str, str] = {}
+    for name in header.lead:  # alltoall prints nothing under redop and root
+        is_word = bool(cells) and not re.match(r"[-+.\d]|N/A$", cells[0])
+        if is_word or (name == "root" and len(cells) > expected):
+            lead[name] = cells.pop(0)
+    # A time stamp may follow; fewer numbers than the header has are a line that was broken off.
+    if len(cells) < expected:
+        raise file.refuse(line, f"{len(cells)} numbers in a row that has {expected}")
+    more: Case = {} if found["type"] == "float" else {"dtype": found["type"]}
+    if lead.get("redop", "none") not in ("none", "sum"):
+        more = {**more, "reduction": lead["redop"]}
+    size = to_count(file, line, found["size"], "size")
+    for place in range(header.sides):
+        read = _side(file, line, cells[4 * place : 4 * place + 4], old=header.old)
+        where: Case = {"in_place": True} if place else {}
+        yield from _records(file, line, run, size, {**more, **where}, read)
+
+
+def _side(file: ToolFile, line: int, cells: Sequence[str], *, old: bool) -> _Side:
+    time, alg, bus = (
+        to_number(file, line, cell, what)
+        for cell, what in zip(cells, ("time", "algbw", "busbw"), strict=False)
+    )
+    if min(time, alg, bus) < 0.0:
+        raise file.refuse(line, "a time or bandwidth below zero")
+    wrong = None
+    if cells[3] != "N/A":
+        wrong = to_number(file, line, cells[3], "count of wrong values")
+        if old:  # the largest relative error: rounding leaves a little
+            wrong = 0.0 if wrong <= _ROUNDING else wrong
+    return _Side(time=time, alg_bw=alg, bus_bw=bus, nwrong=wrong)
+
+
+_ROUNDING = 1e-3
+"""Error that a sum in fp16 over many ranks may have; the column of versions before 2.13."""
+
+
+def _failed(file: ToolFile, line: int | None, run: _Run, num: str) -> Record:
+    return point(
+        file,
+        line,
+        "collective",
+        {"collective": run.collective, "ranks": run.ranks, "nodes": run.nodes},
+        ("bus_rate", "B/s"),
+        None,
+        device=run.device,
+        count=run.ranks,
+        status=Status.FAILED,
+        reason=f"{WRONG_ANSWER}: out of bounds values: {num} FAILED",
+    )
+
+
+# ---- JSON
+
+
+def _no_text(value: object) -> object:
+    return None if value in ("nan", "N/A") else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JsonRow:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    size: Annotated[int, Field(ge=0, lt=2**62)]
+    type: str = "float"
+    redop: str = "none"
+    out_of_place: Annotated[_Side | None, BeforeValidator(_no_text)] = None
+    in_place: Annotated[_Side | None, BeforeValidator(_no_text)] = None
+    experiment_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Device:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    rank: int
+    hostname: str = ""
+    device_info: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Config:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    devices: tuple[_Device, ...] = ()
+    nthreads: Annotated[int, Field(ge=1)] = 1
+    ngpus: Annotated[int, Field(ge=1)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    count: Annotated[int, Field(ge=0)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Json:
+    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
+
+    args: tuple[str, ...] = ()
+    nccl_version: Annotated[int, Field(ge=0)] = 0
+    config: _Config = field(default_factory=_Config)
+    results: tuple[_JsonRow, ...]
+    out_of_bounds: _Bounds | None = None
+
+
+def _read_json(file: ToolFile) -> Reading:
+    whole = fitted(file, _Json)
+    devices = whole.config.devices
+    programs = _PROGRAM.findall(" ".join(whole.args[:1]))
+    named = [COLLECTIVES[name] for name in programs if name in COLLECTIVES]
+    names = [device_name(each.device_info) for each in devices]
+    # Without MPI the file lists the first device alone.
+    ranks = max(len(devices), whole.config.nthreads * whole.config.ngpus)
+    run = _Run(
+        collective=named[0] if named else _collective(file),
+        device=Counter(names).most_common(1)[0][0] if names else None,
+        ranks=ranks,
+        nodes=max(1, len({each.hostname for each in devices})),
+        library=str(whole.nccl_version) if whole.nccl_version else None,
+    )
+    records: list[Record] = []
+    for row in whole.results:
+        more: Case = {} if row.type == "float" else {"dtype": row.type}
+        if row.redop not in ("none", "sum"):
+            more = {**more, "reduction": row.redop}
+        for side, where in ((row.out_of_place, {}), (row.in_place, {"in_place": True})):
+            if side is not None:
+                records += _records(file, None, run, row.size, {**more, **where}, side)
+    notes = []
+    if whole.out_of_bounds is None:
+        notes.append("it has no count of values out of bounds: the run was cut off")
+    elif whole.out_of_bounds.count:
+        records.append(_failed(file, None, run, str(whole.out_of_bounds.count)))
+    return Reading(records=records, notes=notes)
+
+
+def _read(file: ToolFile, _: Given) -> Reading:
+    return _read_json(file) if _is_json(file) else _read_text(file)
+
+
+def _is_json(file: ToolFile) -> bool:
+    return file.is_json and '"results"' in file.text and '"bus_bw"' in file.text
+
+
+IMPORTER = Importer(
+    name="nccl-tests",
+    title="collectives by message size (text, JSON)",
+    order=10,
+    recognises=lambda file: (
+        (file.begins("algbw", "busbw") and not file.is_json)
+        or (file.is_json and file.begins('"results"', '"bus_bw"', '"alg_bw"'))
+    ),
+    read=_read,
+    definition="bus bandwidth per GPU and direction, bytes × 2(n−1)/n or (n−1)/n over mean time "
+    "of a call; algorithm bandwidth: bytes over that time; GB/s of 10⁹",
+    judged_by="any wrong value is a fault; on one node the links' data sheet is the ceiling shown",
+    source="github.com/NVIDIA/nccl-tests src/util.cu",
+    tested_on=("nccl-all-reduce-8xa100.txt", "nccl-all-reduce-wrong.txt", "nccl-all-reduce.json"),
+)

@@ -1,0 +1,238 @@
+"""nvidia-smi -q: what the driver says of each GPU, as the machine of a run.
+
+The text is turned into NVML's own answers and read by the reader of those (`machine.nvidia`): a
+value that is N/A or impossible is missing with a reason.  Power, clock, temperature and error
+counts are records as well, so that two files can be compared.  What is wrong with the GPUs the
+doctor's checks say.
+
+Source: nvidia-smi(1); outputs of drivers 440 to 610 (read 2026-11-22).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from trainrig.importers.extract import device_name, point
+from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.machine.nvidia import read_device
+from trainrig.machine.snapshot import Gpu, Missing
+from trainrig.record import Record
+
+_GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
+_FIELD = re.compile(r"^(\s+)(\S[^:]*?)\s*(?::\s(.*))?$")
+_HEAD = re.compile(r"^(Driver Version|CUDA Version|Attached GPUs)\s+:\s*(.*)$")
+
+Fields = dict[str, str]
+"""Path of a field, ``ecc errors/volatile/total``, in small letters: its value."""
+
+# NVML's bit of a reason, by the words of the text.
+_REASONS = {
+    "idle": 0x1,
+    "applications clocks setting": 0x2,
+    "sw power cap": 0x4,
+    "hw slowdown": 0x8,
+    "sync boost": 0x10,
+    "sw thermal slowdown": 0x20,
+    "hw thermal slowdown": 0x40,
+    "hw power brake slowdown": 0x80,
+    "display clock setting": 0x100,
+}
+_COMPUTE_MODES = {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusive_process": 3}
+
+
+def _read(file: ToolFile, _: Given) -> Reading:
+    head: Fields = {}
+    blocks: list[tuple[int, str, Fields]] = []
+    path: list[tuple[int, str]] = []
+    for number, line in file.lines:
+        if found := _HEAD.match(line):
+            head[found[1].lower()] = found[2].strip()
+        elif found := _GPU.match(line):
+            blocks.append((number, found[1], {}))
+            path = []
+        elif blocks and (found := _FIELD.match(line)):
+            indent, name = len(found[1]), found[2].strip().lower()
+            path = [each for each in path if each[0] < indent] + [(indent, name)]
+            if found[3] is not None:
+                blocks[-1][2]["/".join(each for _, each in path)] = found[3].strip()
+        elif line.startswith("GPU ") and ":" in line:
+            raise file.refuse(number, "a GPU without a PCI address")
+    if not blocks:
+        raise file.refuse(
+            len(file.lines), "it describes no GPU", "import the output of nvidia-smi -q"
+        )
+    gpus = tuple(
+        read_device(index, _answers(address, fields))
+        for index, (_, address, fields) in enumerate(blocks)
+    )
+    notes = []
+    attached = head.get("attached gpus", "")
+    if attached.isdecimal() and int(attached) != len(gpus):
+        notes.append(f"{attached} GPUs are attached and {len(gpus)} are described")
+    records = [
+        record
+        for gpu, (line, _, _) in zip(gpus, blocks, strict=True)
+        for record in _records(file, line, gpu)
+    ]
+    # Driver 610 prints a remark behind it.
+    driver = next(iter(head.get("driver version", "").split()), None)
+    return Reading(version=driver, records=records, gpus=gpus, driver=driver, notes=notes)
+
+
+def _answers(address: str, fields: Fields) -> dict[str, Any]:
+    """The block of a GPU as `machine.nvml` would have been answered."""
+
+    def number(*names: str, scale: float = 1.0) -> float | int | dict[str, str]:
+        for name in names:
+            found = re.match(r"-?\d{1,15}(?:\.\d{1,6})?", fields.get(name, ""))
+            if found:
+                value = float(found[0]) * scale
+                return int(value) if value == int(value) else value
+        return {"missing": f"nvidia-smi has no {names[0]}"}
+
+    def switch(name: str, on: str = "Enabled", off: str = "Disabled") -> int | dict[str, str]:
+        value = fields.get(name, "")
+        return {on: 1, off: 0}.get(value, {"missing": f"nvidia-smi has no {name}"})
+
+    def pages(name: str) -> list[int] | dict[str, str]:
+        found = fields.get(name, "")
+        few = found.isdecimal() and len(found) < 6
+        return [0] * int(found) if few else {"missing": f"nvidia-smi has no {name}"}
+
+    remapped = [
+        number("remapped rows/correctable error"),
+        number("remapped rows/uncorrectable error"),
+        switch("remapped rows/pending", "Yes", "No"),
+        switch("remapped rows/remapping failure occurred", "Yes", "No"),
+    ]
+    power = ("gpu power readings", "power readings")
+    return {
+        "name": fields.get("product name", ""),
+        "uuid": fields.get("gpu uuid", ""),
+        "pci": {"busId": address, "pciDeviceId": _hex(fields.get("pci/device id", ""))},
+        "vbios": fields.get("vbios version", ""),
+        "memory": {
+            "total": number("fb memory usage/total", scale=2.0**20),
+            "used": number("fb memory usage/used", scale=2.0**20),
+        },
+        "pcie_generation": number("pci/gpu link info/pcie generation/current"),
+        "pcie_max_generation": number("pci/gpu link info/pcie generation/max"),
+        "pcie_width": number("pci/gpu link info/link width/current"),
+        "pcie_max_width": number("pci/gpu link info/link width/max"),
+        "pcie_replays": number("pci/replays since reset"),
+        "power": number(
+            *_of(power, "instantaneous power draw", "power draw", "average power draw"), scale=1e3
+        ),
+        "power_limit": number(*_of(power, "current power limit", "power limit"), scale=1e3),
+        "power_default": number(*_of(power, "default power limit"), scale=1e3),
+        "power_range": [
+            number(*_of(power, "min power limit"), scale=1e3),
+            number(*_of(power, "max power limit"), scale=1e3),
+        ],
+        "ecc": [switch("ecc mode/current"), switch("ecc mode/pending")],
+        **_ecc(fields),
+        "retired_single": pages("retired pages/single bit ecc"),
+        "retired_double": pages("retired pages/double bit ecc"),
+        "retirement_pending": switch("retired pages/pending page blacklist", "Yes", "No"),
+        "remapped": remapped,
+        "sm_clock": number("clocks/sm"),
+        "memory_clock": number("clocks/memory"),
+        "max_sm_clock": number("max clocks/sm"),
+        "max_memory_clock": number("max clocks/memory"),
+        "application_clock": number("applications clocks/graphics"),
+        "temperature": number("temperature/gpu current temp"),
+        "throttle": _throttle(fields),
+        "utilization": {"gpu": number("utilization/gpu")},
+        "mig": [switch("mig mode/current")],
+        "persistence": switch("persistence mode"),
+        "compute_mode": _COMPUTE_MODES.get(
+            fields.get("compute mode", "").lower(), {"missing": "nvidia-smi has no compute mode"}
+        ),
+    }
+
+
+def _of(sections: tuple[str, ...], *names: str) -> list[str]:
+    return [f"{section}/{name}" for section in sections for name in names]
+
+
+def _hex(text: str) -> int | dict[str, str]:
+    found = re.fullmatch(r"0x([0-9A-Fa-f]{1,8})", text)
+    return int(found[1], 16) if found else {"missing": "nvidia-smi has no device id"}
+
+
+def _throttle(fields: Fields) -> int | dict[str, str]:
+    bits, seen = 0, False
+    for path, value in fields.items():
+        section, _, name = path.partition("/")
+        # The reasons that belong to one stand below it.
+        bit = _REASONS.get(name.rpartition("/")[2])
+        if section in ("clocks event reasons", "clocks throttle reasons") and bit is not None:
+            seen = True
+            bits |= bit if value == "Active" else 0
+    return bits if seen else {"missing": "nvidia-smi has no clocks event reasons"}
+
+
+def _ecc(fields: Fields) -> dict[str, Any]:
+    """Sums of the counters of a kind, by either wording: ``Double Bit``, ``Uncorrectable``."""
+    found: dict[str, Any] = {}
+    for kind, words in (
+        ("uncorrected", ("double bit/total", "dram uncorrectable", "sram uncorrectable")),
+        ("corrected", ("single bit/total", "dram correctable", "sram correctable")),
+    ):
+        for age in ("volatile", "aggregate"):
+            begin = f"ecc errors/{age}/"
+            counts = [
+                int(value)
+                for path, value in fields.items()
+                if path.startswith(begin)
+                and path.removeprefix(begin).startswith(words)
+                and re.fullmatch(r"\d{1,9}", value)
+            ]
+            missing = {"missing": f"nvidia-smi has no {kind} ECC errors ({age})"}
+            found[f"{kind}_{age}"] = sum(counts) if counts else missing
+    return found
+
+
+_RECORDS = (
+    ("power", "W", "power_w"),
+    ("power_limit", "W", "power_limit_w"),
+    ("sm_clock", "Hz", "sm_clock_hz"),
+    ("temperature", "°C", "temperature_c"),
+    ("memory_used", "B", "memory_used_bytes"),
+    ("ecc_uncorrected", "1", "ecc_uncorrected_aggregate"),
+    ("remapped_rows", "1", "remapped_rows"),
+)
+
+
+def _records(file: ToolFile, line: int, gpu: Gpu) -> Iterator[Record]:
+    name = device_name(None if isinstance(gpu.name, Missing) else gpu.name)
+    for metric, unit, field in _RECORDS:
+        value = getattr(gpu, field)
+        reason = value.reason if isinstance(value, Missing) else None
+        yield point(
+            file,
+            line,
+            "gpu-state",
+            {"tool": IMPORTER.name},
+            (metric, unit),
+            None if reason else float(value),
+            device=name or "GPU",
+            index=gpu.index,
+            reason=reason,
+        )
+
+
+IMPORTER = Importer(
+    name="nvidia-smi",
+    title="state of each GPU (nvidia-smi -q, text)",
+    order=130,
+    recognises=lambda file: file.matches(r"=+NVSMI LOG=+|^Attached GPUs\s+:\s*\d"),
+    read=_read,
+    definition="what the driver said at one moment; clock, link and power of an idle GPU are not "
+    "its best",
+    judged_by="the doctor's checks of a GPU",
+    source="nvidia-smi(1)",
+    tested_on=("nvidia-smi-q-8xa100.txt", "nvidia-smi-q-ecc.txt"),
+)

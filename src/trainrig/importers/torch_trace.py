@@ -1,0 +1,242 @@
+"""torch profiler's traces (Kineto, Chrome's JSON): where a GPU's time went, streamed.
+
+Of each GPU, over the span from its first event to its last: the share in which a compute kernel
+ran, in which a collective did (NCCL, RCCL), in which memory was copied or set, and in which nothing
+did (idle).  Intervals of several streams are united before they are summed, so that no share
+exceeds 1; compute and communication may overlap, which ``overlap_share`` states, of the
+communication.  A profiler adds time to every launch: idle is an upper bound.
+
+The events are read one by one and only starts and ends are held: a trace of 200 MB needs no
+200 MB of memory.
+
+Source: pytorch/kineto libkineto output_json.cpp; Chrome's trace event format (read 2026-11-22).
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any, TypeGuard
+
+import ijson
+
+from trainrig.importers.extract import device_name, point, word
+from trainrig.importers.importer import MOST_BYTES, Given, Importer, Reading, ToolFile
+from trainrig.record import Case, Record
+from trainrig.stats import median
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_CATEGORIES = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy"}
+_COLLECTIVE = re.compile(r"^(?:nccl|rccl)|ncclDevKernel|ncclKernel", re.IGNORECASE)
+_STEP = re.compile(r"^ProfilerStep#\d+$")
+_LARGEST_US = 1e18
+_TOP = 3
+
+
+class _Lines:
+    """A file that counts the lines which were read from it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.line = 1
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.line += data.count(b"\n")
+        return data
+
+
+class _Gpu:
+    """Starts and ends of what ran on one GPU, in microseconds, by kind."""
+
+    def __init__(self) -> None:
+        self.starts = {kind: array("d") for kind in ("compute", "communication", "copy")}
+        self.ends = {kind: array("d") for kind in ("compute", "communication", "copy")}
+        self.by_name: Counter[str] = Counter()
+        """Nanoseconds."""
+
+
+def _read(file: ToolFile, given: Given) -> Reading:
+    gpus: dict[int, _Gpu] = {}
+    steps: list[float] = []
+    with file.open() as raw:
+        lines = _Lines(raw)
+        try:
+            for number, event in enumerate(ijson.items(lines, "traceEvents.item", use_float=True)):
+                _take(file, number, event, gpus, steps)
+        except (ijson.JSONError, EOFError, OSError, ValueError) as error:
+            raise _refused(file, lines.line, error) from None
+    if not gpus:
+        raise file.refuse(
+            None,
+            "no GPU kernel in it",
+            "record it with ProfilerActivity.CUDA on a machine with one",
+        )
+    name = re.search(r'"deviceProperties".{0,200}?"name"\s*:\s*"([^"]+)"', file.head, re.DOTALL)
+    device = device_name(name[1]) if name else None
+    version = re.search(r'"(?:torch|pytorch)_?version"\s*:\s*"([^"]+)"', file.head)
+    records = [
+        record
+        for index, gpu in sorted(gpus.items())
+        for record in _records(file, index, gpu, steps, device or given.device)
+    ]
+    return Reading(version=word(version[1]) if version else None, records=records)
+
+
+def _refused(file: ToolFile, line: int, error: Exception) -> Exception:
+    """With the exact line where the file is small enough to be read once more as a whole."""
+    if file.num_bytes <= MOST_BYTES:
+        _ = file.json
+    why = word(str(error)).partition(" (right here)")[0][:100]
+    return file.refuse(line, f"not JSON, at or before this line: {why}")
+
+
+def _take(
+    file: ToolFile, number: int, event: Any, gpus: dict[int, _Gpu], steps: list[float]
+) -> None:
+    if not isinstance(event, dict) or event.get("ph") != "X":
+        return
+    category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
+    kind = _CATEGORIES.get(category)
+    is_step = category == "user_annotation" and _STEP.match(name) is not None
+    if kind is None and not is_step:
+        return
+    start, duration = event.get("ts"), event.get("dur")
+    if not _is_time(start) or not _is_time(duration) or duration < 0:
+        raise file.refuse(None, f"event {number} ({word(name)[:60]}) has no time: ts, dur")
+    if is_step:
+        steps.append(float(duration) * 1e-6)
+        return
+    assert kind is not None
+    if kind == "compute" and _COLLECTIVE.search(name):
+        kind = "communication"
+    gpu = gpus.setdefault(_index(event), _Gpu())
+    gpu.starts[kind].append(start)
+    gpu.ends[kind].append(start + duration)
+    gpu.by_name[name[:100]] += round(duration * 1e3)
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) < _LARGEST_US
+        and value == value
+    )
+
+
+def _index(event: Mapping[str, Any]) -> int:
+    arguments = event.get("args")
+    device = arguments.get("device") if isinstance(arguments, dict) else None
+    found = event.get("pid") if device is None else device
+    return found if type(found) is int and 0 <= found < 4096 else 0
+
+
+def _records(
+    file: ToolFile, index: int, gpu: _Gpu, steps: list[float], device: str | None
+) -> Iterator[Record]:
+    import numpy as np
+
+    kinds = {
+        kind: _united(
+            np.frombuffer(gpu.starts[kind], dtype=np.float64),
+            np.frombuffer(gpu.ends[kind], dtype=np.float64),
+        )
+        for kind in gpu.starts
+    }
+    everything = _united(
+        *(np.concatenate([each[end] for each in kinds.values()]) for end in (0, 1))
+    )
+    span = float(everything[1][-1] - everything[0][0])
+    if span <= 0.0:
+        raise file.refuse(None, f"the events of GPU {index} take no time")
+    total = {kind: _length(each) for kind, each in kinds.items()}
+    both = _united(
+        *(np.concatenate([kinds[k][end] for k in ("compute", "communication")]) for end in (0, 1))
+    )
+    overlap = total["compute"] + total["communication"] - _length(both)
+    busiest = dict(gpu.by_name.most_common(_TOP))
+    conditions: Case = {
+        "num_events": sum(map(len, gpu.starts.values())),
+        "num_steps": len(steps) or None,
+        **{f"top_{n}": name for n, name in enumerate(busiest, start=1)},
+        **{
+            f"top_{n}_share": each * 1e-3 / span for n, each in enumerate(busiest.values(), start=1)
+        },
+    }
+    shares = {
+        "kernel_share": total["compute"] / span,
+        "communication_share": total["communication"] / span,
+        "exposed_communication_share": max(0.0, total["communication"] - overlap) / span,
+        "copy_share": total["copy"] / span,
+        "idle_share": max(0.0, 1.0 - _length(everything) / span),
+    }
+    if total["communication"] > 0.0:
+        shares["overlap_share"] = max(0.0, overlap) / total["communication"]
+    case: Case = {"trace": file.name, "tool": IMPORTER.name}
+    for name, share in shares.items():
+        yield point(
+            file,
+            None,
+            "trace",
+            case,
+            (name, "1"),
+            min(1.0, share),
+            device=device or "GPU",
+            index=index,
+            conditions=conditions,
+        )
+    yield point(
+        file, None, "trace", case, ("time", "s"), span * 1e-6, device=device or "GPU", index=index
+    )
+    if steps:
+        yield point(
+            file,
+            None,
+            "trace",
+            case,
+            ("step_time", "s"),
+            median(steps),
+            device=device or "GPU",
+            index=index,
+            samples=tuple(steps) if len(steps) > 1 else None,
+        )
+
+
+_Spans = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
+
+
+def _united(starts: NDArray[np.float64], ends: NDArray[np.float64]) -> _Spans:
+    """The intervals without their overlaps, in order."""
+    import numpy as np
+
+    if not len(starts):
+        return starts, ends
+    order = np.argsort(starts, kind="stable")
+    starts, reached = starts[order], np.maximum.accumulate(ends[order])
+    is_new = np.concatenate([[True], starts[1:] > reached[:-1]])
+    places = np.flatnonzero(is_new)
+    return starts[places], np.concatenate([reached[places[1:] - 1], reached[-1:]])
+
+
+def _length(spans: _Spans) -> float:
+    return float((spans[1] - spans[0]).sum())
+
+
+IMPORTER = Importer(
+    name="torch-profiler",
+    title="kernel, communication, idle and overlap shares of a trace (JSON, gzip)",
+    order=80,
+    recognises=lambda file: file.begins('"traceEvents"') or file.matches(r'"schemaVersion": *\d'),
+    read=_read,
+    definition="shares of each GPU's span from first to last event, streams united; overlap: the "
+    "part of the communication under which a kernel computed",
+    judged_by="idle and exposed communication beyond a third of the span are findings",
+    source="github.com/pytorch/kineto libkineto output_json.cpp",
+    tested_on=("torch-trace.json",),
+)

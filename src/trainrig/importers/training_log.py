@@ -1,0 +1,307 @@
+"""A training that another program logged, as records of benchmark ``training``.
+
+Steps, rates and memory as the log states them; model FLOPs by `workload.flops`, the one formula of
+this program, where model and tokens a sample are known: from the log, from what the user adds, or
+from its own numbers where they fit one model alone.  A time that the log has no timer of, or whose
+timer reads 0, is missing with a reason and never 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from trainrig.benchmarks.training import BENCHMARK, PRECISIONS, WARM_UP
+from trainrig.errors import TrainrigError
+from trainrig.importers.extract import LARGEST, device_name, point
+from trainrig.importers.importer import Given, ToolFile
+from trainrig.record import Case, Record
+from trainrig.stats import median
+from trainrig.workload import find, model_flops
+
+_PARTS = (
+    *("forward", "backward", "forward_backward", "optimizer"),
+    *("communication", "data_wait"),
+)
+"""Of a step, as our own trainings name them, and communication where a timer has it."""
+_GUESSES = tuple(
+    (model, seq)
+    for model in ("bert-base", "bert-large", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+    for seq in (128, 256, 384, 512, 1024, 2048)
+    if seq <= (512 if model.startswith("bert") else 1024)
+)
+"""Models and samples that a log without a name may be of."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Log:
+    """What a log states of a training; None: it does not."""
+
+    framework: str
+    model: str | None = None
+    seq_len: int | None = None
+    batch_size: int | None = None
+    """Samples at once of a GPU."""
+    global_batch: int | None = None
+    grad_accum: int | None = None
+    precision: str | None = None
+    device: str | None = None
+    num_gpus: int | None = None
+    step_times: list[tuple[int, float]] = field(default_factory=list)
+    """Line and seconds of each step."""
+    samples_per_s: tuple[int, float] | None = None
+    """Line and value, all GPUs together."""
+    digits: float | None = None
+    """By how much the printed rate may be rounded, either way."""
+    printed_flops: tuple[float, float] | None = None
+    """FLOP/s of a GPU as the log has it, and by how much it may be rounded."""
+    peak_memory: float | None = None
+    """Bytes of a GPU."""
+    memory_kind: str | None = None
+    timers: dict[str, list[float]] = field(default_factory=dict)
+    """Part of a step: seconds of each step that has a timer of it."""
+    has_timers: bool = True
+    """Whether the framework prints timers of parts at all."""
+    loss: float | None = None
+    number: int = 0
+    """Which training of the file it is."""
+    part: str | None = None
+    """``evaluation`` where it is not training."""
+
+
+def complete(log: Log, given: Given) -> None:
+    """Add what the user states, which comes before what the log does."""
+    log.model = given.model or log.model
+    log.precision = given.precision or log.precision
+    log.seq_len = given.seq_len or log.seq_len
+    log.batch_size = given.batch_size or log.batch_size
+    log.device = device_name(given.device) or log.device
+
+
+def records_of(file: ToolFile, log: Log, given: Given) -> Iterator[Record]:
+    """The records of one training."""
+    if not (log.step_times or log.samples_per_s or log.timers or log.loss is not None):
+        return
+    complete(log, given)
+    inferred = _infer(log) if log.model is None else None
+    shown: dict[str, Any] = {
+        "framework_log": log.framework,
+        "inferred": inferred,
+        "memory_kind": log.memory_kind,
+        "printed_flop_rate": log.printed_flops[0] if log.printed_flops else None,
+        "num_steps": len(log.step_times) or None,
+    }
+    case = _case(log)
+    gpus = log.num_gpus or 1
+    times = [seconds for _, seconds in log.step_times]
+    counted = times[min(WARM_UP, max(0, len(times) - 1)) :]
+    line = log.step_times[-1][0] if log.step_times else None
+
+    def made(
+        metric: str,
+        unit: str,
+        value: float | None,
+        line: int | None = line,
+        conditions: Case | None = None,
+        **more: Any,
+    ) -> Record:
+        return point(
+            file,
+            line,
+            BENCHMARK.name,
+            case,
+            (metric, unit),
+            value,
+            device=log.device,
+            index=0 if log.device else None,
+            count=gpus,
+            conditions={**shown, **(conditions or {})},
+            **more,
+        )
+
+    step = median(counted) if counted else None
+    if step is not None and step > 0.0:
+        samples = tuple(times) if len(times) > 1 else None
+        yield made("time", "s", step, samples=samples)
+    rate_line, rate = log.samples_per_s or (line, None)
+    if rate is None and step and log.global_batch:
+        rate = log.global_batch / step
+    if rate is not None:
+        yield made("sample_rate", "sample/s", rate, line=rate_line)
+        if log.seq_len:
+            yield made("token_rate", "token/s", rate * log.seq_len, line=rate_line)
+        yield from _flop_rate(log, rate, rate_line, made)
+    if log.peak_memory is not None:
+        yield made("peak_memory", "B", log.peak_memory)
+    if log.loss is not None and abs(log.loss) < LARGEST:
+        yield made("train_loss", "1", log.loss)
+    yield from _parts(log, made)
+
+
+_Make = Callable[..., Record]
+
+
+def _flop_rate(log: Log, rate: float, line: int | None, make: _Make) -> Iterator[Record]:
+    """Model FLOP/s of a GPU; between what is printed where both are rounded."""
+    flops = _sample_flops(log.model, log.seq_len)
+    if flops is None:
+        if log.printed_flops is None:
+            yield make(
+                "flop_rate",
+                "FLOP/s",
+                None,
+                line=line,
+                reason="model or tokens a sample are not in the log: --model NAME --seq-len N",
+            )
+        else:
+            yield make("printed_flop_rate", "FLOP/s", log.printed_flops[0], line=line)
+        return
+    gpus = log.num_gpus or 1
+    value, interval = rate * flops / gpus, None
+    if log.digits:
+        low, high = ((rate + way * log.digits) * flops / gpus for way in (-1.0, 1.0))
+        if log.printed_flops is not None:
+            printed, off = log.printed_flops
+            both = max(low, printed - off), min(high, printed + off)
+            if both[0] <= both[1]:
+                low, high = both
+                value = (low + high) / 2.0
+        interval = (low, high)
+    formula = f"samples/s × {flops:.6g} model FLOPs of a sample / {gpus} GPU"
+    yield make(
+        "flop_rate",
+        "FLOP/s",
+        value,
+        line=line,
+        interval=interval,
+        conditions={"formula": formula},
+    )
+
+
+def _parts(log: Log, make: _Make) -> Iterator[Record]:
+    required = ["optimizer", "communication"]
+    if "forward_backward" not in log.timers:
+        required += ["forward", "backward"]
+    for part in _PARTS:
+        timed = [seconds for seconds in log.timers.get(part, []) if seconds > 0.0]
+        if timed:
+            counted = timed[min(WARM_UP, max(0, len(timed) - 1)) :]
+            yield make(f"time.{part}", "s", median(counted))
+        elif part in log.timers:
+            why = "its timer reads 0 in every step: nothing was timed under that name"
+            yield make(f"time.{part}", "s", None, reason=why)
+        elif log.has_timers and part in required:
+            why = "the log has no timer of it"
+            yield make(f"time.{part}", "s", None, reason=why)
+
+
+def _case(log: Log) -> Case:
+    found: dict[str, str | int | None] = {
+        "framework": log.framework,
+        "model": log.model,
+        "precision": log.precision,
+        "batch_size": log.batch_size,
+        "seq_len": log.seq_len,
+        "grad_accum": log.grad_accum,
+        "nproc": log.num_gpus,
+        "part": log.part,
+        "tool": f"{log.framework} log",
+        "training": log.number or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@cache
+def _sample_flops(model: str | None, seq_len: int | None) -> int | None:
+    """Model FLOPs of one sample, forward and backward; None where the model is not known."""
+    if model is None or seq_len is None or not 0 < seq_len <= 1 << 24:
+        return None
+    try:
+        return model_flops(find(model), 1, seq_len)
+    except TrainrigError:
+        return None
+
+
+def _infer(log: Log) -> str | None:
+    """Set model and tokens a sample where the log's own FLOPs and samples fit one model alone."""
+    if log.printed_flops is None or log.samples_per_s is None or not log.digits:
+        return None
+    rate, (printed, off) = log.samples_per_s[1], log.printed_flops
+    if rate <= log.digits or printed <= off:
+        return None
+    low = (printed - off) / (rate + log.digits)
+    high = (printed + off) / (rate - log.digits)
+    fitting = [
+        (model, seq)
+        for model, seq in _GUESSES
+        if low <= (_sample_flops(model, seq) or 0) <= high and log.seq_len in (None, seq)
+    ]
+    if len(fitting) != 1:
+        return None
+    log.model, log.seq_len = fitting[0]
+    return (
+        f"the log names no model; its TFLOPS and samples/s fit {log.model} with samples of "
+        f"{log.seq_len} tokens and no other that is known"
+    )
+
+
+# ---- words of command lines and settings
+
+_SETTINGS: Mapping[str, Sequence[str]] = {
+    "model": ("config_name", "model_name_or_path", "model_name", "model_type"),
+    "seq_len": ("max_seq_length", "block_size", "seq_length", "max_seq_len", "seq_len"),
+    "batch_size": (
+        "per_device_train_batch_size",
+        "per_gpu_train_batch_size",
+        "micro_batch_size",
+        "train_micro_batch_size_per_gpu",
+    ),
+    "global_batch": ("train_batch_size", "global_batch_size"),
+    "grad_accum": ("gradient_accumulation_steps",),
+}
+_MODELS = {"bert-large-uncased": "bert-large", "bert-base-uncased": "bert-base"}
+
+
+def _setting(text: str, names: Sequence[str]) -> str | None:
+    for name in names:
+        spelled = name.replace("_", "[-_]")
+        found = re.search(
+            rf"(?:--|['\"]|^\s*|\s){spelled}['\"]?\s*(?:[=:]|\.{{2,}}|\s)\s*['\"]?([\w./:+-]+)",
+            text,
+            re.MULTILINE,
+        )
+        if found:
+            return found[1].strip("'\",")
+    return None
+
+
+def read_settings(text: str, log: Log) -> None:
+    """What a command line or a printed configuration in the log states."""
+    model = _setting(text, _SETTINGS["model"])
+    if model is not None:
+        short = model.rpartition("/")[2].lower()
+        log.model = _known_model(_MODELS.get(short, short))
+    for name in ("seq_len", "batch_size", "global_batch", "grad_accum"):
+        found = _setting(text, _SETTINGS[name])
+        if found and re.fullmatch(r"[0-9]{1,9}", found) and int(found) > 0:
+            setattr(log, name, int(found))
+    for precision in ("fp16", "bf16"):
+        option = rf"--{precision}(?:[ =](?:1|[Tt]rue)\b|\s+--|\s*\\?$)"
+        setting = rf"{precision}\s*\.{{3,}}\s*True|['\"]?{precision}['\"]?[=:] ?True"
+        if re.search(f"{option}|{setting}", text, re.MULTILINE):
+            log.precision = precision
+    if log.precision is None and re.search(r"--(?:fp16|bf16)[ =](?:0|[Ff]alse)\b", text):
+        log.precision = "fp32"
+    if log.precision not in (None, *PRECISIONS):
+        log.precision = None
+
+
+def _known_model(name: str) -> str | None:
+    try:
+        find(name)
+    except TrainrigError:
+        return None
+    return name

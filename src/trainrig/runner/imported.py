@@ -1,0 +1,223 @@
+"""Files of other tools, made into a run: read → expect → written → judged, all of it or nothing.
+
+Every file is read to its end before anything is written, and the run is put together in a hidden
+folder that gets its place and name when it is whole: a file that is refused, a full disk or a
+signal leaves nothing behind.  As in runs of our own, claims and predictions come before the points
+that are held against them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainrig.analysis.judge_imported import VERB
+from trainrig.benchmarks.spec import Role, find
+from trainrig.benchmarks.training import PRECISIONS
+from trainrig.catalog.chip import Chip
+from trainrig.catalog.lookup import find_chip
+from trainrig.catalog.published import published_records
+from trainrig.errors import UsageError, unknown
+from trainrig.importers import Given, Reading, read_file
+from trainrig.importers.importer import NOT_IN_FILE
+from trainrig.machine.nvidia import read_device
+from trainrig.machine.snapshot import (
+    Cpu,
+    Gpu,
+    HostInfo,
+    MemoryInfo,
+    Missing,
+    Snapshot,
+    Software,
+    Topology,
+    to_dict,
+)
+from trainrig.predict.expected import ceiling, expect, gpu_claims, link_claims, of_device
+from trainrig.record import Kind, Limit, Record, new_id, to_json
+from trainrig.runner.view import RunOutcome, close_run
+from trainrig.store import create_run, read_run
+from trainrig.store.writer import store_errors
+from trainrig.workload import find as find_model
+
+_LEAST_BYTES = 1 << 24
+"""From here on a copy of pinned memory runs at its link's full rate."""
+
+
+def import_files(
+    paths: Sequence[Path], out: Path, tool: str | None = None, given: Given | None = None
+) -> RunOutcome:
+    """The run in ``out`` that holds what the files hold, judged.
+
+    ``tool`` reads all of them as that tool's.  Raises DataError, with file and line, for what
+    cannot be read; StoreError where it cannot be written.
+    """
+    _check(given)
+    read = [(path, *read_file(path, tool, given)) for path in paths]
+    readings = [reading for _, _, reading in read]
+    snapshot = _machine(readings)
+    gpus = {gpu.index: gpu for reading in readings for gpu in reading.gpus}
+    points = [record for reading in readings for record in reading.records]
+    claims, limited, predicted = _expectations(points, gpus)
+    notes = [f"{path.name}: {note}" for path, _, reading in read for note in reading.notes]
+    config: dict[str, Any] = {
+        "imported": [
+            {"file": path.name, "tool": name, **({"version": r.version} if r.version else {})}
+            for path, name, r in read
+        ],
+        "notes": notes,
+    }
+    with store_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".import-", dir=out))
+    try:
+        with create_run(draft, VERB, config) as run:
+            run.write_machine(to_dict(snapshot))
+            for record in (*claims, *predicted, *limited):
+                run.append(record)
+            for number, (_, name, reading) in enumerate(read, start=1):
+                for row in reading.steps:
+                    run.append_series(f"steps-{number:02d}-{name}", row)
+            done = close_run(run, None)
+        with store_errors(out):
+            final = done.run.rename(out / done.run.name)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return dataclasses.replace(done, run=final)
+
+
+def summary(done: RunOutcome) -> dict[str, Any]:
+    """What ``import --json`` prints; others script against it."""
+    run = read_run(done.run)
+    files = [dict(each) for each in run.config.get("imported", ())]
+    points = [record for record in run.records if record.is_point]
+    return {
+        **done.to_dict(),
+        "tool": files[0]["tool"] if len(files) == 1 else None,
+        "version": files[0].get("version") if len(files) == 1 else None,
+        "files": files,
+        "num_records": len(points),
+        "records": [json.loads(to_json(record)) for record in points],
+    }
+
+
+def _check(given: Given | None) -> None:
+    """Raise UsageError for a word of the user's that names nothing."""
+    if given is None:
+        return
+    if given.model is not None:
+        find_model(given.model)
+    if given.precision is not None and given.precision not in PRECISIONS:
+        raise unknown("precision", given.precision, PRECISIONS)
+    for name, size in (("--seq-len", given.seq_len), ("--batch-size", given.batch_size)):
+        if size is not None and not 0 < size <= _MOST:
+            raise UsageError(f"{name} {size}", f"a whole number from 1 to {_MOST}")
+
+
+_MOST = 1 << 24
+
+
+def _expectations(
+    points: Sequence[Record], gpus: Mapping[int, Gpu]
+) -> tuple[list[Record], list[Record], list[Record]]:
+    """Claims of the devices, the points with their ceilings, and what was to be expected."""
+    claims: list[Record] = []
+    for device, index in dict.fromkeys((p.device, p.device_index) for p in points):
+        chip = find_chip(device) if device else None
+        if chip is not None and index is not None:
+            gpu = gpus.get(index) or read_device(index, {})
+            claims += [*gpu_claims(chip, index), *link_claims(gpu, chip.name, None, chip)]
+    limited, predicted = [], []
+    for point in points:
+        bounded = point.replace(limit=_limit(point, claims))
+        limited.append(bounded)
+        predicted += list(_prediction(bounded))
+    return claims, limited, predicted
+
+
+def _limit(point: Record, claims: Sequence[Record]) -> Limit | None:
+    spec = find(point.benchmark)
+    own = of_device(claims, point.device, point.device_index)
+    if spec is not None:
+        is_rate = point.metric in ("flop_rate", "byte_rate")
+        return ceiling(own, point.benchmark, point.case) if is_rate else None
+    chip = find_chip(point.device) if point.device else None
+    if point.metric == "bus_rate" and chip is not None and point.case.get("nodes") == 1:
+        return _of_links(chip)
+    return None
+
+
+def _of_links(chip: Chip) -> Limit | None:
+    if chip.link_bandwidth is None or chip.link is None:
+        return None
+    source = (
+        f"{chip.name} data sheet, {chip.link}, one direction (a switch that adds may exceed it)"
+    )
+    return Limit(value=chip.link_bandwidth / 2.0, source=source)
+
+
+def _prediction(point: Record) -> Iterator[Record]:
+    """What was to be expected of a point, by a rule that fits its tool's definition."""
+    spec, limit = find(point.benchmark), point.limit
+    if spec is None or limit is None or point.value is None:
+        return
+    tool = {
+        key: point.conditions[key] for key in ("tool", "tool_version") if key in point.conditions
+    }
+    bare = point.replace(
+        id=new_id(), kind=Kind.PREDICTED, samples=None, interval=None, conditions=tool
+    )
+    share = spec.least_share(point.case)
+    size = point.case.get("bytes")
+    if spec.role is Role.TRANSFER and share is not None and point.device_count == 1:
+        if isinstance(size, int) and size >= _LEAST_BYTES:
+            low = share * limit.value
+            yield bare.replace(
+                value=(low + limit.value) / 2.0,
+                interval=(low, limit.value),
+                source=f"{share:g} and more of {limit.source}",
+            )
+    elif spec.role is Role.PRODUCT and spec.is_large(point.case):
+        chip = find_chip(point.device) if point.device else None
+        found = expect(bare, limit, (), published_records(), chip)
+        if found.interval is not None:
+            yield found.replace(conditions=tool)
+
+
+def _machine(readings: Sequence[Reading]) -> Snapshot:
+    """What the files state of the machine: its GPUs, their paths, its driver."""
+    gpus = {gpu.index: gpu for reading in readings for gpu in reading.gpus if not _is_blank(gpu)}
+    for reading in readings:
+        for gpu in reading.gpus:
+            gpus.setdefault(gpu.index, gpu)
+    links = [link for reading in readings for link in reading.links]
+    driver = next((reading.driver for reading in readings if reading.driver), None)
+    return Snapshot(
+        taken=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        host=_blank(HostInfo),
+        cpu=_blank(Cpu),
+        memory=_blank(MemoryInfo),
+        disks=NOT_IN_FILE,
+        pci_gpus=NOT_IN_FILE,
+        gpus=tuple(gpu for _, gpu in sorted(gpus.items())) or NOT_IN_FILE,
+        topology=Topology(links=tuple(links) or NOT_IN_FILE),
+        software=_blank(
+            Software, python="", nvidia_driver=driver or NOT_IN_FILE, packages={}, environment={}
+        ),
+    )
+
+
+def _is_blank(gpu: Gpu) -> bool:
+    return isinstance(gpu.name, Missing)
+
+
+def _blank(kind: type[Any], **known: Any) -> Any:
+    """A part of the machine of which the files say nothing."""
+    return kind(
+        **dict.fromkeys((each.name for each in dataclasses.fields(kind)), NOT_IN_FILE) | known
+    )
