@@ -253,6 +253,24 @@ def test_bad_input_is_one_line_and_a_hint(tmp_path, arguments, word):
     assert len(rest) <= 1
 
 
+def test_what_the_doctor_found_stands_before_everything_that_is_measured(tmp_path):
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("machine api.example.org login ada password a-secret\n")
+    netrc.chmod(0o644)
+    environ = {**os.environ, "HOME": str(tmp_path)}
+    done = run("qualify", "--budget", "5s", "--out", str(tmp_path / "out"), "--json", env=environ)
+    lines = done.stderr.splitlines()
+    found = [number for number, line in enumerate(lines) if "warning: ~/.netrc holds" in line]
+    measured = [number for number, line in enumerate(lines) if line.startswith("[")]
+    assert found and (not measured or found[0] < measured[0]), done.stderr
+    assert "chmod go-rwx ~/.netrc" in lines[found[0]]
+    (folder,) = find_runs(tmp_path / "out")
+    stored = read_run(folder)
+    assert stored.machine["health"]["readable_secrets"] == ["~/.netrc"]
+    assert "a-secret" not in (folder / "machine.json").read_text()
+    assert "secret-readable" in [finding.id for finding in stored.verdict.findings]
+
+
 def test_without_torch_the_run_is_incomplete_and_says_so(tmp_path):
     fake = tmp_path / "site" / "torch"
     fake.mkdir(parents=True)

@@ -17,11 +17,11 @@ no fault.  torch is not run: its versions are read from its files.
 from __future__ import annotations
 
 from trainrig.doctor import connections, crash, driver, fitting, gpu_state, host, listening
-from trainrig.doctor.check import Answer, Check, answer, by_severity
+from trainrig.doctor.check import Answer, HealthCheck, answer, by_severity
 from trainrig.machine.snapshot import Snapshot
 from trainrig.record import Finding
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[HealthCheck, ...] = (
     *driver.CHECKS,
     *fitting.CHECKS,
     *gpu_state.CHECKS,
@@ -52,4 +52,4 @@ def what_root_adds(found: tuple[Answer, ...]) -> tuple[str, ...]:
     )
 
 
-__all__ = ["CHECKS", "Answer", "Check", "answers", "diagnose", "what_root_adds"]
+__all__ = ["CHECKS", "Answer", "HealthCheck", "answers", "diagnose", "what_root_adds"]

@@ -1,8 +1,9 @@
 """A check: what it reads of a snapshot, what it finds there, and when it cannot look.
 
-`Check.judge` yields findings with what was seen and the exact fix; why it happens, what it risks
-and how to undo the fix stand once for each kind of finding in findings.toml and are added here.
-What could not be read makes a check "not checkable" with the reason: not knowing is no fault.
+`HealthCheck.judge` yields findings with what was seen and the exact fix; why it happens, what it
+risks and how to undo the fix stand once for each kind of finding in findings.toml and are added
+here.  What could not be read makes a check "not checkable" with the reason: not knowing is no
+fault.
 
 Severity.  error (a fault): the machine cannot train as it is, its memory or data are damaged, or
 anyone on its network may run programs on it.  warning: it can train, but slower or less surely than
@@ -32,7 +33,7 @@ _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class HealthCheck:
     """One question about the machine."""
 
     id: str
@@ -55,14 +56,14 @@ class Check:
 class Answer:
     """What came of one check."""
 
-    check: Check
+    check: HealthCheck
     state: State
     reason: str
     """Why it could not look, or what a healthy answer says besides."""
     findings: tuple[Finding, ...] = ()
 
 
-def answer(check: Check, snapshot: Snapshot) -> Answer:
+def answer(check: HealthCheck, snapshot: Snapshot) -> Answer:
     """Ask one check of a snapshot."""
     needed = check.needs(snapshot)
     if isinstance(needed, Missing):
@@ -116,7 +117,7 @@ def health_of(snapshot: Snapshot) -> Health | Missing:
 
 
 def needs_health(part: str) -> Callable[[Snapshot], object]:
-    """For `Check.needs`: a field of `Health`, ``driver.loaded`` a field of its field."""
+    """For `HealthCheck.needs`: a field of `Health`, ``driver.loaded`` a field of its field."""
 
     def read(snapshot: Snapshot) -> object:
         value: object = snapshot.health
@@ -152,14 +153,14 @@ def gpus_of(snapshot: Snapshot) -> tuple[Gpu, ...]:
 
 
 def needs_gpus(snapshot: Snapshot) -> object:
-    """For `Check.needs`: a GPU that a driver describes."""
+    """For `HealthCheck.needs`: a GPU that a driver describes."""
     if isinstance(snapshot.gpus, Missing):
         return snapshot.gpus if devices(snapshot) else NO_GPU
     return snapshot.gpus or NO_GPU
 
 
 def needs_devices(snapshot: Snapshot) -> object:
-    """For `Check.needs`: a GPU on the bus or in the driver's list."""
+    """For `HealthCheck.needs`: a GPU on the bus or in the driver's list."""
     if gpus_of(snapshot) or devices(snapshot):
         return None
     return snapshot.pci_gpus if isinstance(snapshot.pci_gpus, Missing) else NO_GPU

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainrig.doctor.check import (
-    Check,
+    HealthCheck,
     finding,
     gpus_of,
     needs_gpus,
@@ -14,7 +14,7 @@ from trainrig.doctor.check import (
 )
 from trainrig.machine.health import NetworkPort
 from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
-from trainrig.record import Finding
+from trainrig.record import Finding, Severity
 from trainrig.units import format_quantity
 
 # Below this share of the time in kernels a GPU counts as idle, and its link may run slow.
@@ -30,6 +30,8 @@ _PATH_MEANINGS = {
     "SYS": "across the link between processors: the slowest way; keep tensor parallel groups apart",
 }
 _FEW_GPUS = 4
+# A restart of either end counts as well.
+_MOST_LINK_DOWNS = 10
 
 
 def _widths(snapshot: Snapshot) -> Iterator[Finding]:
@@ -150,17 +152,20 @@ def _direct(snapshot: Snapshot) -> Iterator[Finding]:
     for link in links:
         if not isinstance(link.p2p_read, str) or link.p2p_read == "ok":
             continue
-        professional = not any("GeForce" in names.get(end, "") for end in (link.a, link.b))
-        if professional or link.p2p_read in (
-            "chipset not supported",
-            "disabled by a driver setting",
-        ):
+        if not any("GeForce" in names.get(end, "") for end in (link.a, link.b)):
             barred.setdefault(link.p2p_read, []).append(f"{link.a}-{link.b}")
     for why, pairs in barred.items():
         evidence = f"no direct access between GPU {', '.join(pairs[:6])}: {why}"
         fix = "nvidia-smi topo -p2p r; switch the IOMMU and ACS off in the firmware; reboot"
-        yield finding("p2p-barred", "warning", evidence, fix)
+        severity: Severity = "warning"
+        if _is_virtual(snapshot):
+            fix, severity = "ask who runs the virtual machine: the host decides", "info"
+        yield finding("p2p-barred", severity, evidence, fix)
     yield from _redirected(snapshot)
+
+
+def _is_virtual(snapshot: Snapshot) -> bool:
+    return value_or(snapshot.host.virtualization, "none") != "none"
 
 
 def _redirected(snapshot: Snapshot) -> Iterator[Finding]:
@@ -170,7 +175,7 @@ def _redirected(snapshot: Snapshot) -> Iterator[Finding]:
         for link in links
     )
     health = snapshot.health
-    if isinstance(health, Missing) or not over_pcie:
+    if isinstance(health, Missing) or not over_pcie or _is_virtual(snapshot):
         return
     if health.settings.iommu == "translated":
         evidence = "the IOMMU translates, and GPUs reach each other over PCIe"
@@ -212,6 +217,12 @@ def _network(snapshot: Snapshot) -> Iterator[Finding]:
         fix = "ibstat; check the cable and the switch's port; sudo systemctl status opensm"
         yield finding("infiniband-down", "warning", evidence, fix)
     yield from _uneven(up)
+    for port in up:
+        downs = value_or(port.link_downs, 0)
+        if downs > _MOST_LINK_DOWNS:
+            evidence = f"{port.name} lost its link {downs} times since its counters began"
+            fix = "reseat and clean the cable, then replace it; ibdiagnet names the other end"
+            yield finding("infiniband-flapping", "warning", evidence, fix)
     for port in ports:
         now, most = value_or(port.link_now, 0), value_or(port.link_most, 0)
         if port.up is True and now and now < most:
@@ -255,7 +266,7 @@ def _needs_pairs(snapshot: Snapshot) -> object:
 
 
 CHECKS = (
-    Check(
+    HealthCheck(
         id="pcie",
         title="Each GPU has its PCIe lanes, generation and a clean link",
         reads="NVML, /sys/bus/pci (link, AER counters)",
@@ -263,7 +274,7 @@ CHECKS = (
         judge=lambda snapshot: (*_widths(snapshot), *_speeds(snapshot), *_replays(snapshot)),
         needs=needs_gpus,
     ),
-    Check(
+    HealthCheck(
         id="nvlink",
         title="NVLinks are up, between all that have them",
         reads="NVML",
@@ -271,7 +282,7 @@ CHECKS = (
         judge=lambda snapshot: (*_nvlinks(snapshot), *_bridge(snapshot)),
         needs=needs_gpus,
     ),
-    Check(
+    HealthCheck(
         id="topology",
         title="GPUs are near each other",
         reads="NVML",
@@ -280,7 +291,7 @@ CHECKS = (
         needs=_needs_pairs,
         note=_topology_note,
     ),
-    Check(
+    HealthCheck(
         id="direct-access",
         title="GPUs read each other's memory directly where they can",
         reads="NVML, /sys/class/iommu, /proc/cmdline; lspci -vvv as root",
@@ -289,7 +300,7 @@ CHECKS = (
         needs=_needs_pairs,
         root="ACS settings of PCIe bridges",
     ),
-    Check(
+    HealthCheck(
         id="resizable-bar",
         title="The host sees all of a GPU's memory (resizable BAR)",
         reads="NVML",
@@ -297,13 +308,14 @@ CHECKS = (
         judge=_window,
         needs=needs_gpus,
     ),
-    Check(
+    HealthCheck(
         id="network",
         title="Network cards are up, at their speed, with GPUDirect",
         reads="/sys/class/net, /sys/class/infiniband, /proc/modules",
         finds=(
             "infiniband-down",
             "infiniband-slow",
+            "infiniband-flapping",
             "firmware-differs",
             "nic-link-below-max",
             "ethernet-slow",

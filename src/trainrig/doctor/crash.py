@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainrig.doctor.check import Check, finding, needs_health
+from trainrig.doctor.check import HealthCheck, finding, needs_health
 from trainrig.machine.health import Crash, Health, KernelEvent
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
 from trainrig.record import Finding
@@ -144,7 +144,7 @@ def _needs(snapshot: Snapshot) -> object:
 
 
 CHECKS = (
-    Check(
+    HealthCheck(
         id="crash",
         title="Nothing crashed: the newest run, and what the kernel logged",
         reads="logs/ of the newest run in runs/, the kernel's log",

@@ -8,7 +8,7 @@ from typing import Any
 from trainrig.doctor.check import (
     AMD_ID,
     NVIDIA_ID,
-    Check,
+    HealthCheck,
     device_name,
     devices,
     finding,
@@ -21,6 +21,7 @@ from trainrig.machine.health import DriverState, Health
 from trainrig.machine.snapshot import ONLY_TORCH, Missing, PciGpu, Snapshot, value_or
 from trainrig.record import Finding
 
+_LEAST_SWITCHED = 8
 # Drivers that hold a GPU without letting CUDA at it.
 _OTHER_DRIVERS = frozenset(["nouveau", "nova_core", "vfio-pci", "pci-stub"])
 
@@ -175,7 +176,8 @@ def _versions(snapshot: Snapshot) -> Iterator[Finding]:
     )
     date = value_or(state.upgraded, None)
     cause = {"cause": f"unattended upgrades replaced the driver on {date}"} if date else {}
-    if loaded and library and loaded != library:
+    is_answering = bool(gpus_of(snapshot))  # NVML refuses to work with another version's module
+    if loaded and library and loaded != library and not is_answering:
         evidence = f"the kernel runs {loaded}, the libraries are {library}"
         fix = "sudo reboot; to keep it from happening: sudo apt-mark hold 'nvidia-*' 'libnvidia-*'"
         yield finding("driver-versions-differ", "error", evidence, fix, **cause)
@@ -220,8 +222,15 @@ def _needs_nvidia(snapshot: Snapshot) -> object:
     return needs_devices(snapshot)
 
 
+def _needs_switch(snapshot: Snapshot) -> object:
+    """NVSwitch joins eight GPUs or more; the package may be there without it."""
+    if len(devices(snapshot)) < _LEAST_SWITCHED:
+        return _needs_nvidia(snapshot) or Missing(f"no NVSwitch with under {_LEAST_SWITCHED} GPUs")
+    return needs_health("driver.fabric_manager")(snapshot)
+
+
 CHECKS = (
-    Check(
+    HealthCheck(
         id="gpu-driver",
         title="Each GPU on the bus has a driver that answers",
         reads="/sys/bus/pci, NVML, DKMS",
@@ -229,7 +238,7 @@ CHECKS = (
         judge=lambda snapshot: (*_drivers(snapshot), *_undescribed(snapshot)),
         needs=needs_devices,
     ),
-    Check(
+    HealthCheck(
         id="gpu-on-bus",
         title="No GPU has fallen off the bus",
         reads="/sys/bus/pci/devices/*/config",
@@ -237,7 +246,7 @@ CHECKS = (
         judge=_fallen,
         needs=_needs_nvidia,
     ),
-    Check(
+    HealthCheck(
         id="gpu-gone",
         title="Every GPU of an earlier run is still there",
         reads="machine.json of the newest run in runs/, /sys/bus/pci, NVML",
@@ -245,7 +254,7 @@ CHECKS = (
         judge=_gone,
         needs=needs_health("earlier_gpus"),
     ),
-    Check(
+    HealthCheck(
         id="driver-versions",
         title="Kernel module, module on disk and libraries are of one version",
         reads="/sys/module/nvidia/version, modinfo, libnvidia-ml.so, /var/log/apt/history.log",
@@ -253,7 +262,7 @@ CHECKS = (
         judge=_versions,
         needs=lambda snapshot: _needs_nvidia(snapshot) or needs_health("driver.loaded")(snapshot),
     ),
-    Check(
+    HealthCheck(
         id="secure-boot",
         title="Secure Boot lets the driver in",
         reads="EFI variable SecureBoot, /proc/modules, the kernel's log",
@@ -263,14 +272,12 @@ CHECKS = (
             _needs_nvidia(snapshot) or needs_health("driver.secure_boot")(snapshot)
         ),
     ),
-    Check(
+    HealthCheck(
         id="fabric-manager",
         title="The fabric manager runs and fits the driver",
         reads="nv-fabricmanager --version, systemctl is-active",
         finds=("fabric-manager-down", "fabric-manager-differs"),
         judge=_fabric,
-        needs=lambda snapshot: (
-            _needs_nvidia(snapshot) or needs_health("driver.fabric_manager")(snapshot)
-        ),
+        needs=_needs_switch,
     ),
 )

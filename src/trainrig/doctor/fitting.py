@@ -15,7 +15,7 @@ from trainrig.doctor.check import (
     AMD_ID,
     NO_GPU,
     NVIDIA_ID,
-    Check,
+    HealthCheck,
     device_name,
     devices,
     finding,
@@ -341,14 +341,14 @@ def _needs_nvidia_gpu(snapshot: Snapshot) -> object:
 
 
 CHECKS = (
-    Check(
+    HealthCheck(
         id="torch-fits",
         title="torch is built for this driver and these GPUs",
         reads="torch/version.py, NVML",
         finds=("torch-missing", "gpu-not-usable-by-torch"),
         judge=_torch,
     ),
-    Check(
+    HealthCheck(
         id="extensions-build",
         title="Extensions can be built: toolkit, compiler and ninja fit torch",
         reads="nvcc, version.json, gcc, ninja",
@@ -356,7 +356,7 @@ CHECKS = (
         judge=_builds,
         needs=_needs_nvidia_toolkit,
     ),
-    Check(
+    HealthCheck(
         id="routes",
         title="Which way to install is whole: toolkit, driver alone, container",
         reads="NVML, torch/version.py, nvcc, docker, podman, nvidia-ctk",
@@ -365,14 +365,14 @@ CHECKS = (
         needs=_needs_nvidia_gpu,
         note=_routes_note,
     ),
-    Check(
+    HealthCheck(
         id="limits",
         title="Control group, /dev/shm and limits leave room",
         reads="/sys/fs/cgroup, /dev/shm, /proc/self/limits",
         finds=("cpu-quota", "shm-small", "memlock-low", "open-files-low"),
         judge=_container,
     ),
-    Check(
+    HealthCheck(
         id="gpus-visible",
         title="No setting hides, reorders or bars GPUs",
         reads="CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, NVML's compute mode",
@@ -386,7 +386,7 @@ CHECKS = (
         judge=lambda snapshot: (*_hidden(snapshot), *_order(snapshot)),
         needs=needs_gpus,
     ),
-    Check(
+    HealthCheck(
         id="collectives",
         title="NCCL's and gloo's interfaces, switches and time-outs fit",
         reads="environment variables NCCL_*, GLOO_*, TORCH_NCCL_*; /sys/class/net",
@@ -398,7 +398,7 @@ CHECKS = (
         ),
         judge=_collectives,
     ),
-    Check(
+    HealthCheck(
         id="tf32",
         title="tf32 is left to programs",
         reads="NVIDIA_TF32_OVERRIDE",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from trainrig.doctor.check import (
     NO_GPU,
-    Check,
+    HealthCheck,
     finding,
     gpus_of,
     needs_gpus,
@@ -166,11 +166,20 @@ def _worn(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding(
                 "memory-rows-replaced", "info", f"GPU {gpu.index}: {what} in its life", fix
             )
-    capable = [gpu for gpu in gpus_of(snapshot) if "GeForce" not in value_or(gpu.name, "GeForce")]
-    off = [gpu for gpu in capable if gpu.ecc is False and gpu.vendor == "nvidia"]
+    off = [
+        gpu
+        for gpu in gpus_of(snapshot)
+        if gpu.ecc is False and gpu.vendor == "nvidia" and not _off_by_default(gpu)
+    ]
     if off:
         evidence = f"{numbers(off)}: ECC is off"
         yield finding("ecc-off", "info", evidence, "sudo nvidia-smi -e 1; reboot")
+
+
+def _off_by_default(gpu: Gpu) -> bool:
+    """Cards for desktops come with ECC off, or without it."""
+    words = ("GeForce", "RTX", "Quadro", "TITAN")
+    return any(word in value_or(gpu.name, "GeForce") for word in words)
 
 
 # ---- the kernel's log of GPUs
@@ -249,7 +258,7 @@ def _needs_load(snapshot: Snapshot) -> object:
 
 
 CHECKS = (
-    Check(
+    HealthCheck(
         id="gpu-memory",
         title="The GPUs' memory is sound",
         reads="NVML: ECC counters, retired pages, remapped rows",
@@ -264,7 +273,7 @@ CHECKS = (
         judge=lambda snapshot: (*_gpu_memory(snapshot), *_worn(snapshot)),
         needs=needs_gpus,
     ),
-    Check(
+    HealthCheck(
         id="xid",
         title="The driver logged no error of a GPU (Xid)",
         reads="dmesg, journalctl -k, /var/log/kern.log",
@@ -273,7 +282,7 @@ CHECKS = (
         needs=needs_health("kernel_log"),
         root="the kernel's log, where the system hides it from users",
     ),
-    Check(
+    HealthCheck(
         id="gpu-speed",
         title="Nothing holds the GPUs' clocks down",
         reads="NVML: throttle reasons, power limits, models",
@@ -285,7 +294,7 @@ CHECKS = (
         ),
         needs=needs_gpus,
     ),
-    Check(
+    HealthCheck(
         id="gpu-heat",
         title="The GPUs are cool and their fans turn",
         reads="NVML: temperature, slowdown threshold, fan speed",
@@ -293,7 +302,7 @@ CHECKS = (
         judge=_heat,
         needs=needs_gpus,
     ),
-    Check(
+    HealthCheck(
         id="gpu-modes",
         title="Persistence is on and MIG off",
         reads="NVML",
@@ -301,7 +310,7 @@ CHECKS = (
         judge=_modes,
         needs=needs_gpus,
     ),
-    Check(
+    HealthCheck(
         id="gpu-in-use",
         title="No other program uses the GPUs",
         reads="NVML: processes; /proc/PID/comm",
@@ -312,7 +321,7 @@ CHECKS = (
         ),
         root="names of other users' programs, where /proc hides them",
     ),
-    Check(
+    HealthCheck(
         id="under-load",
         title="The GPUs' counters stood still under load",
         reads="NVML before and after a run",

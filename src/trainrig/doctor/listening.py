@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator
 
-from trainrig.doctor.check import Check, finding, needs_health
+from trainrig.doctor.check import HealthCheck, finding, needs_health
 from trainrig.machine.health import Listener
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
 from trainrig.record import Finding, Severity
@@ -108,7 +108,7 @@ def _note(snapshot: Snapshot) -> str:
 
 
 CHECKS = (
-    Check(
+    HealthCheck(
         id="listening",
         title="Nothing that listens is open without protection",
         reads="/proc/net/tcp, /proc/PID/cmdline, configurations of Jupyter, frp, Redis ...",
@@ -118,7 +118,7 @@ CHECKS = (
         note=_note,
         root="which program of another user listens",
     ),
-    Check(
+    HealthCheck(
         id="secrets",
         title="Files with secrets are the user's own",
         reads="permissions of ~/.netrc, Hugging Face's token, Jupyter's and frp's configuration",

@@ -74,6 +74,11 @@ def _version_in(output: str | Missing) -> str | Missing:
 
 def _library(host: Host) -> str | Missing:
     for folder in _LIBRARIES:
+        # The link says which one programs load; others may be left from earlier versions.
+        for name in ("libnvidia-ml.so.1", "libcuda.so.1"):
+            target = value_or(host.link_text(f"{folder}/{name}"), "").rpartition("/")[2]
+            if match := _LIBRARY.fullmatch(target):
+                return match[1]
         versions = [
             match[1]
             for name in value_or(host.names(folder), ())

@@ -60,7 +60,6 @@ EventKind = Literal[
     "version-mismatch",
     "module-refused",
     "disk",
-    "link-flap",
 ]
 
 
@@ -151,6 +150,8 @@ class NetworkPort:
     """PCIe generation × lanes that it can."""
     firmware: str | Missing
     virtual: bool
+    link_downs: int | Missing = NOT_READ
+    """How often the link was lost since the counters began (InfiniBand)."""
 
 
 @fact

@@ -223,6 +223,9 @@ def _infiniband(host: Host, card: str, port: str) -> NetworkPort:
         link_most=most,
         firmware=text(host.read(f"{folder}/fw_ver"), "firmware"),
         virtual=False,
+        link_downs=integer(
+            host.read(f"{folder}/ports/{port}/counters/link_downed"), "count of lost links"
+        ),
     )
 
 

@@ -57,13 +57,12 @@ _LINES: tuple[tuple[EventKind, str], ...] = (
         "disk",
         r"EXT4-fs error|XFS .*corrupt|I/O error, dev (?!sr|fd|loop)|Remounting filesystem read",
     ),
-    ("link-flap", r"(?:mlx[45]_core|mlx[45]_\d|ib\d).*(?:link down|Link DOWN)"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _LINES)
 # Words that every line of interest has one of: most lines are passed over with one search.
 _QUICK = re.compile(
     r"NVRM|segfault|traps:|Killed process|AER|PCIe Bus|Hardware Error|EDAC|EXT4-fs|XFS|I/O error"
-    r"|Remounting|signature|required key|unsigned|mlx|ib\d",
+    r"|Remounting|signature|required key|unsigned",
     re.IGNORECASE,
 )
 

@@ -79,7 +79,7 @@ def listeners(host: Host) -> tuple[Listener, ...] | Missing:
     for address, port, inode in sockets:
         process = owners.get(inode)
         service = _service_of(process) if process else None
-        if process is None:
+        if process is None or "docker-proxy" in process.words[0]:
             process, service = _by_port(processes, port)
         found[address, port] = Listener(
             address=address,
@@ -239,12 +239,19 @@ _JUPYTER_SECRET = re.compile(
 def _jupyter(host: Host, process: _Process) -> Protection:
     """Jupyter makes a token unless one is set; an empty one without a password protects nothing."""
     secrets: dict[str, str] = {}
-    folder = f"{process.home}/.jupyter"
-    for kind in ("notebook", "server", "lab"):
-        text = value_or(host.read(f"{folder}/jupyter_{kind}_config.py"), "")
+    folders = ("/usr/local/etc/jupyter", "/etc/jupyter", f"{process.home}/.jupyter")
+    kinds = ("notebook", "server", "lab")
+    paths = [f"{folder}/jupyter_{kind}_config" for folder in folders for kind in kinds]
+    paths += [
+        word.partition("=")[2].removesuffix(".py").removesuffix(".json")
+        for word in process.words
+        if word.startswith("--config=/")
+    ]
+    for path in paths:
+        text = value_or(host.read(f"{path}.py"), "")
         lines = [one for one in text.splitlines() if not one.lstrip().startswith("#")]
         secrets |= _secrets_in("\n".join(lines))
-        secrets |= _secrets_in_json(host.read(f"{folder}/jupyter_{kind}_config.json"))
+        secrets |= _secrets_in_json(host.read(f"{path}.json"))
     for word in process.words:
         secrets |= _secrets_in(word)
     if secrets.get("password"):
@@ -280,7 +287,8 @@ def _redis(host: Host, process: _Process) -> Protection:
             text += "\n" + value_or(host.read(word), "")
     if re.search(r"^\s*requirepass\s+\S", text, re.MULTILINE) or "--requirepass" in text:
         return "password"
-    return "unknown" if re.search(r"^\s*aclfile\s", text, re.MULTILINE) else "none"
+    # Protected mode, the default, answers other machines with an error.
+    return "none" if re.search(r"protected-mode[ \"']+no\b", text) else "unknown"
 
 
 _PROTECTIONS: dict[str, Callable[[Host, _Process], Protection]] = {
