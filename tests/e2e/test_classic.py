@@ -24,7 +24,7 @@ TWO_CORES = Site(gpus=0, cores=2)
 def test_the_small_scale_keeps_what_each_step_changes() -> None:
     """Batch 8 and 11 stay apart; the checkpointed batch is twice the others, not six times."""
     small = {own.name: own for own in read_file(FILE, {"scale": "tiny"})}
-    assert len(small) == 31 and {own.seq_len for own in small.values()} == {64}
+    assert len(small) == 38 and {own.seq_len for own in small.values()} == {64}
     assert [own.batch_size for own in small.values()][:7] == [8, 8, 11, 11, 11, 22, 8]
     full = {own.name: own for own in read_file(FILE, {})}
     assert [own.batch_size for own in full.values()][:7] == [8, 8, 11, 11, 11, 66, 8]
@@ -53,19 +53,22 @@ def test_what_only_gpus_have_is_skipped_on_a_processor_and_nothing_else() -> Non
     small = read_file(FILE, {"scale": "tiny"})
     needs_gpu = [own.name for own in small if isinstance(lacks(own, TWO_CORES), NeedsGpuError)]
     assert needs_gpu == [
+        "BERT, Hugging Face, 8-bit optimizer",
         "BERT, tf32",
         "BERT, Hugging Face, tf32",
         "GPT-2, without P2P",
         "GPT-2, accumulation without P2P",
         "GPT-2, torch.nn.DataParallel",
         "GPT-2, Megatron, TP2, checkpointing",
+        "GPT-2, Hugging Face, QLoRA",
     ]
     assert len(small) - len(needs_gpu) >= 24
     frameworks = {own.framework for own in small if own.name not in needs_gpu}
     assert frameworks == {"native", "huggingface", "deepspeed", "megatron"}
     said = lacks(next(own for own in small if not own.p2p), TWO_CORES)
     assert said is not None and said.message == "p2p off is a matter of GPUs"
-    one = [lacks(own.replace(device="cuda"), Site(gpus=1, cores=8)) for own in small]
+    plain = [own for own in small if not own.trainer and not own.quantize]  # bitsandbytes'
+    one = [lacks(own.replace(device="cuda"), Site(gpus=1, cores=8)) for own in plain]
     assert all(isinstance(error, NeedsGpuError) for error in one if error) and any(one)
 
 

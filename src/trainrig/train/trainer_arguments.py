@@ -87,7 +87,7 @@ def parsed(text: str) -> dict[str, Value]:
         if name in RESERVED:
             raise UsageError(f"trainer: {name} is what the measurement needs", "leave it out")
         if name in KEYS_FOR:
-            raise UsageError(f"trainer: {name} is said by a key", f"the key {KEYS_FOR[name]}")
+            raise UsageError(f"trainer: {name} has a key of its own", f"the key {KEYS_FOR[name]}")
         found[name] = _value(value)
     return found
 

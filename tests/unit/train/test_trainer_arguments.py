@@ -46,7 +46,7 @@ def test_values_are_read_as_what_they_are() -> None:
         ("skip_memory_metrics", "skip_memory_metrics"),
         ("a=1,a=2", "twice"),
         ("A-b=1", "A-b"),
-        ("learning_rate=1", "by a key"),
+        ("learning_rate=1", "key of its own"),
         ("output_dir=x", "needs"),
     ],
 )

@@ -36,11 +36,13 @@ def facts_of(
     """
     masters = list(masters)
     states = [(w, value) for w, state in optimizer.state.items() for value in state.values()]
-    moments = [  # Adafactor's rows and columns of a matrix are none
+    moments = [  # Adafactor's rows and columns of a matrix are none, and it has no others of it
         value
         for weight, value in states
         if isinstance(value, torch.Tensor) and value.ndim > 0 and value.numel() == weight.numel()
     ]
+    if len(moments) < len(optimizer.state):
+        moments = []
     per_weight = max(1, round(len(moments) / max(1, len(optimizer.state))))
     places = [device]
     if isinstance(wrapped, torch.nn.DataParallel):
@@ -131,17 +133,30 @@ def software(*packages: str) -> dict[str, str]:
     return found | {"interpreter": sys.executable}
 
 
-def narrowing(gradient: float, vocab: int, precision: str) -> float:
-    """How many times too large every label's gradient at the logits is, begun with ``gradient``.
+def narrowing(logits: torch.Tensor, labels: torch.Tensor, gradient: float, precision: str) -> float:
+    """How many times too large the logits' gradient is that begins with ``gradient`` at a target.
 
-    Compared with one that begins with 1 and is divided last.  Before anything is learned the
-    ``vocab`` words are equally likely: a label's gradient is 1 - 1/vocab times what it begins with,
-    for all labels alike, and is narrowed to ``precision``.
+    Compared with one that begins with 1 and is divided last; both are narrowed to ``precision``.
+    That is what is left of it along itself, of the first targets: at most of labels' own gradients,
+    which are nearly alike before anything is learned, so that all are rounded alike.
+    (..., V) and (...) → a number.
     """
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    label = 1 - 1 / vocab
-    begun = torch.tensor([gradient * label, label], dtype=torch.float64).to(dtype).tolist()
-    return float(begun[0] / (gradient * begun[1]))
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    here = (labels.flatten() >= 0).nonzero().flatten()[:_LOOKED_AT]
+    if dtype is None or not len(here):
+        return 1.0
+    exact = logits.detach().flatten(0, -2)[here].float().softmax(-1).double()
+    exact[torch.arange(len(here), device=here.device), labels.flatten()[here]] -= 1.0
+
+    def left(begun: float) -> torch.Tensor:
+        wanted = exact * begun
+        return (wanted.to(dtype).double() * wanted).sum() / wanted.square().sum()
+
+    return float(left(gradient) / left(1.0))
+
+
+_LOOKED_AT = 512
+"""Targets, at the most."""
 
 
 def has_compiled() -> bool:

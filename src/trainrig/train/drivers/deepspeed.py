@@ -44,7 +44,7 @@ class Zero:
 
         self.task, self.data_ranks = task, common.SIZE
         self._accum = task.options["grad_accum"]
-        self.target_gradient = 0.0
+        self.narrowing = 0.0
         deepspeed.init_distributed("nccl" if on_gpu else "gloo", verbose=False)
         model = model_for(task.folder, task.options, task.given)
         if task.options["recompute"] == "full":
@@ -80,13 +80,15 @@ class Zero:
         with watch.part("data_wait"):
             micros = self._micros_of(number)
             targets = self._all_targets(micros)
-            self.target_gradient = self.target_gradient or common.SIZE / float(targets)
         loss = torch.zeros((), device=self.task.device)
         norm = None
         for micro in micros:
             labels = micro.pop("labels")
             with watch.part("forward"):
                 logits = engine(**micro).logits.float().flatten(0, 1)
+                self.narrowing = self.narrowing or common.narrowing(
+                    logits, labels, common.SIZE / float(targets), self.task.options["precision"]
+                )
                 part = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
                 part = part / targets
             self._facts["micro_batches"] += look

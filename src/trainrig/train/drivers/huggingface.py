@@ -74,13 +74,11 @@ def train(folder: Path, events: Events) -> None:
         trainer.train()
         rows = trainer.rows()
         losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
-        share = common.SIZE / float(trainer.targets)
-        narrowed = common.narrowing(share, hf["vocab"], options["precision"])
         events.emit(
             "parity",
             losses=losses,
             grad_norms=norms,
-            narrowing=narrowed,
+            narrowing=trainer.narrowing,
             only_first=options["lora_rank"] > 0,
         )
 

@@ -64,8 +64,8 @@ class Timed(Trainer):
         self.norms: list[Any] = []
         self.facts: dict[str, Any] = {"micro_batches": 0, "block_forwards": 0}
         self.reduced = 0
-        self.targets: Any = 1
-        """Of the first step, on all ranks."""
+        self.narrowing = 0.0
+        """How many times too large gradients are by how backward begins (`common.narrowing`)."""
         if not TAKES_NORM:
             self._watch_norms()
         self.add_callback(Steps(self))
@@ -111,8 +111,6 @@ class Timed(Trainer):
         self.steps.append(self.watch.begin())
         self.losses.append(torch.zeros((), device=self.args.device))
         found = super().get_batch_samples(*args, **kwargs)
-        if len(self.steps) == 1 and found[1] is not None:
-            self.targets = found[1]
         self._part("data_wait", self.steps[-1].start)
         return found
 
@@ -132,6 +130,8 @@ class Timed(Trainer):
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         """Forward."""
+        if not self.narrowing and self.options["optimizer"] == "sgd":  # the comparison's first
+            return self._first_loss(*args, **kwargs)
         found = super().compute_loss(*args, **kwargs)
         self._part("forward", self._step_from)
         self.events.set_position(part="backward")
@@ -139,6 +139,18 @@ class Timed(Trainer):
             model: Any = self.model
             self.facts["weights_between"] = common.elements(model.parameters())
         self._backward_from = self.watch.mark()
+        return found
+
+    def _first_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Forward, with a look at what backward will begin with."""
+        self.narrowing, labels = 1.0, inputs["labels"]
+        total = kwargs.get("num_items_in_batch")
+        found, outputs = self.compute_loss(
+            model, inputs, *args, **kwargs | {"return_outputs": True}
+        )
+        if total is not None:
+            share, precision = common.SIZE / float(total), self.options["precision"]
+            self.narrowing = common.narrowing(outputs["logits"], labels, share, precision)
         return found
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:

@@ -92,7 +92,7 @@ class Core:
 
         self.places: Any = places
         self.data_ranks = places.get_data_parallel_world_size()
-        self.target_gradient = 1.0  # what is narrowed is a sum's
+        self.narrowing = 1.0  # backward begins with a sum
         self._config = self._transformer()
         self.chunks = self._wrapped([self._stage(number) for number in range(self._stages)])
         self.optimizer = self._make_optimizer()

@@ -60,8 +60,8 @@ class DrivenEngine(Protocol):
 
     data_ranks: int
     """Ranks that read samples of their own."""
-    target_gradient: float
-    """With which backward begins at a target, in the first step."""
+    narrowing: float
+    """How many times too large gradients are by how backward begins (`common.narrowing`)."""
 
     def step(self, number: int, rate: float) -> tuple[torch.Tensor, Any]:
         """One step, its parts marked on ``task.watch``; this rank's part of the loss, and the norm.
@@ -117,8 +117,7 @@ def train(folder: Path, events: Events, make: Callable[[StepTask], DrivenEngine]
         engine = make(task)
         _steps(engine, task, given["probe"]["rates"], events, keep)
         losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
-        narrowed = common.narrowing(engine.target_gradient, given["vocab"], options["precision"])
-        events.emit("parity", losses=losses, grad_norms=norms, narrowing=narrowed)
+        events.emit("parity", losses=losses, grad_norms=norms, narrowing=engine.narrowing)
 
 
 def _device(options: dict[str, Any]) -> str:
