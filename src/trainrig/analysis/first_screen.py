@@ -7,16 +7,17 @@ at the most: the step without the time of that cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from trainrig.analysis.evidence import Share
 from trainrig.analysis.match import Row, join, rules_of
 from trainrig.analysis.run_view import RunView, is_published
+from trainrig.analysis.time_loss import NOT_EXPLAINED
 from trainrig.analysis.training_results import TrainingResult, published_figures, readable
 from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
-from trainrig.benchmarks.spec import Role, role_of
+from trainrig.benchmarks.spec import MEMORY, Role, role_of
 from trainrig.catalog.published.tables import TABLES, read
 from trainrig.record import Finding, Kind, Record, dtype_of
 from trainrig.units import format_count, format_quantity, format_share
@@ -105,9 +106,9 @@ def _step_sentence(step: _Found) -> str:
         return f"{sentence}."
     of = {"Best matmul": "what its matmuls reach", "Claim": "its claim"}.get(level.ceiling, "")
     sentence += f", {format_share(1.0 + gap.share)} of {of or level.ceiling.lower()}"
-    rest = [share for share in gap.shares if not share.next and share is gap.shares[-1]]
-    if rest and rest[0].amount > 0.0:
-        sentence += f"; {format_quantity(rest[0].amount, gap.unit)} unexplained"
+    rest = sum(share.amount for share in gap.shares if share.name == NOT_EXPLAINED)
+    if rest > 0.0:
+        sentence += f"; {format_quantity(rest, gap.unit)} unexplained"
     return f"{sentence}."
 
 
@@ -117,26 +118,37 @@ def _step_sentence(step: _Found) -> str:
 def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumber, ...]:
     """Training, matmul, memory, disk; what was not measured has none."""
     found = _levels(view, waterfalls)
-    made = [_training_number(view)]
-    for role, name in (
-        (Role.PRODUCT, "Best matmul"),
-        (Role.STREAM, "Memory bandwidth"),
-        (Role.DISK, "Disk, sequential read"),
-    ):
-        best = next(iter(_of(found, role)), None)
+    training, step = _training_number(view), next(iter(_of(found, Role.STEP)), None)
+    if training is None and step is not None:
+        case = step.record.case
+        training = _number("Training step", step, f"{case.get('model')}, {dtype_of(case)}")
+    matmul = next(iter(_of(found, Role.PRODUCT)), None)
+    memory = next((each for each in found if each.waterfall.quantity == MEMORY.name), None)
+    disk = next(iter(_of(found, Role.DISK)), None)
+    others = None if is_published(view) else _others
+    made = [training]
+    if matmul is not None:
+        made.append(_number("Best matmul", matmul, str(dtype_of(matmul.record.case)), others))
+    for name, best in (("Memory bandwidth", memory), ("Disk, sequential read", disk)):
         if best is not None:
-            what = str(dtype_of(best.record.case)) if role is Role.PRODUCT else ""
-            made.append(
-                KeyNumber(
-                    name=name,
-                    value=best.level.value or 0.0,
-                    unit=best.level.unit,
-                    is_least=best.level.note is not None,
-                    what=what or best.level.provenance.partition(";")[0],
-                    others=None if is_published(view) else _others(best),
-                )
-            )
+            made.append(_number(name, best, best.level.provenance.partition(";")[0], others))
     return tuple(each for each in made if each is not None)
+
+
+def _number(
+    name: str,
+    found: _Found,
+    what: str,
+    others: Callable[[_Found], PublishedRange | None] | None = None,
+) -> KeyNumber:
+    return KeyNumber(
+        name=name,
+        value=found.level.value or 0.0,
+        unit=found.level.unit,
+        is_least=found.level.note is not None,
+        what=what,
+        others=others(found) if others is not None else None,
+    )
 
 
 def _training_number(view: RunView) -> KeyNumber | None:
@@ -223,12 +235,15 @@ def actions(
 
 
 def _gains(step: _Found) -> Iterator[Action]:
+    """What each cause's time costs; what no cause explains is looked into by training it."""
     gap = step.level.gap
     for share in gap.shares if gap is not None else ():
-        time = (step.level.value or 0.0) and share.seconds * _ceiling(step) / (share.amount or 1.0)
+        time = share.seconds * _ceiling(step) / (share.amount or 1.0)
         gain = share.seconds / (time - share.seconds) if 0.0 < share.seconds < time else 0.0
-        if share.next and gain >= _LEAST_GAIN:
-            yield Action(what=share.name, gain=gain, next=share.next, command=_command(step, share))
+        is_open = share.name == NOT_EXPLAINED
+        how = "train it here and read where each step's time goes" if is_open else share.next
+        if how and gain >= _LEAST_GAIN:
+            yield Action(what=share.name, gain=gain, next=how, command=_command(step, share))
 
 
 def _ceiling(step: _Found) -> float:
@@ -238,7 +253,7 @@ def _ceiling(step: _Found) -> float:
 
 def _command(step: _Found, share: Share) -> str:
     """The command of the same training with one option changed; empty where none helps."""
-    if not share.options:
+    if not share.options and share.name != NOT_EXPLAINED:
         return ""
     case = step.record.case
     known = [key for key in _MODEL if case.get(key) not in (None, 1)]
