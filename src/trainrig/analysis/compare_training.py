@@ -154,6 +154,12 @@ FUSED = {
     "unfused = loss": "head and loss",
     "unfused = pad": "rows of logits padded",
     "unfused = clip": "clip inside of AdamW",
+    "unfused = foreach": "copies of many tensors at once",
+    "unfused = chunk": "loss's chunk compiled",
+    "unfused = sdpa": "attention's kernels in the order of speed",
+    "unfused = segments": "segments that grow",
+    "unfused = omp": "OMP_NUM_THREADS",
+    "unfused = numa": "processors beside the GPU",
     "attention = plain": "softmax",
     "optimizer = adamw": "AdamW",
 }
@@ -246,7 +252,8 @@ def _kernels(own: TrainingResult) -> str:
     layout = own.layout_found
     if layout is None:
         return ""
-    named = (layout.attention_kernel or layout.attention, layout.kernels)
+    own_kernels = own.software_found.get("kernels")  # Megatron's: fused, of Transformer Engine
+    named = (layout.attention_kernel or layout.attention, layout.kernels, own_kernels)
     return ", ".join(each for each in named if each)
 
 

@@ -115,12 +115,12 @@ def block_inputs(shape: ModelShape, x: Tensor, memory: Tensor | None = None) -> 
     return llama.block_inputs(shape, x) if shape.family == "llama" else (x,)
 
 
-def compile_blocks(model: nn.Module, **options: Any) -> None:
+def compile_blocks(model: nn.Module, *, chunk: bool = True, **options: Any) -> None:
     """torch.compile for each block, in place: equal blocks share one compilation.
 
-    And for what a GPU does with a chunk of the head's logits.
+    And, with ``chunk``, for what a GPU does with a chunk of the head's logits.
     """
-    if hasattr(model, "head_loss"):
+    if chunk and hasattr(model, "head_loss"):
         whole: Any = model
         whole.head_loss = partial(model.head_loss, compiled=True)
     for block in recomputation.blocks_of(model):

@@ -42,7 +42,7 @@ from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout, Mesh, check_layout
-from trainrig.workload.model import ATTENTIONS, FP8_RECIPES, UNFUSED
+from trainrig.workload.model import ATTENTIONS, FP8_RECIPES, UNFUSED, WRITTEN_OUT
 from trainrig.workload.span_corruption import written_tokens
 
 LR_SCHEDULES = ("cosine", "linear", "constant", "wsd")
@@ -173,7 +173,7 @@ class Experiment:
     quantize: Text = ""
     """What frozen weights are held in beneath adapters: of QUANTIZED; empty: as they are."""
     unfused: Text = ""
-    """Of UNFUSED what is written out, an operation at a time: ``norm,gelu``."""
+    """Of UNFUSED what is left out, to see its worth: ``norm,gelu``."""
     cuda_graph: Switch = False
     """Whether a GPU's step is recorded once and then played back."""
     bar: From0 = 0.0
@@ -515,9 +515,14 @@ def check(experiment: Experiment) -> ModelShape:
             "attention = plain or auto",
         ),
         (
-            bool(own.unfused_parts) and (own.compile or own.tp > 1),
+            bool({*WRITTEN_OUT} & {*own.unfused_parts}) and (own.compile or own.tp > 1),
             "unfused takes apart what a compiler, or tensor parallelism, puts together",
             "leave compile and tp out",
+        ),
+        (
+            "chunk" in own.unfused_parts and not own.compile,
+            "unfused = chunk leaves the loss's chunk out of what is compiled, and nothing is",
+            "compile = true",
         ),
         (
             own.cuda_graph and not _is_one_graph(own, shape),

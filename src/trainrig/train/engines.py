@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,6 +53,7 @@ from trainrig.train.refusals import Refusal, refused_by_all, refused_by_stages
 from trainrig.workload import ModelShape, find, parameters
 from trainrig.workload.frameworks import FRAMEWORKS, Traits
 from trainrig.workload.layout import Layout
+from trainrig.workload.model import GPU_ONLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +207,7 @@ class Framework:
         if not on_gpu and (threads := _threads(experiment)):
             env["OMP_NUM_THREADS"] = str(threads)
         if on_gpu:
-            env |= _of_gpu_ranks(experiment.processes)
+            env |= _of_gpu_ranks(experiment.processes, experiment.unfused_parts)
         if on_gpu and experiment.processes > 1:
             env |= flight_recorder.settings(run)
         if not experiment.p2p:
@@ -299,15 +300,15 @@ def _cores() -> int:
     return min(cores, int(quota)) if isinstance(quota, float) else cores
 
 
-def _of_gpu_ranks(ranks: int) -> dict[str, str]:
+def _of_gpu_ranks(ranks: int, without: Collection[str] = ()) -> dict[str, str]:
     """What torch leaves to whoever starts ranks on GPUs; what a user has set stays as it is.
 
     Threads: without a number each rank takes all cores, which the others' loaders and launches
     need.  The allocator's segments grow: blocks of changing size leave no holes between them
-    (pytorch.org/docs/stable/notes/cuda.html).
+    (pytorch.org/docs/stable/notes/cuda.html).  ``without``: some of UNFUSED.
     """
-    chosen = {"OMP_NUM_THREADS": str(max(1, _cores() // ranks))}
-    if not any(name in os.environ for name in _ALLOCATOR):
+    chosen = {} if "omp" in without else {"OMP_NUM_THREADS": str(max(1, _cores() // ranks))}
+    if not any(name in os.environ for name in _ALLOCATOR) and "segments" not in without:
         chosen[_ALLOCATOR[0]] = "expandable_segments:True"
     return {name: value for name, value in chosen.items() if name not in os.environ}
 
@@ -493,6 +494,14 @@ def _check_host(own: Experiment) -> None:
             own.precision == "fp8",
             "needs a GPU with products of fp8: compute capability 8.9 (Ada, Hopper) or later",
             "bf16 on a CPU",
+        ),
+        *(
+            (
+                word in own.unfused_parts,
+                f"unfused = {word} is a matter of GPUs",
+                f"leave {word} out",
+            )
+            for word in GPU_ONLY
         ),
         (own.cuda_graph, "CUDA graphs are a matter of GPUs", "leave cuda_graph out on a CPU"),
         (own.liger, "Liger's kernels are a matter of GPUs", "leave liger out on a CPU"),

@@ -171,6 +171,7 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
         p2p=facts.get("p2p"),
         pinned=facts.get("pinned"),
         allocator=facts.get("allocator"),
+        cores=facts.get("cores"),
     )
 
 

@@ -31,9 +31,17 @@ short sequences on a CPU (`models.cpu_attention`); plain: every score in memory 
 where they are faster, sdpa elsewhere."""
 FP8_RECIPES = ("rowwise", "tensorwise", "rowwise_with_gw_hp")
 """How torchao scales products of 8-bit floats, by its own names; the first is the usual one."""
-UNFUSED = ("norm", "gelu", "loss", "pad", "clip")
-"""What a training may leave out of its kernels, to see what that is worth: norm, gelu and loss
-written out, an operation at a time; rows of logits as they come; clipping as a pass of its own."""
+WRITTEN_OUT = ("norm", "gelu", "loss")
+"""Of UNFUSED, operations that are written out, one kernel for each line of arithmetic."""
+GPU_ONLY = ("chunk", "sdpa", "segments", "omp", "numa")
+"""Of UNFUSED, what nothing but a GPU's training has."""
+UNFUSED = (*WRITTEN_OUT, "pad", "clip", "foreach", *GPU_ONLY)
+"""What a training may leave out of what makes it fast, to see what that is worth.
+
+norm, gelu, loss: written out; pad: rows of logits as they come; clip: a pass of its own; foreach:
+gradients and weights are copied one by one; chunk: of a compiled model the loss's chunk is not;
+sdpa: torch's own order of attention's kernels; segments: the allocator's blocks do not grow; omp:
+OMP_NUM_THREADS is not set; numa: ranks are not bound to the processors beside their GPU."""
 _MAX = 2**31
 
 

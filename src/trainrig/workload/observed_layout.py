@@ -57,6 +57,8 @@ class ObservedLayout:
     """Whether samples come from memory that a GPU copies from by itself; None: no GPU."""
     allocator: str | None = None
     """Options of torch's allocator."""
+    cores: int | None = None
+    """That a rank with a GPU may run on: those beside it, where it is bound; None: no GPU."""
     exchanges: tuple[Exchange, ...] | None = None
     """Collectives and messages of a step; None: not counted."""
     threads: int | None = None

@@ -9,12 +9,12 @@ import pytest
 from layout_facts import WHOLE
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.train import engines
-from trainrig.train.config import Experiment, case_of
+from trainrig.train.config import KEYS, Experiment, case_of, check
 from trainrig.train.config_file import read_file
 from trainrig.train.engines import Site, check_site, engine_of
 from trainrig.train.layout_check import differences, observed_layout, requested_layout
 from trainrig.train.parity import is_reference
-from trainrig.workload.model import UNFUSED
+from trainrig.workload.model import GPU_ONLY, UNFUSED
 
 FILE = Path(__file__).resolve().parents[3] / "experiments" / "one-gpu.toml"
 OWN = Experiment.of(framework="huggingface", model="llama-1B", liger=True, device="cuda")
@@ -73,6 +73,7 @@ def test_the_bars_stand_in_the_file_with_what_each_kernel_is_worth() -> None:
     for model in ("GPT-2-medium", "GPT-1.3B"):
         assert rows[f"{model}, Trainer as it comes"].bar == 2.0
         assert rows[f"{model}, Trainer at its best"].bar == 1.15
+    assert rows["GPT-1.3B, Megatron-Core"].bar == 1.15
     assert rows["GPT-2-medium, ours, compiled"].bar == 0.55
     assert rows["GPT-1.3B, ours, compiled"].bar == 0.65
     apart = [own for name, own in rows.items() if name.startswith("GPT-2-medium, ours, no ")]
@@ -81,4 +82,20 @@ def test_the_bars_stand_in_the_file_with_what_each_kernel_is_worth() -> None:
     assert {own.attention for own in apart} == {"auto", "plain"}
     for own in apart:
         engine_of("native").check(own)
+        base = rows["GPT-2-medium, ours" + (", compiled" if own.compile else "")]
+        others = {key for key in KEYS if getattr(own, key) != getattr(base, key)}
+        assert others <= {"name", "bar", "unfused", "attention", "optimizer"}
         assert not is_reference(own, own) or not own.unfused
+
+
+@pytest.mark.parametrize("word", GPU_ONLY)
+def test_what_only_a_gpu_has_is_skipped_on_a_cpu(word: str) -> None:
+    own = Experiment.of(unfused=word, device="cpu", compile=word == "chunk")
+    check(own)
+    with pytest.raises(NeedsGpuError, match=f"unfused = {word} is a matter of GPUs"):
+        check_site(own, Site(gpus=0, cores=2))
+
+
+def test_a_chunk_that_nothing_compiles_is_refused() -> None:
+    with pytest.raises(UsageError, match="chunk"):
+        check(Experiment.of(unfused="chunk"))

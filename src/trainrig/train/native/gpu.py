@@ -5,7 +5,7 @@ Unverified on hardware.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -16,8 +16,10 @@ _HOPPER = (9, 0)
 
 
 @contextmanager
-def settings(device: str, precision: str) -> Iterator[None]:
+def settings(device: str, precision: str, without: Collection[str] = ()) -> Iterator[None]:
     """In the body products are of ``precision``, and attention's kernels in the order of speed.
+
+    ``without``: some of UNFUSED; sdpa leaves torch its own order.
 
     torch asks for flash attention first.  On Hopper and after it cuDNN's is faster (its release
     notes of 9.0; torch 2.5 had it first for a while), and FlashAttention 3 where it is installed
@@ -28,6 +30,9 @@ def settings(device: str, precision: str) -> Iterator[None]:
         yield
         return
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    if "sdpa" in without:
+        yield
+        return
     capability = torch.cuda.get_device_capability(device)
     with attention.sdpa_kernel(order_of(capability), set_priority=True):
         if flash_3 := _flash_3(capability):

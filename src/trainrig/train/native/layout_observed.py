@@ -175,7 +175,9 @@ def settings(device: str) -> Facts:
     reached = [torch.cuda.can_device_access_peer(0, other) for other in others]
     allowed = os.environ.get("NCCL_P2P_DISABLE", "0") in ("", "0")
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
+        "cores": cores if on_gpu else None,
         "tf32": multiplies_in_tf32() if on_gpu else None,
         "p2p": (all(reached) and allowed) if reached else None,
         "allocator": next((os.environ[name] for name in names if name in os.environ), None),

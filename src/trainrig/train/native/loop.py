@@ -237,8 +237,9 @@ class Engine:
                 models.dropout.apply(self.model, experiment.dropout, experiment.seed)
                 models.recomputation.apply(self.model, experiment.recompute)
             if experiment.compile:
-                models.compile_blocks(self.model)
+                models.compile_blocks(self.model, chunk="chunk" not in experiment.unfused_parts)
             self.weights = (spread or Weights)(self.model, experiment.precision)
+        self.weights.foreach = "foreach" not in experiment.unfused_parts
         graph = is_recorded(experiment, device)
         self.optimizer = make_optimizer(
             experiment,

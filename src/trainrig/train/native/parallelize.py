@@ -48,7 +48,7 @@ def parallelize(
             dropout.apply(part, experiment.dropout, experiment.seed, **_parts(part, own, world))
         recompute.apply(part, experiment.recompute)
         if experiment.compile:
-            models.compile_blocks(part)
+            models.compile_blocks(part, chunk="chunk" not in experiment.unfused_parts)
         if world.shards:
             offload = own.offload == "host"
             how = {"offload": offload, "piped": bool(stages)}

@@ -61,6 +61,8 @@ class Weights:
         self.pipeline: Any = None
         """What runs all micro-batches of a step where these are stages of a model."""
         self._collected = False
+        self.foreach = True
+        """Whether one kernel copies many tensors; else each has its own."""
 
     def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """By their names in the whole model; a copy on a rank that has both ends by another."""
@@ -125,9 +127,16 @@ class Weights:
                 if master.grad is None or placed(master.grad) != placed(grad):
                     master.grad = torch.empty_like(grad, dtype=master.dtype)
         sums = [local(master.grad) for master in masters]
-        add = torch._foreach_add_ if self._collected else torch._foreach_copy_
-        add(sums, [local(grad) for grad in found])
+        self._onto(sums, [local(grad) for grad in found], add=self._collected)
         self.end_of_sum()
+
+    def _onto(self, to: list[Tensor], new: list[Tensor], *, add: bool = False) -> None:
+        """Copy each of ``new`` to its place, or add it there."""
+        if self.foreach:
+            (torch._foreach_add_ if add else torch._foreach_copy_)(to, new)
+            return
+        for own, other in zip(to, new, strict=True):
+            own.add_(other) if add else own.copy_(other)
 
     def add(self, name: str, grad: Tensor) -> Tensor:
         """Add one gradient to the fp32 sum of its weight; the sum."""
@@ -148,7 +157,7 @@ class Weights:
         """After an update: the model's weights are the masters', rounded; gradients are gone."""
         if self.narrow:
             rounded = [local(weight.detach()) for weight in self.model.values()]
-            torch._foreach_copy_(rounded, [local(master) for master in self.master.values()])
+            self._onto(rounded, [local(master) for master in self.master.values()])
             self._collected = False
             return
         for weight in self.model.values():

@@ -26,6 +26,7 @@ import torch
 
 from trainrig.benchmarks.training import WARM_UP
 from trainrig.machine import inspect, to_dict
+from trainrig.measure.worker_main import bind_to_node
 from trainrig.process.child import leave, run_rank, tune_malloc
 from trainrig.process.events import Events
 from trainrig.process.lost_ranks import Lost, lost_before, watch_for_stall
@@ -116,7 +117,7 @@ def train(experiment: Experiment, events: Events, size: int, job: Job | None = N
     if experiment.parallel == "dataparallel":
         devices = [f"cuda:{number}" for number in range(experiment.mesh.ranks)]
     before = memory_before(device)
-    with gpu.settings(device, experiment.precision):
+    with gpu.settings(device, experiment.precision, experiment.unfused_parts):
         is_whole = _timed(experiment, own, job, cache(lambda: memory_of(devices, before)))
         gc.collect()
         if job.probe and is_whole:
@@ -145,6 +146,8 @@ def _device(experiment: Experiment) -> str:
         return "cpu"
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     torch.cuda.set_device(device)
+    if "numa" not in experiment.unfused_parts:
+        bind_to_node(device)
     return device
 
 

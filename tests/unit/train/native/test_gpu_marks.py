@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -79,6 +80,11 @@ def test_ranks_on_gpus_get_threads_an_allocator_that_grows_and_a_recorder(
     assert (
         not {"OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_FR_BUFFER_SIZE"} & chosen.keys()
     )
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    without = own.replace(unfused="segments,omp")
+    left = engines.ENGINES["native"].command(without, tmp_path, engines.Job()).env
+    assert not {"OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF"} & left.keys()
     host = engines.ENGINES["native"].command(Experiment.of(device="cpu"), tmp_path, engines.Job())
     assert "PYTORCH_CUDA_ALLOC_CONF" not in host.env
 
@@ -112,3 +118,27 @@ def test_the_peak_is_of_the_device_that_is_asked_for() -> None:
         assert before == kept.nbytes
         assert memory_of(["cuda:1"], before)["peak"] == 4 * 4096
         assert memory_of(["cuda:0"], memory_before("cuda:0"))["peak"] == 0.0
+
+
+def test_torch_keeps_its_order_and_ranks_their_processors_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound: list[str] = []
+    ordered: list[bool] = []
+    monkeypatch.setattr(rank_main, "bind_to_node", bound.append)
+    sdpa_kernel = gpu.attention.sdpa_kernel
+
+    def watched(*args: Any, **how: Any) -> Any:
+        ordered.append(True)
+        return sdpa_kernel(*args, **how)
+
+    monkeypatch.setattr(gpu.attention, "sdpa_kernel", watched)
+    with FakeCuda(1):
+        with gpu.settings("cuda:0", "bf16", ("sdpa",)):
+            assert ordered == []
+        with gpu.settings("cuda:0", "bf16"):
+            assert ordered == [True]
+        rank_main._device(Experiment.of(device="cuda", unfused="numa"))
+        assert bound == []
+        rank_main._device(Experiment.of(device="cuda"))
+        assert bound == ["cuda:0"]

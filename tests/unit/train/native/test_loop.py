@@ -417,3 +417,21 @@ def test_a_failing_loader_is_raised_and_its_thread_ends() -> None:
     engine = engine_for(TINY, batches=batches)
     with engine, pytest.raises(DataError, match="the disk is gone"):
         engine.run(lambda _: None, lambda step: step >= 3)
+
+
+def test_tensors_that_are_copied_one_by_one_hold_the_same_numbers() -> None:
+    found: dict[str, tuple[list[float], set[str]]] = {}
+    for unfused in ("", "foreach"):
+        own = TINY.replace(precision="bf16", batch_size=2, grad_accum=2, unfused=unfused)
+        rows: list[Row] = []
+        cpu = [torch.profiler.ProfilerActivity.CPU]
+        with (
+            Engine(own, SHAPE, batches=batches_of(own)) as engine,
+            torch.profiler.profile(activities=cpu, acc_events=True) as seen,
+        ):
+            engine.run(rows.append, lambda step: step >= 3)
+        operations = {event.key for event in seen.key_averages() if "_foreach_" in event.key}
+        found[unfused] = [row["loss"] for row in rows], operations
+    assert found[""][0] == found["foreach"][0]
+    copies = "aten::_foreach_copy_"  # AdamW counts its steps by another of them
+    assert copies in found[""][1] and copies not in found["foreach"][1]
