@@ -1,4 +1,4 @@
-"""The same training on fewer ranks than it was made for, where its layout allows it.
+"""A training on fewer ranks than it was made for, where its layout allows it: the same steps.
 
 What is lost is data parallelism: each rank that is left trains on the samples of several, in more
 micro-batches, so that a step has the same samples.

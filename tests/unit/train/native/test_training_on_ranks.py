@@ -7,6 +7,7 @@ its groups, dropout: five steps on two real ranks in each layout.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +99,17 @@ def test_each_of_them_changes_the_losses(
     own = BASE.replace(nproc=1, model="gpt2", **changes)
     without = train_ranks.train(own)["losses"]
     assert without[-1] != pytest.approx(alone["gpt2"]["losses"][-1], rel=2e-5)
+
+
+def test_dropout_has_one_process_s_masks_where_heads_and_tokens_are_shared(
+    tmp_path: Path, alone: Mapping[str, Found]
+) -> None:
+    """Tensor by context parallel: a rank has some heads of some, and of those a part of tokens."""
+    both = {"model": "llama", "tp": 2, "cp": 2, "nproc": 4}
+    layouts = {"tp, cp": both, "tp, sp, cp": both | {"sequence_parallel": True}}
+    asked = {name: to_dict(BASE.replace(**keys)) for name, keys in layouts.items()}
+    expected = alone["llama"]
+    for found in rank_program.run(train_ranks.__file__, asked, tmp_path, ranks=4):
+        for name in layouts:
+            assert found[name]["losses"] == pytest.approx(expected["losses"], rel=2e-6), name
+            assert found[name]["grad_norms"] == pytest.approx(expected["grad_norms"], rel=1e-5)
