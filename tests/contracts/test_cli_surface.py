@@ -72,7 +72,7 @@ def test_the_surface_is_as_promised() -> None:
             "--fabric-gbps --p2p --measured --prices --currency --html --md --json",
             "prices": "import CSV --currency --date --source --to --json | list PART --to --json "
             "| template --json",
-            "data": "prepare TEXT... --out --vocab --tokenizer --json | info DIR --json",
+            "data": "prepare TEXT... --out --vocab --tokenizer --text-key --json | info DIR --json",
             "train": "FILE --model --data --init --batch-size --seq-len --steps --tokens "
             "--grad-accum --precision --optimizer --lr --lr-schedule --warmup --log "
             "--heldout-every --seed --recompute --attention --compile "

@@ -23,13 +23,20 @@ def command() -> None:
 @click.argument("text", nargs=-1, type=PATH)
 @option("--out", type=PATH, default_text="data/<corpus>-<hash>-…", help="The folder to make.")
 @option("--vocab", type=int, default_text="8192", help="Vocabulary of the tokenizer.")
-@option("--tokenizer", type=PATH, default_text="train one", help="A tokenizer.json to use.")
+@option(
+    "--tokenizer",
+    type=PATH,
+    default_text="train one",
+    help="A tokenizer.json, vocab.txt, or vocab.json beside merges.txt.",
+)
+@option("--text-key", default="text", help="Field or column that holds the text.")
 @json_option()
 def prepare(
     text: tuple[Path, ...],
     out: Path | None,
     vocab: int | None,
     tokenizer: Path | None,
+    text_key: str,
     as_json: bool,
 ) -> None:
     """Train a tokenizer on TEXT, encode it, hold some of it out.
@@ -38,7 +45,8 @@ def prepare(
     trainrig data prepare
     trainrig data prepare notes.txt articles/ pages.jsonl --vocab 16384
 
-    TEXT is files, folders, or JSON lines with a field "text"; by default the running
+    TEXT is files, folders, JSON lines, parquet, or what Hugging Face's datasets saved;
+    or Megatron's NAME.bin and NAME.idx, beside their tokenizer; by default the running
     Python's standard library.  The result is Megatron's .bin and .idx, a tokenizer.json
     and a manifest.  A folder that holds just this already is left as it is.
     """
@@ -49,6 +57,7 @@ def prepare(
         out=out,
         vocab_size=vocab,
         tokenizer=tokenizer,
+        text_key=text_key,
         say=lambda line: click.echo(line, err=True),
     )
     if found.reused:
@@ -79,7 +88,8 @@ def _show(folder: Path, manifest: Manifest, *, as_json: bool) -> None:
         print_values({"folder": str(folder), **dataclasses.asdict(manifest)}, as_json)
         return
     tokens = manifest.tokens
-    size = f"{manifest.num_documents} documents, {manifest.num_bytes / 1e6:.1f} MB"
+    size = f"{manifest.num_documents} documents"
+    size += f", {manifest.num_bytes / 1e6:.1f} MB" if manifest.num_bytes else ""
     made = "trained here" if tokens.trained else "given"
     entropy = f"unigram entropy {manifest.unigram_entropy_nats:.3f} nats"
     shown = {

@@ -1,10 +1,12 @@
-"""Documents from paths: text files, folders of them, JSON lines; or the standard library.
+"""Documents from paths: text files, folders, JSON lines, tables; or the standard library.
 
 A folder gives all of its files but hidden ones and Python's caches, in the order of
 their paths; links to folders are not followed.  A ``.jsonl`` or ``.ndjson`` file gives
-one document a line, from its field "text".  Without paths, the corpus is the running
-Python's standard library (PSF licence) without its tests, which is on every machine and
-needs no network; it differs by Python version, hence the hash.
+one document a line, from its field "text" (or another: ``text_key``), a ``.parquet`` or
+``.arrow`` file (what Hugging Face's `datasets` saves) one a row, from that column.
+Without paths, the corpus is the running Python's standard library (PSF licence)
+without its tests, which is on every machine and needs no network; it differs
+by Python version, hence the hash.
 
 What is no text is passed over with a reason: empty files, and binary ones (a NUL byte,
 or more than 1 % of the characters are not UTF-8).  Below that limit, what cannot be
@@ -24,12 +26,16 @@ import re
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from trainrig.errors import DataError
+from trainrig.errors import DataError, UnavailableError
 
 JSON_LINES = (".jsonl", ".ndjson")
+TABLES = (".parquet", ".arrow")
+_OF_DATASETS = ("dataset_info.json", "state.json", "dataset_dict.json")
+"""What `datasets` writes beside its tables."""
 MAX_REPLACED = 0.01
 # Tests repeat themselves; what was built or installed here is not the library's.
 _NOT_LIBRARY = re.compile(
@@ -69,12 +75,14 @@ class Corpus:
     name: str
     """The corpus in a file name: ``python3.11`` or ``text``."""
     files: tuple[Path, ...]
+    text_key: str = "text"
+    """The field of JSON lines and the column of tables that hold the text."""
 
     def read(self) -> Iterator[TextDocument | Skipped]:
         """All documents, and what was passed over.  Raises DataError for unreadable files."""
         for path in self.files:
             try:
-                yield from _read_file(path)
+                yield from _read_file(path, self.text_key)
             except OSError as error:
                 raise DataError(f"cannot read {path}: {error.strerror}", _TEXT_HINT) from None
 
@@ -83,7 +91,7 @@ class Corpus:
         return (item for item in self.read() if isinstance(item, TextDocument))
 
 
-def open_corpus(paths: tuple[Path, ...]) -> Corpus:
+def open_corpus(paths: tuple[Path, ...], text_key: str = "text") -> Corpus:
     """The files that ``paths`` name, each once; the standard library where there are none.
 
     Raises DataError for a path that is neither a file nor a folder.
@@ -96,7 +104,16 @@ def open_corpus(paths: tuple[Path, ...]) -> Corpus:
             raise DataError(f"no file or folder {path}", _TEXT_HINT)
         for file in _walk(path, _UNWANTED) if path.is_dir() else [path]:
             found.setdefault(file.resolve(), file)
-    return Corpus(name="text", files=tuple(found.values()))
+    files = [
+        file
+        for file in found.values()
+        if file.name not in _OF_DATASETS or not _holds_tables(file.parent)
+    ]
+    return Corpus(name="text", files=tuple(files), text_key=text_key)
+
+
+def _holds_tables(folder: Path) -> bool:
+    return (folder / _OF_DATASETS[2]).is_file() or any(folder.glob("*.arrow"))
 
 
 def standard_library() -> Corpus:
@@ -174,12 +191,14 @@ def _walk(folder: Path, unwanted: re.Pattern[str]) -> Iterator[Path]:
         yield from (Path(parent, name) for name in sorted(names) if not unwanted.fullmatch(name))
 
 
-def _read_file(path: Path) -> Iterator[TextDocument | Skipped]:
+def _read_file(path: Path, text_key: str) -> Iterator[TextDocument | Skipped]:
     if not path.is_file():  # a pipe in a folder would keep us waiting; a link may dangle
         yield Skipped(path=str(path), reason="not a file")
     elif path.suffix in JSON_LINES:
         with path.open("rb") as file:
-            yield from _read_lines(path, file)
+            yield from _read_lines(path, file, text_key)
+    elif path.suffix in TABLES:
+        yield from _read_table(path, text_key)
     elif b"\0" in (raw := path.read_bytes()):
         yield Skipped(path=str(path), reason="binary: it has NUL bytes")
     else:
@@ -187,24 +206,70 @@ def _read_file(path: Path) -> Iterator[TextDocument | Skipped]:
         yield _judge(str(path), text, text.count("\ufffd") - raw.count("\ufffd".encode()))
 
 
-def _read_lines(path: Path, file: BinaryIO) -> Iterator[TextDocument | Skipped]:
+def _read_table(path: Path, text_key: str) -> Iterator[TextDocument | Skipped]:
+    """One document a row, a batch of rows at a time.  DataError names the file and the row."""
+    if find_spec("pyarrow") is None:
+        raise UnavailableError(f"{path}: pyarrow is not installed", "pip install pyarrow")
+    import pyarrow
+
+    number = 0
+    try:
+        for batch in _batches(path):
+            if text_key not in batch.schema.names:
+                listed = ", ".join(batch.schema.names)
+                raise DataError(f'{path} has no column "{text_key}"', f"--text-key, of: {listed}")
+            for text in batch.column(text_key).to_pylist():
+                number += 1
+                if not isinstance(text, str):
+                    kind = type(text).__name__
+                    words = f'{path}, row {number}: "{text_key}" is {kind}, no text'
+                    raise DataError(words, "another --text-key, or remove the row")
+                yield _judge(f"{path}, row {number}", text, 0)
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path}, behind row {number}: {reason}", "save it again") from None
+    if not number:
+        yield Skipped(path=str(path), reason="empty")
+
+
+def _batches(path: Path) -> Iterator[Any]:
+    """Rows of a parquet file, or of an Arrow file of either form (`datasets` writes streams)."""
+    import pyarrow.ipc
+    import pyarrow.parquet
+
+    if path.suffix == ".parquet":
+        with pyarrow.parquet.ParquetFile(path) as table:
+            yield from table.iter_batches(1000)
+        return
+    with pyarrow.memory_map(str(path)) as file:
+        is_file = file.read(6) == b"ARROW1"
+        file.seek(0)
+        if is_file:
+            reader = pyarrow.ipc.open_file(file)
+            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+        else:
+            yield from pyarrow.ipc.open_stream(file)
+
+
+def _read_lines(path: Path, file: BinaryIO, text_key: str) -> Iterator[TextDocument | Skipped]:
     empty = True
     for number, line in enumerate(file, 1):
         if line.strip():
             empty = False
-            yield _parse_line(f"{path}:{number}", line)
+            yield _parse_line(f"{path}:{number}", line, text_key)
     if empty:
         yield Skipped(path=str(path), reason="empty")
 
 
-def _parse_line(place: str, line: bytes) -> TextDocument | Skipped:
+def _parse_line(place: str, line: bytes, text_key: str) -> TextDocument | Skipped:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         raise DataError(f"{place} is not JSON", "one object a line") from None
-    text = row.get("text") if isinstance(row, dict) else None
+    text = row.get(text_key) if isinstance(row, dict) else None
     if not isinstance(text, str):
-        raise DataError(f'{place} has no field "text"', 'one object a line, its text in "text"')
+        words = f'one object a line, its text in "{text_key}"'
+        raise DataError(f'{place} has no field "{text_key}"', f"{words}; --text-key names another")
     # JSON can spell half a surrogate pair, which is no character
     whole, replaced = _SURROGATES.subn("\ufffd", text)
     return _judge(place, whole, replaced)

@@ -36,7 +36,7 @@ class Part:
     num_tokens: int
     """End tokens included."""
     num_bytes: int
-    """Of its text in UTF-8."""
+    """Of its text in UTF-8; 0 where tokens were given."""
     sha256: str
     """Of its .bin."""
 

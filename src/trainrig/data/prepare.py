@@ -2,7 +2,9 @@
 
 The corpus is read three times, never held: once for its hash and to choose the split,
 once to train the tokenizer (on the training part alone), once to encode it.  The same
-corpus and settings give the same bytes, whatever the number of threads.
+corpus and settings give the same bytes, whatever the number of threads.  Tokens that
+another program wrote (.bin and .idx, with its tokenizer beside them) are checked against
+the tokenizer and copied.
 
 Held out are whole documents, one in twenty by its hash, so that equal documents never
 lie on both sides.  Where that would be less than 2 % or more than 12 % of the text (few
@@ -81,6 +83,7 @@ def prepare(
     parent: Path = Path("data"),
     vocab_size: int | None = None,
     tokenizer: Path | None = None,
+    text_key: str = "text",
     say: Say = lambda _: None,
 ) -> PreparedText:
     """Prepare ``texts`` (the standard library if there are none) in the folder ``out``.
@@ -95,10 +98,12 @@ def prepare(
             "--vocab is for a tokenizer that is trained, --tokenizer names one that exists",
             "use one of them",
         )
+    if texts and (pairs := pairs_of(texts)):
+        return _adopt(pairs, texts, out, parent, tokenizer, say)
     given = load_tokenizer(tokenizer) if tokenizer is not None else None
     vocab_size = DEFAULT_VOCAB if vocab_size is None else vocab_size
     check_vocab_size(vocab_size)
-    corpus = open_corpus(texts)
+    corpus = open_corpus(texts, text_key)
     found = survey(corpus)
     _report_survey(found, say)
     kind = f"bpe{vocab_size}" if given is None else given.info.sha256[:8]
@@ -118,6 +123,123 @@ def prepare(
         manifest = _write(draft, split, coder)
         (draft / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return PreparedText(folder=out, manifest=manifest, reused=False)
+
+
+def pairs_of(paths: tuple[Path, ...]) -> list[Path]:
+    """The prefixes of Megatron's pairs NAME.bin and NAME.idx at ``paths``; none if there is text.
+
+    A path is a prefix, one of its two files, or a folder.
+    """
+    found: list[Path] = []
+    for path in paths:
+        listed = sorted(path.glob("*.idx")) if path.is_dir() else []
+        if not path.is_dir():
+            is_file = path.suffix in (".bin", ".idx")
+            listed = [path.with_suffix(".idx") if is_file else path.with_name(path.name + ".idx")]
+        listed = [index for index in listed if index.is_file()]
+        if not listed:
+            return []
+        found += [index.with_suffix("") for index in listed]
+    return list(dict.fromkeys(found))
+
+
+def _adopt(
+    pairs: list[Path],
+    paths: tuple[Path, ...],
+    out: Path | None,
+    parent: Path,
+    tokenizer: Path | None,
+    say: Say,
+) -> PreparedText:
+    """Tokens that another program made, with the tokenizer that made them, as a prepared folder."""
+    where = paths[0] if paths[0].is_dir() else paths[0].parent
+    coder = load_tokenizer(tokenizer or where)
+    given = [open_indexed(pair) for pair in pairs]
+    digest = hashlib.sha256()
+    tokens = 0
+    for each in given:
+        _check_ids(each, coder.info.vocab_size)
+        digest.update(each.starts.tobytes() + _sha256(Path(f"{each.prefix}.bin")).encode())
+        tokens += each.tokens.size
+    sha, documents = digest.hexdigest(), sum(each.num_documents for each in given)
+    say(f"{documents} documents, {tokens} tokens, a vocabulary of {coder.info.vocab_size}")
+    out = out or parent / f"megatron-{sha[:8]}-{coder.info.sha256[:8]}"
+    if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
+        manifest = verify(out)
+        if (manifest.corpus_sha256, manifest.tokens.sha256) != (sha, coder.info.sha256):
+            words = f"{out} exists and holds something else"
+            raise UsageError(words, "name another folder with --out, or remove it")
+        return PreparedText(folder=out, manifest=manifest, reused=True)
+    with draft_folder(out) as draft:
+        (draft / TOKENIZER).write_bytes(coder.content)
+        rule = _copy_split(given, draft, dtype_for(coder.info.vocab_size))
+        parts = {name: open_indexed(draft / name) for name in PARTS}
+        manifest = Manifest(
+            schema=SCHEMA,
+            corpus="megatron",
+            corpus_sha256=sha,
+            num_documents=documents,
+            num_bytes=0,
+            num_skipped=0,
+            num_replaced=0,
+            split=rule,
+            dtype=parts["train"].tokens.dtype.name,
+            max_token=max(part.max_token() for part in parts.values()),
+            unknown_share=0.0,
+            unigram_entropy_nats=unigram_entropy(parts["heldout"].tokens),
+            tokens=coder.info,
+            **{
+                name: Part(
+                    num_documents=part.num_documents,
+                    num_tokens=part.tokens.size,
+                    num_bytes=0,
+                    sha256=_sha256(draft / f"{name}.bin"),
+                )
+                for name, part in parts.items()
+            },
+        )
+        (draft / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return PreparedText(folder=out, manifest=manifest, reused=False)
+
+
+def _check_ids(given: Indexed, vocab_size: int) -> None:
+    """Raise DataError for the first document with an id that the tokenizer has not."""
+    chunk = 1 << 24
+    for start in range(0, given.tokens.size, chunk):
+        part = given.tokens[start : start + chunk]
+        wrong = np.flatnonzero((part < 0) | (part >= vocab_size))
+        if wrong.size:
+            place = start + int(wrong[0])
+            document = int(np.searchsorted(given.starts, place, side="right")) - 1
+            raise DataError(
+                f"{given.prefix}.bin, document {document} (from 0) has token id "
+                f"{int(given.tokens[place])}, beyond a vocabulary of {vocab_size}",
+                "--tokenizer names the one that made these tokens",
+            )
+
+
+def _copy_split(given: list[Indexed], draft: Path, dtype: str) -> str:
+    """Write both parts: whole documents are held out, or of few the last twentieth of each."""
+    total = sum(each.tokens.size for each in given)
+    documents = [each.document(n) for each in given for n in range(each.num_documents)]
+    held = [is_heldout(ids.tobytes()) for ids in documents]
+    size = sum(ids.size for ids, is_held in zip(documents, held, strict=True) if is_held)
+    whole = _HELDOUT_LIMITS[0] * total <= size <= _HELDOUT_LIMITS[1] * total
+    with (
+        IndexedWriter(draft / "train", dtype) as train,
+        IndexedWriter(draft / "heldout", dtype) as heldout,
+    ):
+        for ids, is_held in zip(documents, held, strict=True):
+            if whole:
+                (heldout if is_held else train).add(ids)
+            elif ids.size:
+                cut = ids.size - max(1, math.floor(_TAIL * ids.size))
+                if cut:
+                    train.add(ids[:cut])
+                heldout.add(ids[cut:])
+    if not all((draft / f"{name}.bin").stat().st_size for name in PARTS):
+        raise DataError("there are too few tokens to hold some of them out", "prepare more text")
+    return "documents" if whole else "tails"
 
 
 MOST_VERIFIED = 1 << 28

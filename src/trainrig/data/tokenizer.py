@@ -103,10 +103,18 @@ def check_vocab_size(vocab_size: int) -> None:
 
 
 def load_tokenizer(path: Path) -> TextTokenizer:
-    """A tokenizer.json.  Raises DataError for what is none."""
+    """A tokenizer.json, GPT-2's vocab.json with merges.txt, or BERT's vocab.txt.
+
+    ``path``: the file, or a folder that holds one.  Raises DataError for what is none.
+    """
     from tokenizers import Tokenizer
 
-    path = path / TOKENIZER if path.is_dir() else path
+    if path.is_dir():
+        found = next((path / name for name in _FILES if (path / name).is_file()), path / TOKENIZER)
+        path = found
+    if path.name in ("vocab.json", "merges.txt", "vocab.txt"):
+        tokenizer = _of_vocabulary(path)
+        return _describe(tokenizer, tokenizer.to_str().encode(), vocab_asked=None)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -121,6 +129,38 @@ def load_tokenizer(path: Path) -> TextTokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return _describe(tokenizer, content, vocab_asked=None)
+
+
+_FILES = (TOKENIZER, "vocab.json", "vocab.txt")
+
+
+def _of_vocabulary(path: Path) -> Tokenizer:
+    """GPT-2's byte-level BPE or BERT's word pieces, of the files that Megatron-LM is given.
+
+    BERT's is lower case unless one of its words has a capital.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    try:
+        if path.name != "vocab.txt":
+            files = str(path.with_name("vocab.json")), str(path.with_name("merges.txt"))
+            tokenizer = Tokenizer(models.BPE.from_file(*files))
+            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            tokenizer.decoder = decoders.ByteLevel()
+            return tokenizer
+        words = path.read_text(encoding="utf-8").splitlines()
+        vocab = {word: number for number, word in enumerate(words)}
+        is_cased = any(word != word.lower() for word in words if not word.startswith("["))
+        unknown = "[UNK]" if "[UNK]" in vocab else words[0]
+        tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=unknown))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not is_cased)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        return tokenizer
+    except Exception as error:  # noqa: BLE001  the library raises Exception itself
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        hint = "vocab.json and merges.txt lie side by side; vocab.txt has a word a line"
+        raise DataError(f"{path} is no vocabulary: {reason}", hint) from None
 
 
 def _describe(tokenizer: Tokenizer, content: bytes, *, vocab_asked: int | None) -> TextTokenizer:

@@ -22,9 +22,9 @@ from trainrig.benchmarks.matmul import matmul_case
 from trainrig.benchmarks.spec import PlannedCase
 from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.data.batches import Shard
-from trainrig.data.manifest import read_manifest
+from trainrig.data.manifest import MANIFEST, read_manifest
 from trainrig.data.open_batches import open_batches
-from trainrig.data.prepare import MOST_VERIFIED, prepare, verify
+from trainrig.data.prepare import MOST_VERIFIED, pairs_of, prepare, verify
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot, environment_digest, value_or
 from trainrig.machine.snapshot import Gpu
@@ -59,7 +59,10 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
     if not all(experiment.data for experiment in experiments):
         watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
         folder = str(prepare().folder)
-    found = [own.replace(data=str(Path(own.data or folder).resolve())) for own in experiments]
+    adopted = {own.data: _adopted(Path(own.data), watch) for own in experiments if own.data}
+    found = [
+        own.replace(data=str(adopted.get(own.data, Path(folder)).resolve())) for own in experiments
+    ]
     found = [own.replace(init=str(Path(own.init).resolve())) if own.init else own for own in found]
     for init, model in dict.fromkeys((own.init, own.model) for own in found if own.init):
         watch(Progress(text=f"first weights: {init}"))
@@ -78,6 +81,14 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
             vocab_size=shape.vocab,
         )
     return found
+
+
+def _adopted(data: Path, watch: Watcher) -> Path:
+    """The prepared folder of ``data``: itself, or made of another program's .bin and .idx."""
+    if (data / MANIFEST).exists() or not pairs_of((data,)):
+        return data
+    watch(Progress(text=f"{data}: tokens of another program, checked and copied", level="stage"))
+    return prepare((data,), say=lambda line: watch(Progress(text=line))).folder
 
 
 def check_init(init: str, model: str) -> None:
