@@ -16,6 +16,8 @@ no fault.  torch is not run: its versions are read from its files.
 
 from __future__ import annotations
 
+import re
+
 from trainrig.doctor import connections, crash, driver, fitting, gpu_state, host, listening
 from trainrig.doctor.check import Answer, HealthCheck, answer, by_severity
 from trainrig.machine.snapshot import Snapshot
@@ -44,12 +46,20 @@ def diagnose(snapshot: Snapshot) -> tuple[Finding, ...]:
 
 
 def what_root_adds(found: tuple[Answer, ...]) -> tuple[str, ...]:
-    """What root would see of the checks that could not look, or not at all of it."""
+    """What root would see of the checks that were denied a look, or a part of it."""
     return tuple(
         f"{each.check.id}: {each.check.root}"
         for each in found
-        if each.check.root and each.state in ("not checkable", "healthy")
+        if each.check.root
+        and (
+            _DENIED.search(each.reason)
+            if each.state == "not checkable"
+            else each.check.looks_without_root
+        )
     )
+
+
+_DENIED = re.compile(r"permi|denied|root|/dev/mem|fopen", re.IGNORECASE)
 
 
 __all__ = ["CHECKS", "Answer", "HealthCheck", "answers", "diagnose", "what_root_adds"]

@@ -50,6 +50,8 @@ class HealthCheck:
     """What a healthy answer should say besides."""
     root: str = ""
     """What root would add."""
+    looks_without_root: bool = False
+    """Whether it looks without root as well, and root adds to that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

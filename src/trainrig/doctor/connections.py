@@ -299,6 +299,7 @@ CHECKS = (
         judge=_direct,
         needs=_needs_pairs,
         root="ACS settings of PCIe bridges",
+        looks_without_root=True,
     ),
     HealthCheck(
         id="resizable-bar",

@@ -320,6 +320,7 @@ CHECKS = (
             needs_health("gpu_processes")(snapshot) if gpus_of(snapshot) else NO_GPU
         ),
         root="names of other users' programs, where /proc hides them",
+        looks_without_root=True,
     ),
     HealthCheck(
         id="under-load",

@@ -117,6 +117,7 @@ CHECKS = (
         needs=needs_health("listeners"),
         note=_note,
         root="which program of another user listens",
+        looks_without_root=True,
     ),
     HealthCheck(
         id="secrets",

@@ -11,12 +11,14 @@ import socket
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hosts import build
 from nvml_driver import driver  # noqa: F401 - a fixture
-from trainrig.doctor import answers
+from trainrig.doctor import answers, what_root_adds
 from trainrig.doctor.check import Answer
 from trainrig.doctor.crash import parse_crash
 from trainrig.doctor.listening import describe, is_exposed
@@ -24,6 +26,7 @@ from trainrig.doctor.remedy import apply_remedies, remedies
 from trainrig.machine import inspect
 from trainrig.machine.kernel_log import parse_kernel_log
 from trainrig.machine.ports import listeners
+from trainrig.machine.snapshot import MemoryInfo, Missing
 from trainrig.machine.system_access import ThisMachine
 from trainrig.record import Finding
 
@@ -181,6 +184,18 @@ def test_what_did_not_help_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_what_needs_root_or_cannot_be_undone_is_left_alone() -> None:
     for name in ("gpu-fell-off-bus", "port-runs-programs", "disk-failing", "governor-powersave"):
         assert remedies(Finding(id=name, severity="error", evidence="x", fix="y")) == ()
+
+
+def test_what_root_would_add_is_what_was_denied() -> None:
+    denied = build("desktop", {"commands": {"dmidecode -t 17": "ABSENT", "dmesg": "ABSENT"}})
+    snapshot = inspect(denied, with_health=True)
+    assert isinstance(snapshot.memory, MemoryInfo)
+    no = Missing("dmidecode: /dev/mem: Permission denied")
+    blind = replace(snapshot, memory=replace(snapshot.memory, dimms=no))
+    named = [line.partition(":")[0] for line in what_root_adds(answers(blind))]
+    assert "memory-modules" in named and "listening" in named and "disks" not in named
+    server = answers(inspect(build("cpu-server"), with_health=True))
+    assert "direct-access: " not in " ".join(what_root_adds(server)), "it has no GPU"
 
 
 # ---- logs
