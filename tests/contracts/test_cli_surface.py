@@ -62,7 +62,10 @@ def test_the_surface_is_as_promised() -> None:
             "--nvidia-repo --image --try-extension --python --explain --out --json",
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out "
             "--strict --json",
-            "build": "check FILE --prices --currency --html --md --json",
+            "build": "check FILE --prices --currency --html --md --json | suggest --budget "
+            "--currency --global-batch --tokens --volts --breaker-amps --noise-limit-db --own "
+            "--model --seq-len --precision --kernels --optimizer --recompute --offload "
+            "--lora-rank --prices --html --md --json | checklist FILE --out --json",
             "cost": "--buy --parts --rent-per-hour --rent-per-month --reserved-per-hour "
             "--spot-per-hour --machine --years --utilisation --machines --tokens --days "
             "--global-batch --resale --interest --watts --kwh-price --pue --hosting-per-month "

@@ -30,6 +30,7 @@ WITHOUT_DEFAULT = {
     "bundle": {"--unpack"},
     "demo": {"--html", "--md"},
     "build check": {"--html", "--md"},
+    "build suggest": {"--html", "--md", "--budget", "--model"},
     "cost": {"--html", "--md", "--measured", "--model", "--on"},
 }
 REFUSED = re.compile(

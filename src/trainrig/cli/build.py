@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainrig.cli.verb import PATH, Verb, json_option, option
+from trainrig.cli.predict_options import WHAT, given
+from trainrig.cli.verb import PATH, Verb, json_option, option, options, rows
 
 if TYPE_CHECKING:
     from trainrig.procure.parts_list import Build
@@ -78,3 +79,110 @@ def check(
 
     publish(as_json, content, lambda: build_document(report), html=html, md=md)
     return EXIT_OK if report.legal else EXIT_FINDING
+
+
+_SEARCH = rows(
+    "Search",
+    ("--budget", float, "", "Money for all parts."),
+    ("--currency", "XXX", "that of --own", "Of the budget: CNY, USD."),
+    ("--global-batch", int, "about a million tokens", "Samples of a step."),
+    ("--tokens", float, "no data on disk", "Tokens of the training: disks are sized for them."),
+    ("--volts", float, "not checked", "Of the outlet."),
+    ("--breaker-amps", float, "not checked", "Of its circuit."),
+    ("--noise-limit-db", float, "no limit", "Of the room."),
+    ("--own", PATH, "none", "A parts list whose parts and prices may be chosen as well."),
+)
+
+
+@command.command(cls=Verb, short_help="The five best legal builds under a budget.")
+@options(_SEARCH, WHAT)
+@PRICES
+@HTML
+@MD
+@json_option()
+def suggest(
+    budget: float | None,
+    currency: str | None,
+    tokens: float | None,
+    volts: float | None,
+    breaker_amps: float | None,
+    noise_limit_db: float | None,
+    own: Path | None,
+    prices: Path | None,
+    html: Path | None,
+    md: Path | None,
+    as_json: bool,
+    **keys: Any,
+) -> None:
+    """Find the five legal builds that train a model fastest for the money, of parts with a price.
+
+    \b
+    trainrig build suggest --budget 35000 --currency CNY --model gpt3-1.3B
+    trainrig build suggest --budget 20000 --currency USD --model llama-7B --prices usd.csv
+
+    Prices are those that trainrig prices import keeps.  Each build has its tokens a day,
+    watts and price, what it waits for, and what 10 % more money would buy.
+    """
+    from trainrig.cli.output import publish
+    from trainrig.errors import UsageError
+    from trainrig.procure.build_search import offers_of, suggestions_dict
+    from trainrig.procure.build_search import suggest as search
+    from trainrig.procure.parts_list import Room, Use
+    from trainrig.procure.price_list import currency_of, read_prices
+    from trainrig.report.build_report import suggestions_document
+
+    if budget is None:
+        raise UsageError("how much money?", "as --budget 35000 --currency CNY")
+    listed = read_list(own, prices, currency) if own is not None else None
+    money = listed.currency if listed is not None else currency or ""
+    if not money:
+        raise UsageError("a budget in which currency?", "as --currency CNY")
+    money = currency_of(money)
+    offers = offers_of(read_prices(prices), listed, money)
+    if not offers:
+        raise UsageError(
+            f"no part has a price in {money}",
+            "trainrig prices template, then trainrig prices import",
+        )
+    found = search(
+        offers,
+        given(**keys),
+        budget=budget,
+        currency=money,
+        use=Use(model=keys.get("model"), tokens=tokens),
+        room=Room(volts=volts, breaker_amps=breaker_amps, noise_limit_db=noise_limit_db),
+    )
+    publish(
+        as_json,
+        lambda: suggestions_dict(found),
+        lambda: suggestions_document(found),
+        html=html,
+        md=md,
+    )
+
+
+@command.command(cls=Verb, short_help="The order of assembly, and what to measure when.")
+@click.argument("file", type=PATH)
+@option("--out", type=PATH, metavar="FILE", default_text="stdout", help="Write it there.")
+@json_option("A JSON array of steps.")
+def checklist(file: Path, out: Path | None, as_json: bool) -> None:
+    """Print how to assemble the machine of FILE, as markdown: the order, and what to measure when.
+
+    \b
+    trainrig build checklist machine.toml > assembly.md
+
+    A list that is not legal gets its broken rules at the top: mend them before you order.
+    """
+    from trainrig.cli.output import print_json
+    from trainrig.procure.assembly import as_markdown, steps_of
+    from trainrig.procure.build_rules import check_build
+    from trainrig.store import write_atomic
+
+    report = check_build(read_list(file, None, None))
+    if as_json:
+        print_json([{"title": one.title, "items": list(one.items)} for one in steps_of(report)])
+    elif out is not None:
+        write_atomic(out, as_markdown(report))
+        click.echo(f"wrote {out}", err=True)
+    else:
+        click.echo(as_markdown(report), nl=False)

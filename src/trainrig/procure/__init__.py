@@ -9,6 +9,8 @@
     fit_rules     sockets, slots, lengths, lanes, air
     load_rules    watts, plugs, circuits, heat, RAM, disks
     build_rules   whether a build is legal, with the arithmetic; what people learned the hard way
+    build_search  the best builds under a budget
+    assembly      the order of work, and what to measure when
     training_rate  tokens a second, predicted or measured
     ownership     buy, rent or cloud: totals, break-even, sensitivity
     goodput       checkpoints and failures: Young, Daly, and a simulation of them

@@ -391,6 +391,17 @@ def radiator(build: Build) -> Iterator[Check]:
     chassis = build.chassis
     if chassis is None:
         return
+    wet = [one.name for one in build.each(Cooler) if one.radiator_mm]
+    wet += [one.name for one in build.cards if one.radiator_mm]
+    room = max(chassis.radiators, chassis.riser_cards)
+    if wet:
+        yield check(
+            "radiator",
+            len(wet) <= room or chassis.airflow == "open",
+            f"{counted(len(wet), 'radiator')} in {chassis.name}",
+            f"{len(wet)} {'≤' if len(wet) <= room else '>'} {room}",
+            "fewer water-cooled parts, one loop for all, or an open frame",
+        )
     sizes = {one.name: one.radiator_mm for one in build.each(Cooler)}
     sizes |= {one.name: one.radiator_mm for one in build.cards}
     for name, size in sizes.items():

@@ -156,6 +156,8 @@ class Chassis:
     psu_bays: Some = 1
     radiator_mm: Count = 0
     """Of the longest radiator that it takes."""
+    radiators: Count = 2
+    """How many of them."""
     riser_cards: Count = 0
     """Cards that it holds away from the board."""
     rack_units: Some | None = None

@@ -23,14 +23,23 @@ from trainrig.report.document import (
     table,
     words,
 )
-from trainrig.units import capital, counted, format_money, format_share
+from trainrig.units import (
+    capital,
+    counted,
+    format_count,
+    format_money,
+    format_share,
+    signed_share,
+)
 
 if TYPE_CHECKING:  # the catalog of parts is read where a build is checked
     from trainrig.procure.build_rules import BuildReport
+    from trainrig.procure.build_search import Suggestion, Suggestions
     from trainrig.procure.parts_list import PartCount
     from trainrig.procure.price_list import Price
     from trainrig.procure.rule_book import Check
 
+DAY = 86400.0
 _TONES: dict[str, Tone] = {"ok": "good", "warning": "warn", "error": "bad"}
 _WORDS = {"ok": "holds", "warning": "close", "error": "broken"}
 
@@ -147,6 +156,60 @@ def _checks_table(report: BuildReport) -> Table:
         words("arithmetic", lambda one: one.arithmetic),
         column("of the limit", bar, kind="drawing", optional=1),
     )
+
+
+def suggestions_document(found: Suggestions) -> Document:
+    """The best builds: what they do, cost and wait for; and the parts of each."""
+    title = (
+        f"{counted(len(found.builds), 'build')} for {format_money(found.budget, found.currency)}, "
+        f"of {counted(found.offers, 'part')} with a price"
+    )
+
+    def limit(one: Suggestion) -> str:
+        tight = one.report.tightest
+        near = f"; {tight.rule} at {format_share(tight.used)}" if tight and tight.used else ""
+        return one.rate.limits + near
+
+    ranked = table(
+        found.builds,
+        words("build", lambda one: one.gpus),
+        column("tokens a day", lambda one: format_count(one.tokens_per_day)),
+        column(
+            "80 % interval",
+            lambda one: (
+                f"{format_count(one.rate.low * DAY)} to {format_count(one.rate.high * DAY)}"
+            ),
+            optional=2,
+        ),
+        column("W", lambda one: f"{one.report.power.wall:,.0f}"),
+        column(found.currency, lambda one: f"{one.price:,.0f}"),
+        words("waits for; nearest limit", limit),
+        title="Fastest first",
+    )
+    steps = table(
+        [(one, step) for one, step in zip(found.builds, found.next_step, strict=True)],
+        words("build", lambda pair: pair[0].gpus),
+        words("10 % more money buys", lambda pair: pair[1].gpus if pair[1] else "nothing faster"),
+        column("for", lambda pair: f"{pair[1].price:,.0f}" if pair[1] else ""),
+        column(
+            "tokens a day",
+            lambda pair: (
+                signed_share(pair[1].tokens_per_day / pair[0].tokens_per_day - 1.0)
+                if pair[1]
+                else ""
+            ),
+        ),
+        title="The next 10 % of money",
+    )
+    blocks: list[Block] = [Paragraph(title, "strong"), ranked, steps]
+    if len(found.builds) < 5:
+        few = "No other GPU, and no other number of one, makes a legal build for the money."
+        blocks.append(Paragraph(few, "dim"))
+    blocks += [
+        Section(f"{number}: {one.gpus}", (_parts_table(one.report),))
+        for number, one in enumerate(found.builds, 1)
+    ]
+    return Document(title="builds", blocks=tuple(blocks), foot=(_SOURCES,))
 
 
 def prices_document(rows: Sequence[Price]) -> Document:

@@ -1,0 +1,179 @@
+"""The order in which a machine is put together, and what is measured when, for one parts list.
+
+The order saves taking apart: what cannot be reached later comes first, what is dear comes late, and
+each stage is measured before the next one hides its fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainrig.procure.build_rules import BuildReport
+from trainrig.procure.parts import (
+    Bridge,
+    Cooler,
+    DiskPart,
+    MemoryModule,
+    NetworkCard,
+    PowerSupply,
+    Processor,
+    Riser,
+)
+from trainrig.units import capital, counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A part of the work."""
+
+    title: str
+    items: tuple[str, ...]
+
+
+def steps_of(report: BuildReport) -> list[Stage]:
+    """The stages of this build."""
+    stages = (
+        ("Before you order", _before(report)),
+        ("When parts arrive", _arrive(report)),
+        ("On the table, outside of the case", _table(report)),
+        ("Into the case", _case(report)),
+        ("The first GPU", _first_gpu(report)),
+        ("All GPUs", _all_gpus(report)),
+        ("Load, for a night", _load(report)),
+        ("Before it works unwatched", _unwatched(report)),
+    )
+    return [Stage(title=title, items=tuple(items)) for title, items in stages]
+
+
+def as_markdown(report: BuildReport) -> str:
+    """The checklist."""
+    lines = [f"# Assembly of {report.build.name}", ""]
+    errors = [one for one in report.findings if one.severity == "error"]
+    if errors:
+        lines += ["**This list is not legal.  Mend it before you order:**", ""]
+        lines += [f"- {one.rule}: {one.arithmetic}.  {capital(one.fix)}." for one in errors]
+        lines.append("")
+    for number, stage in enumerate(steps_of(report), 1):
+        lines += [f"## {number}. {stage.title}", "", *(f"- [ ] {one}" for one in stage.items), ""]
+    if report.warnings:
+        lines += ["## What people learned the hard way", ""]
+        lines += [f"- {one.text}  {capital(one.fix)}." for one in report.warnings]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _listed(report: BuildReport, *kinds: str) -> list[str]:
+    return [f"{item.count} × {item.part.name}" for item in report.build.items if item.kind in kinds]
+
+
+def _before(report: BuildReport) -> Iterator[str]:
+    unverified = sorted(
+        {
+            item.part.name
+            for item in report.build.items
+            if any(not one.verified for one in item.part.provenance.values())
+        }
+    )
+    if unverified:
+        yield (
+            "Hold the figures that are recalled or computed against the maker's sheets: "
+            + "; ".join(unverified)
+        )
+    if report.not_checked:
+        yield "Find out what the list does not state: " + "; ".join(report.not_checked)
+    yield f"An outlet for {report.power.wall:,.0f} W, by itself on its circuit"
+    yield "The board's list of memory that was tested; its manual, for the order of slots"
+
+
+def _arrive(report: BuildReport) -> Iterator[str]:
+    for text in _listed(report, *(item.kind for item in report.build.items)):
+        yield f"{text}: what is in the box is what was ordered; note its serial number"
+    yield "Photographs of the socket's pins before the processor goes in"
+
+
+def _table(report: BuildReport) -> Iterator[str]:
+    build, board = report.build, report.build.board
+    yield f"{', '.join(_listed(report, 'cpu')) or 'Processor'} into " + (
+        board.name if board else "the board"
+    )
+    if modules := build.each(MemoryModule):
+        channels = f", {board.memory_channels} channels" if board else ""
+        yield f"{counted(len(modules), 'module')} in the slots that the manual names{channels}"
+    if build.each(DiskPart):
+        yield f"{', '.join(_listed(report, 'disk'))}: M.2 under its heat sink, film off"
+    if build.each(Cooler):
+        yield f"{', '.join(_listed(report, 'cooling'))}: paste, screws crosswise, fan plugged in"
+    if build.each(PowerSupply):
+        yield "Supply, 24-pin and both EPS plugs; no GPU yet"
+    yield "Start it: firmware shows all memory, at its speed, and all disks"
+    yield "Firmware: newest version, memory profile"
+    yield "Firmware: Above 4G Decoding and Resizable BAR on, CSM off"
+    if any(riser.splits > 1 for riser in build.each(Riser)):
+        yield "Firmware: bifurcation of the slots with divided risers"
+    if build.wiring.link_generation:
+        yield f"Firmware: PCIe generation {build.wiring.link_generation} for slots with risers"
+    yield "memtest86+, one pass"
+
+
+def _case(report: BuildReport) -> Iterator[str]:
+    build = report.build
+    yield f"{', '.join(_listed(report, 'case')) or 'Case'}: stand-offs where the board has holes"
+    yield "Fans: in at the front and below, out at the back and above"
+    if len(build.supplies) > 1:
+        yield "Supplies: adapter that starts both; board and slots on one of them; ground shared"
+    yield "Cables of each card from its supply, one for each plug; none doubled"
+    if build.each(NetworkCard):
+        yield f"{', '.join(_listed(report, 'nic'))} into its slot"
+    yield "Install Linux and trainrig; then `trainrig inspect`: processor, memory, disks are there"
+    yield "`trainrig bench storage --path DIR` on each disk"
+
+
+def _first_gpu(report: BuildReport) -> Iterator[str]:
+    seats = report.placement.gpus() if report.placement else []
+    if not seats:
+        yield "A GPU into the first slot of the processor"
+        return
+    seat = seats[0]
+    yield f"One card alone, at position {seat.slot.position}"
+    plugs = report.build.cards[seat.card].connectors
+    listed = ", ".join(f"{count} × {name}" for name, count in plugs.items())
+    yield f"Its plugs ({listed}): pushed in until they click, no bend near them"
+    yield "Driver; `nvidia-smi` or `amd-smi` shows it"
+    yield f"`trainrig inspect`: its link is x{seat.lanes}, at full generation under load"
+    yield "`trainrig qualify --budget 4m`: keep the run, as this card's own baseline"
+    if len(seats) > 1:
+        yield "The same with each other card alone, in the same slot: a bad card is found now"
+
+
+def _all_gpus(report: BuildReport) -> Iterator[str]:
+    build = report.build
+    seats = report.placement.gpus() if report.placement else []
+    for seat in seats[1:]:
+        way = "by its riser" if seat.on_riser else "on the board"
+        yield f"A card at position {seat.slot.position}, x{seat.lanes}, {way}; start, look, go on"
+    if build.each(Bridge):
+        yield f"{', '.join(_listed(report, 'bridge'))}; `nvidia-smi nvlink --status`"
+    if any(card.slots > 2.5 for card in build.cards):
+        yield "A support under the far end of each wide card"
+    yield f"`trainrig inspect`: {counted(len(build.cards), 'GPU')}, each link as wide as planned"
+    yield "The kernel's log has no AER, no Xid: `dmesg`"
+
+
+def _load(report: BuildReport) -> Iterator[str]:
+    power = report.power
+    yield "`trainrig qualify`: all GPUs at once; a PASS or a MEASURED without findings"
+    yield "A burn of the GPUs for an hour (gpu-burn), watching temperatures and clocks"
+    yield f"A meter at the outlet: near {power.wall:,.0f} W, and steady"
+    yield "Touch the power plugs after the hour: warm is fine, hot is not"
+    yield "`trainrig train` of a small model over night; its steps' times stay level"
+    yield "`trainrig compare` of the first qualify and the last: nothing is worse"
+
+
+def _unwatched(report: BuildReport) -> Iterator[str]:
+    processors = ", ".join(one.name for one in report.build.each(Processor)) or "the processor"
+    yield f"A power limit of the cards and of {processors}, where the circuit is close"
+    yield "Starts by itself after power is lost (firmware), and ssh by keys alone"
+    yield "Checkpoints go to a disk with room: `trainrig build check` says how much"
+    yield "`trainrig bundle` of the qualifying run: evidence for the warranty"
+    yield "`trainrig cost --measured RUN`: what its watts and tokens/s make of the price"

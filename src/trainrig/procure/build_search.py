@@ -1,0 +1,685 @@
+"""The best builds under a budget: parts with prices, rules of builds, predicted tokens a day.
+
+A mixed-integer program (scipy's HiGHS) chooses one board, processor, case and cooler, a number of
+cards, modules and disks, and one or two supplies.  What is linear of the rules stands in it: watts,
+peaks, plugs, sizes, sockets, formats.  What is not (where cards stand, how supplies share them) is
+checked afterwards by `check_build` itself; what that refuses is cut off, by the parts of the broken
+rule, and it is solved again: so a build that comes out is legal by the same rules.
+
+A GPU's rate is at first an upper bound (one GPU without an end of memory, times their number); what
+is chosen by its bound is predicted and solved again, until all that is chosen is predicted: the
+optimum is that of predicting everything.  Lanes count: of x8 and x4 slots the prediction is of x8
+and x4.  Builds differ in their GPU or its number; of those that are within a thousandth of the
+fastest with that GPU and number, the cheapest is taken.  Modules fill all channels of the board.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainrig.catalog.chip import Chip
+from trainrig.errors import UsageError
+from trainrig.predict.scenario import Cluster
+from trainrig.predict.search.space import Space
+from trainrig.procure.build_rules import BuildReport, check_build
+from trainrig.procure.load_rules import card_watts, disk_need
+from trainrig.procure.part_catalog import chip_of, find_part
+from trainrig.procure.parts import (
+    KINDS,
+    NEEDED,
+    Board,
+    Chassis,
+    Cooler,
+    DiskPart,
+    GpuCard,
+    MemoryModule,
+    Part,
+    PowerSupply,
+    Processor,
+    kind_of,
+)
+from trainrig.procure.parts_list import Build, PartCount, Room, Use, Wiring
+from trainrig.procure.placement import place, positions
+from trainrig.procure.price_list import Price, newest
+from trainrig.procure.rule_book import rule_book
+from trainrig.procure.training_rate import TrainingRate, bound_of, rate_at, training_space
+from trainrig.workload.model_lookup import find
+
+MOST_GPUS = 8
+CLASSES = (16, 8, 4)
+"""Lanes of the GPU that has fewest, as if all were of the card's own generation."""
+ROUNDS = 150
+"""Of solving, before what was found is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A part that can be had, at a price."""
+
+    part: Part
+    price: float
+    origin: str
+
+    @property
+    def kind(self) -> str:
+        """Of the part."""
+        return kind_of(self.part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """A legal build, and what it does."""
+
+    report: BuildReport
+    rate: TrainingRate
+    lanes: int
+
+    @property
+    def price(self) -> float:
+        """Of all parts."""
+        return self.report.build.priced_total
+
+    @property
+    def tokens_per_day(self) -> float:
+        """At the predicted rate."""
+        return self.rate.tokens_per_s * 86400.0
+
+    @property
+    def gpus(self) -> str:
+        """``2 × ASUS Turbo RTX 3090``."""
+        (card, count) = self.report.build.of(GpuCard)[0]
+        return f"{count} × {card.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestions:
+    """What a budget buys."""
+
+    builds: tuple[Suggestion, ...]
+    """Most tokens a day first."""
+    next_step: tuple[Suggestion | None, ...]
+    """Of each, the best for 10 % more than it costs; None where that is no faster."""
+    offers: int
+    rounds: int
+    budget: float
+    currency: str
+
+
+def offers_of(prices: Iterable[Price], own: Build | None, currency: str) -> tuple[Offer, ...]:
+    """Parts of the catalog that the list prices, and a user's own with a price of theirs."""
+    found = {}
+    for one in newest(prices):
+        if one.currency != currency or one.per != "piece":
+            continue
+        for kind in (one.kind,) if one.kind in KINDS else () if one.kind else tuple(KINDS):
+            if (part := find_part(kind, one.part)) is not None:
+                origin = f"{one.source}, {one.date}"
+                found[kind, part.name] = Offer(part=part, price=one.price, origin=origin)
+    for item in own.items if own is not None else ():
+        if item.price is not None:
+            offer = Offer(part=item.part, price=item.price, origin="the list")
+            found[item.kind, item.part.name] = offer
+    return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """A variable: so many of an offered part; of cards, with so many lanes at least."""
+
+    offer: Offer
+    count: int = 1
+    lanes: int = 0
+
+    @property
+    def kind(self) -> str:
+        return self.offer.kind
+
+    @property
+    def price(self) -> float:
+        return self.offer.price * self.count
+
+
+@dataclass(slots=True, kw_only=True)
+class _Program:
+    """The mixed-integer program, and what was learnt while it was solved."""
+
+    offers: tuple[Offer, ...]
+    given: Mapping[str, Any]
+    """Model and numerics, as `trainrig predict` has them."""
+    use: Use
+    room: Room
+    currency: str
+    choices: list[_Choice] = field(default_factory=list)
+    spaces: dict[str, Space | None] = field(default_factory=dict)
+    rates: dict[tuple[str, int, int], TrainingRate | None] = field(default_factory=dict)
+    rows: list[tuple[dict[int, float], float]] = field(default_factory=list)
+    """Sum of coefficients × variables ≥ bound."""
+    cuts: list[tuple[dict[int, float], float]] = field(default_factory=list)
+    """Rows that were learnt: what is not chosen all together."""
+    matrix: Any = None
+    """Of the rows, made once."""
+    rounds: int = 0
+
+    # ---- variables and rows
+
+    def build(self, most_price: float) -> None:
+        """Make the variables and the linear rules."""
+        boards = [offer.part for offer in self.offers if isinstance(offer.part, Board)]
+        for offer in self.offers:
+            if offer.price <= most_price:
+                self.choices += _choices(offer, most_price, boards)
+        for kind in NEEDED:
+            there = self._of(kind)
+            if not there:
+                raise UsageError(
+                    f"no {kind} that can be had has a price in {self.currency}",
+                    f"trainrig prices template, then import rows of kind {kind}",
+                )
+            self.rows += [(dict.fromkeys(there, 1.0), 1.0), (dict.fromkeys(there, -1.0), -1.0)]
+        self._compatible()
+        self._sizes()
+
+    def _of(self, kind: str) -> list[int]:
+        return [n for n, choice in enumerate(self.choices) if choice.kind == kind]
+
+    def _compatible(self) -> None:
+        """A choice needs one of those of another kind that it goes with."""
+        for first, second, goes in _PAIRS:
+            others = self._of(second)
+            for n in self._of(first):
+                fitting = [m for m in others if goes(self.choices[n], self.choices[m])]
+                if len(fitting) < len(others):
+                    self.rows.append((dict.fromkeys(fitting, 1.0) | {n: -1.0}, 0.0))
+
+    def _sizes(self) -> None:
+        """RAM against GPU memory, supplies against watts, peaks and plugs, disks against need."""
+        book = rule_book()
+        ram: dict[int, float] = {}
+        watts: dict[int, float] = {}
+        peaks: dict[int, float] = {}
+        plugs: dict[int, float] = {}
+        disks: dict[int, float] = {}
+        factors = book.rules["psu-transients"].values
+        most = book.value("psu-watts", "most")
+        least_ram = book.value("memory-size", "least")
+        for n, choice in enumerate(self.choices):
+            part, count = choice.offer.part, choice.count
+            match part:
+                case GpuCard():
+                    chip, draw = chip_of(part), card_watts(part) * count
+                    ram[n] = -least_ram * (chip.memory or 0.0) / 2.0**30 * count
+                    watts[n] = -draw
+                    peaks[n] = -draw * factors.get(chip.name, factors["factor"])
+                    plugs[n] = -float(_eight_pins(part) * count)
+                case PowerSupply():
+                    given = _rating(part, self.room)
+                    watts[n] = most * given * count
+                    peaks[n] = factors["atx2" if part.atx == "2" else "atx3"] * given * count
+                    eights = part.connectors.get("8-pin", 0)
+                    plugs[n] = float((eights + 3 * part.connectors.get("12V-2x6", 0)) * count)
+                case MemoryModule():
+                    ram[n] = float(part.capacity_gib * count)
+                    watts[n] = peaks[n] = -part.watts * count
+                case Processor():
+                    watts[n] = peaks[n] = -part.watts
+                case DiskPart():
+                    watts[n] = peaks[n] = -part.watts * count
+                    disks[n] = part.capacity_tb * count
+        rest = book.value("psu-watts", "rest_watts")
+        need = disk_need(self.use)[0] / 1e12 / book.value("disk-capacity", "most")
+        self.rows += [(ram, 0.0), (watts, rest), (peaks, rest), (plugs, 0.0), (disks, need)]
+        self.rows.append(({n: _radiators(one) for n, one in enumerate(self.choices)}, 0.0))
+
+    # ---- rates
+
+    def rate(self, choice: _Choice) -> float:
+        """Tokens a second, as predicted; or the bound, where it is not predicted yet."""
+        card = choice.offer.part
+        assert isinstance(card, GpuCard)
+        key = card.chip, choice.count, choice.lanes
+        if key in self.rates:
+            found = self.rates[key]
+            return found.tokens_per_s if found else 0.0
+        chip = chip_of(card)
+        every = self._space(chip)
+        return 0.0 if every is None else bound_of(every, chip) * choice.count
+
+    def _space(self, chip: Chip) -> Space | None:
+        """All layouts with the numerics that suit a chip; None where it cannot run the model."""
+        if chip.name not in self.spaces:
+            try:
+                found = training_space({**self.given, "on": chip.name})[0]
+            except UsageError:
+                found = None
+            self.spaces[chip.name] = found
+        return self.spaces[chip.name]
+
+    def predict(self, choice: _Choice) -> bool:
+        """Predict a choice's rate; whether it was not known."""
+        card = choice.offer.part
+        assert isinstance(card, GpuCard)
+        key = card.chip, choice.count, choice.lanes
+        if key in self.rates:
+            return False
+        chip = chip_of(card)
+        cluster = Cluster(chip=chip, gpus=choice.count, gpus_per_node=max(1, choice.count))
+        if chip.pcie_lanes and choice.lanes < chip.pcie_lanes and choice.count > 1:
+            cluster = cluster.with_chip(pcie_lanes=choice.lanes)
+        every = self._space(chip)
+        self.rates[key] = None if every is None else rate_at(every, cluster)
+        return True
+
+    # ---- solving
+
+    def solve(
+        self, budget: float, forbidden: Sequence[tuple[str, int]], *, cheapest: bool = False
+    ) -> Suggestion | None:
+        """The best legal build, other than of ``forbidden`` GPUs, counts and lanes."""
+        while self.rounds < ROUNDS:
+            self.rounds += 1
+            chosen = self._optimum(budget, forbidden, cheapest=cheapest)
+            if chosen is None:
+                return None
+            gpu = next(n for n in chosen if self.choices[n].kind == "gpu")
+            if self.predict(self.choices[gpu]):
+                continue
+            rate = self.rates[_key(self.choices[gpu])]
+            assert rate is not None
+            report = check_build(self._build(chosen))
+            broken = {one.rule for one in report.checks if one.severity == "error"}
+            if not broken:
+                return Suggestion(report=report, rate=rate, lanes=self.choices[gpu].lanes)
+            for rule in broken:
+                self._cut(rule, [self.choices[n] for n in chosen])
+        return None
+
+    def _cut(self, rule: str, chosen: Sequence[_Choice]) -> None:
+        """Forbid what broke a rule, and with it all that breaks it at least as much."""
+        kinds = _BLAMED.get(rule, frozenset(NEEDED))
+        blamed = [one for one in chosen if one.kind in kinds]
+        row = {
+            n: -1.0
+            for n, other in enumerate(self.choices)
+            if any(other.kind == one.kind and _as_bad(rule, other, one) for one in blamed)
+        }
+        self.cuts.append((row, 1.0 - len(blamed)))
+
+    def _build(self, chosen: Iterable[int]) -> Build:
+        items = [self.choices[n] for n in chosen]
+        supplies = next(one.count for one in items if one.kind == "psu")
+        counts = sorted(
+            (
+                PartCount(
+                    kind=one.kind,
+                    part=one.offer.part,
+                    count=one.count,
+                    price=one.offer.price,
+                    priced=one.offer.origin,
+                )
+                for one in items
+            ),
+            key=lambda item: list(KINDS).index(item.kind),
+        )
+        card = next(item for item in counts if item.kind == "gpu")
+        return Build(
+            name=f"{card.count} × {card.part.name}",
+            items=tuple(counts),
+            currency=self.currency,
+            use=self.use,
+            room=self.room,
+            wiring=Wiring(psu_sync=supplies > 1),
+        )
+
+    def _optimum(
+        self, budget: float, forbidden: Sequence[tuple[str, int]], *, cheapest: bool
+    ) -> list[int] | None:
+        """The chosen variables, or None where nothing is left."""
+        import numpy as np
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import vstack
+
+        size = len(self.choices)
+        prices = np.array([choice.price for choice in self.choices])
+        later = [*self.cuts, (dict(enumerate(-prices)), -budget)]
+        if self.matrix is None:
+            self.matrix = _matrix(self.rows, size)
+        highest, speed = np.ones(size), np.zeros(size)
+        for n in self._of("gpu"):
+            choice = self.choices[n]
+            speed[n] = self.rate(choice)
+            if _key(choice)[:2] in forbidden or speed[n] == 0.0:
+                highest[n] = 0.0
+        scale = max(float(speed.max(initial=0.0)), 1e-9)
+        # Of builds with one rate the cheapest: all of the budget weighs a thousandth of the rate.
+        goal = prices / prices.sum() if cheapest else -speed / scale + 1e-3 * prices / budget
+        matrix = vstack([self.matrix, _matrix(later, size)])
+        bounds = np.array([bound for _, bound in (*self.rows, *later)])
+        found = milp(
+            goal * 1e3,  # HiGHS is content within 1e-6
+            integrality=np.ones(size),
+            bounds=Bounds(np.zeros(size), highest),
+            constraints=LinearConstraint(matrix, lb=bounds),
+            options={"mip_rel_gap": 1e-7, "time_limit": 20.0},
+        )
+        if found.x is None:
+            return None
+        return [int(n) for n in np.flatnonzero(found.x > 0.5)]
+
+
+def _as_bad(rule: str, other: _Choice, one: _Choice) -> bool:
+    """Whether ``other`` in the place of ``one`` breaks the rule as well."""
+    if other == one:
+        return True
+    match other.offer.part, one.offer.part:
+        case GpuCard() as card, GpuCard() as refused if rule in ("slots", "airflow"):
+            same = positions(card) >= positions(refused) and card.cooling == refused.cooling
+            return same and other.count >= one.count
+        case Chassis() as case, Chassis() as refused if rule == "slots":
+            return case.slots <= refused.slots and case.riser_cards <= refused.riser_cards
+    return False
+
+
+def _matrix(rows: Sequence[tuple[dict[int, float], float]], size: int) -> Any:
+    """Coefficients of rows as a sparse matrix."""
+    from scipy.sparse import csr_array
+
+    entries = [(r, n, value) for r, (row, _) in enumerate(rows) for n, value in row.items()]
+    places = [entry[0] for entry in entries], [entry[1] for entry in entries]
+    return csr_array(([entry[2] for entry in entries], places), shape=(len(rows), size))
+
+
+def _key(choice: _Choice) -> tuple[str, int, int]:
+    card = choice.offer.part
+    assert isinstance(card, GpuCard)
+    return card.chip, choice.count, choice.lanes
+
+
+def _choices(offer: Offer, most: float, boards: Sequence[Board]) -> Iterator[_Choice]:
+    """The variables of an offer: counts, and of cards the classes of lanes that a board has."""
+
+    def affordable(count: int) -> bool:
+        return offer.price * count <= most
+
+    match offer.part:
+        case GpuCard() as card:
+            for count in filter(affordable, range(1, MOST_GPUS + 1)):
+                there = {_class(card, count, board) for board in boards}
+                yield from (
+                    _Choice(offer=offer, count=count, lanes=lanes)
+                    for lanes in CLASSES
+                    if lanes in there
+                )
+        case part:  # network, risers and bridges are none: by hand, and build check
+            for count in filter(affordable, _COUNTS.get(kind_of(part), ())):
+                yield _Choice(offer=offer, count=count)
+
+
+_COUNTS = {
+    "ram": (1, 2, 4, 6, 8, 12),
+    "disk": (1, 2, 3, 4),
+    "psu": (1, 2),
+    **dict.fromkeys(("board", "cpu", "case", "cooling"), (1,)),
+}
+
+
+_ROOMY = Chassis(
+    name="any case",
+    form_factors=(),
+    gpu_length_mm=1e3,
+    slots=20,
+    cooler_height_mm=1e3,
+    airflow="open",
+)
+
+
+def _class(card: GpuCard, count: int, board: Board) -> int:
+    """The class of lanes that so many cards get on a board; 0 where they cannot stand there."""
+    found = place([card] * count, board, _ROOMY)
+    if found is None:
+        return 0
+    if card.cooling == "axial" and found.crowded > rule_book().value("airflow", "most_touching"):
+        return 0
+    own = chip_of(card).pcie_generation or 4
+    lanes = min(
+        seat.lanes / 2 ** max(0, own - min(own, seat.slot.generation)) for seat in found.gpus()
+    )
+    if count == 1:
+        return 16
+    return next((one for one in CLASSES if lanes >= one), 0)
+
+
+def _radiators(choice: _Choice) -> float:
+    """Places for radiators that a case has, less those that are needed."""
+    match choice.offer.part:
+        case GpuCard() | Cooler() as part:
+            return -float(choice.count) if part.radiator_mm else 0.0
+        case Chassis() as case:
+            return 99.0 if case.airflow == "open" else float(max(case.radiators, case.riser_cards))
+    return 0.0
+
+
+def _rating(supply: PowerSupply, room: Room) -> float:
+    low = room.volts is not None and room.volts < rule_book().value("outlet", "low_volts")
+    return min(supply.watts, supply.watts_115v or supply.watts) if low else supply.watts
+
+
+def _eight_pins(card: GpuCard) -> int:
+    """Plugs of 8 pins, and three for a 12V-2x6, as its adapters have."""
+    found = card.connectors
+    return (
+        found.get("8-pin", 0)
+        + found.get("6-pin", 0)
+        + 2 * found.get("8-pin-eps", 0)
+        + 3 * found.get("12V-2x6", 0)
+    )
+
+
+# ---- what goes with what
+
+
+def _card_board(first: _Choice, second: _Choice) -> bool:
+    card, board = first.offer.part, second.offer.part
+    assert isinstance(card, GpuCard) and isinstance(board, Board)
+    return _class(card, first.count, board) >= first.lanes
+
+
+def _card_case(first: _Choice, second: _Choice) -> bool:
+    card, case = first.offer.part, second.offer.part
+    assert isinstance(card, GpuCard) and isinstance(case, Chassis)
+    air = card.cooling != "passive" or case.airflow == "front-to-back"
+    water = (card.radiator_mm or 0) <= case.radiator_mm or case.airflow == "open"
+    return card.length_mm <= case.gpu_length_mm and air and water
+
+
+def _board_case(first: _Choice, second: _Choice) -> bool:
+    board, case = first.offer.part, second.offer.part
+    assert isinstance(board, Board) and isinstance(case, Chassis)
+    return board.form_factor in case.form_factors
+
+
+def _cpu_board(first: _Choice, second: _Choice) -> bool:
+    processor, board = first.offer.part, second.offer.part
+    assert isinstance(processor, Processor) and isinstance(board, Board)
+    same = processor.socket.casefold() == board.socket.casefold()
+    return same and board.memory_type in processor.memory_types
+
+
+def _ram_board(first: _Choice, second: _Choice) -> bool:
+    module, board = first.offer.part, second.offer.part
+    assert isinstance(module, MemoryModule) and isinstance(board, Board)
+    same = (module.memory_type, module.registered) == (board.memory_type, board.registered)
+    total = module.capacity_gib * first.count
+    even = first.count % board.memory_channels == 0
+    fits = first.count <= board.memory_slots and total <= (board.memory_max_gib or math.inf)
+    return same and even and fits
+
+
+def _cooler_cpu(first: _Choice, second: _Choice) -> bool:
+    cooler, processor = first.offer.part, second.offer.part
+    assert isinstance(cooler, Cooler) and isinstance(processor, Processor)
+    known = {name.casefold() for name in cooler.sockets}
+    return processor.socket.casefold() in known and processor.watts <= cooler.watts
+
+
+def _cooler_case(first: _Choice, second: _Choice) -> bool:
+    cooler, case = first.offer.part, second.offer.part
+    assert isinstance(cooler, Cooler) and isinstance(case, Chassis)
+    if cooler.radiator_mm is not None:
+        return cooler.radiator_mm <= case.radiator_mm or case.airflow == "open"
+    return (cooler.height_mm or 0.0) <= case.cooler_height_mm
+
+
+def _supply_case(first: _Choice, second: _Choice) -> bool:
+    case = second.offer.part
+    assert isinstance(case, Chassis)
+    return first.count <= case.psu_bays
+
+
+def _disk_board(first: _Choice, second: _Choice) -> bool:
+    disk, board = first.offer.part, second.offer.part
+    assert isinstance(disk, DiskPart) and isinstance(board, Board)
+    ports = {"m2": board.m2_slots, "sata": board.sata_ports, "u2": board.u2_ports}
+    return first.count <= ports[disk.interface]
+
+
+_PAIRS = (
+    ("gpu", "board", _card_board),
+    ("gpu", "case", _card_case),
+    ("board", "case", _board_case),
+    ("cpu", "board", _cpu_board),
+    ("ram", "board", _ram_board),
+    ("cooling", "cpu", _cooler_cpu),
+    ("cooling", "case", _cooler_case),
+    ("psu", "case", _supply_case),
+    ("disk", "board", _disk_board),
+)
+_BLAMED = {
+    "slots": frozenset(["gpu", "board", "case"]),
+    "airflow": frozenset(["gpu", "board", "case"]),
+    "lanes": frozenset(["gpu", "board", "cpu", "case"]),
+    "psu-connectors": frozenset(["gpu", "psu"]),
+    "noise": frozenset(["gpu", "case", "cooling"]),
+    "rack-units": frozenset(["case"]),
+    "memory-channels": frozenset(["ram", "board", "cpu"]),
+    "disk-ports": frozenset(["disk", "board", "gpu"]),
+}
+"""Which parts a broken rule speaks of; all where it is not here."""
+
+
+def suggest(
+    offers: Sequence[Offer],
+    given: Mapping[str, Any],
+    *,
+    budget: float,
+    currency: str,
+    use: Use | None = None,
+    room: Room | None = None,
+    top: int = 5,
+) -> Suggestions:
+    """The ``top`` builds with most tokens a day that ``budget`` buys.
+
+    Raises UsageError where a kind of part has no price, and where nothing legal is cheap enough: it
+    names the price of the cheapest build that trains the model.
+    """
+    if not 0.0 < budget < math.inf:
+        raise UsageError(f"a budget of {budget:g}", "a number above 0")
+
+    def made(most_price: float) -> _Program:
+        started = _Program(
+            offers=tuple(offers),
+            given=given,
+            use=use or Use(),
+            room=room or Room(),
+            currency=currency,
+        )
+        started.build(most_price)
+        return started
+
+    model = find(str(given.get("model", ""))) if given.get("model") else None
+    if model is None:
+        raise UsageError("which model?", "as --model gpt3-1.3B; or a path to a config.json")
+    program = made(1.1 * budget)
+    found: list[Suggestion] = []
+    while len(found) < top:
+        one = program.solve(budget, [_kind_of_build(each) for each in found])
+        if one is None:
+            break
+        found.append(one)
+    if not found:
+        least = made(100.0 * budget).solve(100.0 * budget, (), cheapest=True)
+        if least is None:
+            raise UsageError(
+                "no legal build trains that model with the parts that have a price",
+                "prices of more parts, or a smaller model",
+            )
+        raise UsageError(
+            f"no legal build for {budget:,.0f} {currency} trains {model.name}",
+            f"the cheapest costs {least.price:,.0f} {currency}: {least.gpus}",
+        )
+    steps = tuple(_next_step(program, one) for one in found)
+    return Suggestions(
+        builds=tuple(found),
+        next_step=steps,
+        offers=len(offers),
+        rounds=program.rounds,
+        budget=budget,
+        currency=currency,
+    )
+
+
+def _kind_of_build(one: Suggestion) -> tuple[str, int]:
+    ((card, count),) = one.report.build.of(GpuCard)
+    return card.chip, count
+
+
+def _next_step(program: _Program, one: Suggestion) -> Suggestion | None:
+    better = program.solve(1.1 * one.price, ())
+    if better is None or better.tokens_per_day <= one.tokens_per_day * 1.001:
+        return None
+    return better
+
+
+def suggestions_dict(found: Suggestions) -> dict[str, Any]:
+    """What ``build suggest --json`` prints; others script against it."""
+
+    def entry(one: Suggestion) -> dict[str, Any]:
+        tight = one.report.tightest
+        return {
+            "gpus": one.gpus,
+            "tokens_per_day": one.tokens_per_day,
+            "interval": {"tokens_per_day": [one.rate.low * 86400.0, one.rate.high * 86400.0]},
+            "price": one.price,
+            "watts": one.report.power.wall,
+            "lanes": one.lanes,
+            "waits_for": one.rate.limits,
+            "nearest_limit": tight.rule if tight else None,
+            "nearest_limit_used": tight.used if tight else None,
+            "parts": [
+                {
+                    "kind": item.kind,
+                    "part": item.part.name,
+                    "count": item.count,
+                    "price": item.price,
+                    "priced": item.priced,
+                }
+                for item in one.report.build.items
+            ],
+        }
+
+    return {
+        "budget": found.budget,
+        "currency": found.currency,
+        "offers": found.offers,
+        "builds": [
+            entry(one)
+            | {
+                "next_10_percent": None
+                if step is None
+                else entry(step) | {"gain": step.tokens_per_day / one.tokens_per_day - 1.0}
+            }
+            for one, step in zip(found.builds, found.next_step, strict=True)
+        ],
+    }
