@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainrig.cli.predict_options import WHAT, given
+from trainrig.cli.predict_options import WHAT
 from trainrig.cli.verb import PATH, Verb, json_option, option, options, rows
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def suggest(
         )
     found = search(
         offers,
-        given(**keys),
+        {name: value for name, value in keys.items() if value is not None},
         budget=budget,
         currency=money,
         use=Use(model=keys.get("model"), tokens=tokens),
