@@ -130,7 +130,7 @@ def _record(
 
 IMPORTER = Importer(
     name="bandwidthTest",
-    title="CUDA samples: copies between host and device, and within it",
+    title="CUDA samples: copies to, from and within a device",
     order=20,
     recognises=lambda file: file.matches(
         r"\[CUDA Bandwidth Test\]|^bandwidthTest-(H2D|D2H|D2D)|"

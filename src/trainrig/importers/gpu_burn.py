@@ -158,7 +158,7 @@ def _state(gpu: _Gpu) -> tuple[Status, str | None]:
 
 IMPORTER = Importer(
     name="gpu-burn",
-    title="rates, errors and verdict of each GPU under load (text)",
+    title="rates, errors and verdicts under load (text)",
     order=50,
     recognises=lambda file: file.matches(r"proc'd: *-?\d+ *\(|^\s*GPU \d+: (OK|FAULTY)\s*$"),
     read=_read,

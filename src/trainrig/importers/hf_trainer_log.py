@@ -231,7 +231,7 @@ def _recognises(file: ToolFile) -> bool:
 
 IMPORTER = Importer(
     name="huggingface",
-    title="Trainer's trainer_state.json, train_results.json and log",
+    title="Trainer's trainer_state.json, results and log",
     order=110,
     recognises=_recognises,
     read=_read,

@@ -132,7 +132,7 @@ def _records(
 
 IMPORTER = Importer(
     name="p2pBandwidthLatencyTest",
-    title="CUDA samples: bandwidth and latency of each pair of GPUs",
+    title="CUDA samples: rate and latency of pairs of GPUs",
     order=30,
     recognises=lambda file: file.matches(
         r"(Uni|Bi)directional P2P=(Enabled|Disabled) Bandwidth|P2P Connectivity Matrix"

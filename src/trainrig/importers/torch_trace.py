@@ -230,7 +230,7 @@ def _length(spans: _Spans) -> float:
 
 IMPORTER = Importer(
     name="torch-profiler",
-    title="kernel, communication, idle and overlap shares of a trace (JSON, gzip)",
+    title="kernel, communication, idle shares (JSON, gzip)",
     order=80,
     recognises=lambda file: file.begins('"traceEvents"') or file.matches(r'"schemaVersion": *\d'),
     read=_read,

@@ -37,6 +37,11 @@ def test_every_format_is_tested_on_a_file_that_is_there_and_every_file_is_some_f
     assert sorted(listed) == sorted({path.name for path in SAMPLES.iterdir()} - {"SOURCES.md"})
 
 
+def test_help_fits_80_columns() -> None:
+    widest = max(len(one.name) for one in importers())
+    assert all(4 + widest + len(one.title) <= 80 for one in importers())
+
+
 def read_dummy(file: ToolFile, _: Given) -> Reading:
     import re
 
