@@ -60,7 +60,12 @@ class Probe:
 
     @property
     def rounding(self) -> str | None:
-        """What is taken out of the first norm, in words; None where it is next to nothing."""
+        """What is not compared, in words; None where that is next to nothing."""
+        if self.only_first:
+            return (
+                "its first loss alone is compared: adapters begin as no change, and their "
+                "gradients are of other weights"
+            )
         if abs(self.narrowing - 1) < FIRST / 10:
             return None
         return (

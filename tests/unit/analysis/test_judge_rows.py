@@ -59,3 +59,19 @@ def test_what_lacks_hardware_is_counted_and_costs_nothing() -> None:
 def test_a_row_that_is_not_comparable_says_why(keys: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="go together"):
         check(Experiment.of(**keys))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "what_to_do"),
+    [
+        ("failed", "rank 0: RuntimeError: Error building extension 'deepspeed_shm_comm'", "g++"),
+        ("failed", "rank 0: port 29500 is in use", "unset MASTER_PORT"),
+        ("failed", "rank 1 was ended by SIGKILL in step 3", "dmesg"),
+        ("oom", "rank 0: out of memory", "smaller batch_size"),
+        ("failed", "rank 0: ValueError: other", "logs"),
+    ],
+)
+def test_each_failure_says_what_to_do(status: str, reason: str, what_to_do: str) -> None:
+    broken = trained("FAIL", status=Status(status), reason=reason)
+    findings = [f for f in verdict_of(broken).findings if f.id == "training-failed"]
+    assert [what_to_do in finding.fix for finding in findings] == [True]

@@ -11,7 +11,9 @@ import torch
 
 pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("accelerate", reason="needs accelerate")
+from trainrig.train.drivers import common
 from trainrig.train.drivers import huggingface_timer as driver
+from trainrig.train.drivers.huggingface_model import rank_of_adapters, with_adapters
 from trainrig.train.native.breakdown import STEPS, Recorder
 from trainrig.train.native.step_timer import Stopwatch
 
@@ -150,3 +152,45 @@ def test_another_project_s_kernels_are_read_off_the_live_modules() -> None:
     forward.__module__, forward.__qualname__ = "liger_kernel.transformers.x", "LigerNorm.forward"
     model[1].forward = forward.__get__(model[1])  # as Liger does it
     assert driver.common.code_of("liger_kernel", model) == ["LigerNorm"]
+
+
+@pytest.mark.parametrize(("name", "moments"), [("adafactor", 0), ("adamw", 2), ("sgd", 0)])
+def test_rows_and_columns_of_a_matrix_are_no_moments(name: str, moments: int) -> None:
+    """Counted as states they would look like a shard of one that is spread over ranks."""
+    from transformers.optimization import Adafactor
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 8))
+    made: Any = {"adafactor": Adafactor, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
+    fixed = {"scale_parameter": False, "relative_step": False} if name == "adafactor" else {}
+    optimizer = made(model.parameters(), lr=0.1, **fixed)
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    facts = common.facts_of(model, model.parameters(), optimizer, "cpu")
+    whole = sum(weight.numel() for weight in model.parameters())
+    assert facts["moments"] == moments
+    assert facts["states"] == (whole if moments else 0) and facts["masters"] == whole
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # PEFT asks for it
+def test_adapters_are_found_in_live_modules_and_frozen_weights_are_not() -> None:
+    pytest.importorskip("peft", reason="needs peft")
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    model = transformers.LlamaForCausalLM(config)
+    assert rank_of_adapters(model) is None
+    before = model(torch.arange(8)[None]).logits
+    adapted = with_adapters(model, {"lora_rank": 4, "quantize": "", "recompute": "none"})
+    assert rank_of_adapters(adapted) == 4
+    assert torch.equal(adapted(torch.arange(8)[None]).logits, before)  # they begin as no change
+    trained = {name for name, weight in adapted.named_parameters() if weight.requires_grad}
+    assert trained and all("lora_" in name for name in trained)
+    assert {name.split(".lora_")[0].rsplit(".", 1)[1] for name in trained} == {
+        *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    }
