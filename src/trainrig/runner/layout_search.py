@@ -28,7 +28,7 @@ from trainrig.predict.search.space import Space
 from trainrig.predict.search.upgrades import Ranked, upgrades_of_search
 from trainrig.report.prediction_report import layout_text
 from trainrig.runner.view import measured
-from trainrig.store import write_atomic
+from trainrig.store import store_errors, write_atomic
 from trainrig.train.config import KEYS_OF_LAYOUT, Experiment
 from trainrig.train.engines import ENGINES, engine_of
 from trainrig.units import format_memory, format_time
@@ -276,7 +276,42 @@ def write_experiments(
         files[f"trains-{_slug(trains)}.toml"] = note + experiment_text(trains, model)
     for name, text in files.items():
         write_atomic(folder / name, text)
+    listed = {f"{number:02d}-{_slug(one)}.toml": one for number, one in enumerate(best, 1)}
+    listed |= {f"trains-{_slug(trains)}.toml": trains} if trains is not None else {}
+    for name in files:
+        _write_launch_files(listed[name], model, folder / name)
     return tuple(folder / name for name in files)
+
+
+def _write_launch_files(one: Candidate, model: str, file: Path) -> None:
+    """In a folder beside a winner's file: what other projects' launchers read of its layout.
+
+    Each framework's that trains the layout, and torchrun's line.  Raises StoreError.
+    """
+    keys = {key: value for key, value in experiment_keys(one, model).items() if key != "tiny"}
+    own, shape = Experiment.of(**keys), find(model)
+    found = {"torchrun.sh": _torchrun(own, file)}
+    for name, engine in ENGINES.items():
+        if engine.supports(one.layout.replace(framework=name), shape) is None:
+            found |= engine.files(own)
+    folder = file.with_suffix("")
+    with store_errors(folder):
+        folder.mkdir(exist_ok=True)
+    for name, text in found.items():
+        if "-probe" not in name:  # of the comparison's steps
+            write_atomic(folder / name, text)
+
+
+def _torchrun(own: Experiment, file: Path) -> str:
+    """The line that starts the ranks of a winner without our supervisor."""
+    return f"""#!/bin/sh
+# {own.name}: its {own.processes} ranks by torchrun.  trainrig writes a folder with what they read
+# and with node.sh, which is torchrun's line with its environment; job.sbatch lies there, too.
+set -eu
+cd "$(dirname "$0")"
+ls ranks/01-*/node.sh >/dev/null 2>&1 || trainrig train ../{file.name} --write ranks
+NPROC_PER_NODE={own.processes} exec sh ranks/01-*/node.sh
+"""
 
 
 def experiment_text(one: Candidate, model: str) -> str:

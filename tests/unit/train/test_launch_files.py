@@ -90,3 +90,41 @@ def test_each_file_lies_beside_what_is_trained(tmp_path: Path) -> None:
         folder = tmp_path / framework
         ENGINES[framework].command(experiment(framework=framework), folder, Job())
         assert (folder / name).read_text()
+
+
+def test_a_plan_writes_what_real_launchers_parse(
+    tmp_path: Path, trainrig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each winner's folder: accelerate, DeepSpeed and Megatron-Core read their own files in it."""
+    for name in ("accelerate", "deepspeed", "megatron.core"):
+        if find_spec(name) is None:
+            pytest.skip(f"needs {name}")
+    words = ["--model", "gpt2", "--on", "RTX-4090", "--gpus", "4", "--global-batch", "64"]
+    written: list[Path] = []
+    for more in ((), ("--framework", "megatron")):
+        folder = tmp_path / "-".join(more or ("any",))
+        given = [*words, *more, "--top", "4", "--write", str(folder), "--json"]
+        code, text, error = trainrig("plan", *given)
+        assert code == 0, error
+        found = [Path(path) for path in json.loads(text)["written"]]
+        assert found and sorted(folder.glob("*.toml")) == sorted(found)
+        written += found
+    seen = set()
+    for path in written:
+        line = (path.with_suffix("") / "torchrun.sh").read_text()
+        assert "NPROC_PER_NODE=4 exec sh" in line and f"../{path.name} --write" in line
+        for file in path.with_suffix("").iterdir():
+            seen.add(file.name)
+            if file.name == "accelerate_config.json":
+                from accelerate.commands.config.config_args import load_config_from_file
+
+                assert load_config_from_file(str(file)).num_processes == 4
+            elif file.name == "ds_config.json":
+                monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+                from deepspeed.runtime import config
+
+                monkeypatch.setattr(config.dist, "is_initialized", lambda: True)
+                monkeypatch.setattr(config.dist, "get_world_size", lambda *_: 4)
+                monkeypatch.setattr(config.dist, "get_rank", lambda *_: 0)
+                assert config.DeepSpeedConfig(json.loads(file.read_text())).train_batch_size == 64
+    assert {"torchrun.sh", "accelerate_config.json", "ds_config.json", "pretrain.sh"} <= seen
