@@ -289,6 +289,8 @@ FRAMEWORK_FILES = (
     # whose code a layer is: the benchmark's own word
     "benchmarks/layer.py",
     "measure/layer_blocks.py",
+    # Trainer's arguments, one of which is called so
+    "train/trainer_arguments.py",
     # forms of files, which are called by the projects that read them
     "cli/export.py",
     "train/weight_forms.py",

@@ -37,11 +37,6 @@ def refused_by_all(layout: Layout) -> Refusal:
             "one node: as many GPUs as --gpus-per-node",
         ),
         (
-            layout.lora_rank > 0 and layout.framework in ("native", "deepspeed", "megatron"),
-            "adapters (LoRA) are trained by Hugging Face's Trainer with PEFT",
-            "--framework huggingface, or lora_rank 0",
-        ),
-        (
             layout.optimizer_in_backward > 0 or layout.quantize_base != "none",
             "updates inside backward and quantised weights are not trained yet",
             "leave optimizer_in_backward and quantize_base out",
@@ -80,13 +75,20 @@ _SPLITS = {
 }
 
 
-_ADAFACTOR = "adafactor is trained by Hugging Face's Trainer", "--framework huggingface, or adamw"
+def _trainers_alone(layout: Layout) -> Refusal:
+    """What Trainer trains and no other framework here does."""
+    if layout.optimizer == "adafactor":
+        return "adafactor is trained by Hugging Face's Trainer", "--framework huggingface, or adamw"
+    if layout.lora_rank > 0:
+        words = "adapters (LoRA) are trained by Hugging Face's Trainer with PEFT"
+        return words, "--framework huggingface, or lora_rank 0"
+    return None
 
 
 def layout_refused_by_native(layout: Layout) -> Refusal:
     """Layouts that our own engine does not train."""
-    if layout.optimizer == "adafactor":
-        return _ADAFACTOR
+    if (refused := _trainers_alone(layout)) is not None:
+        return refused
     if layout.offload == "disk":
         return "offload disk is DeepSpeed's", "offload host, or --framework deepspeed"
     if layout.pp > 1 and layout.interleave == 1 and layout.grad_accum < layout.pp:
