@@ -83,7 +83,7 @@ def test_the_surface_is_as_promised() -> None:
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
             "--interleave --schedule --cp --ep --offload --checkpoint-every "
             "--checkpoint-interval --keep-checkpoints --max-restarts --min-nproc --p2p --only "
-            "--rounds --scale --timeout --write --dry-run --out --resume --strict --json",
+            "--rounds --scale --timeout --write --dry-run --out --resume --detach --strict --json",
             "tune": "PLAN --top --steps --rounds --data --device --scale --timeout --out --strict "
             "--json",
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
@@ -105,6 +105,15 @@ def test_the_surface_is_as_promised() -> None:
             "--fabric-gbps --p2p --framework --parallel --states "
             "--quantize-base --optimizer-in-backward --software --overlap --global-batch --tokens "
             "--days --top --what-if --write --json",
+            "remote": "forward HOST --port --reverse --name --config --json | "
+            "frp --role --server --server-port --port --token-file --secret-file --name "
+            "--json | "
+            "cloudflared --tunnel --hostname --team --aud --port --name --json | "
+            "notebook --port --root --python --name --json | list --json | "
+            "run NAME --detach --json | remove NAME --json | "
+            "test HOST... --seconds --config --json | audit --json",
+            "jobs": "--end --json",
+            "attach": "JOB --all --json",
             "report": "RUN... --html --md --json",
             "compare": "OLD NEW --md --json",
             "ledger": "RUNS --calibrate --json",

@@ -50,6 +50,11 @@ GROUPS = {
         "generate": "Continue a text with what a run has trained.",
         "export": "Weights for Hugging Face, Megatron-Core or DeepSpeed.",
     },
+    "Reach a machine": {
+        "remote": "Forwards, relays, a notebook: set up, tested, audited, taken back.",
+        "jobs": "What was started with --detach, and how it stands.",
+        "attach": "Follow a job as if it ran here.",
+    },
     "Runs and their records": {
         "report": "Show a run: in the terminal, as HTML or as markdown.",
         "compare": "Two runs side by side: better, worse or cannot tell.",

@@ -13,7 +13,6 @@ import click
 
 from trainrig.cli import output
 from trainrig.errors import EXIT_OK
-from trainrig.process.programs import start_detached
 from trainrig.runner.progress import Progress, Watcher
 
 _CLEAR_LINE = "\r\x1b[2K"
@@ -71,21 +70,21 @@ def print_json(summary: Mapping[str, Any]) -> None:
         output.print_json(summary)
 
 
-def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
-    """Start the same command in a session of its own, which no closing terminal reaches.
+def detach(resume: Path | None, *, as_json: bool) -> int:
+    """Start the same command as a job, which no closing terminal reaches.
 
-    Raises DataError for a run that cannot be resumed, StoreError when ``out``
-    cannot be written: what can be refused is refused here, where somebody reads it.
+    Raises DataError for a run that cannot be resumed, StoreError where no job can
+    be written: what can be refused is refused here, where somebody reads it.
     """
-    from trainrig.store import log_in, read_run
+    from trainrig.remote.detached import start_trainrig
+    from trainrig.store import read_run
 
     if resume is not None:
         read_run(resume)
     arguments = [word for word in sys.argv[1:] if word != "--detach"]
-    log = log_in(out, f"detached-{os.getpid()}.log")
-    pid = start_detached([sys.executable, "-m", "trainrig", *arguments], log)
+    job = start_trainrig(arguments, arguments[0])
     if as_json:
-        print_json({"pid": pid, "log": str(log)})
+        print_json({"job": job.id, "pid": job.pid, "log": job.log})
     else:
-        click.echo(f"process {pid} goes on by itself; follow it: tail -f {log}")
+        click.echo(f"job {job.id} goes on by itself; follow it: trainrig attach")
     return EXIT_OK

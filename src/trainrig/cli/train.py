@@ -128,6 +128,7 @@ _FILE = rows(
     shell_complete=complete_runs,
     help="Resume an interrupted run from its last checkpoint.",
 )
+@option("--detach", is_flag=True, help="Keep running when the terminal is closed.")
 @STRICT
 @json_option("Print the result as one JSON object, last.")
 def command(
@@ -139,6 +140,7 @@ def command(
     resume: Path | None,
     write: Path | None,
     dry_run: bool | None,
+    detach: bool,
     strict: bool,
     as_json: bool,
     **keys: Any,
@@ -152,6 +154,7 @@ def command(
     trainrig train --scale tiny --model gpt2 --nproc 2 --zero 3
     trainrig train experiments/parity.toml --scale tiny --rounds 3
     trainrig train plans/01-native-ddp-b4.toml --dry-run
+    trainrig train --model gpt2 --steps 10000 --detach
 
     A batch that does not fit is recorded, and half of it tried.  With a FILE, another framework or
     a layout, each experiment is trained by processes of its own and compared with one process on
@@ -199,10 +202,15 @@ def command(
             lambda: launch_scripts.scripts_document(folders),
         )
         return EXIT_OK
-    outcomes = train.train(
+    experiments = (
         train_resume.experiments_of(resume, given)
         if resume
-        else train_prepare.requested_experiments(file, given),
+        else train_prepare.requested_experiments(file, given)
+    )
+    if detach:  # what can be refused was refused above, where somebody reads it
+        return progress.detach(None, as_json=as_json)
+    outcomes = train.train(
+        experiments,
         out=out,
         watch=progress.on_stderr(),
         stall_timeout=train_prepare.stall_timeout_of(timeout),

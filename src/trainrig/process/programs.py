@@ -6,6 +6,7 @@ and never waits for a program that a driver holds: it is killed and left to init
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -63,18 +64,49 @@ def run_program(
     return Finished(code=process.returncode, stdout=stdout, stderr=stderr)
 
 
-def start_detached(command: Sequence[str], log: Path) -> int:
-    """Start a command that no closing terminal reaches; its process id."""
-    with log.open("wb") as file:
+def start_detached(command: Sequence[str], log: Path, code: Path | None = None) -> int:
+    """Start a command that no closing terminal reaches; the process id of its session.
+
+    ``code``: a file that gets the exit code when it has ended, 128 + N after signal N.
+    """
+    keeper = ("sh", "-c", _WRITE_CODE, str(code)) if code is not None else ()
+    with log.open("ab") as file:
         process = subprocess.Popen(
-            command,
+            [*keeper, *command],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env=os.environ,
         )
+    process.returncode = 0  # nobody waits for it: without one Popen would warn when collected
     return process.pid
+
+
+# A shell that waits, and outlives the signals that are meant for the command beside it.
+_WRITE_CODE = (
+    'trap : HUP INT TERM; "$@" & child=$!\n'
+    'while :; do wait "$child"; code=$?; kill -0 "$child" 2>/dev/null || break; done\n'
+    'printf "%s\\n" "$code" >"$0.new" && mv "$0.new" "$0"; exit "$code"'
+)
+
+
+def started_at(pid: int) -> int | None:
+    """When a process was started, in the kernel's ticks since boot; None if there is none.
+
+    Numbers of processes are used again: the two together name one process.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def signal_session(pid: int, number: int) -> None:
+    """Send a signal to a session that `start_detached` began; it may be over already."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
 
 
 def last_line(text: bytes | Path, nothing: str = "it printed nothing") -> str:

@@ -1,0 +1,54 @@
+"""JupyterLab on loopback with its token: reached through a forward, and no other way.
+
+The token is made here, lies in a file that its owner alone may read, and is given to the server by
+its environment: on a command line every user of the machine would see it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from trainrig.errors import UnavailableError
+from trainrig.process.python_env import missing_requirement
+from trainrig.remote.setups import Setup, setups_folder
+from trainrig.remote.tunnels import port_pair
+
+_START = (
+    "import os, sys; "
+    "os.environ['JUPYTER_TOKEN'] = open(sys.argv[1]).read().strip(); "
+    "os.execv(sys.executable, [sys.executable, '-m', 'jupyterlab', *sys.argv[2:]])"
+)
+
+
+def notebook(name: str, python: str, port: int, root: Path) -> tuple[Setup, str]:
+    """The set-up of a notebook server, and its token.  Raises UnavailableError without JupyterLab.
+
+    ``root``: the folder that it shows.
+    """
+    port = port_pair(str(port))[0]
+    if (missing := missing_requirement(python, {"jupyterlab": "4"})) is not None:
+        raise UnavailableError(missing, f"{python} -m pip install jupyterlab")
+    token = secrets.token_urlsafe(32)
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or "USER"
+    server = (
+        *("--no-browser", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"),
+        *("--ServerApp.port_retries=0", "--ServerApp.allow_remote_access=False"),
+        "--ServerApp.allow_origin=",
+        f"--ServerApp.root_dir={root.resolve()}",
+        *(["--allow-root"] if os.getuid() == 0 else []),
+    )
+    saved = setups_folder() / name / "token"
+    setup = Setup(
+        name=name,
+        kind="notebook",
+        command=(python, "-c", _START, "FOLDER/token", *server),
+        files={"token": token + "\n"},
+        reach=f"ssh -N -L {port}:127.0.0.1:{port} {user}@{os.uname().nodename}",
+        notes=(
+            f"there: http://127.0.0.1:{port}/lab with the token in {saved}",
+            f"supervised, from there: trainrig remote forward {os.uname().nodename} --port {port}",
+        ),
+    )
+    return setup, token

@@ -1,0 +1,131 @@
+"""What lets others in: each sin in a host's files is named, and the repaired twin has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from machine_fakes import FakeHost, healthy
+from trainrig.doctor import Answer
+from trainrig.machine.snapshot import Missing
+from trainrig.remote.audit import audit
+from trainrig.remote.tunnels import cloudflared, frp_machine, frp_server
+
+HOME = "/home/ada"
+SSHD = "/etc/ssh/sshd_config"
+KEYS = "PasswordAuthentication no\nPermitRootLogin prohibit-password\n"
+
+
+def looked(files: dict[str, str], **more: dict[str, str]) -> dict[str, Answer]:
+    found = audit(FakeHost(files, **more), HOME, healthy())
+    return {each.check.id: each for each in found}
+
+
+def ids(files: dict[str, str], **more: dict[str, str]) -> set[str]:
+    return {one.id for each in looked(files, **more).values() for one in each.findings}
+
+
+def frp(text: str) -> dict[str, str]:
+    """The file of a frps that runs, in a folder of its own."""
+    return {"/proc/77/cmdline": "/opt/bin/frps\0-c\0/srv/relay.toml", "/srv/relay.toml": text}
+
+
+SOUND_FRP = 'auth.token = "x"\ntransport.tls.force = true\n'
+TUNNEL = cloudflared("x", "t", "gpu.example", 8888, "lab", "a" * 64).files["config.yml"]
+YML = f"{HOME}/.cloudflared/config.yml"
+# name: files with the fault, the repaired twin's, what is found
+CASES = {
+    "password": ({SSHD: "# defaults\n"}, {SSHD: KEYS}, {"ssh-password"}),
+    "root": (
+        {SSHD: "PermitRootLogin yes\nPasswordAuthentication yes\n"},
+        {SSHD: KEYS},
+        {"ssh-password", "ssh-root-password"},
+    ),
+    "empty": ({SSHD: KEYS + "PermitEmptyPasswords yes\n"}, {SSHD: KEYS}, {"ssh-empty-password"}),
+    "gateway": ({SSHD: KEYS + "GatewayPorts yes\n"}, {SSHD: KEYS}, {"ssh-gateway-ports"}),
+    "first value counts": (
+        {SSHD: "PasswordAuthentication yes\nPasswordAuthentication no\n"},
+        {SSHD: "PasswordAuthentication no\nPasswordAuthentication yes\n"},
+        {"ssh-password"},
+    ),
+    "match": (
+        {SSHD: "Match User x\n  PasswordAuthentication no\n"},
+        {SSHD: KEYS + "Match User x\n  PasswordAuthentication yes\n"},
+        {"ssh-password"},
+    ),
+    "included": (
+        {
+            SSHD: f"Include {SSHD}.d/*.conf\n{KEYS}",
+            f"{SSHD}.d/50-cloud.conf": "PasswordAuthentication yes\n",
+        },
+        {SSHD: f"Include {SSHD}.d/*.conf\n", f"{SSHD}.d/10-keys-only.conf": KEYS},
+        {"ssh-password"},
+    ),
+    "dashboard": (
+        frp(SOUND_FRP + 'webServer.addr = "0.0.0.0"\nwebServer.port = 7500\n'),
+        frp(SOUND_FRP + "webServer.port = 7500\n"),
+        {"frp-dashboard-open"},
+    ),
+    "tls": (frp('auth.token = "x"\n'), frp(SOUND_FRP), {"frp-no-tls"}),
+    "public port": (
+        {"/etc/frp/frpc.toml": '[[proxies]]\nname = "j"\ntype = "tcp"\nlocalPort = 8888\n'},
+        {"/etc/frp/frpc.toml": '[[proxies]]\nname = "j"\ntype = "stcp"\nsecretKey = "k"\n'},
+        {"frp-public-port"},
+    ),
+    "policy": (
+        {YML: TUNNEL.replace("required: true", "required: false")},
+        {YML: TUNNEL},
+        {"cloudflared-no-policy"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_sin_is_named_and_its_repaired_twin_is_clean(case: str) -> None:
+    faulty, repaired, expected = CASES[case]
+    assert ids(faulty) == expected
+    assert ids(repaired) == set()
+
+
+def test_every_finding_of_the_checks_has_a_case() -> None:
+    known = {one for each in looked({}).values() for one in each.check.finds}
+    ours = {name for name in known if name.startswith(("ssh-", "frp-", "cloudflared-"))}
+    covered = {one for _, _, found in CASES.values() for one in found}
+    assert ours - covered == {"frp-without-token"}  # doctor's, with its own fault
+
+
+def test_findings_have_a_fix_a_risk_and_an_undo() -> None:
+    (found,) = looked({SSHD: "x y\n"})["sshd"].findings
+    assert "sshd_config.d/10-keys-only.conf" in found.fix and found.risk and found.undo
+
+
+def test_root_s_sshd_says_what_it_resolves() -> None:
+    files = {SSHD: "PasswordAuthentication yes\n"}
+    assert ids(files, commands={"sshd -T": "passwordauthentication no\n"}) == set()
+    assert ids({SSHD: KEYS}, commands={"sshd -T": "passwordauthentication yes\n"}) == {
+        "ssh-password"
+    }
+
+
+def test_what_cannot_be_read_is_no_clean_answer() -> None:
+    class Locked(FakeHost):
+        def read(self, path: str) -> str | Missing:
+            return Missing(f"{path}: permission denied") if path == SSHD else super().read(path)
+
+    answers = {each.check.id: each for each in audit(Locked({}), HOME, healthy())}
+    assert answers["sshd"].state == "not checkable" and "permission" in answers["sshd"].reason
+
+
+def test_what_this_program_writes_is_clean(tmp_path) -> None:
+    for name in ("token", "secret"):
+        (tmp_path / name).write_text("x" * 40)
+        (tmp_path / name).chmod(0o600)
+    server = frp_server("r", tmp_path / "token", 7000).files["frps.toml"]
+    client = frp_machine("g", "h", 7000, tmp_path / "token", tmp_path / "secret", 8888)
+    assert ids({"/etc/frp/frps.toml": server}) == set()
+    assert ids({"/etc/frp/frpc.toml": client.files["frpc.toml"]}) == set()
+
+
+def test_hostile_files_are_no_traceback() -> None:
+    for text in ("\0", "[" * 5000, "auth = 3\ntransport = []\nproxies = [1, {}]\n", "=\n"):
+        for path in ("/etc/frp/frps.toml", SSHD, YML):
+            looked({path: text})
