@@ -42,7 +42,9 @@ WORDS = (
 )
 PLACE = {"on", "rates", "link", "fabric_gbps", "p2p", "chip", "cluster", "price"}
 """Where something would run."""
-ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json", "write"}
+ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json", "write"} | {
+    "detach"
+}
 ABOUT_ANSWERS = {"what_if", "cases", "top", "days", "write", "as_json"}
 
 

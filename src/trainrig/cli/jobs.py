@@ -17,11 +17,9 @@ def command(end: str | None, as_json: bool) -> int:
     \b
     trainrig jobs
     trainrig jobs --end 20270101T000000Z-train
-    trainrig train --detach
-    trainrig attach
 
     A job goes on when the terminal or the connection is closed.  One that is lost
-    was killed, or the machine was restarted: trainings go on with --resume.
+    was killed, or the machine was restarted: its training may be resumed.
     """
     from trainrig.cli import output
     from trainrig.remote.detached import all_jobs, end_job, find_job, summary_of

@@ -110,7 +110,7 @@ def frp(role: str, as_json: bool, **given: Any) -> int:
 def cloudflared(
     tunnel: str, hostname: str, team: str, aud: str, port: int, name: str | None, as_json: bool
 ) -> int:
-    """Write cloudflared's file, with an access policy; refused without one.
+    """Write cloudflared's file, with an access policy, which is required.
 
     \b
     trainrig remote cloudflared --hostname gpu.example.com --team lab --aud TAG
@@ -133,7 +133,6 @@ def notebook(port: int, root: Path, python: str | None, name: str, as_json: bool
 
     \b
     trainrig remote notebook
-    trainrig remote run notebook --detach
     trainrig remote notebook --port 8890 --root ~/work
 
     It is reached through a forward, and no other way.  The token lies in a file of
@@ -181,6 +180,8 @@ def list_(as_json: bool) -> int:
 
     \b
     trainrig remote list
+
+    Where each leads, and which files were written for it.
     """
     from trainrig.cli import output
     from trainrig.remote.setups import all_setups
@@ -201,11 +202,13 @@ def list_(as_json: bool) -> int:
 @option("--detach", is_flag=True, help="Keep running when the terminal is closed.")
 @json_option("With --detach: the job as one JSON object.")
 def run(name: str, detach: bool, as_json: bool) -> int:
-    """Run a set-up without systemd: started again whenever it ends, until Ctrl-C.
+    """Run a set-up where there is no systemd: again whenever it ends, until Ctrl-C.
 
     \b
     trainrig remote run notebook
     trainrig remote run gpu1-8888 --detach
+
+    With --detach it is a job: trainrig jobs lists and ends it.
     """
     from trainrig.cli import output
     from trainrig.remote.detached import start_trainrig, summary_of
@@ -231,6 +234,8 @@ def remove(name: str, as_json: bool) -> int:
 
     \b
     trainrig remote remove notebook
+
+    Jobs of `remote run` that run it are ended, too.
     """
     from trainrig.cli import output
     from trainrig.remote.detached import all_jobs, end_job

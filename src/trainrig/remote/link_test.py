@@ -51,7 +51,7 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class HostPath:
     """A host and the hops on the way to it."""
 
     host: str
@@ -61,7 +61,7 @@ class Way:
     """What limits, in one sentence."""
 
 
-def measure_way(host: str, config: Path | None = None, seconds: float = SECONDS) -> Way:
+def measure_way(host: str, config: Path | None = None, seconds: float = SECONDS) -> HostPath:
     """Measure each hop alone and the whole way.  Raises UsageError, UnavailableError."""
     jumps = _jumps(ssh_settings(host, config))
     hops = []
@@ -73,7 +73,7 @@ def measure_way(host: str, config: Path | None = None, seconds: float = SECONDS)
             break
     if hops[0].error is not None and len(hops) == 1 and not jumps:
         raise UnavailableError(f"{host}: {hops[0].error}", f"try: ssh -v {host} true")
-    return Way(host=host, hops=tuple(hops), limited_by=limiting(hops))
+    return HostPath(host=host, hops=tuple(hops), limited_by=limiting(hops))
 
 
 def _jumps(settings: dict[str, str]) -> list[str]:
@@ -221,7 +221,7 @@ def _loss(host: str, via: tuple[str, ...], config: Path | None) -> float | None:
     return float(found[1]) / 100 if found else None
 
 
-def way_document(ways: Sequence[Way]) -> doc.Document:
+def way_document(ways: Sequence[HostPath]) -> doc.Document:
     """A table of the hops, and what limits; of several ways the faster is named."""
     table = doc.table(
         [hop for way in ways for hop in way.hops],
