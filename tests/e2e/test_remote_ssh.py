@@ -226,7 +226,7 @@ def test_a_training_outlives_the_connection_that_began_it(
     )
     _until(lambda: bool(all_jobs()), 120.0)
     client.send_signal(signal.SIGKILL)
-    client.wait()
+    client.communicate()
     (job,) = all_jobs()
     assert job.state == "running"
     words = [sys.executable, "-m", "trainrig", "attach", job.id, "--all"]

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from trainrig.doctor.check import Answer, Check, answer, finding
+from trainrig.doctor.check import Answer, HealthCheck, answer, finding
 from trainrig.doctor.listening import CHECKS as LISTENING
 from trainrig.doctor.listening import listening
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
@@ -33,7 +33,7 @@ _SSHD = "/etc/ssh/sshd_config"
 def audit(host: Host, home: str, snapshot: Snapshot) -> tuple[Answer, ...]:
     """Each check's answer; ``home`` is the folder of the user whose files are looked at."""
     checks = (
-        Check(
+        HealthCheck(
             id="sshd",
             title="sshd lets keys in, and no passwords",
             reads=f"sshd -T, {_SSHD} and its folder",
@@ -42,14 +42,14 @@ def audit(host: Host, home: str, snapshot: Snapshot) -> tuple[Answer, ...]:
             needs=lambda _: _readable(host),
             root="sshd's settings as it resolves them (sshd -T)",
         ),
-        Check(
+        HealthCheck(
             id="frp",
             title="frp opens nothing to everybody",
             reads="frps.toml and frpc.toml of what runs, and where packages put them",
             finds=("frp-no-tls", "frp-dashboard-open", "frp-public-port"),
             judge=lambda _: _frp(host, home),
         ),
-        Check(
+        HealthCheck(
             id="cloudflared",
             title="cloudflared lets in who has signed in",
             reads="config.yml of ~/.cloudflared and /etc/cloudflared",
