@@ -65,7 +65,10 @@ def test_the_surface_is_as_promised() -> None:
             "build": "check FILE --prices --currency --html --md --json | suggest --budget "
             "--currency --global-batch --tokens --volts --breaker-amps --noise-limit-db --own "
             "--model --seq-len --precision --kernels --optimizer --recompute --offload "
-            "--lora-rank --prices --html --md --json | checklist FILE --out --json",
+            "--lora-rank --prices --html --md --json | checklist FILE --out --json | "
+            "cluster FILE --budget --tokens --network --global-batch --model --seq-len "
+            "--precision --kernels --optimizer --recompute --offload --lora-rank --prices "
+            "--currency --html --md --json",
             "cost": "--buy --parts --rent-per-hour --rent-per-month --reserved-per-hour "
             "--spot-per-hour --machine --years --utilisation --machines --tokens --days "
             "--global-batch --resale --interest --watts --kwh-price --pue --hosting-per-month "

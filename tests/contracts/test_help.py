@@ -30,6 +30,7 @@ WITHOUT_DEFAULT = {
     "bundle": {"--unpack"},
     "demo": {"--html", "--md"},
     "build check": {"--html", "--md"},
+    "build cluster": {"--html", "--md", "--budget", "--tokens", "--network", "--model"},
     "build suggest": {"--html", "--md", "--budget", "--model"},
     "cost": {"--html", "--md", "--measured", "--model", "--on"},
 }

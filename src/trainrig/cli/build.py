@@ -84,12 +84,12 @@ def check(
 _SEARCH = rows(
     "Search",
     ("--budget", float, "", "Money for all parts."),
-    ("--currency", "XXX", "that of --own", "Of the budget: CNY, USD."),
+    ("--currency", "XXX", "that of --own", "Currency of the budget: CNY, USD."),
     ("--global-batch", int, "about a million tokens", "Samples of a step."),
     ("--tokens", float, "no data on disk", "Tokens of the training: disks are sized for them."),
-    ("--volts", float, "not checked", "Of the outlet."),
-    ("--breaker-amps", float, "not checked", "Of its circuit."),
-    ("--noise-limit-db", float, "no limit", "Of the room."),
+    ("--volts", float, "not checked", "Voltage of the outlet."),
+    ("--breaker-amps", float, "not checked", "Amperes of its circuit."),
+    ("--noise-limit-db", float, "no limit", "Loudest that the room allows."),
     ("--own", PATH, "none", "A parts list whose parts and prices may be chosen as well."),
 )
 
@@ -186,3 +186,64 @@ def checklist(file: Path, out: Path | None, as_json: bool) -> None:
         click.echo(f"wrote {out}", err=True)
     else:
         click.echo(as_markdown(report), nl=False)
+
+
+_CLUSTER = rows(
+    "Cluster",
+    ("--budget", float, "", "Money for machines and network."),
+    ("--tokens", float, "", "Tokens of the training."),
+    ("--network", ["GBPS=PRICE"], "", "Gb/s of a machine, and its price for each; repeatable."),
+    ("--global-batch", int, "about a million tokens", "Samples of a step."),
+)
+
+
+@command.command(cls=Verb, short_help="What a budget for several machines trains.")
+@click.argument("file", type=PATH)
+@options(_CLUSTER, WHAT)
+@PRICES
+@CURRENCY
+@HTML
+@MD
+@json_option("A JSON array, an object a network.")
+def cluster(
+    file: Path,
+    budget: float | None,
+    tokens: float | None,
+    network: tuple[str, ...],
+    prices: Path | None,
+    currency: str | None,
+    html: Path | None,
+    md: Path | None,
+    as_json: bool,
+    **keys: Any,
+) -> None:
+    """Say how many machines of FILE a budget buys, the best layout on each network, days and kWh.
+
+    \b
+    trainrig build cluster machine.toml --budget 1500000 --tokens 200e9 \\
+        --model gpt2:num_layers=48,hidden=4096,num_heads=32 --network 10=1500 --network 100=9000
+
+    The price of a network is that of a machine's card, cables and share of the switch.
+    """
+    from trainrig.cli.output import publish
+    from trainrig.errors import UsageError
+    from trainrig.procure.build_rules import check_build
+    from trainrig.procure.several_machines import clusters_dict, network_of, plan_cluster
+    from trainrig.report.build_report import cluster_document
+
+    if budget is None or tokens is None:
+        raise UsageError("how much money, and how many tokens?", "--budget 1.5e6 --tokens 200e9")
+    if not network:
+        raise UsageError("which networks?", "Gb/s and a price a machine: --network 100=9000")
+    report = check_build(read_list(file, prices, currency))
+    given = {name: value for name, value in keys.items() if value is not None}
+    networks = [network_of(text) for text in network]
+    plans = plan_cluster(report, given, networks, budget=budget, tokens=tokens)
+    money = report.build.currency
+    publish(
+        as_json,
+        lambda: clusters_dict(plans, money),
+        lambda: cluster_document(report, plans, budget),
+        html=html,
+        md=md,
+    )

@@ -11,6 +11,7 @@
     build_rules   whether a build is legal, with the arithmetic; what people learned the hard way
     build_search  the best builds under a budget
     assembly      the order of work, and what to measure when
+    several_machines  what a budget for a cluster trains
     training_rate  tokens a second, predicted or measured
     ownership     buy, rent or cloud: totals, break-even, sensitivity
     goodput       checkpoints and failures: Young, Daly, and a simulation of them

@@ -24,14 +24,14 @@ from trainrig.units import capital, counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class WorkStep:
     """A part of the work."""
 
     title: str
     items: tuple[str, ...]
 
 
-def steps_of(report: BuildReport) -> list[Stage]:
+def steps_of(report: BuildReport) -> list[WorkStep]:
     """The stages of this build."""
     stages = (
         ("Before you order", _before(report)),
@@ -43,7 +43,7 @@ def steps_of(report: BuildReport) -> list[Stage]:
         ("Load, for a night", _load(report)),
         ("Before it works unwatched", _unwatched(report)),
     )
-    return [Stage(title=title, items=tuple(items)) for title, items in stages]
+    return [WorkStep(title=title, items=tuple(items)) for title, items in stages]
 
 
 def as_markdown(report: BuildReport) -> str:

@@ -23,6 +23,7 @@ from trainrig.report.document import (
     table,
     words,
 )
+from trainrig.report.prediction_report import layout_text
 from trainrig.units import (
     capital,
     counted,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # the catalog of parts is read where a build is checked
     from trainrig.procure.parts_list import PartCount
     from trainrig.procure.price_list import Price
     from trainrig.procure.rule_book import Check
+    from trainrig.procure.several_machines import ClusterPlan
 
 DAY = 86400.0
 _TONES: dict[str, Tone] = {"ok": "good", "warning": "warn", "error": "bad"}
@@ -210,6 +212,36 @@ def suggestions_document(found: Suggestions) -> Document:
         for number, one in enumerate(found.builds, 1)
     ]
     return Document(title="builds", blocks=tuple(blocks), foot=(_SOURCES,))
+
+
+def cluster_document(report: BuildReport, plans: Sequence[ClusterPlan], budget: float) -> Document:
+    """What a budget for several machines trains, on each network."""
+    build = report.build
+    title = f"{format_money(budget, build.currency)} for machines with {build.cards[0].name}"
+
+    def layout(one: ClusterPlan) -> str:
+        found = one.rate.prediction
+        return "" if found is None else layout_text(found.layout, fixed=False)
+
+    def span(one: ClusterPlan) -> str:
+        middle, low, high = one.days
+        return f"{middle:,.0f} ({low:,.0f} to {high:,.0f})"
+
+    ranked = table(
+        plans,
+        words("network", lambda one: f"{one.gbps:g} Gb/s"),
+        column("machines", lambda one: f"{one.machines} of {one.affordable}"),
+        column("GPUs", lambda one: str(one.rate.gpus)),
+        column(build.currency, lambda one: f"{one.price:,.0f}"),
+        column("tokens/s", lambda one: format_count(one.rate.tokens_per_s)),
+        column("days", span),
+        column("kWh", lambda one: f"{one.kwh:,.0f}"),
+        words("waits for", lambda one: one.rate.limits),
+        line=lambda one, cells: Line(cells, note=layout(one)),
+    )
+    tokens = format_count(plans[0].tokens)
+    says = f"{tokens} tokens; a machine costs {format_money(build.priced_total, build.currency)}"
+    return Document(title="cluster", blocks=(Paragraph(title, "strong"), Paragraph(says), ranked))
 
 
 def prices_document(rows: Sequence[Price]) -> Document:
