@@ -242,7 +242,7 @@ def airflow(build: Build) -> Iterator[Check]:
         else "open-air cards have a free position between them"
     )
     widths = " + ".join(f"{card.slots:g}" for card in axial)
-    room = "" if gap > 50 else f", smallest space {gap * 20.32:.0f} mm"
+    room = "" if gap > 50 else f", smallest space {max(0.0, gap) * 20.32:.0f} mm"
     arithmetic = f"{widths} slots; {crowded} side by side, at most {most}{room}"
     fix = "blower or water-cooled cards, fewer cards, or risers in an open frame"
     used = crowded / most if crowded > 1 else 0.0
