@@ -66,8 +66,9 @@ def by_hand(shape: ModelShape, layout: Layout, place: str) -> float:
     whole = parameters(shape)
     blocks, crossed = shape.num_layers, shape.num_decoder_layers
     num_norms = 2 * blocks + 3 * crossed
-    final = whole.norms - num_norms * norm
-    matrices, norms = whole.attention + whole.ffn, num_norms * norm
+    within = num_norms * norm + blocks * shape.vectors
+    final = whole.norms - within
+    matrices, norms = whole.attention + whole.ffn, within
     ends = whole.embedding + whole.head
     if layout.pp > 1:
         assert not crossed and h

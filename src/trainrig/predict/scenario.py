@@ -232,6 +232,11 @@ def _layout(
     if precision == "fp8" and chip is not None and chip.peaks and peak(chip, "fp8") is None:
         raise UsageError(f"{chip.name} has no fp8 products", f"--precision {half}")
     fields.setdefault("kernels", "flash" if has_flash(chip, precision) else "eager")
+    if "flash" in fields["kernels"] and chip is not None and not has_flash(chip, "fp16"):
+        raise UsageError(
+            f"{chip.name} has no flash attention: its kernels are for chips from 2020 on",
+            "--kernels eager, fused or compiled",
+        )
     fields.setdefault("seq_len", min(shape.max_positions, LONGEST))
     return Layout(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
 

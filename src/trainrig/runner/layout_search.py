@@ -102,6 +102,8 @@ class Planned:
             "layouts_considered": self.search.considered,
             "layouts_fitting": self.search.fitting,
             "seconds": self.search.seconds,
+            "search_seconds": self.search.seconds,
+            "simulation_seconds": None,  # the closed form alone ranks: nothing is simulated
             "fits": self.fits,
             "mfu": answer.mfu,
             "best": [

@@ -1,7 +1,9 @@
 """Shapes to and from Hugging Face configurations, without transformers: one table a family.
 
-Read: gpt2, gpt_neo, bert, t5 and llama configurations.  What would change the mathematics and is
-not built here (another activation, another kind of rotary scaling, cross-attention in GPT-2) is
+Read: gpt2, gpt_neo, bert, t5 and llama configurations, and those of Llama's followers (`_OTHERS`),
+whose parameters are counted exactly and whose details (norms in other places, windows, part of a
+head turned) are not built: they are predicted, not trained.  What would change the mathematics and
+is not built here (another activation, another kind of rotary scaling, cross-attention in GPT-2) is
 refused in one line instead of being ignored.  Dropout is ignored: see `models`; what is written has
 none.  A shape that a configuration cannot express is refused, too: `config_of` reads back what it
 has written.
@@ -18,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from trainrig.errors import DataError, UsageError, first_problem
-from trainrig.workload.model import ModelShape, RopeScaling
+from trainrig.workload.model import ACTIVATIONS, ModelShape, RopeScaling
 from trainrig.workload.presets import custom
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
@@ -223,6 +225,138 @@ class _Llama(_Config):
         return {"rope_parameters": rope}
 
 
+class _Follower(_Llama):
+    """A model type that is only predicted; what rotary positions turn does not count."""
+
+    rope: Any = Field(None, alias="rope_scaling")
+    rope_parameters: Any = None
+    activation: Any = Field(
+        "silu", validation_alias=AliasChoices("hidden_activation", "hidden_act")
+    )
+
+    def extra(self) -> dict[str, Any]:
+        """The shape's numbers; ``vectors`` are per block, and `ends` once."""
+        wide = self.head_dim or self.hidden // self.num_heads
+        names = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu2": "relu"}
+        word = names.get(str(self.activation), str(self.activation))
+        return {
+            "rope_theta": self.theta,
+            "out_bias": self.qkv_bias,
+            "head_dim": wide,
+            "activation": word if word in ACTIVATIONS else "silu",
+            "variant": type(self).__name__.strip("_").lower(),
+        }
+
+    @property
+    def wide(self) -> int:
+        """Elements of a head."""
+        return self.head_dim or self.hidden // self.num_heads
+
+    @property
+    def wide_keys(self) -> int:
+        """Elements of all heads of keys."""
+        return (self.num_kv_heads or self.num_heads) * self.wide
+
+
+class _Windowed(_Follower):
+    """Mistral with a window, which is not read: attention is counted in full."""
+
+    sliding_window: Count | None = None
+
+
+class _Qwen2(_Follower):
+    """Queries, keys and values have biases, and what leaves attention has none."""
+
+    def extra(self) -> dict[str, Any]:
+        return super().extra() | {"qkv_bias": True, "out_bias": False}
+
+
+class _Qwen3(_Follower):
+    """Heads of queries and of keys have a norm each."""
+
+    head_dim: Count | None = 128
+
+    def extra(self) -> dict[str, Any]:
+        return super().extra() | {"vectors": 2 * self.wide}
+
+
+class _Gemma(_Follower):
+    """Gemma 1: Llama with other widths."""
+
+    tied: bool = Field(True, alias="tie_word_embeddings")
+    head_dim: Count | None = 256
+
+    def extra(self) -> dict[str, Any]:
+        return super().extra() | {"activation": "gelu_tanh"}
+
+
+class _Gemma2(_Gemma):
+    """Norms behind attention and the feed-forward net, too."""
+
+    def extra(self) -> dict[str, Any]:
+        return super().extra() | {"vectors": 2 * self.hidden}
+
+
+class _Gemma3(_Gemma2):
+    """And norms of queries and keys."""
+
+    def extra(self) -> dict[str, Any]:
+        return super().extra() | {"vectors": 2 * self.hidden + 2 * self.wide}
+
+
+class _Phi(_Follower):
+    """Phi 1 and 2: one LayerNorm for both halves of a block, biases everywhere."""
+
+    activation: Any = Field("gelu_new", alias="hidden_act")
+    qk_norm: bool = Field(False, alias="qk_layernorm")
+
+    def extra(self) -> dict[str, Any]:
+        biased = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
+        ends = {"end_vectors": self.hidden + self.vocab}
+        vectors = {"vectors": 4 * self.wide if self.qk_norm else 0, "gated_ffn": False}
+        return super().extra() | biased | ends | vectors
+
+
+class _Phi3(_Follower):
+    """Phi 3 and 4: one matrix for the three, as large as those."""
+
+
+class _Nemotron(_Follower):
+    """LayerNorm, and squares of a ReLU without a gate."""
+
+    activation: Any = Field("relu2", alias="hidden_act")
+
+    def extra(self) -> dict[str, Any]:
+        norms = {"vectors": 2 * self.hidden, "end_vectors": self.hidden}
+        return super().extra() | norms | {"gated_ffn": False}
+
+
+class _Falcon(_Follower):
+    """Attention and feed-forward net side by side, behind one norm or one each."""
+
+    tied: bool = Field(True, alias="tie_word_embeddings")
+    ffn: Count | None = Field(None, alias="ffn_hidden_size")  # type: ignore[assignment]
+    num_kv_heads: Count | None = Field(None, alias="num_kv_heads")
+    activation: Any = Field("gelu", alias="activation")
+    multi_query: bool = True
+    new_decoder_architecture: bool = False
+    parallel_attn: bool = True
+    num_norms: Count | None = Field(None, alias="num_ln_in_parallel_attn")
+    bias: bool = False
+
+    def extra(self) -> dict[str, Any]:
+        new = self.new_decoder_architecture
+        heads = (self.num_kv_heads or self.num_heads) if new or not self.multi_query else 1
+        norms = 2 if not self.parallel_attn else self.num_norms or (2 if new else 1)
+        found = super().extra() | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), self.bias)
+        found |= {"vectors": (norms - 1) * 2 * self.hidden, "end_vectors": self.hidden}
+        return found | {
+            "num_kv_heads": heads,
+            "gated_ffn": False,
+            "ffn": self.ffn or 4 * self.hidden,
+        }
+
+
 class _Mistral(_Llama):
     """All tokens are looked back on: windows are not read."""
 
@@ -260,16 +394,83 @@ class _Mixture(_Mixtral):
         width = self.expert_ffn or self.ffn
         found["expert_ffn"] = width
         found["shared_experts"] = self.shared or -(-(self.shared_width or 0) // width)
-        if self.kv_rank:
+        found["variant"] = "mixture"
+        if self.kv_rank:  # a norm behind each of the narrow matrices
             found["head_dim"] = self.nope_dim + self.rope_dim
+            found["vectors"] = self.kv_rank + (self.q_rank or 0)
         return found
+
+
+class _Mixtures(_Mixture):
+    """A mixture whose positions may be stretched in ways that do not count."""
+
+    rope: Any = Field(None, alias="rope_scaling")
+    rope_parameters: Any = None
+    tied: bool = Field(False, alias="tie_word_embeddings")
+
+    def extra(self) -> dict[str, Any]:
+        plain = self.model_copy(update={"rope": None, "rope_parameters": None})
+        return _Mixture.extra(plain)
+
+    @property
+    def wide(self) -> int:
+        """Elements of a head."""
+        return self.head_dim or self.hidden // self.num_heads
+
+
+class _Qwen2Moe(_Mixtures):
+    """Biases as in Qwen2, and a gate for what all tokens go through."""
+
+    def extra(self) -> dict[str, Any]:
+        found, width = super().extra(), self.expert_ffn or self.ffn
+        spare = found["shared_experts"] * width - (self.shared_width or 0)
+        vectors = (self.hidden if self.shared_width else 0) - 3 * self.hidden * spare
+        return found | {"qkv_bias": True, "out_bias": False, "vectors": vectors}
+
+
+class _Qwen3Moe(_Mixtures):
+    """Norms of queries and keys."""
+
+    def extra(self) -> dict[str, Any]:
+        return super().extra() | {"vectors": 2 * self.wide}
+
+
+class _GptOss(_Mixtures):
+    """Biases everywhere, and a sink for each head."""
+
+    qkv_bias: bool = Field(True, alias="attention_bias")
+    head_dim: Count | None = 64
+
+    def extra(self) -> dict[str, Any]:
+        experts = self.num_experts * (1 + 2 * self.ffn + self.hidden)
+        return super().extra() | {"vectors": experts + self.num_heads}
+
+
+class _Olmoe(_Mixtures):
+    """Norms of all queries and all keys of a token."""
+
+    def extra(self) -> dict[str, Any]:
+        keys = (self.num_kv_heads or self.num_heads) * self.wide
+        return super().extra() | {"vectors": self.hidden + keys}
 
 
 _OTHERS: dict[str, type[_Config]] = {
     "mistral": _Mistral,
     "mixtral": _Mixtral,
-    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "gpt_oss"), _Mixture),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe"), _Mixture),
+    "qwen2_moe": _Qwen2Moe,
+    "qwen3_moe": _Qwen3Moe,
+    "gpt_oss": _GptOss,
+    "olmoe": _Olmoe,
+    **dict.fromkeys(("phimoe", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe"), _Mixtures),
+    "qwen2": _Qwen2,
+    "qwen3": _Qwen3,
+    "gemma": _Gemma,
+    "gemma2": _Gemma2,
+    **dict.fromkeys(("gemma3", "gemma3_text"), _Gemma3),
+    "phi": _Phi,
+    "phi3": _Phi3,
+    "nemotron": _Nemotron,
+    "falcon": _Falcon,
 }
 """Further model types, all of the family llama."""
 
@@ -340,6 +541,11 @@ def shape_of_config(config: object, where: str) -> ModelShape:
     )
     keys: dict[str, Any] = config if isinstance(config, dict) else {}
     kind = keys.get("model_type")
+    inner = keys.get("text_config")
+    if isinstance(inner, dict) and kind == "gemma3":  # what reads pictures is left out
+        keys = inner | {"model_type": kind}
+    if kind == "mistral" and keys.get("sliding_window"):
+        return _shape_from("llama", keys, where, _Windowed)
     if not isinstance(kind, str) or kind not in families:
         raise DataError(f"{where}: unknown model_type {kind!r}", "one of: " + ", ".join(families))
     return _shape_from(families[kind], keys, where, _OTHERS.get(kind))

@@ -123,6 +123,13 @@ class ModelShape:
     """Width that latent attention makes queries from; 0: from the hidden states."""
     rope_dim: int = 0
     """Of latent attention's ``head_dim``, the part that is turned, one for all heads of keys."""
+    vectors: int = 0
+    """Elements of a block's small vectors besides two norms (norms of queries and keys, further
+    norms, sinks, experts' biases), negative where a norm is missing: only counted."""
+    end_vectors: int = 0
+    """Likewise of the final norm and the logits."""
+    variant: str = ""
+    """Model type whose details formulas alone know, in transformers' words; empty: the family's."""
     value_dim: int = 0
     """Width of a head of latent attention's values."""
 
@@ -163,7 +170,7 @@ class ModelShape:
         The one mixture that it builds is Mixtral's, whose experts have no width of their own.
         """
         mixed = self.expert_ffn or self.shared_experts or self.dense_layers
-        return bool(mixed or self.kv_rank)
+        return bool(mixed or self.kv_rank or self.variant)
 
     @property
     def softmax_scale(self) -> float:
@@ -399,15 +406,17 @@ def parameters(shape: ModelShape) -> Parameters:
         embedding=_embedding(shape),
         attention=sum(each.num_parameters for each in every if each.branch != "ffn"),
         ffn=sum(each.num_parameters for each in every if each.branch == "ffn"),
-        norms=num_norms * norm_parameters(shape) + final_norm_parameters(shape),
-        head=_head(shape),
+        norms=num_norms * norm_parameters(shape)
+        + plain * shape.vectors
+        + final_norm_parameters(shape),
+        head=_head(shape) + shape.end_vectors,
     )
 
 
 def block_parameters(shape: ModelShape, *, decoder: bool = False, dense: bool = False) -> int:
     """One block; ``decoder``: one with cross-attention (t5); ``dense``: a mixture's without."""
     weights = sum(each.num_parameters for each in matrices(shape, decoder=decoder, dense=dense))
-    return weights + (3 if decoder else 2) * norm_parameters(shape)
+    return weights + (3 if decoder else 2) * norm_parameters(shape) + shape.vectors
 
 
 def expert_parameters(shape: ModelShape) -> int:

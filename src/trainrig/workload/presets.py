@@ -122,7 +122,7 @@ def _latent(
     num, per_token, shared, dense = experts
     latent = {"kv_rank": 512, "q_rank": q_rank, "rope_dim": 64, "value_dim": 128, "head_dim": 192}
     mixed = {"expert_ffn": expert_ffn, "shared_experts": shared, "dense_layers": dense}
-    mixed |= {"expert_groups": groups[0], "groups_per_token": groups[1]}
+    mixed |= {"expert_groups": groups[0], "groups_per_token": groups[1], "vectors": 512 + q_rank}
     return _mixture(
         layers, hidden, heads, heads, vocab, ffn=ffn, experts=(num, per_token), **latent, **mixed
     )

@@ -127,9 +127,13 @@ def compose(found: Profile, c: Constants) -> StepTime:
     data_comm = m * micro_data + exposed + exposed_ahead + c.data * p.after
     overlapped = m * n * (hidden_f + hidden_b) + hidden + hidden_ahead + m * hidden_routed
     # Filling and draining: every other stage once, in slices of the interleaved ones.
-    whole = p.layers * (device_f + device_b + device_r) + device_l + device_e
-    busiest = computed - weights
-    each = tensor + routed + gap_f + gap_b + sends + weights
+    whole = _all_stages(
+        p,
+        (device_f, device_b + device_r, device_l + device_e, stages * weights),
+        (host_f, host_b + host_r, host_l + host_e, 0.0),
+    )
+    busiest = computed + gap_f + gap_b
+    each = tensor + routed + sends
     others = np.maximum(whole - busiest, 0.0) + (stages - 1.0) * each
     bubble = np.where(stages > 1, others / p.virtual, 0.0)
     parts: dict[str, Any] = {
@@ -163,6 +167,17 @@ def _ends(p: Profile, block: Array, last: Array, first: Array) -> Array:
     """
     over = np.maximum(last - p.fewer_last * block, first - p.fewer_first * block)
     return np.where(p.stages > 1, np.maximum(over, 0.0), last + first)
+
+
+def _all_stages(p: Profile, device: tuple[Array, ...], host: tuple[Array, ...]) -> Array:
+    """Seconds of a micro-batch through all stages, one after the other.
+
+    Each direction takes the longer of its device's and its host's time, as on a single stage; of
+    either there are a block's forward, its backward, both ends and what is done once a stage.
+    """
+    forward = np.maximum(*(p.layers * each[0] + each[2] / 3.0 for each in (device, host)))
+    later = (p.layers * each[1] + each[2] * (2.0 / 3.0) + each[3] for each in (device, host))
+    return forward + np.maximum(*later)
 
 
 def _uncertainty(parts: dict[str, Any]) -> Any:

@@ -106,7 +106,7 @@ class Stage:
     def block_parameters(self, *, decoder: bool = False) -> Bytes:
         """Of one rank, of an average block; norms are whole on each."""
         shape = self.shape
-        norms = (3 if decoder else 2) * norm_parameters(shape)
+        norms = (3 if decoder else 2) * norm_parameters(shape) + shape.vectors
         whole = block_parameters(shape, decoder=decoder) - norms
         if not shape.num_experts:
             return whole / self.layout.tp + norms
