@@ -9,6 +9,7 @@
     fit_rules     sockets, slots, lengths, lanes, air
     load_rules    watts, plugs, circuits, heat, RAM, disks
     build_rules   whether a build is legal, with the arithmetic; what people learned the hard way
+    build_choices  offers, and what goes with what
     build_search  the best builds under a budget
     assembly      the order of work, and what to measure when
     several_machines  what a budget for a cluster trains

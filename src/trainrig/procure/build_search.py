@@ -16,7 +16,7 @@ fastest with that GPU and number, the cheapest is taken.  Modules fill all chann
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,15 @@ from trainrig.catalog.chip import Chip
 from trainrig.errors import UsageError
 from trainrig.predict.scenario import Cluster
 from trainrig.predict.search.space import Space
+from trainrig.procure.build_choices import (
+    PAIRS,
+    Choice,
+    Offer,
+    choices_of,
+    eight_pins,
+    radiators,
+    rating_at,
+)
 from trainrig.procure.build_rules import BuildReport, check_build
 from trainrig.procure.load_rules import card_watts, disk_need
 from trainrig.procure.part_catalog import chip_of, find_part
@@ -32,41 +41,21 @@ from trainrig.procure.parts import (
     NEEDED,
     Board,
     Chassis,
-    Cooler,
     DiskPart,
     GpuCard,
     MemoryModule,
-    Part,
     PowerSupply,
     Processor,
-    kind_of,
 )
 from trainrig.procure.parts_list import Build, PartCount, Room, Use, Wiring
-from trainrig.procure.placement import place, positions
+from trainrig.procure.placement import positions
 from trainrig.procure.price_list import Price, newest
 from trainrig.procure.rule_book import rule_book
 from trainrig.procure.training_rate import TrainingRate, bound_of, rate_at, training_space
 from trainrig.workload.model_lookup import find
 
-MOST_GPUS = 8
-CLASSES = (16, 8, 4)
-"""Lanes of the GPU that has fewest, as if all were of the card's own generation."""
 ROUNDS = 150
 """Of solving, before what was found is taken."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A part that can be had, at a price."""
-
-    part: Part
-    price: float
-    origin: str
-
-    @property
-    def kind(self) -> str:
-        """Of the part."""
-        return kind_of(self.part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,23 +114,6 @@ def offers_of(prices: Iterable[Price], own: Build | None, currency: str) -> tupl
     return tuple(found.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
-    """A variable: so many of an offered part; of cards, with so many lanes at least."""
-
-    offer: Offer
-    count: int = 1
-    lanes: int = 0
-
-    @property
-    def kind(self) -> str:
-        return self.offer.kind
-
-    @property
-    def price(self) -> float:
-        return self.offer.price * self.count
-
-
 @dataclass(slots=True, kw_only=True)
 class _Program:
     """The mixed-integer program, and what was learnt while it was solved."""
@@ -152,7 +124,7 @@ class _Program:
     use: Use
     room: Room
     currency: str
-    choices: list[_Choice] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
     spaces: dict[str, Space | None] = field(default_factory=dict)
     rates: dict[tuple[str, int, int], TrainingRate | None] = field(default_factory=dict)
     rows: list[tuple[dict[int, float], float]] = field(default_factory=list)
@@ -170,7 +142,7 @@ class _Program:
         boards = [offer.part for offer in self.offers if isinstance(offer.part, Board)]
         for offer in self.offers:
             if offer.price <= most_price:
-                self.choices += _choices(offer, most_price, boards)
+                self.choices += choices_of(offer, most_price, boards)
         for kind in NEEDED:
             there = self._of(kind)
             if not there:
@@ -187,7 +159,7 @@ class _Program:
 
     def _compatible(self) -> None:
         """A choice needs one of those of another kind that it goes with."""
-        for first, second, goes in _PAIRS:
+        for first, second, goes in PAIRS:
             others = self._of(second)
             for n in self._of(first):
                 fitting = [m for m in others if goes(self.choices[n], self.choices[m])]
@@ -213,9 +185,9 @@ class _Program:
                     ram[n] = -least_ram * (chip.memory or 0.0) / 2.0**30 * count
                     watts[n] = -draw
                     peaks[n] = -draw * factors.get(chip.name, factors["factor"])
-                    plugs[n] = -float(_eight_pins(part) * count)
+                    plugs[n] = -float(eight_pins(part) * count)
                 case PowerSupply():
-                    given = _rating(part, self.room)
+                    given = rating_at(part, self.room)
                     watts[n] = most * given * count
                     peaks[n] = factors["atx2" if part.atx == "2" else "atx3"] * given * count
                     eights = part.connectors.get("8-pin", 0)
@@ -231,11 +203,11 @@ class _Program:
         rest = book.value("psu-watts", "rest_watts")
         need = disk_need(self.use)[0] / 1e12 / book.value("disk-capacity", "most")
         self.rows += [(ram, 0.0), (watts, rest), (peaks, rest), (plugs, 0.0), (disks, need)]
-        self.rows.append(({n: _radiators(one) for n, one in enumerate(self.choices)}, 0.0))
+        self.rows.append(({n: radiators(one) for n, one in enumerate(self.choices)}, 0.0))
 
     # ---- rates
 
-    def rate(self, choice: _Choice) -> float:
+    def rate(self, choice: Choice) -> float:
         """Tokens a second, as predicted; or the bound, where it is not predicted yet."""
         card = choice.offer.part
         assert isinstance(card, GpuCard)
@@ -257,7 +229,7 @@ class _Program:
             self.spaces[chip.name] = found
         return self.spaces[chip.name]
 
-    def predict(self, choice: _Choice) -> bool:
+    def predict(self, choice: Choice) -> bool:
         """Predict a choice's rate; whether it was not known."""
         card = choice.offer.part
         assert isinstance(card, GpuCard)
@@ -296,7 +268,7 @@ class _Program:
                 self._cut(rule, [self.choices[n] for n in chosen])
         return None
 
-    def _cut(self, rule: str, chosen: Sequence[_Choice]) -> None:
+    def _cut(self, rule: str, chosen: Sequence[Choice]) -> None:
         """Forbid what broke a rule, and with it all that breaks it at least as much."""
         kinds = _BLAMED.get(rule, frozenset(NEEDED))
         blamed = [one for one in chosen if one.kind in kinds]
@@ -369,7 +341,7 @@ class _Program:
         return [int(n) for n in np.flatnonzero(found.x > 0.5)]
 
 
-def _as_bad(rule: str, other: _Choice, one: _Choice) -> bool:
+def _as_bad(rule: str, other: Choice, one: Choice) -> bool:
     """Whether ``other`` in the place of ``one`` breaks the rule as well."""
     if other == one:
         return True
@@ -391,171 +363,12 @@ def _matrix(rows: Sequence[tuple[dict[int, float], float]], size: int) -> Any:
     return csr_array(([entry[2] for entry in entries], places), shape=(len(rows), size))
 
 
-def _key(choice: _Choice) -> tuple[str, int, int]:
+def _key(choice: Choice) -> tuple[str, int, int]:
     card = choice.offer.part
     assert isinstance(card, GpuCard)
     return card.chip, choice.count, choice.lanes
 
 
-def _choices(offer: Offer, most: float, boards: Sequence[Board]) -> Iterator[_Choice]:
-    """The variables of an offer: counts, and of cards the classes of lanes that a board has."""
-
-    def affordable(count: int) -> bool:
-        return offer.price * count <= most
-
-    match offer.part:
-        case GpuCard() as card:
-            for count in filter(affordable, range(1, MOST_GPUS + 1)):
-                there = {_class(card, count, board) for board in boards}
-                yield from (
-                    _Choice(offer=offer, count=count, lanes=lanes)
-                    for lanes in CLASSES
-                    if lanes in there
-                )
-        case part:  # network, risers and bridges are none: by hand, and build check
-            for count in filter(affordable, _COUNTS.get(kind_of(part), ())):
-                yield _Choice(offer=offer, count=count)
-
-
-_COUNTS = {
-    "ram": (1, 2, 4, 6, 8, 12),
-    "disk": (1, 2, 3, 4),
-    "psu": (1, 2),
-    **dict.fromkeys(("board", "cpu", "case", "cooling"), (1,)),
-}
-
-
-_ROOMY = Chassis(
-    name="any case",
-    form_factors=(),
-    gpu_length_mm=1e3,
-    slots=20,
-    cooler_height_mm=1e3,
-    airflow="open",
-)
-
-
-def _class(card: GpuCard, count: int, board: Board) -> int:
-    """The class of lanes that so many cards get on a board; 0 where they cannot stand there."""
-    found = place([card] * count, board, _ROOMY)
-    if found is None:
-        return 0
-    if card.cooling == "axial" and found.crowded > rule_book().value("airflow", "most_touching"):
-        return 0
-    own = chip_of(card).pcie_generation or 4
-    lanes = min(
-        seat.lanes / 2 ** max(0, own - min(own, seat.slot.generation)) for seat in found.gpus()
-    )
-    if count == 1:
-        return 16
-    return next((one for one in CLASSES if lanes >= one), 0)
-
-
-def _radiators(choice: _Choice) -> float:
-    """Places for radiators that a case has, less those that are needed."""
-    match choice.offer.part:
-        case GpuCard() | Cooler() as part:
-            return -float(choice.count) if part.radiator_mm else 0.0
-        case Chassis() as case:
-            return 99.0 if case.airflow == "open" else float(max(case.radiators, case.riser_cards))
-    return 0.0
-
-
-def _rating(supply: PowerSupply, room: Room) -> float:
-    low = room.volts is not None and room.volts < rule_book().value("outlet", "low_volts")
-    return min(supply.watts, supply.watts_115v or supply.watts) if low else supply.watts
-
-
-def _eight_pins(card: GpuCard) -> int:
-    """Plugs of 8 pins, and three for a 12V-2x6, as its adapters have."""
-    found = card.connectors
-    return (
-        found.get("8-pin", 0)
-        + found.get("6-pin", 0)
-        + 2 * found.get("8-pin-eps", 0)
-        + 3 * found.get("12V-2x6", 0)
-    )
-
-
-# ---- what goes with what
-
-
-def _card_board(first: _Choice, second: _Choice) -> bool:
-    card, board = first.offer.part, second.offer.part
-    assert isinstance(card, GpuCard) and isinstance(board, Board)
-    return _class(card, first.count, board) >= first.lanes
-
-
-def _card_case(first: _Choice, second: _Choice) -> bool:
-    card, case = first.offer.part, second.offer.part
-    assert isinstance(card, GpuCard) and isinstance(case, Chassis)
-    air = card.cooling != "passive" or case.airflow == "front-to-back"
-    water = (card.radiator_mm or 0) <= case.radiator_mm or case.airflow == "open"
-    return card.length_mm <= case.gpu_length_mm and air and water
-
-
-def _board_case(first: _Choice, second: _Choice) -> bool:
-    board, case = first.offer.part, second.offer.part
-    assert isinstance(board, Board) and isinstance(case, Chassis)
-    return board.form_factor in case.form_factors
-
-
-def _cpu_board(first: _Choice, second: _Choice) -> bool:
-    processor, board = first.offer.part, second.offer.part
-    assert isinstance(processor, Processor) and isinstance(board, Board)
-    same = processor.socket.casefold() == board.socket.casefold()
-    return same and board.memory_type in processor.memory_types
-
-
-def _ram_board(first: _Choice, second: _Choice) -> bool:
-    module, board = first.offer.part, second.offer.part
-    assert isinstance(module, MemoryModule) and isinstance(board, Board)
-    same = (module.memory_type, module.registered) == (board.memory_type, board.registered)
-    total = module.capacity_gib * first.count
-    even = first.count % board.memory_channels == 0
-    fits = first.count <= board.memory_slots and total <= (board.memory_max_gib or math.inf)
-    return same and even and fits
-
-
-def _cooler_cpu(first: _Choice, second: _Choice) -> bool:
-    cooler, processor = first.offer.part, second.offer.part
-    assert isinstance(cooler, Cooler) and isinstance(processor, Processor)
-    known = {name.casefold() for name in cooler.sockets}
-    return processor.socket.casefold() in known and processor.watts <= cooler.watts
-
-
-def _cooler_case(first: _Choice, second: _Choice) -> bool:
-    cooler, case = first.offer.part, second.offer.part
-    assert isinstance(cooler, Cooler) and isinstance(case, Chassis)
-    if cooler.radiator_mm is not None:
-        return cooler.radiator_mm <= case.radiator_mm or case.airflow == "open"
-    return (cooler.height_mm or 0.0) <= case.cooler_height_mm
-
-
-def _supply_case(first: _Choice, second: _Choice) -> bool:
-    case = second.offer.part
-    assert isinstance(case, Chassis)
-    return first.count <= case.psu_bays
-
-
-def _disk_board(first: _Choice, second: _Choice) -> bool:
-    disk, board = first.offer.part, second.offer.part
-    assert isinstance(disk, DiskPart) and isinstance(board, Board)
-    ports = {"m2": board.m2_slots, "sata": board.sata_ports, "u2": board.u2_ports}
-    return first.count <= ports[disk.interface]
-
-
-_PAIRS = (
-    ("gpu", "board", _card_board),
-    ("gpu", "case", _card_case),
-    ("board", "case", _board_case),
-    ("cpu", "board", _cpu_board),
-    ("ram", "board", _ram_board),
-    ("cooling", "cpu", _cooler_cpu),
-    ("cooling", "case", _cooler_case),
-    ("psu", "case", _supply_case),
-    ("disk", "board", _disk_board),
-)
 _BLAMED = {
     "slots": frozenset(["gpu", "board", "case"]),
     "airflow": frozenset(["gpu", "board", "case"]),

@@ -11,8 +11,9 @@ import pytest
 
 from trainrig.errors import UsageError
 from trainrig.predict.scenario import Cluster
+from trainrig.procure.build_choices import Offer
 from trainrig.procure.build_rules import check_build
-from trainrig.procure.build_search import Offer, offers_of, suggest
+from trainrig.procure.build_search import offers_of, suggest
 from trainrig.procure.part_catalog import chip_of, find_part, load_parts
 from trainrig.procure.parts import GpuCard
 from trainrig.procure.parts_list import Build, PartCount, Wiring

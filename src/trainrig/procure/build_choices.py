@@ -1,0 +1,224 @@
+"""What a search of builds chooses from: offers, how many of each, and what goes with what.
+
+A choice is so many of one offered part; of cards, with so many lanes for the one that has fewest.
+Two choices go together where no rule of builds that speaks of both alone is broken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trainrig.procure.part_catalog import chip_of
+from trainrig.procure.parts import (
+    Board,
+    Chassis,
+    Cooler,
+    DiskPart,
+    GpuCard,
+    MemoryModule,
+    Part,
+    PowerSupply,
+    Processor,
+    kind_of,
+)
+from trainrig.procure.parts_list import Room
+from trainrig.procure.placement import place
+from trainrig.procure.rule_book import rule_book
+
+MOST_GPUS = 8
+CLASSES = (16, 8, 4)
+"""Lanes of the GPU that has fewest, as if all were of the card's own generation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A part that can be had, at a price."""
+
+    part: Part
+    price: float
+    origin: str
+
+    @property
+    def kind(self) -> str:
+        """Of the part."""
+        return kind_of(self.part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A variable: so many of an offered part; of cards, with so many lanes at least."""
+
+    offer: Offer
+    count: int = 1
+    lanes: int = 0
+
+    @property
+    def kind(self) -> str:
+        return self.offer.kind
+
+    @property
+    def price(self) -> float:
+        return self.offer.price * self.count
+
+
+def choices_of(offer: Offer, most: float, boards: Sequence[Board]) -> Iterator[Choice]:
+    """The variables of an offer: counts, and of cards the classes of lanes that a board has."""
+
+    def affordable(count: int) -> bool:
+        return offer.price * count <= most
+
+    match offer.part:
+        case GpuCard() as card:
+            for count in filter(affordable, range(1, MOST_GPUS + 1)):
+                there = {lanes_class(card, count, board) for board in boards}
+                yield from (
+                    Choice(offer=offer, count=count, lanes=lanes)
+                    for lanes in CLASSES
+                    if lanes in there
+                )
+        case part:  # network, risers and bridges are none: by hand, and build check
+            for count in filter(affordable, _COUNTS.get(kind_of(part), ())):
+                yield Choice(offer=offer, count=count)
+
+
+_COUNTS = {
+    "ram": (1, 2, 4, 6, 8, 12),
+    "disk": (1, 2, 3, 4),
+    "psu": (1, 2),
+    **dict.fromkeys(("board", "cpu", "case", "cooling"), (1,)),
+}
+
+
+_ROOMY = Chassis(
+    name="any case",
+    form_factors=(),
+    gpu_length_mm=1e3,
+    slots=20,
+    cooler_height_mm=1e3,
+    airflow="open",
+)
+
+
+def lanes_class(card: GpuCard, count: int, board: Board) -> int:
+    """The class of lanes that so many cards get on a board; 0 where they cannot stand there."""
+    found = place([card] * count, board, _ROOMY)
+    if found is None:
+        return 0
+    if card.cooling == "axial" and found.crowded > rule_book().value("airflow", "most_touching"):
+        return 0
+    own = chip_of(card).pcie_generation or 4
+    lanes = min(
+        seat.lanes / 2 ** max(0, own - min(own, seat.slot.generation)) for seat in found.gpus()
+    )
+    if count == 1:
+        return 16
+    return next((one for one in CLASSES if lanes >= one), 0)
+
+
+def radiators(choice: Choice) -> float:
+    """Places for radiators that a case has, less those that are needed."""
+    match choice.offer.part:
+        case GpuCard() | Cooler() as part:
+            return -float(choice.count) if part.radiator_mm else 0.0
+        case Chassis() as case:
+            return 99.0 if case.airflow == "open" else float(max(case.radiators, case.riser_cards))
+    return 0.0
+
+
+def rating_at(supply: PowerSupply, room: Room) -> float:
+    low = room.volts is not None and room.volts < rule_book().value("outlet", "low_volts")
+    return min(supply.watts, supply.watts_115v or supply.watts) if low else supply.watts
+
+
+def eight_pins(card: GpuCard) -> int:
+    """Plugs of 8 pins, and three for a 12V-2x6, as its adapters have."""
+    found = card.connectors
+    return (
+        found.get("8-pin", 0)
+        + found.get("6-pin", 0)
+        + 2 * found.get("8-pin-eps", 0)
+        + 3 * found.get("12V-2x6", 0)
+    )
+
+
+# ---- what goes with what
+
+
+def _card_board(first: Choice, second: Choice) -> bool:
+    card, board = first.offer.part, second.offer.part
+    assert isinstance(card, GpuCard) and isinstance(board, Board)
+    return lanes_class(card, first.count, board) >= first.lanes
+
+
+def _card_case(first: Choice, second: Choice) -> bool:
+    card, case = first.offer.part, second.offer.part
+    assert isinstance(card, GpuCard) and isinstance(case, Chassis)
+    air = card.cooling != "passive" or case.airflow == "front-to-back"
+    water = (card.radiator_mm or 0) <= case.radiator_mm or case.airflow == "open"
+    return card.length_mm <= case.gpu_length_mm and air and water
+
+
+def _board_case(first: Choice, second: Choice) -> bool:
+    board, case = first.offer.part, second.offer.part
+    assert isinstance(board, Board) and isinstance(case, Chassis)
+    return board.form_factor in case.form_factors
+
+
+def _cpu_board(first: Choice, second: Choice) -> bool:
+    processor, board = first.offer.part, second.offer.part
+    assert isinstance(processor, Processor) and isinstance(board, Board)
+    same = processor.socket.casefold() == board.socket.casefold()
+    return same and board.memory_type in processor.memory_types
+
+
+def _ram_board(first: Choice, second: Choice) -> bool:
+    module, board = first.offer.part, second.offer.part
+    assert isinstance(module, MemoryModule) and isinstance(board, Board)
+    same = (module.memory_type, module.registered) == (board.memory_type, board.registered)
+    total = module.capacity_gib * first.count
+    even = first.count % board.memory_channels == 0
+    fits = first.count <= board.memory_slots and total <= (board.memory_max_gib or math.inf)
+    return same and even and fits
+
+
+def _cooler_cpu(first: Choice, second: Choice) -> bool:
+    cooler, processor = first.offer.part, second.offer.part
+    assert isinstance(cooler, Cooler) and isinstance(processor, Processor)
+    known = {name.casefold() for name in cooler.sockets}
+    return processor.socket.casefold() in known and processor.watts <= cooler.watts
+
+
+def _cooler_case(first: Choice, second: Choice) -> bool:
+    cooler, case = first.offer.part, second.offer.part
+    assert isinstance(cooler, Cooler) and isinstance(case, Chassis)
+    if cooler.radiator_mm is not None:
+        return cooler.radiator_mm <= case.radiator_mm or case.airflow == "open"
+    return (cooler.height_mm or 0.0) <= case.cooler_height_mm
+
+
+def _supply_case(first: Choice, second: Choice) -> bool:
+    case = second.offer.part
+    assert isinstance(case, Chassis)
+    return first.count <= case.psu_bays
+
+
+def _disk_board(first: Choice, second: Choice) -> bool:
+    disk, board = first.offer.part, second.offer.part
+    assert isinstance(disk, DiskPart) and isinstance(board, Board)
+    ports = {"m2": board.m2_slots, "sata": board.sata_ports, "u2": board.u2_ports}
+    return first.count <= ports[disk.interface]
+
+
+PAIRS = (
+    ("gpu", "board", _card_board),
+    ("gpu", "case", _card_case),
+    ("board", "case", _board_case),
+    ("cpu", "board", _cpu_board),
+    ("ram", "board", _ram_board),
+    ("cooling", "cpu", _cooler_cpu),
+    ("cooling", "case", _cooler_case),
+    ("psu", "case", _supply_case),
+    ("disk", "board", _disk_board),
+)
