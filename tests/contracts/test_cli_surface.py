@@ -94,19 +94,19 @@ def test_the_surface_is_as_promised() -> None:
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--fabric-gbps --p2p --framework --parallel --states "
-            "--quantize-base --optimizer-in-backward --software --overlap "
+            "--quantize --optimizer-in-backward --software --overlap "
             "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero "
             "--shard-size --sequence-parallel --tokens --what-if --price --cases --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--fabric-gbps --p2p --framework --parallel --states "
-            "--quantize-base --optimizer-in-backward --software --overlap "
+            "--quantize --optimizer-in-backward --software --overlap "
             "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero "
             "--shard-size --sequence-parallel --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--fabric-gbps --p2p --framework --parallel --states "
-            "--quantize-base --optimizer-in-backward --software --overlap --global-batch --tokens "
+            "--quantize --optimizer-in-backward --software --overlap --global-batch --tokens "
             "--days --top --what-if --write --json",
             "remote": "forward HOST --port --reverse --name --config --json | "
             "frp --role --server --server-port --port --token-file --secret-file --name "

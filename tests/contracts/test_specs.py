@@ -292,6 +292,7 @@ FRAMEWORK_FILES = (
     # Trainer's arguments, one of which is called so
     "train/trainer_arguments.py",
     # forms of files, which are called by the projects that read them
+    "data/prepare.py",
     "cli/export.py",
     "train/weight_forms.py",
     "train/native/weight_source.py",

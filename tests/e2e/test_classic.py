@@ -67,7 +67,7 @@ def test_what_only_gpus_have_is_skipped_on_a_processor_and_nothing_else() -> Non
     assert frameworks == {"native", "huggingface", "deepspeed", "megatron"}
     said = lacks(next(own for own in small if not own.p2p), TWO_CORES)
     assert said is not None and said.message == "p2p off is a matter of GPUs"
-    plain = [own for own in small if not own.trainer and not own.quantize]  # bitsandbytes'
+    plain = [own for own in small if not own.trainer and own.quantize == "none"]  # bitsandbytes'
     one = [lacks(own.replace(device="cuda"), Site(gpus=1, cores=8)) for own in plain]
     assert all(isinstance(error, NeedsGpuError) for error in one if error) and any(one)
 

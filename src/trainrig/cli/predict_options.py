@@ -73,7 +73,7 @@ FRAMEWORK = rows(
     ),
     ("--states", _words("STATES"), "as the framework does", "Weights in mixed precision: {words}."),
     (
-        *("--quantize-base", _words("QUANTIZE_BASE"), "none"),
+        *("--quantize", _words("QUANTIZE"), "none"),
         "With --lora-rank: how frozen weights are stored: {words}.",
     ),
     ("--optimizer-in-backward", None, "", "Update each weight when its gradient is there."),

@@ -160,7 +160,7 @@ _SIZES = (
 _WORDS_AND_LENGTHS = (
     *("seq_len", "target_seq_len", "precision", "kernels", "parallel", "optimizer", "offload"),
     *("lora_rank", "schedule", "recompute", "overlap"),
-    *("states", "software", "quantize_base", "optimizer_in_backward"),
+    *("states", "software", "quantize", "optimizer_in_backward"),
 )
 
 

@@ -110,7 +110,7 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
         (
             layout.lora_rank,
             f"LoRA {layout.lora_rank}"
-            + (f" beside {layout.quantize_base}" if layout.quantize_base != "none" else ""),
+            + (f" beside {layout.quantize}" if layout.quantize != "none" else ""),
         ),
         (layout.optimizer_in_backward, "optimizer in backward"),
         (fixed, layout.precision + ("" if is_wide else _SCHEMES[scheme_of(layout)])),

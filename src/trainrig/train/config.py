@@ -48,7 +48,6 @@ from trainrig.workload.span_corruption import written_tokens
 LR_SCHEDULES = ("cosine", "linear", "constant", "wsd")
 """How the learning rate goes down; the first is the usual one."""
 
-QUANTIZED = ("nf4", "fp4")
 """4-bit types of QLoRA (Dettmers et al. 2023, arXiv 2305.14314)."""
 
 LOGS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy")}
@@ -170,8 +169,6 @@ class Experiment:
     """Processes that read for another framework; 0: its own process."""
     trainer: Text = ""
     """Arguments of Hugging Face's Trainer by their own names (`trainer_arguments`)."""
-    quantize: Text = ""
-    """What frozen weights are held in beneath adapters: of QUANTIZED; empty: as they are."""
     unfused: Text = ""
     """Of UNFUSED what is left out, to see its worth: ``norm,gelu``."""
     cuda_graph: Switch = False
@@ -207,6 +204,8 @@ class Experiment:
     offload = _OfLayout(str, "offload", Text)
     lora_rank = _OfLayout(int, "lora_rank", Annotated[int, _range(0, 1 << 16)])
     """Rank of the adapters that are trained in place of the weights; 0: the weights are."""
+    quantize = _OfLayout(str, "quantize", Text)
+    """What frozen weights are held in beneath adapters."""
 
     @classmethod
     def of(cls, **keys: Any) -> Experiment:
@@ -431,7 +430,8 @@ def case_of(experiment: Experiment, data_hash: str) -> Case:
     for name in SPLITS:  # older cases have none of these: what is whole says nothing
         if (value := getattr(experiment, name)) != getattr(_USUAL, name):
             found[name] = value
-    found |= {name: value for name in TRAINERS if (value := getattr(experiment, name))}
+    given = {name: getattr(experiment, name) for name in TRAINERS}
+    found |= {name: value for name, value in given.items() if value not in ("", "none", 0)}
     return {**found, "data": data_hash[:8], "experiment": experiment.name}
 
 
@@ -452,9 +452,8 @@ def check(experiment: Experiment) -> ModelShape:
     own, shape = experiment, find(experiment.model)
     check_layout(shape, own.predicted_layout)
     given = own.device_numbers
-    for name, known in (("quantize", QUANTIZED), ("fp8_recipe", FP8_RECIPES)):
-        if (word := getattr(own, name)) and word not in known:
-            raise unknown(name, word, known)
+    if own.fp8_recipe and own.fp8_recipe not in FP8_RECIPES:
+        raise unknown("fp8_recipe", own.fp8_recipe, FP8_RECIPES)
     for name in own.logs:
         if name not in LOGS:
             raise unknown("log", name, LOGS)

@@ -112,7 +112,7 @@ def reference_of(experiment: Experiment) -> Experiment:
         liger=False,
         trainer="",
         lora_rank=0,
-        quantize="",
+        quantize="none",
         loader_workers=0,
         recompute="none",
         grad_accum=experiment.grad_accum * experiment.mesh.dp,

@@ -37,9 +37,9 @@ def refused_by_all(layout: Layout) -> Refusal:
             "one node: as many GPUs as --gpus-per-node",
         ),
         (
-            layout.optimizer_in_backward > 0 or layout.quantize_base != "none",
-            "updates inside backward and quantised weights are not trained yet",
-            "leave optimizer_in_backward and quantize_base out",
+            layout.optimizer_in_backward > 0,
+            "updates inside backward are not trained yet",
+            "leave optimizer_in_backward out",
         ),
         *(
             (
@@ -129,8 +129,8 @@ def refused_by_native(own: Experiment) -> Refusal:
     """What our own engine has no use for."""
     if (fp8 := _fp8_refused(own)) is not None:
         return fp8
-    if own.trainer or own.quantize:
-        words = "trainer and quantize are Hugging Face's"
+    if own.trainer:
+        words = "trainer is Hugging Face's"
         return words, "framework = huggingface, or leave them out"
     if own.liger or own.loader_workers:
         words = "liger and loader_workers are options of another framework's trainer"
@@ -189,12 +189,7 @@ def refused_by_trainer(own: Experiment) -> Refusal:
     parsed(own.trainer)
     rules = (
         (
-            bool(own.quantize) and not own.lora_rank,
-            f"quantize {own.quantize}: frozen weights alone are held so, beneath adapters",
-            "lora_rank = 16",
-        ),
-        (
-            bool(own.quantize) and own.comparable,
+            own.quantize != "none" and own.comparable,
             f"quantize {own.quantize} rounds the weights themselves: its losses are its own",
             "comparable = false, with why",
         ),
@@ -245,10 +240,10 @@ MOST_STEPS = 1_000_000
 def lacking_for_trainer(own: Experiment) -> UnavailableError | None:
     """What adapters, 4-bit weights and arguments by name need besides."""
     python = interpreter_for(own.python, own.framework)
-    if own.quantize and not own.device.startswith("cuda"):
+    if own.quantize != "none" and not own.device.startswith("cuda"):
         words = "unverified: needs CUDA: QLoRA's 4-bit weights are multiplied by bitsandbytes"
         return NeedsGpuError(words, "lora_rank without quantize on a CPU")
-    needs = {"peft": own.lora_rank > 0, "bitsandbytes": bool(own.quantize)}
+    needs = {"peft": own.lora_rank > 0, "bitsandbytes": own.quantize != "none"}
     for package, is_needed in needs.items():
         if is_needed and missing_requirement(python, {package: ""}) is not None:
             return UnavailableError(f"lora_rank needs {package}", f"pip install {package}")
@@ -257,6 +252,8 @@ def lacking_for_trainer(own: Experiment) -> UnavailableError | None:
 
 def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
     """Layouts that DeepSpeed's engine of Hugging Face's models does not train."""
+    if (refused := _trainers_alone(layout)) is not None:
+        return refused
     if (fp8 := _no_fp8(layout)) is not None:
         return fp8
     rules = (
@@ -322,6 +319,8 @@ def _has_libaio() -> bool:
 
 def layout_refused_by_megatron(layout: Layout) -> Refusal:
     """Layouts that Megatron-Core's models and optimizers do not train."""
+    if (refused := _trainers_alone(layout)) is not None:
+        return refused
     if (fp8 := _no_fp8(layout)) is not None:
         return fp8
     rules = (
@@ -392,8 +391,8 @@ def _refused_options(own: Experiment) -> Refusal:
     if own.dropout > 0:
         words = f"dropout {own.dropout:g}: no other training has the masks of {own.framework}'s"
         return words, "dropout 0, or --framework native"
-    if own.liger or own.loader_workers or own.trainer or own.quantize:
-        words = "liger, loader_workers, trainer and quantize are options of Hugging Face's trainer"
+    if own.liger or own.loader_workers or own.trainer:
+        words = "liger, loader_workers and trainer are options of Hugging Face's trainer"
         return words, "framework = huggingface, or leave them out"
     if own.attention == "tiles":
         words = "attention = tiles: only the native framework has it, on a CPU"

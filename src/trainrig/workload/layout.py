@@ -55,7 +55,7 @@ OPTIMIZERS = (
     *("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor", "muon"),
     *("adamw-paged", "adamw-8bit-paged"),
 )
-QUANTIZE_BASE = ("none", "int8", "nf4", "nf4-double")
+QUANTIZE = ("none", "int8", "nf4", "nf4-double", "fp4")
 OFFLOAD = ("none", "host", "disk")
 STATES = ("auto", "masters", "autocast", "pure")
 DROPS = ("auto", "no", "yes")
@@ -127,7 +127,7 @@ class Layout:
     """Where the optimizer and its states live."""
     lora_rank: int = 0
     """Rank of the trained adapters on all matrices of the blocks; 0: all weights are trained."""
-    quantize_base: str = "none"
+    quantize: str = "none"
     """How the frozen matrices of the blocks are stored beside adapters (QLoRA); they are widened
     for each product."""
     optimizer_in_backward: int = 0
@@ -303,7 +303,7 @@ _WORDS = {
     "framework": FRAMEWORKS,
     "parallel": PARALLEL,
     "optimizer": OPTIMIZERS,
-    "quantize_base": QUANTIZE_BASE,
+    "quantize": QUANTIZE,
     "offload": OFFLOAD,
     "states": STATES,
     "drops": DROPS,

@@ -323,9 +323,9 @@ RULES = (
         "--zero 3 (or 2), or --parallel ddp",
     ),
     Rule(
-        lambda c: (c.x.quantize_base != "none") & (c.x.lora_rank == 0),
-        lambda c: f"weights in {c.x.quantize_base} are not trained, and nothing else is",
-        "--lora-rank 16, or leave --quantize-base out",
+        lambda c: (c.x.quantize != "none") & (c.x.lora_rank == 0),
+        lambda c: f"weights in {c.x.quantize} are not trained, and nothing else is",
+        "--lora-rank 16, or leave --quantize out",
     ),
     Rule(
         lambda c: (c.x.optimizer_in_backward > 0) & (c.x.grad_accum > 1),

@@ -145,7 +145,14 @@ MOMENTS = {
 """Numbers that an optimizer keeps for each parameter; Adafactor's rows and columns are nothing
 beside it (Shazeer and Stern 2018).  Muon's is of matrices: AdamW's second one of the embedding and
 head is left out."""
-FROZEN = {"none": 0.0, "int8": 1.0, "nf4": 0.5 + 4 / 64, "nf4-double": 0.5 + (1 + 4 / 256) / 64}
+_FOUR_BITS = 0.5 + 4 / 64
+FROZEN = {
+    "none": 0.0,
+    "int8": 1.0,
+    "nf4": _FOUR_BITS,
+    "fp4": _FOUR_BITS,
+    "nf4-double": 0.5 + (1 + 4 / 256) / 64,
+}
 """Bytes of a stored weight that is not trained: a scale in fp32 for each block of 64, itself in a
 byte with one fp32 for 256 of them where it is quantised twice (Dettmers et al. 2023, section 3)."""
 

@@ -110,7 +110,7 @@ REFUSED = [
     (GPT, {**DDP, "zero": 2}, "DDP shards the optimizer at most", "--parallel fsdp"),
     (GPT, {"framework": "megatron", "zero": 3}, "megatron shards the optimizer", "--zero 1"),
     (GPT, {**FSDP, "zero": 1}, "ZeRO 1 neither", "--zero 3"),
-    (GPT, {"quantize_base": "nf4"}, "weights in nf4 are not trained", "--lora-rank 16"),
+    (GPT, {"quantize": "nf4"}, "weights in nf4 are not trained", "--lora-rank 16"),
     (
         GPT,
         {"optimizer_in_backward": 1, "grad_accum": 2, "framework": "native"},

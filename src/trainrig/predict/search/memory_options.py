@@ -52,7 +52,7 @@ _LIGHTER = {
     "adamw-8bit": ("8bit-paged",),
 }
 _FLAGS = ("sequence_parallel", "optimizer_in_backward")
-_ALTERS = ("states", "optimizer-in-backward", "quantize-base")
+_ALTERS = ("states", "optimizer-in-backward", "quantize")
 """Options that change what is computed more than where it is kept: they come after all others."""
 
 Change = dict[str, Any]
@@ -105,8 +105,8 @@ def _states(layout: Layout) -> Iterator[Change]:
         yield {"states": "pure"}
     if layout.lora_rank:
         stored = list(FROZEN)
-        for kind in stored[stored.index(layout.quantize_base) + 1 :]:
-            yield {"quantize_base": kind}
+        for kind in stored[stored.index(layout.quantize) + 1 :]:
+            yield {"quantize": kind}
 
 
 def _splits(layout: Layout) -> Iterator[Change]:
@@ -287,8 +287,8 @@ class _Trial:
         if layout.lora_rank or not is_legal(self.shape, adapted):
             return ()
         for kind in ("none", "nf4", "nf4-double"):
-            change = {"lora_rank": LORA_RANK} | ({"quantize_base": kind} if kind != "none" else {})
-            after = adapted.replace(quantize_base=kind)
+            change = {"lora_rank": LORA_RANK} | ({"quantize": kind} if kind != "none" else {})
+            after = adapted.replace(quantize=kind)
             first = dataclasses.replace(self._effect(layout, change, after), option="lora")
             rest = () if first.fits else self.sequence(after)
             if first.fits or rest:

@@ -176,8 +176,8 @@ def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     """
     layout = mesh.layout
     widened: Any = 0.0
-    if layout.quantize_base != "none":  # each pass reads what is stored and writes it widened
-        stored = (mesh.stage_parameters - mesh.ends) * (FROZEN[layout.quantize_base] + 2.0)
+    if layout.quantize != "none":  # each pass reads what is stored and writes it widened
+        stored = (mesh.stage_parameters - mesh.ends) * (FROZEN[layout.quantize] + 2.0)
         widened = rates.stream((2.0 + (layout.recompute == "full")) * stored, kernels=1)
     if _adds_inside(layout):
         return widened + np.zeros_like(mesh.stage_parameters, dtype=float)

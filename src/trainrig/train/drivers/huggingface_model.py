@@ -39,16 +39,20 @@ def model_for(folder: Path, options: dict[str, Any], hf: dict[str, Any]) -> Any:
 def with_adapters(model: Any, options: dict[str, Any]) -> Any:
     """The model frozen, with PEFT's LoRA beside each of its blocks' matrices; alpha is 2 · rank.
 
-    ``quantize``: the frozen weights are rounded to 4 bits by bitsandbytes first; unverified on
+    ``quantize``: the frozen weights are rounded to 4 or 8 bits by bitsandbytes first; unverified on
     hardware.
     """
     peft: Any = importlib.import_module("peft")
-    if options["quantize"]:
+    if (kind := options["quantize"]) != "none":
         bits: Any = importlib.import_module("transformers.integrations.bitsandbytes")
         hugging_face: Any = transformers
-        how = hugging_face.BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type=options["quantize"]
-        )
+        four_bits = {
+            "load_in_4bit": True,
+            "bnb_4bit_quant_type": kind.removesuffix("-double"),
+            "bnb_4bit_use_double_quant": kind.endswith("-double"),
+        }
+        bytes_each = {"load_in_8bit": True}
+        how = hugging_face.BitsAndBytesConfig(**(bytes_each if kind == "int8" else four_bits))
         state = model.state_dict()
         model = bits.replace_with_bnb_linear(model, quantization_config=how)
         model.load_state_dict(state, strict=False)

@@ -146,10 +146,10 @@ class Stage:
     def frozen_bytes(self) -> Bytes:
         """Bytes of what is not trained: blocks as they are stored, the ends as they are."""
         layout, plain = self.layout, self.states.frozen
-        if layout.quantize_base == "none":
+        if layout.quantize == "none":
             return plain * self.num_parameters
         blocks = self.num_parameters - self.end_parameters
-        return FROZEN[layout.quantize_base] * blocks + plain * self.end_parameters
+        return FROZEN[layout.quantize] * blocks + plain * self.end_parameters
 
     def sharded(self, stage: int) -> Bytes:
         """Ranks that share what ZeRO ``stage`` shards."""
@@ -313,7 +313,7 @@ class Stage:
             matrix = expert_parameters(shape) / (layout.ep * layout.expert_tp)
             matrix = matrix / (3 if shape.gated_ffn else 2)
         if layout.lora_rank:  # one matrix at a time is widened
-            return size + self.numerics.compute * matrix * (layout.quantize_base != "none")
+            return size + self.numerics.compute * matrix * (layout.quantize != "none")
         if layout.traits.grad_buffer:  # in fp32, before it is added to the buffer
             return size + 4 * (2 if shape.gated_ffn else 1) * matrix
         return size + np.where(self.grads_add_up, 0, self.states.passing_grad * matrix)

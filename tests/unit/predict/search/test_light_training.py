@@ -35,7 +35,7 @@ TUNED = {
 }
 FULL = {"states": "pure", "optimizer": "adamw-8bit-paged", "optimizer_in_backward": 1}
 LORA = {"lora_rank": 8}
-QLORA = LORA | {"quantize_base": "nf4"}
+QLORA = LORA | {"quantize": "nf4"}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_four_bits_are_what_the_paper_says() -> None:
     assert FROZEN["nf4-double"] == pytest.approx(0.5 + 0.127 / 8, abs=1e-4)
     shape, layout = named("llama-70B"), Layout(lora_rank=16, seq_len=512, batch_size=1)
     plain = memory(shape, layout).weights
-    small = memory(shape, layout.replace(quantize_base="nf4-double")).weights
+    small = memory(shape, layout.replace(quantize="nf4-double")).weights
     ends = 2 * shape.vocab * shape.hidden
     saved = (parameters(shape).total - ends) * (2.0 - FROZEN["nf4-double"])
     assert plain - small == pytest.approx(saved, rel=1e-3)
@@ -111,20 +111,20 @@ def test_adapters_are_proposed_and_four_bits_where_they_are_needed() -> None:
 def test_what_alters_a_training_comes_after_what_moves_it() -> None:
     found = fit(question({"model": "llama-7B", "on": "RTX 4090"}))
     first = [step.option for step in found.sequence]
-    assert found.sequence and first[0] not in ("states", "quantize-base")
+    assert found.sequence and first[0] not in ("states", "quantize")
     assert found.sequence[-1].fits
 
 
 def test_the_command_line_takes_them(trainrig: Any) -> None:
     words = ["predict", "--model", "llama-8B", "--on", "RTX 4090", "--lora-rank", "16"]
-    code, out, _ = trainrig(*words, "--quantize-base", "nf4-double", "--recompute", "full",
+    code, out, _ = trainrig(*words, "--quantize", "nf4-double", "--recompute", "full",
                             "--json")  # fmt: skip
-    assert code == 0 and json.loads(out)["layout"]["quantize_base"] == "nf4-double"
+    assert code == 0 and json.loads(out)["layout"]["quantize"] == "nf4-double"
     code, out, _ = trainrig("fits", *words[1:5], "--optimizer-in-backward", "--states", "pure")
     assert code == 1 and "optimizer in backward" in out
-    code, _, err = trainrig(*words, "--quantize-base", "nf5")
-    assert code == 2 and "unknown quantize_base" in err
-    code, _, err = trainrig(*words[:5], "--quantize-base", "nf4")
+    code, _, err = trainrig(*words, "--quantize", "nf5")
+    assert code == 2 and "unknown quantize" in err
+    code, _, err = trainrig(*words[:5], "--quantize", "nf4")
     assert code == 2 and "--lora-rank" in err
 
 
@@ -170,7 +170,7 @@ def test_a_higher_stage_of_zero_never_keeps_more_states(
 def test_lighter_always_needs_less(model: str, batch: int, recompute: str) -> None:
     shape = named(model)
     layout = Layout(batch_size=batch, recompute=recompute, seq_len=512, lora_rank=16)
-    sizes = [memory(shape, layout.replace(quantize_base=kind)).total for kind in FROZEN]
+    sizes = [memory(shape, layout.replace(quantize=kind)).total for kind in FROZEN]
     assert sizes == sorted(sizes, reverse=True)
     plain = layout.replace(lora_rank=0)
     assert memory(shape, plain.replace(states="pure")).total < memory(shape, plain).total

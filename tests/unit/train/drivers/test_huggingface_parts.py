@@ -186,7 +186,7 @@ def test_adapters_are_found_in_live_modules_and_frozen_weights_are_not() -> None
     model = transformers.LlamaForCausalLM(config)
     assert rank_of_adapters(model) is None
     before = model(torch.arange(8)[None]).logits
-    adapted = with_adapters(model, {"lora_rank": 4, "quantize": "", "recompute": "none"})
+    adapted = with_adapters(model, {"lora_rank": 4, "quantize": "none", "recompute": "none"})
     assert rank_of_adapters(adapted) == 4
     assert torch.equal(adapted(torch.arange(8)[None]).logits, before)  # they begin as no change
     trained = {name for name, weight in adapted.named_parameters() if weight.requires_grad}
