@@ -257,7 +257,7 @@ def _in_place(machine: Machine) -> Iterator[None]:
         started += 1
         return _Worker(device, clock, machine, started - 1)
 
-    def look(*_: object) -> Snapshot:
+    def look(*_: object, **_how: object) -> Snapshot:
         nonlocal looks
         looks += 1
         seen = machine.before(snapshot_of(machine.chip, machine.count))

@@ -301,9 +301,12 @@ def test_a_full_disk_is_one_line_and_what_was_measured_stays(tmp_path):
 
 
 def test_detached_runs_outlive_the_command_that_started_them(tmp_path):
-    done = run("qualify", "--budget", "5s", "--out", str(tmp_path), "--detach")
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = run(
+        "qualify", "--budget", "5s", "--out", str(tmp_path), "--detach", "--json", env=environ
+    )
     assert done.returncode == 0, done.stderr
-    process = psutil.Process(int(done.stdout.split()[1]))
+    process = psutil.Process(json.loads(done.stdout)["pid"])
     assert os.getsid(process.pid) == process.pid
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=30)

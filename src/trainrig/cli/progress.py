@@ -70,17 +70,23 @@ def print_json(summary: Mapping[str, Any]) -> None:
         output.print_json(summary)
 
 
-def detach(resume: Path | None, *, as_json: bool) -> int:
+def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
     """Start the same command as a job, which no closing terminal reaches.
 
-    Raises DataError for a run that cannot be resumed, StoreError where no job can
-    be written: what can be refused is refused here, where somebody reads it.
+    Raises DataError for a run that cannot be resumed, StoreError where no job or no run below
+    ``out`` can be written: what can be refused is refused here, where somebody reads it.
     """
+    from tempfile import TemporaryFile
+
     from trainrig.remote.detached import start_trainrig
-    from trainrig.store import read_run
+    from trainrig.store import read_run, store_errors
 
     if resume is not None:
         read_run(resume)
+    else:
+        with store_errors(out):
+            out.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=out).close()
     arguments = [word for word in sys.argv[1:] if word != "--detach"]
     job = start_trainrig(arguments, arguments[0])
     if as_json:

@@ -72,7 +72,7 @@ def command(
     session.check_budget(seconds)
     demands = demands_of(least, baseline) if least or baseline else None
     if detach:
-        return progress.detach(resume, as_json=as_json)
+        return progress.detach(out, resume, as_json=as_json)
     result = session.qualify(
         budget=seconds,
         out=out,

@@ -208,7 +208,7 @@ def command(
         else train_prepare.requested_experiments(file, given)
     )
     if detach:  # what can be refused was refused above, where somebody reads it
-        return progress.detach(None, as_json=as_json)
+        return progress.detach(out, resume, as_json=as_json)
     outcomes = train.train(
         experiments,
         out=out,

@@ -128,7 +128,7 @@ def prepare(
 def pairs_of(paths: tuple[Path, ...]) -> list[Path]:
     """The prefixes of Megatron's pairs NAME.bin and NAME.idx at ``paths``; none if there is text.
 
-    A path is a prefix, one of its two files, or a folder.
+    A path is a prefix, one of its two files, or a folder.  Raises DataError for half a pair.
     """
     found: list[Path] = []
     for path in paths:
@@ -139,6 +139,10 @@ def pairs_of(paths: tuple[Path, ...]) -> list[Path]:
         listed = [index for index in listed if index.is_file()]
         if not listed:
             return []
+        for tokens in path.glob("*.bin") if path.is_dir() else ():
+            if tokens.with_suffix("") not in [index.with_suffix("") for index in listed]:
+                words = f"{tokens} has no index beside it: {tokens.stem}.idx"
+                raise DataError(words, "copy it there, too, or move the file away")
         found += [index.with_suffix("") for index in listed]
     return list(dict.fromkeys(found))
 

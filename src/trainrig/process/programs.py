@@ -10,6 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,13 +80,20 @@ def start_detached(command: Sequence[str], log: Path, code: Path | None = None) 
             start_new_session=True,
             env=os.environ,
         )
+    if code is not None:  # a signal before the shell's trap, or the command, would be lost
+        begun, until = code.with_name(f"{code.name}.begun"), time.monotonic() + _BEGIN_S
+        while not begun.exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.005)
+        begun.unlink(missing_ok=True)
     process.returncode = 0  # nobody waits for it: without one Popen would warn when collected
     return process.pid
 
 
+_BEGIN_S = 5.0
+"""A shell begins within some milliseconds, unless the machine is at its end."""
 # A shell that waits, and outlives the signals that are meant for the command beside it.
 _WRITE_CODE = (
-    'trap : HUP INT TERM; "$@" & child=$!\n'
+    'trap : HUP INT TERM; "$@" & child=$!; : >"$0.begun"\n'
     'while :; do wait "$child"; code=$?; kill -0 "$child" 2>/dev/null || break; done\n'
     'printf "%s\\n" "$code" >"$0.new" && mv "$0.new" "$0"; exit "$code"'
 )

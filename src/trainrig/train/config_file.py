@@ -261,7 +261,10 @@ def _of_init(keys: Keys) -> dict[str, Any]:
     if not isinstance(init, str) or "model" in keys:
         return dict(keys)
     if (model := model_of(init)) is None:
-        form_of(Path(init))  # says what is wrong with it, if anything is
+        try:
+            form_of(Path(init))
+        except DataError as error:
+            raise UsageError(f"{field_text('init', init)}: {error.message}", error.hint) from None
         words = f"{field_text('init', init)} does not say of which model"
         raise UsageError(words, "name it: model, or --model")
     return {**keys, "model": model}

@@ -176,6 +176,8 @@ def test_published_figures_stand_beside_the_classic_rows() -> None:
         "BERT, accumulation": {14077, 22138},
         "BERT, checkpointing": {12823, 17395},
         "BERT, Hugging Face, fp32": {12530},
+        "BERT, Hugging Face, bf16": {12254, 20197},
+        "BERT, Hugging Face, 8-bit optimizer": {12975, 21143},
         "BERT, tf32": {8008},
         "BERT, Hugging Face, tf32": {8008},
         "GPT-2, one device": {17403, 25234},

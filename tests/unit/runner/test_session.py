@@ -24,7 +24,7 @@ from trainrig.store import find_runs, read_run
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
     """A machine without GPUs, and a lock of its own."""
-    monkeypatch.setattr(session, "inspect", lambda: machine_fakes.healthy(0))
+    monkeypatch.setattr(session, "inspect", lambda **_: machine_fakes.healthy(0))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
@@ -90,7 +90,7 @@ def test_a_demand_reaches_the_judge_and_one_that_nothing_answers_leaves_no_run(m
 def test_gpus_are_looked_at_again_whatever_ended_the_load(machine, monkeypatch):
     bad = machine_fakes.with_gpu(machine_fakes.healthy(1), ecc_uncorrected_volatile=3)
     looks = iter([machine_fakes.healthy(1), bad])
-    monkeypatch.setattr(session, "inspect", lambda: next(looks))
+    monkeypatch.setattr(session, "inspect", lambda **_: next(looks))
 
     def broken(*_):
         raise RuntimeError("CUDA error")

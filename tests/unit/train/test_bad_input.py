@@ -102,6 +102,12 @@ def other_tokenizer(folder: Path) -> None:
     path.write_text(path.read_text() + " ")
 
 
+def without_manifest_and_index(folder: Path) -> None:
+    """Without the manifest alone it is Megatron's pair of files, which is taken as it is."""
+    (folder / "manifest.json").unlink()
+    (folder / "train.idx").unlink()
+
+
 def other_vocabulary(folder: Path) -> None:
     path = folder / "manifest.json"
     content: dict[str, Any] = json.loads(path.read_text())
@@ -118,7 +124,7 @@ def other_vocabulary(folder: Path) -> None:
         (other_index, "train.idx is no Megatron index"),
         (other_tokenizer, "tokenizer.json does not match its manifest"),
         (other_vocabulary, "beyond a vocabulary of 300"),
-        (lambda folder: (folder / "manifest.json").unlink(), "cannot read"),
+        (without_manifest_and_index, "train.bin has no index beside it"),
     ],
 )
 def test_data_that_are_not_what_they_say(
