@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainrig.cli.build import CURRENCY, HTML, MD, PRICES, read_list
 from trainrig.cli.predict_options import WHAT, WHERE, one_machine
 from trainrig.cli.verb import PATH, complete_runs, json_option, option, options, rows, verb
+from trainrig.units import counted
 
 if TYPE_CHECKING:
+    from trainrig.procure.load_rules import Power
     from trainrig.procure.ownership import CostAnswer, Terms
     from trainrig.procure.training_rate import TrainingRate
 
@@ -114,14 +117,14 @@ def _answers(
     from trainrig.procure.load_rules import power_of
     from trainrig.procure.ownership import ask_costs, listed_terms
     from trainrig.procure.price_list import currency_of, read_prices
-    from trainrig.procure.training_rate import measured_rate, predicted_rate
-    from trainrig.store import read_run
+    from trainrig.procure.training_rate import predicted_rate
 
     values = {name: value for name, value in keys.items() if value is not None}
     parts, machine = values.pop("parts", None), values.pop("machine", None)
     tokens, days = values.pop("tokens", None), values.pop("days", None)
     money = currency_of(currency) if currency else ""
     numbers: dict[str, Any] = {}
+    power: Power | None = None
     if machine is not None and not money:
         raise UsageError(f"prices of {machine} in which currency?", "as --currency USD")
     if machine is not None:
@@ -129,30 +132,38 @@ def _answers(
     if parts is not None:
         build = read_list(parts, prices, currency)
         money = build.currency
-        numbers |= {"watts": power_of(build).wall}
+        if build.total is None and "buy" not in {*values, *numbers}:
+            raise UsageError(
+                f"{build.name} has no total: no price of {', '.join(build.unpriced)}",
+                "price = … in the list, or a price list; --buy has one for the whole",
+            )
         numbers |= {"buy": build.total} if build.total is not None else {}
+        power = power_of(build) if "watts" not in values else None
     numbers |= {name: values.pop(name) for name in tuple(values) if name in _TERMS}
     failures = _failures(values)
     values = one_machine(chip=(), cluster=(), **values)
     chip = find_server(values["on"]).chip if "on" in values else None
-    rate = predicted_rate(values, tokens, days) if "model" in values else None
+    has_question = "model" in values and (measured is None or "on" in values)
+    rate = predicted_rate(values, tokens, days) if has_question else None
     claim = peak(chip, "bf16") or peak(chip, "fp16") if chip is not None else None
-    per_machine = _gpus_per_machine(rate, values)
+    per_machine = _gpus_per_machine(rate, values) or 0
 
     def answer(found: TrainingRate | None) -> CostAnswer:
         return ask_costs(
-            _terms(numbers, failures, found),
+            _terms(numbers, failures, found, power),
             money,
             rate=found,
             tokens=tokens,
             days=days,
-            peak=None if claim is None else claim.rate * per_machine,
-            memory=None if chip is None or chip.memory is None else chip.memory * per_machine,
+            peak=claim.rate * per_machine if claim and per_machine else None,
+            memory=chip.memory * per_machine if chip and chip.memory and per_machine else None,
         )
 
     if measured is None:
         return None, answer(rate)
-    seen = measured_rate(read_run(measured).records, measured.name)
+    seen = _measured(measured, values.get("model", ""), rate)
+    nodes = numbers.get("machines") or -(-seen.gpus // (per_machine or seen.gpus))
+    seen = replace(seen, nodes=nodes)
     return (None if rate is None else answer(rate)), answer(seen)
 
 
@@ -163,21 +174,50 @@ _TERMS = (
 )
 
 
-def _gpus_per_machine(rate: TrainingRate | None, values: dict[str, Any]) -> int:
+def _measured(run: Path, model: str, predicted: TrainingRate | None) -> TrainingRate:
+    """What a run measured; where it read no watts, those that are predicted are not forgotten."""
+    from trainrig.procure.training_rate import measured_rate
+    from trainrig.store import read_run
+
+    found = measured_rate(read_run(run).records, run.name, model)
+    if found.gpu_watts is not None or predicted is None or predicted.gpu_watts is None:
+        return found
+    return replace(found, limit_watts=predicted.gpu_watts / predicted.gpus * found.gpus)
+
+
+def _gpus_per_machine(rate: TrainingRate | None, values: dict[str, Any]) -> int | None:
+    """None where it is not said: nothing is divided by a guess."""
+    from trainrig.catalog.servers import find_server
+
     if rate is not None:
         return -(-rate.gpus // rate.nodes)
-    return int(values.get("gpus_per_node") or values.get("gpus") or 1)
+    server = find_server(values["on"]) if "on" in values else None
+    return values.get("gpus_per_node") or values.get("gpus") or (server.gpus if server else None)
 
 
-def _terms(numbers: dict[str, Any], failures: Any, rate: TrainingRate | None) -> Terms:
-    """Terms, with machines and watts from what trains on them where they are not given."""
+def _terms(
+    numbers: dict[str, Any], failures: Any, rate: TrainingRate | None, power: Power | None
+) -> Terms:
+    """Terms, with machines and watts from what trains on them where they are not given.
+
+    Of a parts list (``power``) the GPUs' watts are those that were measured, where they were.
+    """
+    from trainrig.errors import UsageError
     from trainrig.procure.ownership import Terms
 
     found = dict(numbers)
-    if rate is not None:
-        found.setdefault("machines", rate.nodes)
-        if rate.gpu_watts is not None:
-            found.setdefault("watts", rate.gpu_watts / found["machines"])
+    if rate is not None and found.setdefault("machines", rate.nodes) != rate.nodes:
+        raise UsageError(
+            f"{counted(rate.gpus, 'GPU')} that train are {counted(rate.nodes, 'machine')}, "
+            f"not {found['machines']}",
+            "--gpus of all machines and --gpus-per-node, or leave --machines out",
+        )
+    watts = (rate.gpu_watts or rate.limit_watts) if rate is not None else None
+    if power is not None:
+        seen = rate.gpu_watts if rate is not None and rate.is_measured else None
+        found["watts"] = (replace(power, gpus=seen / found["machines"]) if seen else power).wall
+    elif watts is not None and "watts" not in found:
+        found |= {"watts": watts / found["machines"], "gpus_alone": True}
     return Terms(**found, failures=failures)
 
 

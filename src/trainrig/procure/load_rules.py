@@ -223,13 +223,19 @@ def psu_rails(build: Build) -> Iterator[Check]:
 def _share_out(
     cards: Sequence[float], limits: Sequence[float], board: float
 ) -> tuple[list[float], bool]:
-    """Loads of the supplies, the largest card first to the one with most room; whether all fit."""
-    first = max(range(len(limits)), key=lambda n: limits[n])
-    loads = [board if n == first else 0.0 for n in range(len(limits))]
-    for watts in sorted(cards, reverse=True):
-        best = max(range(len(limits)), key=lambda n: limits[n] - loads[n])
-        loads[best] += watts
-    return loads, all(load <= limit for load, limit in zip(loads, limits, strict=True))
+    """Loads of the supplies, the largest card first to the one with most room; whether all fit.
+
+    The board hangs on the largest supply, or on another where cards fit only so.
+    """
+    tried = []
+    for first in sorted(range(len(limits)), key=lambda n: -limits[n]):
+        loads = [board if n == first else 0.0 for n in range(len(limits))]
+        for watts in sorted(cards, reverse=True):
+            best = max(range(len(limits)), key=lambda n: limits[n] - loads[n])
+            loads[best] += watts
+        fits = all(load <= limit for load, limit in zip(loads, limits, strict=True))
+        tried.append((loads, fits))
+    return next((one for one in tried if one[1]), tried[0])
 
 
 def outlet(build: Build) -> Iterator[Check]:
@@ -255,12 +261,14 @@ def breaker(build: Build) -> Iterator[Check]:
     if room.volts is None or room.breaker_amps is None:
         return
     most = rule_book().value("breaker", "most")
-    circuits = min(room.circuits, max(1, len(build.supplies)))
+    supplies = max(1, len(build.supplies))
+    # A supply hangs on one circuit: three on two circuits load one of them with two thirds.
+    circuits = supplies / math.ceil(supplies / room.circuits)
     have = most * room.volts * room.breaker_amps * circuits
     power = power_of(build)
     need = power.wall + room.other_watts
     other = f" + {room.other_watts:g} W" if room.other_watts else ""
-    spread = f" × {circuits} circuits" if circuits > 1 else ""
+    spread = f" × {circuits:.3g} circuits" if circuits > 1 else ""
     yield check(
         "breaker",
         need <= have,

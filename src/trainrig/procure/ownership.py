@@ -59,6 +59,8 @@ class Terms:
     """A year."""
     watts: float | None = None
     """Of one machine at the wall, at full load."""
+    gpus_alone: bool = False
+    """Whether those are of its GPUs, and no more is known."""
     kwh_price: float | None = None
     pue: float = 1.0
     """Power of the whole site over that of the machine: cooling, losses."""
@@ -297,9 +299,9 @@ def _capital(terms: Terms) -> float:
     price = (terms.buy or 0.0) * terms.machines
     if terms.interest == 0.0:
         return price * (1.0 - terms.resale)
-    growth = math.pow(1.0 + terms.interest, terms.years)
-    annuity = terms.interest / (1.0 - 1.0 / growth)
-    return price * (1.0 - terms.resale / growth) * annuity * terms.years
+    exponent = terms.years * math.log1p(terms.interest)
+    annuity = terms.interest / -math.expm1(-exponent)
+    return price * (1.0 - terms.resale * math.exp(-exponent)) * annuity * terms.years
 
 
 def _electricity_per_hour(terms: Terms) -> float:
@@ -369,18 +371,28 @@ def _swings(terms: Terms, name: str) -> Iterator[Swing]:
 
 def _not_counted(terms: Terms) -> Iterator[str]:
     if terms.buy is not None:
-        if terms.watts is None or terms.kwh_price is None:
-            yield "electricity: --kwh-price and --watts (or --parts, --on)"
-        if not terms.hosting_per_month:
-            yield "hosting: --hosting-per-month"
-        if not terms.staff_hours_per_month or not terms.staff_rate:
-            yield "staff: --staff-hours-per-month and --staff-rate"
-        if not terms.resale:
-            yield "resale: --resale, a share of the price"
-        if not terms.interest:
-            yield "interest: --interest, a share a year"
+        yield from _not_counted_of_owning(terms)
     if terms.failures is None:
         yield "failures: --mtbf-hours and --checkpoint-seconds"
+    if terms.spot_per_hour is not None and terms.interruptions_per_day is None:
+        yield "interruptions of spot: --interruptions-per-day"
+
+
+def _not_counted_of_owning(terms: Terms) -> Iterator[str]:
+    if terms.watts is None or terms.kwh_price is None:
+        yield "electricity: --kwh-price and --watts (or --parts, --on)"
+    elif terms.pue == 1.0:
+        yield "electricity of cooling: --pue"
+    if terms.gpus_alone:
+        yield "electricity of all but the GPUs: --watts at the wall, or --parts"
+    if not terms.hosting_per_month:
+        yield "hosting: --hosting-per-month"
+    if not terms.staff_hours_per_month or not terms.staff_rate:
+        yield "staff: --staff-hours-per-month and --staff-rate"
+    if not terms.resale:
+        yield "resale: --resale, a share of the price"
+    if not terms.interest:
+        yield "interest: --interest, a share a year"
 
 
 def _check(terms: Terms) -> None:
@@ -403,6 +415,18 @@ def _check(terms: Terms) -> None:
             raise UsageError(f"{word} = {value:g}", f"a number from {least:g} to {most:g}")
     if terms.failures is not None:
         terms.failures.check()
+    for share, what in (
+        (terms.yield_of_time, "failures, checkpoints and restarts"),
+        (terms.yield_of_spot, "interruptions of spot"),
+    ):
+        if share < _LEAST_YIELD:
+            raise UsageError(
+                f"{what} leave {share:.2g} of the time to work: no training ends",
+                "a longer time between them, or shorter saving and restart",
+            )
+
+
+_LEAST_YIELD = 0.001
 
 
 def cost_dict(found: CostAnswer) -> dict[str, Any]:
@@ -490,6 +514,7 @@ def listed_terms(prices: Iterable[Price], machine: str, currency: str) -> dict[s
         term: one.price
         for term, per, kind in wanted
         if (one := price_of(known, machine, currency, per=per, kind=kind)) is not None
+        and (one.kind or kind not in ("reserved", "spot"))  # an hour of no kind is on demand
     }
     if not found:
         names = sorted({one.part for one in known if one.currency == currency})
@@ -501,10 +526,15 @@ def listed_terms(prices: Iterable[Price], machine: str, currency: str) -> dict[s
 def changes(before: CostAnswer, after: CostAnswer) -> list[dict[str, Any]]:
     """What measured rates and watts change of what was predicted, number by number."""
 
+    cheapest = after.cheapest.name
+
     def rows(found: CostAnswer) -> dict[str, float | None]:
-        way, rate, days = found.cheapest, found.rate, found.days_of_training()
+        way, rate = found.way(cheapest) or found.cheapest, found.rate
+        days = found.days_of_training()
         each = found.per_million_tokens(way)
         return {
+            "gpus": rate.gpus if rate else None,
+            "machines": found.terms.machines,
             "tokens_per_s": rate.tokens_per_s if rate else None,
             "gpu_watts": rate.gpu_watts if rate else None,
             "joules_per_token": rate.gpu_watts / rate.tokens_per_s
@@ -528,5 +558,5 @@ def changes(before: CostAnswer, after: CostAnswer) -> list[dict[str, Any]]:
             else None,
         }
         for name in old
-        if new[name] is not None
+        if new[name] is not None and not (name in ("gpus", "machines") and old[name] == new[name])
     ]

@@ -181,8 +181,11 @@ def read_build(path: Path, prices: Iterable[Price] = (), currency: str = "") -> 
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"parts list {path}: {error}") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"parts list {path}: {reason}", "trainrig build check FILE.toml") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise DataError(f"parts list {path} is not TOML: {error}", _HINT) from None
     return build_of(content, str(path), prices, currency)
 
 

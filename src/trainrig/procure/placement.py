@@ -198,7 +198,8 @@ def _others(
     left = sorted((n for n in free if lanes[n] > 0), key=lambda n: (-lanes[n], n))
     feeding = []
     for split in feeds:
-        fitting = [n for n in left if split == 1 or split in board.slots[n].splits]
+        able = [n for n in left if split == 1 or split in board.slots[n].splits]
+        fitting = [n for n in able if lanes[n] >= split]
         if not fitting:
             return None
         feeding.append((fitting[0], split))

@@ -44,6 +44,10 @@ class Price:
     per: Per = "piece"
 
 
+_HINT = f"a CSV whose first line names columns: {', '.join(COLUMNS)}; trainrig prices template"
+_COMMA = "a price has no comma (1299.00), and a name with one is quoted"
+
+
 class _Row(BaseModel):
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
     part: Annotated[str, Field(min_length=1, max_length=200)]
@@ -79,13 +83,15 @@ def parse_prices(
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"prices {path}: {error}") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"prices {path}: {reason}", _HINT) from None
+    except UnicodeDecodeError:
+        raise DataError(f"prices {path}: not UTF-8 text", "save it as CSV in UTF-8") from None
     reader = csv.DictReader(io.StringIO(text))
     heads = [head.strip().lower() for head in reader.fieldnames or ()]
     if missing := [name for name in ("part", "price") if name not in heads]:
-        hint = f"its first line names columns: {', '.join(COLUMNS)}; trainrig prices template"
-        raise DataError(f"prices {path}: no column {missing[0]!r}", hint)
+        raise DataError(f"prices {path}: no column {missing[0]!r}", _HINT)
     if extra := [head for head in heads if head not in COLUMNS]:
         raise DataError(f"prices {path}: unknown column {extra[0]!r}", f"of {', '.join(COLUMNS)}")
     reader.fieldnames = heads
@@ -95,7 +101,7 @@ def parse_prices(
         where = f"prices {path}, line {reader.line_num}"
         values = {name: (value or "").strip() for name, value in row.items() if name is not None}
         if None in row:
-            raise DataError(f"{where}: more cells than columns", 'quote a comma: "1,299"')
+            raise DataError(f"{where}: more cells than columns", _COMMA)
         if not values.get("price"):
             continue
         found.append(_price(values, given, where))
@@ -116,7 +122,8 @@ def _price(values: dict[str, str], given: dict[str, str], where: str) -> Price:
     try:
         row = _Row.model_validate(values)
     except ValidationError as error:
-        raise DataError(f"{where}: {first_problem(error)}") from None
+        hint = _COMMA if error.errors()[0]["loc"] == ("price",) else ""
+        raise DataError(f"{where}: {first_problem(error)}", hint) from None
     return Price(**row.model_dump())
 
 

@@ -6,7 +6,7 @@ A predicted rate has the predictor's 80 % interval of the step; a measured one t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,8 @@ from trainrig.predict.search import search
 from trainrig.predict.search.gpu_count import gpus_needed
 from trainrig.predict.search.space import Space
 from trainrig.record import Kind, Record, Status
+from trainrig.workload.model import ModelShape
+from trainrig.workload.model_lookup import find
 
 TOKENS_A_STEP = 2**20
 """Where no global batch is given: as of GPT-3 1.3B and 2.7B (Brown et al. 2020, table 2.1)."""
@@ -35,10 +37,13 @@ class TrainingRate:
     nodes: int
     gpu_watts: float | None
     """Of all GPUs; None: not known."""
+    limit_watts: float | None = None
+    """What they are predicted to take, where a run measured none."""
     source: str
     limits: str = ""
     """The largest part of the step beside compute."""
     prediction: Prediction | None = None
+    is_measured: bool = False
 
 
 def training_space(given: Mapping[str, Any]) -> tuple[Space, Cluster]:
@@ -128,8 +133,11 @@ def bound_of(every: Space, chip: Chip) -> float:
     return every.global_batch * every.base.seq_len / best.time
 
 
-def measured_rate(records: Iterable[Record], name: str) -> TrainingRate:
-    """The fastest training of a run, with what its GPUs took.  Raises DataError where none is."""
+def measured_rate(records: Iterable[Record], name: str, model: str = "") -> TrainingRate:
+    """The fastest training of a model in a run, with what its GPUs took.
+
+    Raises DataError where it was not trained, UsageError where several were and none is named.
+    """
     good = [
         one
         for one in records
@@ -140,6 +148,17 @@ def measured_rate(records: Iterable[Record], name: str) -> TrainingRate:
         raise DataError(
             f"{name} has measured no training", "a run of trainrig train: its tokens/s are taken"
         )
+    names = sorted({str(one.case.get("model", "")) for one in rates})
+    if model:
+        shape = find(model)
+        names = [one for one in names if _is_of(shape, one)]
+        rates = [one for one in rates if one.case.get("model") in names]
+        if not rates:
+            raise DataError(
+                f"{name} did not train {model}", "a run of trainrig train of that model"
+            )
+    if len(names) > 1 and not model:
+        raise UsageError(f"{name} trained {', '.join(names)}", "which one?  --model")
     best = max(rates, key=lambda one: one.value or 0.0)
     value = best.value or 0.0
     low, high = best.interval or (value, value)
@@ -154,4 +173,13 @@ def measured_rate(records: Iterable[Record], name: str) -> TrainingRate:
         nodes=1,
         gpu_watts=watts,
         source=f"measured, {name}",
+        is_measured=True,
     )
+
+
+def _is_of(shape: ModelShape, name: str) -> bool:
+    """Whether a record's model is of a shape, however it is spelled."""
+    try:
+        return replace(find(name), name=shape.name) == shape
+    except (DataError, UsageError):  # a path of another machine
+        return False

@@ -69,7 +69,8 @@ def _readable(host: Host) -> object:
 # ---- sshd
 
 _KEYS_ONLY = (
-    f"echo 'PasswordAuthentication no' | sudo tee {_SSHD}.d/10-keys-only.conf; "
+    "printf 'PasswordAuthentication no\\nKbdInteractiveAuthentication no\\n' | "
+    f"sudo tee {_SSHD}.d/10-keys-only.conf; "
     "sudo systemctl reload ssh (keep a session open until a key has let you in)"
 )
 _SSHD_UNDO = f"sudo rm {_SSHD}.d/10-keys-only.conf; sudo systemctl reload ssh"
@@ -107,15 +108,34 @@ def _sshd_findings(host: Host) -> Iterator[Finding]:
     if by_password:
         evidence = f"sshd takes passwords (PasswordAuthentication yes, by {source})"
         yield found("ssh-password", "error", evidence, _KEYS_ONLY)
-    if by_password and keys.get("permitrootlogin") == "yes":
+    by_question = _by_question(keys)
+    if by_question and not by_password:
+        evidence = f"sshd takes passwords by PAM (KbdInteractiveAuthentication yes, by {source})"
+        yield found("ssh-password", "error", evidence, _KEYS_ONLY)
+    if (by_password or by_question) and keys.get("permitrootlogin") == "yes":
         evidence = "sshd lets root in by password (PermitRootLogin yes)"
-        fix = _KEYS_ONLY.replace("PasswordAuthentication no", "PermitRootLogin prohibit-password")
+        fix = _set("PermitRootLogin prohibit-password")
         yield found("ssh-root-password", "error", evidence, fix)
     if keys.get("gatewayports", "no") != "no":
         evidence = f"sshd opens reverse forwards to everybody (GatewayPorts {keys['gatewayports']})"
-        fix = _KEYS_ONLY.replace("PasswordAuthentication no", "GatewayPorts no")
+        fix = _set("GatewayPorts no")
         risk = "a port that is forwarded here is reachable by others, not by this machine alone"
         yield found("ssh-gateway-ports", "warning", evidence, fix, risk=risk)
+
+
+def _set(line: str) -> str:
+    """A command that puts a line before all others of sshd's settings, beside those of keys."""
+    return (
+        f"echo '{line}' | sudo tee -a {_SSHD}.d/10-keys-only.conf; "
+        "sudo systemctl reload ssh (keep a session open until a key has let you in)"
+    )
+
+
+def _by_question(keys: Mapping[str, str]) -> bool:
+    """Whether PAM asks for the password, which PasswordAuthentication no does not end."""
+    old = keys.get("challengeresponseauthentication", "yes")  # its name before OpenSSH 8.7
+    asks = keys.get("kbdinteractiveauthentication", old) == "yes"
+    return asks and keys.get("usepam") == "yes"
 
 
 def _sshd_keys(host: Host, text: str) -> dict[str, str]:
@@ -187,10 +207,14 @@ def _frp_findings(path: str, kind: str, config: Mapping[str, Any]) -> Iterator[F
         yield finding("frp-dashboard-open", "error", evidence, fix)
     proxies = config.get("proxies")
     for proxy in proxies if isinstance(proxies, list) else ():
-        if isinstance(proxy, dict) and proxy.get("type") in ("tcp", "udp", "http"):
+        if isinstance(proxy, dict) and proxy.get("type") in _PUBLIC:
             evidence = f"{path}: proxy {proxy.get('name')} opens a port of the relay to everybody"
             fix = 'type = "stcp" with a secretKey: trainrig remote frp'
             yield finding("frp-public-port", "warning", evidence, fix)
+
+
+_PUBLIC = ("tcp", "udp", "http", "https", "tcpmux")
+"""Types of a proxy that whoever reaches the relay may use."""
 
 
 def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -201,9 +225,20 @@ def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _cloudflared(host: Host, home: str) -> Iterator[Finding]:
     for path in (f"{home}/.cloudflared/config.yml", "/etc/cloudflared/config.yml"):
         text = value_or(host.read(path), "")
-        hosts = re.findall(r"^\s*-?\s*hostname:\s*(\S+)", text, re.MULTILINE)
-        if hosts and not re.search(r"^\s*required:\s*true\b", text, re.MULTILINE):
+        hosts = _open_hosts(text)
+        if hosts:
             evidence = f"{path}: {', '.join(hosts)} without access.required"
             fix = "originRequest.access in it: see what trainrig remote cloudflared writes"
             risk = "without a policy at Cloudflare the address is open to everybody"
             yield finding("cloudflared-no-policy", "warning", evidence, fix, risk=risk)
+
+
+def _open_hosts(text: str) -> list[str]:
+    """Names that cloudflared serves without an Access policy of their own or of the whole file."""
+    required = re.compile(r"^\s*required:\s*true\b", re.MULTILINE)
+    whole = re.search(r"^originRequest:.*\n((?:[ \t#].*\n?|\n)*)", text, re.MULTILINE)
+    if whole is not None and required.search(whole[1]):
+        return []
+    _, *rules = re.split(r"^\s*-\s*(?=\w+:)", text, flags=re.MULTILINE)
+    names = [(re.search(r"^\s*hostname:\s*(\S+)", rule, re.MULTILINE), rule) for rule in rules]
+    return [name[1] for name, rule in names if name is not None and not required.search(rule)]

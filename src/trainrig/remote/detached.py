@@ -28,6 +28,8 @@ State = Literal["running", "ended", "lost"]
 _POLL_S = 0.2
 _GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL: ranks of a training save in 25."""
+_YOUNG_S, _AGAIN_S = 10.0, 2.0
+"""A job younger than the first has nothing to save: it is asked a second time after the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +183,17 @@ def end_job(
         raise UsageError(f"{job.id} does not run", "trainrig jobs")
     signal_session(job.pid, signal.SIGTERM)
     left = grace_s
+    age = datetime.now(UTC) - datetime.fromisoformat(job.started)
+    again = grace_s - _AGAIN_S if age.total_seconds() < _YOUNG_S else -1.0
     while read_job(folder).state == "running" and left > 0:
         sleep(_POLL_S)
         left -= _POLL_S
+        if left < again:  # its keeper may have taken the signal before the command was there
+            signal_session(job.pid, signal.SIGTERM)
+            again = -1.0
+    if read_job(folder).state == "lost":  # it had just begun, and its keeper listened to nothing
+        with store_errors(folder):
+            (folder / "code").write_text(f"{128 + signal.SIGTERM}\n")
     if read_job(folder).state == "running":
         signal_session(job.pid, signal.SIGKILL)
         for _ in range(25):

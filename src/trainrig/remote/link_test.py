@@ -11,6 +11,7 @@ A hop limits where what goes through it alone is hardly faster than the whole wa
 from __future__ import annotations
 
 import re
+import shlex
 import statistics
 import tempfile
 import time
@@ -212,7 +213,7 @@ def _loss(host: str, via: tuple[str, ...], config: Path | None) -> float | None:
     if via:
         chosen = ["-F", str(config)] if config else []
         before = ["-J", ",".join(via[:-1])] if via[:-1] else []
-        ping = ["ssh", *SAFE_SSH, "-T", *chosen, *before, via[-1], " ".join(ping)]
+        ping = ["ssh", *SAFE_SSH, "-T", *chosen, *before, via[-1], shlex.join(ping)]
     try:
         done = run_program(ping, _CONNECT_S)
     except OSError:

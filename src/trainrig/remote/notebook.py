@@ -1,7 +1,8 @@
 """JupyterLab on loopback with its token: reached through a forward, and no other way.
 
-The token is made here, lies in a file that its owner alone may read, and is given to the server by
-its environment: on a command line every user of the machine would see it.
+The token is made here and lies in a file that its owner alone may read.  The server's own process
+reads it there: on a command line every user of the machine would see it, and in the environment an
+empty ``c.IdentityProvider.token`` of the user's own settings would win over it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from trainrig.remote.setups import Setup, setups_folder
 from trainrig.remote.tunnels import port_pair
 
 _START = (
-    "import os, sys; "
-    "os.environ['JUPYTER_TOKEN'] = open(sys.argv[1]).read().strip(); "
-    "os.execv(sys.executable, [sys.executable, '-m', 'jupyterlab', *sys.argv[2:]])"
+    "import runpy, sys; "
+    "token = open(sys.argv[1]).read().strip(); "
+    "names = ('IdentityProvider', 'PasswordIdentityProvider'); "
+    "sys.argv[1:] = [*sys.argv[2:], *(f'--{name}.token={token}' for name in names)]; "
+    "runpy.run_module('jupyterlab', run_name='__main__', alter_sys=True)"
 )
 
 

@@ -183,6 +183,10 @@ def remove_setup(name: str) -> tuple[list[Path], list[Path]]:
                 continue
             path.unlink()
             gone.append(path)
+        wanted = unit_path(name).parent / "default.target.wants" / unit_path(name).name
+        if wanted.is_symlink() and not wanted.exists():  # enabled, and systemd did not answer
+            wanted.unlink()
+            gone.append(wanted)
         (folder / "setup.json").unlink()
         if not any(folder.iterdir()):
             folder.rmdir()

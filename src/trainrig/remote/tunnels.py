@@ -63,8 +63,10 @@ SAFE_SSH = (
     *("-o", "PasswordAuthentication=no"),
     *("-o", "ServerAliveInterval=15"),
     *("-o", "ServerAliveCountMax=3"),
+    *("-o", "ControlPath=none"),
 )
-"""Options of each connection: keys alone, no question, and a dead peer is noticed in 45 s."""
+"""Options of each connection: keys alone, no question, a dead peer is noticed in 45 s, and none is
+shared (ControlMaster): a forward ends with the process that made it."""
 
 
 def forward(
@@ -181,9 +183,6 @@ def _token_source(path: Path) -> str:
 
 def _port(port: int) -> int:
     return port_pair(str(port))[0]
-
-
-_CONFIG = ("--config", "FOLDER/config.yml")
 
 
 def cloudflared(name: str, tunnel: str, hostname: str, port: int, team: str, aud: str) -> Setup:

@@ -100,6 +100,8 @@ def _span(found: CostAnswer, three: tuple[float, float, float] | None) -> str:
     if three is None:
         return ""
     middle, low, high = three
+    if low == high:
+        return _money(found, middle)
     ends = " to ".join(format_money(end, "") for end in (low, high))
     return f"{_money(found, middle)} ({ends})"
 
@@ -144,24 +146,30 @@ def _break_even(found: CostAnswer) -> Iterator[tuple[str, str]]:
 def _training(found: CostAnswer) -> Iterator[Block]:
     rate = found.rate
     assert rate is not None
+    noun = "device" if rate.is_measured else "GPU"  # a run may have been of a processor
+    ranges = f" ({format_count(rate.low)} to {format_count(rate.high)})" * (rate.low != rate.high)
     pairs = [
         (
             "rate",
-            f"{format_count(rate.tokens_per_s)} tokens/s ({format_count(rate.low)} to "
-            f"{format_count(rate.high)}) on {counted(rate.gpus, 'GPU')}; {rate.source}",
+            f"{format_count(rate.tokens_per_s)} tokens/s{ranges} on {counted(rate.gpus, noun)}; "
+            f"{rate.source}",
         )
     ]
     if rate.limits:
         pairs.append(("waits for", rate.limits))
     days = found.days_of_training()
     if days is not None and found.tokens is not None:
-        text = f"{days[0]:,.3g} days ({days[1]:,.3g} to {days[2]:,.3g})"
+        text = f"{days[0]:,.3g} days"
+        text += f" ({days[1]:,.3g} to {days[2]:,.3g})" * (days[1] != days[2])
         if found.days is not None:
             late = days[0] > found.days
             text += f", {'more than' if late else 'within'} the {found.days:g} that are given"
         pairs.append((f"{format_count(found.tokens)} tokens", text))
+    if rate.limit_watts is not None:
+        pairs.append(("watts", "as predicted: the run measured none"))
     if (kwh := found.kwh_of_training()) is not None:
-        pairs.append(("energy", f"{kwh:,.0f} kWh at the meter"))
+        of = "of the GPUs alone" if found.terms.gpus_alone else "at the meter"
+        pairs.append(("energy", f"{kwh:,.0f} kWh {of}"))
     yield Facts(tuple(pairs))
 
 
