@@ -2,7 +2,7 @@
 
 Mean of ten copies of the same buffer (32 MB in quick mode), pinned or pageable, timed on the
 device; within the device read and written bytes are both counted.  GB/s are 10⁹ bytes a second
-(CUDA 10 and later; MB/s of before are 10⁶).
+(CUDA 10 and later; MB/s of before are 1000 × 1024).
 
 Source: NVIDIA/cuda-samples bandwidthTest.cu (read 2026-11-22).
 """
@@ -27,7 +27,8 @@ _CSV = re.compile(
 )
 _RESULT = re.compile(r"Result = (\w+)")
 _BROKEN = re.compile(r"bandwidthTest-\w+.*,")
-_STEPS = {"G": 1e9, "M": 1e6}
+# Before CUDA 10 it computes bytes × 2¹⁰ / (milliseconds × 2²⁰): its MB are 1000 × 1024 bytes.
+_STEPS = {"G": 1e9, "M": 1.024e6}
 
 
 class _Lines:

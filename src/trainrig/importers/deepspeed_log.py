@@ -49,6 +49,8 @@ class _Lines:
     def __init__(self, file: ToolFile, log: Log) -> None:
         self.file, self.log = file, log
         self.steps: list[dict[str, Any]] = []
+        self.timed: dict[tuple[str, bool], list[float]] = {}
+        """By part, and whether it is of a micro-batch and not of a whole step."""
 
     def speed(self, number: int, found: re.Match[str]) -> None:
         file, log, facts = self.file, self.log, found.groupdict()
@@ -71,7 +73,8 @@ class _Lines:
             name, _, value = (each.strip() for each in part.partition(":"))
             if name in _PARTS:
                 seconds = to_number(self.file, number, value, f"timer {name}") * 1e-3
-                self.log.timers.setdefault(_PARTS[name], []).append(seconds)
+                kind = _PARTS[name], name.endswith("_microstep")
+                self.timed.setdefault(kind, []).append(seconds)
 
     def loss(self, number: int, found: re.Match[str]) -> None:
         self.log.loss = to_number(self.file, number, found[1], "loss")
@@ -93,6 +96,9 @@ def _read(file: ToolFile, given: Given) -> Reading:
             (_LOSS, lines.loss),
         ),
     )
+    for (part, is_micro), times in lines.timed.items():
+        if not is_micro or (part, False) not in lines.timed:
+            log.timers[part] = times
     if log.samples_per_s and log.global_batch and log.samples_per_s[1] > 0.0:
         log.step_times.append((log.samples_per_s[0], log.global_batch / log.samples_per_s[1]))
     notes = [] if log.timers else ['it has no timers: "wall_clock_breakdown": true prints them']

@@ -37,6 +37,8 @@ HEAD_BYTES = 1 << 18
 """How much of a file is looked at to recognise it."""
 MOST_BYTES = 1 << 26
 """Of a file that is read as a whole; a trace is streamed and may be larger."""
+MOST_PIPED = 1 << 28
+"""Of what is held in memory, since it can be read once alone."""
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
 """What reading a file can end in; ValueError: a name with a zero byte."""
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -52,7 +54,7 @@ class ToolFile:
         try:
             # A pipe (``<(ssh host nvidia-smi -q)``) can be read once alone.
             is_pipe = path.exists() and not path.is_file() and not path.is_dir()
-            self._held = path.read_bytes() if is_pipe else None
+            self._held = _piped(path) if is_pipe else None
             with self.open() as file:
                 self._start = file.read(HEAD_BYTES)
         except _UNREADABLE as error:
@@ -146,6 +148,16 @@ class ToolFile:
         """The error for a line that cannot be read."""
         where = self.name if line is None else f"{self.name}:{line}"
         return DataError(f"{where}: {problem}", hint)
+
+
+def _piped(path: Path) -> bytes:
+    """What comes out of a pipe; one may never end.  Raises DataError."""
+    with path.open("rb") as file:
+        data = file.read(MOST_PIPED + 1)
+    if len(data) > MOST_PIPED:
+        most = format_memory(MOST_PIPED)
+        raise DataError(f"{one_line(str(path))}: more than {most}", "write it to a file first")
+    return data
 
 
 def _plain(data: bytes) -> str:

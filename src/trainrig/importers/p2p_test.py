@@ -2,7 +2,7 @@
 
 Bandwidth from the row's GPU to the column's, GB/s of 10⁹; bidirectional ones are both directions
 added up; the diagonal copies within one GPU (read and written bytes counted).  Latencies are of a
-four-byte copy, the GPU's and the CPU's view, in microseconds.  ``P2P=Enabled`` is what was asked
+16-byte copy, the GPU's and the CPU's view, in microseconds.  ``P2P=Enabled`` is what was asked
 for: where two GPUs have no peer access CUDA copies through the host and the program prints those
 numbers under the same title, so that the connectivity matrix, or equal numbers, say "no P2P".
 

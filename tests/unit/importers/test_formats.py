@@ -108,6 +108,34 @@ def test_bandwidth_test_and_its_shmoo_mode() -> None:
     assert sizes == [1000, 1000000, 32000000, 67186688]
 
 
+def test_bandwidth_test_s_former_megabytes_are_of_1000_times_1024_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "old.txt"
+    row = "bandwidthTest-H2D-Pinned, Bandwidth = 10000.0 MB/s, Time = 0.0031 s, "
+    file.write_text(f"{row}Size = 33554432 bytes, NumDevsUsed = 1\nResult = PASS\n")
+    (record,) = read_file(file)[1].records
+    assert record.value == pytest.approx(10000.0 * 1000.0 * 1024.0)
+
+
+def test_deepspeed_s_whole_steps_come_before_its_micro_batches(tmp_path: Path) -> None:
+    file = tmp_path / "ds.log"
+    speed = "global_step=10, RunningAvgSamplesPerSec=8.0, CurrSamplesPerSec=8.0, "
+    file.write_text(
+        "time (ms) | fwd_microstep: 10.0 | bwd_microstep: 20.0 | step_microstep: 5.0\n"
+        "time (ms) | fwd_microstep: 10.0 | bwd_microstep: 20.0 | step_microstep: 5.0\n"
+        "time (ms) | fwd: 20.0 | bwd: 40.0 | step: 10.0\n"
+        f"{speed}MemAllocated=1.0GB, MaxMemAllocated=2.0GB\n"
+    )
+    records = read_file(file)[1].records
+    assert one(records, "time.forward").value == pytest.approx(0.02)
+    assert one(records, "time.backward").value == pytest.approx(0.04)
+
+
+def test_a_pipe_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainrig.importers.importer.MOST_PIPED", 1 << 12)
+    with pytest.raises(DataError, match="more than"):
+        read_file(Path("/dev/zero"))
+
+
 def test_pairs_of_gpus_stand_beside_the_published_ones() -> None:
     from trainrig.catalog.published import published_for
 
