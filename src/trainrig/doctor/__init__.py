@@ -16,7 +16,9 @@ no fault.  torch is not run: its versions are read from its files.
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Iterable
 
 from trainrig.doctor import connections, crash, driver, fitting, gpu_state, host, listening
 from trainrig.doctor.check import Answer, HealthCheck, answer, by_severity
@@ -45,6 +47,17 @@ def diagnose(snapshot: Snapshot) -> tuple[Finding, ...]:
     return by_severity(one for each in answers(snapshot) for one in each.findings)
 
 
+def of_speed(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings as they bear on a verdict on speed: an open door is a fault and slows nothing."""
+    doors = {name for check in listening.CHECKS for name in check.finds}
+    return by_severity(
+        dataclasses.replace(one, severity="warning")
+        if one.id in doors and one.severity == "error"
+        else one
+        for one in findings
+    )
+
+
 def what_root_adds(found: tuple[Answer, ...]) -> tuple[str, ...]:
     """What root would see of the checks that were denied a look, or a part of it."""
     return tuple(
@@ -62,4 +75,4 @@ def what_root_adds(found: tuple[Answer, ...]) -> tuple[str, ...]:
 _DENIED = re.compile(r"permi|denied|root|/dev/mem|fopen", re.IGNORECASE)
 
 
-__all__ = ["CHECKS", "Answer", "HealthCheck", "answers", "diagnose", "what_root_adds"]
+__all__ = ["CHECKS", "Answer", "HealthCheck", "answers", "diagnose", "of_speed", "what_root_adds"]

@@ -139,12 +139,16 @@ def device_name(device: PciGpu) -> str:
 
 
 def devices(snapshot: Snapshot) -> list[PciGpu]:
-    """What one would train on, of what is on the bus: integrated graphics are left out."""
+    """What one would train on, of what is on the bus.
+
+    Left out are integrated graphics, and other makers' processing accelerators (class 12), such as
+    the NPU of a laptop.
+    """
     return [
         device
         for device in value_or(snapshot.pci_gpus, ())
         if device.pci_id.startswith((NVIDIA_ID, HABANA_ID))
-        or device.pci_class.startswith("12")
+        or (device.pci_class.startswith("12") and device.pci_id.startswith(AMD_ID))
         or chip_by_pci_id(device.pci_id) is not None
     ]
 
@@ -166,6 +170,11 @@ def needs_devices(snapshot: Snapshot) -> object:
     if gpus_of(snapshot) or devices(snapshot):
         return None
     return snapshot.pci_gpus if isinstance(snapshot.pci_gpus, Missing) else NO_GPU
+
+
+def is_mobile(gpu: Gpu) -> bool:
+    """A laptop's GPU is soldered, and sleeps to save its battery."""
+    return "Laptop" in value_or(gpu.name, "") or "Max-Q" in value_or(gpu.name, "")
 
 
 def in_container(snapshot: Snapshot) -> bool:

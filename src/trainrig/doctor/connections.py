@@ -8,6 +8,7 @@ from trainrig.doctor.check import (
     HealthCheck,
     finding,
     gpus_of,
+    is_mobile,
     needs_gpus,
     needs_health,
     numbers,
@@ -15,6 +16,7 @@ from trainrig.doctor.check import (
 from trainrig.machine.health import NetworkPort
 from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
 from trainrig.record import Finding, Severity
+from trainrig.stats import grouped
 from trainrig.units import format_quantity
 
 # Below this share of the time in kernels a GPU counts as idle, and its link may run slow.
@@ -43,6 +45,8 @@ def _widths(snapshot: Snapshot) -> Iterator[Finding]:
         lanes = max((width for width in widths if isinstance(width, int)), default=0)
         if isinstance(gpu.link.width, int) and gpu.link.width < lanes:
             slot = device.slot.max_width if device else None
+            if is_mobile(gpu) and isinstance(slot, int) and slot <= gpu.link.width:
+                continue  # soldered with fewer lanes
             yield _narrow(gpu, gpu.link.width, lanes, slot)
 
 
@@ -211,7 +215,7 @@ def _network(snapshot: Snapshot) -> Iterator[Finding]:
     ports = () if isinstance(health, Missing) else value_or(health.network, ())
     bands = [port for port in ports if port.kind == "infiniband"]
     up = [port for port in bands if port.up is True]
-    down = [port.name for port in bands if port.up is False]
+    down = [port.name for port in bands if port.up is False and not port.is_ethernet]
     if up and down:
         evidence = f"{', '.join(down)} is down; {len(up)} others are up"
         fix = "ibstat; check the cable and the switch's port; sudo systemctl status opensm"
@@ -225,12 +229,15 @@ def _network(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding("infiniband-flapping", "warning", evidence, fix)
     for port in ports:
         now, most = value_or(port.link_now, 0), value_or(port.link_most, 0)
-        if port.up is True and now and now < most:
+        # Generation and lanes, 2**generation × lanes, are gigabits a second nearly enough.
+        needed = value_or(port.speed_bits_per_s, 0.0) / 1e9
+        if port.up is True and now and now < most and now < needed:
             evidence = f"{port.name} has 1/{most // now} of the PCIe bandwidth that it can use"
             fix = "move the card to a wider slot, or reseat it; sudo lspci -vv | grep LnkSta"
             yield finding("nic-link-below-max", "warning", evidence, fix)
         speed = value_or(port.speed_bits_per_s, 0.0)
-        if port.kind == "ethernet" and port.up is True and not port.virtual and 0 < speed < 1e9:
+        is_card = port.kind == "ethernet" and not port.virtual and not port.is_usb
+        if is_card and port.up is True and 0 < speed < 1e9:
             evidence = f"{port.name} runs at {format_quantity(speed, 'bit/s')}"
             fix = f"replace the cable; then: sudo ethtool -r {port.name}"
             yield finding("ethernet-slow", "warning", evidence, fix)
@@ -242,6 +249,13 @@ def _network(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _uneven(up: list[NetworkPort]) -> Iterator[Finding]:
+    """Among cards that can do the same: one for storage or management is of another kind."""
+    groups = grouped(up, lambda port: (port.is_ethernet, value_or(port.link_most, 0)))
+    for equal in groups.values():
+        yield from _slow_among(equal)
+
+
+def _slow_among(up: list[NetworkPort]) -> Iterator[Finding]:
     rates = {value_or(port.speed_bits_per_s, 0.0) for port in up} - {0.0}
     if len(rates) > 1:
         slow = [port.name for port in up if port.speed_bits_per_s == min(rates)]

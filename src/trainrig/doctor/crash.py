@@ -33,6 +33,12 @@ _FRAME = re.compile(r'^\s*File "[^"]+", line \d+ in \S+', re.MULTILINE)
 _EXTENSIONS = re.compile(
     r"flash_attn|apex|deepspeed|xformers|transformer_engine|triton|bitsandbytes"
 )
+# The package index's "apex" is another project.
+_PACKAGES = {
+    "apex": "git+https://github.com/NVIDIA/apex",
+    "flash_attn": "flash-attn",
+    "transformer_engine": "'transformer-engine[pytorch]'",
+}
 
 
 def parse_crash(text: str, run: str, log: str) -> Crash | None:
@@ -79,7 +85,8 @@ _CAUSES = {
     ),
     "SIGILL": (
         "a library was built for a newer processor than this one",
-        "reinstall it from source here: python -m pip install --no-binary :all: PACKAGE",
+        "reinstall it from source here: "
+        "python -m pip install --force-reinstall --no-deps --no-binary PACKAGE PACKAGE",
     ),
     "SIGBUS": (
         "/dev/shm was full, or a file that was mapped was cut short",
@@ -98,7 +105,8 @@ def _likely(crash: Crash, line: KernelEvent | None) -> tuple[str, str]:
     if extension:
         return (
             f"a fault in the extension {extension[0]}, mostly built for another torch",
-            f"python -m pip install --force-reinstall --no-build-isolation {extension[0]}",
+            "python -m pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps "
+            f"{_PACKAGES.get(extension[0], extension[0])}",
         )
     if "nccl" in place:
         return (

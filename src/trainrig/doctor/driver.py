@@ -196,7 +196,7 @@ def _secure_boot(snapshot: Snapshot) -> Iterator[Finding]:
         for event in value_or(_health(snapshot).kernel_log, ())
         if event.kind == "module-refused"
     ]
-    if state.secure_boot is True and held and unloaded and (refused or state.builds):
+    if state.secure_boot is True and held and unloaded and (refused or value_or(state.builds, ())):
         seen = f": {refused[0].text}" if refused else ""
         evidence = f"Secure Boot is on and NVIDIA's module is not loaded{seen}"
         fix = "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der; reboot; choose Enroll MOK"
@@ -223,9 +223,14 @@ def _needs_nvidia(snapshot: Snapshot) -> object:
 
 
 def _needs_switch(snapshot: Snapshot) -> object:
-    """NVSwitch joins eight GPUs or more; the package may be there without it."""
+    """NVSwitch joins eight GPUs or more with NVLinks; the package may be there without it."""
     if len(devices(snapshot)) < _LEAST_SWITCHED:
         return _needs_nvidia(snapshot) or Missing(f"no NVSwitch with under {_LEAST_SWITCHED} GPUs")
+    described = gpus_of(snapshot)
+    if described and not any(
+        value_or(gpu.nvlinks_active, 0) + value_or(gpu.nvlinks_inactive, 0) for gpu in described
+    ):
+        return Missing("no NVSwitch: these GPUs have no NVLink")
     return needs_health("driver.fabric_manager")(snapshot)
 
 

@@ -54,12 +54,15 @@ def _torch(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("torch-missing", "warning", software.torch.reason, fix)
         return
     nvidia = _present(snapshot, NVIDIA_ID)
-    if nvidia and software.torch_cuda is None:
+    amd = _present(snapshot, AMD_ID)
+    # One torch is built for one of the two: with cards of both, it fits those that it is for.
+    is_for_nvidia = isinstance(software.torch_cuda, str) and bool(nvidia)
+    is_for_amd = isinstance(software.torch_hip, str) and bool(amd)
+    if nvidia and software.torch_cuda is None and not is_for_amd:
         evidence = f"torch {software.torch} is built without CUDA; here is {nvidia}"
         fix = "pip install --force-reinstall torch from an index with CUDA builds (pytorch.org)"
         yield finding("gpu-not-usable-by-torch", "error", evidence, fix)
-    amd = _present(snapshot, AMD_ID)
-    if amd and software.torch_hip is None:
+    if amd and software.torch_hip is None and not is_for_nvidia:
         evidence = f"torch {software.torch} is built without ROCm; here is {amd}"
         fix = "pip install --force-reinstall torch from an index with ROCm builds (pytorch.org)"
         yield finding("gpu-not-usable-by-torch", "error", evidence, fix)
@@ -263,7 +266,7 @@ def _order(snapshot: Snapshot) -> Iterator[Finding]:
         if wrong or len(set(names)) < len(names):
             evidence = f"CUDA_VISIBLE_DEVICES={visible}: there are GPUs 0 to {len(nvidia) - 1}"
             yield finding("gpu-index-unknown", "warning", evidence, "unset CUDA_VISIBLE_DEVICES")
-        elif len(names) < len(nvidia) or names != sorted(names):
+        elif len(names) < len(nvidia) or names != sorted(names, key=lambda name: (len(name), name)):
             what = "shows" if len(names) < len(nvidia) else "reorders"
             evidence = f"CUDA_VISIBLE_DEVICES={visible} {what} {len(names)} of {len(nvidia)} GPUs"
             yield finding("gpus-partly-visible", "info", evidence, "unset CUDA_VISIBLE_DEVICES")

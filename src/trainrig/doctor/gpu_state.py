@@ -5,6 +5,7 @@ What measurements reveal (a slow card among fast ones, a number below its band) 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from trainrig.doctor.check import (
@@ -12,6 +13,7 @@ from trainrig.doctor.check import (
     HealthCheck,
     finding,
     gpus_of,
+    is_mobile,
     needs_gpus,
     needs_health,
     numbers,
@@ -78,15 +80,10 @@ def _modes(snapshot: Snapshot) -> Iterator[Finding]:
         evidence = f"{numbers(cut)} is in MIG mode: a process gets a slice, not the card"
         fix = f"for the whole card: sudo nvidia-smi -i {cut[0].index} -mig 0"
         yield finding("mig-enabled", "info", evidence, fix)
-    off = [gpu for gpu in gpus_of(snapshot) if gpu.persistence is False and not _mobile(gpu)]
+    off = [gpu for gpu in gpus_of(snapshot) if gpu.persistence is False and not is_mobile(gpu)]
     if off:
         evidence = f"{numbers(off)}: persistence mode is off; the first use after a pause waits"
         yield finding("persistence-off", "info", evidence, "sudo nvidia-smi -pm 1")
-
-
-def _mobile(gpu: Gpu) -> bool:
-    """A laptop's GPU sleeps to save its battery."""
-    return "Laptop" in value_or(gpu.name, "") or "Max-Q" in value_or(gpu.name, "")
 
 
 def _gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
@@ -184,6 +181,11 @@ def _off_by_default(gpu: Gpu) -> bool:
 
 # ---- the kernel's log of GPUs
 
+# "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)": it is well again.
+_RECOVERY, _RECOVERED = 154, re.compile(r"\bto 0x0\b|\bto \S* ?\(None\)", re.IGNORECASE)
+# Of NVLink 5, whose lines say "Fatal" or "Nonfatal".
+_NVLINK = range(144, 151)
+
 
 def _xids(snapshot: Snapshot) -> Iterator[Finding]:
     health = snapshot.health
@@ -192,6 +194,7 @@ def _xids(snapshot: Snapshot) -> Iterator[Finding]:
     for event in events:
         if event.kind == "xid" and event.code is not None:
             worst.setdefault((event.code, event.pci_address or ""), event)
+    latest = {(e.code, e.pci_address or ""): e.text for e in events if e.kind == "xid"}
     for (code, address), event in worst.items():
         known = xid_meanings().get(str(code), {})
         places = {gpu.pci_address: str(gpu.index) for gpu in gpus_of(snapshot)}
@@ -199,9 +202,16 @@ def _xids(snapshot: Snapshot) -> Iterator[Finding]:
         severity: Severity = known.get("severity", "warning")  # type: ignore[assignment]
         meaning = known.get("meaning", "not in this program's table")
         fix = known.get("next", "look it up: docs.nvidia.com/deploy/xid-errors")
+        text = latest[code, address]
+        if code == _RECOVERY and _RECOVERED.search(text):
+            continue
+        if code in _NVLINK and "nonfatal" in text.lower():
+            severity = "warning"
         by = f", program {event.program}" if event.program else ""
         times = sum(e.count for e in events if e.code == code and e.pci_address == address)
         evidence = f"GPU {number}: Xid {code} ({times} in the log{by}): {meaning}"
+        if code == _RECOVERY:
+            evidence += f": {text}"
         yield finding(f"xid-{severity}", severity, evidence, fix.replace("{gpu}", number))
 
 

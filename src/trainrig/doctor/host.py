@@ -41,7 +41,11 @@ def _room(snapshot: Snapshot) -> Iterator[Finding]:
     swap, left = value_or(memory.swap_total_bytes, 0), value_or(memory.swap_free_bytes, 0)
     if swap - left > swap * _MOST_SWAP_USED:
         evidence = f"{format_memory(swap - left)} of {format_memory(swap)} swap are in use"
-        yield finding("swap-used", "warning", evidence, "free memory, or: sudo swapoff -a")
+        fix = (
+            "free memory: ps aux --sort=-rss; once more is available than is swapped out: "
+            "sudo swapoff -a && sudo swapon -a"
+        )
+        yield finding("swap-used", "warning", evidence, fix)
 
 
 def _modules(snapshot: Snapshot) -> Iterator[Finding]:
@@ -236,6 +240,12 @@ def _needs_modules(snapshot: Snapshot) -> object:
     return snapshot.memory.dimms
 
 
+def _needs_counts_or_log(snapshot: Snapshot) -> object:
+    counts = needs_health("settings.memory_errors_corrected")(snapshot)
+    log = needs_health("kernel_log")(snapshot)
+    return counts if isinstance(log, Missing) else None
+
+
 CHECKS = (
     HealthCheck(
         id="memory-room",
@@ -260,7 +270,7 @@ CHECKS = (
         reads="/sys/devices/system/edac, the kernel's log",
         finds=("host-memory-uncorrected", "host-memory-corrected", "machine-check"),
         judge=_errors,
-        needs=needs_health("settings.memory_errors_corrected"),
+        needs=_needs_counts_or_log,
     ),
     HealthCheck(
         id="numa",

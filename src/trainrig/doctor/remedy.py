@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from trainrig.doctor.check import Answer
@@ -33,7 +34,8 @@ def remedies(finding: Finding) -> tuple[Remedy, ...]:
     """What can be done for a finding here and now; mostly nothing."""
     match finding.id:
         case "ninja-missing":
-            return (_install("ninja"),)
+            # One that is installed and not on PATH: installing does nothing, undoing would harm.
+            return () if _is_installed("ninja") else (_install("ninja"),)
         case "secret-readable":
             path = finding.evidence.partition(" ")[0]
             return (_close(Path(path).expanduser()),)
@@ -69,6 +71,14 @@ def _is_gone(finding: Finding, answers: Sequence[Answer]) -> bool:
         for each in answers
         for one in each.findings
     )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _install(package: str) -> Remedy:

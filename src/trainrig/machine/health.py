@@ -77,7 +77,7 @@ class KernelEvent:
     library: str | None = None
     """Where a segmentation fault happened: ``libnccl.so.2``."""
     count: int = 1
-    """How many lines of this kind, code, device and program."""
+    """How many lines of this kind, code, device and program; ``text`` is the latest."""
 
 
 Protection = Literal["token", "password", "none", "unknown"]
@@ -150,6 +150,10 @@ class NetworkPort:
     """PCIe generation × lanes that it can."""
     firmware: str | Missing
     virtual: bool
+    is_ethernet: bool = False
+    """An InfiniBand device whose link is Ethernet (RoCE)."""
+    is_usb: bool = False
+    """Behind USB, as the port to a server's management chip."""
     link_downs: int | Missing = NOT_READ
     """How often the link was lost since the counters began (InfiniBand)."""
 

@@ -155,6 +155,7 @@ def filesystems(host: Host) -> tuple[FileSystem, ...] | Missing:
     if isinstance(table, Missing):
         return table
     found: dict[str, FileSystem] = {}
+    writable = _writable(host.read("/proc/self/mountinfo"))
     for line in table.splitlines():
         words = line.split()
         if len(words) < 4 or not _DATA_FILE_SYSTEMS.fullmatch(words[2]):
@@ -167,13 +168,27 @@ def filesystems(host: Host) -> tuple[FileSystem, ...] | Missing:
         found[path] = FileSystem(
             path=path,
             filesystem=words[2],
-            read_only="ro" in options,
+            read_only="ro" in options and words[1] not in writable,
             options=options,
             errors=integer(host.read(f"/sys/fs/ext4/{device}/errors_count"), "errors")
             if words[2] == "ext4"
             else Missing("ext4 alone counts them"),
         )
     return tuple(found.values())
+
+
+def _writable(mounts: str | Missing) -> frozenset[str]:
+    """Places whose file system may be written, however they are mounted.
+
+    Containers get the driver's files as read-only mounts of the host's file system.
+    """
+    found = set()
+    for line in value_or(mounts, "").splitlines():
+        place, _, system = line.partition(" - ")
+        words, last = place.split(), system.split()
+        if len(words) > 4 and len(last) > 2 and "rw" in last[2].split(","):
+            found.add(words[4])
+    return frozenset(found)
 
 
 # ---- network cards
@@ -206,6 +221,7 @@ def _ethernet(host: Host, name: str) -> NetworkPort:
         link_most=most,
         firmware=Missing("ethtool tells it"),
         virtual="device" not in inside,
+        is_usb="/usb" in value_or(host.resolve(f"{folder}/device"), ""),
     )
 
 
@@ -223,6 +239,7 @@ def _infiniband(host: Host, card: str, port: str) -> NetworkPort:
         link_most=most,
         firmware=text(host.read(f"{folder}/fw_ver"), "firmware"),
         virtual=False,
+        is_ethernet=host.read(f"{folder}/ports/{port}/link_layer") == "Ethernet",
         link_downs=integer(
             host.read(f"{folder}/ports/{port}/counters/link_downed"), "count of lost links"
         ),

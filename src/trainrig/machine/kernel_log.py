@@ -73,7 +73,7 @@ def kernel_events(host: Host) -> tuple[KernelEvent, ...] | Missing:
     sources: list[Callable[[], str | Missing]] = [
         lambda: host.run("dmesg"),
         lambda: host.run("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "cat"),
-        *(lambda path=path: host.read(path) for path in _LOG_FILES),
+        *(lambda path=path: _of_this_boot(host.read(path)) for path in _LOG_FILES),
     ]
     for source in sources:
         text = source()
@@ -83,8 +83,15 @@ def kernel_events(host: Host) -> tuple[KernelEvent, ...] | Missing:
     return Missing(f"the kernel's log cannot be read: {reasons[0]}")
 
 
+def _of_this_boot(log: str | Missing) -> str | Missing:
+    """A log file goes on over boots; the kernel's first line of each names its version."""
+    if isinstance(log, Missing):
+        return log
+    return log[log.rfind("Linux version ") + 1 :]
+
+
 def parse_kernel_log(text: str) -> tuple[KernelEvent, ...]:
-    """The events in a log's text; equal ones are one, with a count."""
+    """The events in a log's text; equal ones are one: the latest line, with a count."""
     found: dict[tuple[object, ...], KernelEvent] = {}
     for line in text.splitlines()[-_MOST_LINES:]:
         if not _QUICK.search(line):
@@ -94,7 +101,7 @@ def parse_kernel_log(text: str) -> tuple[KernelEvent, ...]:
             continue
         key = (event.kind, event.code, event.pci_address, event.program, event.library)
         before = found.get(key)
-        found[key] = event if before is None else replace(before, count=before.count + 1)
+        found[key] = event if before is None else replace(event, count=before.count + 1)
     return tuple(found.values())
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from trainrig.machine.health import Listener, Protection, Tunnel
 from trainrig.machine.snapshot import Missing, value_or
 from trainrig.machine.system_access import Host
+from trainrig.units import one_line
 
 _LISTEN = "0A"
 _MOST_PROCESSES = 20_000
@@ -201,7 +202,7 @@ def _program(process: _Process | None) -> str | Missing:
             process.words[2] if process.words[1] == "-m" and process.words[2:] else process.words[1]
         )
         name = f"{name} {script.rpartition('/')[2]}"
-    return name[:60]
+    return one_line(name)[:60]
 
 
 # ---- protection, by service
@@ -384,18 +385,41 @@ _SECRETS = (
     ".ssh/id_ed25519",
     ".kaggle/kaggle.json",
 )
+_GROUP = re.compile(r"^([^:]*):[^:]*:(\d+):([^:]*)$", re.MULTILINE)
+
+
+def _own_group(host: Host, home: str) -> bool:
+    """Whether the user's group is a private one, of his name, without other members."""
+    for line in value_or(host.read("/etc/passwd"), "").splitlines():
+        words = line.split(":")
+        if len(words) > 5 and words[5] == home:
+            groups = _GROUP.findall(value_or(host.read("/etc/group"), ""))
+            return any(
+                name == words[0] and number == words[3] and members in ("", words[0])
+                for name, number, members in groups
+            )
+    return False
+
+
 _SECRET_WORDS = re.compile(r"password|token|\bkey|auth|hf_|PRIVATE KEY", re.IGNORECASE)
 
 
 def readable_secrets(host: Host) -> tuple[str, ...] | Missing:
-    """Files in this user's home that hold a secret and that others may read."""
+    """Files in this user's home that hold a secret and that others may read.
+
+    They must get there, too: a home that is closed to them guards its files.
+    """
     home = host.environment.get("HOME", "")
     if not home:
         return Missing("HOME is not set")
     found = []
+    others = 0o004 if _own_group(host, home) else 0o044
     for name in _SECRETS:
-        mode = host.mode(f"{home}/{name}")
-        if isinstance(mode, int) and mode & 0o044:
+        mode, folder, way = host.mode(f"{home}/{name}"), home, others
+        for part in ("", *name.split("/")[:-1]):
+            folder = f"{folder}/{part}" if part else folder
+            way &= value_or(host.mode(folder), others >> 2) << 2
+        if isinstance(mode, int) and mode & way:
             content = host.read(f"{home}/{name}")
             if isinstance(content, str) and _SECRET_WORDS.search(content):
                 found.append(f"~/{name}")

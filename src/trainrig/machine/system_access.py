@@ -75,6 +75,10 @@ class ThisMachine:
 
     def read(self, path: str) -> str | Missing:
         try:
+            # A path may come from another user's command line: a pipe would wait for ever, and
+            # a device may act on being opened.
+            if _is_special(os.stat(path).st_mode):
+                return Missing(f"{path}: not a file")
             with open(path, "rb", buffering=0) as file:
                 return _content(file).decode("utf-8", "replace").strip()
         except OSError as error:
@@ -122,6 +126,10 @@ class ThisMachine:
         if not hasattr(os, "sched_getaffinity"):
             return Missing("this system has no CPU affinity")
         return len(os.sched_getaffinity(0))
+
+
+def _is_special(mode: int) -> bool:
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _content(file: BinaryIO) -> bytes:

@@ -13,7 +13,7 @@ from trainrig.analysis.judge import confirm, judge, resume_command
 from trainrig.analysis.judge_imported import is_imported, judge_imported
 from trainrig.analysis.judge_training import judge_trainings
 from trainrig.catalog.published.training import baselines
-from trainrig.doctor import diagnose
+from trainrig.doctor import diagnose, of_speed
 from trainrig.errors import (
     EXIT_FINDING,
     EXIT_INCOMPLETE,
@@ -86,7 +86,7 @@ def judged(run: RunView, interrupted: str | None) -> Verdict:
         notes = tuple(map(str, run.config.get("notes", ())))
         return judge_imported(view_of(run).records, tuple(baselines()), known, notes)
     again = resume_command(run.config, str(run.path))
-    return judge(run.records, findings, interrupted, again)
+    return judge(run.records, of_speed(findings), interrupted, again)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,7 +108,9 @@ FAULTS: list[tuple[str, str, str, Fault]] = [
         "gpu-not-usable-by-torch",
         "error",
         "without ROCm",
-        lambda s: with_gpu(s, vendor="amd", name="AMD Example"),
+        lambda s: replace(
+            s, pci_gpus=(), gpus=tuple(replace(g, vendor="amd", name="AMD Example") for g in s.gpus)
+        ),
     ),
     ("gpu-hidden", "warning", "hides 2 GPU", software(environment={"CUDA_VISIBLE_DEVICES": ""})),
     ("gpu-not-described", "warning", "clocks, heat and errors", on_gpu(pci_address=ONLY_TORCH)),

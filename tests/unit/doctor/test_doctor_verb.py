@@ -151,6 +151,7 @@ def test_this_process_s_own_socket_is_listed() -> None:
 def netrc(folder: Path) -> Path:
     path = folder / ".netrc"
     path.write_text("machine api.example.org login ada password a-secret\n")
+    folder.chmod(0o755)
     path.chmod(0o644)
     return path
 
