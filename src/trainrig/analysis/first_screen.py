@@ -13,11 +13,11 @@ from functools import cache
 
 from trainrig.analysis.evidence import Share
 from trainrig.analysis.match import Row, join, rules_of
-from trainrig.analysis.run_view import RunView, is_published
+from trainrig.analysis.run_view import RunView, is_published, rows
 from trainrig.analysis.time_loss import NOT_EXPLAINED
 from trainrig.analysis.training_results import TrainingResult, published_figures, readable
 from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
-from trainrig.benchmarks.spec import MEMORY, Role, role_of
+from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of
 from trainrig.catalog.published.tables import TABLES, read
 from trainrig.record import Finding, Kind, Record, dtype_of
 from trainrig.units import format_count, format_quantity, format_share
@@ -94,7 +94,12 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
         rate = format_quantity(product.level.value or 0.0, product.level.unit)
         dtype = dtype_of(product.record.case)
         return f"Multiplies {dtype} matrices at {rate}; no training step was measured."
-    return ""
+    moved = [row for row in rows(view) if row.unit == "B/s" and row.is_usable]
+    if found or not moved:
+        return ""
+    most = max(moved, key=lambda row: row.value)
+    rate = format_quantity(most.value, most.unit)
+    return f"Moves {rate} at the most: {case_text(most.benchmark, most.case)}."
 
 
 def _step_sentence(step: _Found) -> str:

@@ -82,6 +82,16 @@ def test_a_number_stands_among_what_others_published_of_the_card() -> None:
     assert 1 <= number.others.num <= len(rates)
 
 
+def test_what_only_moved_bytes_says_how_fast() -> None:
+    case = {"direction": "h2d", "memory": "pinned", "bytes": 1 << 28, "cache": "cold"}
+    slow, fast = (
+        point("link", case | {"bytes": size}, rate, metric="byte_rate", unit="B/s")
+        for size, rate in ((1 << 20, 5e9), (1 << 28, 25e9))
+    )
+    view = RunView(name="run", records=(slow, fast))
+    assert headline(view, build_waterfalls(view)).startswith("Moves 25.0 GB/s at the most: ")
+
+
 def test_a_processor_is_not_set_among_cards() -> None:
     view = cpu_view()
     found = key_numbers(view, build_waterfalls(view))
