@@ -144,12 +144,16 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize(
-    ("framework", "changes"), [("deepspeed", {"zero": 1}), ("megatron", {"tp": 2})]
+    ("framework", "changes"),
+    [("deepspeed", {"zero": 1}), ("megatron", {"tp": 2, "batch_size": 160})],
 )
 def test_a_rank_without_memory_is_an_oom_and_leaves_nobody(
     framework: str, changes: dict[str, Any], prepared_text: Path, tmp_path: Path
 ) -> None:
-    """From its second row on the kernel gives it no more: logits take 42 MB in one piece."""
+    """From its second row on the kernel gives it no more: logits take 42 MB in one piece.
+
+    A rank's: of less than 32 MB malloc would hand out again what it has kept.
+    """
     if find_spec(NEEDS[framework][-1]) is None:
         pytest.skip(f"needs {NEEDS[framework][-1]}")
     keys = {"model": MODEL, "data": str(prepared_text), "batch_size": 80, "seq_len": 16}

@@ -162,6 +162,37 @@ def test_what_is_written_wrong_is_found_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    run_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors import SafetensorError
+    from safetensors import torch as files
+
+    def full(*_: Any, **__: Any) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(files, "save_file", full)
+    run, _ = run_of("gpt2")
+    with pytest.raises(StoreError, match=r"cannot write .*No space left on device"):
+        export(run, to="huggingface", out=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_beside_those_that_transformers_loads_are_left(run_of: Any, tmp_path: Path) -> None:
+    """Mistral's folders hold the same once more, as consolidated.safetensors."""
+    run, engine = run_of("llama")
+    out = tmp_path / "out"
+    export(run, to="huggingface", out=out)
+    from safetensors.torch import save_file
+
+    save_file({"layers.0.attention.wq.weight": torch.ones(2, 2)}, out / "consolidated.safetensors")
+    assert same(engine, out)
+    (out / "model.safetensors").rename(out / "model-00001-of-00001.safetensors")
+    names = {"weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}}
+    (out / "model.safetensors.index.json").write_text(json.dumps(names))
+    assert same(engine, out)
+
+
 # ---- what is refused
 
 

@@ -148,7 +148,8 @@ def _of_vocabulary(path: Path) -> Tokenizer:
             tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             tokenizer.decoder = decoders.ByteLevel()
             return tokenizer
-        words = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: U+0085 and U+2028 are words of multilingual vocabularies.
+        words = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         vocab = {word: number for number, word in enumerate(words)}
         is_cased = any(word != word.lower() for word in words if not word.startswith("["))
         unknown = "[UNK]" if "[UNK]" in vocab else words[0]

@@ -84,7 +84,8 @@ def _check_keys(path: Path, keys: Mapping[str, Any], *, alone: bool) -> None:
             words = "an older trainrig saved its checkpoint, in a form that is not read any more"
             raise DataError(f"{path}: {words}", "train it anew")
         raise UsageError(
-            f"{path} has no checkpoint", f"without --{min(keys)} it is trained from its start"
+            f"{path} has no checkpoint",
+            f"without --{min(keys).replace('_', '-')} it is trained from its start",
         )
 
 

@@ -11,6 +11,7 @@ torch.
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 from trainrig.train.config import Experiment
@@ -115,7 +116,9 @@ def accelerate_config(own: Experiment) -> dict[str, Any]:
 def megatron_files(own: Experiment) -> dict[str, str]:
     """pretrain.sh: the layout for Megatron-LM's own program, to be read before it is run."""
     program = "pretrain_bert.py" if find(own.model).family == "bert" else "pretrain_gpt.py"
-    words = [f"--{name}" if text is None else f"--{name} {text}" for name, text in _lm(own)]
+    words = [
+        f"--{name}" if text is None else f"--{name} {shlex.quote(text)}" for name, text in _lm(own)
+    ]
     lines = " \\\n    ".join(words)
     return {
         "pretrain.sh": f"""#!/bin/sh
@@ -159,7 +162,7 @@ def _lm(own: Experiment) -> list[tuple[str, str | None]]:
         "train-iters": own.steps,
         "lr": own.lr,
         "min-lr": own.lr * own.min_lr_factor,
-        "lr-decay-style": "cosine",
+        "lr-decay-style": {"wsd": "WSD"}.get(own.lr_schedule, own.lr_schedule),
         "lr-warmup-iters": own.warmup_steps,
         "lr-decay-iters": own.planned_steps,
         "weight-decay": own.weight_decay,
@@ -176,6 +179,11 @@ def _lm(own: Experiment) -> list[tuple[str, str | None]]:
         "eval-iters": 0,
         "log-interval": 1,
     }
+    if own.lr_schedule == "wsd":
+        sizes["lr-wsd-decay-style"] = "linear"
+        sizes["lr-wsd-decay-iters"] = max(1, round(own.decay_ratio * own.planned_steps))
+    if own.optimizer == "sgd":
+        sizes |= {"optimizer": "sgd", "sgd-momentum": 0.0}
     if shape.num_kv_heads != shape.num_heads:
         sizes["num-query-groups"] = shape.num_kv_heads
     if own.interleave > 1:

@@ -73,6 +73,8 @@ _PACKAGES = (
     (("adamw_anyprecision",), "torchdistx"),
 )
 """What optimizers need besides, by a part of their names."""
+_ON_PYPI = {"optimi": "torch-optimi"}
+"""Where another project has the name that is imported, or none."""
 
 
 def parsed(text: str) -> dict[str, Value]:
@@ -153,5 +155,6 @@ def _lacking_package(optim: str, python: str, device: str) -> UnavailableError |
             words = f"optim {optim}: unverified: needs CUDA: bitsandbytes' 8-bit states are its own"
             return NeedsGpuError(words, "optimizer adamw-8bit (torchao) on a CPU")
         if missing_requirement(python, {package: ""}) is not None:
-            return UnavailableError(f"optim {optim} needs {package}", f"pip install {package}")
+            hint = f"pip install {_ON_PYPI.get(package, package)}"
+            return UnavailableError(f"optim {optim} needs {package}", hint)
     return None

@@ -116,6 +116,15 @@ def test_berts_vocabulary_is_read(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
+def test_words_of_a_vocabulary_end_at_line_feeds_alone(tmp_path: Path) -> None:
+    """One id for each line, whatever is in it: all behind would be another word's."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a\u2028b", "\x85", *WORDS]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    coder = load_tokenizer(tmp_path)
+    assert coder.info.vocab_size == len(words)
+    assert coder.tokenizer.token_to_id(WORDS[0]) == 7
+
+
 # ---- tables
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,22 @@ def test_deepspeed_configuration_has_the_documented_keys() -> None:
     assert narrow["bf16"] == {"enabled": True} and "fp16" not in narrow
     nvme = deepspeed_config(experiment(framework="deepspeed", zero=2, offload="disk"))
     assert nvme["zero_optimization"]["offload_optimizer"]["device"] == "nvme"
+
+
+def test_megatrons_script_is_one_command_whatever_folders_are_called() -> None:
+    own = experiment(framework="megatron", data="my data/$(touch x)")
+    (text,) = megatron_files(own).values()
+    assert own.data + "/train" in shlex.split(text.partition("exec ")[2].replace("\\\n", " "))
+
+
+def test_megatrons_schedule_is_the_experiments() -> None:
+    for name, words in (("linear", ["linear"]), ("constant", ["constant"]), ("wsd", ["WSD"])):
+        own = experiment(framework="megatron", lr_schedule=name, steps=100)
+        found = megatron_arguments(own)
+        assert found[found.index("--lr-decay-style") + 1 :][:1] == words
+        assert ("--lr-wsd-decay-iters" in found) == (name == "wsd")
+    plain = megatron_arguments(experiment(framework="megatron", optimizer="sgd"))
+    assert plain[plain.index("--optimizer") + 1] == "sgd"
 
 
 def test_megatron_arguments_say_the_layout() -> None:

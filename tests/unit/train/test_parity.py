@@ -155,6 +155,22 @@ def test_the_narrowing_of_a_mean_is_taken_out_of_the_first_norm_alone() -> None:
     assert disagreement(apart, REFERENCE, "bf16") is not None
 
 
+@pytest.mark.parametrize("factor", [0.0, 0.5, 0.995, 1.005, 2.0, float("nan")])
+def test_a_fault_that_a_driver_states_as_narrowing_is_still_seen(factor: float) -> None:
+    """Twice the gradients (or none of them) are no rounding, though the driver says so."""
+    wrong = dataclasses.replace(changed("grad_norms", 0, factor), narrowing=factor)
+    assert disagreement(wrong, REFERENCE, "bf16") is not None and wrong.rounding is None
+    gaps(wrong, REFERENCE)
+
+
+def test_the_narrowing_of_fp16_is_that_of_a_scaled_loss() -> None:
+    """1 / 49152 itself is below fp16's normal numbers; nobody begins backward with it."""
+    torch.manual_seed(0)
+    logits, labels = torch.randn(64, 50), torch.arange(64) % 50
+    few, many = (common.narrowing(logits, labels, 1 / n, "fp16") for n in (3, 3 * 2**14))
+    assert few == many and 0 < abs(few - 1) < 2**-10
+
+
 def test_narrowing_is_what_backward_loses_of_a_mean() -> None:
     """The norm of a head's gradient, of a mean and of a sum that is divided last."""
     torch.manual_seed(0)

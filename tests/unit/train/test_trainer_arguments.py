@@ -100,6 +100,14 @@ def test_qlora_needs_cuda_and_says_that_it_is_not_comparable() -> None:
         experiment_of(keys | {"quantize": "int3"})
 
 
+def test_what_is_to_be_installed_is_called_as_on_pypi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stable_adamw imports is optimi; another project, or nobody, has that name there."""
+    monkeypatch.setattr(trainer_arguments, "missing_requirement", lambda *_: "none")
+    monkeypatch.setattr(trainer_arguments, "_source", lambda _: "")
+    error = trainer_arguments.lacking("optim=stable_adamw", sys.executable, "cpu")
+    assert error is not None and error.hint == "pip install torch-optimi"
+
+
 @pytest.mark.parametrize("framework", ["native", "deepspeed", "megatron"])
 def test_adapters_and_adafactor_are_trainers_alone(framework: str) -> None:
     for keys in ({"lora_rank": 8}, {"optimizer": "adafactor"}, {"trainer": "optim=sgd"}):

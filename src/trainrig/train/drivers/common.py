@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import platform
 import sys
@@ -138,7 +139,8 @@ def narrowing(logits: torch.Tensor, labels: torch.Tensor, gradient: float, preci
 
     Compared with one that begins with 1 and is divided last; both are narrowed to ``precision``.
     That is what is left of it along itself, of the first targets: at most of labels' own gradients,
-    which are nearly alike before anything is learned, so that all are rounded alike.
+    which are nearly alike before anything is learned, so that all are rounded alike.  Powers of two
+    are left out: they round nothing, and fp16's range is what its loss is scaled for.
     (..., V) and (...) → a number.
     """
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
@@ -152,7 +154,7 @@ def narrowing(logits: torch.Tensor, labels: torch.Tensor, gradient: float, preci
         wanted = exact * begun
         return (wanted.to(dtype).double() * wanted).sum() / wanted.square().sum()
 
-    return float(left(gradient) / left(1.0))
+    return float(left(math.frexp(gradient)[0]) / left(1.0))
 
 
 _LOOKED_AT = 512

@@ -133,8 +133,7 @@ def trainer_for(
         ddp_find_unused_parameters=False,
         bf16=options["precision"] == "bf16",
         fp16=options["precision"] == "fp16",
-        # What autocast leaves in fp32 is multiplied in TF32, too.
-        tf32=None if on_cpu else options["precision"] != "fp32",
+        tf32=None if on_cpu else tf32_for(options["precision"]),
         use_liger_kernel=options["liger"],
         dataloader_num_workers=options["loader_workers"],
         dataloader_persistent_workers=options["loader_workers"] > 0,
@@ -161,3 +160,11 @@ def trainer_for(
         train_dataset=Micros(options, hf, more),
         compute_loss_func=None if its_own else sum_over_targets,
     )
+
+
+def tf32_for(precision: str) -> bool | None:
+    """What autocast leaves in fp32 is multiplied in TF32, too; None before Ampere, which has none.
+
+    Trainer raises where it is asked for it there.
+    """
+    return precision != "fp32" if torch.cuda.get_device_capability() >= (8, 0) else None

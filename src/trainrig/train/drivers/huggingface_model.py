@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +45,41 @@ def with_adapters(model: Any, options: dict[str, Any]) -> Any:
     hardware.
     """
     peft: Any = importlib.import_module("peft")
-    if (kind := options["quantize"]) != "none":
-        bits: Any = importlib.import_module("transformers.integrations.bitsandbytes")
-        hugging_face: Any = transformers
-        four_bits = {
-            "load_in_4bit": True,
-            "bnb_4bit_quant_type": kind.removesuffix("-double"),
-            "bnb_4bit_use_double_quant": kind.endswith("-double"),
-        }
-        bytes_each = {"load_in_8bit": True}
-        how = hugging_face.BitsAndBytesConfig(**(bytes_each if kind == "int8" else four_bits))
-        state = model.state_dict()
-        model = bits.replace_with_bnb_linear(model, quantization_config=how)
-        model.load_state_dict(state, strict=False)
-        model = peft.prepare_model_for_kbit_training(model.to("cuda"))
-    elif options["recompute"] == "full":  # else nothing before the first adapter has a gradient
+    again = options["recompute"] == "full"
+    if options["quantize"] != "none":
+        model = _quantized(model, options)
+        model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=again)
+    elif again:  # else nothing before the first adapter has a gradient
         model.enable_input_require_grads()
     rank = options["lora_rank"]
     config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
     return peft.get_peft_model(model, config)
+
+
+def _quantized(model: Any, options: dict[str, Any]) -> Any:
+    """A model of equal weights on this rank's GPU, the blocks' rounded by bitsandbytes.
+
+    By way of a folder: transformers rounds where it loads, and leaves a head as it is.
+    """
+    hugging_face: Any = transformers
+    if (kind := options["quantize"]) == "int8":
+        how = hugging_face.BitsAndBytesConfig(load_in_8bit=True)
+    else:
+        narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        how = hugging_face.BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type=kind.removesuffix("-double"),
+            bnb_4bit_use_double_quant=kind.endswith("-double"),
+            bnb_4bit_compute_dtype=narrow.get(options["precision"], torch.float32),
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return type(model).from_pretrained(
+            folder,
+            quantization_config=how,
+            device_map={"": int(os.environ.get("LOCAL_RANK", "0"))},
+            attn_implementation=model.config._attn_implementation,
+        )
 
 
 def rank_of_adapters(model: Any) -> int | None:

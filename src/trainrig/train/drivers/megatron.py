@@ -47,6 +47,8 @@ _ACTIVATIONS: dict[str, Callable[..., torch.Tensor]] = {
     "silu": F.silu,
 }
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_LOSS_SCALE = {"initial_loss_scale": 2.0**16, "hysteresis": 1, "loss_scale_window": 2000}
+"""Of fp16, as in our engine: Megatron's own begins at 2^32, and the five steps would overflow."""
 _LARGE = 1e6
 """An eps that no square root of a gradient's square adds anything to."""
 
@@ -304,8 +306,12 @@ class Core:
             params_dtype=self._config.params_dtype,
             bf16=self._config.bf16,
             fp16=self._config.fp16,
+            **_LOSS_SCALE,
         )
-        return get_megatron_optimizer(config, self.chunks)
+        made = get_megatron_optimizer(config, self.chunks)
+        if self._config.fp16:  # Megatron-LM's own loop does this
+            self._config.grad_scale_func = made.scale_loss
+        return made
 
     # ---- a step
 

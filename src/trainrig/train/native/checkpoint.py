@@ -13,7 +13,8 @@ other.  torch's `async_save` is the same, without a place for what follows the w
 checksums, sync, rename.  Where nothing is trained any more, nothing is copied.
 
 The metadata of torch.distributed.checkpoint is a pickle; it is read by an unpickler that makes
-nothing but its own records, so that no file can have a program run.
+nothing but its own records.  Objects beside tensors are pickles, too, which torch would load
+whatever they hold: none is read.  So no file can have a program run.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from trainrig.errors import DataError, StoreError, TrainrigError
@@ -330,13 +332,23 @@ def _misfit(saved: Saved, error: BaseException) -> DataError:
 
 
 class SafeReader(dcp.FileSystemReader):
-    """Reads a checkpoint's metadata without running anything that it may hold."""
+    """Reads tensors of a checkpoint's own files without running anything that these may hold."""
 
     def read_metadata(self, *_: Any, **__: Any) -> dcp.Metadata:
-        """Where each tensor lies."""
+        """Where each tensor lies.  UnpicklingError for what is no record, or of another folder."""
         with (Path(self.path) / _METADATA).open("rb") as file:
             found: dcp.Metadata = _Records(file).load()
+        for place in (found.storage_data or {}).values():
+            if Path(place.relative_path).name != place.relative_path:
+                raise pickle.UnpicklingError(f"its metadata names the file {place.relative_path}")
         return found
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
+        """Fill tensors.  UnpicklingError where a file has an object in the place of one."""
+        for item in plan.items:
+            if item.type is not LoadItemType.TENSOR:
+                raise pickle.UnpicklingError(f"{item.dest_index.fqn} is no tensor there")
+        return super().read_data(plan, planner)
 
 
 class _Records(pickle.Unpickler):
@@ -344,7 +356,9 @@ class _Records(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """A class by its name.  UnpicklingError for any other."""
-        if (module, name) in _KNOWN:
+        module, name = _OLD.get((module, name), (module, name))
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if is_dtype or (module, name) in _KNOWN:
             return super().find_class(module, name)
         if module in _MODULES and "." not in name:
             found = super().find_class(module, name)
@@ -353,10 +367,18 @@ class _Records(pickle.Unpickler):
         raise pickle.UnpicklingError(f"its metadata names {module}.{name}")
 
 
+_DCP = "torch.distributed.checkpoint"
 _MODULES = tuple(
-    f"torch.distributed.checkpoint.{name}"
+    f"{_DCP}.{name}"
     for name in ("metadata", "filesystem", "planner")  # Megatron-Core keeps its plans, too
 )
 _KNOWN = {("torch", "Size"), ("torch.serialization", "_get_layout")}
-_KNOWN |= {("torch", name) for name in ("float32", "bfloat16", "float16", "uint8", "int64", "int8")}
 _KNOWN |= {(module, "PosixPath") for module in ("pathlib", "pathlib._local")}
+_OLD = {
+    ("megatron.core.dist_checkpointing.strategies.torch", own): (f"{_DCP}.{module}", name)
+    for own, module, name in (
+        ("MCoreMetadata", "metadata", "Metadata"),
+        ("MCoreSavePlan", "planner", "SavePlan"),
+    )
+}
+"""Megatron-Core's own names until 0.16 of what are torch's records with a field more."""

@@ -199,6 +199,7 @@ def _tokenizer_of(
 
 
 def _write_hugging_face(job: _Job, draft: Path) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     hf = to_hugging_face(job.shape, job.state, copies=False)
@@ -215,7 +216,10 @@ def _write_hugging_face(job: _Job, draft: Path) -> None:
     names = names if count > 1 else ["model.safetensors"]
     about = {"format": "pt", "trainrig": version("trainrig"), "step": str(job.step)}
     for name, part in zip(names, parts, strict=True):
-        save_file(part, draft / name, metadata=about)
+        try:
+            save_file(part, draft / name, metadata=about)
+        except SafetensorError as error:  # its own words of a full disk
+            raise RuntimeError(str(error)) from None
     if count > 1:
         places = {key: name for name, part in zip(names, parts, strict=True) for key in part}
         total = sum(weight.numel() * weight.element_size() for weight in hf.values())

@@ -106,12 +106,23 @@ def _open_hugging_face(path: Path) -> Opened:
 
     sizes: dict[str, tuple[int, ...]] = {}
     files: dict[str, Any] = {}
-    for file in sorted(path.glob("*.safetensors")):
+    for file in _files_of(path):
         opened: Any = safe_open(file, framework="pt")
         for name in opened.keys():  # noqa: SIM118  it is no dict
             sizes[name] = tuple(opened.get_slice(name).get_shape())
             files[name] = opened
     return sizes, lambda name: files[name].get_tensor(name)
+
+
+def _files_of(path: Path) -> list[Path]:
+    """Files that transformers would load: what lies beside them is the same again, or adapters."""
+    index, whole = path / "model.safetensors.index.json", path / "model.safetensors"
+    if whole.is_file():
+        return [whole]
+    if index.is_file():
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return [path / Path(name).name for name in sorted(names)]
+    return sorted(path.glob("*.safetensors"))
 
 
 def _open_own(path: Path) -> Opened:

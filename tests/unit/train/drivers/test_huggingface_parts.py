@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,9 @@ import torch
 
 pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("accelerate", reason="needs accelerate")
-from trainrig.train.drivers import common
+from safetensors.torch import load_file
+
+from trainrig.train.drivers import common, huggingface
 from trainrig.train.drivers import huggingface_timer as driver
 from trainrig.train.drivers.huggingface_model import rank_of_adapters, with_adapters
 from trainrig.train.native.breakdown import STEPS, Recorder
@@ -194,3 +198,59 @@ def test_adapters_are_found_in_live_modules_and_frozen_weights_are_not() -> None
     assert {name.split(".lora_")[0].rsplit(".", 1)[1] for name in trained} == {
         *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     }
+
+
+@pytest.mark.parametrize(
+    ("chip", "precision", "expected"),
+    [
+        ((7, 5), "fp16", None),
+        ((7, 0), "fp32", None),
+        ((8, 0), "bf16", True),
+        ((9, 0), "fp32", False),
+    ],
+)
+def test_tf32_is_asked_for_where_there_is_some(
+    chip: tuple[int, int], precision: str, expected: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trainer raises at the start where a Turing card is asked for it."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: chip)
+    assert huggingface.tf32_for(precision) is expected
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_frozen_weights_are_rounded_where_transformers_loads_them(
+    recompute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the place of layers, bitsandbytes' are on no device and take no weights."""
+    import transformers
+
+    given: dict[str, Any] = {}
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=8)
+    )
+
+    def load(folder: str, **how: Any) -> Any:
+        given.update(how, weights=load_file(Path(folder) / "model.safetensors"))
+        return model
+
+    def prepare(own: Any, **how: Any) -> Any:
+        given.update(how)
+        return own
+
+    monkeypatch.setattr(type(model), "from_pretrained", load)
+    monkeypatch.setattr(transformers, "BitsAndBytesConfig", SimpleNamespace)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    peft = SimpleNamespace(
+        prepare_model_for_kbit_training=prepare,
+        LoraConfig=SimpleNamespace,
+        get_peft_model=lambda own, _: own,
+    )
+    monkeypatch.setitem(sys.modules, "peft", peft)
+    options = {"lora_rank": 4, "quantize": "nf4-double", "precision": "bf16"}
+    assert with_adapters(model, options | {"recompute": recompute}) is model
+    assert torch.equal(given["weights"]["transformer.wte.weight"], model.transformer.wte.weight)
+    assert given["device_map"] == {"": 1}
+    assert given["use_gradient_checkpointing"] == (recompute == "full")
+    how = given["quantization_config"]
+    assert (how.bnb_4bit_quant_type, how.bnb_4bit_use_double_quant) == ("nf4", True)
+    assert how.bnb_4bit_compute_dtype == torch.bfloat16

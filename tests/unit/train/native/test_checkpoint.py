@@ -7,14 +7,18 @@ import json
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
 import checkpoint_ranks
 import gloo_ranks
@@ -269,6 +273,76 @@ def test_metadata_that_would_run_something_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"names posix.mkdir"):
         checkpoint.load(engine_for(), tmp_path)
     assert not Path("/tmp/planted-by-a-checkpoint").exists()
+
+
+def hostile(place: Path, change: Callable[[dcp.Metadata], None]) -> None:
+    """Metadata that a stranger wrote, with a manifest that agrees with it."""
+    metadata = pickle.loads((place / ".metadata").read_bytes())  # noqa: S301 - our own fixture
+    change(metadata)
+    (place / ".metadata").write_bytes(pickle.dumps(metadata))
+    manifest = place / checkpoint_folder.MANIFEST
+    content = json.loads(manifest.read_text())
+    content["files"] |= checkpoint_folder.checksums(place, [".metadata", *content["files"]])
+    manifest.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("which", ["training", "weights"])
+def test_an_object_in_the_place_of_a_tensor_is_not_loaded(tmp_path: Path, which: str) -> None:
+    """torch's own planner loads such an object without asking what it runs."""
+    place = save(trained(1), tmp_path)
+
+    def change(metadata: dcp.Metadata) -> None:
+        name = next(name for name in metadata.state_dict_metadata if name.startswith("weights/"))
+        metadata.state_dict_metadata[name] = BytesStorageMetadata()
+        index = next(each for each in metadata.storage_data if each.fqn == name)
+        file = place / metadata.storage_data.pop(index).relative_path
+        start = file.stat().st_size
+        with file.open("ab") as stream:
+            torch.save(Planted(), stream)
+        size = file.stat().st_size - start
+        where = _StorageInfo(file.name, start, size)
+        metadata.storage_data[MetadataIndex(name)] = where
+
+    hostile(place, change)
+    engine = engine_for()
+    with pytest.raises(DataError, match=r"is no tensor there"):
+        if which == "training":
+            checkpoint.load(engine, tmp_path)
+        else:
+            checkpoint.load_weights(checkpoint_folder.read_saved(tmp_path), engine.model)
+    assert not Path("/tmp/planted-by-a-checkpoint").exists()
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc/passwd"])
+def test_a_file_of_another_folder_is_not_read(tmp_path: Path, name: str) -> None:
+    place = save(trained(1), tmp_path)
+
+    def change(metadata: dcp.Metadata) -> None:
+        index = next(iter(metadata.storage_data))
+        metadata.storage_data[index] = _StorageInfo(name, 0, 8)
+
+    hostile(place, change)
+    with pytest.raises(DataError, match=f"names the file {name}"):
+        checkpoint.load(engine_for(), tmp_path)
+
+
+def test_megatrons_old_names_of_records_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until 0.15 its optimizers' checkpoints had metadata of a class of its own."""
+    place = save(trained(1), tmp_path)
+    name = "megatron.core.dist_checkpointing.strategies.torch"
+    theirs = type("MCoreMetadata", (dcp.Metadata,), {"__module__": name})
+    module = ModuleType(name)
+    module.MCoreMetadata = theirs  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, module)
+    whole = checkpoint.SafeReader(place).read_metadata()
+    own = theirs(**vars(whole))
+    own.mcore_data = {"weight": {"nd_reformulated_orig_global_shape": (2, 2)}}
+    (place / ".metadata").write_bytes(pickle.dumps(own))
+    found = checkpoint.SafeReader(place).read_metadata()
+    assert type(found) is dcp.Metadata
+    assert found.state_dict_metadata == whole.state_dict_metadata
 
 
 @pytest.mark.parametrize("at", ["the tensors", "the manifest", "the renaming"])
