@@ -257,6 +257,7 @@ def test_what_the_doctor_found_stands_before_everything_that_is_measured(tmp_pat
     netrc = tmp_path / ".netrc"
     netrc.write_text("machine api.example.org login ada password a-secret\n")
     netrc.chmod(0o644)
+    tmp_path.chmod(0o755)
     environ = {**os.environ, "HOME": str(tmp_path)}
     done = run("qualify", "--budget", "5s", "--out", str(tmp_path / "out"), "--json", env=environ)
     lines = done.stderr.splitlines()

@@ -36,7 +36,7 @@ def _drivers(snapshot: Snapshot) -> Iterator[Finding]:
         if device.driver is None:
             yield _without(snapshot, device, shown)
         elif device.driver in _OTHER_DRIVERS:
-            yield _held(device, shown)
+            yield _held(snapshot, device, shown)
         elif device.pci_id.startswith(NVIDIA_ID):
             yield _silent(snapshot, shown)
 
@@ -58,12 +58,12 @@ def _without(snapshot: Snapshot, device: PciGpu, shown: str) -> Finding:
     return finding("gpu-without-driver", "error", evidence, fix, **more)
 
 
-def _held(device: PciGpu, shown: str) -> Finding:
+def _held(snapshot: Snapshot, device: PciGpu, shown: str) -> Finding:
     driver = str(device.driver)
     if driver in ("vfio-pci", "pci-stub"):
         return finding(
             "gpu-without-driver",
-            "error",
+            "warning" if gpus_of(snapshot) else "error",  # others are there to train on
             f"{shown} is held by {driver}",
             "it is set aside for a virtual machine: run there, or bind the vendor's driver",
             cause="the kernel's command line or modprobe's settings hand the card to a guest",

@@ -12,7 +12,7 @@ from trainrig.record import Finding, Severity
 from trainrig.units import format_memory, format_share
 
 _LEAST_AVAILABLE = 0.1
-_MOST_SWAP_USED = 0.1
+_MOST_SWAP_USED, _MOST_SWAPPED_OUT = 0.1, 0.05
 _RATED_TOLERANCE = 0.97
 # Servers' processors hold modules a step below their rate; a profile that is off costs more.
 _USUAL_SHARE = 0.85
@@ -39,7 +39,9 @@ def _room(snapshot: Snapshot) -> Iterator[Finding]:
         evidence = f"{format_memory(free)} of {format_memory(total)} memory are available"
         yield finding("memory-low", "warning", evidence, "find what uses it: ps aux --sort=-rss")
     swap, left = value_or(memory.swap_total_bytes, 0), value_or(memory.swap_free_bytes, 0)
-    if swap - left > swap * _MOST_SWAP_USED:
+    # What was never used again is swapped out on sound machines, too: a little of main memory.
+    most = max(swap * _MOST_SWAP_USED, value_or(total, 0) * _MOST_SWAPPED_OUT)
+    if swap - left > most:
         evidence = f"{format_memory(swap - left)} of {format_memory(swap)} swap are in use"
         fix = (
             "free memory: ps aux --sort=-rss; once more is available than is swapped out: "

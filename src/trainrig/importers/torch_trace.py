@@ -26,6 +26,7 @@ from trainrig.importers.extract import device_name, point, word
 from trainrig.importers.importer import MOST_BYTES, Given, Importer, Reading, ToolFile
 from trainrig.record import Case, Record
 from trainrig.stats import median
+from trainrig.units import format_memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +36,7 @@ _CATEGORIES = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy"}
 _COLLECTIVE = re.compile(r"^(?:nccl|rccl)|ncclDevKernel|ncclKernel", re.IGNORECASE)
 _STEP = re.compile(r"^ProfilerStep#\d+$")
 _LARGEST_US = 1e18
+_MOST_WITHOUT_EVENT = 1 << 28
 _TOP = 3
 
 
@@ -44,10 +46,15 @@ class _Lines:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.line = 1
+        self.since_event = 0
+        """Bytes: a parser holds a value until its end."""
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size)
         self.line += data.count(b"\n")
+        self.since_event += len(data)
+        if self.since_event > _MOST_WITHOUT_EVENT:
+            raise ValueError(f"{format_memory(_MOST_WITHOUT_EVENT)} without an event of the trace")
         return data
 
 
@@ -68,6 +75,7 @@ def _read(file: ToolFile, given: Given) -> Reading:
         lines = _Lines(raw)
         try:
             for number, event in enumerate(ijson.items(lines, "traceEvents.item", use_float=True)):
+                lines.since_event = 0
                 _take(file, number, event, gpus, steps)
         except (ijson.JSONError, EOFError, OSError, ValueError) as error:
             raise _refused(file, lines.line, error) from None

@@ -199,6 +199,19 @@ def test_the_fix_for_swap_does_not_switch_it_off_for_good() -> None:
     assert "swapon -a" in one.fix and "available" in one.fix
 
 
+def test_a_little_that_was_swapped_out_long_ago_is_no_finding() -> None:
+    memory = replace(healthy().memory, total_bytes=2**35, swap_total_bytes=2**31)
+    for left, ids in ((2**31 - 2**29, []), (0, ["swap-used"])):
+        seen = diagnose(replace(healthy(), memory=replace(memory, swap_free_bytes=left)))
+        assert [one.id for one in seen if one.id == "swap-used"] == ids
+
+
+def test_a_card_that_a_virtual_machine_has_fails_no_machine_with_others() -> None:
+    device = pci_device("0000:09:00.0", "10de:2684", driver="vfio-pci")
+    (one,) = [f for f in diagnose(replace(healthy(), pci_gpus=(device,))) if "vfio" in f.evidence]
+    assert one.severity == "warning"
+
+
 # ---- the kernel's log
 
 XID = "NVRM: Xid (PCI:0000:01:00): "

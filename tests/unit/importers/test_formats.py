@@ -136,6 +136,16 @@ def test_a_pipe_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         read_file(Path("/dev/zero"))
 
 
+def test_a_trace_that_unpacks_to_one_endless_value_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainrig.importers.torch_trace._MOST_WITHOUT_EVENT", 1 << 20)
+    file = tmp_path / "trace.json.gz"
+    file.write_bytes(gzip.compress(b'{"traceEvents": ["' + b"a" * (1 << 23) + b'"]}'))
+    with pytest.raises(DataError, match="without an event"):
+        read_file(file)
+
+
 def test_pairs_of_gpus_stand_beside_the_published_ones() -> None:
     from trainrig.catalog.published import published_for
 
