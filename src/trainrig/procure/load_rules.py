@@ -355,11 +355,14 @@ def disk_need(use: Use) -> tuple[float, str]:
     values = rule_book().rules["disk-capacity"].values
     need = values["system_tb"] * 1e12
     parts = [f"{values['system_tb']:g} TB system"]
+    shape = find(use.model) if use.model is not None else None
     if use.tokens is not None:
-        need += use.tokens * use.bytes_per_token
-        parts.append(f"{format_count(use.tokens)} tokens × {use.bytes_per_token:g} B")
-    if use.model is not None:
-        number = parameters(find(use.model)).total
+        is_wide = shape is not None and shape.vocab > 1 << 16
+        each = use.bytes_per_token or (4.0 if is_wide else 2.0)
+        need += use.tokens * each
+        parts.append(f"{format_count(use.tokens)} tokens × {each:g} B")
+    if shape is not None:
+        number = parameters(shape).total
         need += number * use.bytes_per_parameter * use.keep_checkpoints
         parts.append(
             f"{use.keep_checkpoints} checkpoints × {format_count(number)} × "

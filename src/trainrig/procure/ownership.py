@@ -92,9 +92,13 @@ class Terms:
         """Likewise of spot machines, which are taken away besides."""
         if self.interruptions_per_day is None:
             return self.yield_of_time
-        base = self.failures or Failures(mtbf_s=math.inf, checkpoint_s=60.0, restart_s=300.0)
+        base = self.failures or _UNSAID
         rate = self.interruptions_per_day / 86400.0 + 1.0 / base.mtbf_s
         return _best_goodput(dataclasses.replace(base, mtbf_s=1.0 / rate)) if rate else 1.0
+
+
+_UNSAID = Failures(mtbf_s=math.inf, checkpoint_s=60.0, restart_s=300.0)
+"""Of spot machines of which no failures were stated; an answer that takes it says so."""
 
 
 def _best_goodput(failures: Failures) -> float:
@@ -376,6 +380,9 @@ def _not_counted(terms: Terms) -> Iterator[str]:
         yield "failures: --mtbf-hours and --checkpoint-seconds"
     if terms.spot_per_hour is not None and terms.interruptions_per_day is None:
         yield "interruptions of spot: --interruptions-per-day"
+    if terms.interruptions_per_day and terms.failures is None:
+        saving, restart = _UNSAID.checkpoint_s, _UNSAID.restart_s
+        yield f"saving and restart of spot, taken as {saving:g} s and {restart:g} s: --mtbf-hours …"
 
 
 def _not_counted_of_owning(terms: Terms) -> Iterator[str]:

@@ -57,8 +57,8 @@ class Use(_Strict):
 
     model: str | None = None
     tokens: Number | None = None
-    bytes_per_token: Number = 2.0
-    """On disk: 2 for vocabularies up to 65,536, else 4."""
+    bytes_per_token: Number | None = None
+    """On disk; None: 2 where the model's vocabulary is no larger than 65,536, else 4."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 3
     bytes_per_parameter: Number = 14.0
     """Of a checkpoint: bf16 weights, fp32 masters and Adam's two states."""

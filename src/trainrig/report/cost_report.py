@@ -184,7 +184,13 @@ def _unit_prices(found: CostAnswer) -> Iterator[tuple[str, str]]:
 
 
 def _failures(found: CostAnswer) -> Iterator[tuple[str, str]]:
-    numbers = found.checkpoints()
+    numbers, given = found.checkpoints(), found.terms.failures
+    assert given is not None
+    yield (
+        "a failure every",
+        f"{given.mtbf_s / 3600.0:,.4g} h; saving takes {format_time(given.checkpoint_s)}, "
+        f"a restart {format_time(given.restart_s)}",
+    )
     yield (
         "save every",
         f"{format_time(numbers['daly_interval_s'])} (Daly; Young: "

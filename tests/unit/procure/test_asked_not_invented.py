@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from trainrig.errors import DataError
-from trainrig.procure.load_rules import _share_out
+from trainrig.procure.load_rules import _share_out, disk_need
 from trainrig.procure.ownership import Terms, ask_costs, listed_terms
-from trainrig.procure.parts_list import build_of
+from trainrig.procure.parts_list import Use, build_of
 from trainrig.procure.price_list import parse_prices
 from trainrig.record import Kind, Record
 from trainrig.store import create_run
@@ -134,6 +134,13 @@ def test_what_an_hour_leaves_out_is_named() -> None:
     assert "--interruptions-per-day" in named and "--pue" in named and "all but the GPUs" in named
 
 
+def test_what_is_assumed_of_saving_is_said(trainrig) -> None:
+    spot = Terms(spot_per_hour=1.0, interruptions_per_day=4.0)
+    assert any("60 s and 300 s" in text for text in ask_costs(spot, "").not_counted)
+    _, out, _ = trainrig("cost", "--rent-per-hour", "1", "--mtbf-hours", "100")
+    assert "100 h; saving takes 1 min 0 s, a restart 5 min 0 s" in out
+
+
 # ---- numbers at their ends
 
 
@@ -221,3 +228,11 @@ def test_a_slot_of_one_lane_feeds_no_two_cards() -> None:
         "cpu": [{"part": "AMD EPYC 7443P"}],
     }
     assert not check_build(build_of(content, "list.toml")).legal
+
+
+def test_tokens_of_a_large_vocabulary_take_four_bytes() -> None:
+    """Llama 3 has 128,256 words, which two bytes do not number."""
+    assert "1.00T tokens × 4 B" in disk_need(Use(model="llama3-8B", tokens=1e12))[1]
+    assert "1.00T tokens × 2 B" in disk_need(Use(model="gpt2", tokens=1e12))[1]
+    own = disk_need(Use(model="gpt2", tokens=1e12, bytes_per_token=3))[1]
+    assert "1.00T tokens × 3 B" in own
