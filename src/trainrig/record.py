@@ -20,12 +20,12 @@ import dataclasses
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -38,6 +38,7 @@ Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Scalar = str | Whole | float | bool | None
 Case = Mapping[str, Scalar]
 Severity = Literal["error", "warning", "info"]
+"""The gravest first."""
 
 
 def _finite(value: float) -> float:
@@ -261,6 +262,14 @@ class Finding:
     """How to take the fix back."""
     reboot: bool = False
     """Whether the fix needs one."""
+
+
+_GRAVEST_FIRST: tuple[Severity, ...] = get_args(Severity)
+
+
+def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings, the gravest first; equal ones stay in their order."""
+    return tuple(sorted(findings, key=lambda one: _GRAVEST_FIRST.index(one.severity)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,9 @@ from trainrig.record import (
     Finding,
     Outcome,
     Record,
-    Severity,
     Status,
     Verdict,
+    by_severity,
     case_label,
 )
 from trainrig.stats import (
@@ -49,7 +49,6 @@ from trainrig.units import counted, format_quantity, format_share, range_text
 
 IMPLAUSIBLE = 1.5
 """No chip runs half as fast again as its data sheet: the definition or the clock is wrong."""
-_ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 _NOT_DONE = "step-not-done"
 _NOT_RUN = "not run"
 
@@ -90,9 +89,9 @@ def judge(
             if reason is not None
         ),
     ]
-    findings.sort(key=lambda finding: _ORDER[finding.severity])
-    outcome, reason = _outcome(findings, steps, rows, interrupted)
-    return Verdict(outcome=outcome, reason=reason, findings=tuple(findings))
+    ordered = by_severity(findings)
+    outcome, reason = _outcome(ordered, steps, rows, interrupted)
+    return Verdict(outcome=outcome, reason=reason, findings=ordered)
 
 
 def resume_command(config: Mapping[str, Any], run: str) -> str:

@@ -17,7 +17,17 @@ from typing import Any
 
 from trainrig.analysis.match import SIBLING_MARGIN, Row, join
 from trainrig.benchmarks.spec import Role, case_text, find, role_of
-from trainrig.record import Case, Finding, Outcome, Record, Scalar, Severity, Status, Verdict
+from trainrig.record import (
+    Case,
+    Finding,
+    Outcome,
+    Record,
+    Scalar,
+    Severity,
+    Status,
+    Verdict,
+    by_severity,
+)
 from trainrig.stats import grouped, median
 from trainrig.units import counted, format_quantity, format_share, range_text
 
@@ -26,7 +36,6 @@ VERB = "import"
 HEALTH = "diagnostic"
 """The benchmark of a health test's result: one that is skipped or missing is not done."""
 PAIR, BURN, TRACE = "link", "burn", "trace"
-_ORDER: Mapping[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 _SAME = 1.15
 """Peer access that is had makes a transfer faster than this, over PCIe as over NVLink."""
 _LARGE_PART = 1.0 / 3.0
@@ -64,9 +73,9 @@ def judge_imported(
         *_left_out(points),
         *(_finding("import-note", "info", note, "import the whole output") for note in notes),
     ]
-    findings.sort(key=lambda finding: _ORDER[finding.severity])
-    outcome, reason = _outcome(findings, points, rows)
-    return Verdict(outcome=outcome, reason=reason, findings=tuple(findings))
+    ordered = by_severity(findings)
+    outcome, reason = _outcome(ordered, points, rows)
+    return Verdict(outcome=outcome, reason=reason, findings=ordered)
 
 
 def _finding(

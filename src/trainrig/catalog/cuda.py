@@ -46,6 +46,19 @@ class Cuda:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OlderCuda:
+    """A toolkit that nothing is chosen from and that machines still have."""
+
+    __pydantic_config__ = _CONFIG
+
+    version: Version
+    """And those after it, until the next row's."""
+    gcc: int
+    """The newest major version of gcc that nvcc takes."""
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSet:
     """A version of torch, the CUDA of its default wheel, and what goes with it."""
 
@@ -75,7 +88,7 @@ class TorchSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardNeeds:
-    """What a generation of cards needs of the driver."""
+    """What a generation of cards needs of driver and CUDA."""
 
     __pydantic_config__ = _CONFIG
 
@@ -85,6 +98,10 @@ class CardNeeds:
     """Which flavour of NVIDIA's kernel modules it is run by."""
     last_branch: int | None = None
     """The last driver branch that knows it."""
+    first_cuda: Version | None = None
+    """The first CUDA that compiles for it; None: every one in use."""
+    dropped_in: Version | None = None
+    """The first CUDA that no longer does."""
     sources: tuple[str, ...]
 
 
@@ -142,6 +159,7 @@ class CudaTable:
     schema: Literal[1]
     sources: dict[str, DocumentRead]
     cuda: tuple[Cuda, ...]
+    older_cuda: tuple[OlderCuda, ...]
     torch: tuple[TorchSet, ...]
     card: tuple[CardNeeds, ...]
     extension: tuple[ExtensionNeeds, ...]
@@ -153,6 +171,21 @@ class CudaTable:
             if each.version == version:
                 return each
         raise unknown("CUDA version", version, [each.version for each in self.cuda])
+
+    def newest_gcc(self, toolkit: str) -> int | None:
+        """The newest major version of gcc that nvcc takes; None for one beyond the table."""
+        listed = {one.version: one.gcc for one in self.cuda}
+        listed |= {one.version: one.gcc for one in self.older_cuda}
+        rows = sorted((parts_of(version), gcc) for version, gcc in listed.items())
+        if parts_of(toolkit)[:1] > rows[-1][0][:1]:
+            return None
+        known = [gcc for version, gcc in rows if version <= parts_of(toolkit)]
+        return known[-1] if known else None
+
+    def wheel_of(self, torch: str) -> TorchSet | None:
+        """The set whose wheel calls itself so, ``2.10.0+cu128``; None for other builds."""
+        names = {f"{each.version}+cu{each.cuda.replace('.', '')}": each for each in self.torch}
+        return names.get(torch)
 
     def torch_set(self, version: str) -> TorchSet:
         """The torch that a version or the beginning of one means.  Raises UsageError."""
@@ -196,6 +229,7 @@ def cuda_table(path: Path = PATH) -> CudaTable:
         raise DataError(f"{path.name}: {first_problem(error, 'the file')}") from None
     named = [
         *(row.sources for row in table.cuda),
+        *(row.sources for row in table.older_cuda),
         *(row.sources for row in table.torch),
         *(row.sources for row in table.card),
         *(row.sources for row in table.extension),

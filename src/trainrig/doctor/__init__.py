@@ -21,9 +21,9 @@ import re
 from collections.abc import Iterable
 
 from trainrig.doctor import connections, crash, driver, fitting, gpu_state, host, listening
-from trainrig.doctor.check import Answer, HealthCheck, answer, by_severity
+from trainrig.doctor.check import Answer, HealthCheck, answer
 from trainrig.machine.snapshot import Snapshot
-from trainrig.record import Finding
+from trainrig.record import Finding, by_severity
 
 CHECKS: tuple[HealthCheck, ...] = (
     *driver.CHECKS,

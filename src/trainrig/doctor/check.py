@@ -23,13 +23,12 @@ from typing import Any, Literal
 from trainrig.catalog.lookup import chip_by_pci_id
 from trainrig.machine.health import Health
 from trainrig.machine.snapshot import NOT_READ, Gpu, Missing, PciGpu, Snapshot, value_or
-from trainrig.record import Finding, Severity
+from trainrig.record import Finding, Severity, by_severity
 
 State = Literal["healthy", "warning", "fault", "not checkable"]
 NVIDIA_ID, AMD_ID, HABANA_ID = "10de:", "1002:", "1da3:"
 NO_GPU = Missing("no GPU here")
 _STATES: dict[str, State] = {"error": "fault", "warning": "warning", "info": "healthy"}
-_ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +72,6 @@ def answer(check: HealthCheck, snapshot: Snapshot) -> Answer:
     found = by_severity(explained(finding) for finding in check.judge(snapshot))
     state = _STATES[found[0].severity] if found else "healthy"
     return Answer(check=check, state=state, reason=check.note(snapshot), findings=found)
-
-
-def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings, the gravest first."""
-    return tuple(sorted(findings, key=lambda finding: _ORDER[finding.severity]))
 
 
 def finding(id: str, severity: Severity, evidence: str, fix: str, **more: Any) -> Finding:

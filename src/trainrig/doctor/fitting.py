@@ -1,8 +1,7 @@
 """Does the software fit the machine: torch, CUDA, compilers, the route of installation, settings.
 
 torch is not run: its versions are read from its files.  Which CUDA knows which architecture and
-which compiler: NVIDIA's CUDA release notes 11.8, 12.8 and 13.0, and the table "Host Compiler
-Support Policy" of the CUDA installation guide for Linux (read in November 2026).
+which compiler, and which cards a wheel has kernels for, stands in `catalog.cuda`.
 """
 
 from __future__ import annotations
@@ -30,17 +29,6 @@ from trainrig.machine.snapshot import Missing, Snapshot, value_or
 from trainrig.record import Finding
 from trainrig.units import format_memory
 
-# First CUDA whose compilers know an architecture, and first that dropped older ones.
-_CUDA_NEEDED = (((10, 0), (12, 8)), ((9, 0), (11, 8)), ((8, 0), (11, 0)))
-_CUDA_DROPPED = (((7, 5), (13, 0)), ((5, 0), (12, 0)))
-# Newest major version of gcc that nvcc takes, of versions before those in catalog/cuda.toml.
-_OLDER_GCC = (
-    ((12, 4), 13),
-    ((12, 0), 12),
-    ((11, 5), 11),
-    ((11, 1), 10),
-    ((11, 0), 9),
-)
 _LEAST_SHM_BYTES = 2**30
 _LEAST_MEMLOCK_BYTES = 2**26
 _LEAST_FILES = 1024
@@ -91,23 +79,28 @@ def _cuda_versions(snapshot: Snapshot) -> Iterator[Finding]:
         fix = f"install a newer NVIDIA driver, or a torch built for CUDA {spoken[0]}"
         yield finding("gpu-not-usable-by-torch", "error", evidence, fix)
     for gpu in gpus_of(snapshot):
-        capability = version_of(gpu.compute_capability)
-        problem = _architecture_problem(built, capability) if capability is not None else None
-        if problem is not None:
-            what = f"{value_or(gpu.name, 'GPU')} has compute capability {gpu.compute_capability}"
-            fix = f"install a torch built for CUDA {problem}"
-            yield finding("gpu-not-usable-by-torch", "error", f"{shown}; {what}", fix)
+        capability = value_or(gpu.compute_capability, "")
+        other = _other_torch(snapshot, built, capability) if version_of(capability) else None
+        if other is not None:
+            what = f"{value_or(gpu.name, 'GPU')} has compute capability {capability}"
+            yield finding("gpu-not-usable-by-torch", "error", f"{shown}; {what}", other)
 
 
-def _architecture_problem(built: tuple[int, int], capability: tuple[int, int]) -> str | None:
-    """Which CUDA it takes, where torch's does not know the GPU's architecture."""
-    for architecture, first in _CUDA_NEEDED:
-        if capability >= architecture:
-            return f"{first[0]}.{first[1]} or newer" if built < first else None
-    for architecture, first in _CUDA_DROPPED:
-        if capability < architecture and built >= first:
-            return f"below {first[0]}.{first[1]}"
-    return None
+def _other_torch(snapshot: Snapshot, built: tuple[int, int], capability: str) -> str | None:
+    """Which torch to install, where this one has no kernels for the GPU."""
+    table = cuda_table()
+    needs = table.card_needs(capability)
+    if needs is not None and needs.first_cuda and built < parts_of(needs.first_cuda):
+        return f"install a torch built for CUDA {needs.first_cuda} or newer"
+    if needs is not None and needs.dropped_in and built >= parts_of(needs.dropped_in):
+        return f"install a torch built for CUDA below {needs.dropped_in}"
+    wheel = table.wheel_of(value_or(snapshot.software.torch, ""))
+    if wheel is None or snapshot.host.architecture != "x86_64" or wheel.runs_on(capability):
+        return None
+    others = [each for each in table.torch if each.runs_on(capability)]
+    if not others:
+        return "build torch from source"
+    return f"install torch {others[0].version}, built for CUDA {others[0].cuda}"
 
 
 def _hidden(snapshot: Snapshot) -> Iterator[Finding]:
@@ -143,7 +136,7 @@ def _builds(snapshot: Snapshot) -> Iterator[Finding]:
     if isinstance(health, Missing):
         return
     tools = health.toolchain
-    newest = _newest_gcc(toolkit)
+    newest = cuda_table().newest_gcc(f"{toolkit[0]}.{toolkit[1]}")
     gcc = tools.gcc.split(".")[0] if isinstance(tools.gcc, str) else ""
     if newest is not None and gcc.isdecimal() and int(gcc) > newest:
         evidence = (
@@ -158,15 +151,6 @@ def _builds(snapshot: Snapshot) -> Iterator[Finding]:
         evidence = "ninja is not installed; torch builds extensions with it"
         fix = "python -m pip install ninja"
         yield finding("ninja-missing", "info", evidence, fix)
-
-
-def _newest_gcc(toolkit: tuple[int, int]) -> int | None:
-    """The newest major version of gcc that nvcc of a toolkit takes; None where it is not known."""
-    listed = sorted((parts_of(cuda.version), cuda.gcc) for cuda in cuda_table().cuda)
-    known = [gcc for version, gcc in listed if version <= toolkit]
-    if known and toolkit[0] <= listed[-1][0][0]:
-        return known[-1]
-    return next((gcc for first, gcc in _OLDER_GCC if toolkit >= first), None) if not known else None
 
 
 # ---- routes and containers

@@ -28,7 +28,7 @@ from trainrig.catalog.cuda import (
 from trainrig.catalog.lookup import chip_by_pci_id, require_chip
 from trainrig.errors import UsageError
 from trainrig.machine.snapshot import Snapshot, value_or
-from trainrig.record import Finding, Severity
+from trainrig.record import Finding, Severity, by_severity
 from trainrig.units import one_line
 
 Route = Literal["toolkit", "driver", "container"]
@@ -166,9 +166,7 @@ def choose(target: InstallTarget, route: Route, torch: str | None = None) -> Ins
         extensions=extensions,
         findings=(),
     )
-    order = {"error": 0, "warning": 1, "info": 2}
-    found = sorted(_findings(table, chosen, needs), key=lambda each: order[each.severity])
-    return replace(chosen, findings=tuple(found))
+    return replace(chosen, findings=by_severity(_findings(table, chosen, needs)))
 
 
 def _fitting(table: CudaTable, target: InstallTarget, needs: list[CardNeeds]) -> Iterator[TorchSet]:
@@ -223,7 +221,8 @@ def _card_findings(
     for need in needs:
         branch = parts_of(target.driver)[0] if target.driver else INSTALLED_BRANCH
         if need.last_branch is not None and branch > need.last_branch:
-            evidence = f"driver {target.driver} no longer knows cards of capability below 7.5"
+            shown = f"driver {target.driver or f'branch {branch}'}"
+            evidence = f"{shown} no longer knows cards that branch {need.last_branch} still did"
             fix = f"install branch {need.last_branch}, the last that does"
             yield _finding("driver-too-new-for-card", "error", evidence, fix)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainrig.doctor import Answer
-from trainrig.record import Finding
+from trainrig.record import Finding, by_severity
 from trainrig.report import document as doc
 from trainrig.units import counted
 
@@ -46,9 +46,7 @@ def doctor_document(
 
 def doctor_findings(answers: Sequence[Answer]) -> tuple[Finding, ...]:
     """All findings, the gravest first."""
-    order = ("error", "warning", "info")
-    found = [finding for answer in answers for finding in answer.findings]
-    return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+    return by_severity(finding for answer in answers for finding in answer.findings)
 
 
 def to_dict(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from machine_fakes import gpu, healthy, pci_device, with_gpu
+from trainrig.catalog.cuda import TorchSet, cuda_table
 from trainrig.doctor import diagnose
 from trainrig.machine.snapshot import ONLY_TORCH, Missing, PcieLink, Snapshot
 
@@ -238,3 +239,22 @@ def test_which_cuda_knows_which_architecture(capability: str, built: str, usable
 def test_counters_that_stand_still_are_no_finding() -> None:
     before = with_gpu(healthy(), pcie_replays=5, ecc_corrected_volatile=5, remapped_rows=0)
     assert diagnose(replace(before, gpus_after=before.gpus)) == diagnose(before)
+
+
+@pytest.mark.parametrize("torch", cuda_table().torch, ids=lambda each: each.version)
+@pytest.mark.parametrize("capability", ["5.2", "6.1", "7.0", "7.5", "8.9", "9.0", "10.3", "12.0"])
+def test_the_doctor_and_the_installer_agree_on_the_cards_of_a_wheel(
+    torch: TorchSet, capability: str
+) -> None:
+    build = f"{torch.version}+cu{torch.cuda.replace('.', '')}"
+    built = software(torch=build, torch_cuda=torch.cuda, cuda_driver="13.0")(healthy(1))
+    built = replace(built, host=replace(built.host, architecture="x86_64"))
+    found = {one.id for one in diagnose(with_gpu(built, compute_capability=capability))}
+    assert ("gpu-not-usable-by-torch" in found) == (not torch.runs_on(capability))
+
+
+def test_the_fix_for_a_card_that_two_versions_dropped_is_the_older_one() -> None:
+    built = software(torch_cuda="13.0", cuda_driver="13.0")(healthy(1))
+    found = diagnose(with_gpu(built, compute_capability="3.7"))
+    (fix,) = [one.fix for one in found if one.id == "gpu-not-usable-by-torch"]
+    assert fix == "install a torch built for CUDA below 12.0"

@@ -80,6 +80,15 @@ def test_a_branch_that_dropped_the_card_is_an_error() -> None:
     assert "env-driver-too-new-for-card" not in selected("V100 SXM2 32GB", driver="580.95.05")[2]
 
 
+def test_a_kepler_card_is_refused_with_its_last_branch() -> None:
+    here = target_named(["V100 SXM2 32GB"], "ubuntu22", None)
+    chosen = choose(dataclasses.replace(here, capabilities=("3.7",)), "driver")
+    told = {each.id: f"{each.evidence}; {each.fix}" for each in chosen.findings}
+    assert not chosen.is_possible and chosen.modules == "proprietary"
+    assert "driver branch 580" in told["env-driver-too-new-for-card"]
+    assert "install branch 470" in told["env-driver-too-new-for-card"]
+
+
 def test_debian_s_own_driver_is_too_old_for_the_newest_torch() -> None:
     assert "env-needs-nvidia-repository" in selected("RTX 4090", "debian12")[2]
     assert "env-needs-nvidia-repository" not in selected("RTX 4090", "ubuntu24")[2]
@@ -189,5 +198,10 @@ def test_torch_s_own_table_of_compilers_agrees() -> None:
         for key, value in zip(bounds.keys, bounds.values, strict=True)
         if key is not None and isinstance(value, ast.Tuple)
     }
-    for each in cuda_table().cuda:
-        assert each.gcc == below[each.version] - 1, each.version
+    table = cuda_table()
+    listed = [(each.version, each.gcc) for each in (*table.cuda, *table.older_cuda)]
+    for version, gcc in listed:
+        assert gcc == below[version] - 1, version
+        assert table.newest_gcc(version) == gcc
+    assert table.newest_gcc("12.5") == 13 and table.newest_gcc("12.9") == 14
+    assert table.newest_gcc("10.2") is None and table.newest_gcc("99.0") is None
