@@ -16,7 +16,7 @@ import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -310,18 +310,10 @@ _FIXED: dict[str, Protection] = {
 
 def _frp_config(host: Host, process: _Process) -> Mapping[str, Any] | Missing:
     """frp's configuration: TOML or JSON, or the INI of versions before 0.52."""
-    path = ""
-    for place, word in enumerate(process.words):
-        if word in ("-c", "--config") and process.words[place + 1 :]:
-            path = process.words[place + 1]
-        elif word.startswith(("-c=", "--config=")):
-            path = word.partition("=")[2]
     line = {"arguments": " ".join(process.words)}
+    path = frp_file(host, process.pid, process.words, process.home)
     if not path:
         return line
-    if not path.startswith("/"):
-        folder = host.link_text(f"/proc/{process.pid}/cwd")
-        path = f"{value_or(folder, process.home)}/{path}"
     text = host.read(path)
     if isinstance(text, Missing):
         return text
@@ -333,6 +325,19 @@ def _frp_config(host: Host, process: _Process) -> Mapping[str, Any] | Missing:
         if isinstance(parsed, dict):
             return {**line, **parsed}
     return {**line, "text": text}
+
+
+def frp_file(host: Host, pid: str, words: Sequence[str], home: str) -> str:
+    """The configuration file that frp's command line names; empty where it names none."""
+    path = ""
+    for place, word in enumerate(words):
+        if word in ("-c", "--config") and words[place + 1 :]:
+            path = words[place + 1]
+        elif word.startswith(("-c=", "--config=")):
+            path = word.partition("=")[2]
+    if not path or path.startswith("/"):
+        return path
+    return f"{value_or(host.link_text(f'/proc/{pid}/cwd'), home)}/{path}"
 
 
 def _has_token(config: Mapping[str, Any] | Missing) -> bool:

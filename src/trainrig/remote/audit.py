@@ -22,6 +22,7 @@ from typing import Any
 from trainrig.doctor.check import Answer, HealthCheck, answer, finding
 from trainrig.doctor.listening import CHECKS as LISTENING
 from trainrig.doctor.listening import listening
+from trainrig.machine.ports import frp_file
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
 from trainrig.machine.system_access import Host
 from trainrig.record import Finding
@@ -186,10 +187,7 @@ def _frp_files(host: Host, home: str) -> dict[str, str]:
         line = host.read(f"/proc/{pid}/cmdline") if pid.isdecimal() else ""
         words = value_or(line, "").split("\0")
         name = words[0].rpartition("/")[2]
-        if name in ("frps", "frpc") and "-c" in words[:-1]:
-            path = words[words.index("-c") + 1]
-            if not path.startswith("/"):
-                path = f"{value_or(host.link_text(f'/proc/{pid}/cwd'), home)}/{path}"
+        if name in ("frps", "frpc") and (path := frp_file(host, pid, words, home)):
             paths[path] = name[-1]
     return paths
 

@@ -52,6 +52,11 @@ class DetachedJob:
     """Exit code where it has ended."""
 
     @property
+    def standing(self) -> str:
+        """``running``, or ``ended, exit code 0``."""
+        return self.state if self.code is None else f"{self.state}, exit code {self.code}"
+
+    @property
     def shown_command(self) -> str:
         """What was typed, without the interpreter's path."""
         words = self.command

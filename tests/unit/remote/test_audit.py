@@ -29,6 +29,19 @@ def frp(text: str) -> dict[str, str]:
     return {"/proc/77/cmdline": "/opt/bin/frps\0-c\0/srv/relay.toml", "/srv/relay.toml": text}
 
 
+@pytest.mark.parametrize(
+    "named", ["-c\0/srv/relay.toml", "-c=/srv/relay.toml", "--config=relay.toml"]
+)
+def test_a_relay_s_file_is_found_however_its_command_line_names_it(named: str) -> None:
+    files = {
+        "/proc/77/cmdline": f"/opt/bin/frps\0{named}\0",
+        "/srv/relay.toml": 'auth.token = "x"\n',
+    }
+    host = FakeHost(files, links={"/proc/77/cwd": "/srv"})
+    found = {one.id for each in audit(host, HOME, healthy()) for one in each.findings}
+    assert "frp-no-tls" in found
+
+
 SOUND_FRP = 'auth.token = "x"\ntransport.tls.force = true\n'
 TUNNEL = cloudflared("x", "t", "gpu.example", 8888, "lab", "a" * 64).files["config.yml"]
 YML = f"{HOME}/.cloudflared/config.yml"
