@@ -26,7 +26,7 @@ from trainrig.runner.train_resume import experiments_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
-from trainrig.train.huggingface_init import check_room
+from trainrig.train.driver_files import check_room
 
 MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
 PARTS = ("data_wait", "forward", "backward", "optimizer", "other")

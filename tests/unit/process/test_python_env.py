@@ -43,8 +43,8 @@ from trainrig.train.engines import ENGINES, Job, Site, check_site, python_of
 ROOT = Path(__file__).resolve().parents[3]
 SRC = ROOT / "src"
 DRIVERS = SRC / "trainrig" / "train" / "drivers"
-FOREIGN = [path for path in DRIVERS.glob("*.py") if path.stem != "huggingface_init"]
-"""What runs in a framework's own Python: its first weights are written by ours."""
+FOREIGN = list(DRIVERS.glob("*.py"))
+"""What runs in a framework's own Python."""
 LIGHT = ("trainrig.process.child", "trainrig.process.events")
 TIMERS = ("trainrig.train.native.step_timer", "trainrig.train.native.breakdown")
 SEES = (*TIMERS, "trainrig.train.native.traffic")

@@ -1,7 +1,7 @@
 """DeepSpeed on Hugging Face's models, our data and our first weights: one rank.
 
 Run as ``python start.py deepspeed FOLDER`` (`start`) by a Python that has numpy, torch,
-transformers and deepspeed; FOLDER is laid out by `trainrig.train.huggingface_init`.  The engine is
+transformers and deepspeed; FOLDER is laid out by `trainrig.train.driver_files`.  The engine is
 made of FOLDER/ds_config.json (`trainrig.train.launch_files`) and of nothing else:
 what was trained can be started by hand.
 

@@ -1,7 +1,7 @@
 """transformers.Trainer on our data and our first weights: one rank.
 
 Run as ``python start.py huggingface FOLDER`` (`start`) by a Python that has numpy, torch,
-transformers and accelerate; FOLDER is laid out by `trainrig.train.huggingface_init`.  It
+transformers and accelerate; FOLDER is laid out by `trainrig.train.driver_files`.  It
 writes the events that our own rank writes, from facts that it reads off Trainer's objects.
 
 Trainer is used as its documentation has it.  Three things are given to it so that what it trains

@@ -1,7 +1,7 @@
 """Hugging Face's models on our data and our first weights, for whichever engine trains them.
 
 Used by the drivers of Trainer and of DeepSpeed, in their environments; a folder is laid out by
-`trainrig.train.huggingface_init`.
+`trainrig.train.driver_files`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Megatron-Core on our data and our first weights: one rank.
 
 Run as ``python start.py megatron FOLDER`` (`start`) by a Python that has numpy, torch and
-megatron-core; FOLDER is laid out by `trainrig.train.megatron_init`.  Models, schedules, data
+megatron-core; FOLDER is laid out by `trainrig.train.driver_files`.  Models, schedules, data
 parallelism and optimizers are Megatron's own; without CUDA they run under `megatron_cpu`.
 
 Where Transformer Engine is installed its layers are used; else Megatron's local ones ("unfused"

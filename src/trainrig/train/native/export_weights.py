@@ -43,7 +43,7 @@ from trainrig.models.hf_weights import to_hugging_face
 from trainrig.models.megatron_weights import extra_states, to_distributed
 from trainrig.store import draft_folder
 from trainrig.train.checkpoint_folder import Saved, checkpoints_in, read_saved
-from trainrig.train.megatron_init import megatron_model
+from trainrig.train.driver_files import megatron_model
 from trainrig.train.native.checkpoint import ignore_warning
 from trainrig.train.native.precision import DTYPES
 from trainrig.train.native.weight_source import WeightSource, open_source, weights_of
