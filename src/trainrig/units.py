@@ -16,10 +16,12 @@ import humanize
 
 from trainrig.errors import UsageError
 
+DAY = 86400.0
+"""Seconds."""
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|min|h|d)?")
 _COUNT = re.compile(r"(\d+)\s*(k|m|g|ki|mi|gi)?b?", re.IGNORECASE)
 _COUNT_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
-_DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": DAY}
 
 # A second, a byte and a hertz are what they are; FLOP/s reads as TFLOPS in the field.
 _SPELLING = {"FLOP/s": "FLOPS", "OP/s": "OPS", "IO/s": "IOPS"}

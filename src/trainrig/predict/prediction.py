@@ -21,6 +21,7 @@ from trainrig.predict.scenario import Question
 from trainrig.predict.search.memory_options import Fit, OptionEffect
 from trainrig.predict.step import PARTS, StepTime, predict_step
 from trainrig.predict.step.compute import recomputed_flops
+from trainrig.units import DAY
 from trainrig.workload.flops import hardware_flops, model_flops
 from trainrig.workload.held import held
 from trainrig.workload.layout import Layout, layout_warnings
@@ -29,7 +30,6 @@ from trainrig.workload.memory import Memory, memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import scheme_of
 
-DAY = 86400.0
 CONVENTION = (
     "model FLOPs: forward + 2 × forward for backward, causal attention in full, nothing for "
     "recomputation; hardware FLOPs add what is computed again; peak: claimed, dense"

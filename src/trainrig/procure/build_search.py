@@ -52,6 +52,7 @@ from trainrig.procure.placement import positions
 from trainrig.procure.price_list import Price, newest
 from trainrig.procure.rule_book import rule_book
 from trainrig.procure.training_rate import TrainingRate, bound_of, rate_at, training_space
+from trainrig.units import DAY
 from trainrig.workload.model_lookup import find
 
 ROUNDS = 150
@@ -74,7 +75,7 @@ class Suggestion:
     @property
     def tokens_per_day(self) -> float:
         """At the predicted rate."""
-        return self.rate.tokens_per_s * 86400.0
+        return self.rate.tokens_per_s * DAY
 
     @property
     def gpus(self) -> str:
@@ -463,7 +464,7 @@ def suggestions_dict(found: Suggestions) -> dict[str, Any]:
         return {
             "gpus": one.gpus,
             "tokens_per_day": one.tokens_per_day,
-            "interval": {"tokens_per_day": [one.rate.low * 86400.0, one.rate.high * 86400.0]},
+            "interval": {"tokens_per_day": [one.rate.low * DAY, one.rate.high * DAY]},
             "price": one.price,
             "watts": one.report.power.wall,
             "lanes": one.lanes,

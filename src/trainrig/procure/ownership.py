@@ -31,6 +31,7 @@ from trainrig.procure.goodput import (
 )
 from trainrig.procure.price_list import Per, Price, newest, price_of
 from trainrig.procure.training_rate import TrainingRate
+from trainrig.units import DAY
 
 HOURS_A_YEAR = 365.0 * 24.0
 HOURS_A_MONTH = HOURS_A_YEAR / 12.0
@@ -93,7 +94,7 @@ class Terms:
         if self.interruptions_per_day is None:
             return self.yield_of_time
         base = self.failures or _UNSAID
-        rate = self.interruptions_per_day / 86400.0 + 1.0 / base.mtbf_s
+        rate = self.interruptions_per_day / DAY + 1.0 / base.mtbf_s
         return _best_goodput(dataclasses.replace(base, mtbf_s=1.0 / rate)) if rate else 1.0
 
 
@@ -195,10 +196,8 @@ class CostAnswer:
         """Days of wall time on a machine that works all day: middle, low and high."""
         if self.rate is None or self.tokens is None:
             return None
-        speeds = (self.rate.tokens_per_s, self.rate.high, self.rate.low)
-        middle, low, high = (
-            self.tokens / speed / self.terms.yield_of_time / 86400.0 for speed in speeds
-        )
+        share = self.terms.yield_of_time
+        middle, low, high = (days / share for days in self.rate.days(self.tokens))
         return middle, low, high
 
     def kwh_of_training(self) -> float | None:

@@ -43,11 +43,7 @@ class ClusterPlan:
     @property
     def days(self) -> tuple[float, float, float]:
         """For the tokens: middle, low and high."""
-        middle, low, high = (
-            self.tokens / speed / 86400.0
-            for speed in (self.rate.tokens_per_s, self.rate.high, self.rate.low)
-        )
-        return middle, low, high
+        return self.rate.days(self.tokens)
 
     @property
     def kwh(self) -> float:

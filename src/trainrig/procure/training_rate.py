@@ -19,6 +19,7 @@ from trainrig.predict.search import search
 from trainrig.predict.search.gpu_count import gpus_needed
 from trainrig.predict.search.space import Space
 from trainrig.record import Kind, Record, Status
+from trainrig.units import DAY
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
 
@@ -44,6 +45,13 @@ class TrainingRate:
     """The largest part of the step beside compute."""
     prediction: Prediction | None = None
     is_measured: bool = False
+
+    def days(self, tokens: float) -> tuple[float, float, float]:
+        """Days that so many tokens take: middle, low and high."""
+        middle, low, high = (
+            tokens / speed / DAY for speed in (self.tokens_per_s, self.high, self.low)
+        )
+        return middle, low, high
 
 
 def training_space(given: Mapping[str, Any]) -> tuple[Space, Cluster]:

@@ -25,6 +25,7 @@ from trainrig.report.document import (
 )
 from trainrig.report.prediction_report import layout_text
 from trainrig.units import (
+    DAY,
     capital,
     counted,
     format_count,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:  # the catalog of parts is read where a build is checked
     from trainrig.procure.rule_book import Check
     from trainrig.procure.several_machines import ClusterPlan
 
-DAY = 86400.0
 _TONES: dict[str, Tone] = {"ok": "good", "warning": "warn", "error": "bad"}
 _WORDS = {"ok": "holds", "warning": "close", "error": "broken"}
 

@@ -35,6 +35,7 @@ from trainrig.report.document import (
 )
 from trainrig.stats import ErrorSummary
 from trainrig.units import (
+    DAY,
     format_count,
     format_memory,
     format_quantity,
@@ -163,8 +164,6 @@ def prediction_document(
 
 
 def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]:
-    from trainrig.predict.prediction import DAY
-
     low, high = map(format_time, found.interval)
     yield "step", f"{format_time(found.time)}, 80 % between {low} and {high}"
     yield "layout", layout_text(found.layout)

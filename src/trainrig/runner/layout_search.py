@@ -19,7 +19,7 @@ import tomli_w
 from trainrig.benchmarks.training import SPLITS
 from trainrig.catalog.servers import find_server
 from trainrig.errors import StoreError, UsageError
-from trainrig.predict.prediction import DAY, Prediction, layout_dict, predict, prediction_dict
+from trainrig.predict.prediction import Prediction, layout_dict, predict, prediction_dict
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Cluster, Question, positive, space
 from trainrig.predict.search import Candidate, Ranking, search
@@ -31,7 +31,7 @@ from trainrig.runner.view import measured
 from trainrig.store import store_errors, write_atomic
 from trainrig.train.config import KEYS_OF_LAYOUT, Experiment
 from trainrig.train.engines import ENGINES, engine_of
-from trainrig.units import format_memory, format_time
+from trainrig.units import DAY, format_memory, format_time
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout
 

@@ -36,6 +36,7 @@ from trainrig.runner.train import TrainRun
 from trainrig.runner.training import Trainer, text_to_train_on, with_training
 from trainrig.runner.view import RunOutcome, close_broken, close_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run
+from trainrig.units import DAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Scene:
 Plan = Callable[[Scene], Sequence[Block]]
 
 MIN_BUDGET = 5.0
-MAX_BUDGET = 7 * 86400.0
+MAX_BUDGET = 7 * DAY
 DEFAULT_BUDGET = 240.0
 
 # Seconds kept back for judging and writing the report.

@@ -8,10 +8,11 @@ import pytest
 
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
-from trainrig.predict.prediction import DAY, predict, prediction_dict
+from trainrig.predict.prediction import predict, prediction_dict
 from trainrig.predict.scenario import Cluster, Measured, question
 from trainrig.predict.search.upgrades import parse, rank
 from trainrig.predict.step import PARTS
+from trainrig.units import DAY
 
 TWO = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "batch_size": 5}
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainrig.errors import UsageError
-from trainrig.predict.prediction import DAY
 from trainrig.predict.scenario import Cluster
 from trainrig.predict.search import search
 from trainrig.predict.search.space import Space
+from trainrig.units import DAY
 from trainrig.workload.flops import model_flops
 
 MOST_GPUS = 1 << 16
