@@ -73,7 +73,7 @@ _PACKAGES = (
     (("adamw_anyprecision",), "torchdistx"),
 )
 """What optimizers need besides, by a part of their names."""
-_ON_PYPI = {"optimi": "torch-optimi"}
+_INSTALLED_AS = {"optimi": "torch-optimi"}
 """Where another project has the name that is imported, or none."""
 
 
@@ -155,6 +155,6 @@ def _lacking_package(optim: str, python: str, device: str) -> UnavailableError |
             words = f"optim {optim}: unverified: needs CUDA: bitsandbytes' 8-bit states are its own"
             return NeedsGpuError(words, "optimizer adamw-8bit (torchao) on a CPU")
         if missing_requirement(python, {package: ""}) is not None:
-            hint = f"pip install {_ON_PYPI.get(package, package)}"
+            hint = f"pip install {_INSTALLED_AS.get(package, package)}"
             return UnavailableError(f"optim {optim} needs {package}", hint)
     return None
