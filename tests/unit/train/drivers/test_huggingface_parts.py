@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -122,28 +123,28 @@ def test_a_loss_is_the_mean_over_the_ranks(clock: Clock, monkeypatch: pytest.Mon
     assert row["tokens"] == 2 * 4 * 2 * 8
 
 
+READ_BY_TWO = """
+from types import SimpleNamespace
+import torch
+from trainrig.train.drivers import huggingface_timer as driver
+found = driver.Timed.__new__(driver.Timed)
+found.train_dataset = [{"x": torch.tensor(number * number)} for number in range(4)]
+found.args = SimpleNamespace(
+    dataloader_num_workers=2, dataloader_persistent_workers=False, dataloader_pin_memory=False
+)
+loader = found.get_train_dataloader()
+print(loader.num_workers, found._loader.num_workers, [int(each["x"]) for each in loader])
+"""
+
+
 def test_processes_read_where_they_are_asked_for() -> None:
-    """The loader was made without them: Trainer at its best read in its own process."""
-    found: Any = driver.Timed.__new__(driver.Timed)
-    found.train_dataset = Squares()
-    found.args = SimpleNamespace(
-        dataloader_num_workers=2, dataloader_persistent_workers=False, dataloader_pin_memory=False
-    )
-    loader = found.get_train_dataloader()
-    assert loader.num_workers == found._loader.num_workers == 2
-    assert [int(each["x"]) for each in loader] == [0, 1, 4, 9]  # in their order
+    """The loader was made without them: Trainer at its best read in its own process.
 
-
-class Squares(torch.utils.data.Dataset[Any]):
-    """Micro-batches that are numbers."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        if number >= 4:
-            raise IndexError
-        return {"x": torch.tensor(number * number)}
+    In a process of its own: torch forks its readers, and one with many threads may wait for ever.
+    """
+    words = [sys.executable, "-c", READ_BY_TWO]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "2 2 [0, 1, 4, 9]\n"  # in their order
 
 
 def test_another_project_s_kernels_are_read_off_the_live_modules() -> None:
