@@ -107,7 +107,8 @@ def test_a_job_outlives_the_terminal_that_began_it(tmp_path: Path) -> None:
     """A session leader on a pseudoterminal starts it and goes; the terminal is hung up."""
     gate = tmp_path / "gate"
     program = (
-        "import signal; from trainrig.remote.detached import start_job; "
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # nohup ignores it
+        "from trainrig.remote.detached import start_job; "
         f"start_job(['sh', '-c', 'echo up; while [ ! -e {gate} ]; do sleep 0.05; done; echo done; "
         "exit 3'], 'hangup'); signal.pause()"
     )
