@@ -41,7 +41,7 @@ def command(job: str | None, from_start: bool, as_json: bool) -> int:
         return EXIT_OK
     ended = read_job(Path(found.log).parent)
     if as_json:
-        output.print_json(summary_of(ended))
+        output.print_json(summary_of(ended), "job")
     else:
         click.echo(f"{ended.id}: {ended.standing}", err=True)
     return EXIT_INCOMPLETE if ended.code is None else ended.code

@@ -33,7 +33,8 @@ def command(run: Path, out: Path | None, unpack: Path | None, as_json: bool) -> 
         raise click.UsageError("--out names a bundle to write, --unpack a folder: use one of them")
     if unpack is not None:
         folder = unpack_bundle(run, unpack)
-        print_values({"run": str(folder), "num_records": len(read_run(folder).records)}, as_json)
+        unpacked = {"run": str(folder), "num_records": len(read_run(folder).records)}
+        print_values(unpacked, as_json, "bundle-unpack")
         return
     if is_bundle(run):
         raise UsageError(f"{run} is a bundle already", "unpack it with --unpack DIR")

@@ -64,7 +64,12 @@ def command(
         def of_servers() -> object:
             return server_dict(listed[0]) if server else [server_dict(one) for one in listed]
 
-        answer(as_json, of_servers, lambda: chip_report.servers_document(listed))
+        answer(
+            as_json,
+            of_servers,
+            lambda: chip_report.servers_document(listed),
+            schema="catalog-server",
+        )
         return
     if compare and len(name) < 2:
         raise UsageError("--compare needs two chips or more", "quote names that have spaces")

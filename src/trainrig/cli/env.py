@@ -172,13 +172,13 @@ def _extension(given: dict[str, Any], as_json: bool) -> int:
     if given["explain"]:
         found = explain_file(given["explain"])
         if as_json:
-            print_json(dataclasses.asdict(found))
+            print_json(dataclasses.asdict(found), "env-explain")
         else:
             click.echo(f"{found.cause} [{found.id}]\n  seen: {found.line}\n  {found.fix}")
         return EXIT_FINDING
     built = try_extension(interpreter_for(given["python"] or "", "extension"))
     if as_json:
-        print_json(dataclasses.asdict(built))
+        print_json(dataclasses.asdict(built), "env-try-extension")
     elif built.error is None:
         took = format_time(built.seconds or 0.0)
         click.echo(f"an extension of torch {built.torch} was built in {took}, and computes right")

@@ -35,7 +35,12 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     questions = machines(**keys)
     if len(questions) > 1:
         several = beside(questions, lambda one: fit(question(one, measured(rates))))
-        answer(as_json, lambda: beside_dict(several, fit_dict), lambda: fits_beside(several))
+        answer(
+            as_json,
+            lambda: beside_dict(several, fit_dict),
+            lambda: fits_beside(several),
+            schema="fits-beside",
+        )
         return EXIT_OK if all(one.fits for one in several) else EXIT_FINDING
     found = fit(question(questions[0], measured(rates)))
     answer(as_json, lambda: fit_dict(found), lambda: fits_document(found))

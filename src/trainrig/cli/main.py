@@ -12,7 +12,13 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-from trainrig.cli.output import discard_stdout, is_stream_error, prepare_streams
+from trainrig.cli.output import (
+    best_effort,
+    discard_stdout,
+    is_stream_error,
+    prepare_streams,
+    print_error,
+)
 from trainrig.errors import (
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
@@ -194,4 +200,7 @@ def _complain(message: str, hint: str | None, code: int) -> int:
     print(f"trainrig: {message}", file=sys.stderr)
     if hint:
         print(f"  hint: {hint}", file=sys.stderr)
+    if "--json" in sys.argv[1:]:
+        with best_effort():
+            print_error(message, hint, code)
     return code

@@ -18,11 +18,20 @@ if TYPE_CHECKING:
 
     from trainrig.report.document import Document
 
+JSON_VERSION = 1
+"""Of all `--json` objects; a key that goes or changes its meaning makes it the next."""
 
-def answer(as_json: bool, content: Callable[[], object], document: Callable[[], Document]) -> None:
+
+def answer(
+    as_json: bool,
+    content: Callable[[], object],
+    document: Callable[[], Document],
+    *,
+    schema: str = "",
+) -> None:
     """Print an answer: one JSON object, or a document in the terminal."""
     if as_json:
-        print_json(content())
+        print_json(content(), schema)
     else:
         print_text(document())
 
@@ -57,15 +66,36 @@ def publish(
         print_json(content())
 
 
-def print_json(content: object) -> None:
-    """One JSON object on a line of stdout."""
+def print_json(content: object, schema: str = "") -> None:
+    """One JSON value on a line of stdout; an object says first by which schema it is to be read.
+
+    The schema is the verb's, or ``schema`` where a verb prints more than one: docs/json.md has all.
+    """
+    if isinstance(content, Mapping):
+        name = f"trainrig.{schema or _verb_name()}/{JSON_VERSION}"
+        content = {"schema": name} | {key: content[key] for key in content if key != "schema"}
     click.echo(json.dumps(content, ensure_ascii=False))
 
 
-def print_values(values: Mapping[str, object], as_json: bool) -> None:
+def print_error(message: str, hint: str | None, exit_code: int) -> None:
+    """What went wrong as JSON on stdout, for a reader that asked for JSON."""
+    print_json({"error": message, "hint": hint, "exit_code": exit_code}, "error")
+
+
+def _verb_name() -> str:
+    """The verb that runs, its words joined by dashes: ``build-check``."""
+    at = click.get_current_context(silent=True)
+    words = []
+    while at is not None:
+        words.append(at.info_name or "")
+        at = at.parent
+    return "-".join(reversed(words[:-1] or words))
+
+
+def print_values(values: Mapping[str, object], as_json: bool, schema: str = "") -> None:
     """Names and values: one JSON object, or a line each."""
     if as_json:
-        print_json(values)
+        print_json(values, schema)
         return
     for name, value in values.items():
         click.echo(f"{name:<12}{value}")

@@ -65,6 +65,7 @@ def command(
             as_json,
             lambda: beside_dict(several, lambda found: prediction_dict(found, tokens)),
             lambda: predictions_beside(several, tokens),
+            schema="predict-beside",
         )
         return EXIT_OK if all(one.fits for one in several) else EXIT_FINDING
     found = predict(question(questions[0], measured(rates)))
@@ -87,7 +88,7 @@ def _print_cases(path: Path, as_json: bool) -> None:
 
     if as_json:
         for row in predict_rows(read_rows(path)):
-            print_json(row)
+            print_json(row, "predict-row")
         return
     rows = list(read_rows(path))
     found, refused = row_errors(rows)

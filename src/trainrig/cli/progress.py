@@ -90,7 +90,7 @@ def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
     arguments = [word for word in sys.argv[1:] if word != "--detach"]
     job = start_trainrig(arguments, arguments[0])
     if as_json:
-        print_json({"job": job.id, "pid": job.pid, "log": job.log})
+        output.print_json({"job": job.id, "pid": job.pid, "log": job.log}, "detach")
     else:
         click.echo(f"job {job.id} goes on by itself; follow it: trainrig attach")
     return EXIT_OK

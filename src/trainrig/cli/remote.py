@@ -218,7 +218,7 @@ def run(name: str, detach: bool, as_json: bool) -> int:
     if detach:
         job = start_trainrig(["remote", "run", name], f"remote-{name}")
         if as_json:
-            output.print_json(summary_of(job))
+            output.print_json(summary_of(job), "job")
         else:
             click.echo(f"job {job.id} goes on by itself; end it: trainrig jobs --end {job.id}")
         return EXIT_OK

@@ -186,6 +186,7 @@ def command(
             as_json,
             lambda: {"experiments": found},
             lambda: train_prepare.resolved_document(found),
+            schema="train-dry-run",
         )
         return EXIT_OK
     if write is not None:
@@ -200,6 +201,7 @@ def command(
             as_json,
             lambda: {"folders": [str(folder) for folder in folders]},
             lambda: launch_scripts.scripts_document(folders),
+            schema="train-write",
         )
         return EXIT_OK
     experiments = (

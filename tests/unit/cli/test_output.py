@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -107,3 +108,32 @@ def test_a_files_name_commands_no_terminal(trainrig, tmp_path):
     assert (code, out) == (2, "")
     line, _hint = err.splitlines()
     assert line.endswith("a?[2J?b.toml: No such file or directory")
+
+
+@pytest.mark.parametrize(
+    ("typed", "schema"),
+    [
+        ("catalog A100-SXM4-80GB --json", "catalog"),
+        ("remote list --json", "remote-list"),
+        ("fits --model gpt2 --on RTX-4090 --on RTX-3090 --json", "fits-beside"),
+    ],
+)
+def test_a_json_object_names_its_schema_first(typed, schema):
+    found = json.loads(shell(f"{TRAINRIG} {typed}").stdout)
+    assert next(iter(found.items())) == ("schema", f"trainrig.{schema}/1")
+
+
+@pytest.mark.parametrize(
+    ("typed", "error"),
+    [
+        ("catalog nothere --json", "unknown chip: nothere"),
+        ("plan --json --nonsense", "No such option"),
+    ],
+)
+def test_who_asked_for_json_gets_the_error_as_json_too(typed, error):
+    done = shell(f"{TRAINRIG} {typed}")
+    assert error in done.stderr
+    found = json.loads(done.stdout)
+    assert found["schema"] == "trainrig.error/1"
+    assert error in found["error"] and found["hint"] and found["exit_code"] == done.returncode == 2
+    assert shell(f"{TRAINRIG} {typed.replace('--json', '')}").stdout == ""

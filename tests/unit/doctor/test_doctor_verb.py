@@ -60,7 +60,7 @@ def test_json_is_one_object_and_loads_no_torch(tmp_path: Path) -> None:
     done = doctor("--json", cwd=tmp_path)
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr
     shown = json.loads(done.stdout)
-    assert {"findings", "checks", "needs_root", "changes"} == shown.keys()
+    assert {"schema", "findings", "checks", "needs_root", "changes"} == shown.keys()
     for finding in shown["findings"]:
         keys = ("id", "severity", "evidence", "cause", "risk", "fix", "reboot", "undo")
         assert finding.keys() == set(keys)

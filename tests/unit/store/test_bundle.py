@@ -448,6 +448,7 @@ def test_the_verb_prints_path_size_and_hash(run: Path, tmp_path: Path) -> None:
     result = call(run, "--out", target, "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {
+        "schema": "trainrig.command/1",
         "bundle": str(target),
         "bytes": target.stat().st_size,
         "sha256": hashlib.sha256(target.read_bytes().partition(b"\n")[2]).hexdigest(),
