@@ -96,12 +96,30 @@ def test_widths_between(browser: Any, width: int) -> None:
     page.close()
 
 
-def test_verdict_and_worst_level_are_above_the_fold(browser: Any) -> None:
-    for width, height in ((390, 844), (1440, 900)):
-        page = open_page(browser, render_html(VIEWS["eight GPUs, one odd"]()), width, "light")
-        for part in (".badge", ".lead.t-strong", "h1"):
-            assert page.locator(part).first.bounding_box()["y"] < height * 0.6, part
-        page.close()
+FIRST = {"desktop": (1440, 900), "phone": (390, 844)}
+
+
+@pytest.mark.parametrize("device", FIRST)
+@pytest.mark.parametrize("name", ["layers and a step", "one GPU", "experiments", "no GPU"])
+def test_the_first_screen_holds_what_a_run_came_to(browser: Any, name: str, device: str) -> None:
+    """Outcome, date, sentence, numbers and actions, without scrolling."""
+    width, height = FIRST[device]
+    page = open_page(browser, render_html(VIEWS[name]()), width, "light")
+    parts = [".badge", "p.t-strong", ".tiles", ".card .findings"]
+    shown = [part for part in parts if page.locator(part).count()]
+    assert shown[:2] == parts[:2]
+    for part in shown:
+        box = page.locator(part).first.bounding_box()
+        assert box["y"] + box["height"] <= height, part
+    page.close()
+
+
+def test_contents_lead_to_headings(browser: Any) -> None:
+    page = open_page(browser, render_html(VIEWS["experiments"]()), 390, "light")
+    links = page.locator(".contents a").evaluate_all("links => links.map(l => l.hash)")
+    assert len(links) > 2
+    assert all(page.locator(f"section{link}").count() == 1 for link in links)
+    page.close()
 
 
 AXES = (

@@ -7,26 +7,31 @@ at the most: the step without the time of that cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 
-from trainrig.analysis.evidence import Share
+from trainrig.analysis.evidence import plain
 from trainrig.analysis.match import Row, join, rules_of
 from trainrig.analysis.run_view import RunView, is_published, rows
-from trainrig.analysis.time_loss import NOT_EXPLAINED
+from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
 from trainrig.analysis.training_results import TrainingResult, published_figures, readable
 from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
 from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of
 from trainrig.catalog.published.tables import TABLES, read
-from trainrig.record import Finding, Kind, Record, dtype_of
+from trainrig.record import Finding, Kind, Record, Scalar, dtype_of
 from trainrig.units import format_count, format_quantity, format_share
 
 ACTIONS = 3
 """So many at the most."""
 _LEAST_GAIN = 0.02
 """What speeds a step up by less is no advice."""
+_ABOVE = 1.1
+"""A matmul above its claim by more than a boost clock explains: the claim is a guess."""
 _MODEL = ("model", "batch_size", "seq_len", "precision", "optimizer", "grad_accum")
+_DEFAULTS = {"batch_size": 8, "seq_len": 256, "precision": "bf16", "optimizer": "adamw-fused"}
+"""Of ``trainrig train``: a command to copy leaves them out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,45 @@ class Action:
     """How."""
     command: str = ""
     """To copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """When a run was made, for how long, by which version; what it does not say is None."""
+
+    started: str | None = None
+    """UTC, as ISO 8601 has it."""
+    duration_s: float | None = None
+    """Until its last record ended, or the machine's last reading."""
+    version: str | None = None
+
+
+def taken(view: RunView) -> Taken:
+    """From what a run wrote of itself."""
+    version = view.config.get("trainrig")
+    started = _time_of(view.config.get("started"))
+    last = max((r for r in view.records if r.started), key=lambda r: r.started or "", default=None)
+    ends = [plain(row.get("t")) for row in view.series.get("telemetry", ())[-1:]]
+    if last is not None and (begun := _time_of(last.started)) is not None:
+        ends.append(begun.timestamp() + (last.duration or 0.0))
+    known = [end for end in ends if end is not None]
+    duration = None
+    if started is not None and known and max(known) >= started.timestamp():
+        duration = max(known) - started.timestamp()
+    return Taken(
+        started=None if started is None else started.astimezone(UTC).isoformat(timespec="seconds"),
+        duration_s=duration,
+        version=version if isinstance(version, str) else None,
+    )
+
+
+def _time_of(value: object) -> datetime | None:
+    """A moment with its zone; None for anything else that a file may hold."""
+    try:
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +149,8 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
 def _step_sentence(step: _Found) -> str:
     level, gap = step.level, step.level.gap
     case = step.record.case
-    rate = format_quantity(level.value or 0.0, level.unit)
+    least = "at least " if level.note else ""
+    rate = least + format_quantity(level.value or 0.0, level.unit)
     sentence = f"Trains {case.get('model')} in {dtype_of(case)} at {rate}"
     if gap is None:
         return f"{sentence}."
@@ -123,49 +168,79 @@ def _step_sentence(step: _Found) -> str:
 def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumber, ...]:
     """Training, matmul, memory, disk; what was not measured has none."""
     found = _levels(view, waterfalls)
-    training, step = _training_number(view), next(iter(_of(found, Role.STEP)), None)
-    if training is None and step is not None:
-        case = step.record.case
-        training = _number("Training step", step, f"{case.get('model')}, {dtype_of(case)}")
+    step = next(iter(_of(found, Role.STEP)), None)
     matmul = next(iter(_of(found, Role.PRODUCT)), None)
+    training = _training_number(view, matmul)
+    if training is None and step is not None:
+        training = _step_number(view, step)
     memory = next((each for each in found if each.waterfall.quantity == MEMORY.name), None)
     disk = next(iter(_of(found, Role.DISK)), None)
-    others = None if is_published(view) else _others
+    own = {record.source for record in view.records} if is_published(view) else set()
     made = [training]
     if matmul is not None:
-        made.append(_number("Best matmul", matmul, str(dtype_of(matmul.record.case)), others))
+        case = matmul.record.case
+        what = ", ".join(filter(None, (str(dtype_of(case)), _of_claim(matmul))))
+        made.append(_number("Best matmul", matmul, what, own))
     for name, best in (("Memory bandwidth", memory), ("Disk, sequential read", disk)):
         if best is not None:
-            made.append(_number(name, best, best.level.provenance.partition(";")[0], others))
+            what = best.level.provenance.partition(";")[0]
+            made.append(_number(name, best, _of_claim(best) or what, own))
     return tuple(each for each in made if each is not None)
 
 
-def _number(
-    name: str,
-    found: _Found,
-    what: str,
-    others: Callable[[_Found], PublishedRange | None] | None = None,
-) -> KeyNumber:
+def _of_claim(found: _Found) -> str:
+    """``102 % of its claim``; empty where none is known for certain."""
+    claim, level = found.waterfall.levels[0], found.level
+    is_certain = claim.value and (level.gap is None or level.gap.is_certain)
+    share = (level.value or 0.0) / claim.value if claim.value and is_certain else 0.0
+    return f"{format_share(share)} of its claim" if 0.0 < share <= _ABOVE else ""
+
+
+def _number(name: str, found: _Found, what: str, own: Collection[str | None] = ()) -> KeyNumber:
+    """``own``: sources that are the run's, not others'."""
     return KeyNumber(
         name=name,
         value=found.level.value or 0.0,
         unit=found.level.unit,
         is_least=found.level.note is not None,
         what=what,
-        others=others(found) if others is not None else None,
+        others=_others(found, own),
     )
 
 
-def _training_number(view: RunView) -> KeyNumber | None:
+def _step_number(view: RunView, step: _Found) -> KeyNumber:
+    """A step whose run was no training of ours: its tokens/s where the run has them."""
+    record, claim = step.record, step.waterfall.levels[0].value
+    words = [str(record.case.get("model")), str(dtype_of(record.case))]
+    if claim:
+        words.append(f"MFU {format_share((step.level.value or 0.0) / claim)}")
+    made = _number("Training", step, ", ".join(words))
+    rates = [
+        each.value
+        for each in view.records
+        if each.metric == "token_rate"
+        and (each.case, each.device_count) == (record.case, record.device_count)
+    ]
+    if rates and rates[0]:
+        return replace(made, value=rates[0], unit="token/s", others=None)
+    return made
+
+
+def _training_number(view: RunView, matmul: _Found | None) -> KeyNumber | None:
     trained = [one for one in readable(view) if one.tokens_per_s]
     if not trained:
         return None
     best = max(trained, key=lambda one: one.model_flops_per_s_per_device or 0.0)
-    words = [best.model, str(best.settings.get("precision", ""))]
-    if best.mfu is not None:
+    precision = str(best.settings.get("precision", ""))
+    words = [best.model, precision]
+    of_matmul, reached = best.mfu_of_measured_matmul, best.model_flops_per_s_per_device
+    if matmul is not None and dtype_of(matmul.record.case) == precision and reached:
+        of_matmul = reached / (matmul.level.value or reached)
+    # A claim that the matmul itself exceeds is no peak to be held against.
+    if best.mfu is not None and (of_matmul is None or of_matmul >= best.mfu / _ABOVE):
         words.append(f"MFU {format_share(best.mfu)}")
-    elif best.mfu_of_measured_matmul is not None:
-        words.append(f"{format_share(best.mfu_of_measured_matmul)} of its matmul")
+    elif of_matmul is not None:
+        words.append(f"{format_share(of_matmul)} of its matmul")
     return KeyNumber(
         name="Training",
         value=best.tokens_per_s or 0.0,
@@ -187,8 +262,8 @@ def _trained_by_others(view: RunView, own: TrainingResult) -> PublishedRange | N
     return PublishedRange(low=min(rates), high=max(rates), num=len(rates)) if rates else None
 
 
-def _others(found: _Found) -> PublishedRange | None:
-    """The best figure of each source that may stand for the same level of the same device."""
+def _others(found: _Found, own: Collection[str | None]) -> PublishedRange | None:
+    """The best figure of each other source of the same level of the same device."""
     record = found.record
     if record.device_index is None or record.device is None:
         return None
@@ -198,6 +273,8 @@ def _others(found: _Found) -> PublishedRange | None:
         if not is_same or dtype_of(row.case) not in (dtype_of(record.case), None):
             continue
         source = (row.measured and row.measured.source) or row.benchmark
+        if source in own:
+            continue
         best[source] = max(best.get(source, 0.0), row.value)
     if not best:
         return None
@@ -219,36 +296,63 @@ def actions(
     view: RunView, waterfalls: Sequence[Waterfall], findings: Sequence[Finding]
 ) -> tuple[Action, ...]:
     """The most urgent first: faults, then what costs a training step most, then other gaps."""
-    faults = [
-        Action(what=each.evidence, next=each.fix)
-        for each in findings
-        if each.severity == "error" and each.fix
-    ]
     steps = _of(_levels(view, waterfalls), Role.STEP)
-    gains = sorted(_gains(steps[0]) if steps else (), key=lambda one: -(one.gain or 0.0))
-    warned = [
-        Action(what=each.evidence, next=each.fix)
-        for each in findings
-        if each.severity == "warning" and each.fix
+    gains = list(_gains(steps[0])) if steps else []
+    gains = sorted(gains or _own_gains(view), key=lambda one: -(one.gain or 0.0))
+    found = [
+        *(_to_do(each) for each in findings if each.severity == "error" and each.fix),
+        *gains,
+        *(_to_do(each) for each in findings if each.severity == "warning" and each.fix),
     ]
-    found = [*faults, *gains, *warned]
     worst = largest_gap(waterfalls)
     if not gains and worst is not None and worst.gap.next:
         what = f"{worst.waterfall.title}: {worst.gap.cause}"
-        found.append(Action(what=what, next=worst.gap.next))
+        found.append(_with_command(Action(what=what, next=worst.gap.next)))
     return tuple(found[:ACTIONS])
+
+
+def _to_do(finding: Finding) -> Action:
+    return _with_command(Action(what=finding.evidence, next=finding.fix))
+
+
+def _with_command(action: Action) -> Action:
+    """The action with the command that its sentence ends with apart."""
+    how, mark, command = action.next.partition("trainrig ")
+    if not mark or ";" in command or ", " in command:
+        return action
+    return replace(action, next=how.rstrip(" :,;"), command=f"{mark}{command}")
 
 
 def _gains(step: _Found) -> Iterator[Action]:
     """What each cause's time costs; what no cause explains is looked into by training it."""
     gap = step.level.gap
+    case = step.record.case
     for share in gap.shares if gap is not None else ():
         time = share.seconds * _ceiling(step) / (share.amount or 1.0)
-        gain = share.seconds / (time - share.seconds) if 0.0 < share.seconds < time else 0.0
-        is_open = share.name == NOT_EXPLAINED
-        how = "train it here and read where each step's time goes" if is_open else share.next
-        if how and gain >= _LEAST_GAIN:
-            yield Action(what=share.name, gain=gain, next=how, command=_command(step, share))
+        what, how, options = share.name, share.next, share.options
+        if share.name == NOT_EXPLAINED:
+            what = f"{format_quantity(share.amount, step.level.unit)} of the step are unexplained"
+            how, options = "train it alone and read where each step's time goes", " "
+        yield from _gain(what, share.seconds, time, how, _command(case, options))
+
+
+def _own_gains(view: RunView) -> Iterator[Action]:
+    """What the parts of the best training's own step cost."""
+    trained = [one for one in readable(view) if one.step_time_s and one.samples_per_s]
+    if not trained:
+        return
+    best = max(trained, key=lambda one: one.samples_per_s or 0.0)
+    case = {**best.settings, "batch_size": best.batch_size or best.settings.get("batch_size")}
+    for part, (name, how, options) in PARTS.items():
+        seconds = best.breakdown.get(part) or 0.0
+        yield from _gain(name, seconds, best.step_time_s or 0.0, how, _command(case, options))
+
+
+def _gain(what: str, seconds: float, time: float, how: str, command: str) -> Iterator[Action]:
+    """The step without the seconds of a cause; nothing where that is hardly faster."""
+    gain = seconds / (time - seconds) if 0.0 < seconds < time else 0.0
+    if how and gain >= _LEAST_GAIN:
+        yield Action(what=what, gain=gain, next=how, command=command)
 
 
 def _ceiling(step: _Found) -> float:
@@ -256,16 +360,15 @@ def _ceiling(step: _Found) -> float:
     return (step.level.value or 0.0) - (gap.amount if gap else 0.0)
 
 
-def _command(step: _Found, share: Share) -> str:
+def _command(case: Mapping[str, Scalar], changed: str) -> str:
     """The command of the same training with one option changed; empty where none helps."""
-    if not share.options and share.name != NOT_EXPLAINED:
+    if not changed:
         return ""
-    case = step.record.case
-    known = [key for key in _MODEL if case.get(key) not in (None, 1)]
+    known = [key for key in _MODEL if case.get(key) not in (None, 1, _DEFAULTS.get(key))]
     options = {f"--{key.replace('_', '-')}": case[key] for key in known}
-    name, _, value = share.options.partition(" ")
-    words = " ".join(f"{option} {options[option]}" for option in options if option != name)
-    return f"trainrig train {words} {name} {value}".rstrip()
+    name, _, value = changed.strip().partition(" ")
+    words = [f"{option} {options[option]}" for option in options if option != name]
+    return " ".join(filter(None, ("trainrig train", *words, name, value)))
 
 
 # ---- levels by what they stand for

@@ -9,7 +9,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.first_screen import Action, KeyNumber, actions, headline, key_numbers
+from trainrig.analysis.first_screen import (
+    Action,
+    KeyNumber,
+    Taken,
+    actions,
+    headline,
+    key_numbers,
+    taken,
+)
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.run_view import RunView, at_path, is_published, rows
 from trainrig.analysis.training_results import fault, readable
@@ -38,6 +46,7 @@ class RunSummary:
     missing: tuple[str, ...]
     """What is not there, or was damaged."""
     waterfalls: tuple[Waterfall, ...]
+    taken: Taken
 
 
 def summarise(view: RunView) -> RunSummary:
@@ -61,6 +70,7 @@ def summarise(view: RunView) -> RunSummary:
         patterns=find_patterns(view),
         missing=missing(view),
         waterfalls=waterfalls,
+        taken=taken(view),
     )
 
 

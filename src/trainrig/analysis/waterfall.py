@@ -45,6 +45,8 @@ class Level:
     ceiling: str = ""
     """The level that it is held against."""
     gap: Gap | None = None
+    is_step: bool = False
+    """It is a whole training step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,15 @@ class Waterfall:
     """``fp16 compute``, ``memory bandwidth``, ``host to GPU``."""
     unit: str
     levels: tuple[Level, ...]
+    dtype: str = ""
+    """Of the arithmetic; empty where nothing is computed."""
+
+    @property
+    def relevance(self) -> int:
+        """What training rests on comes first: 0 its precision's step, 3 what it does not use."""
+        if self.dtype in _TRAINED:
+            return 0 if any(level.is_step and level.value for level in self.levels) else 1
+        return 2 if not self.dtype or self.dtype in _BESIDE else 3
 
     @property
     def title(self) -> str:
@@ -72,7 +83,7 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
     everything = rows(view)
     for (device, index), label in name_devices(devices(everything)).items():
         own = tuple(row for row in everything if (row.device, row.index) == (device, index))
-        for quantity, candidates in _quantities(own):
+        for quantity, dtype, candidates in _quantities(own):
             levels = _build(view, own, candidates)
             if levels:
                 waterfall = Waterfall(
@@ -82,6 +93,7 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
                     quantity=quantity,
                     unit=levels[0].unit,
                     levels=levels,
+                    dtype=dtype,
                 )
                 found.append(waterfall)
     return tuple(found)
@@ -93,8 +105,8 @@ def devices(everything: Iterable[Row]) -> tuple[Device, ...]:
     return tuple(sorted(seen, key=lambda d: (d[1] is None, d[1] or 0, d[0] or "")))
 
 
-def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, list[tuple[str, list[Row]]]]]:
-    """Each quantity that a device's rows say something of: its levels and their rows, in order."""
+def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, str, list[tuple[str, list[Row]]]]]:
+    """Each quantity that a device's rows say something of, its dtype, its levels with rows."""
     groups: dict[tuple[Quantity, str], dict[tuple[int, str], list[Row]]] = {}
     for row in own:
         for rule in rules_of(row):
@@ -104,9 +116,10 @@ def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, list[tuple[str, list[
     for quantity, dtype in sorted(groups, key=lambda key: (key[0].order, dtype_order(key[1]))):
         levels = groups[quantity, dtype]
         name = f"{dtype} {quantity.name}" if dtype else quantity.name
-        yield name, [(place[1], levels[place]) for place in sorted(levels)]
+        yield name, dtype, [(place[1], levels[place]) for place in sorted(levels)]
 
 
+_TRAINED, _BESIDE = ("bf16", "fp16"), ("tf32", "fp32", "fp8")
 _DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
 
 
@@ -224,6 +237,7 @@ def _measured_level(
         is_below=record.is_below(row.band),
         ceiling=ceiling[0].name if ceiling else "",
         gap=gap,
+        is_step=row.role is Role.STEP,
     )
 
 
@@ -244,8 +258,9 @@ class LargestGap:
 def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
     """The level that fell furthest: below its predicted band first, then below its ceiling.
 
-    Noisy levels are not judged, differences within the intervals or below an uncertain claim are
-    none, and pageable copies are slower by nature.
+    What training rests on comes before what it does not use, such as fp64.  Noisy levels are not
+    judged, differences within the intervals or below an uncertain claim are none, and pageable
+    copies are slower by nature.
     """
     found = [
         LargestGap(waterfall=each, level=level, gap=level.gap)
@@ -258,4 +273,9 @@ def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
         for each in found
         if each.level.is_below or (each.gap.is_certain and each.gap.share < -CLOSE)
     ]
-    return min(fallen, key=lambda found: (not found.level.is_below, found.gap.share), default=None)
+
+    def order(one: LargestGap) -> tuple[bool, bool, int, float]:
+        relevance = one.waterfall.relevance
+        return relevance > 2, not one.level.is_below, relevance, one.gap.share
+
+    return min(fallen, key=order, default=None)

@@ -288,6 +288,8 @@ class Item:
     fix: str = ""
     label: str = ""
     tone: Tone = ""
+    command: str = ""
+    """To copy whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
-from trainrig.analysis.first_screen import Action, KeyNumber
+from trainrig.analysis.first_screen import Action, KeyNumber, Taken
 from trainrig.analysis.match import Device, Row, name_devices
 from trainrig.analysis.run_summary import RunSummary, device_names, summarise
 from trainrig.analysis.run_view import RunView, at_path, attempts, is_published, rows
@@ -37,6 +37,7 @@ from trainrig.units import (
     format_memory,
     format_quantity,
     format_share,
+    format_time,
     range_text,
     signed,
     signed_share,
@@ -122,18 +123,32 @@ def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:
 
 def _head(view: RunView, found: RunSummary) -> doc.Block:
     """The verdict, one sentence, four numbers, what to do next, and what the machine is."""
+    missing = [what for what in found.missing if what.lower() not in found.reason.lower()]
     blocks: list[doc.Block] = [
         doc.Badge(device_names(view), found.verdict, found.reason, _TONES.get(found.verdict, "")),
-        doc.Paragraph(found.headline, "strong", "In short"),
+        *(doc.Paragraph(when, "dim") for when in [_taken_text(found.taken)] if when),
+        doc.Paragraph(found.headline, "strong"),
     ]
     if found.key_numbers:
         blocks.append(doc.Tiles(tuple(map(_tile, found.key_numbers))))
     if found.actions:
         blocks.append(doc.Findings(tuple(map(_action, found.actions)), "What to do next"))
-    blocks += [doc.Paragraph(what, "warn", "Missing") for what in found.missing]
+    if missing:
+        blocks.append(doc.Paragraph(f"{capital('; '.join(missing))}.", "warn", "Missing"))
     if facts := tuple(_machine_facts(view)):
         blocks.append(doc.Facts(facts))
     return doc.Group("card", tuple(blocks))
+
+
+def _taken_text(taken: Taken) -> str:
+    """``2026-11-22 23:30 UTC, 55.0 s, trainrig 0.1.0``: what the run says of itself."""
+    day, _, clock = (taken.started or "").partition("T")
+    parts = (
+        f"{day} {clock[:5]} UTC" if day else "",
+        "" if taken.duration_s is None else format_time(taken.duration_s),
+        f"trainrig {taken.version}" if taken.version else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _tile(number: KeyNumber) -> doc.Tile:
@@ -143,13 +158,13 @@ def _tile(number: KeyNumber) -> doc.Tile:
     if (others := number.others) is not None:
         seen = range_text(others.low, others.high, number.unit)
         notes.append(f"others: {seen}, n = {others.num}")
-    return doc.Tile(number.name, f"{'at least ' if number.is_least else ''}{value}", tuple(notes))
+    return doc.Tile(number.name, f"{'≥ ' if number.is_least else ''}{value}", tuple(notes))
 
 
 def _action(action: Action) -> doc.Item:
     gain = f"up to {signed_share(action.gain)}" if action.gain is not None else "to do"
-    how = "; ".join(filter(None, (action.next, action.command)))
-    return doc.Item(text=capital(action.what), fix=how, label=capital(gain), tone="strong")
+    what, label = capital(action.what), capital(gain)
+    return doc.Item(text=what, fix=action.next, label=label, tone="strong", command=action.command)
 
 
 def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
@@ -217,34 +232,39 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
 
 
 def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.Block]:
-    """The waterfall of the largest gap first, then its device's others, then other devices'."""
+    """The waterfall of what training computes in, at full width; the others stand behind a line."""
     if not waterfalls:
         return
     usable = [each for each in waterfalls if _has_value(each)]
     largest = largest_gap(waterfalls)
-    lead = largest.waterfall if largest else None
+    first = largest.waterfall.device_index if largest else None
     of_few = usable
     gpus = sorted({each.device_index for each in usable if each.device_index is not None})
     if len(gpus) > FEW_GPUS:
-        chosen = lead.device_index if lead and lead.device_index is not None else gpus[0]
+        chosen = first if first is not None else gpus[0]
         of_few = [each for each in usable if each.device_index in (None, chosen)]
+    shown = sorted(of_few, key=lambda each: (each.relevance, each.device_index != first))
+    lead, others = shown[:1], shown[1:]
+    by_id, samples = {record.id: record for record in view.records}, attempts(view)
 
-    def order(each: Waterfall) -> tuple[bool, bool]:
-        return each is not lead, lead is not None and each.device_index != lead.device_index
-
-    shown = sorted(of_few, key=order)[:_MAX_WATERFALLS]
-    by_id = {record.id: record for record in view.records}
-    samples = attempts(view)
-    bars = [
-        doc.WaterfallBars(
-            title=each.quantity,
-            subtitle=each.label,
-            bars=tuple(_bars(each, by_id, samples)),
-            is_wide=n == 0,
+    def bars(each: Waterfall, *, is_wide: bool = False) -> doc.WaterfallBars:
+        drawn = tuple(_bars(each, by_id, samples))
+        return doc.WaterfallBars(
+            title=each.quantity, subtitle=each.label, bars=drawn, is_wide=is_wide
         )
-        for n, each in enumerate(shown)
-    ]
-    blocks: list[doc.Block] = [doc.Group("beside", tuple(bars))]
+
+    blocks: list[doc.Block] = [bars(each, is_wide=True) for each in lead]
+    cards = [each for each in others if sum(bool(level.value) for level in each.levels) > 1]
+    if others:
+        inside: list[doc.Block] = [_reached_table([each for each in others if each not in cards])]
+        inside = [
+            doc.Group("beside", tuple(map(bars, cards[:_MAX_WATERFALLS]))),
+            *(inside if len(cards) < len(others) else []),
+        ]
+        what = ", ".join(dict.fromkeys(each.quantity for each in others))
+        title = counted(len(others), "more waterfall")
+        blocks.append(doc.Section(title, tuple(inside), what, "closed"))
+        blocks.append(doc.Group("text", (_reached_table(others),)))
     items = []
     for each in waterfalls:
         if not _has_value(each):
@@ -253,7 +273,7 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
             items.append(doc.Item(text=capital(text), tone="warn"))
     if items:
         blocks.append(doc.Section("Without a value", (doc.Findings(tuple(items)),)))
-    if left := len(usable) - len(shown):
+    if left := len(usable) - len(of_few) + max(0, len(cards) - _MAX_WATERFALLS):
         more = f"{counted(left, 'more waterfall')} left out; those devices stand below."
         blocks.append(doc.Paragraph(more, "dim"))
     yield doc.Section(
@@ -261,6 +281,26 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
         tuple(blocks),
         "Each bar is a level; its ceiling is the level above it, unless another is named. Hatched "
         "is what was lost, with its cause and the next thing to try.",
+    )
+
+
+def _reached_table(waterfalls: Sequence[Waterfall]) -> doc.Table:
+    """A line a waterfall: what was reached at the best, of which claim."""
+
+    def best(each: Waterfall) -> Level:
+        return max(each.levels[1:], key=lambda level: level.value or 0.0)
+
+    def share(each: Waterfall) -> str:
+        claim = each.levels[0].value
+        return format_share((best(each).value or 0.0) / claim) if claim else ""
+
+    return doc.table(
+        waterfalls,
+        doc.words("quantity", lambda each: each.quantity),
+        doc.words("device", lambda each: each.label),
+        doc.column("reached", lambda each: _level_value(best(each))),
+        doc.column("of claim", share),
+        doc.words("", lambda each: doc.Cell(best(each).note or best(each).name, "dim")),
     )
 
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shlex
 
 import pytest
 from click.testing import CliRunner
 
-from report_views import cpu_view, matmul_case, point
+from report_views import claimed, cpu_view, matmul_case, point
 from roofline_machine import level_of, step_run
-from trainrig.analysis.first_screen import ACTIONS, actions, headline, key_numbers
+from trainrig.analysis import first_screen
+from trainrig.analysis.first_screen import (
+    ACTIONS,
+    Taken,
+    actions,
+    headline,
+    key_numbers,
+    taken,
+)
 from trainrig.analysis.run_view import RunView
-from trainrig.analysis.waterfall import build_waterfalls
+from trainrig.analysis.waterfall import build_waterfalls, largest_gap
 from trainrig.catalog.published.tables import read
 from trainrig.cli.train import command as train
 from trainrig.record import Finding
@@ -54,6 +63,36 @@ def test_a_command_to_copy_is_one_that_trainrig_takes() -> None:
     for command in commands:
         result = CliRunner().invoke(train, [*shlex.split(command)[2:], "--dry-run"])
         assert result.exit_code == 0, result.output
+
+
+def test_what_a_command_leaves_out_is_what_train_takes_by_itself() -> None:
+    """The options that `_DEFAULTS` leaves out of commands to copy."""
+    found = CliRunner().invoke(train, ["--dry-run", "--json"])
+    (experiment,) = json.loads(found.output)["experiments"]
+    assert {name: experiment[name] for name in first_screen._DEFAULTS} == first_screen._DEFAULTS
+
+
+def test_when_for_how_long_and_by_which_version() -> None:
+    config = {"started": "2026-11-20T09:59:00+00:00", "trainrig": "0.1.0"}
+    view = dataclasses.replace(step_run(), config=config)
+    when = taken(view)
+    assert (when.started, when.version) == ("2026-11-20T09:59:00+00:00", "0.1.0")
+    assert when.duration_s == pytest.approx(61.5)
+    assert taken(dataclasses.replace(view, config={"started": "soon"})) == Taken()
+
+
+def test_fp64_is_no_headline_where_training_lost_something() -> None:
+    """A gap of fp64 is larger, and matters to nobody who trains."""
+    half, double = (
+        point("matmul", matmul_case(dtype, 8192), rate, **MATMUL)
+        for dtype, rate in (("bf16", 140e12), ("fp64", 0.3e12))
+    )
+    view = RunView(
+        name="run", records=(claimed("bf16", 165e12), claimed("fp64", 1.3e12), half, double)
+    )
+    found = largest_gap(build_waterfalls(view))
+    assert found is not None
+    assert found.waterfall.dtype == "bf16"
 
 
 def test_faults_come_before_gains_and_gains_before_warnings() -> None:

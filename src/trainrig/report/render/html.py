@@ -6,7 +6,9 @@ their own text.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ _NARROW = (324.0, 290.0)
 _HALF = (520.0, 320.0)
 _WIDE = (1080.0, 440.0)
 _COMMAND = re.compile(
-    r"((?:sudo|trainrig|nvidia-smi|fio|torch\.|pin_memory)(?:[^;,:]|:(?=\S))*[^;,:\s])"
+    r"((?:sudo|trainrig(?! \d)|nvidia-smi|fio|torch\.|pin_memory)(?:[^;,:]|:(?=\S))*[^;,:\s])"
 )
 # Control characters, and marks that turn the direction of the text behind them: a name that holds
 # them can read as another.
@@ -34,16 +36,34 @@ _UNSEEN = re.compile(
 
 def to_html(document: doc.Document) -> str:
     """The whole page."""
-    sections = [block for block in document.blocks if isinstance(block, doc.Section)]
+    titles = list(_titles(document.blocks))
+    head = list(itertools.takewhile(lambda block: not any(_titles([block])), document.blocks))
     page = _template().render(
         page=document,
-        contents=[block.title for block in sections] if len(sections) > 2 else [],
+        head=head,
+        body=document.blocks[len(head) :],
+        contents=titles if len(titles) > 2 else [],
+        anchor=_anchor,
         kind=lambda block: type(block).__name__,
         draw=_draw,
         capital=capital,
         commands=commands,
     )
     return _UNSEEN.sub("?", page)
+
+
+def _titles(blocks: Iterable[doc.Block]) -> Iterator[str]:
+    """The headings of a page, which its contents link to."""
+    for block in blocks:
+        if isinstance(block, doc.Section):
+            yield block.title
+        elif isinstance(block, doc.Group) and block.kind == "page":
+            yield from _titles(block.blocks)
+
+
+def _anchor(title: str) -> str:
+    """A heading as a link names it: ``gpu-to-gpu``."""
+    return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
 def commands(text: str) -> list[tuple[bool, str]]:

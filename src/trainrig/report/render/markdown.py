@@ -67,6 +67,8 @@ def _items(block: doc.Findings) -> Iterator[str]:
         label = f"{_escape(capital(item.label))}: " if item.label else ""
         fix = f" Next: {_escape(item.fix)}" if item.fix else ""
         yield f"- {label}{_escape(item.text)}{fix}"
+        if item.command:
+            yield f"  `{one_line(item.command).replace('`', '')}`"
     if len(block.items) > _MAX_ITEMS:
         yield f"- and {len(block.items) - _MAX_ITEMS} more"
 

@@ -9,6 +9,7 @@ of control characters: a name in a stranger's bundle must not be able to move th
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -30,7 +31,7 @@ LETTERS = "dfbco."
 """What the parts of a stacked bar are drawn with, in their order."""
 _PLAIN = str.maketrans(
     {"█": "#", "×": "x", "→": ">", "│": "|", "●": "o", "─": "-", "├": "[", "┤": "]", "…": "."}
-    | {"−": "-", "±": "+", "µ": "u", "³": "^3", "°": " ", "–": "-"}
+    | {"−": "-", "≥": ">=", "±": "+", "µ": "u", "³": "^3", "°": " ", "–": "-"}
     | dict.fromkeys("▋▊▉", "#")
     | dict.fromkeys("▏▎▍▌", " ")
 )
@@ -82,8 +83,11 @@ class _Printer:
             self._console.print()
         self._is_first = True
 
-    def _line(self, text: str, tone: doc.Tone = "") -> None:
-        self._console.print(self._text(text, tone))
+    def _line(self, text: str, tone: doc.Tone = "", indent: int = 0) -> None:
+        from rich.padding import Padding
+
+        found = self._text(text, tone)
+        self._console.print(Padding(found, (0, 0, 0, indent), expand=False) if indent else found)
 
     def _text(self, text: str, tone: str = "") -> Text:
         from rich.text import Text
@@ -120,9 +124,11 @@ class _Printer:
             self._line(block.title, "strong")
         for item in block.items:
             label = f"{item.label}: " if item.label else ""
-            self._line(f"  {label}{item.text}", item.tone)
+            self._line(label + item.text, item.tone, indent=2)
             if item.fix:
-                self._line(f"    next: {item.fix}")
+                self._line(f"next: {item.fix}", indent=4)
+            for line in command_lines(item.command, self._console.width - 4):
+                self._line(line, indent=4)
 
     def _waterfall(self, block: doc.WaterfallBars) -> None:
         def remark(bar: doc.Bar) -> doc.Cell:
@@ -191,6 +197,20 @@ def stack_key(table: doc.Table) -> str:
     return ", ".join(
         f"{letter} {name}" for letter, name in zip(LETTERS, table.part_names(), strict=False)
     )
+
+
+def command_lines(command: str, width: int) -> Iterator[str]:
+    """A command in lines that a shell takes together, broken before options."""
+    words = re.split(r" (?=--)", command) if command else []
+    line = ""
+    for word in words:
+        if line and len(line) + len(word) + 3 > width:
+            yield f"{line} \\"
+            line = f"    {word}"
+        else:
+            line = f"{line} {word}" if line else word
+    if line:
+        yield line
 
 
 def draw(drawing: doc.Drawing) -> str:
