@@ -14,11 +14,17 @@ FOLDER = Path(__file__).resolve().parents[2] / "perf"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
 TRAINING = {"checkpoint_stall", "ddp_vs_hf", "layouts_vs_bare", "step_breakdown", "train_vs_hf"}
 """They start ranks or two engines, for up to a minute."""
+SLOW = {"loop_vs_blocked_autorange", "measuring_cost", "peak_vs_sweep", "worker_overhead"}
+"""Torch is imported and something is timed for seconds."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.smoke] * (name in TRAINING)) for name in PROGRAMS],
+    [
+        *(pytest.param(name, marks=pytest.mark.smoke) for name in sorted(TRAINING)),
+        *(pytest.param(name, marks=pytest.mark.acceptance) for name in sorted(SLOW)),
+        *(name for name in PROGRAMS if name not in TRAINING | SLOW),
+    ],
 )
 def test_it_runs_and_prints_a_ratio(name: str) -> None:
     # One thread: several tests share the processors, and nothing here is timed in earnest.

@@ -178,6 +178,7 @@ def refuse_batches(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
+@pytest.mark.acceptance
 def test_a_halved_batch_is_resumed_with_what_fitted(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +192,7 @@ def test_a_halved_batch_is_resumed_with_what_fitted(
 
 
 @pytest.mark.usefixtures("in_process")
+@pytest.mark.acceptance
 def test_another_text_is_no_place_to_resume(data: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(data, tmp_path / "copy")
     first, _ = run(experiment(copy), tmp_path)

@@ -31,6 +31,7 @@ def tools(folder: Path, *names: str) -> dict[str, str]:
 
 @torch_needed
 @pytest.mark.needs("c++", "ninja")
+@pytest.mark.acceptance
 def test_an_extension_is_built_and_computes_right() -> None:
     built = try_extension(sys.executable)
     assert built.error is None, built.output

@@ -123,7 +123,7 @@ def test_the_real_command_prints_one_object_and_loads_no_torch() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert found["schema"] == 1 and "findings" in found
+    assert found["schema"] == "trainrig.inspect/1" and "findings" in found
 
 
 def test_gpu_lines_stay_short_enough_for_a_terminal() -> None:

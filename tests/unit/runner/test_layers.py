@@ -215,6 +215,7 @@ def test_sizes_that_are_none_are_refused(size: str) -> None:
         selected([], [size], [])
 
 
+@pytest.mark.acceptance
 def test_bench_measures_a_layer(tmp_path: Path) -> None:
     asked = ["--op", "ffn", "--size", "1x32", "--dtype", "fp32", "--budget", "18s"]
     done = subprocess.run(

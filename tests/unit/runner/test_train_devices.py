@@ -328,6 +328,7 @@ def test_without_energy_there_is_a_reason_and_no_number() -> None:
 # ---- a run
 
 
+@pytest.mark.acceptance
 def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -471,6 +471,7 @@ def test_what_was_trained_when_the_time_was_over_counts(
 
 
 @pytest.mark.usefixtures("in_process")
+@pytest.mark.acceptance
 def test_a_resumed_run_does_not_train_what_was_trained(data: Path, tmp_path: Path) -> None:
     task = tiny(data)
     before = [record.replace(disturbed=None) for record in carried_out([task], tmp_path / "one")]

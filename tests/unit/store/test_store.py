@@ -156,6 +156,7 @@ def _kill_when(parent: Path, num_bytes: int) -> int:
                     return len(pipe.read())
 
 
+@pytest.mark.acceptance
 def test_twenty_runs_killed_at_random_moments_are_whole_and_go_on(tmp_path: Path) -> None:
     moments = random.Random(20261120)
     for trial in range(20):

@@ -101,6 +101,7 @@ def test_each_of_them_changes_the_losses(
     assert without[-1] != pytest.approx(alone["gpt2"]["losses"][-1], rel=2e-5)
 
 
+@pytest.mark.acceptance
 def test_dropout_has_one_process_s_masks_where_heads_and_tokens_are_shared(
     tmp_path: Path, alone: Mapping[str, Found]
 ) -> None:
