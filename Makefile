@@ -34,7 +34,7 @@ HUSH   := $(shell test -t 1 || echo -qq)
 LIGHT  := click humanize jinja2 nvidia-ml-py pydantic rich tomli_w
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engines qualify test smoke acceptance lint bench clean FORCE
+.PHONY: help setup engines qualify test smoke acceptance lint messages bench clean FORCE
 
 help: ## list what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ lint: $(VENV)/.dev ## ruff, mypy and the import rules
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+messages: $(VENV)/.dev ## find what is shown and not yet translated (src/trainrig/locale)
+	@$(BIN)/python tools/messages.py --update
 
 bench: $(VENV)/.full ## measure trainrig itself against the usual way, in ratios
 	@status=0; for file in perf/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file || status=1; done; exit $$status

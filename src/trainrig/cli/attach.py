@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from trainrig.cli.output import say
 from trainrig.cli.verb import json_option, option, verb
 from trainrig.errors import EXIT_INCOMPLETE, EXIT_OK
 
@@ -30,18 +31,18 @@ def command(job: str | None, from_start: bool, as_json: bool) -> int:
 
     found = find_job(job)
     if not as_json:
-        click.echo(f"{found.id}: {found.shown_command}", err=True)
+        say(f"{found.id}: {found.shown_command}", err=True)
     try:
         for piece in follow(found, from_start=from_start):
             if not as_json:
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
     except KeyboardInterrupt:
-        click.echo(f"\n{found.id} goes on: trainrig attach {found.id}", err=True)
+        say(f"\n{found.id} goes on: trainrig attach {found.id}", err=True)
         return EXIT_OK
     ended = read_job(Path(found.log).parent)
     if as_json:
         output.print_json(summary_of(ended), "job")
     else:
-        click.echo(f"{ended.id}: {ended.standing}", err=True)
+        say(f"{ended.id}: {ended.standing}", err=True)
     return EXIT_INCOMPLETE if ended.code is None else ended.code

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trainrig.cli.output import say
 from trainrig.cli.predict_options import WHAT
 from trainrig.cli.verb import PATH, Verb, json_option, option, options, rows
 
@@ -183,7 +184,7 @@ def checklist(file: Path, out: Path | None, as_json: bool) -> None:
         print_json([{"title": one.title, "items": list(one.items)} for one in steps_of(report)])
     elif out is not None:
         write_atomic(out, as_markdown(report))
-        click.echo(f"wrote {out}", err=True)
+        say(f"wrote {out}", err=True)
     else:
         click.echo(as_markdown(report), nl=False)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainrig.cli.output import say
 from trainrig.cli.verb import PATH, Verb, json_option, option
 
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ def prepare(
         vocab_size=vocab,
         tokenizer=tokenizer,
         text_key=text_key,
-        say=lambda line: click.echo(line, err=True),
+        say=lambda line: say(line, err=True),
     )
     if found.reused:
-        click.echo("nothing to do: it was prepared before", err=True)
+        say("nothing to do: it was prepared before", err=True)
     _show(found.folder, found.manifest, as_json=as_json)
 
 

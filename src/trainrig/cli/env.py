@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trainrig.cli.output import say
 from trainrig.cli.verb import PATH, Names, json_option, options, rows, verb
 from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
 
@@ -153,14 +154,14 @@ def _write(selection: InstallChoice, mirrors: Any, out: Path | None, as_json: bo
 def _show(selection: InstallChoice, written: Path | None) -> None:
     """On stderr, so that stdout may be piped into a file."""
     for finding in selection.findings:
-        click.echo(f"{finding.severity}: {finding.evidence}\n  {finding.fix}", err=True)
+        say(f"{finding.severity}: {finding.evidence}\n  {finding.fix}", err=True)
     if not selection.is_possible:
-        click.echo("no script is written: no versions fit", err=True)
+        say("no script is written: no versions fit", err=True)
     elif written is not None:
         what = f"torch {selection.torch.version}, CUDA {selection.cuda.version}"
-        click.echo(f"{written}: {what}, driver {selection.driver} or newer", err=True)
+        say(f"{written}: {what}, driver {selection.driver} or newer", err=True)
         if not written.name.endswith("Dockerfile"):
-            click.echo(f"read it, then: bash {written}", err=True)
+            say(f"read it, then: bash {written}", err=True)
 
 
 def _extension(given: dict[str, Any], as_json: bool) -> int:
@@ -174,16 +175,16 @@ def _extension(given: dict[str, Any], as_json: bool) -> int:
         if as_json:
             print_json(dataclasses.asdict(found), "env-explain")
         else:
-            click.echo(f"{found.cause} [{found.id}]\n  seen: {found.line}\n  {found.fix}")
+            say(f"{found.cause} [{found.id}]\n  seen: {found.line}\n  {found.fix}")
         return EXIT_FINDING
     built = try_extension(interpreter_for(given["python"] or "", "extension"))
     if as_json:
         print_json(dataclasses.asdict(built), "env-try-extension")
     elif built.error is None:
         took = format_time(built.seconds or 0.0)
-        click.echo(f"an extension of torch {built.torch} was built in {took}, and computes right")
+        say(f"an extension of torch {built.torch} was built in {took}, and computes right")
     else:
         why = built.error
         seen = f"\n  seen: {why.line}" if why.line else ""
-        click.echo(f"{why.cause} [{why.id}]{seen}\n  {why.fix}")
+        say(f"{why.cause} [{why.id}]{seen}\n  {why.fix}")
     return EXIT_OK if built.error is None else EXIT_FINDING

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from trainrig.cli.output import say
 from trainrig.cli.verb import PATH, complete_runs, json_option, names_in, option, verb
 
 _FORMS = names_in("train.weight_forms", "WRITTEN")
@@ -58,5 +59,5 @@ def command(source: Path, to: str | None, out: Path | None, precision: str, as_j
     }
     print_values(shown, as_json)
     for note in found.notes:
-        click.echo(note, err=True)
+        say(note, err=True)
     return EXIT_OK

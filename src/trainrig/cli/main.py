@@ -7,6 +7,7 @@ Exit codes: see `trainrig.errors`.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
@@ -26,6 +27,7 @@ from trainrig.errors import (
     EXIT_USAGE,
     TrainrigError,
 )
+from trainrig.language import ENGLISH, activate, named, of_environment, translate
 
 # heading -> verb -> what the start page says of it; the verb's own file is not loaded for that.
 GROUPS = {
@@ -110,6 +112,7 @@ class LazyGroup(click.Group):
                 [
                     ("trainrig help VERB", "Examples and options of a verb."),
                     ("trainrig --version", "The version."),
+                    ("trainrig --lang zh-CN", "In Chinese (default: LANG; else en)."),
                     ("exit codes", "0 fine, 1 a finding, 2 wrong usage,"),
                     ("", "3 a required step is missing or undecided, 130 interrupted."),
                 ]
@@ -125,6 +128,16 @@ class LazyGroup(click.Group):
         return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
+def _speak(_: click.Context, __: click.Parameter, requested: str | None) -> None:
+    """Choose the language before anything else is read, so that errors and help are in it."""
+    activate(ENGLISH)
+    stdout = getattr(sys.stdout, "encoding", None)
+    activate(named(requested) if requested is not None else of_environment(os.environ, stdout))
+    from trainrig.cli.help_page import page_class
+
+    click.Context.formatter_class = page_class()
+
+
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
@@ -133,6 +146,13 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="trainrig", prog_name="trainrig")
+@click.option(
+    "--lang",
+    is_eager=True,
+    expose_value=False,
+    callback=_speak,
+    help="Language: zh-CN or en (default: LANG; else en).",
+)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Is this machine as fast as it should be at training transformers?
@@ -197,9 +217,9 @@ def main() -> None:
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:
-    print(f"trainrig: {message}", file=sys.stderr)
+    print(f"trainrig: {translate(message)}", file=sys.stderr)
     if hint:
-        print(f"  hint: {hint}", file=sys.stderr)
+        print(f"  {translate('hint: {text}').replace('{text}', translate(hint))}", file=sys.stderr)
     if "--json" in sys.argv[1:]:
         with best_effort():
             print_error(message, hint, code)

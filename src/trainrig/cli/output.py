@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from trainrig.language import translate
+from trainrig.language.width import padded
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -61,7 +64,7 @@ def publish(
             click.echo(render(page), nl=False)
         elif path is not None:
             write_atomic(path, render(page))
-            click.echo(f"wrote {path}", err=True)
+            say(f"wrote {path}", err=True)
     if as_json:
         print_json(content())
 
@@ -92,13 +95,18 @@ def _verb_name() -> str:
     return "-".join(reversed(words[:-1] or words))
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """A line of words, in the reader's language: stdout, or with ``err`` stderr."""
+    click.echo(translate(text), err=err)
+
+
 def print_values(values: Mapping[str, object], as_json: bool, schema: str = "") -> None:
     """Names and values: one JSON object, or a line each."""
     if as_json:
         print_json(values, schema)
         return
     for name, value in values.items():
-        click.echo(f"{name:<12}{value}")
+        click.echo(f"{padded(translate(name), 12)}{translate(str(value))}")
 
 
 def print_text(document: Document) -> None:
@@ -153,4 +161,5 @@ def best_effort() -> Iterator[None]:
             raise
         discard_stdout()
         if not isinstance(error, BrokenPipeError):
-            print(f"trainrig: cannot write the output: {error.strerror}", file=sys.stderr)
+            text = translate(f"cannot write the output: {error.strerror}")
+            print(f"trainrig: {text}", file=sys.stderr)

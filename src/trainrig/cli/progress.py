@@ -13,6 +13,8 @@ import click
 
 from trainrig.cli import output
 from trainrig.errors import EXIT_OK
+from trainrig.language import translate
+from trainrig.language.width import cut
 from trainrig.runner.progress import Progress, Watcher
 
 _CLEAR_LINE = "\r\x1b[2K"
@@ -31,14 +33,13 @@ def on_stderr() -> Watcher:
             if live:
                 with suppress(OSError):
                     columns = os.get_terminal_size(sys.stderr.fileno()).columns
-                left = f"{event.left:.0f} s left, " if event.left else ""
-                _say(
-                    f"{_CLEAR_LINE}{(count + left + event.text)[: max(20, columns - 1)]}", nl=False
-                )
+                left = translate(f"{event.left:.0f} s left, ") if event.left else ""
+                line = cut(count + left + translate(event.text), max(20, columns - 1))
+                _say(_CLEAR_LINE + line, nl=False)
             return
         clear = _CLEAR_LINE if live else ""
         prefix = "== " if event.level == "stage" else count
-        _say(f"{clear}{prefix}{event.text}")
+        _say(clear + prefix + translate(event.text))
 
     return watch
 
@@ -60,8 +61,8 @@ def print_run(run: Path) -> None:
     with output.best_effort():
         output.print_text(run_document([view_of(read_run(run))]))
         if (sentence := ledger_sentence(run.parent)) is not None:
-            click.echo(f"\npredictions, {sentence}")
-        click.echo(f"\nreport: {run / 'report.html'}")
+            click.echo("\n" + translate(f"predictions, {sentence}"))
+        click.echo("\n" + translate(f"report: {run / 'report.html'}"))
 
 
 def print_json(summary: Mapping[str, Any]) -> None:
@@ -88,9 +89,9 @@ def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
             out.mkdir(parents=True, exist_ok=True)
             TemporaryFile(dir=out).close()
     arguments = [word for word in sys.argv[1:] if word != "--detach"]
-    job = start_trainrig(arguments, arguments[0])
+    job = start_trainrig(arguments, click.get_current_context().info_name or "job")
     if as_json:
         output.print_json({"job": job.id, "pid": job.pid, "log": job.log}, "detach")
     else:
-        click.echo(f"job {job.id} goes on by itself; follow it: trainrig attach")
+        click.echo(translate(f"job {job.id} goes on by itself; follow it: trainrig attach"))
     return EXIT_OK

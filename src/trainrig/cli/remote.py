@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trainrig.cli.output import say
 from trainrig.cli.verb import PATH, Verb, json_option, option
 from trainrig.errors import EXIT_FINDING, EXIT_OK
 
@@ -165,11 +166,11 @@ def _write(setup: Setup, as_json: bool) -> int:
         return EXIT_OK
     checks = [checked] if checked else []
     for line in (*(f"wrote {path}" for path in files), *checks, "", "start it:"):
-        click.echo(line)
+        say(line)
     for line in start:
-        click.echo(f"  {line}")
+        say(f"  {line}")
     for line in ("", "reach it:", f"  {setup.reach}", *(f"  {note}" for note in setup.notes)):
-        click.echo(line)
+        say(line)
     return EXIT_OK
 
 
@@ -191,9 +192,9 @@ def list_(as_json: bool) -> int:
         shown = ("name", "kind", "reach", "files")
         output.print_json({"setups": [{key: each[key] for key in shown} for each in setups]})
     for each in () if as_json else setups:
-        click.echo(f"{each['name']:<24} {each['kind']:<12} {each['reach']}")
+        say(f"{each['name']:<24} {each['kind']:<12} {each['reach']}")
     if not setups and not as_json:
-        click.echo("nothing is set up")
+        say("nothing is set up")
     return EXIT_OK
 
 
@@ -220,9 +221,9 @@ def run(name: str, detach: bool, as_json: bool) -> int:
         if as_json:
             output.print_json(summary_of(job), "job")
         else:
-            click.echo(f"job {job.id} goes on by itself; end it: trainrig jobs --end {job.id}")
+            say(f"job {job.id} goes on by itself; end it: trainrig jobs --end {job.id}")
         return EXIT_OK
-    keep_running(words, lambda line: click.echo(line, err=True))
+    keep_running(words, lambda line: say(line, err=True))
     return EXIT_OK
 
 
@@ -249,9 +250,9 @@ def remove(name: str, as_json: bool) -> int:
         output.print_json({"removed": [str(p) for p in gone], "changed": [str(p) for p in stay]})
     else:
         for path in gone:
-            click.echo(f"removed {path}")
+            say(f"removed {path}")
         for path in stay:
-            click.echo(f"left {path}: it was changed since it was written")
+            say(f"left {path}: it was changed since it was written")
     return EXIT_OK
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainrig.cli.output import say
 from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def show(views: list[RunView], *, html: Path | None, md: Path | None, as_json: b
                 click.echo(render(document), nl=False)
             else:
                 write_atomic(file, render(document))
-                click.echo(f"wrote {file}", err=True)
+                say(f"wrote {file}", err=True)
         if not files:
             print_text(document)
     if as_json:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from trainrig.cli.output import say
 from trainrig.cli.verb import (
     MODELS,
     OUT,
@@ -224,8 +225,8 @@ def command(
             output.print_json(train_records.summary(outcomes))
         else:
             output.print_text(training_document(view_of(read_run(outcomes.run))))
-            click.echo(f"\n{outcomes.verdict.outcome.value}  {outcomes.verdict.reason}")
-            click.echo(f"report: {outcomes.run / 'report.html'}")
+            say(f"\n{outcomes.verdict.outcome.value}  {outcomes.verdict.reason}")
+            say(f"report: {outcomes.run / 'report.html'}")
     return outcomes.exit_code(strict=strict)
 
 

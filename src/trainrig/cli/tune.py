@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from trainrig.cli.output import say
 from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, options, rows, verb
 
 _HOW = rows(
@@ -67,6 +68,6 @@ def command(
         )
         if not as_json:
             verdict = found.outcome.verdict
-            click.echo(f"\n{verdict.outcome.value}  {verdict.reason}")
-            click.echo(f"report: {found.outcome.run / 'report.html'}")
+            say(f"\n{verdict.outcome.value}  {verdict.reason}")
+            say(f"report: {found.outcome.run / 'report.html'}")
     return found.outcome.exit_code(strict=strict)

@@ -18,10 +18,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
+from trainrig.language import translate
+from trainrig.language.width import is_wide
 from trainrig.units import si_scale
 
 _CHAR = 7.2
 """Width of an average character at 12 pixels: wider than Helvetica's and DejaVu's are close."""
+_WIDE_CHAR = 12.4
+"""Width of a Chinese one: an em, and a little."""
 _LINE = 15.0
 _MARKERS = 4
 _NARROW = 400.0
@@ -88,7 +92,7 @@ class Axis:
 
     def named(self) -> str:
         """What stands beside it."""
-        return f"{self.title} (log scale)" if self.log else self.title
+        return translate("{title} (log scale)").format(title=self.title) if self.log else self.title
 
 
 def quantity_axis(highest: float, unit: str, *, log: bool = False) -> Axis:
@@ -146,8 +150,8 @@ def draw(chart: Chart, width: float, height: float) -> str:
     if not series:
         return ""
     left, top, bottom = 52.0, 26.0, 44.0
-    longest = max(len(each.label) for each in series)
-    right = min(longest * _CHAR + 22.0, 0.42 * width) if longest else 14.0
+    longest = max(_width(each.label) for each in series)
+    right = min(longest + 22.0, 0.42 * width) if longest else 14.0
     xs = _scale(chart.x, [p.x for s in series for p in s.points], left, width - right)
     ys = _scale(chart.y, [p.y for s in series for p in s.points], height - bottom, top)
     body = [
@@ -210,13 +214,13 @@ def _y_axis(axis: Axis, scale: _Scale, left: float, right: float) -> list[str]:
 def _x_axis(axis: Axis, scale: _Scale, height: float, bottom: float, width: float) -> list[str]:
     base, title = height - bottom, axis.named()
     texts = map(axis.tick, _ticks(axis, scale, 99))
-    widest = max(map(len, texts), default=1) * _CHAR + 12.0
+    widest = max(map(_width, texts), default=_CHAR) + 12.0
     parts = [f'<path class="base" d="M{scale.start:g} {base:g}H{scale.end:.1f}"/>']
     for tick in _ticks(axis, scale, max(2, int((scale.end - scale.start) / widest))):
         x = scale(tick)
         parts.append(f'<path class="base" d="M{x:.1f} {base:g}v4"/>')
         parts.append(_text(x, base + 17.0, axis.tick(tick), "tick", anchor="middle"))
-    middle = min((scale.start + scale.end) / 2.0, width - len(title) * _CHAR / 2.0 - 2.0)
+    middle = min((scale.start + scale.end) / 2.0, width - _width(title) / 2.0 - 2.0)
     parts.append(_text(middle, height - 6.0, title, "axis", anchor="middle"))
     return parts
 
@@ -254,7 +258,7 @@ def _notes(notes: Sequence[Note], xs: _Scale, ys: _Scale) -> list[str]:
     parts = []
     for note in notes:
         x, y = xs(note.x) - 14.0, ys(note.y)
-        if x - len(note.text) * _CHAR > xs.start and ys.end < y < ys.start:
+        if x - _width(note.text) > xs.start and ys.end < y < ys.start:
             parts.append(_text(x, y + 4.0, note.text, f"label {note.colour}", anchor="end"))
     return parts
 
@@ -276,12 +280,24 @@ def _labels(
             f'<path class="lead {each.colour}{faint}" d="M{x + 6.0:.1f} {start:.1f}'
             f'L{max(edge - 4.0, x + 6.0):.1f} {y:.1f}"/>'
         )
-        most = max(3, int((margin - 18.0) / _CHAR))
-        text = each.label
-        text = text if len(text) <= most else text[: most - 1].rstrip() + "…"
+        text = _cut(each.label, max(3.0 * _CHAR, margin - 18.0))
         css = f"label {each.colour}{faint}"
         parts.append(_text(edge, y + 4.0, text, css, title=each.label))
     return parts
+
+
+def _width(text: str) -> float:
+    """Pixels that the text takes."""
+    return sum(_WIDE_CHAR if is_wide(letter) else _CHAR for letter in text)
+
+
+def _cut(text: str, room: float) -> str:
+    """The text, or what of it fits with dots behind it."""
+    if _width(text) <= room:
+        return text
+    while text and _width(text) + _CHAR > room:
+        text = text[:-1]
+    return text.rstrip() + "…"
 
 
 def _apart(wanted: Sequence[float], ys: _Scale) -> list[float]:

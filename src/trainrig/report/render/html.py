@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
+from trainrig.language import tag, translate
 from trainrig.report import document as doc
 from trainrig.report.charts import svg
+from trainrig.report.render.translated import translated
 from trainrig.units import capital
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ _NARROW = (324.0, 290.0)
 _HALF = (520.0, 320.0)
 _WIDE = (1080.0, 440.0)
 _COMMAND = re.compile(
-    r"((?:sudo|trainrig(?! \d)|nvidia-smi|fio|torch\.|pin_memory)(?:[^;,:]|:(?=\S))*[^;,:\s])"
+    r"((?:sudo|trainrig(?! \d)|nvidia-smi|fio|torch\.|pin_memory)"
+    r"(?:[^;,:；，：。（）]|:(?=\S))*[^;,:\s；，：。（）])"
 )
 # Control characters, and marks that turn the direction of the text behind them: a name that holds
 # them can read as another.
@@ -35,7 +38,8 @@ _UNSEEN = re.compile(
 
 
 def to_html(document: doc.Document) -> str:
-    """The whole page."""
+    """The whole page, in the language that is shown."""
+    document = translated(document)
     titles = list(_titles(document.blocks))
     head = list(itertools.takewhile(lambda block: not any(_titles([block])), document.blocks))
     page = _template().render(
@@ -48,6 +52,8 @@ def to_html(document: doc.Document) -> str:
         draw=_draw,
         capital=capital,
         commands=commands,
+        tag=tag(),
+        _=translate,
     )
     return _UNSEEN.sub("?", page)
 

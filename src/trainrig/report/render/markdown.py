@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+from trainrig.language import translate
 from trainrig.report import document as doc
-from trainrig.report.render.terminal import draw, stack_key
+from trainrig.report.render.terminal import draw, stack_key, waterfall_title
+from trainrig.report.render.translated import translated
 from trainrig.units import capital, one_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|<>#~])")
@@ -19,6 +21,7 @@ _MAX_ROWS = 200
 
 def to_markdown(document: doc.Document) -> str:
     """Every block that text can hold, ending in a newline."""
+    document = translated(document)
     parts = [_escape(document.banner)]
     for level, block in doc.text_blocks(document.blocks):
         parts += _block(block, level + 3)
@@ -48,14 +51,13 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
         case doc.Findings():
             yield "\n".join(_items(block))
         case doc.WaterfallBars():
-            subtitle = f" of {block.subtitle}" if block.subtitle else ""
-            yield f"**{_escape(block.title + subtitle)}**"
+            yield f"**{_escape(waterfall_title(block))}**"
             rows = []
             for bar in block.bars:
                 gap = f"{bar.gap} ({bar.share})" if bar.gap else ""
                 why = bar.cause if bar.gap else bar.note or bar.source
                 rows.append([_escape(cell) for cell in (bar.name, bar.value, gap, why)])
-            yield _pipes(["level", "value", "gap", "cause"], rows, left=(0, 3))
+            yield _pipes(map(translate, ["level", "value", "gap", "cause"]), rows, left=(0, 3))
         case doc.Table():
             yield from _table(block)
 
@@ -65,12 +67,12 @@ def _items(block: doc.Findings) -> Iterator[str]:
         yield f"**{_escape(block.title)}**\n"
     for item in block.items[:_MAX_ITEMS]:
         label = f"{_escape(capital(item.label))}: " if item.label else ""
-        fix = f" Next: {_escape(item.fix)}" if item.fix else ""
+        fix = f" {translate('Next:')} {_escape(item.fix)}" if item.fix else ""
         yield f"- {label}{_escape(item.text)}{fix}"
         if item.command:
             yield f"  `{one_line(item.command).replace('`', '')}`"
     if len(block.items) > _MAX_ITEMS:
-        yield f"- and {len(block.items) - _MAX_ITEMS} more"
+        yield translate(f"- and {len(block.items) - _MAX_ITEMS} more")
 
 
 def _table(block: doc.Table) -> Iterator[str]:
@@ -87,7 +89,7 @@ def _table(block: doc.Table) -> Iterator[str]:
         )
     notes = [f"{cells[0].text}: {line.note}" for line, cells in rows if line.note]
     if len(rows) > _MAX_ROWS:
-        notes.append(f"and {len(rows) - _MAX_ROWS} more rows")
+        notes.append(translate(f"and {len(rows) - _MAX_ROWS} more rows"))
     if notes or block.notes:
         yield "\n".join(f"- {_escape(note)}" for note in (*notes, *block.notes))
 

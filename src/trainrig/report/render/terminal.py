@@ -13,7 +13,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from trainrig.language import ENGLISH, tag, translate
+from trainrig.language.width import unbroken, wrap
+from trainrig.language.width import width as width_of
 from trainrig.report import document as doc
+from trainrig.report.render.translated import translated
 from trainrig.units import capital, one_line
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ _PLAIN = str.maketrans(
 
 def print_document(document: doc.Document, console: Console) -> None:
     """Print every block that text can hold."""
+    document = translated(document)
     banner = (doc.Paragraph(document.banner, "warn"),) if document.banner else ()
     printer = _Printer(console)
     for _, block in doc.text_blocks((*banner, *document.blocks)):
@@ -86,8 +91,16 @@ class _Printer:
     def _line(self, text: str, tone: doc.Tone = "", indent: int = 0) -> None:
         from rich.padding import Padding
 
-        found = self._text(text, tone)
+        found = self._broken(self._text(text, tone), self._console.width - indent)
         self._console.print(Padding(found, (0, 0, 0, indent), expand=False) if indent else found)
+
+    def _broken(self, text: Text, width: int) -> Text:
+        """The text with line breaks where rich, which breaks at spaces alone, would cut it."""
+        from rich.text import Text
+
+        if tag() == ENGLISH or width_of(text.plain) <= width:
+            return text
+        return Text("\n".join(wrap(text.plain, width)), style=text.style)
 
     def _text(self, text: str, tone: str = "") -> Text:
         from rich.text import Text
@@ -100,7 +113,8 @@ class _Printer:
 
         self._line(block.title, "strong")
         word = Text(one_line(block.word), style=f"bold {_STYLES[block.tone]}".strip())
-        self._console.print(Text.assemble(word, "  ", self._text(capital(block.reason))))
+        verdict = Text.assemble(word, "  ", self._text(capital(block.reason)))
+        self._console.print(self._broken(verdict, self._console.width))
 
     def _facts(self, block: doc.Facts) -> None:
         if block.title:
@@ -126,14 +140,16 @@ class _Printer:
             label = f"{item.label}: " if item.label else ""
             self._line(label + item.text, item.tone, indent=2)
             if item.fix:
-                self._line(f"next: {item.fix}", indent=4)
+                self._line(translate("next: {text}").format(text=item.fix), indent=4)
             for line in command_lines(item.command, self._console.width - 4):
                 self._line(line, indent=4)
 
     def _waterfall(self, block: doc.WaterfallBars) -> None:
         def remark(bar: doc.Bar) -> doc.Cell:
             text = bar.note or (bar.cause if bar.gap else bar.source.partition(";")[0])
-            return doc.Cell(text + ("; below its expected band" if bar.is_below else ""), tone(bar))
+            return doc.Cell(
+                text + (translate("; below its expected band") if bar.is_below else ""), tone(bar)
+            )
 
         def tone(bar: doc.Bar) -> doc.Tone:
             return "bad" if bar.is_below else "warn" if bar.note else ""
@@ -141,7 +157,7 @@ class _Printer:
         def drawn(bar: doc.Bar) -> doc.Cell:
             return doc.Cell("", "dim", drawing=doc.Strip(0.0, bar.length))
 
-        self._line(block.title + (f" of {block.subtitle}" if block.subtitle else ""), "strong")
+        self._line(waterfall_title(block), "strong")
         table = doc.table(
             block.bars,
             doc.words("", lambda bar: f"  {bar.name}"),
@@ -181,7 +197,8 @@ class _Printer:
                 justify: Literal["left", "right"] = "right" if right else "left"
                 table.add_column(head, justify=justify, width=width, overflow="fold")
             for (line, _), row in zip(lines, texts, strict=True):
-                table.add_row(*(row[n] for n, _ in chunk), style=_STYLES[line.tone])
+                cells = [self._broken(row[n], width) for n, width in chunk]
+                table.add_row(*cells, style=_STYLES[line.tone])
             self._console.print(table)
 
     def _cell(self, cell: doc.Cell) -> Text:
@@ -190,6 +207,14 @@ class _Printer:
         if cell.small:
             text += f" {cell.small}"
         return self._text(text + ("*" if cell.marked else ""), cell.tone)
+
+
+def waterfall_title(block: doc.WaterfallBars) -> str:
+    """``fp16 compute of RTX 4090 #1``."""
+    if not block.subtitle:
+        return block.title
+    form = translate("{quantity} of {name}")
+    return form.format(quantity=block.title, name=block.subtitle)
 
 
 def stack_key(table: doc.Table) -> str:
@@ -276,10 +301,10 @@ def _chunks(
 def _sizes(column: doc.Column, texts: Sequence[str]) -> tuple[int, int]:
     """A column's least and its natural width."""
     cells = [column.head, *texts]
-    natural = max(map(len, cells))
+    natural = max(map(width_of, cells))
     if column.kind != "words":
         return natural, natural
-    longest = max((len(word) for cell in cells for word in cell.split()), default=0)
+    longest = max((width_of(word.strip()) for cell in cells for word in unbroken(cell)), default=0)
     return min(natural, max(_LEAST_WORDS, min(_LONGEST_WORD, longest))), natural
 
 

@@ -1,0 +1,212 @@
+"""A gettext catalogue asked for finished sentences: ``3 of 5 ran`` is ``{n} of {total} ran``.
+
+An entry with places is a form.  The forms that can fit a text are those whose rarest word is in it;
+of those that fit, the one with the most letters of its own is taken, and what stands in its places
+is translated in turn.  Where no form fits, the text is taken apart at its sentence ends,
+semicolons, colons and commas.  Text without a word (numbers, units) is not looked up.
+"""
+
+from __future__ import annotations
+
+import gettext
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from trainrig.language.width import is_wide
+
+DOMAIN = "trainrig"
+FOLDER = Path(__file__).parent.parent / "locale"
+PLACE = re.compile(r"\{(\w*)\}")
+_WORD = re.compile(r"[A-Za-z][A-Za-z'-]+")
+_GAP = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff\uff00-\uffef])")
+"""Spaces between Chinese and Chinese."""
+_DEEPEST = 8
+"""Forms in places of forms."""
+_ENDS = (
+    ("\n", "\n", "\n"),
+    ("  ", "  ", "  "),
+    (". ", "。", ". "),
+    ("; ", "；", "; "),
+    (": ", "：", ": "),
+    (", ", "，", ", "),
+)
+"""Where a text is taken apart; what joins the parts again where both are translated, and else."""
+_SENTENCE_ENDS = ("\n", "  ", ". ", "; ")
+_LEAST_OWN = 5
+"""A form with fewer letters, like ``{quantity} of {name}``, is not taken for a whole sentence."""
+_LIST = re.compile(r"[\w+./-]+(?:, [\w+./-]+)* (or|and) [\w+./-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An entry with places."""
+
+    pattern: re.Pattern[str]
+    names: tuple[str, ...]
+    pieces: tuple[str, ...]
+    """Its own text, between the places."""
+    translation: str
+
+
+class Catalogue:
+    """The entries of one language."""
+
+    def __init__(self, entries: Mapping[str, str]) -> None:
+        self._whole = {msgid: text for msgid, text in entries.items() if text}
+        forms = [_split(msgid) for msgid in self._whole if PLACE.search(msgid)]
+        words = [set(_words(" ".join(pieces))) for pieces, _ in forms]
+        frequency = Counter(word for each in words for word in each)
+        self._forms: defaultdict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]]
+        self._forms = defaultdict(list)
+        for form, own in zip(forms, words, strict=True):
+            if own:
+                self._forms[min(own, key=lambda word: (frequency[word], word))].append(form)
+        self._compiled: dict[tuple[str, ...], Form] = {}
+        self.translate = lru_cache(20_000)(self._translate)
+
+    @staticmethod
+    def of(language: str) -> Catalogue:
+        """The catalogue of a language; raises FileNotFoundError where the installation lacks it."""
+        found = gettext.translation(DOMAIN, FOLDER, [language.replace("-", "_")])
+        entries: Mapping[object, str] = vars(found)["_catalog"]
+        return Catalogue({msgid: text for msgid, text in entries.items() if isinstance(msgid, str)})
+
+    def _translate(self, text: str) -> str:
+        return self._found(text, 0) or text
+
+    def _found(self, text: str, depth: int) -> str | None:
+        """The translation, or None where nothing of the text has an entry."""
+        if depth > _DEEPEST or _WORD.search(text) is None:
+            return None
+        inner = text.strip()
+        if inner != text:
+            start = text.index(inner)
+            found = self._found(inner, depth)
+            return found and text[:start] + found + text[start + len(inner) :]
+        first, rest = text[:1], text[1:]
+        for spelled in dict.fromkeys((text, first.lower() + rest, first.upper() + rest)):
+            if (found := self._whole.get(spelled)) is not None:
+                return found
+            if (found := self._formed(spelled, depth, is_whole=True)) is not None:
+                return found
+        return self._apart(text, depth) or self._formed(text, depth, is_whole=False)
+
+    def _formed(self, text: str, depth: int, *, is_whole: bool) -> str | None:
+        """The text as a form; ``is_whole``: one with as many sentences as the text."""
+        candidates = [form for word in set(_words(text)) for form in self._forms.get(word, ())]
+        candidates.sort(key=lambda form: (-sum(map(len, form[0])), len(form[1])))
+        marks = [mark for mark, _, _ in _ENDS if mark in text]
+        ends = [mark for mark in marks if mark in _SENTENCE_ENDS] if is_whole else []
+        for pieces, names in candidates:
+            if not _can_hold(text, pieces) or (marks and _own(pieces) < _LEAST_OWN):
+                continue
+            if any(all(mark not in piece for piece in pieces) for mark in ends):
+                continue
+            form = self._compiled.get(pieces) or self._compile(pieces, names)
+            match = form.pattern.fullmatch(text)
+            if match is None or not all(map(_is_balanced, match.groups())):
+                continue
+            values = {
+                name: self._found(value, depth + 1) or value
+                for name, value in zip(form.names, match.groups(), strict=True)
+            }
+            return _filled(form.translation, values)
+        return None
+
+    def _compile(self, pieces: tuple[str, ...], names: tuple[str, ...]) -> Form:
+        msgid = pieces[0] + "".join(
+            f"{{{name}}}{piece}" for name, piece in zip(names, pieces[1:], strict=True)
+        )
+        pattern = re.compile("(.*?)".join(map(re.escape, pieces)), re.DOTALL)
+        form = Form(pattern, names, pieces, self._whole[msgid])
+        self._compiled[pieces] = form
+        return form
+
+    def _apart(self, text: str, depth: int) -> str | None:
+        """The parts of a text translated each by itself; None where none of them is known."""
+        if (listed := _LIST.fullmatch(text)) is not None:
+            joined = {"or": "或", "and": "和"}[listed[1]]
+            return f" {joined} ".join(text.rsplit(f" {listed[1]} ", 1))
+        for mark, joined, plain in _ENDS:
+            parts = list(_parts(text, mark))
+            if len(parts) > 1:
+                known = [self._found(part, depth + 1) for part in parts]
+                if not any(known):
+                    return None
+                found = [new or old for new, old in zip(known, parts, strict=True)]
+                text = found[0]
+                for last, part in itertools.pairwise(found):
+                    is_close = ends_wide(last) or is_wide(part[:1])
+                    text += (joined if is_close else plain) + part
+                return text
+        for end, new in ((".", "。"), ("?", "？"), (":", "："), (" ...", "……")):
+            if text.endswith(end) and (whole := self._found(text.removesuffix(end), depth + 1)):
+                return whole + new
+        if text.endswith(")") and (at := text.rfind(" (")) > 0 and text.count("(") == 1:
+            before, inside = text[:at], text[at + 2 : -1]
+            new_before, new_inside = self._found(before, depth + 1), self._found(inside, depth + 1)
+            if new_before or new_inside:
+                return f"{new_before or before}（{new_inside or inside}）"
+        return None
+
+
+def _filled(form: str, values: Mapping[str, str]) -> str:
+    text = PLACE.sub(lambda place: values.get(place[1], place[0]), form)
+    return _GAP.sub("", text)
+
+
+def _is_balanced(text: str) -> bool:
+    return all(text.count(first) == text.count(last) for first, last in ("()", "[]", "（）"))
+
+
+def _own(pieces: tuple[str, ...]) -> int:
+    """Letters of a form's own."""
+    return sum(letter.isalpha() for piece in pieces for letter in piece)
+
+
+def ends_wide(text: str) -> bool:
+    """Whether the text ends in a wide letter, or in a bracket or number behind one."""
+    return is_wide(text.rstrip(")]'\"。、")[-1:])
+
+
+def _split(msgid: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The pieces of text of a form, and the names of the places between them."""
+    parts = PLACE.split(msgid)
+    return tuple(parts[::2]), tuple(parts[1::2])
+
+
+def _words(text: str) -> Iterator[str]:
+    return (word.lower() for word in _WORD.findall(text))
+
+
+def _can_hold(text: str, pieces: tuple[str, ...]) -> bool:
+    """Whether the pieces stand in the text, one behind the other: cheaper than to match them."""
+    at = 0
+    for piece in pieces:
+        at = text.find(piece, at)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
+
+
+def _parts(text: str, mark: str) -> Iterator[str]:
+    """The text between marks that stand in no brackets."""
+    depth, start, n = 0, 0, 0
+    while n < len(text):
+        if text[n] in "([{":
+            depth += 1
+        elif text[n] in ")]}":
+            depth = max(0, depth - 1)
+        elif depth == 0 and text.startswith(mark, n):
+            yield text[start:n]
+            n += len(mark)
+            start = n
+            continue
+        n += 1
+    yield text[start:]

@@ -1,0 +1,63 @@
+"""How wide text is in a terminal, and where it may be broken: Chinese has no spaces."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+_NOT_FIRST = "，。；：、？！）》」』】〉”’%"
+_NOT_LAST = "（《「『【〈“"
+_CHUNK = re.compile(r"\s+|[^\s\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]+|.", re.DOTALL)
+
+
+def is_wide(letter: str) -> bool:
+    """Whether a letter takes two columns; no letter does not."""
+    return bool(letter) and unicodedata.east_asian_width(letter) in "WF"
+
+
+def width(text: str) -> int:
+    """Columns of a terminal that the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if is_wide(letter) else not unicodedata.combining(letter) for letter in text)
+
+
+def wrap(text: str, columns: int) -> list[str]:
+    """The text in lines of at most so many columns, broken at spaces and between wide letters.
+
+    No line begins with a closing mark or ends with an opening one; a longer word has its own line.
+    """
+    lines, line = [], ""
+    for chunk in unbroken(text):
+        if line and width(line + chunk.rstrip()) > columns:
+            lines.append(line.rstrip())
+            line = chunk.lstrip()
+        else:
+            line += chunk
+    return [*lines, line.rstrip()] if line.strip() or not lines else lines
+
+
+def unbroken(text: str) -> Iterator[str]:
+    """What is never broken: a word, or a wide letter with the marks that belong to it."""
+    held = ""
+    for piece in _CHUNK.findall(text):
+        sticks = piece.isspace() or piece[0] in _NOT_FIRST or held[-1:] in tuple(_NOT_LAST)
+        if held and not sticks:
+            yield held
+            held = ""
+        held += piece
+    if held:
+        yield held
+
+
+def cut(text: str, columns: int) -> str:
+    """The beginning of the text that takes at most so many columns."""
+    while width(text) > columns:
+        text = text[: min(columns, len(text) - 1)]
+    return text
+
+
+def padded(text: str, columns: int) -> str:
+    """The text with spaces behind it, so many columns wide or wider."""
+    return text + " " * max(0, columns - width(text))

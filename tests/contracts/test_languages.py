@@ -1,0 +1,150 @@
+"""Chinese is whole: no text lacks a translation, and what is shown has none left in English."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from babel.messages.mofile import read_mo
+from click.testing import CliRunner
+from tools import messages
+
+from trainrig import language
+from trainrig.cli.main import VERBS, cli
+from trainrig.language.catalogue import PLACE, Catalogue
+from trainrig.language.width import width, wrap
+
+ENTRIES = {
+    str(each.id): str(each.string) for each in messages.load("zh_CN") if each.id and each.string
+}
+
+
+@pytest.fixture(autouse=True)
+def english() -> Iterator[None]:
+    yield
+    language.activate(language.ENGLISH)
+
+
+def test_what_is_read_is_what_was_translated() -> None:
+    """The .mo in the package is the .po beside it: run tools/messages.py --update."""
+    with messages.path_of("zh_CN").with_suffix(".mo").open("rb") as file:
+        compiled = {str(each.id): str(each.string) for each in read_mo(file) if each.id}
+    assert compiled == ENTRIES
+
+
+def test_a_translation_has_the_places_of_its_text() -> None:
+    for msgid, text in ENTRIES.items():
+        assert sorted(PLACE.findall(msgid)) == sorted(PLACE.findall(text)), msgid
+
+
+# ---- which language
+
+
+@pytest.mark.parametrize(
+    ("word", "tag"),
+    [("zh", "zh-CN"), ("zh_CN.UTF-8", "zh-CN"), ("ZH-cn", "zh-CN"), ("en", "en"), ("en-US", "en")],
+)
+def test_a_language_may_be_spelled_in_several_ways(word: str, tag: str) -> None:
+    assert language.named(word) == tag
+
+
+def test_an_unknown_language_is_refused_in_one_line(trainrig) -> None:
+    code, out, err = trainrig("--lang", "tlh", "inspect")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0] == "trainrig: unknown language 'tlh'" and "zh-CN" in err
+
+
+@pytest.mark.parametrize(
+    ("variables", "tag"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh-CN"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "en"),
+        ({"LANG": "zh_CN.UTF-8", "LC_MESSAGES": "en_US.UTF-8"}, "en"),
+        ({"LANG": "de_DE.UTF-8"}, "en"),
+        ({"LANG": "de_DE.UTF-8", "LANGUAGE": "de:zh_CN:en"}, "zh-CN"),
+        ({"LANG": "C.UTF-8", "LANGUAGE": "zh_CN"}, "en"),
+        ({"LANG": "zh_CN.UTF-8", "LANGUAGE": "en:zh_CN"}, "en"),
+    ],
+)
+def test_the_environment_is_read_as_gettext_reads_it(variables: dict[str, str], tag: str) -> None:
+    assert language.of_environment(variables, "utf-8") == tag
+
+
+def test_a_terminal_without_the_letters_is_spoken_to_in_english() -> None:
+    chinese = {"LANG": "zh_CN.UTF-8"}
+    assert language.of_environment(chinese, "ascii") == "en"
+    assert language.of_environment(chinese, "gbk") == "zh-CN"
+
+
+# ---- forms
+
+SMALL = Catalogue(
+    {
+        "{n} of {total} ran": "共 {total} 项，运行了 {n} 项",
+        "memory bandwidth": "内存带宽",
+        "{what} of {device}": "{device} 的{what}",
+        "noisy": "有噪声",
+        "{a} reaches {b} of its claim": "{a} 达到标称值的 {b}",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("3 of 5 ran", "共 5 项，运行了 3 项"),
+        ("Noisy; 3 of 5 ran", "有噪声；共 5 项，运行了 3 项"),
+        ("memory bandwidth of GPU 0", "GPU 0 的内存带宽"),
+        ("memory bandwidth reaches 57 % of its claim", "内存带宽达到标称值的 57 %"),
+        ("a sentence. that nobody knows of, yet", "a sentence. that nobody knows of, yet"),
+        ("161 TFLOPS", "161 TFLOPS"),
+        ("noisy (3 of 5 ran)", "有噪声（共 5 项，运行了 3 项）"),
+    ],
+)
+def test_sentences_are_found_as_forms(text: str, shown: str) -> None:
+    assert SMALL.translate(text) == shown
+
+
+def test_lines_are_broken_by_width_and_never_before_a_comma() -> None:
+    lines = wrap("训练一步用 12 ms，其中通信占 3 ms；其余是计算。", 12)
+    assert max(map(width, lines)) <= 12
+    assert all(line[0] not in "，；。" for line in lines)
+
+
+# ---- how texts are found
+
+
+def test_a_string_becomes_a_form_for_each_way_that_it_can_read() -> None:
+    tree = ast.parse("""say(f"{count(n)} {'ranks' if n else 'GPUs'} of {run.name} failed")""")
+    assert [text for _, text in messages.texts_in(tree)] == [
+        "{count} ranks of {name} failed",
+        "{count} GPUs of {name} failed",
+    ]
+
+
+def test_what_a_program_reads_is_no_text() -> None:
+    tree = ast.parse(""""A docstring here."\nre.compile("some words")\nx["a key"]\nsay("--flag")""")
+    assert list(messages.texts_in(tree)) == []
+
+
+# ---- what is shown
+
+_ENGLISH = re.compile(r"(?<![\w./:<{=-])[a-z]{3,}(?![\w/=(:]|\.\w)")
+"""A word of three small letters or more that is no part of a path, an option or a key."""
+
+
+def left_in_english(text: str, names: frozenset[str]) -> list[str]:
+    """The words of a page that are no names, in its order."""
+    return [word for word in _ENGLISH.findall(text) if word not in names]
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help_is_in_chinese_and_80_columns_wide(verb: str) -> None:
+    words = ["--lang", "zh-CN", *verb.split(), "--help"]
+    page = CliRunner().invoke(cli, words, terminal_width=80).output
+    assert ("用法：" in page and "显示本帮助后退出" in page) or not verb
+    typed = re.compile(r"^ *(trainrig |--).*\n( +--.*\n)*", re.MULTILINE)
+    assert max(width(line) for line in typed.sub("", page).splitlines()) <= 80
