@@ -36,8 +36,8 @@ def page() -> str:
 
 
 def _summary() -> Iterator[str]:
-    from hosts import bases, fault_hosts
     from trainrig.doctor import CHECKS
+    from trainrig.selftest.fault_hosts import bases, fault_hosts
 
     kinds = {name for check in CHECKS for name in check.finds}
     yield (
@@ -48,9 +48,9 @@ def _summary() -> Iterator[str]:
 
 
 def _checks() -> Iterator[str]:
-    from hosts import fault_hosts
     from trainrig.doctor import CHECKS
     from trainrig.doctor.check import meanings
+    from trainrig.selftest.fault_hosts import fault_hosts
 
     hosts: dict[str, list[str]] = {}
     for host in fault_hosts():

@@ -56,6 +56,7 @@ def test_the_surface_is_as_promised() -> None:
             "qualify": "--budget --devices --only --out --resume --min --baseline --detach "
             "--strict --json",
             "doctor": "--markdown --apply --runs --json",
+            "selftest": "--only --clean-runs --list --json",
             "inspect": "--json --wait",
             "catalog": "NAME... --compare --models --servers --json",
             "env": "--os --on --driver --route --torch --pip-index --torch-index --conda-channel "

@@ -3,67 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trainrig.machine.inspect import inspect
 from trainrig.machine.snapshot import Gpu, Missing, PcieLink, PciGpu, Snapshot
+from trainrig.selftest.fault_hosts import FakeHost
 
 FIXTURES = Path(__file__).parent / "fixtures" / "machine"
-
-
-class FakeHost:
-    """A host whose files, links and commands are given; everything else is absent."""
-
-    def __init__(
-        self,
-        files: Mapping[str, str] | None = None,
-        commands: Mapping[str, str] | None = None,
-        links: Mapping[str, str] | None = None,
-        environment: Mapping[str, str] | None = None,
-        modes: Mapping[str, int] | None = None,
-        shm_bytes: int = 2**34,
-        threads: int = 4,
-    ) -> None:
-        self.files = dict(files or {})
-        self.commands = dict(commands or {})
-        self.links = dict(links or {})
-        self.environment = dict(environment or {})
-        self.modes = dict(modes or {})
-        self.shm_bytes = shm_bytes
-        self.threads = threads
-
-    def read(self, path: str) -> str | Missing:
-        return self.files.get(path, Missing(f"{path}: no such file"))
-
-    def names(self, path: str) -> tuple[str, ...] | Missing:
-        start = path.rstrip("/") + "/"
-        inside = [name for name in [*self.files, *self.links] if name.startswith(start)]
-        found = {name[len(start) :].split("/")[0] for name in inside}
-        return tuple(sorted(found)) if found else Missing(f"{path}: no such folder")
-
-    def resolve(self, path: str) -> str | Missing:
-        return self.links.get(path, Missing(f"{path}: no such link"))
-
-    def link_text(self, path: str) -> str | Missing:
-        return self.links.get(path, Missing(f"{path}: no such link"))
-
-    def mode(self, path: str) -> int | Missing:
-        return self.modes.get(path, Missing(f"{path}: no such file"))
-
-    def capacity_bytes(self, path: str) -> int | Missing:
-        return self.shm_bytes if path == "/dev/shm" else Missing(f"{path}: no such file system")
-
-    def run(self, *command: str, timeout_s: float = 1.0, any_exit: bool = False) -> str | Missing:
-        name = "nvml" if command[0] == sys.executable else os.path.basename(command[0])
-        given = " ".join([name, *(word for word in command[1:] if name != "nvml")])
-        return self.commands.get(given, Missing(f"{name} is not installed"))
-
-    def usable_threads(self) -> int | Missing:
-        return self.threads
 
 
 def fixture(name: str) -> str:

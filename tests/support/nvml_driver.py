@@ -19,7 +19,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
     folder = tmp_path_factory.mktemp("nvml")
-    source = ROOT / "tests" / "support" / "nvml_shim" / "nvml.c"
+    source = ROOT / "src" / "trainrig" / "selftest" / "nvml_stand_in.c"
     flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(
         ["gcc", *flags, "-o", str(folder / "libnvidia-ml.so.1"), str(source)], check=True

@@ -37,6 +37,7 @@ GROUPS = {
     },
     "Understand a machine": {
         "doctor": "What is wrong with this machine, and how to put it right.",
+        "selftest": "Plants a fault below every check, and sees that it is found.",
         "inspect": "What this machine is: processor, memory, disks, GPUs, software.",
         "catalog": "What vendors claim: one chip, or several side by side.",
         "env": "A script that installs driver, CUDA and torch that go together.",

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from hosts import build
 from nvml_driver import driver  # noqa: F401 - a fixture
 from trainrig.doctor import answers, what_root_adds
 from trainrig.doctor.check import Answer
@@ -29,6 +28,7 @@ from trainrig.machine.ports import listeners
 from trainrig.machine.snapshot import MemoryInfo, Missing
 from trainrig.machine.system_access import ThisMachine
 from trainrig.record import Finding
+from trainrig.selftest.fault_hosts import build
 
 ROOT = Path(__file__).resolve().parents[3]
 

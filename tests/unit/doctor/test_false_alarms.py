@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from hosts import bases, build
 from machine_fakes import gpu, healthy, pci_device, with_gpu
 from trainrig.doctor import CHECKS, diagnose, of_speed
 from trainrig.doctor.check import finding
@@ -22,6 +21,7 @@ from trainrig.machine.kernel_log import kernel_events, parse_kernel_log
 from trainrig.machine.snapshot import Missing, PcieLink
 from trainrig.machine.system_access import ThisMachine
 from trainrig.record import Finding
+from trainrig.selftest.fault_hosts import bases, build
 
 replace = dataclasses.replace
 MOUNTS = (

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hosts import FaultHost, bases, build, fault_hosts
 from trainrig.doctor import CHECKS, answers
 from trainrig.doctor.check import meanings, xid_meanings
 from trainrig.machine import from_dict, inspect, to_dict
+from trainrig.selftest.fault_hosts import FaultHost, bases, build, fault_hosts
 
 HOSTS = list(fault_hosts())
 IDS = [f"{host.finding}-{host.name}" for host in HOSTS]

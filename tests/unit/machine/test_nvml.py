@@ -1,6 +1,6 @@
 """NVIDIA's GPUs: through the true ctypes path on a stand-in driver, and answer by answer.
 
-The stand-in is nvml_shim/nvml.c, built here and found as the real library would be.
+The stand-in is selftest/nvml_stand_in.c, built here and found as the real library would be.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,15 +20,66 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from machine_fakes import FakeHost
 from trainrig.doctor import diagnose
 from trainrig.machine import inspect
+from trainrig.machine.snapshot import Missing
 from trainrig.record import Finding
 from trainrig.runner.earlier_runs import with_history
 
-HOSTS = Path(__file__).parent / "fixtures" / "hosts"
+HOSTS = Path(__file__).parent / "hosts"
 DEVICES = "/sys/bus/pci/devices"
 Tree = dict[str, Any]
+
+
+class FakeHost:
+    """A host whose files, links and commands are given; everything else is absent."""
+
+    def __init__(
+        self,
+        files: Mapping[str, str] | None = None,
+        commands: Mapping[str, str] | None = None,
+        links: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        modes: Mapping[str, int] | None = None,
+        shm_bytes: int = 2**34,
+        threads: int = 4,
+    ) -> None:
+        self.files = dict(files or {})
+        self.commands = dict(commands or {})
+        self.links = dict(links or {})
+        self.environment = dict(environment or {})
+        self.modes = dict(modes or {})
+        self.shm_bytes = shm_bytes
+        self.threads = threads
+
+    def read(self, path: str) -> str | Missing:
+        return self.files.get(path, Missing(f"{path}: no such file"))
+
+    def names(self, path: str) -> tuple[str, ...] | Missing:
+        start = path.rstrip("/") + "/"
+        inside = [name for name in [*self.files, *self.links] if name.startswith(start)]
+        found = {name[len(start) :].split("/")[0] for name in inside}
+        return tuple(sorted(found)) if found else Missing(f"{path}: no such folder")
+
+    def resolve(self, path: str) -> str | Missing:
+        return self.links.get(path, Missing(f"{path}: no such link"))
+
+    def link_text(self, path: str) -> str | Missing:
+        return self.links.get(path, Missing(f"{path}: no such link"))
+
+    def mode(self, path: str) -> int | Missing:
+        return self.modes.get(path, Missing(f"{path}: no such file"))
+
+    def capacity_bytes(self, path: str) -> int | Missing:
+        return self.shm_bytes if path == "/dev/shm" else Missing(f"{path}: no such file system")
+
+    def run(self, *command: str, timeout_s: float = 1.0, any_exit: bool = False) -> str | Missing:
+        name = "nvml" if command[0] == sys.executable else os.path.basename(command[0])
+        given = " ".join([name, *(word for word in command[1:] if name != "nvml")])
+        return self.commands.get(given, Missing(f"{name} is not installed"))
+
+    def usable_threads(self) -> int | Missing:
+        return self.threads
 
 
 @dataclass
@@ -113,8 +166,10 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     found = copy.deepcopy(dict(below))
     for name, value in above.items():
         old = found.get(name)
-        both = isinstance(value, Mapping) and isinstance(old, Mapping)
-        found[name] = merged(old, value) if both else copy.deepcopy(value)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            found[name] = merged(old, value)
+        else:
+            found[name] = copy.deepcopy(value)
     return found
 
 

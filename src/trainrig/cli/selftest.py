@@ -1,0 +1,67 @@
+"""``trainrig selftest``: plant a fault below every check, and see that it is found."""
+
+from __future__ import annotations
+
+import click
+
+from trainrig.cli.verb import json_option, option, verb
+
+
+@verb()
+@option(
+    "--only",
+    metavar="WORD",
+    multiple=True,
+    default_text="all",
+    help="A family (doctor), a check (doctor.pcie), a finding's id or how a fault's name begins; "
+    "may be repeated.",
+)
+@option(
+    "--clean-runs",
+    type=click.IntRange(0, 1000),
+    default=5,
+    help="How often every healthy twin is looked at.",
+)
+@option("--list", "as_list", is_flag=True, help="List the faults and plant none.")
+@json_option()
+def command(only: tuple[str, ...], clean_runs: int, as_list: bool, as_json: bool) -> int:
+    """Does trainrig see what it should?  Plants a fault below each check, and looks.
+
+    \b
+    trainrig selftest
+    trainrig selftest --only doctor.pcie --only burn
+    trainrig selftest --json
+
+    A flipped bit, an x8 link, a hung rank, a full disk ...: each is planted where the
+    check cannot know of it, in tensors, files, processes, drivers' answers.  Healthy
+    twins must raise nothing.  Changes nothing on this machine.  Exit code 1 where a
+    fault was missed or a healthy twin accused, else 0.
+    """
+    from trainrig.cli.output import answer
+    from trainrig.errors import EXIT_FINDING, EXIT_OK
+    from trainrig.selftest.page import listed, selftest_document
+    from trainrig.selftest.registry import all_faults
+    from trainrig.selftest.run import run_all
+
+    if as_list:
+        faults = [fault for own in all_faults(only).values() for fault in own]
+        rows = [{"fault": fault.name, "check": fault.check} for fault in faults]
+        answer(as_json, lambda: {"faults": rows}, lambda: listed(faults))
+        return EXIT_OK
+    result = run_all(only, clean_runs, watch=_say)
+    answer(as_json, result.to_dict, lambda: selftest_document(result))
+    return EXIT_OK if result.is_sound else EXIT_FINDING
+
+
+def _say(event: object) -> None:
+    """What went wrong, at once; on a terminal also what was caught."""
+    import sys
+
+    from trainrig.selftest.registry import Alarm, FaultResult
+
+    if isinstance(event, Alarm):
+        click.echo(f"FALSE ALARM {event.check}: {event.message}", err=True)
+    elif isinstance(event, FaultResult) and event.caught is False:
+        click.echo(f"MISSED {event.check}: {event.fault}: {event.reason}", err=True)
+    elif isinstance(event, FaultResult) and sys.stderr.isatty():
+        click.echo(f"\r\x1b[2K{event.check}: {event.fault}"[:79], err=True, nl=False)

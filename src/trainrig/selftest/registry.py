@@ -1,0 +1,221 @@
+"""What a fault is, which faults there are, and what came of planting each below its check.
+
+A family of faults is one file of this folder that defines ``faults()``; it is found by itself.  A
+fault has a scene (files, a program's output, NVML's answers, a tensor, a process) which
+``inject`` opens, with the fault in it or, for the twin, without; ``observe`` asks the real check,
+which is handed the scene as it would be handed the machine and knows of no fault.  A fault that is
+planted in several places (every bit of a number) has a variant for each, and all must be caught.
+
+A false alarm is anything that a check says of a twin.  A fault that this machine cannot have, since
+it lacks the part, is neither caught nor missed; the reason is lines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainrig.errors import unknown
+
+CLEAN_RUNS = 5
+"""How often each healthy twin is looked at, where nothing else is asked for."""
+_BROKE = "the check itself broke:"
+HEALTHY = None
+"""The variant of a scene without its fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that can be wrong, and the check that must say so."""
+
+    name: str
+    """What is wrong: ``an x8 link in an x16 slot``."""
+    check: str
+    """Whose fault it is to miss it, ``room.check``: ``doctor.pcie``, ``bundle.hash``."""
+    inject: Callable[[Path, Any], AbstractContextManager[Any]]
+    """Opens the scene in an empty folder: with the fault's variant, or with `HEALTHY` its twin."""
+    observe: Callable[[Any], Iterable[str]]
+    """What the check says of the scene, a line each: ``pcie-link-below-max: GPU 0 has 8 of 16``."""
+    says: str = ""
+    """What a line must hold to count as this fault found, and not another."""
+    finds: str = ""
+    """Id of the finding that it must raise, where the check has findings."""
+    needs: Callable[[], str | None] = lambda: None
+    """Why this machine cannot show it, for want of a part; None where it can."""
+    variants: Sequence[Any] = ("",)
+    """In how many places it is planted; each is handed to ``inject``."""
+    twin: str = ""
+    """Faults with the same word have one healthy scene, which is looked at once for all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultResult:
+    """What came of one fault."""
+
+    fault: str
+    check: str
+    caught: bool | None
+    """None: this machine lacks the part, as ``reason`` says."""
+    seconds: float | None
+    """From the planted fault to the check's word; of several variants the median."""
+    reason: str | None
+    """Why it is not caught, or what the check lines."""
+    trials: int = 1
+    caught_trials: int = 0
+    finds: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """What a check lines of a healthy twin."""
+
+    check: str
+    fault: str
+    run: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTest:
+    """What came of a self-test."""
+
+    results: tuple[FaultResult, ...]
+    alarms: tuple[Alarm, ...]
+    clean_runs: int
+    seconds: float
+
+    @property
+    def missed(self) -> tuple[FaultResult, ...]:
+        """Faults that were planted and not found."""
+        return tuple(one for one in self.results if one.caught is False)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every fault that this machine can have was found, and nothing else."""
+        return not self.missed and not self.alarms
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        return {
+            "faults": [asdict(one) for one in self.results],
+            "caught": sum(one.caught is True for one in self.results),
+            "missed": len(self.missed),
+            "not_here": sum(one.caught is None for one in self.results),
+            "clean_runs": self.clean_runs,
+            "false_alarms": len(self.alarms),
+            "alarms": [asdict(alarm) for alarm in self.alarms],
+            "seconds": round(self.seconds, 1),
+        }
+
+
+Event = FaultResult | Alarm
+Watch = Callable[[Event], None]
+
+
+@cache
+def families() -> dict[str, Any]:
+    """Name of a family → its module."""
+    package = __name__.rpartition(".")[0]
+    files = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    named = {file.name for file in files if file.name.endswith("_faults")}
+    return {
+        name.removesuffix("_faults"): importlib.import_module(f"{package}.{name}")
+        for name in sorted(named)
+    }
+
+
+def all_faults(only: Sequence[str] = ()) -> dict[str, tuple[Fault, ...]]:
+    """Family → its faults; of ``only`` those whose family, check or name begins with a word.
+
+    Raises UsageError for a word that fits none.
+    """
+    found = {name: tuple(module.faults()) for name, module in families().items()}
+    for word in only:
+        if not any(_fits(word, name, fault) for name, own in found.items() for fault in own):
+            checks = sorted({fault.check for own in found.values() for fault in own})
+            raise unknown("check", word, [*found, *checks])
+    if not only:
+        return found
+    selected = {
+        name: tuple(fault for fault in own if any(_fits(word, name, fault) for word in only))
+        for name, own in found.items()
+    }
+    return {name: own for name, own in selected.items() if own}
+
+
+def _fits(word: str, family: str, fault: Fault) -> bool:
+    return word in (family, fault.finds) or fault.check == word or fault.name.startswith(word)
+
+
+def prove(faults: Iterable[Fault], watch: Watch, clean_runs: int = CLEAN_RUNS) -> None:
+    """Plant each fault, then look at the healthy twins; ``watch`` is told what comes."""
+    faults = tuple(faults)
+    here = []
+    for fault in faults:
+        lacking = fault.needs()
+        if lacking is not None:
+            watch(_result(fault, caught=None, reason=lacking, trials=0))
+            continue
+        here.append(fault)
+        watch(_plant(fault))
+    twins = {fault.twin or f"{fault.check} {fault.name}": fault for fault in here}
+    for run in range(clean_runs):
+        for fault in twins.values():
+            for message in _look(fault, HEALTHY)[0]:
+                watch(Alarm(check=fault.check, fault=fault.name, run=run + 1, message=message))
+
+
+def _plant(fault: Fault) -> FaultResult:
+    times, lines, missed = [], [], []
+    for variant in fault.variants:
+        found, seconds = _look(fault, variant)
+        own = [line for line in found if _is_of(fault, line)]
+        if own:
+            times.append(seconds)
+            lines.append(own[0])
+        else:
+            missed.append(
+                f"{variant}: " * (variant != "") + (found[0] if found else "nothing found")
+            )
+    return _result(
+        fault,
+        caught=not missed,
+        seconds=round(sorted(times)[len(times) // 2], 4) if times else None,
+        reason=missed[0] if missed else lines[0],
+        trials=len(fault.variants),
+        caught_trials=len(times),
+    )
+
+
+def _is_of(fault: Fault, line: str) -> bool:
+    """Whether a check's words are of this fault."""
+    return fault.says in line and fault.finds in line and not line.startswith(_BROKE)
+
+
+def _result(fault: Fault, **found: Any) -> FaultResult:
+    return FaultResult(
+        fault=fault.name, check=fault.check, finds=fault.finds, **{"seconds": None, **found}
+    )
+
+
+def _look(fault: Fault, variant: Any) -> tuple[list[str], float]:
+    """What the check says of a scene, and how long it took to say so."""
+    start = time.perf_counter()
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="trainrig-selftest-") as folder,
+            fault.inject(Path(folder), variant) as scene,
+        ):
+            start = time.perf_counter()
+            lines = list(fault.observe(scene))
+            return lines, time.perf_counter() - start
+    except Exception as error:  # noqa: BLE001 - a check that breaks costs its own fault alone
+        return [f"{_BROKE} {type(error).__name__}: {error}"], time.perf_counter() - start

@@ -1,0 +1,182 @@
+"""Runs the families of faults: each in a process of its own, two at a time, under a time limit.
+
+A fault may break the process that it is planted in, and must not take the others with it: what a
+family had proved until then stands, and the rest of it counts as missed.
+
+    python -m trainrig.selftest.run FILE FAMILY CLEAN-RUNS [NAME ...]     one family, lines to FILE
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from trainrig.process.child import PARENT, die_with_parent
+from trainrig.process.supervisor import DEATH_TIMEOUT, Child
+from trainrig.selftest.registry import (
+    CLEAN_RUNS,
+    Alarm,
+    Event,
+    Fault,
+    FaultResult,
+    SelfTest,
+    all_faults,
+    families,
+    prove,
+)
+
+AT_ONCE = 2
+"""Families at a time: a machine that trains has as many cores, and timings are none of theirs."""
+FAMILY_LIMIT_S = 150.0
+_POLL_S = 0.05
+Watch = Callable[[Event], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Family:
+    """A family that runs in a child."""
+
+    name: str
+    faults: tuple[Fault, ...]
+    child: Child
+    lines: Path
+    deadline: float
+    read: int = 0
+    done: set[str] = field(default_factory=set)
+    results: list[Event] = field(default_factory=list)
+
+    def news(self) -> list[Event]:
+        """What its child has written since the last look."""
+        data = self.lines.read_bytes() if self.lines.exists() else b""
+        whole = data[self.read : data.rfind(b"\n") + 1]
+        self.read += len(whole)
+        found = [_event(line) for line in whole.splitlines()]
+        self.results += found
+        self.done |= {one.fault for one in found if isinstance(one, FaultResult)}
+        return found
+
+    def lost(self, why: str) -> list[Event]:
+        """The faults that it did not come to."""
+        found: list[Event] = [
+            FaultResult(
+                fault=fault.name,
+                check=fault.check,
+                finds=fault.finds,
+                caught=False,
+                seconds=None,
+                reason=why,
+            )
+            for fault in self.faults
+            if fault.name not in self.done
+        ]
+        self.results += found
+        return found
+
+
+def run_all(
+    only: Sequence[str] = (),
+    clean_runs: int = CLEAN_RUNS,
+    watch: Watch = lambda _: None,
+    limit_s: float = FAMILY_LIMIT_S,
+) -> SelfTest:
+    """Plant every fault, or those that ``only`` names; ``watch`` is told each as it comes.
+
+    Raises UsageError for a word of ``only`` that names none.
+    """
+    start = time.monotonic()
+    left = list(all_faults(only).items())
+    left.sort(key=lambda row: -_weight(row[0]))
+    running: list[_Family] = []
+    over: dict[str, _Family] = {}
+    with tempfile.TemporaryDirectory(prefix="trainrig-selftest-") as folder:
+        try:
+            while left or running:
+                while left and len(running) < AT_ONCE:
+                    name, faults = left.pop(0)
+                    running.append(_start(name, faults, Path(folder), clean_runs, only, limit_s))
+                time.sleep(_POLL_S)
+                for family in list(running):
+                    code = family.child.process.poll()
+                    news = family.news()
+                    if code is None and time.monotonic() > family.deadline:
+                        _end(family.child)
+                        news += family.lost(f"not done within {limit_s:.0f} s")
+                        code = 0
+                    elif code not in (None, 0):
+                        news += family.lost(family.child.how_it_ended("its process").reason or "")
+                    for event in news:
+                        watch(event)
+                    if code is not None:
+                        running.remove(family)
+                        over[family.name] = family
+        finally:
+            for family in running:
+                _end(family.child)
+    events = [event for name in sorted(over) for event in over[name].results]
+    return SelfTest(
+        results=tuple(event for event in events if isinstance(event, FaultResult)),
+        alarms=tuple(event for event in events if isinstance(event, Alarm)),
+        clean_runs=clean_runs,
+        seconds=time.monotonic() - start,
+    )
+
+
+def _end(child: Child) -> None:
+    child.kill()
+    child.wait(DEATH_TIMEOUT)
+
+
+def _weight(name: str) -> float:
+    """How long a family takes, as its file says: the longest begin first."""
+    return float(getattr(families()[name], "TAKES_S", 1.0))
+
+
+def _start(
+    name: str,
+    faults: tuple[Fault, ...],
+    folder: Path,
+    clean_runs: int,
+    only: Sequence[str],
+    limit_s: float,
+) -> _Family:
+    lines = folder / f"{name}.jsonl"
+    module = "trainrig.selftest.run"
+    command = [sys.executable, "-m", module, str(lines), name, str(clean_runs), *only]
+    env = {**os.environ, PARENT: str(os.getpid())}
+    return _Family(
+        name=name,
+        faults=faults,
+        child=Child(command, folder / f"{name}.log", env),
+        lines=lines,
+        deadline=time.monotonic() + limit_s,
+    )
+
+
+def _event(line: bytes) -> Event:
+    content = json.loads(line)
+    return FaultResult(**content) if "caught" in content else Alarm(**content)
+
+
+def main() -> None:
+    """Prove one family in this process."""
+    die_with_parent()
+    path, family, clean_runs, *only = sys.argv[1:]
+    with Path(path).open("a", encoding="utf-8") as file:
+
+        def write(event: Event) -> None:
+            file.write(json.dumps(asdict(event)) + "\n")
+            file.flush()
+
+        faults = all_faults(only)[family]
+        own = getattr(families()[family], "prove", None)
+        (own or prove)(faults, write, int(clean_runs))
+
+
+if __name__ == "__main__":
+    main()
