@@ -95,7 +95,7 @@
     const name = svg.getAttribute("aria-label") || "a chart";
     if (titles.length !== 2) say("axis without a title", name);
     else {
-      if (!/FLOPS|OPS|B\/s|tokens\/s|loss|norm|%|°C|W|Hz/.test(titles[0])) say("y axis without a unit", name);
+      if (!/FLOPS|OPS|B\/s|tokens\/s|loss|norm|load|%|°C|W|Hz/.test(titles[0])) say("y axis without a unit", name);
       if (!/matmul|Elements|Bytes|FLOP per byte|^step$|^s since/.test(titles[1])) say("x axis without a unit", name);
     }
   }

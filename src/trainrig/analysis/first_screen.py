@@ -123,7 +123,7 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
     """One plain sentence; empty where no number can stand for the machine."""
     found = _levels(view, waterfalls)
     if step := next(iter(_of(found, Role.STEP)), None):
-        return _step_sentence(step)
+        return " ".join(filter(None, (_step_sentence(step), _loss_sentence(view))))
     trained = [one for one in readable(view) if one.samples_per_s]
     if trained:
         best = max(trained, key=lambda one: one.samples_per_s or 0.0)
@@ -146,11 +146,24 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
     return f"Moves {rate} at the most: {case_text(most.benchmark, most.case)}."
 
 
+def _loss_sentence(view: RunView) -> str:
+    """Of a run that is one training; empty for others."""
+    trained = readable(view)
+    if len(trained) != 1 or len(trained[0].losses) < 2 or _measures_more(view):
+        return ""
+    losses = trained[0].losses
+    return f"Its loss went from {losses[0]:.2f} to {losses[-1]:.2f} in {len(losses)} steps."
+
+
+def _measures_more(view: RunView) -> bool:
+    """Whether it looked at memory, links or disks, too."""
+    return any(row.unit == "B/s" for row in rows(view))
+
+
 def _step_sentence(step: _Found) -> str:
     level, gap = step.level, step.level.gap
     case = step.record.case
-    least = "at least " if level.note else ""
-    rate = least + format_quantity(level.value or 0.0, level.unit)
+    rate = format_quantity(level.value or 0.0, level.unit) + (" or more" if level.note else "")
     sentence = f"Trains {case.get('model')} in {dtype_of(case)} at {rate}"
     if gap is None:
         return f"{sentence}."
@@ -185,7 +198,24 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
         if best is not None:
             what = best.level.provenance.partition(";")[0]
             made.append(_number(name, best, _of_claim(best) or what, own))
+    if not _measures_more(view):
+        made += _of_training(view)
     return tuple(each for each in made if each is not None)
+
+
+def _of_training(view: RunView) -> Iterator[KeyNumber]:
+    """Loss and memory of the only training of a run."""
+    trained = readable(view)
+    if len(trained) != 1:
+        return
+    (result,) = trained
+    if result.losses:
+        first = f"from {result.losses[0]:.4g} in {len(result.losses)} steps"
+        yield KeyNumber(name="Loss", value=result.losses[-1], unit="", what=first)
+    if result.peak_memory_bytes:
+        yield KeyNumber(
+            name="Peak memory", value=result.peak_memory_bytes, unit="B", what="of a device"
+        )
 
 
 def _of_claim(found: _Found) -> str:
@@ -232,7 +262,7 @@ def _training_number(view: RunView, matmul: _Found | None) -> KeyNumber | None:
         return None
     best = max(trained, key=lambda one: one.model_flops_per_s_per_device or 0.0)
     precision = str(best.settings.get("precision", ""))
-    words = [best.model, precision]
+    words = [best.model.partition(":")[0], precision]
     of_matmul, reached = best.mfu_of_measured_matmul, best.model_flops_per_s_per_device
     if matmul is not None and dtype_of(matmul.record.case) == precision and reached:
         of_matmul = reached / (matmul.level.value or reached)

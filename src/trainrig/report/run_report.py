@@ -6,20 +6,17 @@ Several runs begin with their heads side by side and one table of the cases that
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
 from trainrig.analysis.first_screen import Action, KeyNumber, Taken
-from trainrig.analysis.match import Device, Row, name_devices
 from trainrig.analysis.run_summary import RunSummary, device_names, summarise
 from trainrig.analysis.run_view import RunView, at_path, attempts, is_published, rows
-from trainrig.analysis.training_results import BENCHMARK, readable
-from trainrig.analysis.waterfall import Level, Waterfall, devices, dtype_order, largest_gap
-from trainrig.benchmarks.spec import case_text, kind_text
-from trainrig.record import Kind, Record, Severity, Status, dtype_of
+from trainrig.analysis.training_results import readable
+from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
+from trainrig.record import Kind, Record, Severity
 from trainrig.report import document as doc
 from trainrig.report.charts.curves import curves
 from trainrig.report.charts.heatmap import heat_section
@@ -27,6 +24,7 @@ from trainrig.report.charts.over_time import over_time
 from trainrig.report.charts.roofline import roofline
 from trainrig.report.compare_report import training_comparison_blocks
 from trainrig.report.imported_report import files_text, imported_blocks
+from trainrig.report.point_table import point_blocks
 from trainrig.report.provenance import trace
 from trainrig.report.render.html import to_html
 from trainrig.report.training_report import training_blocks
@@ -43,11 +41,8 @@ from trainrig.units import (
     signed_share,
 )
 
-MAX_ROWS = 1000
-"""Points in the page's tables; a page stays under 2 MB and opens at once on a phone."""
 FEW_GPUS = 2
 """Up to so many GPUs each get their waterfalls; of more, the one with the largest gap does."""
-_MAX_STATES = 12
 _MAX_WATERFALLS = 16
 PUBLISHED = "Published figures, not measured by trainrig. Each number names its source."
 UNVERIFIED = "NCCL, P2P and NVLink are unverified on hardware: trainrig has not measured them."
@@ -155,6 +150,8 @@ def _tile(number: KeyNumber) -> doc.Tile:
     notes, value = [number.what] if number.what else [], format_quantity(number.value, number.unit)
     if number.unit == "token/s":
         value = f"{format_count(number.value)} tokens/s"
+    elif number.unit == "B":
+        value = format_memory(number.value)
     if (others := number.others) is not None:
         seen = range_text(others.low, others.high, number.unit)
         notes.append(f"others: {seen}, n = {others.num}")
@@ -208,6 +205,9 @@ def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
 
 def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
     everything = rows(view)
+    trained = [*training_blocks(view), *_over_time(view)]
+    is_training = bool(readable(view)) and all(row.unit != "B/s" for row in everything)
+    yield from trained if is_training else ()
     yield from _waterfalls(view, found.waterfalls)
     yield from _findings(view, found)
     if found.patterns:
@@ -218,17 +218,20 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
             "Patterns that are taken for faults, or overlooked; from the records alone.",
         )
     yield from imported_blocks(view)
-    yield from training_blocks(view)
+    yield from () if is_training else trained
     yield from heat_section(view, everything, found.patterns)
     yield from _devices(peer_groups(view, everything))
     figures = [*([roof] if (roof := roofline(view, everything)) else ()), *curves(view, everything)]
     if figures:
         note = "Every mark shows its number when you point at it."
         yield doc.Section("Curves", (doc.Group("beside", tuple(figures)),), note)
+    yield from point_blocks(view, everything)
+
+
+def _over_time(view: RunView) -> Iterator[doc.Block]:
     if series := over_time(view.series, (one.name for one in readable(view))):
         note = "What the run wrote down step by step, and second by second."
         yield doc.Section("Over time", (doc.Group("beside", series),), note)
-    yield from _points(view, everything)
 
 
 def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.Block]:
@@ -380,15 +383,20 @@ def _with_gap(bar: doc.Bar, level: Level, above: str, widest: float) -> doc.Bar:
 
 def _findings(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
     if found.findings:
-        items = []
+        similar: dict[tuple[str, str], list[doc.Item]] = {}
         for finding in found.findings:
             label, tone = _SEVERITY[finding.severity]
             item = doc.Item(text=finding.evidence, fix=finding.fix, label=label, tone=tone)
-            items.append(item)
-        number = Counter(item.label.lower() for item in items)
+            similar.setdefault((finding.id, item.fix), []).append(item)
+        number = Counter(item.label.lower() for group in similar.values() for item in group)
         labels = [label.lower() for label, _ in _SEVERITY.values()]
         counts = ", ".join(counted(number[label], label) for label in labels if number[label])
-        yield doc.Section("Findings", (doc.Findings(tuple(items)),), counts)
+        blocks: list[doc.Block] = [doc.Findings(tuple(group[0] for group in similar.values()))]
+        if more := tuple(item for group in similar.values() for item in group[1:]):
+            title = f"{len(more)} more of the same"
+            blocks.append(doc.Section(title, (doc.Findings(more),), fold="closed"))
+            blocks.append(doc.Group("text", (doc.Paragraph(f"  {title}", "dim"),)))
+        yield doc.Section("Findings", tuple(blocks), counts)
     elif view.verdict is not None:
         yield doc.Group("page", (doc.Section("Findings", (), "None."),))
 
@@ -441,124 +449,3 @@ def _peer_table(groups: Sequence[PeerGroup], heads: Sequence[str]) -> doc.Table:
         return doc.column(head, cell)
 
     return doc.table(groups, doc.words("case", lambda group: group.name), *map(device, heads))
-
-
-# ---- all points
-
-
-def _points(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
-    """Every point with its provenance on a page; in text their number and what is wrong."""
-    seen = [row for row in everything if row.measured is not None]
-    if not seen:
-        note = "There are none: the run holds no measured point."
-        yield doc.Group("page", (doc.Section("All points", (), note),))
-        return
-    samples, names = attempts(view), name_devices(devices(seen))
-    # What went wrong is never what a full table leaves out.
-    shown = {id(row) for row in sorted(seen, key=lambda row: not row.note)[:MAX_ROWS]}
-    folds, lines = [], []
-    muted: dict[str, None] = {}
-    explained = {BENCHMARK} if readable(view) else set()  # each training's own line says it
-    for name in dict.fromkeys(row.benchmark for row in seen):
-        own = [row for row in seen if row.benchmark == name]
-        chosen = sorted((row for row in own if id(row) in shown), key=_table_order)
-        summary = _states([row.measured for row in own if row.measured])
-        table = _point_table(chosen, samples, names)
-        folds.append(
-            doc.Section(name, (table,), summary, "open" if len(chosen) <= 24 else "closed")
-        )
-        lines.append(doc.Paragraph(f"{name}: {summary}"))
-        for row in (row for row in chosen if row.note and name not in explained):
-            muted[f"  {_label(row)}, {names[row.device, row.index]}: {row.note}"] = None
-    left = len(seen) - len(shown)
-    note = "Open a line for its provenance: samples, formula, workers, clocks, conditions, source."
-    note += f" {counted(left, 'more point')} in the run's records.jsonl." if left else ""
-    yield doc.Group("page", (doc.Section("All points", tuple(folds), note),))
-    lines += [doc.Paragraph(text, "dim") for text in itertools.islice(muted, _MAX_STATES)]
-    if len(muted) > _MAX_STATES:
-        lines.append(doc.Paragraph(f"  and {len(muted) - _MAX_STATES} more", "dim"))
-    yield doc.Group("text", (doc.Section("Points", tuple(lines)),))
-
-
-def _table_order(row: Row) -> tuple[object, ...]:
-    """Kinds of case together, by size, then device beside device."""
-    sizes = [
-        row.case.get(name)
-        for name in ("seq_len", "batch_size", "num_elements", "bytes", "m", "k", "n")
-    ]
-    numbers = [size if isinstance(size, int) else 0 for size in sizes]
-    family = kind_text(row.benchmark, row.case)
-    where = -1 if row.index is None else row.index
-    return dtype_order(str(dtype_of(row.case))), family, numbers, where, row.count
-
-
-def _point_table(
-    chosen: Sequence[Row], samples: Mapping[str, Record], names: Mapping[Device, str]
-) -> doc.Table:
-    pairs = [(row, row.measured) for row in chosen if row.measured is not None]
-
-    def device(pair: tuple[Row, Record]) -> str:
-        row, record = pair
-        text = names[row.device, row.index]
-        text += ", published" if record.kind is Kind.BASELINE else ""
-        return text if row.count == 1 else f"{text}, {row.count} at once"
-
-    def value(pair: tuple[Row, Record]) -> str:
-        row, record = pair
-        return "no value" if record.value is None else format_quantity(record.value, row.unit)
-
-    def spread(pair: tuple[Row, Record]) -> str:
-        record = pair[1]
-        if record.interval is None or not record.value:
-            return ""
-        low, high = record.interval
-        return f"± {format_share((high - low) / 2.0 / abs(record.value))}"
-
-    def of_claim(pair: tuple[Row, Record]) -> str:
-        value, limit = pair[1].value, pair[1].limit
-        if value is None or limit is None or not limit.value:
-            return ""
-        return format_share(value / limit.value)
-
-    def expected(pair: tuple[Row, Record]) -> str:
-        interval = pair[0].predicted.interval if pair[0].predicted else None
-        return range_text(*interval, pair[0].unit) if interval else ""
-
-    return doc.table(
-        pairs,
-        doc.words("case", lambda pair: _label(pair[0])),
-        doc.words("device", device),
-        doc.column("value", value),
-        doc.column("interval", spread),
-        doc.column("of claim", of_claim),
-        doc.column("expected", expected),
-        line=lambda pair, cells: doc.Line(
-            cells,
-            tone="dim" if pair[0].note else "",
-            note=pair[0].note or "",
-            details=trace(pair[1], samples, pair[0].predicted),
-        ),
-    )
-
-
-def _label(row: Row) -> str:
-    """The case, and what of it was measured where the unit alone does not say it."""
-    metric = "" if row.metric in ("flop_rate", "byte_rate") else metric_text(row.metric)
-    return ", ".join(part for part in (case_text(row.benchmark, row.case), metric) if part)
-
-
-def metric_text(metric: str) -> str:
-    """``optimizer time`` for ``time.optimizer``, ``MFU`` for ``mfu``."""
-    whole, _, part = metric.partition(".")
-    text = f"{part} {whole}" if part else whole
-    return text.upper() if text in ("mfu", "hfu") else text.replace("_", " ")
-
-
-def _states(records: Sequence[Record]) -> str:
-    """``41 points, 3 noisy, 2 skipped``: a case on a device, whatever was derived of its times."""
-    cases = {(r.key[:3], r.key[4:], r.device_index): r for r in reversed(records)}
-    points = list(cases.values())
-    states = Counter(str(p.status) for p in points if p.status is not Status.OK)
-    noisy = sum(p.disturbed is not None for p in points if p.status is Status.OK)
-    parts = [counted(len(points), "point"), *([f"{noisy} noisy"] if noisy else [])]
-    return ", ".join(parts + [f"{n} {state}" for state, n in sorted(states.items())])

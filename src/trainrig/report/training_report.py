@@ -1,18 +1,14 @@
 """A run's experiments as blocks: what differs, speedups, numbers, predictions, published figures.
 
 It reads what `analysis.training_results` and `analysis.compare_training` give; every sentence about
-trainings that a page, a terminal or markdown shows is made here.  A published figure stands beside
-an experiment that trains the same model on the same samples at once; a card whose matrix units are
-faster by its data sheet and whose figure is lower is named, since one of the two figures, or what
-ran on that card, wants an explanation.
+trainings that a page, a terminal or markdown shows is made here.  One training by itself is a list
+of facts; several are tables, a row each.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import permutations
 
 from trainrig.analysis.compare_training import (
     STEPS,
@@ -32,15 +28,17 @@ from trainrig.analysis.training_results import (
     published_figures,
     readable,
 )
-from trainrig.catalog.chip import peak
-from trainrig.catalog.lookup import find_chip
 from trainrig.record import Outcome, Verdict
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
+from trainrig.report.published_trainings import published_outliers, published_table
 from trainrig.stats import Change
 from trainrig.units import (
+    counted,
+    format_count,
     format_memory,
     format_quantity,
+    format_share,
     format_time,
     plain_name,
     plain_value,
@@ -81,23 +79,34 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     differing = tuple(_differing(results))
     blocks: list[doc.Block] = [doc.Facts(differing, "What differs")] if differing else []
     blocks += [doc.Paragraph(" ".join(map(_conclusion, groups)))] if groups else []
+    if len(results) == 1:
+        blocks += [
+            doc.Facts(tuple(_alone(results[0], predicted))),
+            *_bars(results),
+            *_stacks(results),
+        ]
+    else:
+        title = "Samples/s over {!r}, 95 % interval"
+        blocks += [
+            *(speedup_table(own, title.format(own[0].base)) for own in groups),
+            _numbers(results, view.verdict),
+            *_bars(results),
+            *_worth(results),
+            *_stacks(results),
+            _step_times(results),
+            *_resources(results),
+            _losses(results),
+            *_predictions(results, predicted),
+        ]
     blocks += [
-        *(speedup_table(own, f"Samples/s over {own[0].base!r}, 95 % interval") for own in groups),
-        _numbers(results, view.verdict),
-        *_bars(results),
-        *_worth(results),
-        *_stacks(results),
-        _step_times(results),
-        *_resources(results),
-        _losses(results),
-        *_predictions(results, predicted),
         *_profiled(results, predicted),
-        *_published(published),
+        *published_table(published),
     ]
     remarks = tuple(doc.Item(text=text) for text in _remarks(results, predicted, published))
     if remarks:
         blocks.append(doc.Findings(remarks))
-    return (doc.Section("Experiments", tuple(blocks)),)
+    title = "Experiments" if len(results) > 1 else "Training"
+    return (doc.Section(title, tuple(blocks)),)
 
 
 def training_document(view: RunView) -> doc.Document:
@@ -125,6 +134,82 @@ def _differing(results: Sequence[TrainingResult]) -> Iterator[tuple[str, str]]:
         values = list(dict.fromkeys(plain_value(own[name]) for own in settings if name in own))
         if len(values) > 1:
             yield plain_name(name), ", ".join(shortened(values))
+
+
+# ---- one training
+
+
+def _alone(
+    result: TrainingResult, predicted: Sequence[TrainingPrediction]
+) -> Iterator[tuple[str, str]]:
+    """What ``train`` says of a single training: speed, parts of a step, loss, memory."""
+    forecast = next((one for one in predicted if one.name == result.name), None)
+    own = result.settings
+    sizes = f"{result.batch_size} × {own['seq_len']} tokens" if own.get("seq_len") else ""
+    known = (own.get("precision"), sizes, own.get("optimizer"))
+    requested = [result.model, *(str(each) for each in known if each)]
+    yield result.name, ", ".join(requested)
+    if not result.passed:
+        yield "Verdict", result.row_verdict
+    speed = (
+        _spelled(result.tokens_per_s, "{} tokens/s", format_count),
+        _spelled(result.samples_per_s, "{} samples/s", format_count),
+        _spelled(
+            result.model_flops_per_s_per_device,
+            "{} a device",
+            lambda rate: format_quantity(rate, "FLOP/s"),
+        ),
+        _spelled(result.mfu, "MFU {}", format_share),
+        _spelled(result.hfu if result.hfu != result.mfu else None, "HFU {}", format_share),
+    )
+    if any(speed):
+        yield "Speed", ", ".join(filter(None, speed))
+    yield from _step_facts(result, forecast)
+    yield from _loss_facts(result)
+    if result.peak_memory_bytes:
+        guess = forecast.peak_memory_bytes if forecast else None
+        expected = f", predicted {format_memory(guess)}" if guess else ""
+        yield "Peak memory a device", format_memory(result.peak_memory_bytes) + expected
+    energy = (
+        _spelled(result.energy_per_token_j, "{} a token", lambda v: format_quantity(v, "J")),
+        _spelled(result.mean_power_w, "{} on average", lambda v: format_quantity(v, "W")),
+    )
+    rest = (", ".join(filter(None, energy)), _devices(result), _observed_layout(result))
+    for name, text in zip(("Energy", "Devices", "Layout"), rest, strict=True):
+        if text:
+            yield name, text
+
+
+def _step_facts(
+    result: TrainingResult, forecast: TrainingPrediction | None
+) -> Iterator[tuple[str, str]]:
+    if not result.step_time_s:
+        return
+    parts = [
+        f"{name} {format_time(seconds)}"
+        for part, (name, _) in PARTS.items()
+        if (seconds := result.breakdown.get(part))
+    ]
+    yield "Step", format_time(result.step_time_s) + (f": {', '.join(parts)}" if parts else "")
+    if forecast and forecast.step_time_s:
+        low, high = map(format_time, forecast.step_time_interval_s or (forecast.step_time_s,) * 2)
+        off = signed_share(forecast.step_time_s / result.step_time_s - 1.0)
+        yield "Step, predicted", f"{format_time(forecast.step_time_s)} ({low} to {high}), {off}"
+
+
+def _loss_facts(result: TrainingResult) -> Iterator[tuple[str, str]]:
+    if not result.losses:
+        return
+    first, last = result.losses[0], result.losses[-1]
+    yield "Loss", f"{first:.4f} to {last:.4f} in {counted(len(result.losses), 'step')}"
+    if result.heldout_loss is not None:
+        yield "Loss, held out", f"{result.heldout_loss:.4f}"
+    if (norm := result.grad_norms[0]) is not None:
+        yield "First gradient norm", f"{norm:.4f}"
+
+
+def _spelled(value: float | None, sentence: str, form: Callable[[float], str]) -> str:
+    return sentence.format(form(value)) if value is not None else ""
 
 
 # ---- speedups
@@ -460,90 +545,6 @@ def _profiled(
             column("overlapped", lambda line: line[1].overlapped_s, format_time),
             title="Steps under torch's profiler: own work, waits and bubble add up to the step",
         )
-
-
-# ---- published figures
-
-_FASTER = 1.1
-"""A data sheet that claims less is no reason to expect more."""
-
-
-def _published(figures: Sequence[PublishedFigure]) -> Iterator[doc.Table]:
-    """A row for an experiment and a case, a column for each device."""
-    if not figures:
-        return
-    cells: dict[tuple[str, str], dict[str, list[str]]] = {}
-    sources: dict[tuple[str, str], dict[str, None]] = {}
-    for figure in figures:
-        own = cells.setdefault((figure.experiment, _case_text(figure)), {})
-        own.setdefault(figure.device, []).append(_figure_text(figure))
-        origin = sources.setdefault((figure.device, figure.source), {})
-        origin[str(figure.software)] = None
-        if figure.interconnect:
-            origin[f"cards over {figure.interconnect}"] = None
-
-    def of_device(device: str) -> doc.Shown[tuple[str, str]]:
-        return column(device, lambda row: " or ".join(cells[row].get(device, ["-"])))
-
-    yield table(
-        cells,
-        words("experiment", lambda row: row[0]),
-        words("published case", lambda row: row[1]),
-        *map(of_device, dict.fromkeys(figure.device for figure in figures)),
-        title="Published by others, at full scale: tokens/s of a device, and its memory",
-        notes=[
-            f"{device}: {source}; {'; '.join(origin)}"
-            for (device, source), origin in sources.items()
-        ],
-    )
-
-
-def _case_text(figure: PublishedFigure) -> str:
-    """``HF Transformers, bert-large, bf16, 11 × 4 of 512``: samples × micro-batches of tokens."""
-    software = re.split(r"[,(]| \d", str(figure.software))[0].strip()
-    if figure.model is None:
-        return f"{software}, {figure.precision}"
-    times = f" × {figure.grad_accum}" if figure.grad_accum > 1 else ""
-    size = f"{figure.batch_size}{times} of {figure.seq_len}"
-    recomputed = ", recomputed" if figure.recompute != "none" else ""
-    return f"{software}, {figure.model}, {figure.precision}, {size}{recomputed}"
-
-
-def _figure_text(figure: PublishedFigure) -> str:
-    """``8008 (tf32), 20.3 GiB``: the printed precision where it is another than the model's."""
-    printed = figure.printed_precision or figure.precision
-    text = f"{figure.tokens_per_s_per_device:.0f}"
-    text += f" ({printed})" if printed != figure.precision else ""
-    return text if figure.memory_bytes is None else f"{text}, {format_memory(figure.memory_bytes)}"
-
-
-def published_outliers(figures: Sequence[PublishedFigure]) -> Iterator[str]:
-    """Figures of a faster card that lie below a slower one's of the same experiment; each once."""
-    seen = set()
-    for own, other in permutations(figures, 2):
-        if own.experiment != other.experiment or own.precision != other.precision:
-            continue
-        rate, below = own.tokens_per_s_per_device, other.tokens_per_s_per_device
-        pair = (own.device, rate, other.device, below)
-        if rate >= below or pair in seen or not _claim(own) > _FASTER * _claim(other) > 0.0:
-            continue
-        seen.add(pair)
-        links = own.interconnect, other.interconnect
-        why = "other software, less bandwidth, another link or a misprint"
-        if None not in links and links[0] != links[1]:
-            why = f"its cards communicate over {links[0]}; the other's over {links[1]}"
-        yield (
-            f"{own.experiment}: the {own.device} is published at "
-            f"{format_quantity(rate, 'token/s')}, below the slower {other.device}'s "
-            f"{format_quantity(below, 'token/s')}: its data sheet claims "
-            f"{_claim(own) / _claim(other):.1f} times as much; {why}; no target"
-        )
-
-
-def _claim(figure: PublishedFigure) -> float:
-    chip = find_chip(figure.device)
-    found = peak(chip, figure.precision) if chip else None
-    return found.rate if found is not None else 0.0
 
 
 def _remarks(

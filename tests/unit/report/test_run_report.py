@@ -21,7 +21,8 @@ from trainrig.analysis.waterfall import Gap, Waterfall, build_waterfalls, larges
 from trainrig.benchmarks.spec import case_text
 from trainrig.record import Kind, Limit, Outcome, Record, Status, Verdict
 from trainrig.report import document as doc
-from trainrig.report.run_report import MAX_ROWS, metric_text, run_document
+from trainrig.report.point_table import MAX_ROWS, metric_text
+from trainrig.report.run_report import run_document
 
 
 def run_of(*records: Record, **more: Any) -> RunView:
@@ -496,6 +497,34 @@ def test_markdown_holds_the_waterfall_and_the_findings() -> None:
     assert "| Best matmul | 157 TFLOPS | −7.79 TFLOPS (−4.7 %) | cause not known |" in text
     assert "- Note: matmul fp16" in text
     assert len(text) < 4000
+
+
+def listed(*records: Record) -> tuple[list[doc.Table], str]:
+    """The tables of a run's points, and their text in a terminal."""
+    view = run_of(*records)
+    section = points_of(view)
+    found = [fold.blocks[0] for fold in section.blocks if isinstance(fold, doc.Section)]
+    return [table for table in found if isinstance(table, doc.Table)], printed(view)
+
+
+@pytest.mark.parametrize(("share", "is_marked"), [(0.45, True), (1.9, False), (2.2, True)])
+def test_a_prediction_that_missed_by_two_is_marked(share: float, is_marked: bool) -> None:
+    forecast = big(100e12)
+    tables, text = listed(
+        made.predicted(forecast, 95e12, 105e12), forecast.replace(value=share * 100e12)
+    )
+    (line, cells), *_ = tables[0].lines()
+    marked = [cell.text for cell in cells if cell.tone == "bad"]
+    assert marked == ([f"{share:.2f} ×"] if is_marked else [])
+    assert ("times what was predicted" in line.note) is is_marked
+    assert ("times what was predicted" in text) is is_marked
+
+
+def test_a_stream_is_listed_by_its_bytes_alone() -> None:
+    case = {"op": "scale", "dtype": "fp32", "num_elements": 2**26, "cache": "cold"}
+    bytes_ = point("vector", case, 9e11)
+    (table,), _ = listed(bytes_, bytes_.replace(id="f", metric="flop_rate", unit="FLOP/s"))
+    assert [cells[1].text for _, cells in table.lines()] == ["900 GB/s"]
 
 
 def test_no_raw_key_stands_in_a_table() -> None:

@@ -19,10 +19,10 @@ from trainrig.analysis.training_results import PublishedFigure, published_figure
 from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.record import Kind, Record, Status, new_id
 from trainrig.report.document import Findings, Paragraph, Section, Table
+from trainrig.report.published_trainings import published_outliers
 from trainrig.report.render.markdown import to_markdown
 from trainrig.report.run_report import render_html
 from trainrig.report.training_report import (
-    published_outliers,
     training_blocks,
     training_document,
 )

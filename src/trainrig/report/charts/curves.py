@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from trainrig.analysis.match import Device, Row, claim_for, is_burst, name_devices
@@ -35,6 +36,8 @@ _LOG_SPAN = 20.0
 """Lines that differ by more than this factor need a logarithmic axis."""
 _KNOWN = ("RTX 4090", "RTX 3090 Ti", "A100", "V100", "H100", "RTX 5090", "MI300X", "B200")
 """Machines that many readers know, in the order in which they are worth a line."""
+_LONG_NAME, _LONGEST = re.compile(r" \(.*\)$"), 20
+"""What a label leaves out of a longer name; the marks have it whole."""
 _NEAR = 4.0
 """A machine this many times faster would flatten the curves: it is left out."""
 
@@ -170,7 +173,12 @@ def _points(chosen: Iterable[Row], field: str) -> tuple[Point, ...]:
 def _others(
     view: RunView, chosen: Sequence[Row], case: Mapping[str, Scalar], field: str
 ) -> list[Series]:
-    """Published curves of the same benchmark, those with most points first."""
+    """Published curves of the same benchmark, those with most points first.
+
+    What is published is of accelerators: none stands behind a processor's own.
+    """
+    if chosen[0].index is None:
+        return []
     first, own = chosen[0], {record.id for record in view.records}
     found: dict[str, dict[int, Record]] = {}
     for record in view.baselines:
@@ -208,7 +216,7 @@ def _published_line(device: str, best: Mapping[int, Record], first: Row) -> Seri
         what = case_text(record.benchmark, record.case)
         title = f"{device}, {what}: {value} (published: {record.source})"
         points.append(Point(x=x, y=value_of(record), title=title))
-    label, short = (device, "")
+    label, short = _LONG_NAME.sub("", device) if len(device) > _LONGEST else device, ""
     if device == first.device:
         label, short = f"{device}, published", "published"
     return Series(label=label, short=short, points=tuple(points), colour="cq", faint=True)

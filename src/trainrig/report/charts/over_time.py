@@ -29,11 +29,17 @@ def over_time(series: Mapping[str, Sequence[Row]], names: Iterable[str] = ()) ->
     """The charts that a run's series fill; ``names`` of the experiments label their lines."""
     known = {_plain(name): name for name in names}
     steps = {
-        known.get(_plain(name), _plain(name)): rows
+        known.get(_plain(name), _plain(name)): _once(rows)
         for name, rows in series.items()
         if rows and {"step", "loss"} <= rows[0].keys()
     }
     return (*_step_figures(steps), *_telemetry_figures(series.get(TELEMETRY, ())))
+
+
+def _once(rows: Sequence[Row]) -> list[Row]:
+    """Each step once, as the last round, or what was resumed, trained it."""
+    last = {step: row for row in rows if (step := plain(row.get("step"))) is not None}
+    return [last[step] for step in sorted(last)]
 
 
 def _plain(name: str) -> str:
@@ -63,9 +69,12 @@ def _telemetry_figures(rows: Sequence[Row]) -> Iterator[Figure]:
     for title, unit, key, scale in (
         ("Processors in use", "%", "cpu_share", 100.0),
         ("Processors taken by the hypervisor", "%", "steal_share", 100.0),
+        ("Load of the machine", "load, mean of 1 min", "load_1m", 1.0),
+        ("Processor clock", "Hz", "cpu_clock_hz", 1.0),
         ("GPU temperature", "°C", "temperature_c", 1.0),
         ("GPU power", "W", "power_w", 1.0),
         ("GPU clock", "Hz", "sm_clock_hz", 1.0),
+        ("GPU in use", "%", "utilization", 100.0),
     ):
         keys = {f"GPU {n}": f"gpu{n}_{key}" for n in gpus} if title.startswith("GPU") else {"": key}
         lines = {

@@ -40,6 +40,14 @@ def test_each_training_is_a_line_of_loss_norm_and_speed() -> None:
     assert {point.y for point in figures[2].chart.series[0].points} == {2048.0}
 
 
+def test_rounds_of_a_training_are_one_line_that_does_not_run_back() -> None:
+    """The file holds the rounds one after the other; so it does what was resumed."""
+    resumed = ({"step": 2, "loss": 1.5}, {"step": 3, "loss": 1.0})
+    loss = over_time({"steps-a": (*steps(), *steps(), *resumed)})[0].chart
+    assert [point.x for point in loss.series[0].points] == [0.0, 1.0, 2.0, 3.0]
+    assert [point.y for point in loss.series[0].points] == [9.0, 8.0, 1.5, 1.0]
+
+
 def test_telemetry_is_drawn_by_gpu_and_second() -> None:
     figures = {figure.chart.title: figure.chart for figure in over_time({"telemetry": TELEMETRY})}
     assert list(figures) == ["Processors in use", "GPU temperature", "GPU power", "GPU clock"]
