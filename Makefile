@@ -34,7 +34,7 @@ HUSH   := $(shell test -t 1 || echo -qq)
 LIGHT  := click humanize jinja2 nvidia-ml-py pydantic rich tomli_w
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engines qualify test smoke acceptance lint messages bench clean FORCE
+.PHONY: help setup engines qualify test smoke acceptance lint docs messages bench clean FORCE
 
 help: ## list what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -63,6 +63,11 @@ lint: $(VENV)/.dev ## ruff, mypy and the import rules
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+docs: $(VENV)/.dev ## the pages of docs/ as a site in build/docs, and a man page in build/man
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	@$(BIN)/python -m sphinx -q -W --keep-going -b man docs build/man
+	@echo "build/docs/index.html, build/man/trainrig.1"
 
 messages: $(VENV)/.dev ## find what is shown and not yet translated (src/trainrig/locale)
 	@$(BIN)/python tools/messages.py --update

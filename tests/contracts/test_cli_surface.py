@@ -22,6 +22,7 @@ README = (ROOT / "README.md").read_text()
 TEXTS = [
     *ROOT.glob("*.md"),
     *ROOT.glob("docs/*.md"),
+    *ROOT.glob("docs/questions/*.md"),
     *ROOT.glob("src/trainrig/**/*.py"),
     *ROOT.glob("src/trainrig/**/*.md"),
 ]

@@ -113,9 +113,11 @@ def test_the_start_page_lists_every_verb_once_under_a_heading() -> None:
     assert re.findall(r"^  (\w+)  +[A-Z]", page, re.MULTILINE) == list(VERBS)
 
 
+QUESTIONS = sorted((ROOT / "docs" / "questions").glob("*.md"))
 DOCUMENTS = [
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "perf/README.md", "docs/classic.md"),
-    *("docs/definitions.md", "docs/experiments.md"),
+    *("docs/definitions.md", "docs/experiments.md", "docs/glossary.md", "docs/quick-start.md"),
+    *("docs/json.md", "docs/slurm.md", *(f"docs/questions/{path.name}" for path in QUESTIONS)),
 ]
 
 
