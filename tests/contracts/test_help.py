@@ -26,6 +26,7 @@ WITHOUT_DEFAULT = {
     | {"--what-if", "--write", "--lora-rank", "--chip", "--cluster"},
     "train": {"--tokens", "--scale", "--only", "--resume", "--write"},
     "report": {"--html", "--md"},
+    "published": {"--html", "--md"},
     "compare": {"--md"},
     "bundle": {"--unpack"},
     "demo": {"--html", "--md"},

@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
 
 from trainrig.analysis.evidence import plain
-from trainrig.analysis.match import Row, join, rules_of
+from trainrig.analysis.normal import PublishedRange, range_for_level
 from trainrig.analysis.run_view import RunView, is_published, rows
 from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
 from trainrig.analysis.training_results import TrainingResult, published_figures, readable
 from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
 from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of
-from trainrig.catalog.published.tables import TABLES, read
-from trainrig.record import Finding, Kind, Record, Scalar, dtype_of
+from trainrig.record import Finding, Record, Scalar, dtype_of
 from trainrig.units import format_count, format_quantity, format_share
 
 ACTIONS = 3
@@ -32,16 +30,6 @@ _ABOVE = 1.1
 _MODEL = ("model", "batch_size", "seq_len", "precision", "optimizer", "grad_accum")
 _DEFAULTS = {"batch_size": 8, "seq_len": 256, "precision": "bf16", "optimizer": "adamw-fused"}
 """Of ``trainrig train``: a command to copy leaves them out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRange:
-    """What others published of the same card: each source's best."""
-
-    low: float
-    high: float
-    num: int
-    """Sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,30 +281,7 @@ def _trained_by_others(view: RunView, own: TrainingResult) -> PublishedRange | N
 
 
 def _others(found: _Found, own: Collection[str | None]) -> PublishedRange | None:
-    """The best figure of each other source of the same level of the same device."""
-    record = found.record
-    if record.device_index is None or record.device is None:
-        return None
-    best: dict[str, float] = {}
-    for row in _published(record.device):
-        is_same = any(rule.name == found.level.name for rule in rules_of(row))
-        if not is_same or dtype_of(row.case) not in (dtype_of(record.case), None):
-            continue
-        source = (row.measured and row.measured.source) or row.benchmark
-        if source in own:
-            continue
-        best[source] = max(best.get(source, 0.0), row.value)
-    if not best:
-        return None
-    return PublishedRange(low=min(best.values()), high=max(best.values()), num=len(best))
-
-
-@cache
-def _published(device: str) -> tuple[Row, ...]:
-    """What others published of one card."""
-    records = (each for name in TABLES for each in read(name))
-    own = [each for each in records if each.device == device and each.device_count == 1]
-    return tuple(row for row in join(own, observed=Kind.BASELINE) if row.value)
+    return range_for_level(found.record, found.level.name, own)
 
 
 # ---- what to do

@@ -99,6 +99,16 @@ def layer_case(
     }
 
 
+def code_text(case: Case) -> str:
+    """Whose code a case runs, and how attention is computed where that is not as usual."""
+    code = str(case.get("code"))
+    if code not in CODES:
+        return "the source's code"
+    words = "Hugging Face's code" if code == "huggingface" else "trainrig's code"
+    attention = case.get("attention")
+    return words if attention in (None, _usual_attention(code)) else f"{words}, {attention}"
+
+
 def own_layer_case(model: str, dtype: str, batch: int, seq: int) -> Case:
     """The block of a GPT-2, at the batch and sequence that it is trained with."""
     shape = named(model)

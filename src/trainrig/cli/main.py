@@ -40,6 +40,7 @@ GROUPS = {
         "selftest": "Plants a fault below every check, and sees that it is found.",
         "inspect": "What this machine is: processor, memory, disks, GPUs, software.",
         "catalog": "What vendors claim: one chip, or several side by side.",
+        "published": "Is my number normal?  What others published of a card.",
         "env": "A script that installs driver, CUDA and torch that go together.",
     },
     "Predict, before you buy or run": {

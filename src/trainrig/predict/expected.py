@@ -45,6 +45,7 @@ from trainrig.benchmarks.spec import (
 )
 from trainrig.catalog.chip import DEFAULT_ACCUMULATE, Chip, peak
 from trainrig.catalog.host_parts import HostClaim, cpu_peaks, memory_bandwidth, pcie_bandwidth
+from trainrig.catalog.published import is_measurement
 from trainrig.errors import UsageError
 from trainrig.machine.snapshot import Gpu, Missing, PciGpu, Snapshot, value_or
 from trainrig.predict.rates import Rates
@@ -205,8 +206,6 @@ LONE_MARGIN = 0.15
 MIN_HISTORY = 3
 
 _ONE_RATE = {"fp16": "16 bit", "bf16": "16 bit"}
-# A simulator's table of efficiency factors, one a shape of its models: fitted, partly tiny shapes.
-_NOT_A_MEASUREMENT = "GEMM per shape"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +355,7 @@ def _comparable(published: Record, point: Record) -> bool:
         return False
     fills = spec.fills_chip or spec.is_large
     return (
-        not str(published.conditions.get("kind", "")).startswith(_NOT_A_MEASUREMENT)
+        is_measurement(published)
         and published.version == point.version
         and published.metric == point.metric
         and published.device_count == point.device_count

@@ -26,6 +26,7 @@ from trainrig.report.compare_report import training_comparison_blocks
 from trainrig.report.imported_report import files_text, imported_blocks
 from trainrig.report.point_table import point_blocks
 from trainrig.report.provenance import trace
+from trainrig.report.published_report import normal_section
 from trainrig.report.render.html import to_html
 from trainrig.report.training_report import training_blocks
 from trainrig.units import (
@@ -225,6 +226,7 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
     if figures:
         note = "Every mark shows its number when you point at it."
         yield doc.Section("Curves", (doc.Group("beside", tuple(figures)),), note)
+    yield from normal_section(view, everything)
     yield from point_blocks(view, everything)
 
 

@@ -488,15 +488,17 @@ def test_hostile_names_stay_text_in_markdown() -> None:
     text = markdown(made.hostile_view())
     assert "\x1b" not in text
     assert "<script" not in text.replace("\\<script", "")
-    table = [line for line in text.splitlines() if line.startswith("| ")]
-    assert all(line.replace("\\|", "").count("|") == 5 for line in table)
+    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("| ")]
+    assert tables
+    for table in tables:  # every row has its heading's cells
+        assert len({line.replace("\\|", "").count("|") for line in table}) == 1
 
 
 def test_markdown_holds_the_waterfall_and_the_findings() -> None:
     text = markdown(made.gpu_view())
     assert "| Best matmul | 157 TFLOPS | −7.79 TFLOPS (−4.7 %) | cause not known |" in text
     assert "- Note: matmul fp16" in text
-    assert len(text) < 4000
+    assert len(text) < 5000
 
 
 def listed(*records: Record) -> tuple[list[doc.Table], str]:

@@ -3,23 +3,94 @@
 The records use our benchmarks' names, cases, metrics and units, so that they
 meet measurements by `Record.key` or are drawn behind them.  They are other
 people's numbers under other people's conditions: shown beside a measurement,
-never averaged with it.  NOTICE.md names the sources.
+never averaged with it.  NOTICE.md names the sources, sources.toml says when each printed its
+figures.
 """
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
+from pathlib import Path
 
-from trainrig.catalog.published import tables
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from trainrig.catalog.published import tables, training
+from trainrig.errors import DataError, first_problem
 from trainrig.record import Record
 
-__all__ = ["published_for", "published_records"]
+__all__ = [
+    "PublishedKind",
+    "PublishedSource",
+    "is_measurement",
+    "product_text",
+    "published_for",
+    "published_kind",
+    "published_records",
+    "published_source",
+    "published_trainings",
+]
+
+
+class PublishedKind(StrEnum):
+    """What figures are of, in the order in which people ask."""
+
+    MATMUL = "matmul"
+    BANDWIDTH = "bandwidth"
+    LAYER = "layer"
+    TRAINING = "training"
+    LINK = "link"
+
+
+_KIND_OF = {
+    "matmul": PublishedKind.MATMUL,
+    "matmul_accumulate": PublishedKind.MATMUL,
+    "batched_matmul": PublishedKind.MATMUL,
+    "grouped_matmul": PublishedKind.MATMUL,
+    "vector": PublishedKind.BANDWIDTH,
+    "copy": PublishedKind.BANDWIDTH,
+    "layer": PublishedKind.LAYER,
+    "training": PublishedKind.TRAINING,
+    "link": PublishedKind.LINK,
+    "collective": PublishedKind.LINK,
+}
+_PRODUCTS = {
+    "matmul_accumulate": "added to a matrix",
+    "batched_matmul": "batched",
+    "grouped_matmul": "grouped",
+}
+
+
+def published_kind(record: Record) -> PublishedKind:
+    """What a published record is of."""
+    return _KIND_OF[record.benchmark]
+
+
+def product_text(record: Record) -> str:
+    """What sets a product apart from a plain one: ``grouped``; empty for a plain one."""
+    return _PRODUCTS.get(record.benchmark, "")
+
+
+_SOURCES = Path(__file__).parent / "sources.toml"
+# A simulator's table of efficiency factors, one a shape of its models: fitted, partly tiny shapes.
+_NOT_A_MEASUREMENT = "GEMM per shape"
 
 
 @cache
 def published_records() -> tuple[Record, ...]:
-    """Every published figure that the package carries.  Raises DataError."""
+    """Every published figure of a benchmark that the package carries.  Raises DataError."""
     return tuple(record for name in tables.TABLES for record in tables.read(name))
+
+
+@cache
+def published_trainings() -> tuple[Record, ...]:
+    """Every published training step whose rate was printed, whatever its layout.
+
+    Raises DataError.
+    """
+    return tuple(training.figures())
 
 
 def published_for(benchmark: str, device: str | None = None) -> tuple[Record, ...]:
@@ -32,3 +103,44 @@ def published_for(benchmark: str, device: str | None = None) -> tuple[Record, ..
         for record in published_records()
         if record.benchmark == benchmark and device in (None, record.device)
     )
+
+
+def is_measurement(record: Record) -> bool:
+    """Whether somebody measured it; efficiency factors of a simulator are fitted."""
+    return not str(record.conditions.get("kind", "")).startswith(_NOT_A_MEASUREMENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSource:
+    """Where and when figures were printed."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    starts: str
+    """How the source begins in the tables' first column."""
+    url: str = ""
+    date: str = ""
+    """Year, month or day; empty where nobody states one."""
+
+
+@cache
+def published_source(name: str) -> PublishedSource:
+    """What is known of the source ``name``.  Raises DataError where sources.toml has none."""
+    fitting = [one for one in _sources() if name.startswith(one.starts)]
+    if not fitting:
+        raise DataError(f"{_SOURCES.name} has no source that begins {name!r}")
+    return max(fitting, key=lambda one: len(one.starts))
+
+
+@cache
+def _sources() -> tuple[PublishedSource, ...]:
+    try:
+        parsed = tomllib.loads(_SOURCES.read_text(encoding="utf-8"))
+        found: list[PublishedSource] = TypeAdapter(list[PublishedSource]).validate_python(
+            parsed.get("source")
+        )
+    except ValidationError as error:
+        raise DataError(f"{_SOURCES.name}: {first_problem(error)}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{_SOURCES.name}: {error}") from None
+    return tuple(found)

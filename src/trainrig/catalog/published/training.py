@@ -61,6 +61,53 @@ def baselines() -> Iterator[Record]:
         )
 
 
+def figures() -> Iterator[Record]:
+    """Each row whose rate was printed, as a baseline record: tokens a second of a GPU.
+
+    The case is the model and the layout as printed, so that rows of one layout meet.
+    Raises DataError.
+    """
+    for record_id, row in read_rows(PATH):
+        value = number(row["tokens_per_s_per_gpu"])
+        if value is None or not row["num_gpus"]:
+            continue
+        sizes = {name: row[head] for head, name in _SIZES if row[head] not in ("", "0", "1")}
+        words = {name: row[name] for name in _LAYOUT if row[name] not in ("", "none")}
+        yield Record(
+            id=record_id,
+            kind=Kind.BASELINE,
+            benchmark="training",
+            case={
+                "model": row["model"],
+                "precision": row["precision"],
+                **{name: int(float(text)) for name, text in sizes.items()},
+                **words,
+            },
+            metric="token_rate_per_device",
+            unit="token/s",
+            value=value,
+            device=device_name(row["hardware"]),
+            device_count=int(row["num_gpus"]),
+            source=row["source"],
+            conditions=conditions(
+                row,
+                *("framework", "interconnect", "grade", "link"),
+                step_time=number(row["step_time_s"]),
+                memory=number(row["memory_bytes_per_gpu"]),
+            ),
+        )
+
+
+_SIZES = (
+    ("seq", "seq_len"),
+    ("micro_batch", "batch_size"),
+    *((name, name) for name in ("global_batch", "tp", "pp", "cp", "ep", "grad_accum")),
+    ("zero_stage", "zero"),
+)
+"""Column, and what a layout calls it; 0 and 1 are left out."""
+_LAYOUT = ("kind", "kernel_stack", "recompute", "optimizer", "offload", "p2p")
+
+
 def _case(row: Row) -> Case | None:
     """In an experiment's words; None for what no experiment of ours is."""
     split = any(row[name] not in ("", "1") for name in ("tp", "pp", "cp", "ep"))

@@ -42,7 +42,7 @@ def to_html(document: doc.Document) -> str:
     document = translated(document)
     titles = list(_titles(document.blocks))
     head = list(itertools.takewhile(lambda block: not any(_titles([block])), document.blocks))
-    page = _template().render(
+    page = page_template("document.html.j2").render(
         page=document,
         head=head,
         body=document.blocks[len(head) :],
@@ -90,7 +90,8 @@ def _draw(figure: doc.Figure) -> dict[str, object]:
 
 
 @cache
-def _template() -> Template:
+def page_template(name: str) -> Template:
+    """A template of this folder; what it prints is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -100,4 +101,4 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("document.html.j2")
+    return environment.get_template(name)

@@ -1,0 +1,488 @@
+"""What is normal on a card: published figures by card and case, with how far apart they lie.
+
+A case on a card is one entry, of all sources that printed it.  Where several printed it, each
+source counts once, with the best that it reached, so that ten figures of one person are one
+opinion; the spread is from the lowest to the highest of those.  Figures that nobody measured
+(a simulator's efficiency factors) are left out.  Two cards are compared case by case where both
+have the very same case.
+
+It does not say whether a machine is sound: `predict.expected` makes bands of these figures, and the
+judge uses them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from trainrig.analysis.match import Row, join, rules_of
+from trainrig.analysis.run_view import RunView, is_published, rows
+from trainrig.benchmarks.matmul import square_size
+from trainrig.benchmarks.spec import Role, case_text, role_of
+from trainrig.catalog.chip import Chip
+from trainrig.catalog.lookup import candidates, did_you_mean, find_chip, normalise
+from trainrig.catalog.published import (
+    PublishedKind,
+    is_measurement,
+    product_text,
+    published_kind,
+    published_records,
+    published_source,
+    published_trainings,
+)
+from trainrig.errors import UsageError
+from trainrig.record import Kind, Record, dtype_of
+from trainrig.stats import grouped, median
+from trainrig.units import counted, format_memory, plain_name
+
+KINDS = tuple(PublishedKind)
+_HALF = ("fp16", "bf16")
+_NO_CARD = "not stated"
+"""How a hardware column begins that names no card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRange:
+    """What others published of one card: each source's best."""
+
+    low: float
+    high: float
+    num: int
+    """Sources."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedCase:
+    """One case on one card, and what everybody printed of it."""
+
+    device: str
+    """The catalog's name where one chip is meant, else as printed."""
+    kind: PublishedKind
+    what: str
+    """The case in words."""
+    dtype: str
+    unit: str
+    count: int
+    """Devices that worked together."""
+    case: Mapping[str, Any]
+    figures: tuple[Record, ...]
+    best: tuple[float, ...]
+    """The best of each source, rising."""
+
+    @property
+    def value(self) -> float:
+        """The median over sources."""
+        return median(self.best)
+
+    @property
+    def num(self) -> int:
+        """Sources."""
+        return len(self.best)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Each once."""
+        return tuple(dict.fromkeys(str(one.source) for one in self.figures))
+
+    @property
+    def software(self) -> tuple[str, ...]:
+        """Frameworks and versions, as printed."""
+        found = (
+            one.conditions.get("framework", one.conditions.get("software")) for one in self.figures
+        )
+        return tuple(dict.fromkeys(str(one) for one in found if one))
+
+    @property
+    def dates(self) -> str:
+        """``2022-08-18``, ``2022 to 2024``; empty where no source states one."""
+        known = sorted(filter(None, (published_source(name).date for name in self.sources)))
+        if not known or known[0] == known[-1]:
+            return known[0] if known else ""
+        first, last = known[0][:4], known[-1][:4]
+        return first if first == last else f"{first} to {last}"
+
+    @property
+    def model(self) -> str:
+        """The model or the layer; empty for what has none."""
+        return str(self.case.get("model", self.case.get("layer", "")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSelection:
+    """What of the published figures is asked for; empty fields select everything."""
+
+    devices: tuple[str, ...] = ()
+    kind: str = ""
+    model: str = ""
+    precision: str = ""
+
+    def fits(self, one: PublishedCase) -> bool:
+        """Whether a case is asked for."""
+        return (
+            (not self.devices or one.device in self.devices)
+            and self.kind in ("", one.kind)
+            and self.precision in ("", one.dtype)
+            and normalise(self.model) in normalise(one.model)
+            and not (self.model and not one.model)
+        )
+
+    def words(self) -> str:
+        """``RTX 4090, kind layer``; empty where everything is asked for."""
+        named = (("kind", self.kind), ("model", self.model), ("precision", self.precision))
+        return ", ".join((*self.devices, *(f"{name} {value}" for name, value in named if value)))
+
+
+# ---- the cases
+
+
+def published_cases(wanted: PublishedSelection | None = None) -> tuple[PublishedCase, ...]:
+    """What others published, card by card, kind by kind, in the order of the tables.
+
+    Raises DataError where a table is damaged.
+    """
+    wanted = wanted or PublishedSelection()
+    return tuple(one for one in _all_cases() if wanted.fits(one))
+
+
+@cache
+def _all_cases() -> tuple[PublishedCase, ...]:
+    records = (*published_records(), *published_trainings())
+    known = [
+        one
+        for one in records
+        if one.value and is_measurement(one)
+        if not str(one.device).startswith(_NO_CARD)
+    ]
+    groups = grouped(known, lambda one: one.key)
+    cases = [_case_of(members) for members in groups.values()]
+    order = {name: place for place, name in enumerate(KINDS)}
+    return tuple(sorted(cases, key=lambda one: (one.device.lower(), order[one.kind])))
+
+
+def _case_of(members: Sequence[Record]) -> PublishedCase:
+    first = members[0]
+    best: dict[str, float] = {}
+    pick = min if first.unit == "s" else max
+    for one in members:
+        source = str(one.source)
+        best[source] = pick(best.get(source, one.value or 0.0), one.value or 0.0)
+    return PublishedCase(
+        device=first.device or "not stated",
+        kind=published_kind(first),
+        what=what_of(first),
+        dtype=dtype_of(first.case) or "",
+        unit=first.unit,
+        count=first.device_count,
+        case=first.case,
+        figures=tuple(members),
+        best=tuple(sorted(best.values())),
+    )
+
+
+def what_of(record: Record) -> str:
+    """A published case in words: ``fp16 8192 × 8192 × 8192``, ``bert-large, fp16, batch 8``."""
+    case = {name: value for name, value in record.case.items() if value is not None}
+    kind = published_kind(record)
+    if kind is PublishedKind.TRAINING:
+        return _training_text(record)
+    if kind is PublishedKind.MATMUL:
+        sizes = [str(case[axis]) for axis in ("m", "k", "n") if axis in case]
+        axes = f"{sizes[0]}³" if square_size(case) is not None else " × ".join(sizes)
+        more = [product_text(record)] if product_text(record) else []
+        more += [f"batch {case['batch']}"] if case.get("batch") else []
+        more += [] if sizes else ["shape not stated"]
+        return ", ".join([f"{case['dtype']} {axes}".strip(), *more])
+    if kind is PublishedKind.LINK:
+        name = str(case.get("collective", "card to card")).replace("_", "-")
+        size = [format_memory(int(case["bytes"]))] if "bytes" in case else []
+        nodes = [counted(int(case["nodes"]), "node")] if case.get("nodes", 1) != 1 else []
+        ways = ["both ways"] if case.get("ways") == 2 else []
+        access = (
+            [f"peer access {'on' if case['peer_access'] else 'off'}"]
+            if "peer_access" in case
+            else []
+        )
+        ends = [f"from {case['from']} to {case['to']}"] if {"from", "to"} <= case.keys() else []
+        gpus = counted(record.device_count, "GPU")
+        return ", ".join([name, gpus, *nodes, *size, *ways, *access, *ends])
+    text = case_text(record.benchmark, case)
+    return f"{text}, time" if record.unit == "s" else text
+
+
+def _training_text(record: Record) -> str:
+    case = dict(record.case)
+    words = [
+        str(case.pop("model")),
+        str(case.pop("precision")),
+        counted(record.device_count, "GPU"),
+    ]
+    kind = case.pop("kind", "pretrain")
+    words += [] if kind == "pretrain" else [str(kind)]
+    for name, value in case.items():
+        if name == "recompute":
+            words.append(f"{value} recompute")
+        elif name in ("kernel_stack", "optimizer"):
+            words.append(str(value))
+        else:
+            spelled = plain_name(name).removesuffix(" len").removesuffix(" size")
+            words.append(f"{spelled} {value}")
+    return ", ".join(words)
+
+
+# ---- which cards are meant
+
+
+def devices_of(words: Sequence[str]) -> tuple[str, ...]:
+    """The cards that words on a command line mean: one name a word, or names word by word.
+
+    ``RTX 4090``, ``"RTX 4090" "RTX 3090 Ti"`` and ``RTX 4090 RTX 3090 Ti`` all work.
+    Raises UsageError with near names for what is no card.
+    """
+    found: list[str] = []
+    parts = [part for word in words for part in word.split()] if len(words) > 1 else list(words)
+    if len(words) > 1 and all(_device(word) for word in words):
+        parts = list(words)
+    while parts:
+        for length in range(len(parts), 0, -1):
+            name = " ".join(parts[:length])
+            if (device := _device(name)) is not None:
+                found.append(device)
+                parts = parts[length:]
+                break
+        else:
+            raise _unknown(" ".join(parts))
+    return tuple(dict.fromkeys(found))
+
+
+def _device(name: str) -> str | None:
+    """The card of a name: of the catalog, or as a source printed it."""
+    printed = {normalise(one.device): one.device for one in _all_cases()}
+    chip = find_chip(name)
+    if chip is not None:
+        return chip.name
+    return printed.get(normalise(name))
+
+
+def _unknown(name: str) -> UsageError:
+    printed = [one.device for one in _all_cases() if normalise(name) in normalise(one.device)]
+    several = [chip.name for chip in candidates(name)]
+    shown = name if len(name) <= 60 else name[:57] + "..."
+    fitting = list(dict.fromkeys((*several, *printed)))
+    if len(fitting) > 1:
+        return UsageError(f"{shown} is one of: {', '.join(fitting[:6])}", "give the whole name")
+    near = fitting or did_you_mean(name)
+    hint = f"did you mean {' or '.join(near)}?" if near else "list the cards: trainrig published"
+    return UsageError(f"unknown chip: {shown}", hint)
+
+
+# ---- cards in few numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardSummary:
+    """What is published of one card, in few numbers."""
+
+    device: str
+    chip: Chip | None
+    matmul: PublishedRange | None
+    """The best 16-bit product of each source."""
+    memory: PublishedRange | None
+    """The best cold stream or copy of each source."""
+    layer: PublishedRange | None
+    """The best layer, forward and backward, of each source."""
+    num_trainings: int
+    num_links: int
+    num_figures: int
+    dates: str
+
+
+def card_summaries(cases: Iterable[PublishedCase]) -> tuple[CardSummary, ...]:
+    """Each card once, the fastest product first."""
+    found = [
+        _summary(device, own) for device, own in grouped(cases, lambda one: one.device).items()
+    ]
+    return tuple(sorted(found, key=lambda one: -(one.matmul.high if one.matmul else 0.0)))
+
+
+def _summary(device: str, cases: Sequence[PublishedCase]) -> CardSummary:
+    years = sorted(
+        {published_source(name).date[:4] for one in cases for name in one.sources} - {""}
+    )
+    records = [record for one in cases for record in one.figures]
+
+    def of(kind: PublishedKind) -> int:
+        return sum(len(one.figures) for one in cases if one.kind == kind)
+
+    return CardSummary(
+        device=device,
+        chip=find_chip(device),
+        matmul=best_of(
+            r for r in records if role_of(r.benchmark) is Role.PRODUCT and dtype_of(r.case) in _HALF
+        ),
+        memory=best_of(r for r in records if _is_memory(r)),
+        layer=best_of(
+            r
+            for r in records
+            if role_of(r.benchmark) is Role.BLOCK
+            and r.unit != "s"
+            and r.case.get("pass") == "forward+backward"
+        ),
+        num_trainings=of(PublishedKind.TRAINING),
+        num_links=of(PublishedKind.LINK),
+        num_figures=len(records),
+        dates=" to ".join(dict.fromkeys((years[0], years[-1]))) if years else "",
+    )
+
+
+def _is_memory(record: Record) -> bool:
+    """Whether the bytes come from the card's memory: hot vectors lie in a cache."""
+    role = role_of(record.benchmark)
+    if role is Role.TRANSFER:
+        return record.case.get("memory") == "device"
+    return role is Role.STREAM and int(record.case.get("num_elements") or 0) * 8 >= _BEYOND_CACHES
+
+
+_BEYOND_CACHES = 256 << 20
+"""Bytes that no card's cache holds, read and written."""
+
+
+def best_of(records: Iterable[Record]) -> PublishedRange | None:
+    """The range of the best figures of each source; None where there is none."""
+    best: dict[str, float] = {}
+    for record in records:
+        if is_measurement(record):
+            source = str(record.source)
+            best[source] = max(best.get(source, 0.0), record.value or 0.0)
+    known = [value for value in best.values() if value]
+    return PublishedRange(low=min(known), high=max(known), num=len(known)) if known else None
+
+
+# ---- two cards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRatio:
+    """One case that two cards have."""
+
+    first: PublishedCase
+    second: PublishedCase
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the second card is."""
+        ratio = self.second.value / self.first.value
+        return 1.0 / ratio if self.first.unit == "s" else ratio
+
+
+def ratios(first: str, second: str, cases: Sequence[PublishedCase]) -> tuple[PublishedRatio, ...]:
+    """The cases that both cards have, by kind, in the first card's order."""
+    other = {_identity(one): one for one in cases if one.device == second}
+    return tuple(
+        PublishedRatio(first=one, second=other[_identity(one)])
+        for one in cases
+        if one.device == first and _identity(one) in other
+    )
+
+
+def _identity(one: PublishedCase) -> tuple[object, ...]:
+    """The case without its card."""
+    first = one.figures[0]
+    return (*first.key[:4], first.device_count)
+
+
+# ---- a run among them
+
+
+def range_for_level(
+    record: Record, level: str, own: Collection[str | None] = ()
+) -> PublishedRange | None:
+    """What sources that are not its ``own`` reached on a card at a level of a waterfall."""
+    if record.device_index is None or record.device is None:
+        return None
+    dtype = dtype_of(record.case)
+    return best_of(
+        row.measured
+        for row in _rows_of(record.device)
+        if row.measured is not None
+        and row.measured.source not in own
+        and any(rule.name == level for rule in rules_of(row))
+        and dtype_of(row.case) in (dtype, None)
+    )
+
+
+@cache
+def _rows_of(device: str) -> tuple[Row, ...]:
+    """What others published of one card alone."""
+    own = [each for each in published_records() if each.device == device and each.device_count == 1]
+    return tuple(row for row in join(own, observed=Kind.BASELINE) if row.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One measured case among what others published of the very same case and card."""
+
+    row: Row
+    others: PublishedRange
+
+    @property
+    def place(self) -> str:
+        """``below``, ``among`` or ``above`` the others."""
+        if self.row.value < self.others.low:
+            return "below"
+        return "above" if self.row.value > self.others.high else "among"
+
+
+def placed(view: RunView) -> Iterator[Placed]:
+    """The cases of a run that others published of the same card, in the run's order."""
+    if is_published(view):
+        return
+    for row in rows(view):
+        others = best_of(row.baselines) if row.is_usable and row.unit != "s" else None
+        if others is not None:
+            yield Placed(row=row, others=others)
+
+
+# ---- for JSON
+
+
+def cases_dict(cases: Iterable[PublishedCase]) -> list[dict[str, Any]]:
+    """What ``published --json`` prints of each case, in base SI units; others script against it."""
+    return [
+        {
+            "device": one.device,
+            "kind": one.kind,
+            "benchmark": one.figures[0].benchmark,
+            "what": one.what,
+            "case": dict(one.case),
+            "dtype": one.dtype,
+            "device_count": one.count,
+            "metric": one.figures[0].metric,
+            "unit": one.unit,
+            "low": one.best[0],
+            "median": one.value,
+            "high": one.best[-1],
+            "n": one.num,
+            "dates": one.dates,
+            "figures": [
+                {
+                    "value": figure.value,
+                    "source": figure.source,
+                    "url": published_source(str(figure.source)).url or None,
+                    "date": published_source(str(figure.source)).date or None,
+                    "conditions": dict(figure.conditions),
+                }
+                for figure in one.figures
+            ],
+        }
+        for one in cases
+    ]
+
+
+def summary_dict(one: CardSummary) -> dict[str, Any]:
+    """What ``published --json`` prints of a card."""
+    content = dataclasses.asdict(dataclasses.replace(one, chip=None))
+    content["chip"] = one.chip.name if one.chip else None
+    return content

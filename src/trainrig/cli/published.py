@@ -1,0 +1,93 @@
+"""``trainrig published``: what is normal, by figures that others published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainrig.cli.verb import CHIPS, PATH, json_option, option, verb
+
+
+@verb()
+@click.argument("chip", nargs=-1, shell_complete=CHIPS.complete)
+@option(
+    "--kind",
+    metavar="WORD",
+    help="Show matmul, bandwidth, layer, training or link alone.",
+    default_text="all",
+)
+@option("--model", metavar="NAME", help="Show a model or a layer alone.", default_text="all")
+@option("--precision", metavar="TYPE", help="Show a data type alone.", default_text="all")
+@option("--html", type=PATH, metavar="FILE", help="Write a page that sorts and filters, offline.")
+@option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")
+@json_option("One JSON object: cards, and each case with its figures and their sources.")
+def command(
+    chip: tuple[str, ...],
+    kind: str | None,
+    model: str | None,
+    precision: str | None,
+    html: Path | None,
+    md: Path | None,
+    as_json: bool,
+) -> None:
+    """Is my number normal?  What others published, by card, with source, date and spread.
+
+    \b
+    trainrig published RTX 4090
+    trainrig published
+    trainrig published "RTX 3090 Ti" "RTX 4090"
+    trainrig published --model bert-large --precision fp16
+    trainrig published --html published.html
+
+    Matmul, memory, layers, trainings and links.  Two cards are compared case by case where
+    both have the very same one.  Simulators' factors and thresholds are left out.
+    """
+    from trainrig.analysis import normal
+    from trainrig.cli.output import print_json, publish
+    from trainrig.errors import unknown
+    from trainrig.report import published_report as shown
+
+    devices = normal.devices_of(chip)
+    if kind is not None and kind not in normal.KINDS:
+        raise unknown("kind", kind, normal.KINDS)
+    wanted = normal.PublishedSelection(
+        devices=devices, kind=kind or "", model=model or "", precision=(precision or "").lower()
+    )
+    cases = normal.published_cases(wanted)
+    known = normal.ratios(*devices, cases) if len(devices) == 2 else ()
+
+    def content() -> dict[str, Any]:
+        found = {
+            "cards": [normal.summary_dict(one) for one in normal.card_summaries(cases)],
+            "cases": normal.cases_dict(cases),
+        }
+        beside = [
+            {"what": one.first.what, "case": dict(one.first.case), "ratio": one.ratio}
+            for one in known
+        ]
+        return {**found, "ratios": beside} if len(devices) == 2 else found
+
+    if html is not None:
+        from trainrig.report.published_page import published_page
+        from trainrig.store import write_atomic
+
+        write_atomic(html, published_page(cases, wanted))
+        click.echo(f"wrote {html}", err=True)
+        if md is None:
+            if as_json:
+                print_json(content())
+            return
+
+    def document() -> Any:
+        if not cases:
+            return shown.nothing_document(wanted)
+        if len(devices) == 2:
+            counts = [sum(one.device == name for one in cases) - len(known) for name in devices]
+            return shown.ratio_document(*devices, known, alone=(counts[0], counts[1]))
+        if len(devices) == 1:
+            return shown.card_document(devices[0], cases)
+        return shown.overview_document(cases)
+
+    publish(as_json, content, document, md=md)

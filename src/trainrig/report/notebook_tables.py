@@ -1,0 +1,154 @@
+"""The tables that notebooks of transformer benchmarks made familiar, from any records.
+
+Matmul by data type and n, vector by operation and number of elements, layer by batch and part:
+from a run, from published figures, or from a prediction.  A cell holds the case's value; what has
+no value is a dash.  Products are square ones; layers stand by sequence length and by whose code
+ran, and a part of a layer stands at the batch that has as many tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from trainrig.benchmarks.layer import LAYERS, PARTS, code_text
+from trainrig.benchmarks.matmul import square_size
+from trainrig.benchmarks.spec import Role, role_of
+from trainrig.record import Record, dtype_of
+from trainrig.report.document import Cell, Column, Table
+from trainrig.stats import grouped
+from trainrig.units import binary, si_scale
+
+_DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
+_PASSES = {"forward": "forward", "forward+backward": "with backward"}
+_LAYERS = (*PARTS, *LAYERS)
+_PART_SEQ = 128
+"""Tokens of a sequence of a part whose case does not say it."""
+
+
+def notebook_tables(records: Iterable[Record]) -> tuple[Table, ...]:
+    """Every table that some records fill: matmul, vector, then layers.
+
+    Of several records of one case the last counts.
+    """
+    known = [record for record in records if record.value and record.device_count == 1]
+    return (*_matmul_tables(known), *_vector_tables(known), *_layer_tables(known))
+
+
+def has_place(record: Record) -> bool:
+    """Whether some table would show the record."""
+    return bool(notebook_tables([record]))
+
+
+def _matmul_tables(records: Sequence[Record]) -> Iterator[Table]:
+    found: dict[tuple[str, int], Record] = {}
+    for record in records:
+        n = square_size(record.case)
+        plain = role_of(record.benchmark) is Role.PRODUCT and not record.case.get("sustained")
+        if plain and record.metric == "flop_rate" and n is not None:
+            found[str(dtype_of(record.case)), n] = record
+    dtypes = sorted({dtype for dtype, _ in found}, key=_place(_DTYPES))
+    if found:
+        yield _grid(
+            "Matmul by data type and n: (n, n) · (n, n)",
+            "type",
+            [(dtype, dtype) for dtype in dtypes],
+            [(str(n), n) for n in sorted({n for _, n in found})],
+            found,
+        )
+
+
+def _vector_tables(records: Sequence[Record]) -> Iterator[Table]:
+    found: dict[tuple[str, int], Record] = {}
+    for record in records:
+        size = record.case.get("num_elements")
+        is_stream = role_of(record.benchmark) is Role.STREAM and record.metric == "byte_rate"
+        if is_stream and isinstance(size, int):
+            words = (record.case.get(name) for name in ("op", "dtype", "cache"))
+            found[" ".join(str(word) for word in words), size] = record
+    if found:
+        yield _grid(
+            "Vector by operation and number of elements",
+            "operation",
+            [(name, name) for name in dict.fromkeys(name for name, _ in found)],
+            [(binary(n).strip(), n) for n in sorted({n for _, n in found})],
+            found,
+            "Hot: the same buffers in every call; small ones stay in a cache.",
+        )
+
+
+def _layer_tables(records: Sequence[Record]) -> Iterator[Table]:
+    layers = [
+        record
+        for record in records
+        if role_of(record.benchmark) is Role.BLOCK
+        and record.metric == "flop_rate"
+        and record.case.get("pass") in _PASSES
+        and _batch(record) is not None
+    ]
+    for (dtype, seq, code), members in sorted(grouped(layers, _kind).items()):
+        found = {(_row(record), _batch(record) or 0): record for record in members}
+        names = sorted({row for row, _ in found}, key=lambda row: (_place(_LAYERS)(row[0]), row[1]))
+        yield _grid(
+            f"Layer by batch and part: {dtype}, sequences of {seq}, {code}",
+            "part",
+            [(f"{layer}, {_PASSES[how]}", (layer, how)) for layer, how in names],
+            [(str(n), n) for n in sorted({n for _, n in found})],
+            found,
+        )
+
+
+def _kind(record: Record) -> tuple[str, int, str]:
+    case = record.case
+    return str(dtype_of(case)), _seq(case), code_text(case)
+
+
+def _seq(case: Mapping[str, Any]) -> int:
+    seq = case.get("seq_len")
+    return seq if isinstance(seq, int) else _PART_SEQ
+
+
+def _batch(record: Record) -> int | None:
+    """Sequences of a case; of a part its tokens in sequences."""
+    batch, tokens = record.case.get("batch_size"), record.case.get("m")
+    if isinstance(batch, int) and isinstance(record.case.get("seq_len"), int):
+        return batch
+    if isinstance(tokens, int) and tokens % _seq(record.case) == 0:
+        return tokens // _seq(record.case)
+    return None
+
+
+def _row(record: Record) -> tuple[str, str]:
+    return str(record.case["layer"]), str(record.case["pass"])
+
+
+def _place(order: Sequence[str]) -> Callable[[str], tuple[int, str]]:
+    return lambda name: (order.index(name) if name in order else len(order), name)
+
+
+def _grid(
+    title: str,
+    head: str,
+    rows: Sequence[tuple[str, Any]],
+    columns: Sequence[tuple[str, int]],
+    found: Mapping[Any, Record],
+    *notes: str,
+) -> Table:
+    """All cells in one unit: that of the largest."""
+    largest = max(found.values(), key=lambda record: record.value or 0.0)
+    scale, unit = si_scale(largest.value or 0.0, largest.unit)
+
+    def cell(record: Record | None) -> Cell:
+        if record is None or record.value is None:
+            return Cell("-")
+        text = f"{record.value / scale:#.3g}".rstrip(".")
+        text = f"{record.value / scale:.3f}" if record.value < 1e-2 * scale else text
+        return Cell(text + ("?" if record.disturbed else ""))
+
+    noisy = any(record.disturbed for record in found.values())
+    return Table(
+        (Column(head, "code"), *(Column(name) for name, _ in columns)),
+        tuple((name, *(cell(found.get((row, n))) for _, n in columns)) for name, row in rows),
+        title=f"{title}, {unit}",
+        notes=(*notes, *(("?: noisy, the machine may do better.",) if noisy else ())),
+    )

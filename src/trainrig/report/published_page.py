@@ -1,0 +1,146 @@
+"""The page of what is normal: every published case in one table that sorts and filters.
+
+One offline file, under 2 MB; without its script all rows are there.  The script's digest stands in
+the page's policy, so that no other script can run.  Sources are numbered, and listed below.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from trainrig.analysis.normal import (
+    KINDS,
+    CardSummary,
+    PublishedCase,
+    PublishedRange,
+    PublishedSelection,
+    card_summaries,
+)
+from trainrig.catalog.chip import peak
+from trainrig.catalog.published import published_source
+from trainrig.report.published_report import RULE, TITLES, case_range, range_of
+from trainrig.report.render.html import page_template
+from trainrig.units import counted, format_quantity, ranges
+
+CASE_HEADS = (
+    ("card", "words"),
+    ("kind", "words"),
+    ("case", "words"),
+    ("reached", "number"),
+    ("n", "number"),
+    ("date", "words"),
+    ("source", "words"),
+)
+CARD_HEADS = (
+    ("card", "words"),
+    ("16 bit", "number"),
+    ("claim", "number"),
+    ("memory", "number"),
+    ("layer", "number"),
+    ("trainings", "number"),
+    ("links", "number"),
+    ("figures", "number"),
+)
+
+
+def published_page(cases: Sequence[PublishedCase], wanted: PublishedSelection) -> str:
+    """The whole page."""
+    from markupsafe import Markup
+
+    folder = files("trainrig.report.render").joinpath("templates")
+    script = folder.joinpath("published.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    cards = card_summaries(cases)
+    names = list(dict.fromkeys(name for one in cases for name in one.sources))
+    places = {name: n for n, name in enumerate(names, start=1)}
+    what = wanted.words()
+    figures = sum(card.num_figures for card in cards)
+    lede = (
+        f"{counted(figures, 'figure')} of {counted(len(names), 'source')} on "
+        f"{counted(len(cards), 'card')}: what others measured and printed. "
+        "Look up your card to see whether your own number is normal."
+    )
+    return page_template("published.html.j2").render(
+        title=f"What is normal{': ' + what if what else ''}",
+        version=version("trainrig"),
+        lede=lede if cases else f"No published figure fits: {what}.",
+        cards=[{"device": card.device, "cells": list(_card_cells(card))} for card in cards],
+        card_heads=CARD_HEADS,
+        cards_note=(
+            "16 bit: the best product of each source in fp16 or bf16, beside the vendor's claim; "
+            "memory: the best cold stream or copy; layer: forward and backward. In brackets: "
+            "how many sources."
+        ),
+        cases=[_case(one, places) for one in cases],
+        case_heads=CASE_HEADS,
+        cases_note=RULE + " Trainings: tokens a second of one GPU.",
+        filters=list(_filters(cases)),
+        shown="{shown} of {all} cases",
+        sources=list(_sources(places)),
+        foot=(
+            "TFLOPS are 10¹² operations a second, a multiply-add counted as two; GB/s are 10⁹ "
+            "bytes a second. Numbers are facts of their sources; collected in November 2026.",
+            "Left out: efficiency factors of simulators, thresholds of health checks, rates of "
+            "single instructions.",
+        ),
+        # The page's own file, whose digest the policy names.
+        script=Markup(script),  # noqa: S704
+        digest=f"sha256-{digest}",
+    )
+
+
+def _case(one: PublishedCase, places: dict[str, int]) -> dict[str, Any]:
+    return {
+        "device": one.device,
+        "kind": one.kind,
+        "kind_text": TITLES[one.kind],
+        "dtype": one.dtype,
+        "what": one.what,
+        "value": f"{one.value:.4g}",
+        "reached": case_range(one),
+        "num": one.num,
+        "dates": one.dates,
+        "source": f"[{ranges(sorted(places[name] for name in one.sources))}]",
+    }
+
+
+def _card_cells(card: CardSummary) -> Iterator[tuple[str, float | None, str]]:
+    """Text, sort key and name of each cell behind the card's name."""
+    known = card.chip and (peak(card.chip, "bf16") or peak(card.chip, "fp16"))
+    names = [name for name, _ in CARD_HEADS[1:]]
+    yield _range_cell(card.matmul, "FLOP/s", names[0])
+    claim = format_quantity(known.rate, known.rate_unit) if known else ""
+    yield claim, known.rate if known else None, names[1]
+    yield _range_cell(card.memory, "B/s", names[2])
+    yield _range_cell(card.layer, "FLOP/s", names[3])
+    counts = (card.num_trainings, card.num_links, card.num_figures)
+    for name, count in zip(names[4:], counts, strict=True):
+        yield str(count) if count else "", count or None, name
+
+
+def _range_cell(
+    found: PublishedRange | None, unit: str, name: str
+) -> tuple[str, float | None, str]:
+    if found is None:
+        return "", None, name
+    return f"{range_of(found.low, found.high, unit)} ({found.num})", found.high, name
+
+
+def _filters(cases: Sequence[PublishedCase]) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    cards = sorted({one.device for one in cases}, key=str.lower)
+    kinds = [kind for kind in KINDS if any(one.kind == kind for one in cases)]
+    types = sorted({one.dtype for one in cases if one.dtype})
+    yield "Card", "card", [(name, name) for name in cards]
+    yield "Kind", "kind", [(kind, TITLES[kind]) for kind in kinds]
+    yield "Type", "type", [(name, name) for name in types]
+
+
+def _sources(places: dict[str, int]) -> Iterator[tuple[str, str, str, str]]:
+    for name, place in places.items():
+        known = published_source(name)
+        yield f"[{place}]", name, known.url, known.date

@@ -1,0 +1,274 @@
+"""What is normal, as documents: every card in a line, one card whole, two cards by size.
+
+And for a report of a run: where its own numbers lie among those that others published of the same
+card.  The page that sorts and filters is `published_page`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from trainrig.analysis.match import Row
+from trainrig.analysis.normal import (
+    KINDS,
+    CardSummary,
+    PublishedCase,
+    PublishedRange,
+    PublishedRatio,
+    PublishedSelection,
+    card_summaries,
+    placed,
+)
+from trainrig.analysis.run_view import RunView
+from trainrig.benchmarks.spec import case_text
+from trainrig.catalog.chip import peak
+from trainrig.catalog.published import PublishedKind, published_source
+from trainrig.record import Record
+from trainrig.report import document as doc
+from trainrig.report.document import column, table, words
+from trainrig.report.notebook_tables import has_place, notebook_tables
+from trainrig.stats import grouped
+from trainrig.units import capital, counted, format_count, format_quantity, range_text
+
+MAX_ROWS = 40
+"""Of a table in the terminal; the page and JSON have all."""
+TITLES = {
+    PublishedKind.MATMUL: "Matmul",
+    PublishedKind.BANDWIDTH: "Memory and host links",
+    PublishedKind.LAYER: "Layers",
+    PublishedKind.TRAINING: "Trainings",
+    PublishedKind.LINK: "Between cards",
+}
+RULE = (
+    "n: sources; the range is from the lowest to the highest of each source's best. Other people's "
+    "numbers, under other software and clocks."
+)
+
+
+def value_text(value: float, unit: str) -> str:
+    """``161 TFLOPS``, ``12.3k tokens/s``."""
+    return f"{format_count(value)} tokens/s" if unit == "token/s" else format_quantity(value, unit)
+
+
+def range_of(low: float, high: float, unit: str) -> str:
+    """``156 to 174 TFLOPS``; one value where both read the same."""
+    if value_text(low, unit) == value_text(high, unit):
+        return value_text(high, unit)
+    if unit == "token/s":
+        return f"{format_count(low)} to {value_text(high, unit)}"
+    return range_text(low, high, unit)
+
+
+def case_range(one: PublishedCase) -> str:
+    """What others reached in one case."""
+    return range_of(one.best[0], one.best[-1], one.unit)
+
+
+def _others(found: PublishedRange | None, unit: str) -> str | None:
+    if found is None:
+        return None
+    return f"{range_of(found.low, found.high, unit)} ({found.num})"
+
+
+# ---- every card
+
+
+def overview_document(cases: Sequence[PublishedCase]) -> doc.Document:
+    """One line a card: best matmul, memory, how much else is known."""
+    cards = card_summaries(cases)
+    blocks: tuple[doc.Block, ...] = (
+        doc.Paragraph("What others published, card by card", "strong"),
+        cards_table(cards),
+        doc.Paragraph(
+            "16 bit: the best product of each source in fp16 or bf16; memory: the best cold stream "
+            "or copy; (n): sources. All of a card: trainrig published CHIP; two cards: name both.",
+            "dim",
+        ),
+        doc.Paragraph(RULE, "dim"),
+    )
+    return doc.Document(title="published figures", blocks=blocks)
+
+
+def cards_table(cards: Iterable[CardSummary]) -> doc.Table:
+    """One line a card."""
+
+    def claim(card: CardSummary) -> str | None:
+        known = card.chip and (peak(card.chip, "bf16") or peak(card.chip, "fp16"))
+        return format_quantity(known.rate, known.rate_unit) if known else None
+
+    return table(
+        cards,
+        words("card", lambda card: card.device),
+        column("16 bit (n)", lambda card: _others(card.matmul, "FLOP/s")),
+        column("claim", claim, optional=3),
+        column("memory (n)", lambda card: _others(card.memory, "B/s")),
+        column("layer (n)", lambda card: _others(card.layer, "FLOP/s"), optional=4),
+        column("trainings", lambda card: card.num_trainings or None, optional=1),
+        column("links", lambda card: card.num_links or None, optional=2),
+        column("year", lambda card: card.dates or None, optional=5),
+    )
+
+
+# ---- one card
+
+
+def card_document(device: str, cases: Sequence[PublishedCase]) -> doc.Document:
+    """Everything that is published of one card."""
+    (summary,) = card_summaries(cases)
+    sources = dict.fromkeys(name for one in cases for name in one.sources)
+    years = f", {summary.dates}" if summary.dates else ""
+    head = f"{device}: {counted(summary.num_figures, 'figure')} of "
+    head += f"{counted(len(sources), 'source')}{years}"
+    blocks: list[doc.Block] = [doc.Paragraph(head, "strong")]
+    if best := tuple(_best(summary)):
+        blocks.append(doc.Facts(best, "Best of each source"))
+    blocks += notebook_tables(map(as_record, cases))
+    kinds = grouped(cases, lambda one: one.kind)
+    for kind in KINDS:
+        # One source's figures of the notebooks' cases stand in the tables above.
+        if own := [
+            one for one in kinds.get(kind, ()) if one.num > 1 or not has_place(as_record(one))
+        ]:
+            title = TITLES[kind] + (", several sources" if all(o.num > 1 for o in own) else "")
+            blocks.append(_cases_table(title, own))
+    blocks.append(doc.Facts(tuple(_source_lines(cases)), "Sources"))
+    blocks.append(doc.Paragraph(RULE, "dim"))
+    return doc.Document(title=f"{device}, published", blocks=tuple(blocks))
+
+
+def _best(card: CardSummary) -> Iterator[tuple[str, str]]:
+    for name, found, unit in (
+        ("matmul, 16 bit", card.matmul, "FLOP/s"),
+        ("memory bandwidth", card.memory, "B/s"),
+        ("layer, forward + backward", card.layer, "FLOP/s"),
+    ):
+        if found is not None:
+            yield name, f"{range_of(found.low, found.high, unit)}, n = {found.num}"
+
+
+def as_record(one: PublishedCase) -> Record:
+    """A case with the median over its sources as its value."""
+    spread = (one.best[0], one.best[-1]) if one.num > 1 else None
+    return one.figures[-1].replace(value=one.value, interval=spread)
+
+
+def _cases_table(title: str, cases: Sequence[PublishedCase]) -> doc.Table:
+    shown = sorted(cases, key=lambda one: -one.value if one.unit != "s" else one.value)[:MAX_ROWS]
+    left = len(cases) - len(shown)
+    more = f"and {left} slower ones: --html and --json have all, --model and --precision select"
+    return table(
+        shown,
+        words("case", lambda one: one.what),
+        column("reached", case_range),
+        column("n", lambda one: one.num),
+        column("date", lambda one: one.dates or None, optional=1),
+        words("software", lambda one: "; ".join(one.software)[:_SOFTWARE]),
+        title=title,
+        notes=[more] if left else (),
+    )
+
+
+_SOFTWARE = 60
+"""Characters; JSON has the rest."""
+
+
+def _source_lines(cases: Sequence[PublishedCase]) -> Iterator[tuple[str, str]]:
+    counts: dict[str, int] = {}
+    for one in cases:
+        for figure in one.figures:
+            counts[str(figure.source)] = counts.get(str(figure.source), 0) + 1
+    for name, count in sorted(counts.items(), key=lambda pair: -pair[1])[:MAX_ROWS]:
+        known = published_source(name)
+        when = known.date or "no date stated, read 2026-11"
+        yield counted(count, "figure"), f"{name} ({when})"
+
+
+# ---- two cards
+
+
+def ratio_document(
+    first: str, second: str, found: Sequence[PublishedRatio], *, alone: tuple[int, int]
+) -> doc.Document:
+    """Case by case where both have the very same one: the second card over the first."""
+    kinds = grouped(found, lambda one: one.first.kind)
+    blocks: list[doc.Block] = [doc.Paragraph(f"{second} against {first}, published", "strong")]
+    blocks += (
+        table(
+            kinds[kind],
+            words("case", lambda one: one.first.what),
+            column(first, lambda one: value_text(one.first.value, one.first.unit)),
+            column(second, lambda one: value_text(one.second.value, one.second.unit)),
+            column("ratio", lambda one: one.ratio, _ratio_cell),
+            column("n", lambda one: f"{one.first.num}, {one.second.num}", optional=1),
+            title=TITLES[kind],
+        )
+        for kind in KINDS
+        if kind in kinds
+    )
+    if not found:
+        text = f"Nobody published one and the same case of {first} and of {second}."
+        blocks.append(doc.Paragraph(text))
+    left = f"Figures of one card alone: {alone[0]} cases of {first}, {alone[1]} of {second}."
+    blocks.append(doc.Paragraph(left, "dim"))
+    text = f"ratio: {second} over {first}, medians over sources; times count the other way round."
+    blocks.append(doc.Paragraph(text, "dim"))
+    return doc.Document(title=f"{second} against {first}", blocks=tuple(blocks))
+
+
+def _ratio_cell(ratio: float) -> doc.Cell:
+    tone: doc.Tone = "good" if ratio >= _CLEARLY else "bad" if ratio <= 1.0 / _CLEARLY else ""
+    return doc.Cell(f"×{ratio:.2f}", tone)
+
+
+_CLEARLY = 1.1
+
+
+# ---- nothing
+
+
+def nothing_document(wanted: PublishedSelection) -> doc.Document:
+    """That nothing fits what was asked for."""
+    what = wanted.words()
+    text = f"No published figure fits: {what}." if what else "No published figures."
+    hint = "trainrig published lists the cards; trainrig catalog has what vendors claim."
+    return doc.Document(
+        title="published figures", blocks=(doc.Paragraph(text), doc.Paragraph(hint, "dim"))
+    )
+
+
+# ---- a run among them
+
+
+def normal_section(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
+    """A run's numbers among published ones of its card, and as the tables of notebooks.
+
+    Of several equal devices the first is tabled; how they differ is another section's.
+    """
+    if found := list(placed(view)):
+        beside = table(
+            found[:MAX_ROWS],
+            words("case", lambda one: capital(case_text(one.row.benchmark, one.row.case))),
+            column("yours", lambda one: format_quantity(one.row.value, one.row.unit)),
+            column("others", lambda one: range_of(one.others.low, one.others.high, one.row.unit)),
+            column("n", lambda one: one.others.num),
+            column("", lambda one: doc.Cell(one.place, _PLACES[one.place]), kind="code"),
+        )
+        card = found[0].row.device or "the card"
+        yield doc.Section("Among published figures", (beside,), f"Others' {card}. {RULE}")
+    devices = grouped(
+        (row for row in everything if row.measured is not None and row.value),
+        lambda row: row.device,
+    )
+    tables: list[doc.Block] = []
+    for device, own in devices.items():
+        first = min((row.index for row in own if row.index is not None), default=None)
+        known = [row.measured for row in own if row.index == first and row.measured is not None]
+        for each in notebook_tables(known):
+            title = each.title if len(devices) == 1 else f"{device}: {each.title}"
+            tables.append(dataclasses.replace(each, title=title))
+    if tables:
+        yield doc.Section("By size", tuple(tables), "Each case once, in the unit of its table.")
+
+
+_PLACES: dict[str, doc.Tone] = {"below": "warn", "among": "", "above": "good"}

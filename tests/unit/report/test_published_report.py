@@ -1,0 +1,106 @@
+"""What is normal as documents and as a page: one card, two cards, nothing; tables of notebooks."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from report_views import gpu_view, matmul_case, point
+from trainrig.analysis.normal import PublishedSelection, published_cases
+from trainrig.catalog.published import published_records
+from trainrig.report import document as doc
+from trainrig.report.notebook_tables import notebook_tables
+from trainrig.report.published_page import published_page
+from trainrig.report.run_report import run_document
+
+
+def text_of(table: doc.Table) -> list[list[str]]:
+    return [[cell.text for cell in cells] for _, cells in table.lines()]
+
+
+def test_a_notebook_s_table_of_products() -> None:
+    sizes = {("fp16", 8192): 160e12, ("fp16", 128): 1e12, ("fp32", 8192): 50e12}
+    records = [point("matmul", matmul_case(d, n), rate) for (d, n), rate in sizes.items()]
+    records.append(point("matmul", matmul_case("fp16", 8192, sustained=True), 90e12))
+    (table,) = notebook_tables(records)
+    assert [one.head for one in table.used()] == ["type", "128", "8192"]
+    assert text_of(table) == [["fp32", "-", "50.0"], ["fp16", "1.00", "160"]]
+    assert table.title.endswith("TFLOPS")
+
+
+def test_published_layers_stand_by_batch_and_part() -> None:
+    own = [one for one in published_records() if one.device == "RTX 3090 Ti"]
+    tables = {table.title: table for table in notebook_tables(own)}
+    (title,) = (name for name in tables if "sequences of 128" in name)
+    rows = {row[0]: row[1:] for row in text_of(tables[title])}
+    assert {"FFN, forward", "attention block, forward"} <= rows.keys()
+    assert "BERT-large layer, with backward" in rows
+
+
+def test_a_noisy_cell_is_marked_and_nothing_makes_no_table() -> None:
+    noisy = point("matmul", matmul_case("fp16", 512), 5e12).replace(disturbed="busy")
+    (table,) = notebook_tables([noisy])
+    assert text_of(table) == [["fp16", "5.00?"]]
+    assert any("noisy" in note for note in table.notes)
+    assert notebook_tables([]) == ()
+
+
+def test_a_report_sets_the_run_among_published_figures() -> None:
+    import dataclasses
+
+    own = point("matmul", matmul_case("fp16", 8192), 120e12)
+    view = dataclasses.replace(gpu_view(), records=(own,), baselines=published_records())
+    sections = {b.title: b for b in run_document([view]).blocks if isinstance(b, doc.Section)}
+    (table,) = sections["Among published figures"].blocks
+    assert isinstance(table, doc.Table)
+    assert text_of(table) == [
+        ["fp16 8192 × 8192 × 8192", "120 TFLOPS", "156 to 172 TFLOPS", "3", "below"]
+    ]
+    assert "By size" in sections
+
+
+def test_the_page_is_one_small_file_that_asks_for_nothing() -> None:
+    page = published_page(published_cases(), PublishedSelection())
+    assert len(page.encode()) < 2_000_000
+    assert page.count("<script") == 1
+    assert "script-src 'sha256-" in page
+    assert not re.search(r'(?:src|href)="(?:http|//)[^"]*\.(?:js|css|png|woff)', page)
+    rows = page.partition('id="cases"')[2].partition("</table>")[0].count("<tr data-card")
+    assert rows == len(published_cases())
+
+
+def test_the_page_of_an_empty_selection_says_so() -> None:
+    wanted = PublishedSelection(model="<b>none</b>")
+    page = published_page((), wanted)
+    assert "No published figure fits: model &lt;b&gt;none&lt;/b&gt;." in page
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (("RTX", "4090"), 0, "n = 3"),
+        (("RTX 3090 Ti", "RTX 4090"), 0, "×1.99"),
+        ((), 0, "16 bit (n)"),
+        (("RTX 4090", "--model", "nosuch"), 0, "No published figure fits"),
+        (("RTX 40900",), 2, "did you mean"),
+        (("RTX 4090", "--kind", "layers"), 2, "did you mean layer"),
+    ],
+)
+def test_the_verb(trainrig: Any, words: tuple[str, ...], code: int, part: str) -> None:
+    found, out, err = trainrig("published", *words)
+    assert found == code
+    assert part in out + err
+    assert max(map(len, out.splitlines()), default=0) <= 80
+
+
+def test_json_has_figures_with_source_and_date(trainrig: Any) -> None:
+    _, out, _ = trainrig("published", "RTX 4090", "--kind", "matmul", "--json")
+    content = json.loads(out)
+    (card,) = content["cards"]
+    assert card["device"] == "RTX 4090"
+    one = next(case for case in content["cases"] if case["what"] == "fp16 8192³")
+    assert (one["n"], one["low"] <= one["median"] <= one["high"]) == (3, True)
+    assert all(figure["source"] and figure["date"] for figure in one["figures"])
