@@ -45,7 +45,7 @@ def command(
     both have the very same one.  Simulators' factors and thresholds are left out.
     """
     from trainrig.analysis import normal
-    from trainrig.cli.output import print_json, publish
+    from trainrig.cli.output import print_json, publish, say
     from trainrig.errors import unknown
     from trainrig.report import published_report as shown
 
@@ -74,7 +74,7 @@ def command(
         from trainrig.store import write_atomic
 
         write_atomic(html, published_page(cases, wanted))
-        click.echo(f"wrote {html}", err=True)
+        say(f"wrote {html}", err=True)
         if md is None:
             if as_json:
                 print_json(content())
