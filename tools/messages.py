@@ -83,8 +83,8 @@ def messages() -> dict[str, list[tuple[str, int]]]:
 
 
 def _of_source() -> Iterator[tuple[str, int, str]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).as_posix()
+    for path in (*sorted(SOURCE.rglob("*.py")), ROOT / "tools" / "make_demo.py"):
+        name = path.relative_to(SOURCE if SOURCE in path.parents else ROOT).as_posix()
         if name not in NOT_SHOWN:
             for line, text in texts_in(ast.parse(path.read_text(encoding="utf-8"))):
                 yield name, line, text
@@ -104,7 +104,9 @@ def _walk(node: ast.AST, *, shown: bool) -> Iterator[tuple[int, str]]:
             return
         case ast.keyword(arg="kind" | "tone" | "metavar" | "colour"):
             return
-        case ast.keyword(arg="group"):
+        case ast.keyword(
+            arg="group" | "label" | "title" | "name" | "head" | "what" | "note" | "short"
+        ):
             yield from _walk(node.value, shown=True)
             return
     if isinstance(node, ast.Constant | ast.JoinedStr) or _is_sum(node):
@@ -235,7 +237,7 @@ def _texts(line: int, form: str, *, shown: bool) -> Iterator[tuple[int, str]]:
     if "\b" in form:
         return  # a help text
     for part in form.split("\n"):
-        text = _numbered(part.strip())
+        text = _numbered(part.strip().lstrip(";,: ").rstrip(";, "))
         own = _PLACE.sub("", text)
         if (
             _COMMAND.fullmatch(text)

@@ -27,18 +27,16 @@ _GAP = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff\uff00-\
 """Spaces between Chinese and Chinese."""
 _DEEPEST = 8
 """Forms in places of forms."""
-_ENDS = (
-    ("\n", "\n", "\n"),
-    ("  ", "  ", "  "),
-    (". ", "。", ". "),
-    ("; ", "；", "; "),
-    (": ", "：", ": "),
-    (", ", "，", ", "),
-)
-"""Where a text is taken apart; what joins the parts again where both are translated, and else."""
+_ENDS = (("\n", "\n"), ("  ", "  "), (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"))
+"""Where a text is taken apart; what joins the parts again."""
+_TYPED = re.compile(r"((?:fp|bf|tf|int)\d+|\d+\.|#\d+) (.+)")
+"""``fp16 matmul``, ``2. RTX 4090``."""
 _SENTENCE_ENDS = ("\n", "  ", ". ", "; ")
-_LEAST_OWN = 5
-"""A form with fewer letters, like ``{quantity} of {name}``, is not taken for a whole sentence."""
+_OWN_FOR_A_PLACE = 8
+"""A form with fewer letters for each of its places, like ``{quantity} of {name}``, is taken only
+where in each place stands a number, a name, or what has an entry."""
+_PROSE = re.compile(r"(?:^|\s)[A-Za-z][a-z]+(?=[\s,.;:]|$)")
+"""A word that is no name."""
 _LIST = re.compile(r"[\w+./-]+(?:, [\w+./-]+)* (or|and) [\w+./-]+")
 
 
@@ -88,8 +86,10 @@ class Catalogue:
             start = text.index(inner)
             found = self._found(inner, depth)
             return found and text[:start] + found + text[start + len(inner) :]
-        first, rest = text[:1], text[1:]
-        for spelled in dict.fromkeys((text, first.lower() + rest, first.upper() + rest)):
+        spellings = [text]
+        if not any(letter.isdigit() for letter in text.partition(" ")[0]):
+            spellings += [text[:1].lower() + text[1:], text[:1].upper() + text[1:]]
+        for spelled in dict.fromkeys(spellings):
             if (found := self._whole.get(spelled)) is not None:
                 return found
             if (found := self._formed(spelled, depth, is_whole=True)) is not None:
@@ -100,10 +100,9 @@ class Catalogue:
         """The text as a form; ``is_whole``: one with as many sentences as the text."""
         candidates = [form for word in set(_words(text)) for form in self._forms.get(word, ())]
         candidates.sort(key=lambda form: (-sum(map(len, form[0])), len(form[1])))
-        marks = [mark for mark, _, _ in _ENDS if mark in text]
-        ends = [mark for mark in marks if mark in _SENTENCE_ENDS] if is_whole else []
+        ends = [mark for mark in _SENTENCE_ENDS if mark in text] if is_whole else []
         for pieces, names in candidates:
-            if not _can_hold(text, pieces) or (marks and _own(pieces) < _LEAST_OWN):
+            if not _can_hold(text, pieces):
                 continue
             if any(all(mark not in piece for piece in pieces) for mark in ends):
                 continue
@@ -111,12 +110,30 @@ class Catalogue:
             match = form.pattern.fullmatch(text)
             if match is None or not all(map(_is_balanced, match.groups())):
                 continue
+            first, last = match.groups()[0], match.groups()[-1]
+            if is_whole and (
+                (not pieces[0] and ", " in first) or (not pieces[-1] and ", " in last)
+            ):
+                continue
+            if _own(pieces) < _OWN_FOR_A_PLACE * len(names) and not all(
+                _PROSE.search(value) is None or self._is_known(value, depth)
+                for value in match.groups()
+            ):
+                continue
             values = {
                 name: self._found(value, depth + 1) or value
                 for name, value in zip(form.names, match.groups(), strict=True)
             }
             return _filled(form.translation, values)
         return None
+
+    def _is_known(self, text: str, depth: int) -> bool:
+        """Whether an entry or a form is the whole text."""
+        return depth < _DEEPEST and (
+            text in self._whole
+            or text[:1].upper() + text[1:] in self._whole
+            or self._formed(text, depth + 1, is_whole=True) is not None
+        )
 
     def _compile(self, pieces: tuple[str, ...], names: tuple[str, ...]) -> Form:
         msgid = pieces[0] + "".join(
@@ -132,18 +149,19 @@ class Catalogue:
         if (listed := _LIST.fullmatch(text)) is not None:
             joined = {"or": "或", "and": "和"}[listed[1]]
             return f" {joined} ".join(text.rsplit(f" {listed[1]} ", 1))
-        for mark, joined, plain in _ENDS:
+        for mark, joined in _ENDS:
             parts = list(_parts(text, mark))
             if len(parts) > 1:
                 known = [self._found(part, depth + 1) for part in parts]
-                if not any(known):
-                    return None
                 found = [new or old for new, old in zip(known, parts, strict=True)]
-                text = found[0]
-                for last, part in itertools.pairwise(found):
-                    is_close = ends_wide(last) or is_wide(part[:1])
-                    text += (joined if is_close else plain) + part
-                return text
+                return _joined(found, mark, joined) if any(known) else None
+        return self._trimmed(text, depth)
+
+    def _trimmed(self, text: str, depth: int) -> str | None:
+        """The text without what stands around it: a data type, a bracket, its full stop."""
+        if (typed := _TYPED.fullmatch(text)) is not None:
+            whole = self._found(typed[2], depth + 1)
+            return whole and f"{typed[1]} {whole}"
         for end, new in ((".", "。"), ("?", "？"), (":", "："), (" ...", "……")):
             if text.endswith(end) and (whole := self._found(text.removesuffix(end), depth + 1)):
                 return whole + new
@@ -153,6 +171,15 @@ class Catalogue:
             if new_before or new_inside:
                 return f"{new_before or before}（{new_inside or inside}）"
         return None
+
+
+def _joined(parts: list[str], mark: str, joined: str) -> str:
+    """The parts with the mark between them that Chinese has, but between names ``, ``."""
+    text = parts[0]
+    for last, part in itertools.pairwise(parts):
+        is_plain = mark == ", " and not (ends_wide(last) or is_wide(part[:1]))
+        text += (mark if is_plain else joined) + part
+    return text
 
 
 def _filled(form: str, values: Mapping[str, str]) -> str:

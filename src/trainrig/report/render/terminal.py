@@ -305,6 +305,8 @@ def _sizes(column: doc.Column, texts: Sequence[str]) -> tuple[int, int]:
     if column.kind != "words":
         return natural, natural
     longest = max((width_of(word.strip()) for cell in cells for word in unbroken(cell)), default=0)
+    if not all(map(str.isascii, cells)) and tag() != ENGLISH:
+        longest = max(longest, _LONGEST_WORD)  # broken between any two letters, it reads badly
     return min(natural, max(_LEAST_WORDS, min(_LONGEST_WORD, longest))), natural
 
 
