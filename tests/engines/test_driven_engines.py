@@ -92,7 +92,7 @@ def test_what_they_do_not_train_is_refused_before_anything_starts(data: str) -> 
         ("deepspeed", {"tp": 2}, "tensor parallelism"),
         ("deepspeed", {"offload": "host"}, "there are none"),
         ("megatron", {"zero": 2}, "at most"),
-        ("megatron", {"model": BERT}, "norms before the sums"),
+        ("megatron", {"model": f"t5:{SIZES}"}, "another model"),
         ("megatron", {"pp": 2}, "do not fill"),
         ("native", {"offload": "disk", "zero": 1}, "DeepSpeed's"),
     ):
@@ -142,6 +142,11 @@ def test_deepspeed_trains_what_one_process_does(
     "changes",
     [
         pytest.param({}, id="data-parallel"),
+        pytest.param({"model": BERT, "tp": 2}, id="bert-tp"),
+        pytest.param(
+            {"model": BERT, "tp": 2, "sequence_parallel": True, "precision": "bf16"}, id="bert-sp"
+        ),
+        pytest.param({"model": BERT, "pp": 2, "grad_accum": 2, "attention": "plain"}, id="bert-pp"),
         pytest.param({"tp": 2}, id="tp"),
         pytest.param({"pp": 2, "grad_accum": 2}, id="pp"),
         pytest.param({"pp": 2, "interleave": 2, "grad_accum": 4}, id="interleaved"),

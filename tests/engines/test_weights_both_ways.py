@@ -22,7 +22,7 @@ from trainrig import models  # noqa: E402
 from trainrig.errors import DataError, StoreError, UsageError  # noqa: E402
 from trainrig.train.config import Experiment, check  # noqa: E402
 from trainrig.train.config_file import experiment_of  # noqa: E402
-from trainrig.train.native import checkpoint  # noqa: E402
+from trainrig.train.native import checkpoint, weight_source  # noqa: E402
 from trainrig.train.native.export_weights import export  # noqa: E402
 from trainrig.train.native.loop import Engine  # noqa: E402
 from trainrig.train.native.sampling import generate  # noqa: E402
@@ -249,6 +249,19 @@ def test_another_models_weights_are_refused_by_the_first_tensor_that_differs(
         assert "(400, 32), the shape asks for (400, 64)" in refused.value.message
     with pytest.raises(DataError, match="another model: the weights have no"):
         weights_of(tmp_path / "out", find(MODELS["gpt2"].replace("num_layers=2", "num_layers=3")))
+
+
+def test_a_layer_of_a_stacked_tensor_is_read_by_itself(tmp_path: Path) -> None:
+    """The pieces that hold some of it are read, as Megatron saves one for each layer."""
+    import torch.distributed.checkpoint as dcp
+
+    whole = torch.arange(24.0).view(4, 2, 3)
+    checkpoint.ignore_warning()
+    dcp.save({"stacked": whole, "alone": whole[0]}, checkpoint_id=tmp_path, no_dist=True)
+    for row in range(4):
+        assert torch.equal(weight_source.read_row(tmp_path, "stacked", row), whole[row])
+    sizes, get = weight_source.open_distributed(tmp_path)
+    assert sizes == {"stacked": (4, 2, 3), "alone": (2, 3)} and torch.equal(get("alone"), whole[0])
 
 
 def test_a_training_begins_where_the_source_ended(

@@ -74,7 +74,7 @@ class Parity:
     loss_gap: _Amount | None = None
     """Relative, to one process's: the largest of the steps that are compared."""
     norm_gap: _Amount | None = None
-    """Likewise of the first gradient norm."""
+    """Likewise of the first gradient norm; None: it is not compared, and `rounding` says why."""
     losses: tuple[_Number | None, ...] = ()
     """Of the steps that are compared; None: no number."""
     grad_norms: tuple[_Number | None, ...] = ()

@@ -170,12 +170,12 @@ def survey(corpus: Corpus) -> Survey:
     )
 
 
-def chance(data: bytes) -> float:
+def chance(data: bytes | memoryview) -> float:
     """A number in [0, 1) that depends on the document alone: equal documents fall together."""
     return int.from_bytes(hashlib.sha256(data).digest()[:6], "little") / 2**48
 
 
-def is_heldout(data: bytes) -> bool:
+def is_heldout(data: bytes | memoryview) -> bool:
     """One document in twenty."""
     return chance(data) < 0.05
 

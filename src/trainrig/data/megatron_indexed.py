@@ -34,6 +34,10 @@ _DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _AGAIN = "prepare it again with trainrig data prepare, or copy both files anew"
 
 
+_PIECE = 1 << 20
+"""Ids that are written at once."""
+
+
 def dtype_for(vocab_size: int) -> str:
     """The smallest type that Megatron uses for these ids: two bytes below 65,500, else four."""
     return "<u2" if vocab_size < 65500 else "<i4"
@@ -54,8 +58,10 @@ class IndexedWriter:
         """Append one document.  ``tokens`` must fit the dtype, and their number 31 bits."""
         limits = np.iinfo(self._dtype)
         assert tokens.size < 2**31
-        assert not tokens.size or (tokens.min() >= 0 and tokens.max() <= limits.max)
-        self._bin.write(tokens.astype(self._dtype).tobytes())
+        for start in range(0, tokens.size, _PIECE):  # a book that is mapped is not read whole
+            piece = tokens[start : start + _PIECE]
+            assert piece.min() >= 0 and piece.max() <= limits.max
+            self._bin.write(piece.astype(self._dtype).data)
         self._lengths.append(tokens.size)
 
     def __enter__(self) -> IndexedWriter:

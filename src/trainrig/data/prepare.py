@@ -208,12 +208,10 @@ def _adopt(
 
 def _check_ids(given: Indexed, vocab_size: int) -> None:
     """Raise DataError for the first document with an id that the tokenizer has not."""
-    chunk = 1 << 24
-    for start in range(0, given.tokens.size, chunk):
-        part = given.tokens[start : start + chunk]
+    for number, part in enumerate(_pieces(given.tokens)):
         wrong = np.flatnonzero((part < 0) | (part >= vocab_size))
         if wrong.size:
-            place = start + int(wrong[0])
+            place = number * _PIECE + int(wrong[0])
             document = int(np.searchsorted(given.starts, place, side="right")) - 1
             raise DataError(
                 f"{given.prefix}.bin, document {document} (from 0) has token id "
@@ -223,17 +221,19 @@ def _check_ids(given: Indexed, vocab_size: int) -> None:
 
 
 def _copy_split(given: list[Indexed], draft: Path, dtype: str) -> str:
-    """Write both parts: whole documents are held out, or of few the last twentieth of each."""
+    """Write both parts: whole documents are held out, or of few the last twentieth of each.
+
+    A document is read where it lies, twice, and no list is kept but a byte for each.
+    """
     total = sum(each.tokens.size for each in given)
-    documents = [each.document(n) for each in given for n in range(each.num_documents)]
-    held = [is_heldout(ids.tobytes()) for ids in documents]
-    size = sum(ids.size for ids, is_held in zip(documents, held, strict=True) if is_held)
+    held = bytearray(is_heldout(ids.data.cast("B")) for ids in _documents(given))
+    size = sum(ids.size for ids, is_held in zip(_documents(given), held, strict=True) if is_held)
     whole = _HELDOUT_LIMITS[0] * total <= size <= _HELDOUT_LIMITS[1] * total
     with (
         IndexedWriter(draft / "train", dtype) as train,
         IndexedWriter(draft / "heldout", dtype) as heldout,
     ):
-        for ids, is_held in zip(documents, held, strict=True):
+        for ids, is_held in zip(_documents(given), held, strict=True):
             if whole:
                 (heldout if is_held else train).add(ids)
             elif ids.size:
@@ -244,6 +244,11 @@ def _copy_split(given: list[Indexed], draft: Path, dtype: str) -> str:
     if not all((draft / f"{name}.bin").stat().st_size for name in PARTS):
         raise DataError("there are too few tokens to hold some of them out", "prepare more text")
     return "documents" if whole else "tails"
+
+
+def _documents(given: list[Indexed]) -> Iterator[NDArray[Any]]:
+    """The ids of each document, mapped."""
+    return (each.document(number) for each in given for number in range(each.num_documents))
 
 
 MOST_VERIFIED = 1 << 28
@@ -268,8 +273,20 @@ def verify(folder: Path) -> Manifest:
 
 def unigram_entropy(tokens: NDArray[Any]) -> float:
     """−Σ p ln p over the frequencies of the ids in ``tokens``, in nats."""
-    counts = np.unique(tokens, return_counts=True)[1] / tokens.size
-    return max(0.0, float(-(counts * np.log(counts)).sum()))
+    counts = np.zeros(0, np.int64)
+    for part in _pieces(tokens):
+        here = np.bincount(part, minlength=counts.size)
+        counts = here + np.pad(counts, (0, here.size - counts.size))
+    shares = counts[counts > 0] / tokens.size
+    return max(0.0, float(-(shares * np.log(shares)).sum()))
+
+
+_PIECE = 1 << 20
+"""Ids that are looked at at once: what is mapped may be larger than memory."""
+
+
+def _pieces(tokens: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    return (tokens[start : start + _PIECE] for start in range(0, tokens.size, _PIECE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +388,8 @@ def _unknown_share(coder: TextTokenizer, parts: dict[str, Indexed]) -> float:
     if coder.unknown is None:
         return 0.0
     total = sum(part.tokens.size for part in parts.values())
-    share = sum(int((part.tokens == coder.unknown).sum()) for part in parts.values()) / total
+    pieces = (piece for part in parts.values() for piece in _pieces(part.tokens))
+    share = sum(int((piece == coder.unknown).sum()) for piece in pieces) / total
     if share > _MAX_UNKNOWN:
         raise DataError(
             f"the tokenizer does not match the text: {share:.0%} of the tokens are unknown to it",

@@ -4,6 +4,10 @@ Megatron's q, k and v are one matrix by groups of heads: the queries of a group,
 then the next group, so that a share of the rows is a share of the heads; GPT-2 of ours has that
 order already.  A gated net's gate and up are one matrix, gate first.  The state here is of the
 whole model, as one rank without parallelism would hold it.
+
+BERT's norms lie behind the sums, where Megatron-Core's own BERT has none: they have the names of
+`trainrig.train.drivers.megatron_bert`, which puts them there, and no checkpoint of Megatron's has
+them.
 """
 
 from __future__ import annotations
@@ -25,6 +29,14 @@ _ENDS = {
     "norm": "decoder.final_layernorm",
     "head": "output_layer",
 }
+_BERT_ENDS = {
+    "tokens": "embedding.word_embeddings",
+    "positions": "embedding.position_embeddings",
+    "segments": "embedding.tokentype_embeddings",
+    "norm": "embedding.norm",
+    "transform": "lm_head.dense",
+    "head_norm": "lm_head.layer_norm",
+}
 _LAYER = {
     "norm_1": "input_layernorm",
     "attention.qkv": "self_attention.linear_qkv",
@@ -35,13 +47,22 @@ _LAYER = {
 }
 
 
+_BERT_LAYER = {**_LAYER, "norm_1": "self_attn_bda.norm", "norm_2": "mlp_bda.norm"}
+
+
 def to_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
-    """Megatron's state from ours: gpt2 and llama, each weight whole."""
+    """Megatron's state from ours: gpt2, llama and bert, each weight whole."""
     found: State = {}
+    is_bert = shape.family == "bert"
+    ends, layer = (_BERT_ENDS, _BERT_LAYER) if is_bert else (_ENDS, _LAYER)
+    layers = "encoder.layers" if is_bert else "decoder.layers"
     for module, leaf in (name.rpartition(".")[::2] for name in state):
+        if not module:  # BERT's head_bias
+            found["output_layer.bias"] = state[leaf]
+            continue
         name = f"{module}.{leaf}"
-        if module in _ENDS:
-            found[f"{_ENDS[module]}.{leaf}"] = state[name]
+        if module in ends:
+            found[f"{ends[module]}.{leaf}"] = state[name]
             continue
         block, part = _block(module)
         if part in ("attention.k", "attention.v", "ffn.gate"):
@@ -52,7 +73,7 @@ def to_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
             weight, part = _by_group(shape, qkv), "attention.qkv"
         elif part == "ffn.up" and shape.gated_ffn:
             weight = torch.cat([state[f"{block}.ffn.gate.{leaf}"], weight])
-        found[f"decoder.layers.{block.partition('.')[2]}.{_LAYER[part]}.{leaf}"] = weight
+        found[f"{layers}.{block.partition('.')[2]}.{layer[part]}.{leaf}"] = weight
     return found
 
 

@@ -101,7 +101,7 @@ class Trained:
     """Why it is not comparable with the one-process reference; None if it is."""
     reference_loss: float | None = None
     """Of the first step in one process."""
-    gaps: tuple[float, float] | None = None
+    gaps: tuple[float, float | None] | None = None
     """How far the losses of both are apart at most, and their first gradient norms; relative."""
     compared: bool = False
     """Whether there was a reference to compare with."""

@@ -5,7 +5,7 @@ has no models of ours.  MODELS is the package that they come from: transformers 
 It reads FOLDER/experiment.json and adds to the folder
 
     theirs.json   Hugging Face's class names and configuration, or the arguments of Megatron-Core's
-                  TransformerConfig and GPTModel; objective, and the learning rate of each step
+                  TransformerConfig and of the model; objective, and the learning rate of each step
     weights.pt    the very weights that our engine begins with, whole, under the framework's names
 """
 
@@ -66,9 +66,11 @@ def _hugging_face_model(experiment: Experiment, shape: ModelShape) -> dict[str, 
 
 
 def megatron_model(shape: ModelShape) -> dict[str, Any]:
-    """Arguments of TransformerConfig (``transformer``) and of GPTModel (``model``)."""
-    rotary = shape.family == "llama"
+    """Arguments of TransformerConfig (``transformer``) and of GPTModel or BertModel (``model``)."""
+    rotary, is_bert = shape.family == "llama", shape.family == "bert"
+    segments = {"num_tokentypes": shape.token_types, "add_binary_head": False}
     return {
+        "family": shape.family,
         "transformer": {
             "num_layers": shape.num_layers,
             "hidden_size": shape.hidden,
@@ -90,6 +92,7 @@ def megatron_model(shape: ModelShape) -> dict[str, Any]:
             "share_embeddings_and_output_weights": shape.tied,
             "position_embedding_type": "rope" if rotary else "learned_absolute",
             **({"rotary_base": shape.rope_theta} if rotary else {}),
+            **(segments if is_bert else {}),
         },
     }
 

@@ -46,6 +46,7 @@ from trainrig.process.python_env import (
 from trainrig.process.supervisor import Command
 from trainrig.train import refusals
 from trainrig.train.config import Experiment, to_dict
+from trainrig.train.deepspeed_builds import lacking_for_builds
 from trainrig.train.fewer_ranks import fewer_ranks
 from trainrig.train.launch_files import accelerate_files, deepspeed_files, megatron_files
 from trainrig.train.parity import Probe
@@ -382,7 +383,7 @@ _KNOWN = (
         prepare=("-m", "trainrig.train.driver_files", "transformers"),
         refuses_layout=refusals.layout_refused_by_deepspeed,
         refuses=refusals.refused_by_deepspeed,
-        lacks=refusals.lacking_for_deepspeed,
+        lacks=lacking_for_builds,
         settings=_HUGGING_FACE,
     ),
     Framework(

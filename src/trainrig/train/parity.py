@@ -185,16 +185,19 @@ def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
     return found
 
 
-def gaps(own: Probe, reference: Probe) -> tuple[float, float] | None:
-    """The largest relative gap of a loss, and that of the first gradient norm that both have."""
+def gaps(own: Probe, reference: Probe) -> tuple[float, float | None] | None:
+    """The largest relative gap of a loss, and that of the first gradient norm that both have.
+
+    None in its place: the norm is not compared, as `Probe.rounding` says.
+    """
     count = 1 if own.only_first else len(own.losses)
     pairs = (own.losses[:count], reference.losses), (own.without, reference.grad_norms)
     losses, norms = (
         [abs(a - b) / abs(b) for a, b in zip(*pair, strict=False) if a is not None and b]
         for pair in pairs
     )
-    if own.only_first:
-        norms = [0.0]
+    if own.only_first and losses:
+        return losses[0], None
     return (max(losses), norms[0]) if losses and norms else None
 
 

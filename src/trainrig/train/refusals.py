@@ -7,10 +7,7 @@ elsewhere (`engines.check_site`).  Imports no torch.
 
 from __future__ import annotations
 
-import os
-import shutil
-
-from trainrig.errors import NeedsCompilerError, NeedsGpuError, UnavailableError
+from trainrig.errors import NeedsGpuError, UnavailableError
 from trainrig.process.python_env import interpreter_for, missing_requirement
 from trainrig.train.config import Experiment
 from trainrig.train.trainer_arguments import lacking, parsed
@@ -298,25 +295,6 @@ def refused_by_deepspeed(own: Experiment) -> Refusal:
     return _refused_options(own)
 
 
-def lacking_for_deepspeed(own: Experiment) -> UnavailableError | None:
-    """What has to be on the machine: it compiles its host's kernels when they are first used."""
-    builds = not own.device.startswith("cuda") or own.offload != "none"
-    compiler = os.environ.get("CXX", "g++")
-    if builds and shutil.which(compiler) is None:
-        words = f"deepspeed builds its CPU kernels when it starts, and {compiler} is not on PATH"
-        return NeedsCompilerError(words, "apt install g++, or CXX=another compiler")
-    if own.offload == "disk" and not _has_libaio():
-        words = "missing: offload disk needs DeepSpeed's async_io, which needs libaio's headers"
-        return UnavailableError(words, "apt install libaio-dev, or offload host")
-    return None
-
-
-def _has_libaio() -> bool:
-    return any(
-        os.path.exists(f"{place}/libaio.h") for place in ("/usr/include", "/usr/local/include")
-    )
-
-
 def layout_refused_by_megatron(layout: Layout) -> Refusal:
     """Layouts that Megatron-Core's models and optimizers do not train."""
     if (refused := _trainers_alone(layout)) is not None:
@@ -364,12 +342,18 @@ def layout_refused_by_megatron(layout: Layout) -> Refusal:
 def model_refused_by_megatron(shape: ModelShape) -> Refusal:
     """Models that Megatron-Core computes otherwise."""
     others = (shape.num_experts, shape.kv_rank, shape.rope_scaling is not None)
-    if shape.family in ("gpt2", "llama") and not any(others):
+    if shape.family in ("gpt2", "llama", "bert") and not any(others):
         return None
     words = f"{shape.name} ({shape.family}): Megatron-Core computes another model"
+    return words, "gpt2, llama or bert, or --framework native"
+
+
+def checkpoint_refused_by_megatron(shape: ModelShape) -> Refusal:
+    """Models whose weights no checkpoint of Megatron-Core's holds."""
     if shape.family == "bert":
-        words += ": its BERT has its norms before the sums"
-    return words, "gpt2 or llama, or --framework native"
+        words = f"{shape.name} (bert): Megatron-Core's own BERT has its norms before the sums"
+        return words, "--to huggingface"
+    return model_refused_by_megatron(shape)
 
 
 def refused_by_megatron(own: Experiment) -> Refusal:

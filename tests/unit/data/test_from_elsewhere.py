@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainrig.data import megatron_indexed
+from trainrig.data import prepare as prepare_module
 from trainrig.data.batches import Shard
 from trainrig.data.manifest import MANIFEST, open_part, read_manifest
 from trainrig.data.open_batches import open_batches
@@ -56,6 +59,29 @@ def elsewhere(tmp_path: Path) -> Path:
     for name in ("vocab.json", "merges.txt"):
         (scratch / name).rename(tmp_path / "theirs" / name)
     return tmp_path / "theirs"
+
+
+def test_a_book_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One document of 16 MB takes a piece of memory, not itself; its numbers are the same."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    vocabulary(theirs)
+    ids = np.random.default_rng(0).integers(0, 300, 1 << 23).astype("<u2")
+    with megatron_indexed.IndexedWriter(theirs / "book", "<u2") as writer:
+        writer.add(ids)
+    for module in (prepare_module, megatron_indexed):
+        monkeypatch.setattr(module, "_PIECE", 1 << 16)
+    tracemalloc.start()
+    made = prepare((theirs,), out=tmp_path / "out")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < ids.nbytes / 4
+    found = open_part(made.folder, "heldout").tokens
+    tail = ids[ids.size - int(0.05 * ids.size) :]
+    assert made.manifest.split == "tails" and np.array_equal(found, tail)
+    shares = np.unique(tail, return_counts=True)[1] / tail.size
+    entropy = float(-(shares * np.log(shares)).sum())
+    assert made.manifest.unigram_entropy_nats == pytest.approx(entropy, rel=1e-12)
 
 
 def test_megatrons_tokens_train_without_a_manifest(

@@ -1,7 +1,16 @@
-"""What others' launchers are given: parsed by these where they are installed, by name elsewhere."""
+"""What others' launchers are given: parsed by these where they are installed, by name elsewhere.
+
+Megatron-LM's own parser is in no package (megatron-core's wheel has megatron.core alone).  Its
+options stand in tests/support/fixtures/megatron_lm/options.csv with their types, read from the
+parser of the release that constraints.txt pins; a parser made of them refuses what it would refuse:
+an option that it has not, a value of another type or none of its choices.  On 23 November 2026 the
+parser itself and its validate_args took each of MEGATRON.
+"""
 
 from __future__ import annotations
 
+import argparse
+import csv
 import json
 import shlex
 from importlib.util import find_spec
@@ -59,6 +68,88 @@ def test_megatrons_script_is_one_command_whatever_folders_are_called() -> None:
     own = experiment(framework="megatron", data="my data/$(touch x)")
     (text,) = megatron_files(own).values()
     assert own.data + "/train" in shlex.split(text.partition("exec ")[2].replace("\\\n", " "))
+
+
+ROOT = Path(__file__).resolve().parents[3]
+OPTIONS = ROOT / "tests" / "support" / "fixtures" / "megatron_lm" / "options.csv"
+SPLIT_LLAMA = {
+    "model": "llama:num_layers=4,hidden=64,num_heads=4,num_kv_heads=2",
+    "pp": 2,
+    "interleave": 2,
+    "tp": 2,
+    "sequence_parallel": True,
+    "grad_accum": 4,
+    "nproc": 8,
+}
+MEGATRON: tuple[dict[str, Any], ...] = (
+    {},
+    SPLIT_LLAMA,
+    {"zero": 1, "recompute": "full", "device": "cuda"},
+    {"recompute": "selective", "optimizer": "sgd", "device": "cuda"},
+    {"lr_schedule": "wsd", "steps": 100},
+    {"lr_schedule": "linear"},
+    {"lr_schedule": "constant"},
+    {"model": "bert-base", "tp": 2, "precision": "bf16"},
+    {"precision": "fp16", "device": "cuda"},
+)
+
+
+class Refused(Exception):
+    """What Megatron-LM would end with."""
+
+
+def megatron_lm_parser() -> argparse.ArgumentParser:
+    """A parser of its options: names, how many values, their types and choices."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+
+    def refuse(message: str) -> Any:
+        raise Refused(message)
+
+    parser.error = refuse  # type: ignore[method-assign]
+    types = {"int": int, "float": float, "str": str, "bool": bool}
+    lines = [line for line in OPTIONS.read_text().splitlines() if not line.startswith("#")]
+    for row in csv.DictReader(lines):
+        if row["takes"] == "flag":
+            parser.add_argument(row["option"], action="store_true")
+            continue
+        kind, several = types.get(row["type"]), row["takes"] != "1"
+        choices = [kind(each) if kind else each for each in row["choices"].split()] or None
+        how: dict[str, Any] = {"type": kind} if kind else {}
+        nargs = int(row["takes"]) if row["takes"].isdecimal() else row["takes"]
+        how |= {"nargs": nargs} if several else {}
+        parser.add_argument(row["option"], choices=choices, **how)
+    return parser
+
+
+@pytest.mark.parametrize("changes", MEGATRON, ids=lambda changes: "-".join(changes) or "plain")
+def test_megatrons_arguments_are_options_of_its_parser(changes: dict[str, Any]) -> None:
+    own = experiment(**{"framework": "megatron", **changes})
+    words = megatron_arguments(own)
+    found = megatron_lm_parser().parse_args(words)
+    assert found.num_layers == int(words[words.index("--num-layers") + 1])
+    assert found.global_batch_size == own.global_samples and found.lr == own.lr
+    assert found.tensor_model_parallel_size == own.tp and found.bf16 == (own.precision == "bf16")
+
+
+def test_the_options_are_those_of_the_pinned_release() -> None:
+    pinned = (ROOT / "constraints.txt").read_text().split("megatron-core==")[1].split()[0]
+    assert f"core_v{pinned} " in OPTIONS.read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tensor-parallel-size", "2"], "unrecognized"),
+        (["--lr", "fast"], "invalid float"),
+        (["--lr-decay-style", "stepwise"], "invalid choice"),
+        (["--train-iters"], "expected one argument"),
+        (["--bf16", "1"], "unrecognized"),
+    ],
+)
+def test_what_megatron_would_refuse_is_refused(words: list[str], said: str) -> None:
+    """The list of options can say no."""
+    with pytest.raises((Refused, argparse.ArgumentError), match=said):
+        megatron_lm_parser().parse_args(words)
 
 
 def test_megatrons_schedule_is_the_experiments() -> None:
@@ -132,7 +223,12 @@ def test_a_plan_writes_what_real_launchers_parse(
         assert "NPROC_PER_NODE=4 exec sh" in line and f"../{path.name} --write" in line
         for file in path.with_suffix("").iterdir():
             seen.add(file.name)
-            if file.name == "accelerate_config.json":
+            if file.name == "pretrain.sh":
+                line = file.read_text().partition("exec ")[2].replace("\\\n", " ")
+                script = shlex.split(line)
+                program = next(n for n, word in enumerate(script) if word.endswith(".py"))
+                assert megatron_lm_parser().parse_args(script[program + 1 :]).micro_batch_size
+            elif file.name == "accelerate_config.json":
                 from accelerate.commands.config.config_args import load_config_from_file
 
                 assert load_config_from_file(str(file)).num_processes == 4

@@ -155,6 +155,15 @@ def test_the_narrowing_of_a_mean_is_taken_out_of_the_first_norm_alone() -> None:
     assert disagreement(apart, REFERENCE, "bf16") is not None
 
 
+def test_a_norm_that_is_not_compared_has_no_gap() -> None:
+    """Adapters' gradients are of other weights: null with the reason, not a perfect 0."""
+    lora = dataclasses.replace(changed("grad_norms", 0, 0.1), only_first=True)
+    assert gaps(lora, REFERENCE) == (0.0, None)
+    assert disagreement(lora, REFERENCE, "bf16") is None
+    assert "first loss alone is compared" in str(lora.rounding)
+    assert gaps(changed("grad_norms", 0, 0.5), REFERENCE) == (0.0, pytest.approx(0.5))
+
+
 @pytest.mark.parametrize("factor", [0.0, 0.5, 0.995, 1.005, 2.0, float("nan")])
 def test_a_fault_that_a_driver_states_as_narrowing_is_still_seen(factor: float) -> None:
     """Twice the gradients (or none of them) are no rounding, though the driver says so."""

@@ -8,7 +8,7 @@ import pytest
 
 from trainrig.errors import NeedsCompilerError, NeedsGpuError, UnavailableError
 from trainrig.process.python_env import Interpreter
-from trainrig.train import engines, refusals
+from trainrig.train import engines
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ENGINES, Site, check_site
@@ -50,18 +50,6 @@ def test_a_compiler_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         check_site(experiment("deepspeed", zero=1), SITE)
     assert said.value.hint is not None and "g++" in said.value.hint
     check_site(experiment("megatron", tp=2), SITE)  # it compiles nothing
-
-
-def test_nvme_needs_libaio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines.Framework, "missing", lambda *_: None)
-    monkeypatch.setenv("CXX", "sh")
-    own = experiment("deepspeed", zero=2, offload="disk")
-    monkeypatch.setattr(refusals, "_has_libaio", lambda: False)
-    with pytest.raises(UnavailableError, match="missing: offload disk") as said:
-        check_site(own, SITE)
-    assert said.value.hint is not None and "libaio-dev" in said.value.hint
-    monkeypatch.setattr(refusals, "_has_libaio", lambda: True)
-    check_site(own, SITE)
 
 
 def test_what_needs_cuda_is_skipped_on_a_host(monkeypatch: pytest.MonkeyPatch) -> None:

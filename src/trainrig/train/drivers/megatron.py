@@ -37,7 +37,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from trainrig.data.batches import Shard
 from trainrig.data.open_batches import open_batches
 from trainrig.process.child import run_rank
-from trainrig.train.drivers import common, megatron_cpu, steps
+from trainrig.train.drivers import common, megatron_bert, megatron_cpu, steps
 from trainrig.train.native.traffic import Traffic, in_backward
 
 _ACTIVATIONS: dict[str, Callable[..., torch.Tensor]] = {
@@ -61,14 +61,15 @@ def main() -> None:
 class SdpaCore(torch.nn.Module):
     """torch's attention where Megatron has a place for a kernel.  (T, B, H, D) → (T, B, H·D)"""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: Any, causal: bool = True, **__: Any) -> None:
         super().__init__()
+        self._causal = causal
 
     def forward(self, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> torch.Tensor:
-        """Causal; fewer heads of keys and values are shared by groups of queries."""
+        """Fewer heads of keys and values are shared by groups of queries."""
         q, k, v = (each.permute(1, 2, 0, 3) for each in (q, k, v))
         few = k.shape[1] < q.shape[1]
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=few)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=self._causal, enable_gqa=few)
         return out.permute(2, 0, 1, 3).flatten(2)
 
 
@@ -84,7 +85,7 @@ class Norm:
 
 
 class Core:
-    """Megatron-Core's GPT under any of its layouts."""
+    """Megatron-Core's GPT or BERT under any of its layouts."""
 
     def __init__(self, task: steps.StepTask) -> None:
         self.task, options = task, task.options
@@ -201,7 +202,12 @@ class Core:
     @property
     def _fused(self) -> bool:
         """Transformer Engine's layers; unverified on hardware."""
-        return self._on_gpu and importlib.util.find_spec("transformer_engine") is not None
+        here = importlib.util.find_spec("transformer_engine") is not None
+        return here and self._on_gpu and not self._is_bert
+
+    @property
+    def _is_bert(self) -> bool:
+        return bool(self.task.given["family"] == "bert")
 
     def _spec(self) -> Any:
         from megatron.core.models.gpt import gpt_layer_specs as specs
@@ -225,15 +231,22 @@ class Core:
         places, given = self.places, self.task.given
         which = {"vp_stage": number} if self._virtual else {}
         ways = self.task.options["tp"]
-        model = GPTModel(
-            self._config,
-            self._spec(),
-            vocab_size=-(-given["vocab"] // ways) * ways,  # padded as far as ranks need
-            pre_process=places.is_pipeline_first_stage(ignore_virtual=False, **which),
-            post_process=places.is_pipeline_last_stage(ignore_virtual=False, **which),
-            **given["model"],
+        vocab = -(-given["vocab"] // ways) * ways  # padded as far as ranks need
+        place = {
+            "pre_process": places.is_pipeline_first_stage(ignore_virtual=False, **which),
+            "post_process": places.is_pipeline_last_stage(ignore_virtual=False, **which),
             **which,
-        )
+        }
+        if self._is_bert:
+            plain = self.task.options["attention"] == "plain"
+            core = None if plain else partial(SdpaCore, causal=False)
+            model = megatron_bert.bert(
+                self._config, Norm, core, vocab=vocab, given=given["model"], **place
+            )
+        else:
+            model = GPTModel(
+                self._config, self._spec(), vocab_size=vocab, **given["model"], **place
+            )
         self._fill(model, which)
         return model.to(self.task.device)
 
@@ -352,11 +365,11 @@ class Core:
         with task.watch.part("optimizer"):
             _, norm_found, _ = self.optimizer.step()
             self.optimizer.zero_grad()
-            loss = torch.zeros((), device=task.device)
+            total, targets = torch.zeros(2, device=task.device).unbind()
             if found and self.places.get_tensor_model_parallel_rank() == 0:
-                share = options["grad_accum"] * self.data_ranks
-                loss = torch.stack([each["loss"] for each in found]).sum() / share
-            loss = steps.summed(loss)
+                total = torch.stack([each["loss"] for each in found]).sum()
+                targets = torch.stack([each["targets"] for each in found]).sum()
+            loss = steps.summed(total.clone()) / steps.summed(targets.clone())
         return loss, norm_found
 
     def _micros(self, number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -369,13 +382,18 @@ class Core:
 
     def _forward(self, micros: Iterator[Any], model: Any) -> tuple[torch.Tensor, Any]:
         inputs, labels = next(micros)
-        positions = torch.arange(inputs.shape[1], device=inputs.device)[None].expand_as(inputs)
-        losses = model(inputs, positions, None, labels=labels)
+        here = labels >= 0  # of a masked model's: the others are no targets
+        if self._is_bert:
+            segments, seen = torch.zeros_like(inputs), torch.ones_like(inputs)
+            losses = model(inputs, seen, tokentype_ids=segments, lm_labels=labels.clamp(min=0))
+            losses = losses[0] if isinstance(losses, tuple) else losses
+        else:
+            positions = torch.arange(inputs.shape[1], device=inputs.device)[None]
+            losses = model(inputs, positions.expand_as(inputs), None, labels=labels)
 
         def total(found: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-            loss = found.float().sum()
-            count = torch.tensor(found.numel(), dtype=torch.int, device=found.device)
-            return loss, count, {"loss": loss.detach() / count}
+            loss, count = (found.float() * here).sum(), here.sum().int()
+            return loss, count, {"loss": loss.detach(), "targets": count.float()}
 
         return losses, total
 
@@ -497,7 +515,7 @@ def _name_of(name: str, first: int) -> str:
         ("mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm."),
     ):
         name = name.replace(fused, plain)
-    if name.startswith("decoder.layers."):
-        _, _, number, rest = name.split(".", 3)
-        return f"decoder.layers.{int(number) + first}.{rest}"
+    if name.startswith(("decoder.layers.", "encoder.layers.")):
+        of, _, number, rest = name.split(".", 3)
+        return f"{of}.layers.{int(number) + first}.{rest}"
     return name

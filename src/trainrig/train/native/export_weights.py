@@ -47,7 +47,7 @@ from trainrig.train.driver_files import megatron_model
 from trainrig.train.native.checkpoint import ignore_warning
 from trainrig.train.native.precision import DTYPES
 from trainrig.train.native.weight_source import WeightSource, open_source, weights_of
-from trainrig.train.refusals import model_refused_by_megatron
+from trainrig.train.refusals import checkpoint_refused_by_megatron
 from trainrig.train.weight_forms import WRITTEN, model_of
 from trainrig.workload import ModelShape, find
 from trainrig.workload.hf_config import class_names, config_of
@@ -161,7 +161,7 @@ def _cannot_write(out: Path, error: BaseException) -> TrainrigError:
 
 def _check(shape: ModelShape, to: str) -> None:
     """Refuse a model that the form has no words for, or a form whose library is not there."""
-    if to == "megatron" and (refused := model_refused_by_megatron(shape)) is not None:
+    if to == "megatron" and (refused := checkpoint_refused_by_megatron(shape)) is not None:
         raise UsageError(refused[0], "--to huggingface")
     if to != "megatron":
         config_of(shape)

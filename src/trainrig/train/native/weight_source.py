@@ -29,7 +29,9 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from trainrig import models
 from trainrig.errors import DataError, TrainrigError, UnavailableError
@@ -136,8 +138,11 @@ def _open_own(path: Path) -> Opened:
 
 
 def _open_megatron(path: Path) -> Opened:
-    """Layers lie in one tensor, or each in one of its own; norms are called as they are fused."""
-    sizes, get = open_distributed(megatron_folder(path))
+    """Layers lie in one tensor, or each in one of its own; norms are called as they are fused.
+
+    Of the first kind a layer is read by itself: Megatron saves it as a piece of its own.
+    """
+    sizes, get = open_distributed(folder := megatron_folder(path))
     found: dict[str, tuple[int, ...]] = {}
     places: dict[str, tuple[str, int | None]] = {}
     for stored, size in sizes.items():
@@ -148,7 +153,7 @@ def _open_megatron(path: Path) -> Opened:
 
     def of_layer(name: str) -> Tensor:
         stored, layer = places[name]
-        return get(stored) if layer is None else get(stored)[layer]
+        return get(stored) if layer is None else read_row(folder, stored, layer)
 
     return found, of_layer
 
@@ -167,6 +172,45 @@ def open_distributed(path: Path) -> Opened:
         return found
 
     return {name: tuple(of.size) for name, of in listed.items()}, get
+
+
+def read_row(path: Path, name: str, row: int) -> Tensor:
+    """One place of the first dimension of a checkpoint's tensor: (N, …) → (…).
+
+    Read are the pieces that hold some of it, and no others.
+    """
+    from trainrig.train.native.checkpoint import SafeReader
+
+    reader = SafeReader(path)
+    metadata = reader.read_metadata()
+    stored = metadata.state_dict_metadata[name]
+    assert isinstance(stored, TensorStorageMetadata)
+    sizes = torch.Size((1, *stored.size[1:]))
+    offsets = torch.Size((row, *[0] * len(sizes[1:])))
+    found = torch.empty(sizes, dtype=stored.properties.dtype)
+    chunk = ChunkStorageMetadata(offsets=offsets, sizes=sizes)
+    items = create_read_items_for_chunk_list(name, stored, [chunk])
+    reader.set_up_storage_reader(metadata, is_coordinator=True)
+    planner: Any = _Into(found)
+    reader.read_data(LoadPlan(items), planner).wait()
+    return found[0]
+
+
+class _Into:
+    """What a reader asks of a planner: where in one tensor a piece belongs."""
+
+    def __init__(self, whole: Tensor) -> None:
+        self._whole = whole
+
+    def resolve_tensor(self, item: Any) -> Tensor:
+        """The place of a piece."""
+        place = self._whole
+        for dim, (start, length) in enumerate(zip(item.dest_offsets, item.lengths, strict=True)):
+            place = place.narrow(dim, start, length)
+        return place
+
+    def commit_tensor(self, item: Any, tensor: Tensor) -> None:
+        """It has been written there."""
 
 
 def _open_deepspeed(path: Path) -> Opened:
