@@ -1,4 +1,4 @@
-"""Take docs/demo.png: the demo's report down to its first waterfall, as the README shows it.
+"""Take docs/demo.png: the first screen of the demo's report, as the README shows it.
 
     python tools/demo_picture.py
 
@@ -36,7 +36,7 @@ def main() -> int:
         page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
         page.set_content(render_html([read_view(BUNDLE)]))
         page.add_style_tag(content="body, svg { font-family: Inter, system-ui, sans-serif }")
-        box = page.locator(".waterfall.wide").first.bounding_box()
+        box = page.locator("section.card").first.bounding_box()
         clip = {"x": 0, "y": 0, "width": WIDTH, "height": box["y"] + box["height"] + MARGIN}
         page.screenshot(path=PICTURE, full_page=True, clip=clip)
         browser.close()

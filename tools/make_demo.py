@@ -2,14 +2,10 @@
 
     python tools/make_demo.py
 
-Two RTX 4090s stand side by side as #0 and #1, whose owners measured and printed the
-same notebook's figures; what passes between #0 and its sibling is the first owner's as
-well.  The training steps are a third party's, on one card and on two.  Nothing is
-invented: every record is of kind "baseline" and names its source, and where a card has no
-published figure there is none.  The same tables give the same files.
-
-Left out: mli's summary of a third RTX 4090, and the figures that the table marks as not
-checked.
+One machine of one owner: two RTX 3090 Ti with an NVLink bridge, of which mli printed matmul,
+vectors, layers, the link and whole trainings, on one card and on two, with the bridge and without,
+in two notebooks of one repository.  Nothing is invented: every record is of kind "baseline" and
+names its source, and where there is no figure there is none.  The same tables give the same files.
 """
 
 from __future__ import annotations
@@ -24,6 +20,8 @@ import tomli_w
 
 from trainrig.catalog import find_chip
 from trainrig.catalog.published import published_records
+from trainrig.catalog.published.tables import read_rows
+from trainrig.catalog.published.training import PATH as TRAINING
 from trainrig.machine.snapshot import (
     Cpu,
     Gpu,
@@ -50,21 +48,16 @@ from trainrig.record import (
 )
 from trainrig.report import DEMO as BUNDLE
 from trainrig.store import pack
-from trainrig.units import format_quantity
+from trainrig.units import format_count
+from trainrig.workload import find, model_flops
 
-NAME = "two-rtx-4090s-as-published"
-DEVICE = "RTX 4090"
-# Whose figures stand for which card: the beginning of the source.
-CARDS = {"the owner of": 0, "qhduan": 1}
-
-# lambdal/deeplearning-benchmark, pytorch/pytorch-train-throughput-fp16.csv: BERT-large on
-# SQuAD, sequence 384, 28 samples a card; samples/s of the whole machine by number of cards.
-STEP_SOURCE = "lambdal/deeplearning-benchmark pytorch/pytorch-train-throughput-fp16.csv"
-STEPS = {1: 93.0, 2: 139.0}
-LAYERS, HIDDEN, SEQ, BATCH = 24, 1024, 384, 28
-# Forward 24sh² + 4s²h a layer and sample, backward twice that; the head of two outputs is nothing.
-STEP_FLOPS = 3 * LAYERS * (24 * SEQ * HIDDEN**2 + 4 * SEQ**2 * HIDDEN)
-STEP_FORMULA = "samples/s / cards × 3·L·(24·s·h² + 4·s²·h), L = 24, s = 384, h = 1024"
+NAME = "two-rtx-3090-ti-as-published"
+DEVICE = "RTX 3090 Ti"
+OWNER = "mli/transformers-benchmarks"
+NOTEBOOKS = (f"{OWNER} micro_bench.ipynb @3370b2b", f"{OWNER} transformers.ipynb")
+MODEL = "GPT-2 medium"
+"""What was trained on one card and on two."""
+SOFTWARE = "Megatron-LM, torch 1.13"
 
 
 def main() -> None:
@@ -76,9 +69,9 @@ def main() -> None:
         "verb": "demo",
         "origin": "published figures, not measured by trainrig",
         "sources": {
-            f"{DEVICE} #0": "its owner's prints of mli/transformers-benchmarks' notebook",
-            f"{DEVICE} #1": "qhduan/transformers-benchmarks, micro_bench_4090.ipynb",
-            "Training steps": STEP_SOURCE,
+            "Matmul, vectors, layers": NOTEBOOKS[0],
+            "Link, trainings": NOTEBOOKS[1],
+            "Software of trainings": SOFTWARE,
         },
     }
     with tempfile.TemporaryDirectory() as parent:
@@ -102,81 +95,103 @@ def claims() -> Iterator[Record]:
 
 
 def figures() -> Iterator[Record]:
-    """Both cards' published figures."""
+    """The notebooks' figures; both cards are alike, and the first one's are printed."""
     for record in published_records():
-        card = next(
-            (n for start, n in CARDS.items() if (record.source or "").startswith(start)), None
-        )
-        if record.device == DEVICE and card is not None:
-            sender = record.case.get("from")  # of a pair, the one that sends
-            yield record.replace(run=NAME, device_index=card if sender is None else int(sender))
+        if record.device == DEVICE and (record.source or "").startswith(NOTEBOOKS):
+            yield record.replace(run=NAME, device_index=0)
 
 
 def steps() -> Iterator[Record]:
-    """The published throughputs, and the rates a card that follow from them."""
-    for cards, throughput in STEPS.items():
-        case = {"model": "BERT-large", "precision": "fp16", "seq_len": SEQ, "batch_size": BATCH}
+    """The trainings: tokens/s as printed, and what follows from them for a card."""
+    for name, row in read_rows(TRAINING):
+        is_ours = row["source"].startswith(NOTEBOOKS[1]) and row["model"] == MODEL
+        if not is_ours or row["framework"] != SOFTWARE or row["tp"] != "1":
+            continue
+        cards, accum = int(row["num_gpus"]), int(row["grad_accum"])
+        case = {
+            "model": "gpt2-medium",
+            "precision": row["precision"],
+            "batch_size": int(row["micro_batch"]),
+            "seq_len": int(row["seq"]),
+            "grad_accum": accum,
+            "optimizer": "adamw-fused",
+            "framework": "megatron",
+            "nproc": cards,
+            "p2p": "PCIe" not in row["interconnect"],
+        }
+        batch = case["batch_size"], case["seq_len"]
+        tokens = float(row["tokens_per_s_per_gpu"])
         printed = Record(
-            id=f"lambda-throughput-{cards}",
+            id=f"{name}-tokens",
             run=NAME,
             kind=Kind.BASELINE,
-            benchmark="step",
+            benchmark="training",
             case=case,
-            metric="throughput",
-            unit="samples/s",
-            value=throughput,
+            metric="token_rate",
+            unit="token/s",
+            value=tokens * cards,
             device=DEVICE,
             device_index=0,
             device_count=cards,
-            source=STEP_SOURCE,
+            source=row["source"],
         )
         yield printed
+        of_token = model_flops(find("gpt2-medium"), *batch) / (batch[0] * batch[1])
         yield printed.replace(
-            id=f"lambda-rate-{cards}",
+            id=f"{name}-flops",
             metric="flop_rate",
             unit="FLOP/s",
-            value=throughput / cards * STEP_FLOPS,
+            value=tokens * of_token,
             derived=Derivation(ids=(printed.id,), formula=STEP_FORMULA),
         )
         yield printed.replace(
-            id=f"lambda-time-{cards}",
-            metric="time",
-            unit="s",
-            value=BATCH * cards / throughput,
-            derived=Derivation(ids=(printed.id,), formula="samples a step / samples/s"),
+            id=f"{name}-time", metric="time", unit="s", value=float(row["step_time_s"])
         )
 
 
+STEP_FORMULA = "tokens/s / cards × model FLOPs of a token (docs/definitions.md, training)"
+
+
 def verdict(records: list[Record]) -> Verdict:
-    """Nothing was run here, so nothing can pass; what the figures show is said all the same."""
+    """Nobody set targets for this machine, so it is measured, not passed."""
+    rates = {r.case["nproc"]: r.value or 0.0 for r in trained(records, accum=1, bridge=True)}
     return Verdict(
-        outcome=Outcome.INCOMPLETE,
-        reason="Nothing was measured: others published these figures, each of their own cards.",
-        findings=tuple(findings({r.id: r for r in records})),
+        outcome=Outcome.MEASURED,
+        reason=f"Two cards train {rates[2] / rates[1]:.2f} times as fast as one; "
+        "no target to judge by",
+        findings=tuple(findings(records)),
     )
 
 
-def findings(records: dict[str, Record]) -> Iterator[Finding]:
+def trained(records: list[Record], *, accum: int, bridge: bool) -> list[Record]:
+    """Printed tokens/s, with the NVLink bridge or over PCIe alone."""
+    return [
+        r
+        for r in records
+        if r.benchmark == "training"
+        and r.metric == "token_rate"
+        and (r.device_count == 1 or r.case["p2p"] is bridge)
+        and r.case["grad_accum"] == accum
+    ]
+
+
+def findings(records: list[Record]) -> Iterator[Finding]:
     """What a reader of the figures should notice, with the numbers out of the records."""
-    case = {
-        "layer": "BERT-large layer",
-        "pass": "forward+backward",
-        "batch_size": 2,
-        "seq_len": 128,
-    }
-    slow, fast = sorted(
-        (r for r in records.values() if r.benchmark == "layer" and case.items() <= r.case.items()),
-        key=lambda r: r.device_index or 0,
+    bridged, without, rare = (
+        next(r for r in trained(records, accum=accum, bridge=bridge) if r.device_count == 2)
+        for accum, bridge in ((1, True), (1, False), (4, False))
     )
-    assert slow.value is not None and fast.value is not None
+    assert bridged.value is not None
+    assert without.value is not None
+    assert rare.value is not None
     yield Finding(
-        id="odd-device",
-        severity="warning",
-        evidence=f"{DEVICE} #0 is behind #1 in small layers, level in large matmuls: BERT-large "
-        f"layer, batch 2, 128 tokens, at {format_quantity(slow.value, slow.unit)} against "
-        f"{format_quantity(fast.value, fast.unit)}. The cards are alike, their hosts are not.",
-        fix="compare the processors' single-core speed, and the versions of torch and CUDA",
-        records=(slow.id, fast.id),
+        id="nvlink-worth",
+        severity="info",
+        evidence=f"Without the NVLink bridge two cards train {MODEL} at "
+        f"{format_count(without.value)} tokens/s instead of {format_count(bridged.value)}; four "
+        f"micro-batches between exchanges make it {format_count(rare.value)}.",
+        fix="keep the bridge; without one, accumulate gradients",
+        records=(bridged.id, without.id, rare.id),
     )
 
 
@@ -189,7 +204,7 @@ def machine() -> Snapshot:
         memory=MemoryInfo(**all_missing(MemoryInfo)),
         disks=UNSAID,
         pci_gpus=UNSAID,
-        gpus=tuple(gpu(index) for index in CARDS.values()),
+        gpus=tuple(gpu(index) for index in (0, 1)),
         topology=Topology(links=UNSAID),
         software=Software(
             **all_missing(Software) | {"python": "not stated", "packages": {}, "environment": {}}

@@ -10,6 +10,7 @@ import pytest
 
 from reports import tables_of
 from trainrig.analysis.patterns import find_patterns
+from trainrig.analysis.run_summary import summarise
 from trainrig.analysis.run_view import rows
 from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.catalog.published import published_records
@@ -49,55 +50,67 @@ def test_every_figure_is_a_claim_or_somebodys_and_says_whose() -> None:
     assert {record.kind for record in run.records} == {Kind.CLAIMED, Kind.BASELINE}
     assert all(record.source for record in run.records)
     assert run.verdict is not None
-    assert run.verdict.outcome is Outcome.INCOMPLETE
+    assert run.verdict.outcome is Outcome.MEASURED
+    verdict = read_view(BUNDLE).verdict
+    assert verdict == run.verdict, "as stored: what is published has no points to confirm"
 
 
 def test_every_figure_stands_in_the_tables_unchanged() -> None:
     known = {record.id: record for record in published_records()}
-    figures = [r for r in read_run(BUNDLE).records if r.id.startswith("published-")]
+    figures = [r for r in read_run(BUNDLE).records if r.id in known]
     assert len(figures) > 90
     for figure in figures:
         assert figure.replace(run="", device_index=None) == known[figure.id]
 
 
-def test_steps_are_the_printed_throughputs(tool: ModuleType) -> None:
-    """BERT-large, 384 tokens: 739 GFLOP a sample; 93 samples/s on one card, 139 on two."""
-    steps = [r for r in read_run(BUNDLE).records if r.benchmark == "step"]
-    assert pytest.approx(739.4e9, rel=1e-3) == tool.STEP_FLOPS
-    rates = {r.device_count: r.value for r in steps if r.metric == "flop_rate"}
-    assert rates == {1: pytest.approx(68.8e12, rel=1e-3), 2: pytest.approx(51.4e12, rel=1e-3)}
-    printed = {r.id: r for r in steps if r.metric == "throughput"}
-    assert {r.derived.ids[0] for r in steps if r.derived} == printed.keys()
+def test_steps_are_the_printed_throughputs() -> None:
+    """GPT-2 medium, 1024 tokens: 17.4k tokens/s on one card, at 2.43 GFLOP a token."""
+    steps = [r for r in read_run(BUNDLE).records if r.benchmark == "training"]
+    printed = {r.id: r for r in steps if r.metric == "token_rate"}
+    rates = {r.derived.ids[0]: r.value for r in steps if r.derived and r.metric == "flop_rate"}
+    assert rates.keys() == printed.keys()
+    (alone,) = [r for r in printed.values() if r.device_count == 1]
+    assert alone.value == 17403.0
+    assert rates[alone.id] == pytest.approx(42.2e12, rel=2e-3)
+    assert len(printed) == 5
+
+
+def test_the_story_of_the_bridge_is_told_in_printed_numbers() -> None:
+    summary = summarise(read_view(BUNDLE))
+    assert summary.verdict == "MEASURED"
+    assert summary.reason.startswith("Two cards train 1.81 times as fast as one")
+    (finding,) = summary.findings
+    for number in ("21.9k", "31.4k", "32.3k"):
+        assert number in finding.evidence
+    assert [(number.name, number.others) for number in summary.key_numbers] == [
+        ("Training", None),
+        ("Best matmul", None),
+        ("Memory bandwidth", None),
+        ("GPU to GPU", None),
+    ]
 
 
 def test_the_classic_answers_are_visible() -> None:
     found = [pattern.id for pattern in find_patterns(read_view(BUNDLE))]
-    assert set(found) == {
-        "launch-bound",
-        "lives-in-cache",
-        "boost-clock",
-        "memory-bound",
-        "no-p2p",
-    }
+    assert {"boost-clock", "memory-bound"} <= set(found)
 
 
 def test_the_heat_map_stands_beside_the_published_grids() -> None:
     view = read_view(BUNDLE)
     tables = tables_of(heat_maps(view, rows(view), find_patterns(view))[0][1])
-    assert [table.title for table in tables][:2] == ["RTX 4090 #0, TFLOPS", "RTX 4090 #1, TFLOPS"]
-    assert tables[-1].title == "RTX 3090 Ti, TFLOPS"
-    assert any(cell.marked for _, cells in tables[0].lines() for cell in cells)
+    assert [table.title for table in tables] == ["RTX 3090 Ti, TFLOPS", "RTX 4090, TFLOPS"]
 
 
 def test_the_waterfall_goes_from_the_claim_to_two_cards() -> None:
-    found = next(each for each in build_waterfalls(read_view(BUNDLE)) if each.device_index == 0)
-    assert [round((level.value or 0.0) / 1e12) for level in found.levels] == [165, 174, 102, 69, 51]
+    """The trainings are bf16, the products fp16: on this card the two have one peak."""
+    (found,) = (each for each in build_waterfalls(read_view(BUNDLE)) if each.dtype == "bf16")
+    assert [round((level.value or 0.0) / 1e12) for level in found.levels] == [80, 81, 62, 42, 44]
     causes = [level.gap.cause.split(":")[0].split(",")[0] for level in found.levels if level.gap]
     assert causes == [
-        "boost clock above the data sheet's",
+        "at the claim",
         "memory-bound work between the matmuls",
-        "optimizer",
-        "exposed communication",
+        "memory-bound work around the layers",
+        "faster than the level above",
     ]
     for level in found.levels[2:4]:
         assert level.gap is not None

@@ -100,7 +100,7 @@ FIRST = {"desktop": (1440, 900), "phone": (390, 844)}
 
 
 @pytest.mark.parametrize("device", FIRST)
-@pytest.mark.parametrize("name", ["layers and a step", "one GPU", "experiments", "no GPU"])
+@pytest.mark.parametrize("name", ["demo", "layers and a step", "one GPU", "experiments", "no GPU"])
 def test_the_first_screen_holds_what_a_run_came_to(browser: Any, name: str, device: str) -> None:
     """Outcome, date, sentence, numbers and actions, without scrolling."""
     width, height = FIRST[device]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from trainrig.analysis.evidence import plain
-from trainrig.analysis.normal import PublishedRange, range_for_level
+from trainrig.analysis.normal import PublishedRange, owner_of, range_for_level
 from trainrig.analysis.run_view import RunView, is_published, rows
 from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
 from trainrig.analysis.training_results import TrainingResult, published_figures, readable
@@ -176,7 +176,7 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
         training = _step_number(view, step)
     memory = next((each for each in found if each.waterfall.quantity == MEMORY.name), None)
     disk = next(iter(_of(found, Role.DISK)), None)
-    own = {record.source for record in view.records} if is_published(view) else set()
+    own = {owner_of(record.source) for record in view.records} if is_published(view) else set()
     made = [training]
     if matmul is not None:
         case = matmul.record.case
@@ -186,9 +186,24 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
         if best is not None:
             what = best.level.provenance.partition(";")[0]
             made.append(_number(name, best, _of_claim(best) or what, own))
+    if disk is None:
+        made += _link_number(view)
     if not _measures_more(view):
         made += _of_training(view)
     return tuple(each for each in made if each is not None)
+
+
+def _link_number(view: RunView) -> Iterator[KeyNumber]:
+    """The fastest way from GPU to GPU; nothing where none was looked at."""
+    found = [
+        row
+        for row in rows(view)
+        if row.is_usable and row.metric == "byte_rate" and row.case.get("direction") == "p2p"
+    ]
+    if found:
+        best = max(found, key=lambda row: row.value)
+        what = "with peer access" if best.case.get("peer_access") else "through host memory"
+        yield KeyNumber(name="GPU to GPU", value=best.value, unit=best.unit, what=what)
 
 
 def _of_training(view: RunView) -> Iterator[KeyNumber]:
@@ -214,8 +229,8 @@ def _of_claim(found: _Found) -> str:
     return f"{format_share(share)} of its claim" if 0.0 < share <= _ABOVE else ""
 
 
-def _number(name: str, found: _Found, what: str, own: Collection[str | None] = ()) -> KeyNumber:
-    """``own``: sources that are the run's, not others'."""
+def _number(name: str, found: _Found, what: str, own: Collection[str] = ()) -> KeyNumber:
+    """``own``: whose figures are the run's, not others'."""
     return KeyNumber(
         name=name,
         value=found.level.value or 0.0,
@@ -280,7 +295,7 @@ def _trained_by_others(view: RunView, own: TrainingResult) -> PublishedRange | N
     return PublishedRange(low=min(rates), high=max(rates), num=len(rates)) if rates else None
 
 
-def _others(found: _Found, own: Collection[str | None]) -> PublishedRange | None:
+def _others(found: _Found, own: Collection[str]) -> PublishedRange | None:
     return range_for_level(found.record, found.level.name, own)
 
 
@@ -324,7 +339,7 @@ def _gains(step: _Found) -> Iterator[Action]:
     case = step.record.case
     for share in gap.shares if gap is not None else ():
         time = share.seconds * _ceiling(step) / (share.amount or 1.0)
-        what, how, options = share.name, share.next, share.options
+        what, how, options = share.name.partition(", by ")[0], share.next, share.options
         if share.name == NOT_EXPLAINED:
             what = f"{format_quantity(share.amount, step.level.unit)} of the step are unexplained"
             how, options = "train it alone and read where each step's time goes", " "

@@ -396,10 +396,8 @@ def _identity(one: PublishedCase) -> tuple[object, ...]:
 # ---- a run among them
 
 
-def range_for_level(
-    record: Record, level: str, own: Collection[str | None] = ()
-) -> PublishedRange | None:
-    """What sources that are not its ``own`` reached on a card at a level of a waterfall."""
+def range_for_level(record: Record, level: str, own: Collection[str] = ()) -> PublishedRange | None:
+    """What others than the ``own`` owners reached on a card at a level of a waterfall."""
     if record.device_index is None or record.device is None:
         return None
     dtype = dtype_of(record.case)
@@ -407,10 +405,15 @@ def range_for_level(
         row.measured
         for row in _rows_of(record.device)
         if row.measured is not None
-        and row.measured.source not in own
+        and owner_of(row.measured.source) not in own
         and any(rule.name == level for rule in rules_of(row))
         and dtype_of(row.case) in (dtype, None)
     )
+
+
+def owner_of(source: str | None) -> str:
+    """Whose figures they are: a source names its repository, or its author, first."""
+    return (source or "").partition(" ")[0]
 
 
 @cache

@@ -82,6 +82,10 @@ def device_names(view: RunView) -> str:
         if row.measured and row.role is not Role.DISK  # a disk does not name a machine
     }
     gpus = Counter(device for device, index in pairs if index is not None)
+    for row in rows(view):  # what ran on several at once is told once, of the first
+        name = row.device or "unknown device"
+        if row.index is not None and row.measured and name in gpus:
+            gpus[name] = max(gpus[name], row.count)
     names = [f"{n} × {device}" if n > 1 else device for device, n in sorted(gpus.items())]
     names = names or sorted(device for device, _ in pairs)
     return ", ".join(names or [str(at_path(view.machine, "cpu", "model") or view.name)])

@@ -83,7 +83,7 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
     everything = rows(view)
     for (device, index), label in name_devices(devices(everything)).items():
         own = tuple(row for row in everything if (row.device, row.index) == (device, index))
-        for quantity, dtype, candidates in _quantities(own):
+        for quantity, dtype, candidates in _quantities(view, own):
             levels = _build(view, own, candidates)
             if levels:
                 waterfall = Waterfall(
@@ -105,9 +105,15 @@ def devices(everything: Iterable[Row]) -> tuple[Device, ...]:
     return tuple(sorted(seen, key=lambda d: (d[1] is None, d[1] or 0, d[0] or "")))
 
 
-def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, str, list[tuple[str, list[Row]]]]]:
+_Levels = dict[tuple[int, str], list[Row]]
+"""Rows by their level's place and name."""
+
+
+def _quantities(
+    view: RunView, own: Sequence[Row]
+) -> Iterable[tuple[str, str, list[tuple[str, list[Row]]]]]:
     """Each quantity that a device's rows say something of, its dtype, its levels with rows."""
-    groups: dict[tuple[Quantity, str], dict[tuple[int, str], list[Row]]] = {}
+    groups: dict[tuple[Quantity, str], _Levels] = {}
     for row in own:
         for rule in rules_of(row):
             dtype = str(dtype_of(row.case) or "") if rule.quantity.by_dtype else ""
@@ -115,8 +121,27 @@ def _quantities(own: Sequence[Row]) -> Iterable[tuple[str, str, list[tuple[str, 
             levels.setdefault((rule.order, rule.name), []).append(row)
     for quantity, dtype in sorted(groups, key=lambda key: (key[0].order, dtype_order(key[1]))):
         levels = groups[quantity, dtype]
+        if dtype in _TRAINED:
+            (other,) = set(_TRAINED) - {dtype}
+            levels = _lent(view, levels, groups.get((quantity, other), {}))
         name = f"{dtype} {quantity.name}" if dtype else quantity.name
         yield name, dtype, [(place[1], levels[place]) for place in sorted(levels)]
+
+
+def _lent(view: RunView, levels: _Levels, others: _Levels) -> _Levels:
+    """With the other 16-bit type's products where a step has none of its own.
+
+    Only where both have one claim: the matrix units are the same.
+    """
+    if any(row.role is not Role.STEP for members in levels.values() for row in members):
+        return levels
+    lent = {
+        place: rows for place, rows in others.items() if all(r.role is not Role.STEP for r in rows)
+    }
+    first = [next(iter(found.values()))[0] for found in (levels, lent) if found]
+    claims = [claim_for(view.records, row) for row in first]
+    values = {claim.value for claim in claims if claim is not None}
+    return levels | lent if len(claims) == 2 and None not in claims and len(values) == 1 else levels
 
 
 _TRAINED, _BESIDE = ("bf16", "fp16"), ("tf32", "fp32", "fp8")

@@ -1,4 +1,4 @@
-"""`trainrig demo`: the report of two RTX 4090s, made from published figures."""
+"""`trainrig demo`: the report of two RTX 3090 Ti, made from what their owner published."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trainrig.cli.verb import PATH, json_option, option, verb
 @option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")
 @json_option()
 def command(html: Path | None, md: Path | None, as_json: bool) -> None:
-    """Show the report of two RTX 4090s, before you have any.
+    """Show the report of two RTX 3090 Ti, before you have any.
 
     \b
     trainrig demo
     trainrig demo --html demo.html
 
-    Nothing in it was measured by trainrig: each number was published by somebody
-    and names its source.
+    Nothing in it was measured by trainrig: their owner published each number, and
+    each names its source.
     """
     from trainrig.cli.report import read_view, show
     from trainrig.report import DEMO

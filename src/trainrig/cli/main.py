@@ -71,7 +71,7 @@ GROUPS = {
         "ledger": "Predictions of earlier runs beside what was measured.",
         "import": "Read other tools' files: nccl-tests, DCGM, fio, training logs, traces ...",
         "bundle": "Pack a run into one file with a content hash, or unpack it.",
-        "demo": "A report of two RTX 4090s made from published figures.",
+        "demo": "A report of two RTX 3090 Ti made from published figures.",
     },
 }
 VERBS = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}

@@ -6,4 +6,4 @@ Report is handed records and what `analysis` says of them; it reads no files and
 from pathlib import Path
 
 DEMO = Path(__file__).parent / "demo.bundle"
-"""Two RTX 4090s as others published them; tools/make_demo.py makes it from the tables."""
+"""Two RTX 3090 Ti as their owner published them; tools/make_demo.py makes it from the tables."""

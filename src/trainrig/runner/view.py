@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainrig.analysis.judge import confirm, judge, resume_command
 from trainrig.analysis.judge_imported import is_imported, judge_imported
 from trainrig.analysis.judge_training import judge_trainings
+from trainrig.analysis.run_view import is_published
 from trainrig.catalog.published.training import baselines
 from trainrig.doctor import diagnose, of_speed
 from trainrig.errors import (
@@ -24,7 +25,7 @@ from trainrig.errors import (
 from trainrig.importers.importer import NOT_IN_FILE
 from trainrig.machine import from_dict
 from trainrig.process.child import first_line
-from trainrig.record import Outcome, Record, RunView, Verdict
+from trainrig.record import Kind, Outcome, Record, RunView, Verdict
 from trainrig.store import RunWriter, read_run
 from trainrig.store.run_folder import REPORT
 
@@ -71,6 +72,10 @@ def judged_view(run: RunView) -> RunView:
     if ended is not None or (run.path / "experiment.json").is_file():
         return dataclasses.replace(view, verdict=judge_trainings(view, ended), problems=())
     if run.verdict is not None:
+        # What others published is never passed, only gathered: there is nothing to confirm.
+        is_gathered = is_published(run) and run.verdict.outcome is Outcome.MEASURED
+        if is_gathered and not run.lost and any(r.kind is Kind.BASELINE for r in run.records):
+            return dataclasses.replace(view, verdict=run.verdict)
         return dataclasses.replace(view, verdict=confirm(run.verdict, run.records, run.lost))
     return dataclasses.replace(view, verdict=judged(run, "the run was cut off before its verdict"))
 
