@@ -63,8 +63,8 @@ def test_the_surface_is_as_promised() -> None:
             "env": "--os --on --driver --route --torch --pip-index --torch-index --conda-channel "
             "--nvidia-repo --image --try-extension --python --explain --out --json",
             "published": "CHIP... --kind --model --precision --html --md --json",
-            "bench": "BENCHMARK --dtype --size --op --path --device --peak --budget --out "
-            "--strict --json",
+            "bench": "BENCHMARK --dtype --size --op --path --device --peak --ranks "
+            "--min --max --backend --peer-access --timeout --budget --out --strict --json",
             "build": "check FILE --prices --currency --html --md --json | suggest --budget "
             "--currency --global-batch --tokens --volts --breaker-amps --noise-limit-db --own "
             "--model --seq-len --precision --kernels --optimizer --recompute --offload "

@@ -34,6 +34,7 @@ from trainrig.cli import plan as plan_verb
 from trainrig.cli import predict as predict_verb
 from trainrig.cli import train as train_verb
 from trainrig.errors import UsageError
+from trainrig.predict.rates import OPERATIONS
 from trainrig.record import Case, Kind, Record
 from trainrig.runner.layout_search import predict_only
 from trainrig.runner.plan import qualify_plan
@@ -225,7 +226,7 @@ def known_by_name(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
         elif isinstance(node, ast.Dict):
             keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
-            if len(NAMES.intersection(keys)) > 1:
+            if len(NAMES.intersection(keys)) > 1 and not set(keys) <= set(OPERATIONS):
                 yield node.lineno
         elif isinstance(node, ast.Call):
             called = getattr(node.func, "attr", None) or getattr(node.func, "id", None)

@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from trainrig.analysis import judge_links
 from trainrig.analysis.match import (
     SIBLING_MARGIN,
     Row,
@@ -70,6 +71,7 @@ def judge(
         *machine_findings,
         *_wrong_answers(records),
         *_failures(records),
+        *judge_links.findings_of(records),
         *_device_failures(records),
         *_throttled(records, rows),
         *_outliers(rows, records),
@@ -214,7 +216,12 @@ def _wrong_answers(records: Iterable[Record]) -> Iterator[Finding]:
 
 def _failures(records: Iterable[Record]) -> Iterator[Finding]:
     """One finding a reason: a worker that does not start fails all of its cases alike."""
-    failed = [each for each in records if each.is_point and _broke(each) and not _is_fault(each)]
+    failed = [
+        each
+        for each in records
+        if each.is_point and _broke(each) and not _is_fault(each)
+        if not judge_links.is_lost_rank(each)
+    ]
 
     def where(record: Record) -> object:
         return record.benchmark, record.device, record.device_index, record.reason

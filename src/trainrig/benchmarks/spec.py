@@ -49,6 +49,8 @@ class Role(StrEnum):
     """A whole training step."""
     DISK = "disk"
     """Reading and writing files."""
+    COLLECTIVE = "collective"
+    """What ranks exchange; it is measured by ranks that are started for it."""
 
 
 # ---- what is counted and claimed
@@ -121,6 +123,10 @@ class Scope:
     """Why the numbers of that tool are only indicative; empty where they are not."""
     unusable: str | None = None
     """Why the device cannot be measured."""
+    peers: int = 1
+    """Devices of its kind in the machine, itself included."""
+    is_first: bool = True
+    """The first device of its kind plans what all of them do together."""
 
     @property
     def is_small(self) -> bool:
@@ -138,6 +144,16 @@ class Selection:
     budget: float = SMALL_BUDGET
     tool: str = "fio"
     tool_note: str = ""
+    ranks: Sequence[int] = ()
+    """Numbers of ranks that exchange something."""
+    nodes: int = 1
+    low: str = ""
+    """The smallest size, where a benchmark measures from one to another."""
+    high: str = ""
+    backend: str = "gloo"
+    """What carries what ranks exchange, in torch.distributed's words."""
+    peer_access: Sequence[bool] = (True, False)
+    """Whether GPUs may reach each other's memory: both in turn show what that is worth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +260,8 @@ class Benchmark:
     """How far apart the medians of two workers on a quiet machine may lie, as a share."""
     workers: Callable[[Case], int] = lambda _: WORKERS
     """Fresh workers that a point of such a case needs."""
+    ranks: Callable[[Case], int] = lambda _: 1
+    """Ranks, a device each, that share a case."""
     two_sided: bool = False
     """Whether a worker may be too fast: a cache answers.  Elsewhere noise only slows."""
     cost: CaseCost = CaseCost()

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from trainrig.benchmarks.collective import BENCHMARK as COLLECTIVE
+from trainrig.benchmarks.collective import MAX_RANKS
 from trainrig.benchmarks.spec import benchmarks
-from trainrig.cli.verb import OUT, PATH, STRICT, Names, json_option, option, verb
+from trainrig.cli.verb import OUT, PATH, STRICT, Names, json_option, option, options, rows, verb
 
 _SPECS = tuple(spec for spec in benchmarks() if spec.options)
 _NAMES = tuple(spec.name for spec in _SPECS)
@@ -25,9 +27,10 @@ _TEXT = f"""Run BENCHMARK and show its records.
 trainrig bench matmul
 trainrig bench matmul --dtype bf16 --size 4096 --size 8192
 trainrig bench matmul --peak --budget 4m
+trainrig bench collective --ranks 2,4 --op all_reduce,all_gather --max 16M
 
 \b
-{chr(10).join(f"{spec.name + ':':10}{spec.title}" for spec in _SPECS)}
+{chr(10).join(f"{spec.name + ':':12}{spec.title}" for spec in _SPECS)}
 
 Without options the usual dtypes and sizes are measured.  storage writes one file
 without a name, at most 1 GiB and a twentieth of what is free, and leaves nothing.
@@ -42,6 +45,17 @@ without a name, at most 1 GiB and a twentieth of what is free, and leaves nothin
 @option("--path", type=PATH, default_text="the run's own disk", help=_help("path"))
 @option("--device", default_text="every device", help="cpu, gpu or cuda:1.")
 @option("--peak", is_flag=True, help=_help("peak"))
+@options(
+    rows(
+        "What ranks exchange",
+        ("--ranks", "N,…", "all GPUs, or 2", _help("ranks")),
+        ("--min", "SIZE", "1K", _help("min")),
+        ("--max", "SIZE", "64M by gloo, 1G by nccl", _help("max")),
+        ("--backend", "NAME", "nccl with GPUs", _help("backend")),
+        ("--peer-access", "WORD", "both", _help("peer-access")),
+        ("--timeout", "TIME", "60s", _help("timeout")),
+    )
+)
 @option("--budget", default="60s", help="Time for everything.")
 @OUT
 @STRICT
@@ -54,6 +68,12 @@ def command(
     path: Path | None,
     device: str | None,
     peak: bool,
+    ranks: str | None,
+    min: str | None,  # noqa: A002
+    max: str | None,  # noqa: A002
+    backend: str | None,
+    peer_access: str | None,
+    timeout: str | None,
     budget: str,
     out: Path,
     strict: bool,
@@ -62,11 +82,27 @@ def command(
     """Run one benchmark and show its records; the help text is made from the specs."""
     from trainrig.cli import progress
     from trainrig.runner import bench
-    from trainrig.units import parse_duration
+    from trainrig.runner import ranks as ranks_of_run
+    from trainrig.units import parse_count, parse_duration
 
     request = bench.BenchRequest(
-        benchmark=benchmark, dtypes=dtype, sizes=size, ops=op, device=device, peak=peak, path=path
+        benchmark=benchmark,
+        dtypes=dtype,
+        sizes=size,
+        ops=tuple(word for each in op for word in each.split(",")),
+        device=device,
+        peak=peak,
+        path=path,
+        ranks=tuple(parse_count(each, MAX_RANKS) for each in (ranks or "").split(",") if each),
+        low=min or "",
+        high=max or "",
+        backend=backend or "",
+        peer_access=peer_access or "",
+        timeout=parse_duration(timeout) if timeout else None,
     )
+    own = ranks_of_run.place() if benchmark == COLLECTIVE.name else None
+    if own is not None and own.rank:  # the first one keeps the run
+        return ranks_of_run.follow_first(own, backend or "gloo")
     result = bench.bench(
         request, budget=parse_duration(budget), out=out, watch=progress.on_stderr()
     )

@@ -219,6 +219,20 @@ def _attempt(
             os.truncate(path, before.get(path, 0))
 
 
+def follow(command: Command, folder: Path) -> int:
+    """Run one rank whose place ``command.env`` says, and whose others run elsewhere: its exit code.
+
+    Its log is rank.log in ``folder``.  It is killed with us.
+    """
+    env = _environment(external=command.external) | dict(command.env)
+    child = Child(command.argv, folder / "rank.log", env)
+    try:
+        return child.process.wait()
+    finally:
+        child.kill()
+        child.wait(DEATH_TIMEOUT)
+
+
 def _prepare(command: Command, folder: Path, timeout: float) -> Ended | None:
     """Run the program that comes first; None if it went well."""
     env = _environment(external=False) | dict(command.env)

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainrig.benchmarks.collective import BACKENDS
 from trainrig.benchmarks.spec import (
     SMALL_BUDGET,
     Benchmark,
     PlannedCase,
+    Role,
     Selection,
     benchmarks,
+    check_options,
     find,
+    role_of,
 )
 from trainrig.errors import UsageError
+from trainrig.record import Record
 from trainrig.runner.plan import Block, qualify_plan, tasks_of
 from trainrig.runner.progress import Watcher, null_progress
+from trainrig.runner.ranks import HANG_TIMEOUT, PROGRAM, Exchanger, place
 from trainrig.runner.session import Plan, Scene, carry_out, check_budget
-from trainrig.runner.targets import Target, choose, disk_target, disk_tool
+from trainrig.runner.targets import HOST, Target, choose, disk_target, disk_tool
 from trainrig.runner.view import RunOutcome
+from trainrig.stats import grouped
 from trainrig.store import read_run
+from trainrig.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,17 @@ class BenchRequest:
     peak: bool = False
     path: Path | None = None
     """For disks: a folder on the one that is meant; the run's own without it."""
+    ranks: tuple[int, ...] = ()
+    """What ranks exchange is measured with each of these numbers of them."""
+    low: str = ""
+    high: str = ""
+    """The smallest and the largest size of such a measurement."""
+    backend: str = ""
+    """nccl where there are GPUs, else gloo, where it is not named."""
+    peer_access: str = ""
+    """``on``, ``off`` or ``both``."""
+    timeout: float | None = None
+    """Seconds without a sign of any rank until the one that hangs is named."""
 
 
 def bench(
@@ -45,8 +65,11 @@ def bench(
     budget: float,
     out: Path = Path("runs"),
     watch: Watcher = null_progress,
+    program: Sequence[str] = PROGRAM,
 ) -> RunOutcome:
     """Measure the cases of ``request`` and judge them as qualify does.
+
+    ``program``: what is started as each rank of a benchmark that has ranks.
 
     Raises UsageError for an unknown benchmark, dtype, size, operation or device,
     before anything is written.
@@ -58,10 +81,12 @@ def bench(
         plan = _plan_search(spec, request, budget)
     elif spec.is_disk:
         plan = _plan_disk(spec, request, budget)
+    elif spec.role is Role.COLLECTIVE:
+        plan = _plan_ranks(spec, request, budget)
     else:
         plan = _plan_devices(spec, request, budget)
     # torch loading beside a disk's case would take processors from it, for nothing.
-    early = not spec.is_disk
+    early = not spec.is_disk and spec.role is not Role.COLLECTIVE
     return carry_out(
         "bench",
         plan,
@@ -70,6 +95,7 @@ def bench(
         watch=watch,
         early=early,
         config={"benchmark": spec.name},
+        exchange=partial(Exchanger, timeout=request.timeout or HANG_TIMEOUT, program=program),
     )
 
 
@@ -93,6 +119,12 @@ def _check_options(spec: Benchmark, request: BenchRequest) -> None:
         "device": request.device,
         "peak": request.peak,
         "path": request.path,
+        "ranks": request.ranks,
+        "min": request.low,
+        "max": request.high,
+        "backend": request.backend,
+        "peer-access": request.peer_access,
+        "timeout": request.timeout,
     }
     for option, value in given.items():
         if value and option not in spec.options:
@@ -130,6 +162,51 @@ def _plan_disk(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
     return plan
 
 
+_ACCESS = {"": (True, False), "both": (True, False), "on": (True,), "off": (False,)}
+
+
+def _plan_ranks(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
+    """The cases that ranks share: on the GPUs, a rank each, or on the host."""
+    check_options(spec.name, "--peer-access", [request.peer_access], tuple(_ACCESS))
+    own = place()
+    if own is not None and request.ranks not in ((), (own.ranks,)):
+        raise UsageError(
+            f"--ranks {request.ranks[0]}, and WORLD_SIZE is {own.ranks}",
+            "leave it out: torchrun says how many there are",
+        )
+    given = request.ranks if own is None else (own.ranks,)
+    selection = Selection(
+        budget=budget,
+        nodes=1 if own is None else own.nodes,
+        ranks=given,
+        low=request.low,
+        high=request.high,
+        backend=request.backend or BACKENDS[0],
+        # One start of ranks that others have started.
+        peer_access=_ACCESS[request.peer_access][: None if own is None else 1],
+    )
+    _select(spec, request, selection)  # what is wrong with it whatever the machine is
+
+    def plan(scene: Scene) -> Sequence[Block]:
+        gpus = [target for target in scene.targets if target.is_gpu]
+        backend = request.backend or ("nccl" if gpus else "gloo")
+        usual = given or (max(2, len(gpus)) if backend == "nccl" else 2,)
+        if not given and backend == "nccl" and len(gpus) == 1:
+            usual = (1,)
+        most = max(usual)
+        if backend == "nccl" and most // selection.nodes > len(gpus):
+            raise UsageError(
+                f"{counted(most, 'rank')} by nccl need a GPU each, and torch sees {len(gpus)} here",
+                "--backend gloo exchanges what lies on the host; --ranks says how many",
+            )
+        target = gpus[0] if backend == "nccl" else choose(scene.targets, HOST)[0]
+        planned = _select(spec, request, replace(selection, ranks=usual, backend=backend))
+        name = f"{spec.name} on {target.label}" if not gpus else f"{spec.name} by {backend}"
+        return [Block(name=name, tasks=tasks_of(spec, target, planned))]
+
+    return plan
+
+
 def _plan_devices(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
     """Exactly the cases that were chosen, or the usual ones of the benchmark."""
     is_chosen = request.dtypes or request.sizes or request.ops
@@ -163,9 +240,11 @@ def summary(result: RunOutcome) -> dict[str, Any]:
     """What ``bench --json`` prints last: where the run lies, and its points."""
     head = result.to_dict()
     points = [record for record in read_run(result.run).records if record.is_point]
+    sizes = list(_exchanged(points))
     return {
         **{name: head[name] for name in ("verdict", "reason", "run")},
         "num_records": result.num_records,
+        **({"sizes": sizes} if sizes else {}),
         "points": [
             {
                 "benchmark": p.benchmark,
@@ -184,3 +263,22 @@ def summary(result: RunOutcome) -> dict[str, Any]:
             for p in points
         ],
     }
+
+
+def _exchanged(points: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    """A row for each case of ranks: what others script against."""
+    own = [point for point in points if role_of(point.benchmark) is Role.COLLECTIVE]
+    for group in grouped(own, lambda point: tuple(sorted(point.case.items()))).values():
+        values = {point.metric: point.value for point in group}
+        first = group[0]
+        yield {
+            **{name: first.case.get(name) for name in ("collective", "ranks", "nodes", "bytes")},
+            **{name: first.case[name] for name in ("from", "to") if name in first.case},
+            "backend": first.case.get("backend"),
+            "peer_access": first.case.get("peer_access", True),
+            "algorithm_bandwidth": values.get("alg_rate"),
+            "bus_bandwidth": values.get("bus_rate"),
+            "time_s": values.get("time"),
+            "status": first.status.value,
+            "reason": first.reason,
+        }

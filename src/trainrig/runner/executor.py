@@ -58,11 +58,16 @@ _PATIENCE = 6.0
 # Workers are started again where they have time even if they load by this slower than before.
 _SLOWER_LOAD = 1.3
 
+_UNTIMED: Mapping[str, Any] = {"settings": {}, "timeout": 0.0}
+"""Of a request that no worker is sent."""
+
 MEASURED = "already measured in this run"
 _NO_TURN = "the time for it was spent before its turn came"
 
 Train = Callable[[Task, float, int], Record]
 """(task, its end on time.monotonic, cases that are over) → the point of a training."""
+Exchange = Callable[[Sequence[Task], float, Callable[[Task, Reply], None]], None]
+"""(tasks, their end on time.monotonic, what takes each one's reply): ranks of their own."""
 
 
 class Executor:
@@ -79,13 +84,14 @@ class Executor:
         expected: Mapping[Any, Record] = MappingProxyType({}),
         make_worker: MakeWorker | None = None,
         train: Train | None = None,
+        exchange: Exchange | None = None,
         early: Sequence[Worker] = (),
     ) -> None:
         """``deadline`` is on time.monotonic; ``expected`` is by key and device of a point.
 
         ``early`` are workers for the host that were started while the machine was still
-        looked at; the first pair that is needed there is taken from them.  ``train`` measures
-        what workers do not.
+        looked at; the first pair that is needed there is taken from them.  ``train`` and
+        ``exchange`` measure what workers do not.
         """
         self._patience = _PATIENCE
         self._run = run
@@ -95,6 +101,7 @@ class Executor:
         self._claims = claims
         self._crew = Crew(make_worker or self._start_worker, run.log_path, early)
         self._train = train
+        self._exchange = exchange
         self._pace = Pace()
         self._attempts = Attempts(expected)
         self._telemetry = TelemetryWriter(run)
@@ -124,6 +131,9 @@ class Executor:
                 tasks.append(task)
         tasks = self._alive(tasks)
         if not tasks:
+            return
+        if all(task.spec.role is Role.COLLECTIVE for task in tasks):
+            self._run_exchanges(block.name, tasks, end)
             return
         is_training = all(task.spec.role is Role.STEP for task in tasks)
         if not is_training and end - time.monotonic() < self._crew.load_time:
@@ -163,6 +173,25 @@ class Executor:
             assert self._train is not None
             self._attempts.at(task).append(self._train(task, end, self.done))
             self._count(task)
+
+    def _run_exchanges(self, name: str, tasks: Sequence[Task], end: float) -> None:
+        """Tasks that ranks of their own share."""
+        ready = [task for task in tasks if task.fits_memory]
+        for task in tasks:
+            if task not in ready:
+                self.skip(task, f"its buffers need more than half of {task.target.name}'s memory")
+        self._emit(name, level="stage")
+
+        def deliver(task: Task, reply: Reply) -> None:
+            request = Request(
+                benchmark=task.benchmark, module=task.spec.module, case=task.case, **_UNTIMED
+            )
+            self._append_attempt(task, request, reply)
+            self._append_points(task)
+
+        assert self._exchange is not None
+        if ready:
+            self._exchange(ready, end, deliver)
 
     def _run_in_parts(
         self,
@@ -252,7 +281,7 @@ class Executor:
 
     def _again(self, what: str, tasks: Sequence[Task]) -> None:
         """Fresh workers for some tasks, if even one of them fits the time that is left."""
-        tasks = [task for task in tasks if task.spec.role is not Role.STEP]
+        tasks = [task for task in tasks if task.spec.role not in (Role.STEP, Role.COLLECTIVE)]
         load_time = _SLOWER_LOAD * self._crew.load_time
         left = self._deadline - time.monotonic() - load_time
         alive = [task for task in tasks if task.target.torch_device not in self._crew.dead]

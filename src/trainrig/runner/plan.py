@@ -87,6 +87,7 @@ def tasks_of(spec: Benchmark, target: Target, planned: Sequence[PlannedCase]) ->
         Task(
             target=target,
             benchmark=spec.name,
+            count=spec.ranks(one.case),
             planned=replace(
                 one,
                 required=one.required and one.skip is None and "caveat" not in one.notes,
@@ -125,6 +126,8 @@ def qualify_plan(
                 tool=target.tool,
                 tool_note=target.tool_note,
                 unusable=target.unusable,
+                peers=len(group),
+                is_first=target is group[0],
             )
             for spec in benchmarks():
                 tasks = tasks_of(spec, target, spec.qualify(scope))

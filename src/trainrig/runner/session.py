@@ -31,6 +31,7 @@ from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import claims_for, expectations, history_of
 from trainrig.runner.plan import LINKS, Block, is_optional, qualify_plan
 from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
+from trainrig.runner.ranks import Exchanger
 from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_target, find_targets
 from trainrig.runner.train import TrainRun
 from trainrig.runner.training import Trainer, text_to_train_on, with_training
@@ -128,10 +129,12 @@ def carry_out(
     config: Mapping[str, Any] | None = None,
     early: bool = True,
     demands: Demands | None = None,
+    exchange: Callable[[RunWriter], Exchanger] = Exchanger,
 ) -> RunOutcome:
     """Run a plan into a run folder: the common part of qualify and bench.
 
     ``early``: with a small budget, start the host's workers before the plan is made.
+    ``exchange`` makes of the run what starts ranks that exchange.
     """
     if resume and (made_by := read_run(resume).config.get("verb")) != verb:
         raise UsageError(  # another verb has another plan
@@ -149,7 +152,7 @@ def carry_out(
                 workers = [Worker(HOST, run.log_path(f"host-{number}")) for number in numbers]
                 ready = [stack.enter_context(worker) for worker in workers]
                 examine = verb == "qualify"
-                _measure(run, plan, deadline, watch, ready, demands, examine=examine)
+                _measure(run, plan, deadline, watch, ready, demands, exchange, examine=examine)
         except KeyboardInterrupt:
             interrupted = "interrupted before all required steps had run"
         except UsageError:
@@ -178,6 +181,7 @@ def _measure(
     watch: Watcher,
     early: Sequence[Worker],
     demands: Demands | None,
+    exchange: Callable[[RunWriter], Exchanger],
     *,
     examine: bool,
 ) -> None:
@@ -243,6 +247,7 @@ def _measure(
         expected=expected,
         early=early,
         train=Trainer(trainings, history),
+        exchange=exchange(run),
     )
     executor.total = len(tasks)
     executor.resume_from(earlier)

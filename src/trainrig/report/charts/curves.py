@@ -50,6 +50,7 @@ def curves(view: RunView, everything: Sequence[Row]) -> tuple[Figure, ...]:
         _matmul_figures(view, usable, names),
         _vector_figures(view, usable, names),
         _copy_figures(usable, names),
+        _collective_figures(usable),
     )
     return tuple(itertools.islice(found, MAX_CHARTS))
 
@@ -128,6 +129,25 @@ def _copy_figures(usable: Sequence[Row], names: Mapping[Device, str]) -> Iterato
     if own and max(len(line.points) for line in own) > 1:
         title = f"Copies over size, {names[copies[0].device, copies[0].index]}"
         yield _curve(title, "Bytes", own, unit="B/s", word=lambda n: f"{binary(n)}B")
+
+
+def _collective_figures(usable: Sequence[Row]) -> Iterator[Figure]:
+    """Bus bandwidth over size, a line an operation: a chart for each number of ranks and path."""
+    own = [row for row in usable if row.role is Role.COLLECTIVE and row.metric == "bus_rate"]
+    kinds = ("ranks", "nodes", "backend", "peer_access", "dtype", "in_place")
+    groups = grouped(own, lambda row: tuple(row.case.get(name) for name in kinds))
+    for kind, members in groups.items():
+        lines = [line for line in _by_case(members, ("collective",), "bytes") if line.points]
+        if max(len(line.points) for line in lines) < 2:
+            continue
+        ranks, nodes, backend, peer_access, dtype, in_place = kind
+        words = [f"{ranks} ranks" if ranks != 1 else "1 rank"]
+        words += [f"{nodes} nodes"] if isinstance(nodes, int) and nodes > 1 else []
+        words += [str(word) for word in (backend, dtype) if word]
+        words += ["peer access off"] if peer_access is False else []
+        words += ["in place"] if in_place else []
+        title = f"Bus bandwidth over size, {', '.join(words)}"
+        yield _curve(title, "Bytes", lines, unit="B/s", word=lambda n: f"{binary(n)}B")
 
 
 def _by_device(chosen: Sequence[Row], names: Mapping[Device, str]) -> list[Series]:

@@ -1,0 +1,147 @@
+"""Faults of ranks, planted in torch.distributed, below the check that is to find them.
+
+Started in the place of ``trainrig.measure.collective``, with the fault's name before the folder:
+``python -m trainrig.measure.collective_faults flip FOLDER``.  The rank's program runs as it is;
+what it calls of torch.distributed does, in the last rank, what a sick machine would.  `trainrig
+selftest` and the tests start it; nothing else does.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainrig.measure import collective
+from trainrig.process.child import leave
+
+WRONG = ("flip", "stale", "swapped", "warm")
+"""The answer is wrong: a lowest bit; a part that was not written; parts in each other's place; a
+bit that flips in the fiftieth call and later alone, as of a device that is hot."""
+LOST = ("hang", "leave", "kill")
+"""The last rank does not come to an operation, ends without a word, or is killed, in case 2."""
+SLOW = "slow"
+"""What the last rank sends comes late: a slowed link."""
+HEALTHY = "none"
+NAMES = (*WRONG, *LOST, SLOW, HEALTHY)
+
+_OPERATIONS = ("all_reduce", "broadcast")
+_INTO = tuple(name for names in collective.TORCH_NAMES.values() for name in names)
+_WARM = 50
+_LATE = 0.02
+
+
+def main() -> None:
+    """Plant the fault that the command line names, and be a rank."""
+    name = sys.argv.pop(1)
+    if os.environ.get("RANK") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1):
+        _plant(name)
+    collective.main()
+
+
+def _plant(name: str) -> None:
+    import torch.distributed as dist
+
+    if name in WRONG:
+        for each in (*_OPERATIONS, *_INTO):
+            if hasattr(dist, each):
+                setattr(dist, each, _spoiled(name, getattr(dist, each)))
+        dist.batch_isend_irecv = _received(name, dist.batch_isend_irecv)
+    elif name in LOST:
+        for each in (*_OPERATIONS, *_INTO, "batch_isend_irecv"):
+            if hasattr(dist, each):
+                setattr(dist, each, _lost(name, getattr(dist, each)))
+    elif name == SLOW:
+        dist.batch_isend_irecv = _delayed(dist.batch_isend_irecv)
+
+
+def _spoiled(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation whose result, its first tensor, is spoiled."""
+    spoil = _spoiler(name)
+
+    @functools.wraps(call)
+    def run(result: Any, *rest: Any, **more: Any) -> Any:
+        if "group" in more or not result.is_floating_point():  # what ranks tell each other
+            return call(result, *rest, **more)
+        before = result.clone() if name == "stale" else None
+        done = call(result, *rest, **more)
+        spoil(result, before)
+        return done
+
+    return run
+
+
+def _received(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """What came from another rank, spoiled once it has come."""
+    import torch.distributed as dist
+
+    spoil = _spoiler(name)
+
+    def run(operations: Any) -> Any:
+        into = [each.tensor for each in operations if each.op is dist.irecv]
+        before = [each.clone() for each in into]
+        for work in call(operations):
+            work.wait()
+        for each, old in zip(into, before, strict=True):
+            spoil(each, old)
+        return []
+
+    return run
+
+
+def _spoiler(name: str) -> Callable[[Any, Any], None]:
+    calls = 0
+
+    def spoil(result: Any, before: Any) -> None:
+        nonlocal calls
+        calls += 1
+        import torch
+
+        middle = result.numel() // 2
+        if name == "stale":
+            result[middle:].copy_(before[middle:])
+        elif name == "swapped":
+            result.copy_(result.roll(1))
+        elif name == "flip" or calls >= _WARM:
+            result.view(torch.int32)[middle] ^= 1
+
+    return spoil
+
+
+def _lost(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    sizes: set[int] = set()
+
+    @functools.wraps(call)
+    def run(*given: Any, **more: Any) -> Any:
+        first = given[0]
+        is_case = "group" not in more and (isinstance(first, list) or first.is_floating_point())
+        if is_case:
+            sizes.add(first[0].tensor.numel() if isinstance(first, list) else first.numel())
+        if len(sizes) > 1:
+            if name == "leave":
+                leave(0)
+            if name == "kill":
+                signal.raise_signal(signal.SIGKILL)
+            time.sleep(3600.0)
+        return call(*given, **more)
+
+    return run
+
+
+def _delayed(call: Callable[..., Any]) -> Callable[..., Any]:
+    import torch.distributed as dist
+
+    def run(operations: Any) -> Any:
+        if any(each.op is dist.isend for each in operations):
+            time.sleep(_LATE)
+        return call(operations)
+
+    return run
+
+
+if __name__ == "__main__":
+    main()
