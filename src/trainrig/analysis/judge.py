@@ -24,7 +24,7 @@ from trainrig.analysis.match import (
     note_of,
     siblings_of,
 )
-from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, case_text, find
+from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, case_text, find, role_of
 from trainrig.benchmarks.training import MAX_OTHER
 from trainrig.machine.snapshot import FAULTY_REASONS
 from trainrig.process.child import device_fault
@@ -505,7 +505,8 @@ def _required_rows(rows: Iterable[Row]) -> dict[str, list[Row]]:
     steps: dict[str, list[Row]] = {}
     for row in rows:
         planned = row.predicted.conditions if row.predicted is not None else {}
-        if "step" in planned and planned.get("required") and row.count == 1:
+        is_one = row.count == 1 or row.role is Role.COLLECTIVE
+        if "step" in planned and planned.get("required") and is_one:
             number = "" if row.index is None else f" #{row.index}"
             steps.setdefault(f"{planned['step']} on {row.device}{number}", []).append(row)
     return steps
@@ -534,7 +535,9 @@ def _is_answered(row: Row) -> bool:
     point = row.measured
     if point is None or point.status is not Status.OK or point.value is None:
         return False
-    has_enough = len(point.derived.ids) >= WORKERS if point.derived else False
+    spec = find(row.benchmark)
+    enough = spec.workers(row.case) if spec else WORKERS
+    has_enough = len(point.derived.ids) >= enough if point.derived else False
     is_whole = point.is_usable or point.reached is not None or has_enough
     return is_whole or row.role is Role.STEP
 
@@ -554,7 +557,9 @@ def _at_least(row: Row) -> str:
 
 
 def _name(record: Record) -> str:
-    return f"{record.benchmark} {case_label(record.case)} on {_device(record)}"
+    is_exchange = role_of(record.benchmark) is Role.COLLECTIVE
+    what = case_text(record.benchmark, record.case) if is_exchange else ""
+    return f"{what or f'{record.benchmark} {case_label(record.case)}'} on {_device(record)}"
 
 
 def _device(record: Record) -> str:

@@ -213,7 +213,7 @@ def _point(task: Task, environment: str) -> Record:
 RUNS = 4
 """The newest runs that are looked into for rates."""
 _VERBS = ("-qualify-", "-bench-")
-_RATES = ("matmul", "vector", "copy", "storage")
+_RATES = ("matmul", "vector", "copy", "storage", "collective")
 _GLOO = Link(name="gloo over loopback", bandwidth=4e8, latency=2e-4, hop=1e-4, ramp=1e-3)
 """Presumed: the bytes of a sum go through the kernel's sockets and are added by the same cores."""
 _UNSURE_CORE = 0.25
@@ -373,11 +373,13 @@ def _of_a_core(rates: Rates, cores: int) -> Rates:
             products, sustained=sustained, bandwidth=products.bandwidth / cores
         ),
         streams=dataclasses.replace(streams, bandwidth=streams.bandwidth / cores),
-        links=Links(inside=_GLOO, between=_GLOO),
+        links=Links(inside=_GLOO, between=_GLOO, measured=rates.links.measured),
         provenance={
             **rates.provenance,
             "matmul": f"{rates.provenance['matmul']}, 1/{cores} of it",
             "stream": f"{rates.provenance['stream']}, 1/{cores} of it",
-            "collective": "presumed: gloo over the loopback device",
+            "collective": rates.provenance["collective"]
+            if rates.links.measured
+            else "presumed: gloo over the loopback device",
         },
     )

@@ -135,7 +135,9 @@ class Exchanger:
             reason = "the budget ended while it ran" if is_over else reason
             deliver(left[0], Reply(status=status, reason=reason, duration=ended.duration))
             left = left[1:]
-            if not replies and not is_over:  # they do not come up: others would not, either
+            if not left or (
+                not replies and not is_over
+            ):  # they do not come up: others would not, either
                 break
         for task in left:
             deliver(task, Reply(status=Status.SKIPPED, reason=f"not begun: {reason}"))

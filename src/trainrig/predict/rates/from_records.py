@@ -24,9 +24,10 @@ from trainrig.catalog.chip import Chip
 from trainrig.errors import UnavailableError
 from trainrig.predict.rates import Attention, Direction, Rates, Stream
 from trainrig.predict.rates.from_chip import constants, rates_of_chip
-from trainrig.predict.rates.links import Link, Links
+from trainrig.predict.rates.links import FACTORS, Link, Links
 from trainrig.predict.rates.matmul import MatmulRates
 from trainrig.record import Record, Status
+from trainrig.stats import grouped
 
 _HINT = "measure it: trainrig qualify"
 _MEASURED = "measured on this machine"
@@ -49,10 +50,11 @@ def rates_of_records(records: Iterable[Record], chip: Chip | None = None, **plac
     """
     points = [r for r in records if r.is_point and r.status is Status.OK and r.value]
     if chip is None:
-        return _without_chip(points)
+        return _with_collectives(_without_chip(points), points)
     near = [r for r in points if r.device in (chip.name, None) or role_of(r.benchmark) is Role.DISK]
     rule = rates_of_chip(chip, **places)
-    return _with_links(_with_streams(_with_products(rule, _cleanest(near)), near), near)
+    rates = _with_links(_with_streams(_with_products(rule, _cleanest(near)), near), near)
+    return _with_collectives(rates, near, peer_access=places.get("p2p") is not False)
 
 
 def _cleanest(points: Iterable[Record]) -> list[Record]:
@@ -186,6 +188,68 @@ def _with_links(rates: Rates, points: list[Record]) -> Rates:
             rates = rates.replace(**{name: max(_value(r) for r in some)})
             rates = _noted(rates, name, some)
     return rates
+
+
+def _with_collectives(rates: Rates, points: list[Record], *, peer_access: bool = True) -> Rates:
+    """An α–β line for each collective that was measured inside a node."""
+    exchanged = [
+        r
+        for r in points
+        if (role_of(r.benchmark), r.metric) == (Role.COLLECTIVE, "time")
+        and r.case.get("nodes", 1) == 1
+        and r.case.get("peer_access", True) is peer_access
+        and float(r.case.get("ranks") or 0) > 1
+        and r.case.get("bytes")
+    ]
+    kinds = {"sendrecv": "send"}  # one message from each rank to the next one
+    lines: dict[str, Link] = {}
+    errors: list[float] = []
+    for kind, own in grouped(exchanged, lambda r: str(r.case["collective"])).items():
+        if (name := kinds.get(kind, kind)) in (*FACTORS, "send") and name not in lines:
+            found = _line(name, [(*_wire(name, r), _value(r)) for r in _cleanest(own)])
+            if found is not None:
+                lines[name] = found[0]
+                errors.append(found[1])
+    if not lines:
+        return rates
+    links = dataclasses.replace(rates.links, measured=lines)
+    noted = _noted(
+        rates, "collective", exchanged, f": {', '.join(sorted(lines))}, α–β inside a node"
+    )
+    spread = {**noted.spread, "collective": max(_CLEAN, statistics.median(errors))}
+    return noted.replace(links=links, spread=spread)
+
+
+def _wire(kind: str, point: Record) -> tuple[float, float]:
+    """Steps of a ring, and bytes that a rank's link carries."""
+    ranks, size = float(point.case["ranks"] or 0), float(point.case["bytes"] or 0)
+    if kind == "send":
+        return 1.0, size
+    return ranks - 1.0, FACTORS[kind] * size * (ranks - 1.0) / ranks
+
+
+def _line(kind: str, points: list[tuple[float, float, float]]) -> tuple[Link, float] | None:
+    """Least squares of relative errors: seconds = hop · steps + wire / bandwidth.
+
+    ``points``: (steps, wire, seconds).  With it the root of its mean squared relative error; None
+    for fewer than two sizes, and where no such line is rising.
+    """
+    if len({wire for _, wire, _ in points}) < 2:
+        return None
+    weighed = [(steps / seconds, wire / seconds) for steps, wire, seconds in points]
+    aa, ab, bb = (sum(p[i] * p[j] for p in weighed) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a, b = (sum(p[i] for p in weighed) for i in (0, 1))
+    determinant = aa * bb - ab * ab
+    hop = (a * bb - b * ab) / determinant if determinant else 0.0
+    hop = max(hop, 0.0)
+    per_byte = (b - hop * ab) / bb
+    if per_byte <= 0.0:
+        return None
+    error = math.sqrt(
+        sum((hop * steps + per_byte * wire - 1.0) ** 2 for steps, wire in weighed) / len(weighed)
+    )
+    name = f"{kind}, measured"
+    return Link(name=name, bandwidth=1.0 / per_byte, latency=0.0, hop=hop, ramp=0.0), error
 
 
 def _without_chip(points: list[Record]) -> Rates:

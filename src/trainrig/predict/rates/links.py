@@ -20,7 +20,8 @@ than ``ramp`` moves at half of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from trainrig.errors import UsageError
 from trainrig.predict.rates.arrays import Number, Real, choose, is_any, larger, log2, smaller
@@ -80,6 +81,9 @@ class Links:
     """Between the devices of one node; ``bandwidth`` of each device."""
     between: Link
     """Between nodes; ``bandwidth`` of a whole node."""
+    measured: Mapping[str, Link] = field(default_factory=dict)
+    """By kind (`FACTORS`, and ``send``) what was measured inside a node: it takes the place of
+    `inside` for that kind."""
 
     def collective(
         self, kind: str, num_bytes: Number, ranks: Number, per_node: Number, sharing: Number = 1
@@ -90,6 +94,28 @@ class Links:
         """
         if kind not in FACTORS:
             raise UsageError(f"unknown collective {kind!r}", "one of: " + ", ".join(FACTORS))
+        return self._measured(
+            kind,
+            FACTORS[kind] * num_bytes * (ranks - 1) / larger(ranks, 1),
+            ranks,
+            per_node,
+            self._modelled(kind, num_bytes, ranks, per_node, sharing),
+        )
+
+    def _measured(
+        self, kind: str, wire: Number, ranks: Number, per_node: Number, modelled: Real
+    ) -> Real:
+        """``latency + hop·(ranks − 1) + wire / bandwidth`` inside a node, where it was measured."""
+        link = self.measured.get(kind)
+        if link is None:
+            return modelled
+        seconds = link.latency + link.hop * (ranks - 1) + wire / link.bandwidth
+        return choose((ranks > 1) & (per_node >= ranks), seconds, modelled)
+
+    def _modelled(
+        self, kind: str, num_bytes: Number, ranks: Number, per_node: Number, sharing: Number
+    ) -> Real:
+        """Seconds of a collective by what is known of the links."""
         local = larger(smaller(per_node, ranks), 1)
         nodes = larger(ranks / local, 1)
         wire = FACTORS[kind] * num_bytes * (ranks - 1) / larger(ranks, 1)
@@ -122,7 +148,7 @@ class Links:
 
     def send(self, num_bytes: Number, across_nodes: Number, sharing: Number = 1) -> Real:
         """Seconds of one transfer from device to device, inside a node or between two."""
-        near = self._one_way(self.inside, num_bytes)
+        near = self._measured("send", num_bytes, 2, 2, self._one_way(self.inside, num_bytes))
         far = self._one_way(self.between, num_bytes * sharing)
         return choose(across_nodes > 0, far, near)
 
