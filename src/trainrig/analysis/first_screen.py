@@ -126,7 +126,11 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
         rate = format_quantity(product.level.value or 0.0, product.level.unit)
         dtype = dtype_of(product.record.case)
         return f"Multiplies {dtype} matrices at {rate}; no training step was measured."
-    moved = [row for row in rows(view) if row.unit == "B/s" and row.is_usable]
+    moved = [
+        row
+        for row in rows(view)
+        if row.unit == "B/s" and row.is_usable and row.metric != "alg_rate"  # no link's rate
+    ]
     if found or not moved:
         return ""
     most = max(moved, key=lambda row: row.value)

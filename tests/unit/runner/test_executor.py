@@ -364,10 +364,11 @@ def test_the_first_case_of_every_required_step_comes_before_its_others():
 
 def test_what_is_required_of_any_device_comes_before_all_that_is_not():
     needed = [not is_optional(b) for b in qualify_plan([gpu(0), gpu(1), HOST], 240.0)]
-    assert needed == [True, True, False, False]
-    gpus, host, *_ = qualify_plan([gpu(0), gpu(1), HOST], 240.0)
+    assert needed == [True, True, True, False, False]
+    gpus, host, together, *_ = qualify_plan([gpu(0), gpu(1), HOST], 240.0)
     assert {t.target for t in gpus.tasks} == {gpu(0), gpu(1)}
     assert {t.target for t in host.tasks} == {HOST}
+    assert {(t.target, t.count) for t in together.tasks} == {(gpu(0), 2)}
 
 
 def test_gpus_work_side_by_side_but_for_what_they_share(tmp_path):
@@ -531,7 +532,7 @@ def test_only_what_was_chosen_is_planned():
         return [task for block in blocks for task in block.tasks]
 
     chosen = planned("matmul", "links")
-    assert {t.benchmark for t in chosen} == {"matmul", "copy"}
+    assert {t.benchmark for t in chosen} == {"matmul", "copy", "collective"}
     assert {t.case["direction"] for t in chosen if t.benchmark == "copy"} == {"h2d", "d2h"}
     assert any(t.count > 1 for t in chosen)
     assert {t.benchmark for t in planned("vector")} == {"vector"}

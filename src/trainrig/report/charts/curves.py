@@ -147,7 +147,8 @@ def _collective_figures(usable: Sequence[Row]) -> Iterator[Figure]:
         words += ["peer access off"] if peer_access is False else []
         words += ["in place"] if in_place else []
         title = f"Bus bandwidth over size, {', '.join(words)}"
-        yield _curve(title, "Bytes", lines, unit="B/s", word=lambda n: f"{binary(n)}B")
+        word: Callable[[float], str] = lambda n: f"{binary(n)}B"  # noqa: E731
+        yield _curve(title, "Bytes", lines, unit="B/s", word=word, by_point=True)
 
 
 def _by_device(chosen: Sequence[Row], names: Mapping[Device, str]) -> list[Series]:
@@ -250,10 +251,15 @@ def _curve(
     claim: float | None = None,
     unit: str = "FLOP/s",
     word: Callable[[float], str] = "{:g}".format,
+    *,
+    by_point: bool = False,
 ) -> Figure:
+    """``by_point``: points that differ much need a logarithmic axis, not lines alone."""
     lines = [*others, *own]
     tops = [max(point.y for point in line.points) for line in lines if line.points]
     highest = max([*tops, claim or 0.0])
+    every = [point.y for line in lines for point in line.points]
+    lowest = min(every if by_point else tops)
     xs = [point.x for line in lines for point in line.points]
     if claim is not None:
         ends = (Point(x=min(xs), y=claim), Point(x=max(xs), y=claim))
@@ -262,7 +268,7 @@ def _curve(
     chart = Chart(
         title=title,
         x=Axis(title=x_title, log=True, ticks=tuple(2.0**power for power in powers), word=word),
-        y=quantity_axis(highest, unit, log=highest / min(tops) > _LOG_SPAN),
+        y=quantity_axis(highest, unit, log=highest / lowest > _LOG_SPAN),
         series=tuple(lines),
     )
     is_hollow = any(point.hollow for line in own for point in line.points)
