@@ -38,7 +38,9 @@ def surface(verb: str) -> str:
     """The parameters of a verb, or of each of its commands, as they are typed."""
     found = command(verb)
     if isinstance(found, click.Group):
-        return " | ".join(f"{name} {typed(found.commands[name])}" for name in found.commands)
+        own = [typed(found)] if found.params else []
+        inner = [f"{name} {typed(found.commands[name])}" for name in found.commands]
+        return " | ".join(own + inner)
     return typed(found)
 
 
@@ -95,11 +97,14 @@ def test_the_surface_is_as_promised() -> None:
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
             "export": "FROM --to --out --precision --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
-            "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
-            "--fabric-gbps --p2p --framework --parallel --states "
-            "--quantize --optimizer-in-backward --software --overlap "
-            "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero "
-            "--shard-size --sequence-parallel --tokens --what-if --price --cases --json",
+            "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per- "
+            "node --link --fabric-gbps --p2p --framework --parallel --states "
+            "--quantize --optimizer-in-backward --software --overlap --batch-size "
+            "--grad-accum --tp --pp --cp --ep --interleave --schedule --zero --shard- "
+            "size --sequence-parallel --tokens --what-if --price --cases --json | "
+            "matmul --on --chip --rates --html --md --json | vector --on --chip "
+            "--rates --html --md --json | layer --on --chip --rates --precision "
+            "--kernels --html --md --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--fabric-gbps --p2p --framework --parallel --states "

@@ -109,6 +109,11 @@ def code_text(case: Case) -> str:
     return words if attention in (None, _usual_attention(code)) else f"{words}, {attention}"
 
 
+def code_framework(case: Case) -> str:
+    """The framework whose kernels a case's code launches, as a layout calls it."""
+    return "huggingface" if case.get("code") == "huggingface" else Layout().framework
+
+
 def own_layer_case(model: str, dtype: str, batch: int, seq: int) -> Case:
     """The block of a GPT-2, at the batch and sequence that it is trained with."""
     shape = named(model)

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainrig.cli.predict_options import FRAMEWORK, HOW, PRICE, WHAT, WHAT_IF, WHERE, machines
-from trainrig.cli.verb import PATH, json_option, options, rows, verb
+from trainrig.cli.predict_options import (
+    FRAMEWORK,
+    HOW,
+    KERNELS,
+    PRECISION,
+    PRICE,
+    WHAT,
+    WHAT_IF,
+    WHERE,
+    machines,
+)
+from trainrig.cli.verb import (
+    CHIPS,
+    PATH,
+    Verb,
+    VerbGroup,
+    complete_runs,
+    json_option,
+    option,
+    options,
+    rows,
+)
+
+if TYPE_CHECKING:
+    from trainrig.predict.rates import Rates
+    from trainrig.record import Record
 
 
-@verb()
+@click.group(cls=VerbGroup, invoke_without_command=True, subcommand_metavar="[COMMAND ...]")
 @options(
     *(WHAT, WHERE, FRAMEWORK, HOW),
     rows("Result", ("--tokens", float, "", "Show days and energy for a training of N tokens.")),
@@ -21,7 +46,10 @@ from trainrig.cli.verb import PATH, json_option, options, rows, verb
     rows("Result", ("--cases", PATH, "", "Predict a table of layouts, one a row.")),
 )
 @json_option("One JSON object; with --cases one a row.")
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     rates: Path | None,
     tokens: float | None,
     what_if: str | None,
@@ -38,9 +66,14 @@ def command(
     trainrig predict --model gpt2 --rates runs/20270101T000000Z-host-qualify-1a2b3c
     trainrig predict --model llama-1B --on "RTX 4090" --on "RTX 3090" --price 1600 --price 700
     trainrig predict --cases training.csv
+    trainrig predict matmul --on "RTX 5090"
 
-    Exit code 1 where it does not fit in memory.
+    Exit code 1 where it does not fit in memory.  The commands print tables by size
+    of a card that you do not have; each has its own --help.
     """
+    if ctx.invoked_subcommand is not None:
+        _refuse_options(ctx)
+        return 0
     from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
     from trainrig.predict.beside import beside, beside_dict
@@ -96,3 +129,120 @@ def _print_cases(path: Path, as_json: bool) -> None:
         click.echo(error_table(found, refused))
     else:
         print_text(cases_document(predict_rows(rows)))
+
+
+def _refuse_options(ctx: click.Context) -> None:
+    """A command takes its own options: one before its name would be lost."""
+    from trainrig.errors import UsageError
+
+    given = [
+        parameter.opts[0]
+        for parameter in ctx.command.params
+        if parameter.name
+        and ctx.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        name = ctx.invoked_subcommand
+        hint = f"options come behind it: trainrig predict {name} {given[0]} ..."
+        raise UsageError(f"{given[0]} before {name}", hint)
+
+
+# ---- tables by size
+
+PLACE = (
+    option(
+        "--on",
+        multiple=True,
+        metavar="MACHINE",
+        shell_complete=CHIPS.complete,
+        help='A chip of the catalog: "RTX 5090"; may be given again.',
+    ),
+    option("--chip", multiple=True, type=PATH, metavar="FILE", help="A chip of your own, in TOML."),
+    option(
+        "--rates",
+        metavar="RUN",
+        type=PATH,
+        shell_complete=complete_runs,
+        help="Take the rates that this run measured, not the catalog's.",
+    ),
+)
+PAGES = (
+    option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file."),
+    option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout."),
+)
+
+
+@command.command(cls=Verb, short_help="Products of matrices by data type and n.")
+@options(PLACE, PAGES)
+@json_option("One JSON object: machines, each with its cases.")
+def matmul(**given: Any) -> None:
+    """Predict products of two (n, n) matrices, n from 128 to 32768, in each data type.
+
+    \b
+    trainrig predict matmul --on "RTX 5090"
+    trainrig predict matmul --on "RTX 4090" --on "A100 SXM4 80GB" --html products.html
+
+    The same table comes from a run (trainrig report) and from published figures
+    (trainrig published).
+    """
+    from trainrig.predict.grids import matmul_grid
+
+    _print_grids(given, matmul_grid)
+
+
+@command.command(cls=Verb, short_help="Elementwise operations by number of elements.")
+@options(PLACE, PAGES)
+@json_option("One JSON object: machines, each with its cases.")
+def vector(**given: Any) -> None:
+    """Predict elementwise operations in fp32, hot in cache and cold, 64 Ki to 64 Mi elements.
+
+    \b
+    trainrig predict vector --on "RTX 5090"
+
+    Bytes that must be moved, over the time of one call.
+    """
+    from trainrig.predict.grids import vector_grid
+
+    _print_grids(given, vector_grid)
+
+
+@command.command(cls=Verb, short_help="Transformer layers by batch and part.")
+@options(PLACE, (PRECISION, KERNELS), PAGES)
+@json_option("One JSON object: machines, each with its cases.")
+def layer(precision: str | None, kernels: str | None, **given: Any) -> None:
+    """Predict blocks of BERT, GPT-2, T5 and Llama, and attention against FFN, by batch.
+
+    \b
+    trainrig predict layer --on "RTX 5090"
+    trainrig predict layer --on "RTX 3090 Ti" --precision fp16 --kernels eager
+
+    Forward, and with backward; sequences of 128 and 512.  Kernels that are eager are
+    Hugging Face's with plain attention, as in the published tables.
+    """
+    from trainrig.predict.grids import layer_grid, usual_layer
+
+    def grid(rates: Rates) -> Iterator[Record]:
+        return layer_grid(rates, *usual_layer(rates, precision, kernels))
+
+    _print_grids(given, grid)
+
+
+def _print_grids(given: dict[str, Any], grid: Callable[[Rates], Iterator[Record]]) -> None:
+    """The tables of each machine in question."""
+    from trainrig.cli.output import publish
+    from trainrig.predict.grids import grid_dict
+    from trainrig.predict.scenario import machine
+    from trainrig.report.notebook_tables import grids_document
+    from trainrig.runner.view import measured
+
+    run = measured(given["rates"])
+    questions = machines(on=given["on"], chip=given["chip"], cluster=())
+    places = [machine(one, run).rates() for one in questions]
+    found = [(rates, tuple(grid(rates))) for rates in places]
+    publish(
+        given["as_json"],
+        lambda: {"machines": [grid_dict(*one) for one in found]},
+        lambda: grids_document(found),
+        html=given["html"],
+        md=given["md"],
+    )

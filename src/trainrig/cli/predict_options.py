@@ -11,6 +11,11 @@ from trainrig.cli.verb import CHIPS, MODELS, PATH, complete_runs, names_in, opti
 from trainrig.errors import UsageError
 
 _words = partial(names_in, "workload.layout")
+PRECISION, KERNELS = rows(
+    "",
+    ("--precision", _words("PRECISIONS"), "bf16, or what the chip has", "{words}."),
+    ("--kernels", _words("KERNELS"), "flash where the chip can", "{words}."),
+)
 WHAT = rows(
     "Model and numerics",
     ("--model", MODELS, "", "A name, gpt2:num_layers=4,hidden=256, or a config.json."),

@@ -66,6 +66,15 @@ class Verb(click.Command):
                 formatter.write_dl(records)
 
 
+class VerbGroup(Verb, click.Group):
+    """A verb that does something by itself, and has commands besides."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the options of the verb itself."""
+        self.format_commands(ctx, formatter)
+        super().format_options(ctx, formatter)
+
+
 class Option(click.Option):
     """An option with the heading under which the verb's help lists it."""
 

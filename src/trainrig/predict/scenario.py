@@ -121,6 +121,11 @@ def question(given: Options, measured: Measured = NOTHING) -> Question:
     return Question(shape=shape, layout=layout, cluster=cluster)
 
 
+def machine(given: Options, measured: Measured = NOTHING) -> Cluster:
+    """What a model would run on, where nothing is asked of a model.  Raises UsageError."""
+    return _cluster({name: value for name, value in given.items() if value is not None}, measured)
+
+
 def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]:
     """All layouts of one model at one cluster.  Raises UsageError for what cannot be."""
     shape, options = _model(given)

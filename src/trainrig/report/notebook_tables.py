@@ -9,15 +9,18 @@ ran, and a part of a layer stands at the batch that has as many tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainrig.benchmarks.layer import LAYERS, PARTS, code_text
 from trainrig.benchmarks.matmul import square_size
 from trainrig.benchmarks.spec import Role, role_of
 from trainrig.record import Record, dtype_of
-from trainrig.report.document import Cell, Column, Table
+from trainrig.report.document import Block, Cell, Column, Document, Paragraph, Table
 from trainrig.stats import grouped
-from trainrig.units import binary, si_scale
+from trainrig.units import binary, format_share, si_scale
+
+if TYPE_CHECKING:  # numpy
+    from trainrig.predict.rates import Rates
 
 _DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 _PASSES = {"forward": "forward", "forward+backward": "with backward"}
@@ -33,6 +36,32 @@ def notebook_tables(records: Iterable[Record]) -> tuple[Table, ...]:
     """
     known = [record for record in records if record.value and record.device_count == 1]
     return (*_matmul_tables(known), *_vector_tables(known), *_layer_tables(known))
+
+
+def grids_document(found: Sequence[tuple[Rates, Sequence[Record]]]) -> Document:
+    """What is predicted of some machines, in the tables of notebooks, and how sure that is."""
+    from trainrig.predict.grids import layer_error
+
+    blocks: list[Block] = []
+    for rates, records in found:
+        blocks.append(Paragraph(f"{rates.device}, predicted", "strong"))
+        blocks += notebook_tables(records)
+        sources = dict.fromkeys(str(one.source) for one in records)
+        widths = {
+            one.interval[1] / one.value - 1.0 for one in records if one.interval and one.value
+        }
+        sure = f"four in five lie within {format_share(max(widths))} of it" if widths else ""
+        blocks.append(Paragraph(f"{'; '.join(sources)}; {sure}.", "dim"))
+    is_layer = any(role_of(one.benchmark) is Role.BLOCK for _, each in found for one in each)
+    if is_layer and (error := layer_error()) is not None:
+        text = (
+            f"Against {error.num} published layers, none of which it is fitted to: median error "
+            f"{format_share(error.median)}; nine in ten lie within {format_share(error.inside)}, "
+            "the farthest are small batches, where the host decides."
+        )
+        blocks.append(Paragraph(text, "dim"))
+    names = ", ".join(rates.device for rates, _ in found)
+    return Document(title=f"{names}, predicted", blocks=tuple(blocks))
 
 
 def has_place(record: Record) -> bool:
@@ -52,7 +81,7 @@ def _matmul_tables(records: Sequence[Record]) -> Iterator[Table]:
         yield _grid(
             "Matmul by data type and n: (n, n) · (n, n)",
             "type",
-            [(dtype, dtype) for dtype in dtypes],
+            [(f"{dtype} (OPS)" if dtype.startswith("int") else dtype, dtype) for dtype in dtypes],
             [(str(n), n) for n in sorted({n for _, n in found})],
             found,
         )
@@ -134,8 +163,12 @@ def _grid(
     found: Mapping[Any, Record],
     *notes: str,
 ) -> Table:
-    """All cells in one unit: that of the largest."""
-    largest = max(found.values(), key=lambda record: record.value or 0.0)
+    """All cells in one unit: that of the largest, of floating point where there is any."""
+
+    def size(record: Record) -> tuple[bool, float]:
+        return record.unit != "OP/s", record.value or 0.0
+
+    largest = max(found.values(), key=size)
     scale, unit = si_scale(largest.value or 0.0, largest.unit)
 
     def cell(record: Record | None) -> Cell:

@@ -85,6 +85,15 @@ CHECKPOINT_CALLS = 12
 states of two generators are saved, set and restored, inputs are detached and watched, and autograd
 is entered once more (torch.utils.checkpoint; Megatron's saves its tracker's states too)."""
 
+
+def operator_times(
+    shape: ModelShape, parts: list[Operator], layout: Layout, rates: Rates, *, backward: bool
+) -> tuple[float, float]:
+    """Device and host seconds of some operators of a block, one direction, by themselves."""
+    found = _timed(parts, numerics_of(shape, layout), layout, rates, backward)
+    return float(sum(found[:3])), float(found[3])
+
+
 _latest: tuple[Rates, dict[object, Any]] | None = None
 
 
