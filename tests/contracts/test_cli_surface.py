@@ -97,10 +97,10 @@ def test_the_surface_is_as_promised() -> None:
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
             "export": "FROM --to --out --precision --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
-            "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per- "
+            "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-"
             "node --link --fabric-gbps --p2p --framework --parallel --states "
             "--quantize --optimizer-in-backward --software --overlap --batch-size "
-            "--grad-accum --tp --pp --cp --ep --interleave --schedule --zero --shard- "
+            "--grad-accum --tp --pp --cp --ep --interleave --schedule --zero --shard-"
             "size --sequence-parallel --tokens --what-if --price --cases --json | "
             "matmul --on --chip --rates --html --md --json | vector --on --chip "
             "--rates --html --md --json | layer --on --chip --rates --precision "
