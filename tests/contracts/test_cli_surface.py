@@ -61,6 +61,8 @@ def test_the_surface_is_as_promised() -> None:
             "doctor": "--markdown --apply --runs --json",
             "selftest": "--only --clean-runs --list --json",
             "inspect": "--json --wait",
+            "top": "--interval --once --json",
+            "metrics": "--port --bind --token-file --once --json",
             "catalog": "NAME... --compare --models --servers --json",
             "env": "--os --on --driver --route --torch --pip-index --torch-index --conda-channel "
             "--nvidia-repo --image --try-extension --python --explain --out --json",

@@ -39,6 +39,8 @@ GROUPS = {
         "doctor": "What is wrong with this machine, and how to put it right.",
         "selftest": "Plants a fault below every check, and sees that it is found.",
         "inspect": "What this machine is: processor, memory, disks, GPUs, software.",
+        "top": "Devices, processes, and the training or burn that runs, second by second.",
+        "metrics": "Sensors, trainings and burns for Prometheus, on loopback.",
         "catalog": "What vendors claim: one chip, or several side by side.",
         "published": "Is my number normal?  What others published of a card.",
         "env": "A script that installs driver, CUDA and torch that go together.",

@@ -57,11 +57,12 @@ def _say(event: object) -> None:
     """What went wrong, at once; on a terminal also what was caught."""
     import sys
 
+    from trainrig.cli.output import say
     from trainrig.selftest.registry import Alarm, FaultResult
 
     if isinstance(event, Alarm):
-        click.echo(f"FALSE ALARM {event.check}: {event.message}", err=True)
+        say(f"FALSE ALARM {event.check}: {event.message}", err=True)
     elif isinstance(event, FaultResult) and event.caught is False:
-        click.echo(f"MISSED {event.check}: {event.fault}: {event.reason}", err=True)
+        say(f"MISSED {event.check}: {event.fault}: {event.reason}", err=True)
     elif isinstance(event, FaultResult) and sys.stderr.isatty():
         click.echo(f"\r\x1b[2K{event.check}: {event.fault}"[:79], err=True, nl=False)

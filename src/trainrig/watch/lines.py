@@ -1,0 +1,112 @@
+"""One look at a machine in words: rows of devices and processes, lines of what runs.
+
+The screen places them, the plain mode prints them one below the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainrig.units import counted, format_memory, format_quantity, format_share, format_time
+
+if TYPE_CHECKING:
+    from trainrig.watch.live import LiveBurn, LiveDevice, LiveTraining, LiveView
+
+DEVICES = ("device", "use", "temp", "power", "clock", "held down by")
+PROCESSES = ("pid", "cpus", "memory", "run", "command")
+
+
+def device_rows(view: LiveView) -> list[tuple[str, ...]]:
+    """A row a device, by `DEVICES`; a dash where its sensor says nothing."""
+    return [_device_row(device) for device in view.devices]
+
+
+def _device_row(device: LiveDevice) -> tuple[str, ...]:
+    of = device.readings.get
+    name = device.name if device.index is None else f"{device.name} #{device.index}"
+    if device.index is not None and not device.readings:
+        return (name, "-", "-", "-", "-", "no answer")
+    use = of("cpu_share") if device.index is None else of("utilization")
+    heat = of("cpu_temperature_c") if device.index is None else of("temperature_c")
+    power = of("cpu_power_w") if device.index is None else of("power_w")
+    clock = of("cpu_clock_hz") if device.index is None else of("sm_clock_hz")
+    return (
+        name,
+        format_share(use) if isinstance(use, float) else "-",
+        f"{heat:.0f} °C" if isinstance(heat, int | float) else "-",
+        f"{power:.0f} W" if isinstance(power, int | float) else "-",
+        format_quantity(float(clock), "Hz") if isinstance(clock, int | float) else "-",
+        str(of("throttle_reasons") or ""),
+    )
+
+
+def process_rows(view: LiveView, most: int = 10) -> list[tuple[str, ...]]:
+    """A row a process, by `PROCESSES`; those of runs first."""
+    return [
+        (
+            str(one.pid),
+            f"{one.cpus:.2f}",
+            format_memory(one.memory_bytes),
+            "-".join(one.run.split("-")[-2:]),
+            one.command,
+        )
+        for one in view.processes[:most]
+    ]
+
+
+def training_line(one: LiveTraining) -> str:
+    """``gpt2: step 120, loss 4.512, 12,300 tokens/s``."""
+    words = [f"{one.experiment}: step {one.step:,}"]
+    words += [f"loss {one.loss:.3f}"] if one.loss is not None else []
+    words += [f"{one.tokens_per_s:,.0f} tokens/s"] if one.tokens_per_s is not None else []
+    words += [f"silent for {format_time(one.age_s)}"] if one.age_s > _SILENT_S else []
+    return ", ".join(words)
+
+
+_SILENT_S = 60.0
+
+
+def burn_line(one: LiveBurn) -> str:
+    """``RTX 4090 #0: matmul bf16 161 TFLOPS, 0 errors``."""
+    rate = "" if one.rate is None else f" {format_quantity(one.rate, one.unit)}"
+    return f"{one.device}: {one.part}{rate}, {counted(one.errors, 'error')}"
+
+
+def work_lines(view: LiveView) -> list[str]:
+    """What runs: runs, their trainings and burns, jobs that write no run."""
+    lines = []
+    for run in view.runs:
+        lines.append(f"{run.run} ({run.verb}, process {run.pid})")
+        lines += [f"  {training_line(one)}" for one in view.trainings if one.run == run.run]
+        lines += [f"  {burn_line(one)}" for one in view.burns if one.run == run.run]
+    lines += [f"job {id_}: {command}" for id_, command in view.jobs.items()]
+    return lines or ["no run is being written on this machine"]
+
+
+def memory_line(view: LiveView) -> str:
+    """``memory 3.1 of 25.3 GB in use``."""
+    if view.memory_total_bytes is None or view.memory_available_bytes is None:
+        return "memory unknown"
+    used = view.memory_total_bytes - view.memory_available_bytes
+    return f"memory {format_memory(used)} of {format_memory(view.memory_total_bytes)} in use"
+
+
+def plain_lines(view: LiveView) -> list[str]:
+    """One look as text, for a pipe or a terminal without a screen."""
+    return [
+        *_aligned([DEVICES, *device_rows(view)]),
+        memory_line(view),
+        "",
+        *work_lines(view),
+        "",
+        *_aligned([PROCESSES, *process_rows(view)]),
+    ]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,284 @@
+"""What a machine does now, for Prometheus: its text format over HTTP.
+
+Names follow Prometheus' conventions: a prefix, base units in the name, ``_total`` for what only
+rises, ratios from 0 to 1.  A value that is not known is absent, never a zero.  Each scrape is one
+look; two scrapers may ask at once.
+
+Loopback is open to whoever is on the machine.  Beyond it every request has to bear a token, which
+lies in a file that its owner alone may read; the wire is not encrypted: a reverse proxy or a tunnel
+is for that.  Sources: prometheus.io/docs/practices/naming, .../instrumenting/exposition_formats.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import version
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from trainrig.errors import UnavailableError, UsageError
+from trainrig.record import Scalar
+from trainrig.watch.live import LiveView
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+PORT = 9835
+LOOPBACK = "127.0.0.1"
+_GAUGES = {
+    "temperature_c": ("temperature_celsius", "Temperature."),
+    "power_w": ("power_watts", "Power drawn."),
+    "sm_clock_hz": ("sm_clock_hertz", "Clock of the streaming multiprocessors."),
+    "memory_clock_hz": ("memory_clock_hertz", "Clock of the memory."),
+    "utilization": ("utilization_ratio", "Share of the time in which a kernel ran."),
+    "memory_used_bytes": ("memory_used_bytes", "Memory in use."),
+    "memory_total_bytes": ("memory_total_bytes", "Memory."),
+    "pcie_generation": ("pcie_link_generation", "Generation of PCIe that its link runs at."),
+    "pcie_width": ("pcie_link_lanes", "Lanes of PCIe that its link has."),
+    "other_gpu_processes": ("processes", "Processes that have it open."),
+    "cpu_share": ("utilization_ratio", "Share of all processors' time that was used."),
+    "steal_share": ("steal_ratio", "Share of their time that the hypervisor took."),
+    "load_1m": ("load1", "Load average over a minute."),
+    "cpu_clock_hz": ("clock_hertz", "Median of a few processors' clocks."),
+    "cpu_temperature_c": ("temperature_celsius", "Temperature of the hottest sensor."),
+    "cpu_power_w": ("power_watts", "Power drawn by the packages."),
+}
+"""What a sensor is called in a row of telemetry → its name here, and what it is."""
+_COUNTERS = {
+    "corrected_volatile": ("ecc_corrected_errors", "Corrected memory errors since boot."),
+    "uncorrected_volatile": ("ecc_uncorrected_errors", "Uncorrected memory errors since boot."),
+    "ecc_corrected": ("ecc_corrected_errors", "Corrected memory errors since boot."),
+    "ecc_uncorrected": ("ecc_uncorrected_errors", "Uncorrected memory errors since boot."),
+    "pcie_replays": ("pcie_replays", "Packets that its link sent again."),
+    "energy_j": ("energy_joules", "Energy used since the driver was loaded."),
+    "cpu_energy_j": ("energy_joules", "Energy used by the packages."),
+}
+
+
+class LiveCollector:
+    """Makes metrics of a look, whenever Prometheus asks."""
+
+    def __init__(self, look: Callable[[], LiveView]) -> None:
+        self._look = look
+        self._one_at_a_time = threading.Lock()
+
+    def describe(self) -> list[Any]:
+        """Nothing beforehand: it is not asked while it is registered."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Metrics of this moment."""
+        with self._one_at_a_time:
+            view = self._look()
+        yield _family("trainrig_build_info", "Which trainrig this is.", {"version": _VERSION}, 1)
+        yield from self._devices(view)
+        yield from self._memory(view)
+        yield from self._runs(view)
+        yield from self._burns(view)
+
+    def _devices(self, view: LiveView) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        found: dict[str, Metric] = {}
+        for device in view.devices:
+            room = "cpu" if device.index is None else "gpu"
+            labels = {"name": device.name}
+            labels |= {} if device.index is None else {"gpu": str(device.index)}
+            for key, (suffix, text) in _GAUGES.items():
+                if (value := _number(device.readings.get(key))) is not None:
+                    name = f"trainrig_{room}_{suffix}"
+                    found.setdefault(name, GaugeMetricFamily(name, text, labels=list(labels)))
+                    found[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+            for key, (suffix, text) in _COUNTERS.items():
+                if (value := _number(device.readings.get(key))) is not None:
+                    name = f"trainrig_{room}_{suffix}"
+                    found.setdefault(name, CounterMetricFamily(name, text, labels=list(labels)))
+                    found[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+            reasons = device.readings.get("throttle_reasons")
+            for reason in reasons.split(",") if isinstance(reasons, str) and reasons else ():
+                name, text = "trainrig_gpu_throttled", "1 while its clocks are held down so."
+                names = [*labels, "reason"]
+                found.setdefault(name, GaugeMetricFamily(name, text, labels=names))
+                found[name].add_metric([*labels.values(), reason], 1.0)  # type: ignore[attr-defined]
+        yield from found.values()
+
+    def _memory(self, view: LiveView) -> Iterator[Metric]:
+        for name, value in (
+            ("total", view.memory_total_bytes),
+            ("available", view.memory_available_bytes),
+        ):
+            if value is not None:
+                yield _family(f"trainrig_memory_{name}_bytes", f"Main memory, {name}.", {}, value)
+
+    def _runs(self, view: LiveView) -> Iterator[Metric]:
+        yield _family("trainrig_jobs_running", "Jobs that run.", {}, len(view.jobs))
+        rows = [({"run": run.run, "verb": run.verb}, 1.0) for run in view.runs]
+        yield _gauges("trainrig_run_active", "1 while a process writes the run.", rows)
+        for name, text, field in (
+            ("tokens_per_second", "Tokens a second in the last step.", "tokens_per_s"),
+            ("loss_nats", "Loss of the last step, in nats a target.", "loss"),
+            ("gradient_norm", "Norm of the last step's gradient.", "grad_norm"),
+            ("steps", "Steps that are done.", "step"),
+            ("seconds_since_last_step", "Time since a step was written.", "age_s"),
+        ):
+            rows = [
+                ({"run": one.run, "experiment": one.experiment}, float(value))
+                for one in view.trainings
+                if (value := getattr(one, field)) is not None
+            ]
+            yield _gauges(f"trainrig_training_{name}", text, rows)
+
+    def _burns(self, view: LiveView) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily
+
+        rates = [
+            (
+                {"run": one.run, "device": one.device, "part": one.part, "unit": one.unit},
+                one.rate,
+            )
+            for one in view.burns
+            if one.rate is not None
+        ]
+        yield _gauges("trainrig_burn_rate", "Rate of the last slice of work, in `unit`.", rates)
+        text = "Wrong results since the burn began."
+        errors = CounterMetricFamily("trainrig_burn_errors", text, labels=["run", "device"])
+        for one in view.burns:
+            errors.add_metric([one.run, one.device], one.errors)
+        yield errors
+
+
+_VERSION = version("trainrig")
+
+
+def _number(value: Scalar | None) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _family(name: str, text: str, labels: Mapping[str, str], value: float) -> Metric:
+    return _gauges(name, text, [(labels, float(value))])
+
+
+def _gauges(name: str, text: str, rows: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    rows = list(rows)
+    labels = list(rows[0][0]) if rows else []
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for own, value in rows:
+        family.add_metric(list(own.values()), value)
+    return family
+
+
+def registry_of(look: Callable[[], LiveView]) -> CollectorRegistry:
+    """What Prometheus asks.  Raises UnavailableError without prometheus_client."""
+    try:
+        from prometheus_client import CollectorRegistry
+    except ModuleNotFoundError:
+        hint = "pip install 'trainrig[metrics]'"
+        raise UnavailableError("prometheus_client is not installed", hint) from None
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(LiveCollector(look))
+    return registry
+
+
+def text_of(registry: CollectorRegistry) -> str:
+    """All metrics in Prometheus' text format."""
+    from prometheus_client import generate_latest
+
+    return generate_latest(registry).decode()
+
+
+# ---- over HTTP
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches an address.  Raises UsageError for what is none."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        hint = "an address of this machine, or 0.0.0.0 for all of them"
+        raise UsageError(f"--bind {address}: not an IP address", hint) from None
+
+
+def open_server(
+    registry: CollectorRegistry, port: int = PORT, address: str = LOOPBACK, token: str | None = None
+) -> WSGIServer:
+    """A server that is bound and does not answer yet; `serve_forever` does.
+
+    Raises UsageError for an address beyond loopback without a token; UnavailableError where it
+    cannot be bound.
+    """
+    if token is None and not is_loopback(address):
+        hint = "--token-file FILE (mode 600), or a forward: trainrig remote forward"
+        raise UsageError(f"--bind {address} is beyond loopback, and there is no token", hint)
+    try:
+        family, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        kind = type("_Server", (_Server,), {"address_family": family})
+        application = _application(registry, token)
+        return make_server(str(place[0]), port, application, kind, _Handler)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        hint = "another one with --port, or --port 0 for any that is free"
+        raise UnavailableError(f"port {port} on {address}: {reason.lower()}", hint) from None
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Answers each request in a thread of its own."""
+
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server what this machine is called."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+
+class _Handler(WSGIRequestHandler):
+    """Says nothing on stderr, and does not wait for ever for a request."""
+
+    timeout = 10
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        """Scrapes every 15 s are no news."""
+
+
+def _application(registry: CollectorRegistry, token: str | None) -> WSGIApplication:
+    from prometheus_client import make_wsgi_app
+
+    metrics = make_wsgi_app(registry)
+
+    def answer(environ: Any, start_response: Any) -> Any:
+        if token is not None and not _bears(environ.get("HTTP_AUTHORIZATION", ""), token):
+            start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer")])
+            return [b"a token is needed: Authorization: Bearer ...\n"]
+        if environ.get("PATH_INFO") not in ("/metrics", "/"):
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"metrics are at /metrics\n"]
+        return metrics(environ, start_response)
+
+    return answer
+
+
+def _bears(header: str, token: str) -> bool:
+    """Whether a request's Authorization header has the token."""
+    kind, _, given = header.partition(" ")
+    same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
+    return kind.lower() == "bearer" and same
+
+
+def address_of(server: WSGIServer) -> str:
+    """Where it answers: ``http://127.0.0.1:9835/metrics``."""
+    host, port = str(server.server_address[0]), server.server_port
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
