@@ -58,6 +58,7 @@ def test_the_surface_is_as_promised() -> None:
         {
             "qualify": "--budget --devices --only --out --resume --min --baseline --detach "
             "--strict --json",
+            "burn": "--minutes --devices --mode --dtype --memory --golden --out --detach --json",
             "doctor": "--markdown --apply --runs --json",
             "selftest": "--only --clean-runs --list --json",
             "inspect": "--json --wait",

@@ -21,12 +21,14 @@ MODELS = {"Attention", "Block", "FeedForward", "Model"}
 """Each model family has its own."""
 
 SUBJECTS = {
+    "burn.py": {"benchmarks", "cli", "measure", "runner"},
     "energy.py": {"machine", "runner"},
     "matmul.py": {"benchmarks", "measure", "predict"},
     "training.py": {"benchmarks", "catalog"},
 }
-"""One subject in several rooms: meters and who reads them beside a training; a matmul as it is
-described, measured and rated; a training step as a benchmark and as others published it."""
+"""One subject in several rooms: a burn as a benchmark, a verb, a run and a process; meters and who
+reads them beside a training; a matmul as it is described, measured and rated; a training step as a
+benchmark and as others published it."""
 
 # Names that stand twice until the rooms that hold them are rebuilt; none is ever added.
 STILL_FILES = {"training.py"}

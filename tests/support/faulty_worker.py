@@ -145,7 +145,7 @@ def introduce(device: str) -> dict[str, Any]:
 def main() -> None:
     worker_main._take_stdout = take_stdout
     worker_main._emit = emit
-    worker_main._introduce = introduce
+    worker_main.introduce = introduce
     worker_main.prepare = lambda request, device: prepare(request["benchmark"])
     worker_main.clock_for = lambda device: serve_clock()
     worker_main.main()

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from trainrig.analysis.burn_facts import burn_headline, is_burn
 from trainrig.analysis.evidence import plain
 from trainrig.analysis.normal import PublishedRange, owner_of, range_for_level
 from trainrig.analysis.run_view import RunView, is_published, rows
@@ -109,6 +110,8 @@ class _Found:
 
 def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
     """One plain sentence; empty where no number can stand for the machine."""
+    if is_burn(view):
+        return burn_headline(view)
     found = _levels(view, waterfalls)
     if step := next(iter(_of(found, Role.STEP)), None):
         return " ".join(filter(None, (_step_sentence(step), _loss_sentence(view))))

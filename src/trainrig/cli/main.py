@@ -33,6 +33,7 @@ from trainrig.language import ENGLISH, activate, named, of_environment, translat
 GROUPS = {
     "Measure a machine": {
         "qualify": "Measure, compare with what is expected, and give a verdict.",
+        "burn": "Minutes of heavy work, every result compared, every sensor watched.",
         "bench": "Run one benchmark by itself: matrix products, copies, layers, a disk ...",
     },
     "Understand a machine": {

@@ -27,7 +27,7 @@ from trainrig.machine.nvidia import NVML_PROGRAM, PATIENCE_S, read_device
 from trainrig.machine.parse import integer, json_object, number, objects, percent, scaled
 from trainrig.machine.snapshot import Gpu, Missing, if_known
 from trainrig.machine.system_access import Host, ThisMachine
-from trainrig.process.supervisor import Child
+from trainrig.process.supervisor import DEATH_TIMEOUT, Child
 
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -155,6 +155,10 @@ _GPU_FACTS = frozenset(
 )
 
 
+WEAR = frozenset(["corrected_volatile", "uncorrected_volatile", "pcie_replays", "energy"])
+"""What tells a device that computes for minutes from one that does not: errors, joules."""
+
+
 def _without_own(gpu: Gpu, processes: object, used: object, *, holds_context: bool) -> Gpu:
     """Its processes, and what they used of it, less this program's."""
     if isinstance(gpu.num_processes, Missing) or not isinstance(processes, list):
@@ -180,15 +184,26 @@ def _without_own(gpu: Gpu, processes: object, used: object, *, holds_context: bo
 class GpuWatch:
     """All NVIDIA GPUs again and again, read by a child: a driver that hangs holds nobody up."""
 
-    def __init__(self, command: Sequence[str] | None = None) -> None:
-        """Start reading, once a second; ``command`` replaces the child's program."""
-        program = [sys.executable, "-P", NVML_PROGRAM, str(_WATCH_PERIOD_S), *sorted(_GPU_FACTS)]
+    def __init__(
+        self, command: Sequence[str] | None = None, more: frozenset[str] = frozenset()
+    ) -> None:
+        """Start reading, once a second; ``command`` replaces the child's program.
+
+        ``more`` names answers of NVML that are read besides, as WEAR.
+        """
+        names = sorted(_GPU_FACTS | more)
+        program = [sys.executable, "-P", NVML_PROGRAM, str(_WATCH_PERIOD_S), *names]
         self._child = Child(command or program, Path(os.devnull), os.environ, piped=True)
         assert self._child.process.stdout is not None
         self._pipe = self._child.process.stdout
         os.set_blocking(self._pipe.fileno(), False)
         self._latest_s = time.monotonic()
         self._rest = b""
+
+    def close(self) -> None:
+        """End the child."""
+        self._child.kill()
+        self._child.wait(DEATH_TIMEOUT)
 
     def latest(self) -> tuple[Gpu, ...]:
         """As the driver described them in these seconds; empty where it did not.  Never waits.

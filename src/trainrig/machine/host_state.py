@@ -293,6 +293,20 @@ def sensors(host: Host) -> tuple[Sensor, ...] | Missing:
     return tuple(found)
 
 
+def processor_heat_files(host: Host) -> tuple[str, ...]:
+    """The kernel's files with the processors' temperatures (thousandths of a degree Celsius)."""
+    files = []
+    for chip in value_or(host.names("/sys/class/hwmon"), ()):
+        folder = f"/sys/class/hwmon/{chip}"
+        if value_or(host.read(f"{folder}/name"), "") in _PROCESSOR_CHIPS:
+            names = value_or(host.names(folder), ())
+            files += [f"{folder}/{name}" for name in names if re.fullmatch(r"temp\d+_input", name)]
+    return tuple(sorted(files))
+
+
+_PROCESSOR_CHIPS = frozenset(["coretemp", "k10temp", "zenpower", "cpu_thermal"])
+
+
 def settings(host: Host) -> HostSettings:
     """What the host's firmware and kernel are set to."""
     limits = host.read("/proc/self/limits")

@@ -282,6 +282,7 @@ _READERS: dict[str, tuple[str, Reader]] = {
     "slowed_by_heat_s": ("slowed_by_heat.violationTime", _nanoseconds),
     "slowed_by_board_s": ("slowed_by_board.violationTime", _nanoseconds),
     "pcie_replays": ("pcie_replays", _bounded("PCIe replays", 0, 10**12)),
+    "energy_j": ("energy", lambda value: scaled(value, 1e-3, "energy")),
     "utilization": ("utilization.gpu", lambda value: percent(value, "utilization")),
     "mig": ("mig.0", lambda value: yes_or_no(value, "MIG mode")),
     "persistence": ("persistence", lambda value: yes_or_no(value, "persistence mode")),

@@ -71,6 +71,7 @@ _QUESTIONS: dict[str, tuple[Any, ...]] = {
     "slowed_by_heat": ("nvmlDeviceGetViolationStatus", _BY_HEAT),
     "slowed_by_board": ("nvmlDeviceGetViolationStatus", _BY_BOARD),
     "pcie_replays": ("nvmlDeviceGetPcieReplayCounter",),
+    "energy": ("nvmlDeviceGetTotalEnergyConsumption",),
     "utilization": ("nvmlDeviceGetUtilizationRates",),
     "mig": ("nvmlDeviceGetMigMode",),
     "persistence": ("nvmlDeviceGetPersistenceMode",),

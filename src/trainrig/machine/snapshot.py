@@ -265,6 +265,8 @@ class Gpu:
     """Likewise, the board's power supply or cable."""
     pcie_replays: int | Missing = NOT_READ
     """Packets that its link sent again since the driver was loaded."""
+    energy_j: Finite | Missing = NOT_READ
+    """Used since the driver was loaded."""
     others_utilization: Finite | Missing = NOT_READ
     """Share of the time in which other programs' kernels ran, 0 to 1; around a measurement only."""
     process_ids: tuple[int, ...] | Missing = NOT_READ

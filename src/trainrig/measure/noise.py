@@ -32,6 +32,7 @@ from functools import cache
 
 from trainrig.machine.cgroup import cpu_quota
 from trainrig.machine.counters import (
+    WEAR,
     GpuWatch,
     HostConditions,
     HostLoad,
@@ -40,7 +41,9 @@ from trainrig.machine.counters import (
     gpu_conditions,
     throttled_share,
 )
-from trainrig.machine.parse import integer
+from trainrig.machine.energy import package_meters
+from trainrig.machine.host_state import processor_heat_files
+from trainrig.machine.parse import integer, scaled
 from trainrig.machine.snapshot import Gpu, Missing, if_known, value_or
 from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.record import Scalar
@@ -286,12 +289,22 @@ def known(values: dict[str, Scalar | Missing]) -> dict[str, Scalar]:
 class Telemetry:
     """The machine second by second, for the parent; takes no torch, under 2 ms, never waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_detail: bool = False) -> None:
+        """``in_detail``: heat and energy of the processors, errors and joules of GPUs too."""
+        host = ThisMachine()
+        self._heat = processor_heat_files(host) if in_detail else ()
+        self._meters = value_or(package_meters(host), ()) if in_detail else ()
         self._load = HostLoad()
         self._latest: HostReading = self._load.read(own_cpu_s=0.0)
         devices = value_or(ThisMachine().names("/dev"), ())
         has_driver = any(name.startswith(_DRIVER_DEVICES) for name in devices)
-        self._gpus = GpuWatch() if has_driver else None
+        more = WEAR if in_detail else frozenset[str]()
+        self._gpus = GpuWatch(more=more) if has_driver else None
+
+    def close(self) -> None:
+        """End the driver's reader; the process's end does so, too."""
+        if self._gpus is not None:
+            self._gpus.close()
 
     def row(self) -> dict[str, Scalar]:
         """One row: what the host did since the last one, and each GPU now."""
@@ -307,9 +320,37 @@ class Telemetry:
                 "cpu_clock_hz": host.clock_hz,
             }
         )
+        row |= self._host_in_detail()
         for gpu in self._gpus.latest() if self._gpus is not None else ():
-            found = {**describe_gpu(gpu), **known({"utilization": gpu.utilization})}
+            wear: dict[str, Scalar | Missing] = {
+                "utilization": gpu.utilization,
+                "ecc_corrected": gpu.ecc_corrected_volatile,
+                "ecc_uncorrected": gpu.ecc_uncorrected_volatile,
+                "pcie_replays": gpu.pcie_replays,
+                "energy_j": gpu.energy_j,
+            }
+            found = {**describe_gpu(gpu), **known(wear)}
             row |= {f"gpu{gpu.index}_{name}": value for name, value in found.items()}
+        return row
+
+    def _host_in_detail(self) -> dict[str, Scalar]:
+        """The hottest sensor of the processors, and what they used since the first row."""
+        host, row = ThisMachine(), dict[str, Scalar]()
+        read = (scaled(host.read(path), 1e-3, "temperature", most=2e5) for path in self._heat)
+        degrees = [value for value in read if not isinstance(value, Missing)]
+        if degrees:
+            row["cpu_temperature_c"] = max(degrees)
+        for meter in self._meters:
+            meter.take()
+        sound = [meter for meter in self._meters if meter.points and meter.broken is None]
+        if sound:
+            row["cpu_energy_j"] = sum(meter.points[-1][1] for meter in sound)
+        if sound and all(len(meter.points) > 1 for meter in sound):
+            row["cpu_power_w"] = sum(
+                (meter.points[-1][1] - meter.points[-2][1])
+                / max(meter.points[-1][0] - meter.points[-2][0], 1e-3)
+                for meter in sound
+            )
         return row
 
 

@@ -42,7 +42,7 @@ def main() -> None:
     replies = _take_stdout()
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    _emit(replies, "ready", **_introduce(device))
+    _emit(replies, "ready", **introduce(device))
     # No garbage collection while a case is timed; between cases it need not look at torch.
     gc.collect()
     gc.freeze()
@@ -146,7 +146,7 @@ def _free_gpu_memory() -> None:
             torch.cuda.empty_cache()
 
 
-def _introduce(device: str) -> dict[str, Any]:
+def introduce(device: str) -> dict[str, Any]:
     """What this worker runs on, as torch names it; its GPU becomes the current one.
 
     machine.json has the rest.

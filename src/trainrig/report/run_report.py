@@ -18,6 +18,7 @@ from trainrig.analysis.training_results import readable
 from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
 from trainrig.record import Kind, Record, Severity
 from trainrig.report import document as doc
+from trainrig.report.burn_report import burn_blocks
 from trainrig.report.charts.curves import curves
 from trainrig.report.charts.heatmap import heat_section
 from trainrig.report.charts.over_time import over_time
@@ -218,6 +219,7 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
             (doc.Findings(items),),
             "Patterns that are taken for faults, or overlooked; from the records alone.",
         )
+    yield from burn_blocks(view)
     yield from imported_blocks(view)
     yield from () if is_training else trained
     yield from heat_section(view, everything, found.patterns)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainrig.analysis.judge import confirm, judge, resume_command
+from trainrig.analysis.judge_burn import judge_burn
 from trainrig.analysis.judge_imported import is_imported, judge_imported
 from trainrig.analysis.judge_training import judge_trainings
 from trainrig.analysis.run_view import is_published
@@ -28,6 +29,9 @@ from trainrig.process.child import first_line
 from trainrig.record import Kind, Outcome, Record, RunView, Verdict
 from trainrig.store import RunWriter, read_run
 from trainrig.store.run_folder import REPORT
+
+BURN = "burn"
+"""The verb whose runs have rules of their own."""
 
 if TYPE_CHECKING:  # to read a run loads no numpy
     from trainrig.predict.scenario import Measured
@@ -84,6 +88,8 @@ def judged(run: RunView, interrupted: str | None) -> Verdict:
     """The verdict on what was measured; ``interrupted``: why it is not all."""
     if run.config.get("verb") == "train":
         return judge_trainings(view_of(run), interrupted)
+    if run.config.get("verb") == BURN:
+        return judge_burn(view_of(run), interrupted)
     findings = diagnose(from_dict(run.machine)) if run.machine else ()
     if is_imported(run.config):
         # What a file does not state of the machine is no fault of the machine.

@@ -249,7 +249,7 @@ def test_a_worker_makes_its_gpu_the_current_one_and_names_it(
 ) -> None:
     """C2: whatever is served, and whoever forgets to say where."""
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    ready = worker_main._introduce("cuda:1")
+    ready = worker_main.introduce("cuda:1")
     assert cuda.current == 1
     assert ready["uuid"] == "GPU-00000000-0000-0000-0000-000000000001"
     assert ready["memory_bytes"] == cuda.memory_bytes
@@ -297,7 +297,7 @@ def test_torch_takes_no_more_threads_than_the_quota(
     monkeypatch.setattr(worker_main, "cpu_quota", lambda _: quota)
     monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
     monkeypatch.setattr(torch, "set_num_threads", lambda count: now.__setitem__(0, count))
-    assert worker_main._introduce("cpu")["threads"] == threads
+    assert worker_main.introduce("cpu")["threads"] == threads
 
 
 def test_links_need_no_more_pinned_memory_than_shows_the_link(
@@ -341,5 +341,5 @@ def test_threads_stay_where_their_memory_is_on_a_host_of_several_nodes(several, 
     monkeypatch.setattr(worker_main, "has_several_nodes", lambda _: several)
     monkeypatch.setenv("OMP_PROC_BIND", "")  # put back afterwards
     monkeypatch.delenv("OMP_PROC_BIND")
-    worker_main._introduce("cpu")
+    worker_main.introduce("cpu")
     assert os.environ.get("OMP_PROC_BIND") == ("true" if several else None)

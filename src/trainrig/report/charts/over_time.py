@@ -19,7 +19,7 @@ TELEMETRY = "telemetry"
 _MAX_LINES = 7
 _MAX_POINTS = 400
 """In one line; a longer series is thinned evenly, first and last row kept."""
-_PREFIXED = ("tokens/s", "Hz")
+_PREFIXED = ("tokens/s", "Hz", "FLOP/s", "B/s", "bogo-op/s")
 """Units that take a prefix."""
 Row = Mapping[str, Any]
 Line = list[tuple[float, float]]
@@ -60,16 +60,18 @@ def _step_figures(steps: Mapping[str, Sequence[Row]]) -> Iterator[Figure]:
     }
     for (title, unit), value in values.items():
         lines = {name: _line(rows, "step", value) for name, rows in steps.items()}
-        yield from _figure(title, unit, lines, "step")
+        yield from line_figure(title, unit, lines, "step")
 
 
 def _telemetry_figures(rows: Sequence[Row]) -> Iterator[Figure]:
-    start = next((at for row in rows if (at := plain(row.get("t"))) is not None), 0.0)
+    start = telemetry_start(rows)
     gpus = sorted({int(m[1]) for row in rows for key in row if (m := re.match(r"gpu(\d+)_", key))})
     for title, unit, key, scale in (
         ("Processors in use", "%", "cpu_share", 100.0),
         ("Processors taken by the hypervisor", "%", "steal_share", 100.0),
         ("Load of the machine", "load, mean of 1 min", "load_1m", 1.0),
+        ("Processor temperature", "°C", "cpu_temperature_c", 1.0),
+        ("Processor power", "W", "cpu_power_w", 1.0),
         ("Processor clock", "Hz", "cpu_clock_hz", 1.0),
         ("GPU temperature", "°C", "temperature_c", 1.0),
         ("GPU power", "W", "power_w", 1.0),
@@ -82,7 +84,12 @@ def _telemetry_figures(rows: Sequence[Row]) -> Iterator[Figure]:
             for name, own in keys.items()
         }
         if key != "steal_share" or any(value for line in lines.values() for _, value in line):
-            yield from _figure(title, unit, lines, "s since the first reading")
+            yield from line_figure(title, unit, lines, "s since the first reading")
+
+
+def telemetry_start(rows: Iterable[Row]) -> float:
+    """The first moment of some rows, s since 1970."""
+    return min((at for row in rows if (at := plain(row.get("t"))) is not None), default=0.0)
 
 
 def _line(rows: Iterable[Row], at: str, value: Callable[[Row], float | None]) -> Line:
@@ -91,8 +98,8 @@ def _line(rows: Iterable[Row], at: str, value: Callable[[Row], float | None]) ->
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
-def _figure(title: str, unit: str, lines: Mapping[str, Line], x_title: str) -> Iterator[Figure]:
-    """Nothing where no line has two points."""
+def line_figure(title: str, unit: str, lines: Mapping[str, Line], x_title: str) -> Iterator[Figure]:
+    """A chart of one line or several; nothing where none has two points."""
     drawn = [(name, line) for name, line in lines.items() if len(line) > 1]
     shown = drawn[:_MAX_LINES]
     if not shown:

@@ -1,0 +1,345 @@
+"""The verdict on a burn: PASS only where all that was planned was done and all of it was right.
+
+FAIL: a wrong result, digests of equal devices (or of the golden file) that differ, a device that
+failed or vanished, memory errors that ECC could not put right, a device far behind its siblings.
+INCOMPLETE: a part that was not run, that ended early or did too little, memory that was not given,
+a process that was killed, a sensor that stopped or sticks: what nobody watched was not passed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from trainrig.analysis.burn_facts import (
+    DIGESTS,
+    TELEMETRY,
+    WORK,
+    BurnDevice,
+    BurnPoint,
+    burn_devices,
+    part_name,
+    readings,
+)
+from trainrig.analysis.judge import first_fault
+from trainrig.analysis.match import SIBLING_MARGIN
+from trainrig.analysis.run_view import RunView
+from trainrig.machine.snapshot import FAULTY_REASONS
+from trainrig.process.child import device_fault
+from trainrig.record import Finding, Outcome, Record, Status, Verdict, by_severity
+from trainrig.stats import grouped, median
+from trainrig.units import counted, format_quantity, format_share, signed_share
+
+BEHIND = 0.03
+"""A device so far below the others' median is named; from SIBLING_MARGIN on it is a fault."""
+LEAST_BUSY = 0.45
+"""Of a part's planned seconds that must have been work."""
+LEAST_CHECKED = 2
+SILENT_S = 6.0
+"""A sensor that gave nothing for so long at the end has stopped; it is read once a second."""
+_STUCK_ENERGY_S = 10.0
+_STUCK_POWER_ROWS = 20
+_STUCK_HEAT_S, _STUCK_HEAT_ALONE_S = 60.0, 180.0
+_LOADED = 2.0
+"""Under load a device draws at least so many times what it draws idle."""
+_NOT_DONE = ("step-not-done", "sensor-stopped", "sensor-stuck")
+"""Findings that make a burn INCOMPLETE, and no fault of a device."""
+
+
+def judge_burn(view: RunView, interrupted: str | None = None) -> Verdict:
+    """The verdict on a burn's records and series; ``interrupted``: why it is not all."""
+    devices = burn_devices(view)
+    findings = by_severity(
+        [
+            *(found for device in devices for found in _parts(device)),
+            *_digests(view.series.get(DIGESTS, ())),
+            *(found for device in devices for found in _sensors(device, view)),
+            *_sampler(view),
+            *(found for device in devices for found in _wear(device, view)),
+            *_siblings(devices),
+        ]
+    )
+    outcome, reason = _outcome(devices, findings, interrupted)
+    return Verdict(outcome=outcome, reason=reason, findings=findings)
+
+
+def _outcome(
+    devices: Sequence[BurnDevice], findings: Sequence[Finding], interrupted: str | None
+) -> tuple[Outcome, str]:
+    fault = first_fault(found for found in findings if found.id not in _NOT_DONE)
+    if fault is not None:
+        return Outcome.FAIL, fault
+    if interrupted:
+        return Outcome.INCOMPLETE, interrupted
+    if (undone := first_fault(findings)) is not None:
+        return Outcome.INCOMPLETE, undone
+    points = [point for device in devices for point in device.points]
+    if not points:
+        return Outcome.INCOMPLETE, "nothing was planned: the run was cut off before that"
+    checked = sum(int(point.number("checked")) for point in points)
+    where = counted(len(devices), "device")
+    return Outcome.PASS, f"{checked:,} results on {where} compared, none of them wrong"
+
+
+# ---- what was done
+
+
+def _parts(device: BurnDevice) -> Iterator[Finding]:
+    for point in device.points:
+        name = f"{point.name} on {device.label}"
+        record = point.measured
+        if record is None:
+            yield _undone(f"{name}: not run")
+        elif record.is_wrong_answer:
+            yield Finding(
+                id="wrong-answer",
+                severity="error",
+                evidence=f"{name}: {record.reason}",
+                fix="take the overclocking back and repeat it: trainrig burn; if it stays, take "
+                "the device out of service" + _kernel_log(device),
+                records=(record.id,),
+            )
+        elif record.status is not Status.OK:
+            yield _failed(name, record, device)
+        elif (why := _too_little(point)) is not None:
+            yield _undone(f"{name}: {why}", record)
+
+
+def _failed(name: str, record: Record, device: BurnDevice) -> Finding:
+    reason = record.reason or "no reason given"
+    if device_fault(reason):
+        return Finding(
+            id="device-failed",
+            severity="error",
+            evidence=f"{name}: {reason}",
+            fix="look at its power, seat and driver" + _kernel_log(device),
+            records=(record.id,),
+        )
+    return _undone(f"{name}: {record.status}, {reason}", record)
+
+
+def _kernel_log(device: BurnDevice) -> str:
+    if device.index is None:
+        return "; dmesg | grep -i 'machine check' tells of processors and memory"
+    return f"; dmesg | grep -i xid; nvidia-smi -q -i {device.index}"
+
+
+def _undone(evidence: str, *records: Record) -> Finding:
+    return Finding(
+        id="step-not-done",
+        severity="error",
+        evidence=evidence,
+        fix="put right what it names and repeat it: trainrig burn",
+        records=tuple(record.id for record in records),
+    )
+
+
+def _too_little(point: BurnPoint) -> str | None:
+    """Why a part that came to its end shows nothing."""
+    planned, busy = point.number("planned_s"), point.number("busy_s")
+    if point.record.case.get("mode") == _STRESS:
+        return None if point.number("checked") else "too little work: nothing was compared"
+    checked = int(point.number("checked"))
+    if checked < LEAST_CHECKED:
+        return f"too little work: {counted(checked, 'result')} compared"
+    if busy < LEAST_BUSY * planned:
+        return f"too little work: {busy:.0f} of {planned:.0f} s"
+    if point.measured is not None and point.measured.conditions.get("passes") == 0:
+        return "too little work: its memory was not compared once; give it more time"
+    return None
+
+
+_STRESS = "stress-ng"
+
+
+# ---- digests of training steps
+
+
+def _digests(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Devices of one kind that did not compute the same, and what the golden file says."""
+    for own in grouped(rows, lambda row: repr(sorted(row["key"].items()))).values():
+        golden = [row for row in own if row.get("golden")]
+        mine = [row for row in own if not row.get("golden")]
+        usual = golden[0] if golden else _most(mine)
+        for row in mine:
+            if row["steps"] == usual["steps"]:
+                continue
+            of = "the golden digests" if golden else "its siblings"
+            if not golden and len(mine) == 2:
+                of = f"#{usual['index']} (which of the two is wrong is not known)"
+            yield Finding(
+                id="digests-differ",
+                severity="error",
+                evidence=f"{_device(row)}: training steps in {row['key'].get('dtype')} differ from "
+                f"{of}; the first is {_first_difference(row, usual)}",
+                fix="repeat it: trainrig burn --mode step; if it stays, take the device out of "
+                "service",
+            )
+
+
+def _most(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The row whose steps most devices have."""
+    return max(rows, key=lambda row: sum(other["steps"] == row["steps"] for other in rows))
+
+
+def _device(row: Mapping[str, Any]) -> str:
+    return str(row["device"]) if row["index"] is None else f"{row['device']} #{row['index']}"
+
+
+def _first_difference(row: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
+    """``step 2, gradient attention.q.weight``."""
+    for step, (found, wanted) in enumerate(zip(row["steps"], usual["steps"], strict=False)):
+        for tensor, (one, other) in enumerate(zip(found, wanted, strict=False)):
+            if one != other:
+                return f"step {step + 1}, {row['names'][tensor]}"
+    return "the number of tensors"
+
+
+# ---- sensors
+
+
+def _sensors(device: BurnDevice, view: RunView) -> Iterator[Finding]:
+    """Readings that stopped, or that do not move while the device works."""
+    rows = view.series.get(TELEMETRY, ())
+    last = readings(rows, "t")[-1][0] if rows else 0.0
+    for name, what in (
+        ("temperature_c", "temperature"),
+        ("power_w", "power"),
+        ("energy_j", "energy"),
+    ):
+        found = readings(rows, f"{device.key}_{name}")
+        if len(found) > 1 and last - found[-1][0] > SILENT_S:
+            yield _sensor(
+                "sensor-stopped",
+                f"{device.label}: its {what} was read for {found[-1][0] - found[0][0]:.0f} s, and "
+                f"not in the last {last - found[-1][0]:.0f} s",
+                device,
+            )
+        elif found and (how := _stuck(name, found, readings(rows, f"{device.key}_power_w"))):
+            yield _sensor("sensor-stuck", f"{device.label}: its {what} {how}", device)
+
+
+def _stuck(
+    name: str, found: Sequence[tuple[float, float]], power: Sequence[tuple[float, float]]
+) -> str | None:
+    """How a sensor's readings cannot be true, in words."""
+    span = found[-1][0] - found[0][0]
+    if name == "power_w":
+        longest, run = 1, 1
+        for (_, before), (_, value) in itertools.pairwise(found):
+            run = run + 1 if value == before else 1
+            longest = max(longest, run)
+        return f"was the same to the digit {longest} times" if longest > _STUCK_POWER_ROWS else None
+    if found[0][1] != max(value for _, value in found) or found[0][1] != min(v for _, v in found):
+        return None
+    text = f"stood at {found[0][1]:g} for {span:.0f} s of work"
+    if name == "energy_j":
+        return text if span > _STUCK_ENERGY_S else None
+    watts = [value for _, value in power]
+    is_loaded = bool(watts) and max(watts) > _LOADED * min(watts)
+    return text if span > (_STUCK_HEAT_S if is_loaded else _STUCK_HEAT_ALONE_S) else None
+
+
+def _sensor(id_: str, evidence: str, device: BurnDevice) -> Finding:
+    where = (
+        "" if device.index is None else f": nvidia-smi -q -i {device.index} -d TEMPERATURE,POWER"
+    )
+    words = "see whether the sensor still answers" + where
+    return Finding(id=id_, severity="error", evidence=evidence, fix=f"{words}; then repeat it")
+
+
+def _sampler(view: RunView) -> Iterator[Finding]:
+    """Work went on, and nothing was read any more."""
+    work, rows = readings(view.series.get(WORK, ()), "t"), view.series.get(TELEMETRY, ())
+    read = readings(rows, "t")
+    if work and (not read or work[-1][0] - read[-1][0] > 2 * SILENT_S):
+        since = work[-1][0] - (read[-1][0] if read else work[0][0])
+        if since > 2 * SILENT_S:
+            yield Finding(
+                id="sensor-stopped",
+                severity="error",
+                evidence=f"no sensor of the machine was read in the last {since:.0f} s of work",
+                fix="repeat it: trainrig burn",
+            )
+
+
+# ---- what wears
+
+
+def _wear(device: BurnDevice, view: RunView) -> Iterator[Finding]:
+    """Counters of errors that rose, a link that became narrower, heat."""
+    rows = view.series.get(TELEMETRY, ())
+
+    def rise(name: str) -> int:
+        found = [value for _, value in readings(rows, f"{device.key}_{name}")]
+        return int(found[-1] - found[0]) if found else 0
+
+    for name, severity, what in (
+        ("ecc_uncorrected", "error", "that ECC could not put right"),
+        ("ecc_corrected", "warning", "that ECC put right"),
+    ):
+        if (num := rise(name)) > 0:
+            yield Finding(
+                id="ecc-rises",
+                severity="error" if severity == "error" else "warning",
+                evidence=f"{device.label}: {counted(num, 'memory error')} {what} while it worked",
+                fix=f"nvidia-smi -q -i {device.index} -d ECC,ROW_REMAPPER; replace the card if "
+                "they go on",
+            )
+    widths = [value for _, value in readings(rows, f"{device.key}_pcie_width")]
+    if widths and min(widths) < widths[0]:
+        yield Finding(
+            id="link-narrowed",
+            severity="error",
+            evidence=f"{device.label}: its PCIe link went from x{widths[0]:.0f} to "
+            f"x{min(widths):.0f} while it worked",
+            fix="its seat and riser; dmesg | grep -i -e pcie -e aer",
+        )
+    if (num := rise("pcie_replays")) > 0:
+        yield Finding(
+            id="link-replays",
+            severity="warning",
+            evidence=f"{device.label}: {counted(num, 'replay')} on its PCIe link while it worked",
+            fix="its seat, riser and cable; dmesg | grep -i aer",
+        )
+    if slowed := sorted(set(device.throttle_reasons) & FAULTY_REASONS):
+        heat = f" at up to {device.temperature_c.high:.0f} °C" if device.temperature_c else ""
+        yield Finding(
+            id="throttled",
+            severity="warning",
+            evidence=f"{device.label} slowed itself down ({', '.join(slowed)}){heat}",
+            fix="its fans, airflow and the room's temperature; then its power supply",
+        )
+
+
+def _siblings(devices: Sequence[BurnDevice]) -> Iterator[Finding]:
+    """Devices of one model that are slower than the others at the same work."""
+    points = [
+        (device, point.measured)
+        for device in devices
+        for point in device.points
+        if device.index is not None and point.measured is not None and point.measured.value
+    ]
+    for own in grouped(points, lambda pair: pair[1].key).values():
+        for device, record in own:
+            usual = _median_of(other for owner, other in own if owner is not device)
+            assert record.value is not None
+            if usual is None or record.value >= usual * (1.0 - BEHIND):
+                continue
+            share = record.value / usual - 1.0
+            yield Finding(
+                id="behind-siblings",
+                severity="error" if share < -SIBLING_MARGIN else "warning",
+                evidence=f"{device.label}: {part_name(record.case)} at "
+                f"{format_quantity(record.value, record.unit)}, {signed_share(share)} of the "
+                f"others' median ({format_quantity(usual, record.unit)}); more than "
+                f"{format_share(BEHIND)} is named",
+                fix=f"compare its clocks, power limit and cooling: nvidia-smi -q -i {device.index}",
+                records=(record.id,),
+            )
+
+
+def _median_of(records: Iterable[Record]) -> float | None:
+    values = [record.value for record in records if record.value]
+    return median(values) if values else None

@@ -1,0 +1,123 @@
+"""`trainrig burn`: minutes of heavy work, every result compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainrig.cli.verb import OUT, PATH, json_option, option, verb
+
+if TYPE_CHECKING:
+    from trainrig.runner.burn import Look
+
+
+@verb()
+@option("--minutes", type=float, default=20.0, help="Time for all of it.")
+@option(
+    "--devices",
+    metavar="0,2",
+    default="",
+    default_text="all",
+    help="GPUs: by the driver's numbers; cpu: the processors.",
+)
+@option(
+    "--mode",
+    default="all",
+    metavar="MODE",
+    help="matmul, step, memory, cpu or all.",
+)
+@option(
+    "--dtype",
+    multiple=True,
+    default_text="bf16; on processors fp32, and bf16 where they have it",
+    help="bf16, fp16, tf32, fp32 or fp64; repeatable.",
+)
+@option(
+    "--memory",
+    metavar="SIZE",
+    default="",
+    default_text="nearly all that is free",
+    help="Test so much of each device's memory: 4GiB.",
+)
+@option(
+    "--golden",
+    type=PATH,
+    metavar="FILE",
+    default_text="none",
+    help="Compare training steps with its digests; a kind that it lacks is added.",
+)
+@OUT
+@option("--detach", is_flag=True, help="Keep running when the terminal is closed.")
+@json_option("Print the verdict and the devices as one JSON object, last.")
+def command(
+    minutes: float,
+    devices: str,
+    mode: str,
+    dtype: tuple[str, ...],
+    memory: str,
+    golden: Path | None,
+    out: Path,
+    detach: bool,
+    as_json: bool,
+) -> int:
+    """Heat every device with work whose every result is compared, and watch its sensors.
+
+    \b
+    trainrig burn
+    trainrig burn --minutes 60 --mode matmul --dtype bf16 --dtype fp64
+    trainrig burn --devices 0,2 --mode memory
+    trainrig burn --minutes 10 --devices cpu
+    trainrig burn --golden golden.jsonl --mode step
+
+    matmul: products at full rate, bit for bit; step: training steps that must come
+    out the same; memory: patterns over nearly all that is free; cpu: each processor
+    by itself, and stress-ng where it is installed.  GPUs burn side by side, then
+    the processors.
+
+    Ends in PASS (exit code 0), FAIL (1: something was wrong) or INCOMPLETE (3: not
+    all was done, or not all was watched), and report.html in the run's folder.
+    """
+    from trainrig.cli import progress
+    from trainrig.runner import burn
+    from trainrig.runner.burn_plan import BurnRequest, check_request, memory_of
+
+    request = BurnRequest(
+        seconds=60.0 * minutes,
+        devices=tuple(devices.replace(",", " ").split()),
+        mode=mode,
+        dtypes=dtype,
+        memory_bytes=memory_of(memory) if memory else None,
+        golden=golden,
+    )
+    check_request(request)
+    if detach:
+        return progress.detach(out, None, as_json=as_json)
+    with _live() as look:
+        result = burn.burn(request, out=out, watch=progress.on_stderr(), look=look)
+    if as_json:
+        progress.print_json(burn.summary(result))
+    else:
+        progress.print_run(result.run)
+    return result.exit_code()
+
+
+@contextmanager
+def _live() -> Iterator[Look | None]:
+    """One line a device, drawn anew each second, where stderr is a terminal."""
+    import os
+    import sys
+
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield None
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    from trainrig.report.live_burn import burn_table
+
+    console = Console(stderr=True)
+    with Live(console=console, refresh_per_second=2, transient=True) as live:
+        update: Callable[..., None] = live.update
+        yield lambda states: update(burn_table(states))

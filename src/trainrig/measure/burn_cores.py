@@ -1,0 +1,150 @@
+"""Every processor by itself, all at once: products and vector arithmetic, compared with core 0's.
+
+Definition.  A thread pinned to each processor that this process may use, one thread of torch in
+each: a product of (n, n)·(n, n) in fp64 and fp32, square roots, exponentials, a sort and integer
+products of the same numbers.  The words of all results of a round are compared with those of the
+first round of the first processor: equal instructions on equal numbers, so that a processor that
+computes something else is named.  2n³ FLOPs a product over the wall time.
+
+Products that use all processors together are `burn_matmul`'s; they load memory and caches more,
+and cannot say which processor was wrong.  Where stress-ng is installed, its verified stressors run
+beside (`runner.burn`): integer, string and other units that torch does not reach.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainrig.measure.burn_slice import MOST_SHOWN, Slice, UnitTime, as_words, error_slice
+
+if TYPE_CHECKING:
+    import torch
+
+SIZE = 512
+_MOST_ROUNDS = 1024
+_PARTS = ("product fp64", "product fp32", "square roots", "exponentials", "sort", "integers")
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one processor did in a slice."""
+
+    errors: list[str] = field(default_factory=list)
+    num_errors: int = 0
+    rounds: int = 0
+    failure: BaseException | None = None
+
+
+class Cores:
+    """The check of each processor."""
+
+    unit = "FLOP/s"
+    what = "rounds"
+
+    def __init__(
+        self, *, size: int = SIZE, cores: Sequence[int] | None = None, seed: int = 0
+    ) -> None:
+        """Draw the numbers and make the first round on the first processor."""
+        import torch
+
+        self.size = size
+        # A team of threads for each of them would have every processor do a part of each round.
+        torch.set_num_threads(1)
+        generator = torch.Generator().manual_seed(seed)
+        draw = {"generator": generator}
+        self._wide = [torch.randn(size, size, dtype=torch.float64, **draw) for _ in range(2)]
+        self._narrow = [torch.randn(size, size, **draw) for _ in range(2)]
+        self._integers = torch.randint(-(2**31), 2**31, (size, size), **draw)
+        self.cores = tuple(cores or sorted(os.sched_getaffinity(0)))
+        self._unit_time = UnitTime(_MOST_ROUNDS)
+        first = [_Found()]
+        self._first: list[torch.Tensor] = []
+        self._on_all(first, self.cores[:1], self._make_first)
+        self._done = 0
+
+    def _round(self) -> list[torch.Tensor]:
+        """The words of each part."""
+        import torch
+
+        wide, narrow = self._wide, self._narrow
+        results = [
+            wide[0] @ wide[1],
+            narrow[0] @ narrow[1],
+            wide[0].abs().sqrt().reciprocal(),
+            torch.exp(narrow[0]) + torch.tanh(narrow[1]),
+            torch.sort(narrow[0], dim=1).values,
+            self._integers * self._integers.t().contiguous() ^ self._integers,
+        ]
+        return [as_words(result.contiguous()) for result in results]
+
+    def _make_first(self, _: _Found, __: int) -> None:
+        self._first = self._round()
+
+    def _compare_rounds(self, found: _Found, core: int, count: int) -> None:
+        import torch
+
+        for number in range(count):
+            results = self._round()
+            for part, result, first in zip(_PARTS, results, self._first, strict=True):
+                if torch.equal(result, first):
+                    continue
+                found.num_errors += 1
+                row = (result != first).nonzero()[0].tolist()
+                what = f"{part} differ" if part.endswith("s") else f"{part} differs"
+                text = f"processor {core}, round {self._done + number + 1}: {what} at {row}"
+                found.errors.append(text)
+            found.rounds += 1
+
+    def _on_all(self, found: Sequence[_Found], cores: Sequence[int], work: Any) -> None:
+        """``work(found, core)`` in a thread on each processor; the first failure is raised."""
+        import torch
+
+        def run(own: _Found, core: int) -> None:
+            try:
+                os.sched_setaffinity(0, {core})  # of this thread alone
+                torch.set_num_threads(1)
+                work(own, core)
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+                own.failure = error
+
+        threads = [
+            threading.Thread(target=run, args=pair) for pair in zip(found, cores, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures := [own.failure for own in found if own.failure is not None]:
+            raise failures[0]
+
+    def run(self, seconds: float) -> Slice:
+        """Rounds on all processors for about ``seconds``."""
+        count = self._unit_time.count(seconds)
+        found = [_Found() for _ in self.cores]
+        start = time.perf_counter()
+        self._on_all(found, self.cores, lambda own, core: self._compare_rounds(own, core, count))
+        took = time.perf_counter() - start
+        self._unit_time.learn(count, took)
+        self._done += count
+        rounds = sum(own.rounds for own in found)
+        errors = [text for own in found for text in own.errors[:MOST_SHOWN]]
+        return Slice(
+            work=2 * 2.0 * self.size**3 * rounds,
+            seconds=took,
+            num_checked=rounds,
+            num_errors=sum(own.num_errors for own in found),
+            errors=tuple(errors[:MOST_SHOWN]),
+        )
+
+    def finish(self) -> Slice:
+        """Every round was compared."""
+        return error_slice(0.0, ())
+
+    def facts(self) -> dict[str, Any]:
+        """How many processors."""
+        return {"processors": len(self.cores), "n": self.size}

@@ -1,0 +1,274 @@
+"""Faults that a burn's checks must find, put in below them, and the checks at small sizes.
+
+The checks know nothing of it: while `inject` is entered, every operation of torch passes through a
+dispatch mode that flips one bit, once or for good, in what an operation reads or has written, or
+keeps cells of a buffer from changing.  A healthy twin runs in the same mode with no fault in it.
+
+    for fault in FAULTS:
+        for variant in fault.variants:
+            with inject(fault, variant):
+                assert observe(fault)            # what the check says
+        with inject(fault, None):
+            assert not observe(fault)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainrig.measure.burn import make_check, reset_torch
+
+if TYPE_CHECKING:
+    import torch
+
+_SIZE = 64
+_ROW, _COLUMN = 3, 5
+_MATMUL_BITS = {"bf16": 16, "fp16": 16, "fp32": 32, "fp64": 64}
+_MANTISSA = {"bf16": 7, "fp16": 10, "fp32": 23, "fp64": 52}
+NAN, NEGATIVE_ZERO = "NaN", "-0"
+
+
+def bit_name(dtype: str, bit: int) -> str:
+    """``mantissa 0``, ``exponent 3``, ``sign``."""
+    mantissa = _MANTISSA[dtype]
+    if bit < mantissa:
+        return f"mantissa {bit}"
+    return "sign" if bit == _MATMUL_BITS[dtype] - 1 else f"exponent {bit - mantissa}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnFault:
+    """One kind of fault and the check that must find it."""
+
+    name: str
+    """``a flipped bit in C``."""
+    check: str
+    """``burn.matmul``."""
+    phase: Mapping[str, Any]
+    """What is run: small sizes."""
+    variants: tuple[str, ...] = ("",)
+    """Each must be found: bits by name."""
+    where: str = ""
+    """Which operation's which tensor, for `_Fault`."""
+    finds: str = "wrong-answer"
+    """The finding that it becomes."""
+    slices: int = 2
+    """Of work, after which it must have been found."""
+
+
+def _matmul(where: str, name: str, dtype: str, *more: str) -> BurnFault:
+    bits = tuple(bit_name(dtype, bit) for bit in range(_MATMUL_BITS[dtype]))
+    return BurnFault(
+        name=f"a flipped bit in {name}, {dtype}",
+        check="burn.matmul",
+        phase={"mode": "matmul", "dtype": dtype, "seconds": 0.0, "shape": [_SIZE] * 3},
+        variants=(*bits, *more),
+        where=where,
+    )
+
+
+_STEP = {"mode": "step", "dtype": "fp32", "seconds": 0.0, "sizes": "tiny"}
+_MEMORY = {
+    "mode": "memory",
+    "dtype": None,
+    "seconds": 0.0,
+    "memory_bytes": 1 << 16,
+    "chunk": 1 << 14,
+}
+_CORES = {"mode": "cpu", "dtype": None, "seconds": 0.0, "size": 32}
+
+FAULTS: tuple[BurnFault, ...] = (
+    _matmul("mm.out", "C", "bf16", NAN, NEGATIVE_ZERO),
+    _matmul("mm.out", "C", "fp32", NAN, NEGATIVE_ZERO),
+    _matmul("mm.out", "C", "fp64", NAN, NEGATIVE_ZERO),
+    _matmul("mm.left", "A", "bf16", NAN, NEGATIVE_ZERO),
+    _matmul("mm.left", "A", "fp32", NAN, NEGATIVE_ZERO),
+    _matmul("mm.right", "B", "bf16", NAN, NEGATIVE_ZERO),
+    _matmul("mm.right", "B", "fp32", NAN, NEGATIVE_ZERO),
+    BurnFault(
+        name="a first product that is wrong, and all others with it",
+        check="burn.matmul",
+        phase={"mode": "matmul", "dtype": "fp32", "seconds": 0.0, "shape": [_SIZE] * 3},
+        variants=("exponent 1", "mantissa 22", "sign"),
+        where="mm.every",
+    ),
+    BurnFault(
+        name="a flipped bit in an intermediate of a step",
+        check="burn.step",
+        phase=_STEP,
+        variants=tuple(bit_name("fp32", bit) for bit in range(_MATMUL_BITS["fp32"])),
+        where="silu.out",
+    ),
+    BurnFault(
+        name="a flipped bit in a gradient of a step",
+        check="burn.step",
+        phase=_STEP,
+        variants=("mantissa 0", "exponent 2", "sign"),
+        where="silu_backward.out",
+    ),
+    BurnFault(
+        name="a flipped bit in a weight after the optimizer",
+        check="burn.step",
+        phase=_STEP,
+        variants=("mantissa 0", "exponent 2", "sign"),
+        where="addcdiv_.out",
+    ),
+    BurnFault(
+        name="a cell of memory that sticks",
+        check="burn.memory",
+        phase=_MEMORY,
+        variants=("at 0", "at 1"),
+        where="copy_.stuck",
+        slices=64,
+    ),
+    BurnFault(
+        name="two addresses that are one cell",
+        check="burn.memory",
+        phase=_MEMORY,
+        where="copy_.alias",
+    ),
+    BurnFault(
+        name="a processor that computes otherwise",
+        check="burn.cpu",
+        phase=_CORES,
+        variants=("mantissa 0", "exponent 2", "sign"),
+        where="exp.out",
+    ),
+)
+"""What `trainrig selftest` shows of a burn."""
+
+
+def faults() -> tuple[BurnFault, ...]:
+    """Every fault that a burn's checks must find."""
+    return FAULTS
+
+
+def observe(fault: BurnFault, device: str = "cpu") -> list[str]:
+    """What the fault's check says at small sizes; nothing where it finds nothing."""
+    import torch
+
+    found: list[str] = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # sizes are so small that a team of threads only waits
+    try:
+        check = make_check(fault.phase, device)
+        for _ in range(fault.slices):
+            found += check.run(0.0).errors
+        found += check.finish().errors
+    finally:
+        torch.set_num_threads(threads)
+        reset_torch()
+    return found
+
+
+@dataclass(slots=True)
+class _Fault:
+    """One fault at work: which call of which operation it spoils, and how."""
+
+    operation: str
+    how: str
+    bit: int | None
+    special: str = ""
+    calls: int = 0
+    pairs: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    SPOILED_CALL = 2
+    """The first call makes what all others are compared with."""
+
+    def before(self, arguments: tuple[Any, ...]) -> None:
+        """Spoil an operand, for good."""
+        if self.how in ("left", "right") and self.calls == self.SPOILED_CALL:
+            self._flip(arguments[0 if self.how == "left" else 1])
+
+    def after(self, result: Any, arguments: tuple[Any, ...]) -> None:
+        """Spoil a result."""
+        number, self.calls = self.calls, self.calls + 1
+        if self.how == "every" or (self.how == "out" and number == self.SPOILED_CALL):
+            self._flip(result)
+        elif self.how in ("stuck", "alias"):
+            self._hold(arguments[0])
+
+    def _flip(self, tensor: torch.Tensor) -> None:
+        import torch
+
+        own = tensor.detach()
+        flat = own.view(-1) if own.is_contiguous() else own.t().reshape(-1)
+        place = min(_ROW * _SIZE + _COLUMN, flat.numel() - 1)
+        if self.special:
+            flat[place] = float("nan") if self.special == NAN else -0.0
+            return
+        words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
+        bit = self.bit if self.bit is not None else 0
+        one = 1 << bit
+        top = 8 * flat.element_size() - 1
+        flat.view(words)[place] ^= one - (1 << top + 1) if bit == top else one
+
+    def _hold(self, buffer: torch.Tensor) -> None:
+        """A cell that does not take what is written; or the first cell of all is also the last."""
+        flat = buffer.view(-1)
+        if self.how == "stuck":
+            flat[7] = flat[7] | (1 << 9) if self.bit else flat[7] & ~(1 << 9)
+        elif flat.numel() > 64:
+            flat[0] = flat[64]
+
+
+def _fault_of(fault: BurnFault, variant: str) -> _Fault:
+    operation, _, how = fault.where.rpartition(".")
+    dtype = str(fault.phase["dtype"] or ("fp32" if "exp" in operation else "fp64"))
+    if variant in (NAN, NEGATIVE_ZERO):
+        return _Fault(operation, how, None, special=variant)
+    if how == "stuck":
+        return _Fault(operation, how, int(variant == "at 1"))
+    names = {bit_name(dtype, bit): bit for bit in range(_MATMUL_BITS[dtype])}
+    return _Fault(operation, how, names.get(variant))
+
+
+@contextmanager
+def inject(fault: BurnFault, variant: str | None) -> Iterator[None]:
+    """The fault below everything that torch does; ``variant`` None: the same, and healthy.
+
+    Threads that begin inside have it too: the check of processors makes one for each.
+    """
+    active = None if variant is None else _fault_of(fault, variant)
+    with _mode(active), _threads_with(active):
+        yield
+
+
+def _mode(active: _Fault | None) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Below(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            name = func._schema.name.partition("::")[2]
+            is_meant = active is not None and name == active.operation
+            if is_meant and active is not None:
+                active.before(args)
+            result = func(*args, **(kwargs or {}))
+            if is_meant and active is not None:
+                active.after(result, args)
+            return result
+
+    return Below()
+
+
+@contextmanager
+def _threads_with(active: _Fault | None) -> Iterator[None]:
+    """A dispatch mode is one thread's: threads that are made meanwhile enter it as well."""
+    import threading
+
+    original: Callable[[threading.Thread], None] = threading.Thread.run
+
+    def run(self: threading.Thread) -> None:
+        with _mode(active):
+            original(self)
+
+    threading.Thread.run = run  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        threading.Thread.run = original  # type: ignore[method-assign]

@@ -1,0 +1,234 @@
+"""Patterns over nearly all of a device's free memory, written whole, then read and compared whole.
+
+Definition.  Memory is taken in chunks until the share that was asked for is held or no more is
+given.  Each pass writes one pattern into all chunks, then reads all of them: what lies between is
+as long as the memory is large, so that a cell that leaks is seen.  Bytes written and read over the
+wall time of the slice, comparing included.
+
+    address         each 64-bit word holds its own place among all chunks: a wire of the address
+                    that is stuck makes two places one
+    walking         a single one wanders through the bits of the words, then a single zero
+    random          words of a generator with a seed, drawn again to compare
+    inversions      what lies there is compared and its complement is written in its place, block
+                    after block upwards, then downwards (moving inversions)
+
+An error names chunk, place and bits.  Places are those of the virtual memory: which module or bank
+it is only the driver (ECC counters, row remapping) or the firmware knows.  What it cannot see: what
+the allocator did not hand out, and what ECC puts right, which the counters beside it tell.
+
+Source: the tests of memtest86+ and MemTestG80 (Haque and Pande, 2010) for what finds which fault.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from trainrig.errors import UnavailableError
+from trainrig.measure.burn_slice import MOST_SHOWN, Slice, bits_of, error_slice
+from trainrig.process.child import first_line, is_out_of_memory
+
+if TYPE_CHECKING:
+    import torch
+
+CHUNK = 1 << 28
+"""Bytes of one allocation."""
+BLOCK = 1 << 25
+"""Bytes that are compared at a time: what the comparison needs besides."""
+GPU_SHARE, HOST_SHARE = 0.95, 0.80
+"""Of what is free.  On the host the rest is for whoever else runs, and for the page cache."""
+_WORD = 8
+_MASK = 2**64
+
+Pattern = Callable[[int, int, "torch.Generator"], "torch.Tensor"]
+"""(first word's place, number of words, generator) → what is to lie there."""
+
+
+def usual_bytes(device: str, free_bytes: int) -> int:
+    """How much of what is free is tested."""
+    return int(free_bytes * (HOST_SHARE if device == "cpu" else GPU_SHARE))
+
+
+class MemoryPatterns:
+    """The check of a device's memory."""
+
+    unit = "B/s"
+    what = "words"
+
+    def __init__(self, device: str, num_bytes: int, *, chunk: int = CHUNK, seed: int = 0) -> None:
+        """Take the memory.  UnavailableError where not even half of it is given."""
+        import torch
+
+        self.device, self._seed = device, seed
+        chunk = max(_WORD, min(chunk, num_bytes) // _WORD * _WORD)
+        self._block = max(1, min(BLOCK, chunk) // _WORD)
+        self._chunks: list[torch.Tensor] = []
+        self.wanted = num_bytes
+        why = ""
+        try:
+            for _ in range(max(1, num_bytes // chunk)):
+                piece = torch.empty(chunk // _WORD, dtype=torch.int64, device=device)
+                self._chunks.append(piece)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            why = first_line(error)
+            if self._chunks:  # room for what comparing takes
+                self._chunks.pop()
+        self.held = sum(piece.numel() * _WORD for piece in self._chunks)
+        if self.held < num_bytes / 2:
+            raise UnavailableError(
+                f"{self.held} of {num_bytes} bytes could be allocated: {why}",
+                "free memory, or test less of it: --memory 4GiB",
+            )
+        self._passes = self._cycle()
+        self._going: Iterator[tuple[int, int, list[str]]] | None = None
+        self._name, self.num_passes = "", 0
+
+    # ---- patterns
+
+    def _cycle(self) -> Iterator[tuple[str, Pattern, bool]]:
+        """Passes without end: name, pattern, and whether it ends in moving inversions."""
+        import torch
+
+        def constant(value: int) -> Pattern:
+            signed = value - _MASK if value >= _MASK // 2 else value
+            return lambda _, count, __: torch.full(
+                (count,), signed, dtype=torch.int64, device=self.device
+            )
+
+        def address(first: int, count: int, _: torch.Generator) -> torch.Tensor:
+            return torch.arange(first, first + count, dtype=torch.int64, device=self.device)
+
+        def random(_: int, count: int, generator: torch.Generator) -> torch.Tensor:
+            words = torch.empty(count, dtype=torch.int64, device=self.device)
+            return words.random_(-(2**63), None, generator=generator)
+
+        def walking(shift: int, flip: int) -> Pattern:
+            def words(first: int, count: int, generator: torch.Generator) -> torch.Tensor:
+                place = address(first + shift, count, generator).remainder_(64)
+                one = torch.ones((), dtype=torch.int64, device=self.device)
+                return torch.bitwise_xor(torch.bitwise_left_shift(one, place), flip)
+
+            return words
+
+        shift = 0
+        while True:
+            yield "address", address, False
+            yield "walking ones", walking(shift, 0), False
+            yield "random", random, True
+            yield "walking zeros", walking(shift, -1), False
+            yield "inversions of 0", constant(0), True
+            yield "inversions of 0x5555555555555555", constant(0x5555555555555555), True
+            shift += 1
+
+    def _blocks(self, *, down: bool = False) -> Iterator[tuple[int, int, int]]:
+        """Chunk, first word in it, and the place of that word among all."""
+        size = self._chunks[0].numel()
+        starts = range(0, size, self._block)
+        for number in range(len(self._chunks))[:: -1 if down else 1]:
+            for first in starts[:: -1 if down else 1]:
+                yield number, first, number * size + first
+
+    # ---- what is run
+
+    def _one_pass(self, pattern: Pattern, *, inverts: bool) -> Iterator[tuple[int, int, list[str]]]:
+        """Each turn: bytes moved, words compared, errors of one block."""
+        import torch
+
+        def expected(place: int, count: int) -> torch.Tensor:
+            seed = (self._seed + self.num_passes) * 1_000_003 + place // self._block
+            generator = torch.Generator(device=self.device).manual_seed(seed)
+            return pattern(place, count, generator)
+
+        def held(number: int, first: int) -> torch.Tensor:
+            return self._chunks[number][first : first + self._block]
+
+        for number, first, place in self._blocks():
+            words = held(number, first)
+            words.copy_(expected(place, words.numel()))
+            yield words.numel() * _WORD, 0, []
+        turns = [(False, False), *([(False, True), (True, False)] if inverts else [])]
+        for down, complement in turns[1:] if inverts else turns:
+            for number, first, place in self._blocks(down=down):
+                words = held(number, first)
+                wanted = expected(place, words.numel())
+                if not complement and inverts:
+                    wanted.bitwise_not_()
+                errors = self._compare(words, wanted, number, first)
+                if inverts:
+                    words.copy_(wanted.bitwise_not_())
+                moved = words.numel() * _WORD * (2 if inverts else 1)
+                yield moved, words.numel(), errors
+
+    def _compare(
+        self, words: torch.Tensor, wanted: torch.Tensor, number: int, first: int
+    ) -> list[str]:
+        import torch
+
+        if torch.equal(words, wanted):
+            return []
+        places = (words != wanted).nonzero().flatten()
+        shown = places[:MOST_SHOWN]
+        changed = torch.bitwise_xor(words[shown], wanted[shown]).tolist()
+        more = len(places) - len(shown)
+        texts = [
+            f"{self._name}: chunk {number}, byte {(first + at) * _WORD:#x}: {bits_of([bits], 8)}"
+            for at, bits in zip(shown.tolist(), changed, strict=True)
+        ]
+        return texts + [""] * more  # counted, not described
+
+    def run(self, seconds: float) -> Slice:
+        """Blocks for about ``seconds``."""
+        start = time.perf_counter()
+        moved, compared = 0, 0
+        errors: list[str] = []
+        while True:
+            if self._going is None:
+                self._name, pattern, inverts = next(self._passes)
+                self._going = self._one_pass(pattern, inverts=inverts)
+            turn = next(self._going, None)
+            if turn is None:
+                self._going = None
+                self.num_passes += 1
+            else:
+                moved, compared, errors = moved + turn[0], compared + turn[1], errors + turn[2]
+            if time.perf_counter() - start >= seconds:
+                break
+        self._wait()
+        return Slice(
+            work=float(moved),
+            seconds=time.perf_counter() - start,
+            num_checked=compared,
+            num_errors=len(errors),
+            errors=tuple(filter(None, errors))[:MOST_SHOWN],
+        )
+
+    def _wait(self) -> None:
+        import torch
+
+        if self.device != "cpu":
+            torch.cuda.synchronize(self.device)
+
+    def finish(self) -> Slice:
+        """The rest of the pass that has begun, so that all that was written is read."""
+        start = time.perf_counter()
+        moved, compared = 0, 0
+        errors: list[str] = []
+        for turn in self._going or ():
+            moved, compared, errors = moved + turn[0], compared + turn[1], errors + turn[2]
+        self.num_passes += self._going is not None
+        self._going = None
+        found = error_slice(time.perf_counter() - start, list(filter(None, errors)))
+        return Slice(
+            work=float(moved),
+            seconds=found.seconds,
+            num_checked=compared,
+            num_errors=len(errors),
+            errors=found.errors,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """How much was tested, and how often."""
+        return {"memory_bytes": self.held, "passes": self.num_passes}

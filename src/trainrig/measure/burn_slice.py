@@ -1,0 +1,126 @@
+"""What each check of a burn hands over, slice by slice, and the integers that it compares.
+
+A check works for about as long as it is told, verifies all of it on the device, and says what it
+did.  Words are compared, not numbers: NaN equals NaN, and -0 differs from 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_SHOWN = 8
+"""Errors that are described; all of them are counted."""
+_WORD_BITS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What a check did in about a second."""
+
+    work: float
+    """FLOPs, or bytes written and read."""
+    seconds: float
+    """Until all of it was done and compared."""
+    num_checked: int
+    """Results that were compared: products, steps, words, rounds of a core."""
+    num_errors: int = 0
+    """How many of them were wrong."""
+    errors: tuple[str, ...] = ()
+    """What is wrong, in words, the first few."""
+
+
+class BurnCheck(Protocol):
+    """One check, prepared on one device."""
+
+    unit: str
+    """Of its work a second: ``FLOP/s`` or ``B/s``."""
+    what: str
+    """Its results: ``products``."""
+
+    def run(self, seconds: float) -> Slice:
+        """Work for about so long, at least one unit, and compare all of it."""
+        ...
+
+    def finish(self) -> Slice:
+        """The last comparison, of what lies in memory."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What its record says besides: sizes, digests."""
+        ...
+
+
+def as_words(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor as integers of its own width, or of 64 bits where its rows allow."""
+    import torch
+
+    row_bytes = tensor.shape[-1] * tensor.element_size() if tensor.ndim else 0
+    if row_bytes and row_bytes % 8 == 0:
+        return tensor.view(torch.int64)
+    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(widths[tensor.element_size()])
+
+
+def flipped_bit(difference: int, element_bytes: int) -> str:
+    """What the difference of two sums of 64-bit words says, where one bit explains it."""
+    for found in (difference % 2**_WORD_BITS, -difference % 2**_WORD_BITS):
+        if found and found & (found - 1) == 0:
+            return bit_text(found.bit_length() - 1, element_bytes)
+    return "several bits"
+
+
+def bit_text(bit: int, element_bytes: int) -> str:
+    """``bit 0 (the lowest)`` of an element, by its place in a word of little-endian elements."""
+    own, last = bit % (8 * element_bytes), 8 * element_bytes - 1
+    place = {0: " (the lowest)", last: " (the sign)"}.get(own, "")
+    return f"bit {own}{place}"
+
+
+def bits_of(words: Sequence[int], element_bytes: int) -> str:
+    """The bits that are set in some differences (exclusive or) of words."""
+    together = 0
+    for word in words:
+        together |= word % 2 ** (8 * element_bytes)
+    bits = [bit for bit in range(8 * element_bytes) if together >> bit & 1]
+    if len(bits) > _FEW_BITS:
+        return f"{len(bits)} bits"
+    return ", ".join(bit_text(bit, element_bytes) for bit in bits)
+
+
+_FEW_BITS = 6
+
+
+def error_slice(seconds: float, errors: Sequence[str]) -> Slice:
+    """A slice without work of its own that found something, or nothing."""
+    return Slice(
+        work=0.0,
+        seconds=seconds,
+        num_checked=0,
+        num_errors=len(errors),
+        errors=tuple(errors[:MOST_SHOWN]),
+    )
+
+
+@dataclass(slots=True)
+class UnitTime:
+    """How many units fit a slice, from how long they took so far."""
+
+    most: int
+    unit_s: float = math.inf
+    _fastest: float = field(default=math.inf)
+
+    def count(self, seconds: float) -> int:
+        """Units for about ``seconds``; one before anything is known."""
+        if not 0.0 < self.unit_s < math.inf:
+            return 1
+        return max(1, min(self.most, round(seconds / self.unit_s)))
+
+    def learn(self, count: int, seconds: float) -> None:
+        """What ``count`` units took."""
+        self.unit_s = seconds / count

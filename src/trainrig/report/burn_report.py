@@ -1,0 +1,153 @@
+"""A burn's own part of a run's page: what each device did, what was wrong, what its sensors said.
+
+Beside each rate stand the claim that bounds it and what others published of the same work on the
+same card; a burn is not judged by either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trainrig.analysis.burn_facts import (
+    TELEMETRY,
+    WORK,
+    BurnDevice,
+    BurnPoint,
+    burn_devices,
+    is_burn,
+    part_name,
+)
+from trainrig.analysis.evidence import plain
+from trainrig.analysis.run_view import RunView
+from trainrig.record import Record, Status
+from trainrig.report import document as doc
+from trainrig.report.charts.over_time import line_figure, telemetry_start
+from trainrig.units import format_quantity, format_share, format_time, range_text
+
+_MOST_SOURCES = 2
+Shown = tuple[BurnDevice, BurnPoint]
+
+
+def burn_blocks(view: RunView) -> tuple[doc.Block, ...]:
+    """The table of devices and modes, the sensors, and rates over time; nothing for other runs."""
+    devices = burn_devices(view)
+    if not devices or not is_burn(view):
+        return ()
+    shown = [(device, point) for device in devices for point in device.points]
+    blocks: list[doc.Block] = [_work_table(shown, view.baselines), _sensor_table(devices)]
+    notes = tuple(_sources(shown, view.baselines))
+    note = "Every result was compared on the device; a rate holds the time that this takes."
+    figures = tuple(_rates(view))
+    if figures:
+        blocks.append(doc.Group("beside", figures))
+    blocks += [doc.Paragraph(text, "dim") for text in notes]
+    return (doc.Section("Burn", tuple(blocks), note),)
+
+
+def _work_table(shown: Sequence[Shown], baselines: Sequence[Record]) -> doc.Table:
+    return doc.table(
+        shown,
+        doc.words("device", lambda one: one[0].label),
+        doc.words("part", lambda one: one[1].name),
+        doc.words("results", _state),
+        doc.column("rate", lambda one: _rate(one[1]) or None),
+        doc.column("errors", lambda one: int(one[1].number("errors")), _errors),
+        doc.column("compared", lambda one: f"{one[1].number('checked'):,.0f}"),
+        doc.column("time", lambda one: format_time(one[1].number("busy_s"))),
+        doc.words("expected", lambda one: _expected(one[1], baselines) or None),
+    )
+
+
+def _rate(point: BurnPoint) -> str:
+    return "" if point.rate is None else format_quantity(point.rate, point.record.unit)
+
+
+def _errors(num: int) -> doc.Cell:
+    return doc.Cell(f"{num:,}", "bad" if num else "")
+
+
+def _state(one: Shown) -> doc.Cell:
+    record = one[1].measured
+    if record is None:
+        return doc.Cell("not run", "warn")
+    if record.status is Status.OK:
+        return doc.Cell("right", "good")
+    return (
+        doc.Cell("wrong", "bad") if record.is_wrong_answer else doc.Cell(str(record.status), "warn")
+    )
+
+
+def _expected(point: BurnPoint, baselines: Sequence[Record]) -> str:
+    """``146 TFLOPS published; 89 % of the claim``."""
+    words = []
+    values = [record.value for record in _published(point, baselines) if record.value]
+    if values:
+        words.append(f"{range_text(min(values), max(values), point.record.unit)} published")
+    limit = point.record.limit
+    if limit is not None and point.rate is not None:
+        words.append(f"{format_share(point.rate / limit.value)} of the claim")
+    return "; ".join(words)
+
+
+def _published(point: BurnPoint, baselines: Sequence[Record]) -> list[Record]:
+    """What others printed of the same work on the same card."""
+    own = point.record
+    return [
+        record
+        for record in baselines
+        if record.benchmark == own.benchmark
+        and record.device == own.device
+        and part_name(record.case) == point.name
+    ]
+
+
+def _sources(shown: Sequence[Shown], baselines: Sequence[Record]) -> Iterator[str]:
+    found = dict.fromkeys(
+        f"{record.device}, {part_name(record.case)}: {record.source}"
+        for _, point in shown
+        for record in _published(point, baselines)
+    )
+    yield from (f"Published: {text}." for text in list(found)[:_MOST_SOURCES])
+
+
+def _sensor_table(devices: Sequence[BurnDevice]) -> doc.Table:
+    def heat(device: BurnDevice) -> str | None:
+        found = device.temperature_c
+        return f"{found.low:.0f} to {found.high:.0f} °C" if found else None
+
+    def power(device: BurnDevice) -> str | None:
+        found = device.power_w
+        return f"{found.mean:.0f} W, at most {found.high:.0f} W" if found else None
+
+    def clock(device: BurnDevice) -> str | None:
+        found = device.clock_hz
+        return range_text(found.low, found.high, "Hz") if found else None
+
+    def energy(device: BurnDevice) -> str | None:
+        return None if device.energy_j is None else format_quantity(device.energy_j, "J")
+
+    missing = [f"{d.label}: no temperature, {d.no_temperature}." for d in devices if not heat(d)]
+    return doc.table(
+        devices,
+        doc.words("device", lambda device: device.label),
+        doc.column("temperature", heat),
+        doc.column("power", power),
+        doc.column("clock", clock),
+        doc.column("energy", energy),
+        doc.words("slowed by", lambda device: ", ".join(device.throttle_reasons) or None),
+        notes=missing,
+    )
+
+
+def _rates(view: RunView) -> Iterator[doc.Figure]:
+    """A chart a part: the rate of each device over time."""
+    rows = view.series.get(WORK, ())
+    start = telemetry_start((*view.series.get(TELEMETRY, ())[:1], *rows[:1]))
+    parts = dict.fromkeys((str(row.get("part")), str(row.get("unit"))) for row in rows)
+    for part, unit in parts:
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for row in rows:
+            at, rate = plain(row.get("t")), plain(row.get("rate"))
+            if row.get("part") == part and at is not None and rate is not None:
+                lines.setdefault(str(row.get("device")), []).append((at - start, rate))
+        yield from line_figure(f"Rate: {part}", unit, lines, "s since the first reading")

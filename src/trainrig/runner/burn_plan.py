@@ -1,0 +1,140 @@
+"""What a burn is asked for, and what that comes to: parts of time, device by device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainrig.analysis.burn_facts import part_name
+from trainrig.benchmarks.burn import BY_DTYPE, CORES, DTYPES, MEMORY, MODES, SHARES, burn_case
+from trainrig.errors import UsageError, unknown
+from trainrig.record import Case
+from trainrig.runner.targets import HOST, Target, choose_gpus
+from trainrig.units import DAY, parse_count
+
+ALL = "all"
+MIN_SECONDS, MAX_SECONDS = 1.0, 7 * DAY
+_PROGRAM = (sys.executable, "-m", "trainrig.measure.burn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnRequest:
+    """What ``trainrig burn`` was asked for; empty fields mean the usual."""
+
+    seconds: float = 1200.0
+    devices: tuple[str, ...] = ()
+    """The driver's numbers of GPUs, or ``cpu``."""
+    mode: str = ALL
+    dtypes: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+    """To test of each device's memory; nearly all that is free without it."""
+    golden: Path | None = None
+    phase_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What each phase is told besides: small sizes, for tests."""
+    program: tuple[str, ...] = _PROGRAM
+    """What burns, called with the folder of its plan; another one plants faults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnPart:
+    """One phase of one device."""
+
+    target: Target
+    mode: str
+    dtype: str | None
+    seconds: float
+
+    @property
+    def case(self) -> Case:
+        """Of its record."""
+        return burn_case(self.mode, self.dtype)
+
+    @property
+    def name(self) -> str:
+        """``matmul bf16``."""
+        return part_name(self.case)
+
+
+def check_request(request: BurnRequest) -> None:
+    """Raise UsageError for a time, a mode or a dtype that cannot be."""
+    if not MIN_SECONDS <= request.seconds <= MAX_SECONDS:
+        raise UsageError(
+            f"--minutes {request.seconds / 60:g} cannot be", "from 0.02 to 10080; 20 is a good one"
+        )
+    if request.mode not in (*MODES, ALL):
+        raise unknown("mode", request.mode, (*MODES, ALL))
+    for dtype in request.dtypes:
+        if dtype not in DTYPES:
+            raise unknown("dtype", dtype, DTYPES)
+    if request.dtypes and request.mode not in (*BY_DTYPE, ALL):
+        raise UsageError(f"--dtype chooses nothing in mode {request.mode}", "--mode matmul or step")
+    if request.memory_bytes is not None and request.memory_bytes < 1 << 20:
+        raise UsageError(f"--memory {request.memory_bytes} B is too little", "from 1MiB")
+    if request.memory_bytes is not None and request.mode not in (MEMORY, ALL):
+        raise UsageError(f"--memory chooses nothing in mode {request.mode}", "--mode memory or all")
+
+
+def plan_parts(
+    request: BurnRequest, targets: Sequence[Target], native_bf16: bool = False
+) -> tuple[tuple[BurnPart, ...], ...]:
+    """Lanes that run one after the other; in each, all parts of its devices.
+
+    UsageError where no device can do what was asked for.
+    """
+    chosen = choose_gpus(targets, request.devices)
+    gpus = [target for target in chosen if target.is_gpu]
+    if request.devices and HOST not in request.devices:
+        chosen = tuple(gpus)
+    elif not request.devices and gpus and request.mode not in (CORES, ALL):
+        chosen = tuple(gpus)  # what heats GPUs is meant for them
+    is_all = request.mode == ALL
+    wanted: dict[Target, list[tuple[str, str | None]]] = {}
+    for target in chosen:
+        modes: tuple[str, ...] = MODES if is_all else (request.mode,)
+        if target.is_gpu:
+            modes = tuple(mode for mode in modes if mode != CORES)
+        elif gpus and is_all and HOST not in request.devices:
+            modes = (CORES,)
+        dtypes = request.dtypes or _usual_dtypes(target, native_bf16)
+        for mode in modes:
+            each = dtypes if mode in BY_DTYPE else (None,)
+            wanted.setdefault(target, []).extend((mode, dtype) for dtype in each)
+    if not wanted:
+        raise UsageError(f"no device here for mode {request.mode}", "cpu is for the processors")
+    lanes = [[t for t in wanted if t.is_gpu], [t for t in wanted if not t.is_gpu]]
+    weights = [sum(_weights(wanted[lane[0]])) if lane else 0.0 for lane in lanes]
+    found = []
+    for lane, weight in zip(lanes, weights, strict=True):
+        time_s = request.seconds * weight / sum(weights)
+        parts = []
+        for target in lane:
+            own = _weights(wanted[target])
+            parts += [
+                BurnPart(target=target, mode=m, dtype=d, seconds=time_s * w / sum(own))
+                for (m, d), w in zip(wanted[target], own, strict=True)
+            ]
+        found.append(tuple(parts))
+    return tuple(filter(None, found))
+
+
+def _weights(modes: Sequence[tuple[str, str | None]]) -> list[float]:
+    names = [mode for mode, _ in modes]
+    return [SHARES[mode] / names.count(mode) for mode in names]
+
+
+def _usual_dtypes(target: Target, native_bf16: bool) -> tuple[str, ...]:
+    """What trainings compute in; on a processor what it has instructions for."""
+    if target.is_gpu:
+        return ("bf16",)
+    return ("bf16", "fp32") if native_bf16 else ("fp32",)
+
+
+def memory_of(text: str) -> int:
+    """Bytes of ``4GiB``.  UsageError for what is no size."""
+    try:
+        return parse_count(text.strip().removesuffix("B"), 1 << 50)
+    except UsageError:
+        raise UsageError(f"--memory {text}: not a size", "write it like 4GiB or 800MB") from None
