@@ -126,6 +126,7 @@ def _run_phase(number: int, phase: Phase, device: str, events: Events) -> None:
         status = Status.OOM if is_out_of_memory(error) else Status.FAILED
         events.emit("phase_failed", number=number, status=status, reason=reason)
     finally:
+        gc.collect()
         torch.set_num_threads(threads)
         reset_torch()
 
@@ -134,7 +135,6 @@ def reset_torch() -> None:
     """What a phase held is free for the next one, and torch is as it was."""
     import torch
 
-    gc.collect()
     torch.use_deterministic_algorithms(False)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

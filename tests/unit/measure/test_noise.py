@@ -272,7 +272,7 @@ def test_a_row_of_telemetry() -> None:
 def test_telemetry_names_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [machine_fakes.gpu(i, power_w=100.0 + i, utilization=1.0) for i in range(2)]
     reader = types.SimpleNamespace(latest=lambda: gpus)
-    monkeypatch.setattr(noise, "GpuWatch", lambda: reader)
+    monkeypatch.setattr(noise, "GpuWatch", lambda more: reader)
     monkeypatch.setattr(noise, "ThisMachine", lambda: FakeHost({"/dev/nvidiactl": ""}))
     row = noise.Telemetry().row()
     assert (row["gpu0_power_w"], row["gpu1_power_w"]) == (100.0, 101.0)
