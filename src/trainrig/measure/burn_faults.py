@@ -14,7 +14,7 @@ keeps cells of a buffer from changing.  A healthy twin runs in the same mode wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -240,20 +240,17 @@ def inject(fault: BurnFault, variant: str | None) -> Iterator[None]:
 def _mode(active: _Fault | None) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Below(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
-            name = func._schema.name.partition("::")[2]
-            is_meant = active is not None and name == active.operation
-            if is_meant and active is not None:
-                active.before(args)
-            result = func(*args, **(kwargs or {}))
-            if is_meant and active is not None:
-                active.after(result, args)
-            return result
+    def dispatch(_: Any, func: Any, __: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.partition("::")[2]
+        own = active if active is not None and name == active.operation else None
+        if own is not None:
+            own.before(args)
+        result = func(*args, **(kwargs or {}))
+        if own is not None:
+            own.after(result, args)
+        return result
 
-    return Below()
+    return type("Below", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
 
 
 @contextmanager
@@ -261,14 +258,15 @@ def _threads_with(active: _Fault | None) -> Iterator[None]:
     """A dispatch mode is one thread's: threads that are made meanwhile enter it as well."""
     import threading
 
-    original: Callable[[threading.Thread], None] = threading.Thread.run
+    thread: Any = threading.Thread
+    original = thread.run
 
     def run(self: threading.Thread) -> None:
         with _mode(active):
             original(self)
 
-    threading.Thread.run = run  # type: ignore[method-assign]
+    thread.run = run
     try:
         yield
     finally:
-        threading.Thread.run = original  # type: ignore[method-assign]
+        thread.run = original

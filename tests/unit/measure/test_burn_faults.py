@@ -1,0 +1,63 @@
+"""Each fault below a burn's checks is found, and its healthy twin raises nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainrig.measure.burn_faults import FAULTS, NAN, NEGATIVE_ZERO, BurnFault, inject, observe
+
+NAMES = [fault.name for fault in FAULTS]
+
+
+def some(fault: BurnFault) -> list[str]:
+    """The lowest, the highest and a middle bit, and what is no number."""
+    known = fault.variants
+    chosen = {known[0], known[len(known) // 2], known[-1], NAN, NEGATIVE_ZERO}
+    return [variant for variant in known if variant in chosen]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=NAMES)
+def test_it_is_found_and_its_healthy_twin_is_clean(fault: BurnFault) -> None:
+    for variant in some(fault):
+        with inject(fault, variant):
+            assert observe(fault), variant
+    with inject(fault, None):
+        assert observe(fault) == []
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("fault", FAULTS, ids=NAMES)
+def test_every_bit_is_found(fault: BurnFault) -> None:
+    missed = []
+    for variant in fault.variants:
+        with inject(fault, variant):
+            missed += [] if observe(fault) else [variant]
+    assert missed == []
+
+
+def test_a_product_names_element_and_bit() -> None:
+    fault = next(fault for fault in FAULTS if fault.name == "a flipped bit in C, bf16")
+    with inject(fault, "mantissa 0"):
+        (text,) = observe(fault)
+    assert text.startswith("product 1 differs from the first: element [3, 5]: bit 0 (the lowest)")
+
+
+def test_an_operand_names_itself_and_its_row() -> None:
+    fault = next(fault for fault in FAULTS if fault.name == "a flipped bit in B, bf16")
+    with inject(fault, "sign"):
+        texts = observe(fault)
+    assert texts[0] == "operand B changed in memory: row 3, bit 15 (the sign)"
+
+
+def test_a_step_names_the_first_tensor() -> None:
+    fault = next(fault for fault in FAULTS if "gradient" in fault.name)
+    with inject(fault, "mantissa 0"):
+        texts = observe(fault)
+    assert "of round 2, backward ffn.gate" in texts[0]
+
+
+def test_memory_names_chunk_place_and_bit() -> None:
+    fault = next(fault for fault in FAULTS if "sticks" in fault.name)
+    with inject(fault, "at 1"):
+        texts = observe(fault)
+    assert "chunk 0, byte 0x38: bit 9" in texts[0]

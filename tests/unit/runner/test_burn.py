@@ -1,0 +1,240 @@
+"""A burn from its request to its verdict: with a stand-in for the program that burns, and real."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner_fakes import HOST, gpu
+from trainrig.analysis.burn_facts import burn_summary
+from trainrig.errors import DataError, UsageError
+from trainrig.record import Kind, Outcome, RunView, Status
+from trainrig.runner.burn import burn, summary
+from trainrig.runner.burn_plan import BurnRequest, check_request, memory_of, plan_parts
+from trainrig.runner.burn_stress import read_stress
+from trainrig.runner.view import judged_view
+from trainrig.store import read_run
+
+PROGRAM = """
+import json, os, signal, sys, time
+from pathlib import Path
+from trainrig.process.child import run_rank
+
+def slices(events, number, errors=0, told=(), count=3, seconds=1.0):
+    for _ in range(count):
+        events.emit("slice", number=number, work=1e9, seconds=seconds, num_checked=10,
+                    num_errors=errors, errors=list(told))
+
+def work(folder, events):
+    plan = json.loads((folder / "plan.json").read_text())
+    events.emit("ready", torch="2.0", threads=2, capability="AVX2", cuda=None)
+    for number, phase in enumerate(plan["phases"]):
+        events.emit("phase", number=number)
+        FAULT
+        slices(events, number, seconds=phase["seconds"] / 3)
+        more = {"names": ["loss", "weight"], "steps": [[1, 2], [3, STEP]]}
+        more = more if phase["mode"] == "step" else {}
+        events.emit("phase_over", number=number, facts={"passes": 1}, **more)
+
+run_rank(work)
+"""
+
+
+def program(folder: Path, fault: str = "pass", step: int = 4) -> tuple[str, ...]:
+    path = folder / "program.py"
+    path.write_text(PROGRAM.replace("FAULT", fault).replace("STEP", str(step)))
+    return (sys.executable, str(path))
+
+
+def request(folder: Path, fault: str = "pass", **more: Any) -> BurnRequest:
+    settings = {"seconds": 2.0, "devices": ("cpu",), "mode": "matmul", "dtypes": ("fp32",)}
+    return BurnRequest(**{**settings, **more, "program": program(folder, fault)})
+
+
+def test_a_healthy_one_passes_and_says_what_it_did(tmp_path: Path) -> None:
+    outcome = burn(request(tmp_path), out=tmp_path / "runs")
+    assert (outcome.verdict.outcome, outcome.exit_code()) == (Outcome.PASS, 0)
+    found = summary(outcome)
+    (device,) = found["devices"]
+    assert (device["errors"], device["work"], device["rate_unit"]) == (0, 3e9, "FLOP/s")
+    assert device["temperature_c"] is not None or device["temperature_missing"]
+    json.dumps(found)
+    run = read_run(outcome.run)
+    kinds = [record.kind for record in run.records]
+    assert kinds == [Kind.PREDICTED, Kind.MEASURED]
+    assert len(run.series["burn"]) == 3
+    assert (outcome.run / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "words"),
+    [
+        ("slices(events, number, 1, ['product 7 differs'])", "FAIL", "product 7 differs"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "INCOMPLETE", "SIGKILL"),
+        ("raise RuntimeError('CUDA error: unspecified launch failure')", "FAIL", "CUDA error"),
+        ("raise MemoryError", "INCOMPLETE", "out of memory"),
+        ("os._exit(0)", "INCOMPLETE", "exit code 0"),
+        (
+            "events.emit('phase_failed', number=number, status='oom', reason='no memory'); "
+            "continue",
+            "INCOMPLETE",
+            "no memory",
+        ),
+        (
+            "slices(events, number, count=1); "
+            "events.emit('phase_over', number=number, facts={}); continue",
+            "INCOMPLETE",
+            "too little work",
+        ),
+        ("events.emit('phase_over', number=number, facts={}); continue", "INCOMPLETE", "no work"),
+    ],
+)
+def test_what_went_wrong_never_passes(tmp_path: Path, fault: str, outcome: str, words: str) -> None:
+    found = burn(request(tmp_path, fault, seconds=4.0), out=tmp_path / "runs")
+    assert found.verdict.outcome == outcome, found.verdict
+    assert words in found.verdict.reason
+    assert found.exit_code() == (1 if outcome == "FAIL" else 3)
+
+
+def test_a_run_that_was_cut_off_is_incomplete(tmp_path: Path) -> None:
+    """As SIGKILL leaves it: what was planned is on the disk, and nothing was measured."""
+    outcome = burn(request(tmp_path), out=tmp_path / "runs")
+    records = outcome.run / "records.jsonl"
+    records.write_text(records.read_text().splitlines(keepends=True)[0])
+    (outcome.run / "verdict.json").unlink()
+    verdict = judged_view(read_run(outcome.run)).verdict
+    assert verdict is not None
+    assert verdict.outcome is Outcome.INCOMPLETE
+    assert any("not run" in finding.evidence for finding in verdict.findings)
+
+
+def test_a_stored_pass_without_its_records_is_none(tmp_path: Path) -> None:
+    outcome = burn(request(tmp_path), out=tmp_path / "runs")
+    records = outcome.run / "records.jsonl"
+    records.write_text(records.read_text().splitlines(keepends=True)[0])
+    verdict = judged_view(read_run(outcome.run)).verdict
+    assert verdict is not None
+    assert verdict.outcome is Outcome.INCOMPLETE
+
+
+def test_ctrl_c_leaves_a_run_that_opens_and_no_process(tmp_path: Path) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    late = threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT))
+    late.start()
+    outcome = burn(request(tmp_path, "time.sleep(60)", seconds=60.0), out=tmp_path / "runs")
+    late.join()
+    assert outcome.exit_code() == 130
+    assert outcome.verdict.outcome is Outcome.INCOMPLETE
+    assert judged_view(read_run(outcome.run)).verdict is not None
+
+
+def test_golden_digests_are_added_then_compared(tmp_path: Path) -> None:
+    golden = tmp_path / "golden.jsonl"
+    own = request(tmp_path, mode="step", golden=golden)
+    assert burn(own, out=tmp_path / "runs").verdict.outcome is Outcome.PASS
+    kept = golden.read_text()
+    assert json.loads(kept)["steps"] == [[1, 2], [3, 4]]
+    assert burn(own, out=tmp_path / "runs").verdict.outcome is Outcome.PASS
+    program(tmp_path, step=5)
+    changed = burn(own, out=tmp_path / "runs").verdict
+    assert changed.outcome is Outcome.FAIL
+    assert "the first is step 2, weight" in changed.reason
+    assert golden.read_text() == kept
+    golden.write_text("{}\n")
+    with pytest.raises(DataError, match=r"golden.jsonl:1"):
+        burn(own, out=tmp_path / "runs")
+
+
+# ---- what is asked for
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seconds": 0.0},
+        {"seconds": float("nan")},
+        {"mode": "all of it"},
+        {"dtypes": ("fp12",)},
+        {"mode": "memory", "dtypes": ("fp32",)},
+        {"mode": "matmul", "memory_bytes": 1 << 30},
+        {"memory_bytes": 5},
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        check_request(BurnRequest(**wrong))
+
+
+def test_sizes_are_read() -> None:
+    assert memory_of("4GiB") == 4 << 30
+    with pytest.raises(UsageError, match="--memory much"):
+        memory_of("much")
+
+
+def modes(lane: Any) -> list[tuple[str, str]]:
+    return [(part.target.torch_device, part.name) for part in lane]
+
+
+def test_gpus_burn_together_then_the_processors() -> None:
+    two = [gpu(0), gpu(1), HOST]
+    gpus, host = plan_parts(BurnRequest(seconds=100.0), two)
+    assert modes(gpus) == [
+        (f"cuda:{n}", name) for n in (0, 1) for name in ("matmul bf16", "step bf16", "memory")
+    ]
+    assert modes(host) == [("cpu", "cpu")]
+    assert sum(part.seconds for part in gpus) / 2 + host[0].seconds == pytest.approx(100.0)
+    (only,) = plan_parts(BurnRequest(devices=("1",), mode="matmul"), two)
+    assert modes(only) == [("cuda:1", "matmul bf16")]
+    (alone,) = plan_parts(BurnRequest(), [HOST], native_bf16=True)
+    assert [part.mode for part in alone] == ["matmul"] * 2 + ["step"] * 2 + ["memory", "cpu"]
+    with pytest.raises(UsageError):
+        plan_parts(BurnRequest(devices=("0",), mode="cpu"), two)
+    with pytest.raises(UsageError, match="no GPU '7'"):
+        plan_parts(BurnRequest(devices=("7",)), two)
+
+
+# ---- stress-ng
+
+STRESSED = """stress-ng: info:  [12] dispatching hogs: 2 cpu
+stress-ng: metrc: [12] stressor       bogo ops real time  usr time  sys time   bogo ops/s
+stress-ng: metrc: [12] cpu               22344     10.00     19.91      0.01      2234.23
+stress-ng: info:  [12] successful run completed in 10.01 secs
+"""
+
+
+def test_stress_is_read() -> None:
+    found = read_stress(0, STRESSED)
+    assert (found.status, found.rate) == (Status.OK, pytest.approx(2234.4))
+    wrong = "stress-ng: fail:  [13] cpu: sqrt error detected, sum does not match\n"
+    assert "sqrt error" in str(read_stress(2, STRESSED + wrong).reason)
+    assert read_stress(0, STRESSED + wrong).status is Status.FAILED
+    assert read_stress(0, "").status is Status.FAILED
+    assert read_stress(None, STRESSED).status is Status.TIMEOUT
+
+
+# ---- real
+
+
+@pytest.mark.smoke
+def test_real_work_on_the_processors(tmp_path: Path) -> None:
+    small = {"shape": [64, 64, 64], "sizes": "tiny", "size": 32, "chunk": 1 << 16}
+    own = BurnRequest(
+        seconds=3.0,
+        devices=("cpu",),
+        dtypes=("fp32",),
+        memory_bytes=1 << 20,
+        phase_settings=small,
+    )
+    outcome = burn(own, out=tmp_path / "runs")
+    assert outcome.verdict.outcome is Outcome.PASS, outcome.verdict
+    view: RunView = read_run(outcome.run)
+    (device,) = burn_summary(view)
+    assert [part["mode"] for part in device["parts"]][:4] == ["matmul", "step", "memory", "cpu"]
+    assert all(part["checked"] > 1 for part in device["parts"])
