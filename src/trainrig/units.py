@@ -190,8 +190,8 @@ def plain_name(key: str) -> str:
 
 
 def plain_value(value: object) -> str:
-    """A setting's value for people: ``yes`` and ``no``, else as a file spells it."""
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    """A setting's value for people: ``yes``, ``no``, ``none``, else as a file spells it."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value) or "none"
 
 
 def counted(number: int, noun: str) -> str:

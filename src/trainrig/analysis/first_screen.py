@@ -123,7 +123,8 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
         if best.tokens_per_s:
             rate = f"{format_count(best.tokens_per_s)} tokens/s"
         precision = best.settings.get("precision")
-        how = f"{best.model} in {precision}" if precision else best.model
+        model = _model_name(best.model)
+        how = f"{model} in {precision}" if precision else model
         return f"Trains {how} at {rate}{fastest}."
     if product := next(iter(_of(found, Role.PRODUCT)), None):
         rate = format_quantity(product.level.value or 0.0, product.level.unit)
@@ -139,6 +140,12 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
     most = max(moved, key=lambda row: row.value)
     rate = format_quantity(most.value, most.unit)
     return f"Moves {rate} at the most: {case_text(most.benchmark, most.case)}."
+
+
+def _model_name(model: str) -> str:
+    """``gpt2 (resized)`` for ``gpt2:num_layers=2``: its sizes stand below."""
+    name, changed, _ = model.partition(":")
+    return f"{name} (resized)" if changed else name
 
 
 def _loss_sentence(view: RunView) -> str:
@@ -159,7 +166,7 @@ def _step_sentence(step: _Found) -> str:
     level, gap = step.level, step.level.gap
     case = step.record.case
     rate = format_quantity(level.value or 0.0, level.unit) + (" or more" if level.note else "")
-    sentence = f"Trains {case.get('model')} in {dtype_of(case)} at {rate}"
+    sentence = f"Trains {_model_name(str(case.get('model')))} in {dtype_of(case)} at {rate}"
     if gap is None:
         return f"{sentence}."
     of = {"Best matmul": "what its matmuls reach", "Claim": "its claim"}.get(level.ceiling, "")
@@ -272,7 +279,7 @@ def _training_number(view: RunView, matmul: _Found | None) -> KeyNumber | None:
         return None
     best = max(trained, key=lambda one: one.model_flops_per_s_per_device or 0.0)
     precision = str(best.settings.get("precision", ""))
-    words = [best.model.partition(":")[0], precision]
+    words = [_model_name(best.model), precision]
     of_matmul, reached = best.mfu_of_measured_matmul, best.model_flops_per_s_per_device
     if matmul is not None and dtype_of(matmul.record.case) == precision and reached:
         of_matmul = reached / (matmul.level.value or reached)

@@ -63,6 +63,8 @@ def command(
             found.space,
             found.search,
             found.answer,
+            families=found.families,
+            budget=found.budget,
             tokens=found.tokens,
             upgrades=found.upgrades,
             notes=found.notes(),

@@ -6,7 +6,7 @@ bar that begins where the one above ends shows a part of a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,8 @@ from trainrig.workload.numerics import scheme_of
 
 if TYPE_CHECKING:  # numpy: the ledger needs none
     from trainrig.predict.prediction import Prediction
-    from trainrig.predict.search import Candidate, Ranking
+    from trainrig.predict.search import Candidate, LayoutFamily, Ranking
+    from trainrig.predict.search.gpu_count import Budget
     from trainrig.predict.search.memory_options import Fit, OptionEffect
     from trainrig.predict.search.space import Space
     from trainrig.predict.search.upgrades import Ranked
@@ -66,6 +67,8 @@ _LABELS = {
 }
 """Parts of a step and of memory whose names need words."""
 _MOST_FRONT = 10
+_LEAST_SAVING, _MOST_SLOWER = 0.1, 2.0
+"""Of a front's row: less memory than the row above, and times the fastest layout."""
 _MOST_OPTIONS = 12
 TIGHT = 0.05
 """Of a GPU's memory: less room than a prediction of it is sure of."""
@@ -270,6 +273,8 @@ def plan_document(
     found: Ranking,
     best: Prediction,
     *,
+    families: Sequence[LayoutFamily] = (),
+    budget: Budget | None = None,
     tokens: float | None = None,
     upgrades: Sequence[Ranked] = (),
     notes: Sequence[str] = (),
@@ -278,6 +283,7 @@ def plan_document(
     """The best layouts of a search, those that need less memory, and why the first is the first.
 
     ``best`` is the prediction of the first layout; ``notes`` say which layouts can be trained.
+    Of ``families`` each stands once, with the number of those that take as long.
     """
     limit, place = best.rates.memory_bytes, place_text(best.layout, best.rates.device)
     title = f"{space.shape.name} on {place}, {space.global_batch} samples a step"
@@ -291,18 +297,22 @@ def plan_document(
             Paragraph("More GPUs, --offload host, --optimizer adamw-8bit, or a smaller model."),
         ]
     head = "fastest" if found.best[0].fits else "smallest"
-    blocks.append(_candidate_table(space, found.best, head, best))
-    if any(_is_tight(one, limit) for one in found.best):
+    shown = tuple(one.best for one in families) or found.best
+    ties = {id(one.best): one.ties for one in families}
+    blocks.append(_candidate_table(space, shown, head, best, ties))
+    if any(ties.values()):
+        blocks.append(Paragraph("ties: others of its kind that take less than 1 % longer", "dim"))
+    if any(_is_tight(one, limit) for one in shown):
         room = f"within {format_share(TIGHT)} of the {format_memory(limit)} that a GPU has"
         blocks.append(Paragraph(f"tight: {room}", "dim"))
-    if len(found.best) > 1:
-        blocks.append(Paragraph(gap_text(*found.best[:2])))
-    if len(found.front) > 1:
-        step = max(1, -(-len(found.front) // _MOST_FRONT))
-        chosen = [*found.front[::step]]
-        chosen += [found.front[-1]] if (len(found.front) - 1) % step else []
+    if len(shown) > 1:
+        blocks.append(Paragraph(gap_text(*shown[:2])))
+    chosen = _worth_showing(found.front)
+    if len(chosen) > 1:
         head = f"less memory (Pareto front, {len(found.front)} layouts)"
         blocks.append(_candidate_table(space, chosen, head, best))
+    if budget is not None and budget.neighbours:
+        blocks.append(_count_table(budget))
     if tokens is not None:
         cost = f"{duration_text(best, tokens)} of GPUs"
         blocks.append(Paragraph(f"{format_count(tokens)} tokens: {cost}"))
@@ -311,12 +321,38 @@ def plan_document(
     return Document(title=title, blocks=tuple(blocks))
 
 
+def _worth_showing(front: Sequence[Candidate]) -> list[Candidate]:
+    """Of a front those that save memory worth the name, and are not slower beyond use."""
+    chosen = list(front[:1])
+    for one in front[1:]:
+        saves = one.memory <= (1.0 - _LEAST_SAVING) * chosen[-1].memory
+        if saves and one.time <= _MOST_SLOWER * front[0].time and len(chosen) < _MOST_FRONT:
+            chosen.append(one)
+    return chosen
+
+
+def _count_table(budget: Budget) -> Table:
+    """The number of GPUs that was found, between its neighbours."""
+    counts = sorted((budget, *budget.neighbours), key=lambda one: one.cluster.gpus)
+    return table(
+        counts,
+        column("GPUs", lambda one: one.cluster.gpus),
+        column("days", lambda one: format_count(one.days)),
+        column("GPU-days", lambda one: format_count(one.days * one.cluster.gpus)),
+        words("", lambda one: "in time, on the fewest" if one is budget else ""),
+    )
+
+
 def _is_tight(one: Candidate, limit: float) -> bool:
     return one.fits and one.memory > (1.0 - TIGHT) * limit
 
 
 def _candidate_table(
-    space: Space, candidates: Sequence[Candidate], head: str, best: Prediction
+    space: Space,
+    candidates: Sequence[Candidate],
+    head: str,
+    best: Prediction,
+    ties: Mapping[int, int] | None = None,
 ) -> Table:
     """Layouts of one search: they share the FLOPs of a step, so MFU goes as one over the time."""
     tokens, limit = space.global_batch * space.base.seq_len, best.rates.memory_bytes
@@ -331,6 +367,8 @@ def _candidate_table(
         column("GiB", lambda one: format_memory(one.memory).partition(" ")[0]),
         column("tokens/s", lambda one: format_count(tokens / one.time)),
         column("MFU", lambda one: "" if mfu is None else f"{mfu / one.time:.0f} %"),
+        column("ties", lambda one: str((ties or {}).get(id(one), "") or ""), optional=1),
+        column("TFLOPS", lambda one: f"{best.flop_rate * best.time / one.time / 1e12:.3g}"),
         words(head, layout),
     )
 
@@ -379,9 +417,12 @@ def fits_document(found: Fit) -> Document:
 
 
 def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
+    from trainrig.workload.memory import peak_moment
+
     low, high = (format_memory(float(end)) for end in found.memory.interval("device"))
     yield "layout", layout_text(found.question.layout)
     yield "80 % interval", f"{low} to {high}" + ("; borderline" if found.is_close else "")
+    yield "peak at", peak_moment(found.question.shape, found.question.layout)
     largest = found.largest_batch_size
     yield "largest batch size", str(largest) if largest else "none: batch size 1 does not fit"
     if len(found.sequence) > 1:

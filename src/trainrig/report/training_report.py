@@ -123,6 +123,9 @@ def _conclusion(group: Sequence[Speedup]) -> str:
         return f"{best.name} is {_ratio(best)} as fast as {base} ({_interval(best)})."
     if all(one.change is Change.WORSE for one in group):
         return f"{base} is the fastest."
+    apart = [one for one in group if one.low and one.high and not one.low <= 1.0 <= one.high]
+    if apart and all(one.change is Change.CANNOT_TELL for one in apart):
+        return f"Whether any is faster than {base} cannot be told: {apart[0].reason}."
     return f"None is clearly faster than {base}."
 
 

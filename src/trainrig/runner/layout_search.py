@@ -22,7 +22,7 @@ from trainrig.errors import StoreError, UsageError
 from trainrig.predict.prediction import Prediction, layout_dict, predict, prediction_dict
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Cluster, Question, positive, space
-from trainrig.predict.search import Candidate, Ranking, search
+from trainrig.predict.search import Candidate, LayoutFamily, Ranking, families, search
 from trainrig.predict.search.gpu_count import Budget, gpus_needed
 from trainrig.predict.search.space import Space
 from trainrig.predict.search.upgrades import Ranked, upgrades_of_search
@@ -36,6 +36,8 @@ from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout
 
 MOST_SHOWN = 10_000
+_RANKED = 400
+"""Layouts among which distinct families are looked for."""
 STEPS = 50
 """Of a written experiment: enough to measure a step."""
 
@@ -47,6 +49,8 @@ class Planned:
     space: Space
     cluster: Cluster
     search: Ranking
+    families: tuple[LayoutFamily, ...]
+    """The best layout of each way to split the model; what ties with it is counted."""
     answer: Prediction
     """Of the best layout."""
     tokens: float | None
@@ -73,12 +77,12 @@ class Planned:
         return None if self.trains in (None, best) else self.trains.time / best.time
 
     def notes(self) -> tuple[str, ...]:
-        """Which of the best are predicted only, and which can be trained."""
+        """Which of the families' best are predicted only, and which can be trained."""
         if not self.fits:
             return ()
         reasons: dict[str, list[str]] = {}
-        for number, one in enumerate(self.search.best, 1):
-            if (reason := predict_only(one.layout, self.space.shape)) is not None:
+        for number, one in enumerate(self.families, 1):
+            if (reason := predict_only(one.best.layout, self.space.shape)) is not None:
                 reasons.setdefault(reason, []).append(str(number))
         found = [f"predict only: {', '.join(n)}: {reason}" for reason, n in reasons.items()]
         if not reasons:
@@ -110,6 +114,10 @@ class Planned:
                 self._candidate(one) | {"predict_only": predict_only(one.layout, self.space.shape)}
                 for one in best
             ],
+            "families": [
+                self._candidate(one.best) | {"ties_within_1_percent": one.ties}
+                for one in self.families
+            ],
             "front": [self._candidate(one) for one in self.search.front],
             "gap_to_next": None,
             "best_that_trains": None,
@@ -126,6 +134,9 @@ class Planned:
                 "nodes": -(-self.cluster.gpus // self.cluster.gpus_per_node),
                 "days": self.budget.days,
                 "counts_tried": self.budget.tried,
+                "neighbours": [
+                    {"gpus": one.cluster.gpus, "days": one.days} for one in self.budget.neighbours
+                ],
             }
         if self.upgrades:
             found["upgrades"] = [asdict(one) for one in self.upgrades]
@@ -169,7 +180,9 @@ def plan(
         budget = gpus_needed(every, cluster, tokens, days)
         cluster = budget.cluster
         every = every.on(cluster.gpus, cluster.gpus_per_node)
-    found = search(every, cluster.rates(), top=top)
+    found = search(every, cluster.rates(), top=max(top, _RANKED))
+    distinct = families(found.best, top)
+    found = replace(found, best=found.best[:top])
     trains = None
     if found.best[0].fits:
         shape = every.shape
@@ -179,6 +192,7 @@ def plan(
     if trains is not None and trains.time < found.best[0].time:  # by another framework than usual
         smaller = tuple(one for one in found.front if one.memory < trains.memory)
         found = replace(found, best=(trains, *found.best)[:top], front=(trains, *smaller))
+        distinct = (LayoutFamily(best=trains, ties=0), *distinct)[:top]
     best = found.best[0]
     chosen, before = (found.best, best.time) if best.fits else ((), None)
     ranked = () if what_if is None else upgrades_of_search(every, cluster, before, what_if)
@@ -186,6 +200,7 @@ def plan(
         space=every,
         cluster=cluster,
         search=found,
+        families=distinct,
         answer=predict(Question(shape=every.shape, layout=best.layout, cluster=cluster)),
         tokens=tokens,
         budget=budget,

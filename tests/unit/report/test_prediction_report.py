@@ -12,7 +12,7 @@ from trainrig.analysis.prediction_error import Ledger
 from trainrig.catalog.lookup import require_chip
 from trainrig.predict.prediction import predict
 from trainrig.predict.scenario import Cluster, Question, question
-from trainrig.predict.search import search
+from trainrig.predict.search import families, search
 from trainrig.predict.search.memory_options import fit
 from trainrig.predict.search.space import Space
 from trainrig.report.document import Table
@@ -83,16 +83,47 @@ def test_a_layout_with_little_room_is_called_tight() -> None:
         assert words.endswith(", tight") is is_tight
 
 
-def test_a_long_front_is_thinned_to_its_ends() -> None:
+def test_a_front_shows_rows_that_save_and_are_not_slower_beyond_use() -> None:
+    """A row of 111 s beside one of 7 s helps nobody, nor one that saves a hundredth."""
     space, found, best = searched("gpt2-xl", 64, 256, top=1)
-    assert found.front[0].time < found.front[-1].time
-    assert found.front[0].memory > found.front[-1].memory
-    many = [dataclasses.replace(found.front[0], time=float(n)) for n in range(1, 38)]
-    for num in (2, 10, 11, 20, 21, 37):
-        thinned = dataclasses.replace(found, front=tuple(many[:num]))
-        times = column(tables_of(space, thinned, best)[1], "step s")
-        assert len(times) <= 11
-        assert (float(times[0]), float(times[-1])) == (1.0, float(num))
+    first = dataclasses.replace(found.front[0], time=1.0, memory=64e9)
+    sizes = ((1.0, 64e9), (1.1, 63.5e9), (1.2, 40e9), (1.3, 39e9), (1.9, 30e9), (2.1, 3e9))
+    front = tuple(dataclasses.replace(first, time=time, memory=size) for time, size in sizes)
+    thinned = dataclasses.replace(found, front=front)
+    shown = tables_of(space, thinned, best)[1]
+    assert column(shown, "step s") == ["1", "1.2", "1.9"]
+    many = tuple(
+        dataclasses.replace(first, time=1.0 + n / 100, memory=64e9 * 0.8**n) for n in range(30)
+    )
+    rows = column(tables_of(space, dataclasses.replace(found, front=many), best)[1], "step s")
+    assert len(rows) == 10
+
+
+def test_a_family_stands_once_with_what_ties_with_it() -> None:
+    space, found, best = searched("gpt2-xl", 8, 64, top=400)
+    shown = families(found.best, 5)
+    splits = [(one.best.layout.framework, one.best.layout.tp, one.best.layout.pp) for one in shown]
+    assert shown[0].best is found.best[0]
+    assert [one.best.time for one in shown] == sorted(one.best.time for one in shown)
+    assert len({str(split) for split in splits}) > 1
+    twice = families([found.best[0], dataclasses.replace(found.best[0], time=best.time * 1.005)], 5)
+    assert [one.ties for one in twice] == [1]
+    (table, *_) = tables_of(space, found, best, families=twice)
+    assert column(table, "ties") == ["1"]
+    (peak,) = {float(rate) for rate in column(table, "TFLOPS")}
+    assert peak == pytest.approx(best.flop_rate / 1e12, rel=0.01)
+
+
+def test_the_moment_of_the_peak_is_named() -> None:
+    """Recomputed and without sharding, gradients are all there at the end of backward."""
+    asked = {"model": "llama-7B", "on": "RTX 4090"}
+    text = printed(fits_document(fit(question(asked | {"recompute": "full"}))))
+    assert "peak at: " in " ".join(text.split())
+    assert "the end of backward, when all gradients exist" in text
+    long = {"model": "gpt2", "on": "A100 SXM4 80GB", "batch_size": 8, "seq_len": 1024}
+    assert "the loss, when all activations and logits exist" in printed(
+        fits_document(fit(question(long))), 120
+    )
 
 
 def test_a_gap_is_explained_by_its_parts() -> None:

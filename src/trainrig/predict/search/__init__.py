@@ -10,7 +10,7 @@ of brute force.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,37 @@ class Ranking:
     """The fastest that fit, best first; where none fits the smallest, as ``fits`` says."""
     front: tuple[Candidate, ...]
     """Nothing that fits is both faster and smaller than one of these; fastest first."""
+
+
+TIE = 0.01
+"""Predictions that differ by less are not told apart."""
+_FAMILY = ("framework", "scheme", "tp", "pp", "cp", "ep", "recompute", "offload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutFamily:
+    """Layouts that split a model in one way: batch, interleaving, schedule, shards differ."""
+
+    best: Candidate
+    ties: int
+    """Others of it that take longer by less than `TIE`."""
+
+
+def families(ranked: Sequence[Candidate], top: int) -> tuple[LayoutFamily, ...]:
+    """The first ``top`` families among candidates that come fastest first."""
+    found: dict[tuple[object, ...], list[Candidate]] = {}
+    for one in ranked:
+        layout = one.layout
+        # ZeRO 1 shards the optimizer alone: another place for its states, the same split.
+        key = *(getattr(layout, name) for name in _FAMILY), max(1, int(layout.zero))
+        found.setdefault(key, []).append(one)
+    return tuple(
+        LayoutFamily(
+            best=members[0],
+            ties=sum(one.time < (1.0 + TIE) * members[0].time for one in members[1:]),
+        )
+        for members in list(found.values())[:top]
+    )
 
 
 def search(space: Space, rates: Rates, *, top: int = 10) -> Ranking:

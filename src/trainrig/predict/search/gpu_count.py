@@ -8,6 +8,7 @@ peak of their chips are passed over.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,10 @@ _BETWEEN = 12
 """Counts that are tried between too slow and fast enough."""
 
 
+_BESIDE = 4
+"""Counts that are tried for a neighbour: not every one divides the batch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """The fewest GPUs that are fast enough."""
@@ -32,6 +37,8 @@ class Budget:
     """That the best layout takes."""
     tried: int = 1
     """Counts of GPUs that were searched."""
+    neighbours: tuple[Budget, ...] = ()
+    """The next fewer and the next more GPUs that make the batch, fewest first."""
 
 
 def gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> Budget:
@@ -68,7 +75,19 @@ def gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> B
         if there is not None and there.days <= days:
             best = there
             break
-    return replace(best, tried=tried)
+    return replace(best, tried=tried, neighbours=_neighbours(space, cluster, best, tokens))
+
+
+def _neighbours(space: Space, cluster: Cluster, best: Budget, tokens: float) -> tuple[Budget, ...]:
+    """What the nearest other counts take: any within a node, whole nodes beyond."""
+    gpus, per_node = best.cluster.gpus, cluster.gpus_per_node
+    fewer = [gpus - n * (per_node if gpus > per_node else 1) for n in range(1, _BESIDE + 1)]
+    more = [gpus + n * (per_node if gpus >= per_node else 1) for n in range(1, _BESIDE + 1)]
+    found: list[Budget] = []
+    for counts in (fewer, more):
+        there = (_at(space, cluster, count, tokens) for count in counts if count > 0)
+        found += itertools.islice((one for one in there if one is not None), 1)
+    return tuple(found)
 
 
 def _counts(per_node: int) -> Iterator[int]:

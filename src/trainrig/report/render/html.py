@@ -30,6 +30,8 @@ _COMMAND = re.compile(
     r"((?:sudo|trainrig(?! \d)|nvidia-smi|fio|torch\.|pin_memory)"
     r"(?:[^;,:；，：。（）]|:(?=\S))*[^;,:\s；，：。（）])"
 )
+# A number and its unit, between which no line ends.
+_UNIT = re.compile(r"(\d) (%|×|[kMGTP]?(?:FLOPS|OPS|B/s|Hz)|[KMGT]iB|[mµn]?s\b|W\b|tokens/s)")
 # Control characters, and marks that turn the direction of the text behind them: a name that holds
 # them can read as another.
 _UNSEEN = re.compile(
@@ -55,7 +57,7 @@ def to_html(document: doc.Document) -> str:
         tag=tag(),
         _=translate,
     )
-    return _UNSEEN.sub("?", page)
+    return _UNIT.sub("\\1\u00a0\\2", _UNSEEN.sub("?", page))
 
 
 def _titles(blocks: Iterable[doc.Block]) -> Iterator[str]:

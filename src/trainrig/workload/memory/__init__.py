@@ -200,6 +200,30 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
     return _whole({n: np.concatenate([p[n] for p in pieces]) for n in pieces[0]}, layout)
 
 
+def peak_moment(shape: ModelShape, layout: Layout) -> str:
+    """When a step of one layout needs most: ``the loss``, ``the optimizer's update``, …"""
+    peaks = [
+        (float(sum(peak.values())), name)
+        for place in places(shape, layout)
+        for name, peak in zip(
+            _moments(shape), memory_peaks(stage_of(shape, layout, place)), strict=True
+        )
+    ]
+    return max(peaks, key=lambda peak: peak[0])[1]
+
+
+def _moments(shape: ModelShape) -> tuple[str, ...]:
+    """What `memory_peaks` sums up, in its order."""
+    plain = ("backward of the last plain block",) if shape.num_decoder_layers else ()
+    return (
+        "the loss, when all activations and logits exist",
+        "backward of the last block",
+        *plain,
+        "the end of backward, when all gradients exist",
+        "the optimizer's update",
+    )
+
+
 def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
     """Bytes by part at the worst moment of the worst stage, for each layout."""
     worst: Parts = {}

@@ -126,6 +126,10 @@ def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
     assert found.days <= 30.0
     fewer = [n for n in (1, 2, 3, 4, 6, 8, 16, 24, 32, 40, 48) if n < found.cluster.gpus]
     assert fewer and all(days(n) > 30.0 for n in fewer)
+    below, above = found.neighbours
+    assert below.cluster.gpus < found.cluster.gpus < above.cluster.gpus
+    assert below.days == pytest.approx(days(below.cluster.gpus)) and below.days > 30.0
+    assert above.days == pytest.approx(days(above.cluster.gpus))
 
 
 def test_just_fast_enough_is_fast_enough() -> None:

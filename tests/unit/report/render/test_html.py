@@ -114,7 +114,7 @@ def test_disturbed_and_skipped_points_are_greyed_and_say_why() -> None:
     muted = re.findall(r'<details class="pt t-dim">.*?</details>', text, re.DOTALL)
     assert len(muted) == 2
     assert "1.9 of 2 CPUs taken by others" in muted[0]
-    assert "would take 21 s, 14 s are left" in muted[1]
+    assert "would take 21 s, 14 s are left" in muted[1].replace("\u00a0", " ")
 
 
 def test_two_runs_stand_side_by_side() -> None:
