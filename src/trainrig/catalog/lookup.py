@@ -72,6 +72,9 @@ def require_chip(name: str) -> Chip:
     if chip is not None:
         return chip
     several = candidates(name)
+    spelled = [chip for chip in several if _is_spelled(_words(chip.name), _words(name))]
+    if len(spelled) == 1:
+        return spelled[0]
     if len(several) > 1:
         raise UsageError(f"{_shown(name)} is one of: {_listed(several)}", "give the whole name")
     near = tuple(fitting.name for fitting in several) or did_you_mean(name)
@@ -107,6 +110,12 @@ def _fits(words: list[str], wanted: list[str]) -> bool:
     return words[:1] == wanted[:1] and all(
         any(word.startswith(part) for word in words[1:]) for part in wanted[1:]
     )
+
+
+def _is_spelled(words: list[str], wanted: list[str]) -> bool:
+    """Each wanted word is a whole one of ``words``, or one without its number: SXM for SXM5."""
+    plain = {word.rstrip("0123456789") for word in words} | set(words)
+    return all(part in plain for part in wanted)
 
 
 def _listed(chips: tuple[Chip, ...]) -> str:

@@ -44,11 +44,11 @@ def command(
     from trainrig.report import chip_report
 
     if models:
-        from trainrig.workload.presets import NAMED, named
+        from trainrig.workload.presets import NAMED, named, published
 
         if name:
             raise UsageError("--models lists all models", "leave the names out")
-        shapes = [named(known) for known in NAMED]
+        shapes = [named(known) for known in (*NAMED, *published())]
         answer(
             as_json,
             lambda: [asdict(shape) for shape in shapes],

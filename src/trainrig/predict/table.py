@@ -5,20 +5,14 @@ columns, seconds of a step and bytes a GPU with an interval each, or a reason wh
 cell is not stated: a default stands for it (`table_words`, or what follows from the other cells)
 and widens the interval.  Where a row comes from and what is noted about it is not read: `READ`
 lists all columns that are.
-
-The architecture is the one that the model's name says (it is what is run); otherwise the one that
-the numbers say: a feed-forward width near 8/3 of the hidden is a gated Llama; fewer heads of keys
-than heads is a Llama, gated unless its width is 4·hidden; the rest is a GPT.  Where the number of
-parameters is printed, it decides whether the feed-forward net is gated and the head tied.
 """
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -28,34 +22,38 @@ from typing import Any
 from trainrig.catalog import Chip, require_chip
 from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import rates_of_chip
+from trainrig.predict.rates.from_chip import in_fp4, rates_of_chip
 from trainrig.predict.step import predict_step
+from trainrig.predict.table_layout import joined, made_legal, sizes_of
+from trainrig.predict.table_shape import shape_of
 from trainrig.predict.table_words import (
     Cells,
     Row,
     chip_of,
+    die_of,
     fabric_of,
     framework_of,
+    is_fp4,
     kernels_of,
     link_of,
     power_of,
     precision_of,
+    quantized_of,
     states_of,
 )
-from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout, check_layout
+from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout
 from trainrig.workload.memory import memory
-from trainrig.workload.model import ModelShape, parameters
+from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import spelled
-from trainrig.workload.presets import custom
 
-NEEDED = ("chip", "layers", "hidden", "seq")
-"""Columns that a table must have."""
+NEEDED = (("chip", "hardware"), ("layers", "model", "params_b"))
+"""Columns of which a table must have one each."""
 READ = (
     *("chip", "hardware", "num_gpus", "gpus_per_node", "link", "fabric_gbps_per_node", "framework"),
     *("model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"),
     *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
-    *("memory_kind", "offload", "states", "mean_seq", "masked_share"),
+    *("memory_kind", "offload", "states", "mean_seq", "masked_share", "optimizer"),
     *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers"),
 )
 """Every column that a prediction may depend on."""
@@ -88,28 +86,29 @@ def case_of(row: Row) -> Case:
     """The case that a row means.  UsageError with the reason where it means none."""
     cells = Cells(row)
     _refuse(cells)
-    chip = chip_of(cells)
-    shape = _shape_of(cells)
+    chip = die_of(chip_of(cells), cells)
+    shape = shape_of(cells)
     is_named = not cells["layers"]
-    cells.unstated += [name for name in ("heads", "ffn", "vocab") if not cells[name]]
-    sizes = _sizes_of(cells)
-    trays, sizes = _joined(chip, sizes)
+    if spelled(cells["model"]) is None or shape.family != "llama":
+        cells.unstated += [name for name in ("heads", "ffn", "vocab") if not cells[name]]
+    sizes = sizes_of(cells)
+    trays, sizes = joined(chip, sizes)
     zero = sizes["zero"]
     framework, parallel = framework_of(cells, sizes)
     precision = precision_of(cells, chip)
     fabric = fabric_of(cells, sizes)
-    rates = _rates(chip.name, link_of(cells), fabric and fabric * trays, power_of(cells))
+    place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
+    rates = _rates(chip.name, *place, is_fp4(cells))
     is_torch1 = re.search(r"torch 1\.", cells.word("framework"))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
-        seq_len=cells.whole("seq"),
+        seq_len=_length(cells, shape),
         precision=precision,
         # Not stated: full where weights are sharded, for want of memory.
         recompute=cells.choice("recompute", RECOMPUTE, "full" if zero == 3 else "none"),
         kernels=kernels_of(cells, chip),
         framework=framework,
         parallel=parallel,
-        optimizer="adamw-fused",
         states=states_of(cells, shape.family),
         software="torch1" if is_torch1 else "current",
         # DeepSpeed's usual configurations of ZeRO 2 and 3 keep the optimizer on the host, which
@@ -117,9 +116,11 @@ def case_of(row: Row) -> Case:
         offload=cells.choice(
             "offload", OFFLOAD, "none", is_unsure=framework == "deepspeed" and zero >= 2
         ),
-        lora_rank=8 if cells["kind"] == "lora" else 0,
+        lora_rank=_rank_of(cells),
+        quantize=quantized_of(cells),
+        optimizer=_optimizer_of(cells),
     )
-    check_layout(_evened(shape, layout), layout)
+    shape, layout = made_legal(shape, layout, cells)
     if "micro_batch" in cells.unstated:
         layout = _fitting(shape, layout, rates.memory_bytes)
     if not cells["vpp"] and layout.pp > 1 and layout.overlaps == "all":
@@ -156,18 +157,6 @@ def _refuse(cells: Cells) -> None:
         raise UsageError("Transformer-XL attends to what it remembers: not modelled")
 
 
-def _evened(shape: ModelShape, layout: Layout) -> ModelShape:
-    """What has to be legal: a run that was trained had stages of some length.
-
-    DeepSpeed deals layers by weight, Megatron counts embedding and loss as layers: a stage has at
-    most what rounding up gives.
-    """
-    stages = int(layout.pp * layout.interleave)
-    if not layout.traits.own_scheme or shape.num_decoder_layers:
-        return shape
-    return dataclasses.replace(shape, num_layers=-(-shape.num_layers // stages) * stages)
-
-
 def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
     """Micro-batches that are not stated: the largest that memory holds, else of one sample.
 
@@ -186,76 +175,33 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
 
 
 @lru_cache(maxsize=256)
-def _rates(chip: str, link: str | None, fabric: float | None, power: float | None) -> Rates:
-    return rates_of_chip(require_chip(chip), link=link, fabric=fabric, power=power)
+def _rates(
+    chip: str, link: str | None, fabric: float | None, power: float | None, fp4: bool
+) -> Rates:
+    found = rates_of_chip(require_chip(chip), link=link, fabric=fabric, power=power)
+    return in_fp4(found, require_chip(chip)) if fp4 else found
 
 
-def _sizes_of(cells: Cells) -> dict[str, int]:
-    """Devices and batch; what is blank follows from the other numbers."""
-    tp, pp, cp = cells.whole("tp", 1), cells.whole("pp", 1), cells.whole("cp", 1) or 1
-    dp, split = cells.whole("dp", 0), tp * pp * cp
-    words = f"tp {tp} × pp {pp}" + (f" × cp {cp}" if cp > 1 else "")
-    gpus = cells.whole("num_gpus", dp * split)
-    if not gpus:
-        raise UsageError("num_gpus: not stated, nor does it follow from dp")
-    if gpus % split:
-        raise UsageError(f"{gpus} GPUs are no multiple of {words}")
-    if dp not in (0, gpus // split):
-        raise UsageError(f"dp = {dp}: {gpus} GPUs by {words} are {gpus // split}")
-    dp = gpus // split
-    micro, accum = _batch_of(cells, dp)
-    if not cells["zero_stage"] and dp > 1:
-        cells.unstated.append("zero_stage")
-    zero = cells.whole("zero_stage", 3 if cells.is_fsdp and pp == 1 else 0)
-    if zero > 3:
-        raise UsageError(f"zero_stage = {zero}: 0 to 3")
-    filled = max(n for n in range(1, 9) if gpus % n == 0)
-    return {
-        "gpus": gpus,
-        "gpus_per_node": cells.whole("gpus_per_node", filled),
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "ep": cells.whole("ep", 1) or 1,
-        "interleave": cells.whole("vpp", 1) if pp > 1 else 1,
-        "batch_size": micro,
-        "grad_accum": accum,
-        "zero": zero,
-        "sequence_parallel": int(tp > 1 and cells.word("seq_parallel") in ("true", "1", "1.0")),
-    }
+def _length(cells: Cells, shape: ModelShape) -> int:
+    """Tokens of a sequence; not stated: 2048, or as many as the model knows."""
+    if not cells["seq"]:
+        cells.unstated.append("seq_len")
+    return cells.whole("seq", min(shape.max_positions, 2048))
 
 
-def _joined(chip: Chip, sizes: dict[str, int]) -> tuple[int, dict[str, int]]:
-    """Trays of a rack that the chips' link joins to one node, and the sizes with that node."""
-    tray, gpus = sizes["gpus_per_node"], sizes["gpus"]
-    most = min(chip.link_domain or tray, gpus) // tray
-    trays = max((n for n in range(1, most + 1) if gpus % (tray * n) == 0), default=1)
-    return trays, sizes | {"gpus_per_node": tray * trays}
+def _rank_of(cells: Cells) -> int:
+    """Rank of adapters: 0 where all weights are trained."""
+    is_adapted = any(word in cells.word("kind") for word in ("lora", "peft", "adapter", "dora"))
+    return 8 if is_adapted or quantized_of(cells) != "none" else 0
 
 
-def _batch_of(cells: Cells, dp: int) -> tuple[int, int]:
-    """Micro-batch and how many: from two of global batch, micro-batch and accumulation."""
-    micro, accum = cells.whole("micro_batch", 0), cells.whole("grad_accum", 0)
-    batch = cells.whole("global_batch", 0)
-    if not batch and not micro:
-        raise UsageError("neither global_batch nor micro_batch is stated")
-    if not micro:
-        if not accum:
-            cells.unstated.append("micro_batch")
-        micro = max(1, batch // (dp * max(accum, 1)))
-    if not accum:
-        accum = max(1, round(batch / (dp * micro))) if batch else 1
-        if not batch:
-            cells.unstated.append("grad_accum")
-    if batch and not 0.95 < batch / (micro * accum * dp) < 1.05:
-        others = round(batch / (dp * micro))
-        if cells["grad_accum"] and cells["micro_batch"] and others * dp * micro == batch:
-            cells.unstated.append("grad_accum")  # the other three agree without it
-            return micro, others
-        raise UsageError(
-            f"a global batch of {batch} is not micro-batches of {micro} × {accum} × {dp} ranks"
-        )
-    return micro, accum
+def _optimizer_of(cells: Cells) -> str:
+    """One of OPTIMIZERS; not stated: fused AdamW."""
+    word = cells.word("optimizer").replace("_", "-")
+    is_narrow, is_paged = bool(re.search(r"8-?bit", word)), "paged" in word
+    if is_narrow or is_paged:
+        return "adamw" + "-8bit" * is_narrow + "-paged" * is_paged
+    return next((name for name in ("adafactor", "muon", "sgd") if name in word), "adamw-fused")
 
 
 def _usual_interleave(shape: ModelShape, layout: Layout) -> int:
@@ -266,137 +212,6 @@ def _usual_interleave(shape: ModelShape, layout: Layout) -> int:
     stage, dealt = shape.num_layers // layout.pp, layout.grad_accum % layout.pp == 0
     groups = [n for n in range(1, stage // 2 + 1) if shape.num_layers % (layout.pp * n) == 0]
     return max(groups, default=1) if dealt else 1
-
-
-@lru_cache(maxsize=1024)
-def _usual_heads(hidden: int, tp: int) -> int:
-    """Where heads are not stated: a number that tensor parallel divides, each about 64 wide."""
-    fitting = [tp * n for n in range(1, hidden // tp + 1) if hidden % (tp * n) == 0]
-    aligned = [n for n in fitting if hidden // n % 8 == 0] or fitting or [1]
-    return min(aligned, key=lambda n: abs(hidden / n - 64))
-
-
-_MIXTURE = {
-    "num_experts": "num_experts",
-    "experts_per_token": "topk",
-    "expert_ffn": "moe_ffn",
-    "shared_experts": "shared_experts",
-    "dense_layers": "first_dense_layers",
-}
-"""Numbers of a mixture of experts and the columns that state them."""
-_PLAIN = {
-    "num_layers": "layers",
-    "hidden": "hidden",
-    "num_heads": "heads",
-    "num_kv_heads": "kv_heads",
-    "ffn": "ffn",
-    "vocab": "vocab",
-}
-"""Numbers of any model, and theirs."""
-
-
-def _mixture_of(cells: Cells) -> dict[str, int]:
-    """What a row states of its mixture of experts: nothing of a dense model."""
-    found = {field: cells.whole(name) for field, name in _MIXTURE.items() if cells[name]}
-    if found.get("num_experts", 0) <= 1 and cells["num_experts"]:
-        return {}
-    words = re.split("[^a-z]+", cells.word("model"))
-    if found or cells.whole("ep", 1) > 1 or set(words) & {"moe", "mixtral", "experts", "switch"}:
-        return {"num_experts": 0} | found
-    return {}
-
-
-def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
-    """A model that is known by its name, where a row leaves its numbers to that; with those stated.
-
-    None where the row states them itself, or no name is known.
-    """
-    if cells["layers"] and cells["hidden"] and (not mixture or mixture["num_experts"]):
-        return None
-    shape = spelled(cells["model"])
-    if shape is None or (mixture and not shape.num_experts):
-        return None
-    stated: dict[str, Any] = {f: cells.whole(name) for f, name in _PLAIN.items() if cells[name]}
-    stated |= {field: number for field, number in mixture.items() if number}
-    if stated.get("hidden", shape.hidden) != shape.hidden:
-        raise UsageError(f"hidden = {stated['hidden']}: {shape.name} has {shape.hidden}")
-    return dataclasses.replace(shape, **stated)
-
-
-def _shape_of(cells: Cells) -> ModelShape:
-    """The shape of a row.  UsageError where numbers are missing or contradict."""
-    mixture = _mixture_of(cells)
-    if (known := _published(cells, mixture)) is not None:
-        return known
-    if mixture and not mixture["num_experts"]:
-        raise UsageError("num_experts: not stated, nor is the model known by its name")
-    layers, hidden = cells.whole("layers"), cells.whole("hidden")
-    heads = cells.whole("heads", _usual_heads(hidden, cells.whole("tp", 1)))
-    kv_heads, ffn = cells.whole("kv_heads", heads), cells.whole("ffn", 0)
-    sizes = {"num_heads": heads, "ffn": ffn, "vocab": cells.whole("vocab", 0)}
-    seq, name = cells.whole("seq"), cells["model"]
-    if hidden % heads:
-        raise UsageError(f"{heads} heads do not divide a width of {hidden}")
-    word = name.lower()
-    named = (family for family, words in _FAMILIES.items() if any(one in word for one in words))
-    is_gated = 2.2 < ffn / hidden < 3.9 or (kv_heads != heads and ffn != 4 * hidden)
-    stated = next(named, None)
-    family = stated or ("llama" if is_gated else "gpt2")
-    if hidden // heads % 2 and family == "llama":
-        raise UsageError(f"heads of {hidden // heads}: rotary positions turn pairs")
-    numbers: dict[str, Any] = {"num_layers": layers, "hidden": hidden}
-    numbers |= {field: size for field, size in sizes.items() if size}
-    numbers |= {"name": name or None, "max_positions": max(seq, 512)}
-    if mixture:
-        return custom("llama", **numbers | mixture | {"num_kv_heads": kv_heads})
-    if family == "t5":
-        halves = dict.fromkeys(("num_layers", "num_decoder_layers"), max(1, layers // 2))
-        return custom(family, **numbers | halves)
-    if family == "bert":
-        return custom(family, **numbers)
-    shared: dict[str, Any] = {"num_kv_heads": kv_heads}
-    is_tanh = any(one in word for one in _TANH)
-    plain: dict[str, Any] = {"activation": "gelu_tanh" if is_tanh else "gelu"}
-    gated, ungated = ("llama", shared), ("llama", shared | {"gated_ffn": False} | plain)
-    if family == "llama":
-        ways = [gated] if stated else [gated, ungated]
-    else:  # a GPT whose heads share keys is told by the numbers alone
-        ways = [("gpt2", plain) if kv_heads == heads else ungated]
-        ways += [] if stated else [gated]
-    tied = [{}, {"tied": True}, {"tied": False}]
-    shapes = [custom(kind, **numbers | more | end) for end in tied for kind, more in ways]
-    return _nearest(shapes, cells)
-
-
-def _nearest(shapes: Sequence[ModelShape], cells: Cells) -> ModelShape:
-    """The usual one (the first), unless another has the number of parameters that is printed."""
-    if not cells["params_b"]:
-        return shapes[0]
-    printed = cells.number("params_b") * 1e9
-    if not 1e3 < printed < 1e16:
-        raise UsageError(f"params_b = {cells['params_b'][:40]}: billions of parameters")
-    off = [abs(math.log(parameters(shape).total / printed)) for shape in shapes]
-    best = min(range(len(shapes)), key=off.__getitem__)
-    if off[best] > _MOST_APART:
-        cells.unstated.append("params_b")
-    return shapes[0] if off[0] < off[best] + _ROUNDED else shapes[best]
-
-
-_ROUNDED = 0.02
-"""Parameters are printed rounded: what fits no worse than this is as good (natural logarithm)."""
-_MOST_APART = 0.1
-"""Beyond it, the printed number and the shape contradict each other."""
-
-
-_FAMILIES = {
-    "bert": ("bert", "electra", "vit-"),
-    "t5": ("t5", "bart", "enc-dec", "pegasus", "marian"),
-    "llama": ("llama", "mistral", "qwen", "gemma", "yi-", "deepseek"),
-    "gpt2": ("gpt", "mpt", "opt-", "bloom", "neox", "pythia", "megatron"),
-}
-"""Words in the names of models; the first family that has one counts."""
-_TANH = ("gpt-2", "gpt2", "neo")
-"""Models whose GELU is the tanh form, which is written out in Python where nothing fuses it."""
 
 
 def _head_share(cells: Cells, family: str) -> float:
@@ -438,13 +253,42 @@ def _rows(lines: Iterator[str], name: str) -> Iterator[dict[str, str]]:
     table = csv.DictReader(chain([head], lines), restkey="", restval="", delimiter=between)
     columns = [column.strip() for column in table.fieldnames or ()]
     table.fieldnames = columns
-    lacking = [column for column in NEEDED if column not in columns]
+    table.fieldnames = columns = [_HEADINGS.get(column.lower(), column) for column in columns]
+    lacking = [" or ".join(any_of) for any_of in NEEDED if not set(any_of) & set(columns)]
     if lacking and "\ufffd" in head:
         raise DataError(f"{name} is no CSV in UTF-8", "name a CSV file")
     if lacking:
-        raise DataError(f"{name}: no column {', '.join(lacking)}", "it needs: " + ", ".join(NEEDED))
+        raise DataError(f"{name}: no column {', '.join(lacking)}", "it reads: " + ", ".join(READ))
     for row in table:
         yield {key: value for key, value in row.items() if isinstance(value, str)}
+
+
+_HEADINGS = {
+    **dict.fromkeys(("gpu", "device", "accelerator"), "chip"),
+    **dict.fromkeys(("gpus", "n_gpus", "ngpus", "world_size", "num_devices"), "num_gpus"),
+    **dict.fromkeys(("seq_len", "seqlen", "sequence_length", "context_length"), "seq"),
+    **dict.fromkeys(("num_layers", "n_layers", "num_hidden_layers"), "layers"),
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd"), "hidden"),
+    **dict.fromkeys(("num_heads", "n_heads", "num_attention_heads"), "heads"),
+    **dict.fromkeys(("num_kv_heads", "num_key_value_heads", "num_query_groups"), "kv_heads"),
+    **dict.fromkeys(("ffn_hidden_size", "intermediate_size", "d_ff"), "ffn"),
+    **dict.fromkeys(("vocab_size",), "vocab"),
+    **dict.fromkeys(("gbs", "global_batch_size"), "global_batch"),
+    **dict.fromkeys(("mbs", "micro_batch_size"), "micro_batch"),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulation"), "grad_accum"),
+    **dict.fromkeys(("tp_size", "tensor_parallel"), "tp"),
+    **dict.fromkeys(("pp_size", "pipeline_parallel"), "pp"),
+    **dict.fromkeys(("cp_size", "context_parallel"), "cp"),
+    **dict.fromkeys(("ep_size", "expert_parallel"), "ep"),
+    **dict.fromkeys(("dp_size", "data_parallel"), "dp"),
+    **dict.fromkeys(("zero", "zero_level"), "zero_stage"),
+    **dict.fromkeys(("virtual_pp", "interleave"), "vpp"),
+    **dict.fromkeys(("experts", "n_routed_experts", "num_local_experts"), "num_experts"),
+    **dict.fromkeys(("num_experts_per_tok", "top_k", "moe_topk"), "topk"),
+    **dict.fromkeys(("moe_intermediate_size", "moe_ffn_hidden_size"), "moe_ffn"),
+    **dict.fromkeys(("parameters_b", "params"), "params_b"),
+}
+"""Other headings of the columns, in frameworks' words."""
 
 
 def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
@@ -488,6 +332,11 @@ _MEMORY_UNSURE = {
     "zero_stage": 0.3,
     "ffn": 0.1,
     "vocab": 0.1,
+    "layers": 0.2,
+    "seq_len": 0.4,
+    "num_gpus": 0.2,
+    "global_batch": 0.2,
+    "ep": 0.2,
 }
 """What a cell that is not stated adds to the uncertainty of memory (natural logarithm)."""
 

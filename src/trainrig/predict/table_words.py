@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from trainrig.catalog import Chip, find_chip
 from trainrig.catalog.lookup import candidates
 from trainrig.errors import UsageError
-from trainrig.workload.layout import KERNELS, PRECISIONS, STATES
+from trainrig.workload.layout import KERNELS, STATES
 
 Row = Mapping[str, str]
 
@@ -37,10 +37,29 @@ _UNSURE = {
     "vocab": 0.05,
     "params_b": 0.15,
     "vpp": 0.1,
+    "layers": 0.25,
+    "seq_len": 0.5,
+    "num_gpus": 0.2,
+    "dp": 0.1,
+    "ep": 0.2,
+    "tp": 0.2,
+    "pp": 0.2,
+    "cp": 0.1,
+    "framework": 0.1,
+    "gpus_per_node": 0.1,
+    "seq_parallel": 0.05,
+    "states": 0.1,
+    "global_batch": 0.3,
+    "num_experts": 0.3,
 }
 """What a cell that is not stated adds to the uncertainty of a step's time (natural logarithm)."""
 _BLANK = ("nan", "none", "null", "n/a", "na", "-")
 _MAY_BE_ZERO = ("zero_stage", "dp", "cp", "ep")
+_BINARY = ("seq", "mean_seq", "global_batch", "micro_batch")
+_NUMBER = re.compile(
+    r"[~≈]?\s*(\d[\d,_]*(?:\.\d+)?)\s*([kmb]?)\s*(?:tokens|gpus|layers|gbps|gb/s)?"
+)
+"""Ways of writing a number: ``1,024``, ``4k``, ``~7B``."""
 
 
 class Cells:
@@ -72,23 +91,37 @@ class Cells:
         if value != value or value != int(min(max(value, -1e18), 1e18)) or not 0 <= value < 2**31:
             raise UsageError(f"{name} = {text[:40]}: a whole number from 0 was expected")
         if value == 0 and name not in _MAY_BE_ZERO:
-            raise UsageError(f"{name} = 0: a whole number from 1 was expected")
+            if default is None:
+                raise UsageError(f"{name} = 0: a whole number from 1 was expected")
+            return default  # of what there is none of: tables write a zero
         return int(value)
 
     def number(self, name: str) -> float:
         """A number of a cell that is not blank.  UsageError where it is none."""
+        text = self[name]
         try:
-            return float(self[name])
+            return float(text)
         except ValueError:
-            raise UsageError(f"{name} = {self[name][:40]!r}: not a number") from None
+            pass
+        found = _NUMBER.fullmatch(text.lower())
+        if found is None:
+            raise UsageError(f"{name} = {text[:40]!r}: not a number")
+        thousand = 1024 if name in _BINARY else 1000
+        factor = {"": 1, "k": thousand, "m": thousand**2, "b": 1 if name == "params_b" else 1e9}
+        return float(found[1].replace(",", "").replace("_", "")) * factor[found[2]]
 
     def choice(
         self, name: str, known: tuple[str, ...], default: str, *, is_unsure: bool = True
     ) -> str:
-        """One of ``known``; ``is_unsure``: a default for a blank cell widens the interval."""
+        """One of ``known``; ``is_unsure``: a default for a blank cell widens the interval.
+
+        A word that is none of them nor an ``_ALSO`` for one says nothing: it is as a blank cell.
+        """
         word = self.word(name)
         if word and word not in known:
-            raise UsageError(f"{name} {word[:40]!r}: one of {', '.join(known)}")
+            also = (to for pattern, to in _ALSO.get(name, ()) if re.search(pattern, word))
+            word, is_unsure = next(also, ""), True
+            word = word if word in known else ""
         if not word and is_unsure:
             self.unstated.append(name)
         return word or default
@@ -96,7 +129,7 @@ class Cells:
     @property
     def is_fsdp(self) -> bool:
         """Whether the framework's name says that it shards weights."""
-        return any(word in self.word("framework") for word in ("fsdp", "torchtitan"))
+        return any(word in self.word("framework") for word in ("fsdp", "torchtitan", "fully_shard"))
 
     @property
     def spread(self) -> float:
@@ -104,6 +137,36 @@ class Cells:
         return math.hypot(*(_UNSURE[name] for name in self.unstated))
 
 
+_ALSO = {
+    # What cells contain, and the word for it; the first that is found counts.
+    "kernel_stack": (
+        (r"eager|math|naive|plain", "eager"),
+        (r"compil|inductor|dynamo|xla|jit|triton", "compiled"),
+        (
+            r"(flash|fa[-_ ]?[234]?\b|sdpa|cudnn).*(fused|te\b|liger|apex|transformer)",
+            "flash+fused",
+        ),
+        (r"(fused|te\b|liger|apex|transformer).*(flash|fa[-_ ]?[234]\b|sdpa|cudnn)", "flash+fused"),
+        (r"transformer.?engine|\bte\b|liger|mcore|unsloth", "flash+fused"),
+        (r"flash|\bfa[-_ ]?[234]|sdpa|xformers|memory.?efficient|cudnn|splash|\bck\b", "flash"),
+        (r"fused|apex", "fused"),
+    ),
+    "recompute": (
+        (r"no\b|none|off|false|^0|disab|without", "none"),
+        (r"select|core|attn|attention|partial|every", "selective"),
+        (r"full|true|yes|on\b|uniform|block|^1|all|layer|enab|checkpoint|activation", "full"),
+    ),
+    "offload": (
+        (r"no\b|none|off$|false|^0|disab", "none"),
+        (r"nvme|disk|ssd", "disk"),
+        (r"cpu|host|optim|param|true|yes|^1|zero.?off", "host"),
+    ),
+    "states": (
+        (r"pure|^bf16$|all", "pure"),
+        (r"auto.?cast|amp|o1", "autocast"),
+        (r"master|mixed|o2|fp32", "masters"),
+    ),
+}
 _MEMORY = re.compile(r"\s*[(-]?\s*(\d+)\s*g(?:i?b)?\)?\s*$", re.IGNORECASE)
 
 
@@ -112,6 +175,8 @@ def chip_of(cells: Cells) -> Chip:
     name, printed = cells["chip"], cells["hardware"]
     if name:
         found = find_chip(name) or _of_size(name) or _usual(name, cells)
+        if found is None and _has_size(near := _named_in(name, cells), name):
+            found = near
     else:
         found = find_chip(printed) or _named_in(printed, cells)
     if found is None:
@@ -120,6 +185,22 @@ def chip_of(cells: Cells) -> Chip:
         )
         raise UsageError(f"chip: {what}")
     return found
+
+
+_DIES = {
+    "MI250X": ("MI250X GCD", 4),
+    "MI250": ("MI250 GCD", 4),
+    "Ascend 910C": ("Ascend 910C die", 8),
+}
+"""Modules of two dies, each a device to software: the die, and modules of a node as it is sold."""
+
+
+def die_of(chip: Chip, cells: Cells) -> Chip:
+    """One die of a module, where a node has more devices than modules are sold in one."""
+    name, modules = _DIES.get(chip.name, ("", 0))
+    if not name or cells.whole("gpus_per_node", 0) <= modules:
+        return chip
+    return find_chip(name) or chip
 
 
 def power_of(cells: Cells) -> float | None:
@@ -176,7 +257,8 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
     A whole name counts before a machine's, and that before a shortened one with its memory; of
     several whole names the longest does.
     """
-    counted = re.sub(r"(?i)\b\d+\s*[x×]\s*(?=[a-z])", " ", printed.lower().replace("_", " "))
+    plain = printed.lower().replace("_", " ").replace("昇腾", "ascend ").replace("升腾", "ascend ")
+    counted = re.sub(r"\b\d+\s*[x×*]\s*(?=[a-z])|(?:(?<=\d)|\s)[x×*]\s*\d+\b", " ", plain)
     words = re.findall(r"[\w+]+", counted)
     if _PARTS & set(words):
         return None
@@ -203,13 +285,21 @@ _PARTS = {"laptop", "mobile", "mig", "grid", "vgpu"}
 """What is said of another chip than the one whose name it bears, or of a part of one."""
 
 
+def _has_size(chip: Chip | None, name: str) -> bool:
+    """Whether a chip has the memory that stands behind its name, where one does."""
+    stated = _MEMORY.search(name)
+    if chip is None or stated is None or chip.memory is None:
+        return True
+    return 0.9 < chip.memory / (float(stated[1]) * 2**30) < 1.1
+
+
 def _of_size(name: str) -> Chip | None:
     """``RTX 4090 24GB``: the chip without its memory, if that is its memory."""
     stated = _MEMORY.search(name)
     found = find_chip(name[: stated.start()]) if stated else None
     if stated is None or found is None or found.memory is None:
         return None
-    return found if 0.9 < found.memory / (float(stated[1]) * 2**30) < 1.1 else None
+    return found if _has_size(found, name) else None
 
 
 def _usual(name: str, cells: Cells) -> Chip | None:
@@ -217,8 +307,7 @@ def _usual(name: str, cells: Cells) -> Chip | None:
     fitting = candidates(name)
     if len(fitting) < 2:
         return fitting[0] if fitting else None
-    model = fitting[0].name.split()[0]  # "RTX" or "TPU" alone is a family, not a chip
-    if not any(letter.isdigit() for letter in model):
+    if not any(map(str.isdigit, name)):  # "RTX" or "TPU" alone is a family, not a chip
         return None
     cells.unstated.append("chip")
     modules = [chip for chip in fitting if "SXM" in (chip.form_factor or "")]
@@ -270,29 +359,48 @@ def states_of(cells: Cells, family: str) -> str:
 
 _SPELLED = (
     # The first that is found counts, so the most particular first.
-    (re.compile(r"nf4|int[48]|fp4|[48]-?bit|qlora"), ""),
-    (re.compile(r"fp8|float8"), "fp8"),
-    (re.compile(r"bf16|bfloat16"), "bf16"),
-    (re.compile(r"tf32"), "tf32"),
-    (re.compile(r"fp16|float16|half|16-mixed"), "fp16"),
-    (re.compile(r"fp32|float32"), "fp32"),
+    (re.compile(r"nv-?fp4|mx-?fp4"), "fp8"),
+    (re.compile(r"fp8|float8|e4m3|e5m2|hybrid"), "fp8"),
+    (re.compile(r"bf-?16|bfloat"), "bf16"),
+    (re.compile(r"tf-?32"), "tf32"),
+    (re.compile(r"fp-?16|float16|half|16-mixed|^f16|^16$|^o[12]$"), "fp16"),
+    (re.compile(r"fp-?32|float32|single|^f32|^32$|full"), "fp32"),
 )
-"""Ways of writing a precision; what quantises weights is none of them."""
+"""Ways of writing a precision."""
+_QUANTIZED = (
+    (re.compile(r"nf4|qlora|bnb|bitsandbytes"), "nf4"),
+    (re.compile(r"int8|8-?bit"), "int8"),
+    (re.compile(r"int4|4-?bit|(?<!nv)(?<!mx)fp4"), "nf4"),
+)
+"""Ways of writing that frozen weights are stored narrower than they are multiplied."""
 
 
 def precision_of(cells: Cells, chip: Chip) -> str:
     """One of PRECISIONS; not stated: bf16, and fp16 on chips that came before it.
 
-    Microscaled fp8 is timed as fp8.
+    Microscaled fp8 is timed as fp8, fp4 as fp8 with its products' rate (`is_fp4`), and beside
+    quantised weights it is what is multiplied.
     """
     word = cells.word("precision") or cells.word("dtype")
     found = next((name for pattern, name in _SPELLED if pattern.search(word)), None)
-    if found:
-        return found
-    if found is None and (not word or "amp" in word or "mixed" in word):
-        cells.unstated.append("precision")
-        return "bf16" if (chip.year or 2020) >= 2020 else "fp16"
-    raise UsageError(f"precision {word[:40]!r}: one of {', '.join(PRECISIONS)}")
+    if found is None:
+        if quantized_of(cells) == "none":
+            cells.unstated.append("precision")
+        return (
+            "bf16" if (chip.year or 2020) >= 2020 and chip.compute_capability != "7.5" else "fp16"
+        )
+    return found
+
+
+def is_fp4(cells: Cells) -> bool:
+    """Whether products are in NVFP4 or MXFP4."""
+    return bool(re.search(r"(nv|mx)-?fp4", cells.word("precision") or cells.word("dtype")))
+
+
+def quantized_of(cells: Cells) -> str:
+    """One of QUANTIZE: how frozen weights are stored beside adapters."""
+    words = " ".join(cells.word(name) for name in ("precision", "dtype", "kind"))
+    return next((name for pattern, name in _QUANTIZED if pattern.search(words)), "none")
 
 
 def kernels_of(cells: Cells, chip: Chip) -> str:
@@ -314,13 +422,19 @@ _LINKS = {
     "nvswitch": "nvlink",
     "nvl72": "nvlink",
     "pcie": "pcie",
+    "sxm": "nvlink",
+    "nvl": "nvlink",
     "xgmi": "",
     "infinity fabric": "",
+    "neuronlink": "",
+    "oam": "",
+    "ici": "ici",
+    "hccs": "hccs",
 }
 """What words for links contain; what AMD's modules have is their own."""
 
 
-def link_of(cells: Cells) -> str | None:
+def link_of(cells: Cells, chip: Chip) -> str | None:
     """The link inside a node; blank: the chip's own."""
     word = cells.word("link")
     word = next((link for part, link in _LINKS.items() if part in word), word)
@@ -328,7 +442,11 @@ def link_of(cells: Cells) -> str | None:
         cells.unstated.append("link")
         return None
     if word not in ("nvlink", "pcie", "ici", "hccs", "none"):
-        raise UsageError(f"link {word[:40]!r}: one of nvlink, pcie, ici, hccs, none")
+        cells.unstated.append("link")  # what it says is of no link here: the chip's own
+        return None
+    if word == "nvlink" and (chip.link is None or chip.link == "none"):
+        cells.unstated.append("link")  # the card has none: it is another's, or a mistake
+        return None
     return word
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import Matrix, ModelShape, matrices
@@ -46,10 +47,12 @@ def block(
     decoder: bool = False,
     dense: bool = False,
     half: bool = False,
+    window: int = 0,
 ) -> list[Operator]:
     """One block; ``decoder``: t5's, over ``layout.written`` tokens, with cross-attention.
 
-    ``dense``: one of a mixture that has no experts; ``half``: half of the causal scores count.
+    ``dense``: one of a mixture that has no experts; ``half``: half of the causal scores count;
+    ``window``: tokens that a fused attention looks back on (0: all).
     Its branches leave the residual stream and are added back: x + f(norm(x)); BERT: norm(x + f(x)).
     """
     seq = layout.written if decoder else layout.part_of_sequence
@@ -66,7 +69,8 @@ def block(
             routed = tokens if layout.expert_tp == layout.tp else _share(layout, tokens)
             inside = _feed_forward(weights, tokens, routed, layout.precision)
         else:
-            inside = _attention(shape, layout, branch, weights, decoder=decoder, half=half)
+            more: dict[str, Any] = {"half": half, "window": window}
+            inside = _attention(shape, layout, branch, weights, decoder=decoder, **more)
         normed = norm(f"{branch}.norm", rows, shape.hidden, layout.precision)
         add = residual(f"{branch}.residual", rows * shape.hidden, layout.precision)
         parts += [*inside, add, normed] if shape.family == "bert" else [normed, *inside, add]
@@ -86,6 +90,7 @@ def _attention(
     *,
     decoder: bool,
     half: bool,
+    window: int,
 ) -> list[Operator]:
     """In cross-attention, keys and values come from what was read."""
     is_self, dtype, batch = branch == "attention", layout.precision, int(layout.batch_size)
@@ -108,7 +113,7 @@ def _attention(
     heads = Heads(
         batch=batch,
         queries=seq,
-        keys=read * layout.cp,  # its own, and those that are passed round
+        keys=_looked_at(read * layout.cp, window if causal and layout.is_flash else 0, half=half),
         num_heads=_share(layout, shape.num_heads),
         num_kv_heads=_share(layout, shape.num_kv_heads),
         # Scores and values count alike: heads of different width as those of their mean.
@@ -118,6 +123,17 @@ def _attention(
     bias = heads.num_heads * seq * seq if is_self and shape.positions == "relative" else 0
     attend = fused_attention if layout.is_flash else plain_attention
     return [*products, *attend(f"{branch}.attend", heads, dtype, bias), out]
+
+
+def _looked_at(keys: int, window: int, *, half: bool) -> int:
+    """Keys of an attention, with those that are passed round: as many as make its score's work.
+
+    Of n tokens all but the first w look at w of them: w - w²/2n on average, of which a causal
+    attention that is counted by halves has twice as many.
+    """
+    if not 0 < window < keys:
+        return keys
+    return max(1, min(keys, round(2.0 * window - window * window / keys))) if half else window
 
 
 def _feed_forward(weights: dict[str, Matrix], rows: int, routed: int, dtype: str) -> list[Operator]:

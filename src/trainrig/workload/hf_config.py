@@ -259,7 +259,7 @@ class _Follower(_Llama):
 
 
 class _Windowed(_Follower):
-    """Mistral with a window, which is not read: attention is counted in full."""
+    """Mistral with a window."""
 
     sliding_window: Count | None = None
 
@@ -545,10 +545,31 @@ def shape_of_config(config: object, where: str) -> ModelShape:
     if isinstance(inner, dict) and kind == "gemma3":  # what reads pictures is left out
         keys = inner | {"model_type": kind}
     if kind == "mistral" and keys.get("sliding_window"):
-        return _shape_from("llama", keys, where, _Windowed)
+        return _windowed(_shape_from("llama", keys, where, _Windowed), keys)
     if not isinstance(kind, str) or kind not in families:
         raise DataError(f"{where}: unknown model_type {kind!r}", "one of: " + ", ".join(families))
-    return _shape_from(families[kind], keys, where, _OTHERS.get(kind))
+    return _windowed(_shape_from(families[kind], keys, where, _OTHERS.get(kind)), keys)
+
+
+def _windowed(shape: ModelShape, keys: Mapping[str, Any]) -> ModelShape:
+    """With the sliding windows of a model that is only predicted, layer by layer.
+
+    ``layer_types`` says which slide; older configurations have a pattern (Gemma 2: every second
+    layer is whole, Gemma 3: every sixth), a switch (Qwen), or one window for all (Mistral, Phi 3).
+    """
+    window, kinds = keys.get("sliding_window"), keys.get("layer_types")
+    if not isinstance(window, int) or window < 1 or not shape.variant:
+        return shape
+    if isinstance(kinds, list) and len(kinds) == shape.num_layers:
+        slides = [kind == "sliding_attention" for kind in kinds]
+    elif keys.get("use_sliding_window") is False or str(keys.get("model_type")).startswith("qwen"):
+        return shape
+    else:
+        usual = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2}
+        every = keys.get("sliding_window_pattern", usual.get(str(keys.get("model_type")), 0))
+        every = every if isinstance(every, int) else 0
+        slides = [every < 1 or (layer + 1) % every != 0 for layer in range(shape.num_layers)]
+    return replace(shape, windows=tuple(window if slide else 0 for slide in slides))
 
 
 def _shape_from(

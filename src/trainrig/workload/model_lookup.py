@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from trainrig.errors import UsageError
-from trainrig.workload.model import FAMILIES, ModelShape
-from trainrig.workload.presets import NAMED, custom, named
+from trainrig.workload.model import FAMILIES, ModelShape, parameters
+from trainrig.workload.presets import NAMED, custom, named, published
 
 
 def find(text: str) -> ModelShape:
@@ -25,12 +28,14 @@ def find(text: str) -> ModelShape:
         return _first_layers(find(whole), int(layers), text)
     path, is_folder = Path(text), os.path.isdir(text)
     known = text == "" or text.lower() in map(str.lower, NAMED)
-    if not known and (other := _ALSO.get(_plain(text))):
+    if not known and (other := _other_name(text)):
         return named(other)
     if not known and (text.endswith(".json") or is_folder):
         from trainrig.workload.hf_config import read_config  # pydantic: formulas need none
 
         return read_config(path / "config.json" if is_folder else path)
+    if not known and (billions := _SIZE.fullmatch(text)):
+        return of_size(float(billions[1]) * (1e9 if billions[2] in "bB" else 1e6), text.strip())
     return named(text)
 
 
@@ -40,16 +45,66 @@ _LAYERS = ":num_layers="
 def spelled(text: str) -> ModelShape | None:
     """The known model that a text names in its own way, ``Llama 2 7B`` or ``Grok1 314b``, or None.
 
-    Letters and figures count alone; of several names the longest does.
+    Letters and figures count alone, and a point between figures; of several names the longest does.
     """
-    wanted = _plain(text)
-    names = {_plain(name): name for name in NAMED} | _ALSO
-    found = max((plain for plain in names if plain in wanted), key=len, default="")
-    return named(names[found]) if len(found) >= _SHORTEST else None
+    for wanted, names in ((_pointed(text), _pointed_names()), (_plain(text), _plain_names())):
+        found = max((plain for plain in names if plain in wanted), key=len, default="")
+        if len(found) >= _SHORTEST:
+            return named(names[found])
+    return None
+
+
+def _other_name(text: str) -> str | None:
+    """The name of a model that is spelled otherwise: ``Qwen/Qwen2.5-7B-Instruct``."""
+    short = re.split("[ _-]", text.strip().rpartition("/")[2].lower())
+    words = [word for word in short if word not in _BESIDE]
+    unversioned = [word for word in words if not _VERSION.fullmatch(word)]
+    for spelling in (text, "-".join(short), "-".join(words), "-".join(unversioned)):
+        for plain, names in ((_pointed, _pointed_names()), (_plain, _plain_names())):
+            if found := names.get(plain(spelling)):
+                return found
+    return None
+
+
+_BESIDE = {"instruct", "chat", "base", "hf", "it", "pt", "meta", "preview", "bf16", "fp8"} | {
+    f"{thousands}k" for thousands in (4, 8, 16, 32, 128)
+}
+"""Words of a model's name that do not change its shape."""
+_VERSION = re.compile(r"v\d+\.\d+|2[45]\d\d")
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bBmM])\s*")
+
+
+def of_size(wanted: float, name: str) -> ModelShape:
+    """A dense Llama of about so many parameters, 128 times as wide as it has layers.
+
+    Of the published ones of one to a hundred billion parameters all are 80 to 160 times as wide.
+    """
+    widths = (128 * n for n in range(2, 200))
+    shapes = (
+        custom("llama", name=name, num_layers=max(2, layers), hidden=wide, num_heads=wide // 128)
+        for wide in widths
+        for layers in {wide // 128 + more for more in (-wide // 1024, 0, wide // 1024)}
+    )
+    return min(shapes, key=lambda shape: abs(math.log(parameters(shape).total / wanted)))
 
 
 def _plain(text: str) -> str:
     return "".join(letter for letter in text.lower() if letter.isalnum())
+
+
+def _pointed(text: str) -> str:
+    """`_plain`, but 2.5-7B is not 2-57B."""
+    return _plain(re.sub(r"(?<=\d)\.(?=\d)", "point", text))
+
+
+@cache
+def _plain_names() -> dict[str, str]:
+    return {_plain(name): name for name in (*published(), *NAMED)} | _ALSO
+
+
+@cache
+def _pointed_names() -> dict[str, str]:
+    return {_pointed(name): name for name in (*published(), *NAMED)}
 
 
 _SHORTEST = 5
@@ -66,6 +121,40 @@ _ALSO = {
     "llama321b": "llama-1B",
     "llama323b": "llama-3B",
     "gpt3175b": "gpt3-175B",
+    "llama323bvision": "llama-3B",
+    "llama7b": "llama-7B",
+    "llama13b": "llama-13B",
+    "metallama38b": "llama-8B",
+    "llama370b": "llama3-70B",
+    "llama3405b": "llama3-405B",
+    "llama405b": "llama3-405B",
+    "vicuna7b": "llama-7B",
+    "vicuna13b": "llama-13B",
+    "codellama7b": "llama-7B",
+    "codellama13b": "llama-13B",
+    "deepseekr1": "deepseek-v3",
+    "deepseekr1distillqwen7b": "qwen2.5-7B",
+    "deepseekr1distillllama8b": "llama-8B",
+    "mistral7bv01": "mistral-7B-v0.1",
+    "falcon40b": "falcon-40B",
+    "bertbaseuncased": "bert-base",
+    "bertlargeuncased": "bert-large",
+    "bertbasecased": "bert-base",
+    "flant5base": "t5-base",
+    "flant5large": "t5-large",
+    "flant5xl": "t5-3B",
+    "flant5xxl": "t5-11B",
+    "gpt2small": "gpt2",
+    "gpt2124m": "gpt2",
+    "gpt2355m": "gpt2-medium",
+    "gpt2774m": "gpt2-large",
+    "gpt21558m": "gpt2-xl",
+    "gpt215b": "gpt2-xl",
+    "gpt3126m": "opt-125M",
+    "nemotron15b": "nemotron-4-15B",
+    "nemotron415b": "nemotron-4-15B",
+    "nemotron340b": "nemotron-4-340B",
+    "qwen257binstruct1m": "qwen2.5-7B",
     "qwen3moe30b": "qwen3-30B-A3B",
     "qwen3moe235b": "qwen3-235B-A22B",
 }

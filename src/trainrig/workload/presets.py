@@ -15,11 +15,16 @@ Mixtures of experts are those of their config.json, too (DeepSeek-V2 to V3, Kimi
 Qwen, gpt-oss, Llama 4, GLM-4.5, DBRX, OLMoE, Phi-3.5, Mixtral) or of the released code (Grok-1);
 what lies outside of the blocks' products (biases of gpt-oss, the norms of queries and keys, several
 tokens predicted ahead) is left out, and so are Llama 4's chunks of attention.
+
+Further names are data: published_models.toml (Qwen, Gemma, Phi, Falcon, OPT, Pythia, …).
 """
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import fields
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from trainrig.errors import UsageError, unknown
@@ -203,8 +208,22 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-235B-A22B": _mixture(
         94, 4096, 64, 4, 151936, ffn=12288, experts=(128, 8), expert_ffn=1536
     ),
-    "gpt-oss-20B": _mixture(24, 2880, 64, 8, 201088, ffn=2880, experts=(32, 4), head_dim=64),
-    "gpt-oss-120B": _mixture(36, 2880, 64, 8, 201088, ffn=2880, experts=(128, 4), head_dim=64),
+    "gpt-oss-20B": _mixture(
+        *(24, 2880, 64, 8, 201088),
+        ffn=2880,
+        experts=(32, 4),
+        head_dim=64,
+        windows=(128, 0) * 12,
+        variant="gptoss",
+    ),
+    "gpt-oss-120B": _mixture(
+        *(36, 2880, 64, 8, 201088),
+        ffn=2880,
+        experts=(128, 4),
+        head_dim=64,
+        windows=(128, 0) * 18,
+        variant="gptoss",
+    ),
     "llama4-scout": _mixture(48, 5120, 40, 8, 202048, ffn=8192, experts=(16, 1), shared_experts=1),
     "llama4-maverick": _mixture(
         *(48, 5120, 40, 8, 202048),
@@ -286,9 +305,30 @@ def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShap
 
 
 def named(name: str) -> ModelShape:
-    """One of NAMED, in any capitals; UsageError with the nearest names otherwise."""
-    for known, (family, numbers) in NAMED.items():
-        if known.lower() == name.lower():
-            return custom(family, name=known, **numbers)
+    """A model by its name, in any capitals; UsageError with the nearest names otherwise."""
+    for table in (NAMED, published()):
+        for known, (family, numbers) in table.items():
+            if known.lower() == name.lower():
+                return custom(family, name=known, **numbers)
     other = "; all: trainrig catalog --models; or a config.json, or gpt2:num_layers=4,hidden=256"
-    raise unknown("model", name, NAMED, other)
+    raise unknown("model", name, (*NAMED, *published()), other)
+
+
+_PATH = Path(__file__).parent / "published_models.toml"
+_COLUMNS = ("num_layers", "hidden", "num_heads", "num_kv_heads", "ffn", "vocab")
+
+
+@cache
+def published() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Further models: family and numbers by name, from published_models.toml."""
+    found = {}
+    for name, row in tomllib.loads(_PATH.read_text(encoding="utf-8"))["models"].items():
+        sizes, more = row[: len(_COLUMNS)], dict(*row[len(_COLUMNS) :])
+        numbers = dict(zip(_COLUMNS, sizes, strict=True))
+        window, every = more.pop("window", 0), more.pop("every", 0)
+        if window:
+            whole = [every > 0 and (layer + 1) % every == 0 for layer in range(sizes[0])]
+            numbers["windows"] = tuple(0 if is_whole else window for is_whole in whole)
+        family = more.pop("family", "llama")
+        found[name] = (family, numbers | more)
+    return found

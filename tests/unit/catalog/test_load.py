@@ -35,6 +35,23 @@ NAMED_BY_THE_ISSUE = [
     "Apple M2 Max (38-core)", "Apple M2 Max (30-core)", "Apple M2 Ultra (76-core)",
     "Apple M2 Ultra (60-core)", "Apple M3 Max (40-core)", "Apple M3 Max (30-core)",
     "Apple M3 Ultra (80-core)", "Apple M3 Ultra (60-core)",
+    "MI25", "MI60", "MI300A", "MI308X", "MI250X GCD", "MI250 GCD", "Radeon RX 7900 XT",
+    "Radeon RX 7900 GRE", "Radeon RX 7800 XT", "Radeon PRO W7800", "Radeon RX 9070 XT",
+    "Radeon RX 9070", "Radeon RX 6900 XT", "Radeon RX 6800 XT", "Radeon VII", "Radeon AI PRO R9700",
+    "Radeon 8060S", "Apple M1", "Apple M1 Pro (16-core)", "Apple M1 Pro (14-core)", "Apple M2",
+    "Apple M3", "Apple M3 Pro (18-core)", "Apple M3 Pro (14-core)", "Apple M5", "Trainium3",
+    "Ascend 910A", "Ascend 910B1", "Ascend 910B2", "Ascend 910B3", "Ascend 910B4",
+    "Ascend 910C die", "RTX 4060", "RTX 4060 Ti 8GB", "RTX 4060 Ti 16GB", "RTX 4070 SUPER",
+    "RTX 4070 Ti SUPER", "RTX 4500 Ada", "RTX 2000 Ada", "L20", "L2", "RTX 3050 8GB", "RTX 3060 Ti",
+    "RTX 3070 Ti", "RTX 3080 12GB", "A2", "A16", "RTX A2000 12GB", "RTX A5500", "Custom A100 64GB",
+    "A100X", "RTX 5050", "RTX 5060", "RTX 5060 Ti 8GB", "RTX 5060 Ti 16GB", "RTX 5070",
+    "RTX PRO 5000 Blackwell", "RTX PRO 4500 Blackwell", "RTX PRO 4000 Blackwell", "B100 SXM",
+    "H800 PCIe 80GB", "H200 NVL 141GB", "H20 141GB", "Custom H100 64GB HBM2", "GTX 1080",
+    "GTX 1070", "GTX 1070 Ti", "GTX 1060 6GB", "TITAN Xp", "P4", "Quadro P6000", "Quadro P5000",
+    "M40", "K80", "TITAN X (Maxwell)", "GTX 980 Ti", "RTX 2060 6GB", "RTX 2060 SUPER", "RTX 2070",
+    "RTX 2070 SUPER", "RTX 2080 SUPER", "T4G", "Quadro RTX 4000", "GTX 1660", "GTX 1660 SUPER",
+    "GTX 1660 Ti", "GTX 1650", "Quadro GV100", "MTT S4000", "MetaX C500", "MLU370-X8", "K100-AI",
+    "BI-V100",
 ]  # fmt: skip
 
 

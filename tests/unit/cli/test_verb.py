@@ -19,7 +19,7 @@ from trainrig.cli import verb
 from trainrig.cli.main import VERBS, cli
 from trainrig.errors import UsageError
 from trainrig.store import create_run
-from trainrig.workload.presets import NAMED
+from trainrig.workload.presets import NAMED, published
 
 Completed = Callable[..., list[str]]
 
@@ -189,7 +189,7 @@ def test_an_unknown_model_is_answered_by_the_closest_and_the_place_of_the_list()
     hint = str(caught.value.hint)
     assert len(hint) < 160 and "trainrig catalog --models" in hint
     listed = CliRunner().invoke(cli, ["catalog", "--models", "--json"]).output
-    assert [shape["name"] for shape in json.loads(listed)] == list(NAMED)
+    assert [shape["name"] for shape in json.loads(listed)] == [*NAMED, *published()]
     shown = CliRunner().invoke(cli, ["catalog", "--models"]).output
     assert "llama-7B" in shown and "6.74B" in shown
 

@@ -182,6 +182,17 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
     return rates, words
 
 
+def in_fp4(rates: Rates, chip: Chip) -> Rates:
+    """Rates of a step whose fp8 products are in fp4 (NVFP4, MXFP4), where the chip claims those."""
+    claimed = peak(chip, "fp4")
+    if claimed is None:
+        return rates
+    kind = Class(**constants()["class"][class_of(chip)])
+    narrow = claimed.rate * power_share(chip, kind, "fp4", claimed.rate)
+    sustained = {**rates.matmuls.sustained, "fp8": narrow}
+    return rates.replace(matmuls=dataclasses.replace(rates.matmuls, sustained=sustained))
+
+
 def power_slows(chip: Chip, power: float | None) -> float:
     """What a power limit below the chip's own leaves of its products' rate."""
     if not power or not chip.tdp:

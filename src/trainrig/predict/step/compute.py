@@ -8,6 +8,7 @@ recomputed.  It is scalar work, done once for each (tp, micro-batch, sequence pa
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -121,6 +122,10 @@ def _blocks(
 ) -> list[tuple[list[Operator], float]]:
     """Kinds of block, with the share of each among all."""
     layout = _as_counted(shape, layout)
+    if shape.windows and not shape.dense_layers:
+        kinds = Counter(shape.windows)
+        each = {window: block(shape, layout, half=half, window=window) for window in kinds}
+        return [(each[window], num / kinds.total()) for window, num in kinds.items()]
     encoder = block(shape, layout, half=half)
     if shape.dense_layers:
         dense = shape.dense_layers / shape.num_layers

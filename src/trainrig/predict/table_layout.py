@@ -1,0 +1,283 @@
+"""The sizes that a row states, and a layout that was trained although a rule here forbids it.
+
+Answers what follows from the numbers of devices, ranks and batches, of which most are blank.
+Tables round, leave out and count in their own ways, and programs know layouts that are forbidden
+here.  A run that was measured was possible: what a rule objects to is put right one by one, the
+least first, is noted as not stated, and widens the interval.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+
+from trainrig.catalog import Chip
+from trainrig.errors import UsageError
+from trainrig.predict.table_words import Cells
+from trainrig.workload.frameworks import LEAST_RESTRICTED
+from trainrig.workload.layout import Layout, check_layout
+from trainrig.workload.model import ModelShape
+
+Pair = tuple[ModelShape, Layout]
+
+
+def sizes_of(cells: Cells) -> dict[str, int]:
+    """Devices and batch; what is blank follows from the other numbers."""
+    tp, pp, cp = (cells.whole(name, 1) or 1 for name in ("tp", "pp", "cp"))
+    dp, split = cells.whole("dp", 0), tp * pp * cp
+    words = f"tp {tp} × pp {pp}" + (f" × cp {cp}" if cp > 1 else "")
+    gpus = cells.whole("num_gpus", dp * split) or _counted(cells) or _of_batches(cells) * split
+    if not gpus:
+        raise UsageError("num_gpus: not stated, nor does it follow from dp")
+    if gpus % split and cp > 1 and gpus % (tp * pp) == 0:
+        cells.unstated.append("cp")  # counted among the data-parallel ranks
+        cp, split = math.gcd(cp, gpus // (tp * pp)), tp * pp * math.gcd(cp, gpus // (tp * pp))
+    if gpus % split:
+        raise UsageError(f"{gpus} GPUs are no multiple of {words}")
+    if dp not in (0, gpus // split):
+        cells.unstated.append("dp")  # some count the ranks of experts or of one sequence apart
+    dp = gpus // split
+    micro, accum = _batch_of(cells, dp)
+    if not cells["zero_stage"] and dp > 1:
+        cells.unstated.append("zero_stage")
+    zero = _stage_of(cells, pp)
+    filled = max(n for n in range(1, 9) if gpus % n == 0)
+    node = min(cells.whole("gpus_per_node", filled), gpus)
+    if gpus % node:
+        cells.unstated.append("gpus_per_node")
+        node = math.gcd(gpus, node)
+    return {
+        "gpus": gpus,
+        "gpus_per_node": node,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": cells.whole("ep", 1) or 1,
+        "interleave": cells.whole("vpp", 1) if pp > 1 else 1,
+        "batch_size": micro,
+        "grad_accum": accum,
+        "zero": zero,
+        "sequence_parallel": int(tp > 1 and cells.word("seq_parallel") in _YES),
+    }
+
+
+def _stage_of(cells: Cells, pp: int) -> int:
+    """Stage of ZeRO: a number, or what is said of it: ``ZeRO-3``, ``full shard``."""
+    words = cells.word("zero_stage")
+    if _is_number(words):
+        stage = int(float(words))
+    elif figure := re.search(r"\d", words):
+        stage = int(figure[0])
+    elif words:
+        stage = 3 if re.search("shard|fsdp", words) else 1 if "opt" in words else 0
+    else:
+        stage = 3 if cells.is_fsdp and pp == 1 else 0
+    if not 0 <= stage <= 3:
+        raise UsageError(f"zero_stage = {stage}: 0 to 3")
+    return stage
+
+
+_YES = ("true", "1", "1.0", "yes", "y", "on", "t")
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-?\d+(\.0*)?", text) is not None
+
+
+def _counted(cells: Cells) -> int:
+    """How many devices the hardware's text counts, ``8x MI350X``, else those of a node; 0: none."""
+    found = re.search(r"(?<![\w.])(\d{1,6})\s*[x×*](?!tx?\b)\s*[a-z\d]", cells.word("hardware"))
+    counted = int(found[1]) if found else cells.whole("gpus_per_node", 0)
+    if counted:
+        cells.unstated.append("num_gpus")
+    return counted
+
+
+def _of_batches(cells: Cells) -> int:
+    """Data-parallel ranks by the three numbers of a batch; one where they don't say."""
+    batch, micro = cells.whole("global_batch", 0), cells.whole("micro_batch", 0)
+    accum = cells.whole("grad_accum", 0)
+    is_split = any(cells.whole(name, 1) > 1 for name in ("tp", "pp", "cp"))
+    if not (batch and micro and accum) and not is_split:
+        return 0
+    cells.unstated.append("num_gpus")
+    return max(1, batch // (micro * accum)) if batch and micro and accum else 1
+
+
+def joined(chip: Chip, sizes: dict[str, int]) -> tuple[int, dict[str, int]]:
+    """Trays of a rack that the chips' link joins to one node, and the sizes with that node."""
+    tray, gpus = sizes["gpus_per_node"], sizes["gpus"]
+    most = min(chip.link_domain or tray, gpus) // tray
+    trays = max((n for n in range(1, most + 1) if gpus % (tray * n) == 0), default=1)
+    return trays, sizes | {"gpus_per_node": tray * trays}
+
+
+def _batch_of(cells: Cells, dp: int) -> tuple[int, int]:
+    """Micro-batch and how many: from two of global batch, micro-batch and accumulation."""
+    micro, accum = cells.whole("micro_batch", 0), cells.whole("grad_accum", 0)
+    batch = cells.whole("global_batch", 0)
+    if batch and re.search(r"tok|[mM]$", cells["global_batch"]):  # tokens, as papers count
+        batch = max(1, round(batch / cells.whole("seq", 2048)))
+    if not batch and not micro:
+        if not accum:
+            raise UsageError("neither global_batch nor micro_batch is stated")
+        cells.unstated.append("micro_batch")
+        micro = 1
+    if not micro:
+        if not accum:
+            cells.unstated.append("micro_batch")
+        micro = max(1, batch // (dp * max(accum, 1)))
+    if not accum:
+        accum = max(1, round(batch / (dp * micro))) if batch else 1
+        if not batch:
+            cells.unstated.append("grad_accum")
+    if batch and not 0.95 < batch / (micro * accum * dp) < 1.05:
+        return _agreed(cells, batch, micro, accum, dp)
+    return micro, accum
+
+
+def _agreed(cells: Cells, batch: int, micro: int, accum: int, dp: int) -> tuple[int, int]:
+    """Micro-batch and how many, where the numbers of a batch contradict each other."""
+    others = max(1, round(batch / (dp * micro)))
+    if cells["micro_batch"] and 0.95 < others * dp * micro / batch < 1.05:
+        cells.unstated.append("grad_accum")  # the other three agree without it
+        return micro, others
+    cells.unstated.append("global_batch")
+    if batch < dp:  # that of each rank, as some programs print it
+        return micro, accum
+    micro = max(n for n in range(1, micro + 1) if (batch // dp) % n == 0)
+    return micro, batch // dp // micro
+
+
+def made_legal(shape: ModelShape, layout: Layout, cells: Cells) -> Pair:
+    """The row's model and layout, or the nearest that can be.
+
+    Raises UsageError with the first rule that is broken where nothing helps.
+    """
+    broken = _broken(shape, layout)
+    if broken is None:
+        return shape, layout
+    changed: list[str] = []
+    for name, change in _CHANGES:
+        before = (shape, layout)
+        shape, layout = change(shape, layout)
+        if (shape, layout) != before:
+            changed.append(name)
+        if _broken(shape, layout) is None:
+            cells.unstated += changed
+            return shape, layout
+    raise broken
+
+
+def _broken(shape: ModelShape, layout: Layout) -> UsageError | None:
+    try:
+        check_layout(_evened(shape, layout), layout)
+    except UsageError as error:
+        return error
+    return None
+
+
+def _evened(shape: ModelShape, layout: Layout) -> ModelShape:
+    """What has to be legal: a run that was trained had stages of some length.
+
+    DeepSpeed deals layers by weight, Megatron counts embedding and loss as layers: a stage has at
+    most what rounding up gives.
+    """
+    stages = int(layout.pp * layout.interleave)
+    if shape.num_decoder_layers or shape.num_layers < int(layout.pp):
+        return shape
+    return dataclasses.replace(
+        shape, num_layers=-(-shape.num_layers // stages) * stages, windows=()
+    )
+
+
+def _split_sequence(shape: ModelShape, layout: Layout) -> Pair:
+    return shape, layout.replace(sequence_parallel=0)
+
+
+def _one_group(shape: ModelShape, layout: Layout) -> Pair:
+    return shape, layout.replace(interleave=1)
+
+
+def _fewer_expert_ranks(shape: ModelShape, layout: Layout) -> Pair:
+    """As many ranks share experts as there are experts, and ranks, for."""
+    if not shape.num_experts:
+        return shape, layout.replace(ep=1)
+    inside = 1 if layout.traits.grad_buffer else layout.tp * layout.cp
+    ranks = math.gcd(int(layout.gpus // layout.pp // inside), shape.num_experts)
+    return shape, layout.replace(ep=math.gcd(layout.ep, ranks))
+
+
+def _repeated_keys(shape: ModelShape, layout: Layout) -> Pair:
+    """Heads of keys are copied to each rank; what does not divide is padded."""
+    tp = int(layout.tp)
+    if shape.num_heads % tp or shape.family != "llama":
+        return shape, layout
+    heads = shape.num_kv_heads if shape.num_kv_heads % tp == 0 else tp
+    return dataclasses.replace(shape, num_kv_heads=heads, ffn=-(-shape.ffn // tp) * tp), layout
+
+
+def _padded_heads(shape: ModelShape, layout: Layout) -> Pair:
+    """Heads that tensor parallelism does not divide: further ones that nobody reads."""
+    tp = int(layout.tp)
+    if shape.num_heads % tp == 0 or shape.kv_rank or shape.num_heads < tp:
+        return shape, layout
+    heads = -(-shape.num_heads // tp) * tp
+    changes = {"num_heads": heads, "num_kv_heads": heads, "ffn": -(-shape.ffn // tp) * tp}
+    more = {} if shape.family in ("llama", "t5") else _as_llama(shape)
+    return dataclasses.replace(shape, **changes, **more), layout  # type: ignore[arg-type]
+
+
+def _as_llama(shape: ModelShape) -> dict[str, object]:
+    """What turns a GPT into a Llama that computes as much."""
+    return {"family": "llama", "rope_theta": 1e4, "head_dim": max(2, shape.head_dim // 2 * 2)}
+
+
+def _longer(shape: ModelShape, layout: Layout) -> Pair:
+    longest = max(layout.seq_len, layout.target_seq_len, shape.max_positions)
+    return dataclasses.replace(shape, max_positions=longest), layout
+
+
+def _least_restricted(shape: ModelShape, layout: Layout) -> Pair:
+    return shape, layout.replace(framework=LEAST_RESTRICTED, parallel="auto")
+
+
+def _less_sharded(shape: ModelShape, layout: Layout) -> Pair:
+    return shape, layout.replace(zero=min(int(layout.zero), 1), shard_size=0)
+
+
+def _padded_length(shape: ModelShape, layout: Layout) -> Pair:
+    parts = math.lcm(layout.cp, int(layout.tp))
+    return shape, layout.replace(seq_len=-(-layout.seq_len // parts) * parts)
+
+
+def _one_stack(shape: ModelShape, layout: Layout) -> Pair:
+    """An encoder-decoder in stages: as many blocks of one kind."""
+    if not shape.num_decoder_layers or (layout.pp == 1 and layout.cp == 1):
+        return shape, layout
+    blocks = shape.num_layers + shape.num_decoder_layers * 4 // 3
+    changes = {"num_layers": blocks, "num_decoder_layers": 0, "num_buckets": 0, "max_distance": 0}
+    return dataclasses.replace(shape, **changes, **_as_llama(shape)), layout  # type: ignore[arg-type]
+
+
+def _whole_weights(shape: ModelShape, layout: Layout) -> Pair:
+    return shape, layout.replace(quantize="none")
+
+
+_CHANGES: tuple[tuple[str, Callable[[ModelShape, Layout], Pair]], ...] = (
+    ("seq_parallel", _split_sequence),
+    ("vpp", _one_group),
+    ("ep", _fewer_expert_ranks),
+    ("heads", _repeated_keys),
+    ("seq", _longer),
+    ("heads", _padded_heads),
+    ("framework", _least_restricted),
+    ("ep", _fewer_expert_ranks),
+    ("zero_stage", _less_sharded),
+    ("seq", _padded_length),
+    ("layers", _one_stack),
+    ("precision", _whole_weights),
+)
+"""In this order: what costs least comes first."""

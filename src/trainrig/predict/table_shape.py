@@ -1,0 +1,219 @@
+"""Which model a row of a table means: by its name, its numbers, or its number of parameters.
+
+The architecture is the one that the model's name says (it is what is run); otherwise the one that
+the numbers say: a feed-forward width near 8/3 of the hidden is a gated Llama; fewer heads of keys
+than heads is a Llama, gated unless its width is 4·hidden; the rest is a GPT.  Where the number of
+parameters is printed, it decides whether the feed-forward net is gated and the head tied.  A model
+that is known by its name lends what the row leaves blank; one of which nothing but the number of
+parameters is known is a Llama of about as many.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from trainrig.errors import UsageError
+from trainrig.predict.table_words import Cells
+from trainrig.workload.model import ModelShape, parameters
+from trainrig.workload.model_lookup import of_size, spelled
+from trainrig.workload.presets import custom
+
+
+@lru_cache(maxsize=1024)
+def _usual_heads(hidden: int, tp: int) -> int:
+    """Where heads are not stated: a number that tensor parallel divides, each about 64 wide."""
+    fitting = [tp * n for n in range(1, hidden // tp + 1) if hidden % (tp * n) == 0]
+    aligned = [n for n in fitting if hidden // n % 8 == 0] or fitting or [1]
+    return min(aligned, key=lambda n: abs(hidden / n - 64))
+
+
+_MIXTURE = {
+    "num_experts": "num_experts",
+    "experts_per_token": "topk",
+    "expert_ffn": "moe_ffn",
+    "shared_experts": "shared_experts",
+    "dense_layers": "first_dense_layers",
+}
+"""Numbers of a mixture of experts and the columns that state them."""
+_PLAIN = {
+    "num_layers": "layers",
+    "hidden": "hidden",
+    "num_heads": "heads",
+    "num_kv_heads": "kv_heads",
+    "ffn": "ffn",
+    "vocab": "vocab",
+}
+"""Numbers of any model, and theirs."""
+
+
+def _mixture_of(cells: Cells) -> dict[str, int]:
+    """What a row states of its mixture of experts: nothing of a dense model."""
+    found = {field: cells.whole(name) for field, name in _MIXTURE.items() if cells[name]}
+    if found.get("num_experts", 0) <= 1 and cells["num_experts"]:
+        return {}
+    words = set(re.split("[^a-z]+", cells.word("model")))
+    if found or words & {"moe", "mixtral", "experts", "switch"}:
+        return {"num_experts": 0} | found
+    return {}
+
+
+def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
+    """A model that is known by its name, with those of its numbers that a row states.
+
+    None where no name is known, or the row's numbers are another model's.
+    """
+    shape = spelled(cells["model"])
+    if shape is None or (mixture and not shape.num_experts):
+        return None
+    stated: dict[str, Any] = {f: cells.whole(name) for f, name in _PLAIN.items() if cells[name]}
+    stated |= {field: number for field, number in mixture.items() if number}
+    leaves_open = not (cells["layers"] and cells["hidden"]) or (
+        bool(mixture) and not mixture["num_experts"]
+    )
+    if stated.get("hidden", shape.hidden) != shape.hidden:
+        if not leaves_open:
+            return None
+        raise UsageError(f"hidden = {stated['hidden']}: {shape.name} has {shape.hidden}")
+    is_other = any(
+        field in stated and stated[field] != getattr(shape, field)
+        for field in ("num_heads", "ffn", "num_kv_heads")
+    )
+    if not leaves_open and (is_other or shape.family != "llama"):
+        return None
+    layers = stated.get("num_layers", shape.num_layers)
+    every = shape.windows or (0,)
+    windows = tuple(every[at % len(every)] for at in range(layers)) if shape.windows else ()
+    dense = min(shape.dense_layers, layers - 1)
+    known = dataclasses.replace(shape, **({"windows": windows, "dense_layers": dense} | stated))
+    is_right = leaves_open or not cells["params_b"] or _is_number_of(cells, known)
+    return known if is_right else None
+
+
+def _is_number_of(cells: Cells, shape: ModelShape) -> bool:
+    """Whether the printed number of parameters is the shape's."""
+    return abs(math.log(parameters(shape).total / _printed(cells))) < _MOST_APART
+
+
+def _printed(cells: Cells) -> float:
+    """Parameters as printed."""
+    printed = cells.number("params_b") * 1e9
+    if not 1e3 < printed < 1e16:
+        raise UsageError(f"params_b = {cells['params_b'][:40]}: billions of parameters")
+    return printed
+
+
+def shape_of(cells: Cells) -> ModelShape:
+    """The shape of a row.  UsageError where numbers are missing or contradict."""
+    mixture = _mixture_of(cells)
+    if (known := _published(cells, mixture)) is not None:
+        return known
+    if mixture and not mixture["num_experts"]:
+        if not cells["topk"] and not cells["moe_ffn"]:
+            raise UsageError("num_experts: not stated, nor is the model known by its name")
+        cells.unstated.append("num_experts")
+        mixture = mixture | {"num_experts": max(8, 4 * mixture.get("experts_per_token", 2))}
+    if not (cells["layers"] and cells["hidden"]):
+        return _of_parameters(cells)
+    hidden = cells.whole("hidden")
+    heads = cells.whole("heads", _usual_heads(hidden, cells.whole("tp", 1)))
+    kv_heads, ffn = cells.whole("kv_heads", heads), cells.whole("ffn", 0)
+    if heads % kv_heads:
+        cells.unstated.append("heads")
+        kv_heads = math.gcd(heads, kv_heads)
+    word = cells.word("model")
+    named = (family for family, words in _FAMILIES.items() if any(one in word for one in words))
+    is_gated = 2.2 < ffn / hidden < 3.9 or (kv_heads != heads and ffn != 4 * hidden)
+    stated = next(named, None)
+    family = stated or ("llama" if is_gated else "gpt2")
+    sizes = {"num_heads": heads, "ffn": ffn, "vocab": cells.whole("vocab", 0)}
+    numbers: dict[str, Any] = {"num_layers": cells.whole("layers"), "hidden": hidden}
+    numbers |= {field: size for field, size in sizes.items() if size}
+    numbers |= {"name": cells["model"] or None, "max_positions": max(cells.whole("seq", 2048), 512)}
+    if hidden % heads or (hidden // heads % 2 and family == "llama"):
+        numbers["head_dim"] = _wide_heads(hidden, heads)  # such models state how wide they are
+        family = "llama" if family == "gpt2" else family
+        cells.unstated.append("heads")
+    if mixture:
+        return custom("llama", **numbers | mixture | {"num_kv_heads": kv_heads})
+    return _dense(cells, family, is_stated=stated is not None, kv_heads=kv_heads, numbers=numbers)
+
+
+def _dense(
+    cells: Cells, family: str, *, is_stated: bool, kv_heads: int, numbers: dict[str, Any]
+) -> ModelShape:
+    """A model without experts: gated and tied as the number of parameters says, or as is usual."""
+    if family == "t5":
+        halves = max(1, numbers["num_layers"] // 2)
+        return custom(family, **numbers | {"num_layers": halves, "num_decoder_layers": halves})
+    if family == "bert":
+        return custom(family, **numbers)
+    shared: dict[str, Any] = {"num_kv_heads": kv_heads}
+    is_tanh = any(one in cells.word("model") for one in _TANH)
+    plain: dict[str, Any] = {"activation": "gelu_tanh" if is_tanh else "gelu"}
+    gated, ungated = ("llama", shared), ("llama", shared | {"gated_ffn": False} | plain)
+    if family == "llama":
+        ways = [gated] if is_stated else [gated, ungated]
+    else:  # a GPT whose heads share keys is told by the numbers alone
+        ways = [("gpt2", plain) if kv_heads == numbers["num_heads"] else ungated]
+        ways += [] if is_stated else [gated]
+    tied = [{}, {"tied": True}, {"tied": False}]
+    shapes = [custom(kind, **numbers | more | end) for end in tied for kind, more in ways]
+    return _nearest(shapes, cells)
+
+
+def _nearest(shapes: Sequence[ModelShape], cells: Cells) -> ModelShape:
+    """The usual one (the first), unless another has the number of parameters that is printed."""
+    if not cells["params_b"]:
+        return shapes[0]
+    printed = _printed(cells)
+    off = [abs(math.log(parameters(shape).total / printed)) for shape in shapes]
+    best = min(range(len(shapes)), key=off.__getitem__)
+    if off[best] > _MOST_APART:
+        cells.unstated.append("params_b")
+    return shapes[0] if off[0] < off[best] + _ROUNDED else shapes[best]
+
+
+_ROUNDED = 0.02
+"""Parameters are printed rounded: what fits no worse than this is as good (natural logarithm)."""
+_MOST_APART = 0.1
+"""Beyond it, the printed number and the shape contradict each other."""
+
+
+def _wide_heads(hidden: int, heads: int) -> int:
+    """Elements of a head where heads do not divide the width: the usual size next to that share."""
+    return min((64, 96, 128, 256), key=lambda size: abs(math.log(size * heads / hidden)))
+
+
+def _of_parameters(cells: Cells) -> ModelShape:
+    """A Llama with as many parameters as are printed, or as the name ends with.
+
+    Raises UsageError where neither says how many.
+    """
+    lacking = next(name for name in ("layers", "hidden") if not cells[name])
+    cells.unstated.append("layers")
+    if cells["params_b"]:
+        wanted = cells.number("params_b") * 1e9
+    elif found := re.search(r"(\d+(?:\.\d+)?)\s*([bm])(?![a-z0-9])", cells.word("model")):
+        wanted = float(found[1]) * (1e9 if found[2] == "b" else 1e6)
+    else:
+        raise UsageError(f"{lacking}: not stated")
+    if not 1e6 < wanted < 1e14:
+        raise UsageError(f"{lacking}: not stated, nor a number of parameters that is one")
+    shape = of_size(wanted, cells["model"] or "a model")
+    return dataclasses.replace(shape, max_positions=max(cells.whole("seq", 4096), 512))
+
+
+_FAMILIES = {
+    "bert": ("bert", "electra", "vit-"),
+    "t5": ("t5", "bart", "enc-dec", "pegasus", "marian"),
+    "llama": ("llama", "mistral", "qwen", "gemma", "yi-", "deepseek"),
+    "gpt2": ("gpt", "mpt", "opt-", "bloom", "neox", "pythia", "megatron"),
+}
+"""Words in the names of models; the first family that has one counts."""
+_TANH = ("gpt-2", "gpt2", "neo")
+"""Models whose GELU is the tanh form, which is written out in Python where nothing fuses it."""

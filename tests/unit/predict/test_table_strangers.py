@@ -1,0 +1,139 @@
+"""Rows as strangers write them: odd spellings, blanks and parallel layouts are all answered."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+import pytest
+
+from trainrig.predict.step import predict_step
+from trainrig.predict.table import case_of, predict_row
+from trainrig.workload.model import parameters
+from trainrig.workload.model_lookup import find
+from trainrig.workload.presets import named
+
+ROW = {"chip": "A100 SXM4 80GB", "num_gpus": "8", "layers": "32", "hidden": "4096", "seq": "2048"}
+ROW |= {"heads": "32", "ffn": "11008", "vocab": "32000", "global_batch": "64", "micro_batch": "1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("H100 SXM", "H100 SXM5 80GB"),
+        ("8xH100", "H100 SXM5 80GB"),
+        ("H100x8", "H100 SXM5 80GB"),
+        ("HGX H100", "H100 SXM5 80GB"),
+        ("a100_80g", "A100 SXM4 80GB"),
+        ("M2 Max", "Apple M2 Max (38-core)"),
+        ("7900 XTX", "Radeon RX 7900 XTX"),
+        ("昇腾910B", "Ascend 910B"),
+        ("Strix Halo", "Radeon 8060S"),
+        ("RTX 5060 Ti", "RTX 5060 Ti 16GB"),
+    ],
+)
+def test_a_chip_is_known_however_it_is_written(text: str, name: str) -> None:
+    assert case_of(ROW | {"chip": text}).chip.name == name
+
+
+def test_a_node_of_more_devices_than_modules_has_dies() -> None:
+    whole = case_of(ROW | {"chip": "MI250X", "gpus_per_node": "4"})
+    die = case_of(ROW | {"chip": "MI250X", "gpus_per_node": "8"})
+    assert die.chip.name == "MI250X GCD" and die.rates.memory_bytes * 2 == whole.rates.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("llama-2-7b", "llama-7B"),
+        ("meta-llama/Llama-3.1-8B", "llama-8B"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7B"),
+        ("google/gemma-2-9b", "gemma-2-9B"),
+        ("microsoft/phi-3-mini-4k-instruct", "phi-3-mini"),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7B-v0.1"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7B"),
+        ("openai/gpt-oss-20b", "gpt-oss-20B"),
+    ],
+)
+def test_a_model_is_known_by_its_id(text: str, name: str) -> None:
+    assert find(text).name == name
+
+
+def test_a_size_alone_is_a_llama_of_that_size() -> None:
+    for text, billions in (("10B", 10.0), ("350M", 0.35), ("1.3b", 1.3)):
+        assert parameters(find(text)).total / 1e9 == pytest.approx(billions, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("qwen2.5-7B", 7.616),
+        ("qwen3-8B", 8.191),
+        ("gemma-2-9B", 9.242),
+        ("gemma-3-27B", 27.01),
+        ("phi-3-mini", 3.821),
+        ("falcon-40B", 41.3),
+        ("nemotron-4-340B", 341.0),
+        ("opt-13B", 12.85),
+        ("pythia-6.9B", 6.857),
+        ("bloom-176B", 176.2),
+        ("starcoder2-15B", 15.96),
+    ],
+)
+def test_published_models_have_the_published_parameters(name: str, billions: float) -> None:
+    assert parameters(named(name)).total / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+def test_a_window_takes_less_time_the_longer_the_sequence() -> None:
+    assert named("gemma-3-12B").windows[:7] == (1024,) * 5 + (0, 1024)
+    row = ROW | {"model": "gemma-3-12b", "layers": "", "hidden": "", "heads": "", "ffn": ""}
+    row |= {"vocab": "", "kernel_stack": "flash", "zero_stage": "3", "precision": "bf16"}
+    for seq, least, most in (("1024", 1.0, 1.0), ("16384", 1.1, 3.0)):
+        case = case_of(row | {"seq": seq})
+        plain = dataclasses.replace(case.shape, windows=())
+        ratio = (
+            predict_step(plain, case.layout, case.rates).total
+            / predict_step(case.shape, case.layout, case.rates).total
+        )
+        assert least <= ratio * (1 + 1e-9) and ratio <= most * (1 + 1e-9)
+
+
+CELLS = {
+    "chip": "H100|A100 40GB PCIe|RTX 4090|MI250X|MI300X|Gaudi2|TPU v5p|Trainium1|GB200|P40|T4",
+    "gpus_per_node": "|8|4|1",
+    "link": "|NVLink 4|PCIe Gen4|xGMI|ICI|InfiniBand|none|HCCS",
+    "fabric_gbps_per_node": "|200|800 Gbps|3,200|nan",
+    "framework": "|Megatron-LM|NeMo 24.07|torchtitan|DeepSpeed|JAX/MaxText|Colossal-AI|Unsloth",
+    "model": "Llama-2-7B|Qwen/Qwen3-8B|gemma-3-27b|GPT-3 13B|ours|Yi-34B|mistral-7b",
+    "params_b": "|6.7",
+    "seq": "2048|4k|1024|131072|2048.0",
+    "micro_batch": "|1|2|1.0",
+    "grad_accum": "|4|16",
+    "vpp": "||2|5",
+    "ep": "||1|8",
+    "dp": "|8",
+    "zero_stage": "|0|1|2|3|ZeRO-3|full_shard|distributed optimizer",
+    "seq_parallel": "|True|yes|0",
+    "precision": "|bf16|BF16 mixed|fp32|fp8-hybrid|mxfp8|nvfp4|nf4|int8|O2|amp",
+    "kernel_stack": "|FlashAttention-2|FA3|TE|torch.compile|eager|xformers|triton|Liger",
+    "recompute": "|none|full|selective|True|yes|block 4|0",
+    "kind": "|pretrain|sft|lora|qlora",
+    "offload": "|none|cpu|nvme|optimizer",
+    "optimizer": "|adamw|AdamW 8bit|Muon|paged_adamw_32bit|lion",
+    "states": "|pure|bf16|amp O2",
+    "num_experts": "||16",
+}
+
+
+def test_whatever_a_row_combines_is_answered() -> None:
+    chance = random.Random(14)
+    for _ in range(150):
+        row = {name: chance.choice(words.split("|")) for name, words in CELLS.items()}
+        tp, pp, cp = (chance.choice((1, 1, 2, 4)) for _ in "tpc")
+        row |= {"tp": str(tp), "pp": str(pp), "cp": str(cp), "num_gpus": str(8 * tp * pp * cp)}
+        row |= {"layers": "32", "hidden": "4096", "heads": "32", "global_batch": "512"}
+        found = predict_row(row)
+        assert found["reason"] is None, (found["reason"], row)
+        low, high = found["interval"]["step_time_s"]
+        assert 0.0 < low < found["step_time_s"] < high < math.inf
