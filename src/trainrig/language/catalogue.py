@@ -32,11 +32,16 @@ _ENDS = (("\n", "\n"), ("  ", "  "), (". ", "。"), ("; ", "；"), (": ", "：")
 _TYPED = re.compile(r"((?:fp|bf|tf|int)\d+|\d+\.|#\d+) (.+)")
 """``fp16 matmul``, ``2. RTX 4090``."""
 _SENTENCE_ENDS = ("\n", "  ", ". ", "; ")
-_OWN_FOR_A_PLACE = 8
+_COUNT = "number"
+"""What begins the names of places that hold a number alone."""
+_OWN_FOR_A_PLACE = 7
 """A form with fewer letters for each of its places, like ``{quantity} of {name}``, is taken only
 where in each place stands a number, a name, or what has an entry."""
-_PROSE = re.compile(r"(?:^|\s)[A-Za-z][a-z]+(?=[\s,.;:]|$)")
+_PROSE = re.compile(r"(?:^|\s)(?:[A-Z]?[a-z]{2,})(?=[\s,.;:]|$)")
 """A word that is no name."""
+_NUMBER = re.compile(r"[-−+±~$€¥<>×]?\d\S*(?: \S+){0,2}")
+_AMOUNT = re.compile(r"(.+?) ([-−+±×] ?\d\S*(?: \S+)?)")
+"""``pipeline bubble +46.2 ms``."""
 _LIST = re.compile(r"[\w+./-]+(?:, [\w+./-]+)* (or|and) [\w+./-]+")
 
 
@@ -55,7 +60,7 @@ class Catalogue:
     """The entries of one language."""
 
     def __init__(self, entries: Mapping[str, str]) -> None:
-        self._whole = {msgid: text for msgid, text in entries.items() if text}
+        self._whole = {msgid: text for msgid, text in entries.items() if msgid and text}
         forms = [_split(msgid) for msgid in self._whole if PLACE.search(msgid)]
         words = [set(_words(" ".join(pieces))) for pieces, _ in forms]
         frequency = Counter(word for each in words for word in each)
@@ -115,9 +120,13 @@ class Catalogue:
                 (not pieces[0] and ", " in first) or (not pieces[-1] and ", " in last)
             ):
                 continue
+            if any(
+                name.startswith(_COUNT) and not value[:1].isdigit()
+                for name, value in zip(names, match.groups(), strict=True)
+            ):
+                continue
             if _own(pieces) < _OWN_FOR_A_PLACE * len(names) and not all(
-                _PROSE.search(value) is None or self._is_known(value, depth)
-                for value in match.groups()
+                _is_plain(value) or self._is_known(value, depth) for value in match.groups()
             ):
                 continue
             values = {
@@ -149,6 +158,11 @@ class Catalogue:
         if (listed := _LIST.fullmatch(text)) is not None:
             joined = {"or": "或", "and": "和"}[listed[1]]
             return f" {joined} ".join(text.rsplit(f" {listed[1]} ", 1))
+        for mark, joined in _ENDS[-2:]:  # an entry that has such marks itself, and a word behind it
+            head, _, tail = text.rpartition(mark)
+            if head and self._is_known(head, depth) and not any(each in tail for each, _ in _ENDS):
+                parts = [self._found(head, depth) or head, self._found(tail, depth) or tail]
+                return _joined(parts, mark, joined)
         for mark, joined in _ENDS:
             parts = list(_parts(text, mark))
             if len(parts) > 1:
@@ -162,6 +176,9 @@ class Catalogue:
         if (typed := _TYPED.fullmatch(text)) is not None:
             whole = self._found(typed[2], depth + 1)
             return whole and f"{typed[1]} {whole}"
+        if (amount := _AMOUNT.fullmatch(text)) is not None:
+            whole = self._found(amount[1], depth + 1)
+            return whole and f"{whole} {amount[2]}"
         for end, new in ((".", "。"), ("?", "？"), (":", "："), (" ...", "……")):
             if text.endswith(end) and (whole := self._found(text.removesuffix(end), depth + 1)):
                 return whole + new
@@ -185,6 +202,11 @@ def _joined(parts: list[str], mark: str, joined: str) -> str:
 def _filled(form: str, values: Mapping[str, str]) -> str:
     text = PLACE.sub(lambda place: values.get(place[1], place[0]), form)
     return _GAP.sub("", text)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether the text is a number with its unit, or a name."""
+    return _NUMBER.fullmatch(text) is not None or _PROSE.search(text) is None
 
 
 def _is_balanced(text: str) -> bool:

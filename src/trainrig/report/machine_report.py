@@ -60,7 +60,7 @@ def machine_rows(
     sections = {
         "host": _host_rows(snapshot),
         "cpu": _cpu_rows(snapshot),
-        "memory": _memory_rows(snapshot.memory),
+        "main memory": _memory_rows(snapshot.memory),
         "disks": _disk_rows(snapshot.disks),
         "GPUs": _gpu_rows(snapshot, chips),
         "software": _software_rows(snapshot),
