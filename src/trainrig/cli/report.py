@@ -64,4 +64,4 @@ def show(views: list[RunView], *, html: Path | None, md: Path | None, as_json: b
             print_text(document)
     if as_json:
         for view in views:
-            print_json(asdict(summarise(view)))
+            print_json(asdict(summarise(view)), "report")
