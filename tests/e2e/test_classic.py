@@ -24,7 +24,7 @@ TWO_CORES = Site(gpus=0, cores=2)
 def test_the_small_scale_keeps_what_each_step_changes() -> None:
     """Batch 8 and 11 stay apart; the checkpointed batch is twice the others, not six times."""
     small = {own.name: own for own in read_file(FILE, {"scale": "tiny"})}
-    assert len(small) == 38 and {own.seq_len for own in small.values()} == {64}
+    assert len(small) == 42 and {own.seq_len for own in small.values()} == {64}
     assert [own.batch_size for own in small.values()][:7] == [8, 8, 11, 11, 11, 22, 8]
     full = {own.name: own for own in read_file(FILE, {})}
     assert [own.batch_size for own in full.values()][:7] == [8, 8, 11, 11, 11, 66, 8]

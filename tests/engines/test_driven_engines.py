@@ -92,6 +92,11 @@ def test_what_they_do_not_train_is_refused_before_anything_starts(data: str) -> 
         ("deepspeed", {"tp": 2}, "tensor parallelism"),
         ("deepspeed", {"offload": "host"}, "there are none"),
         ("megatron", {"zero": 2}, "at most"),
+        ("deepspeed", {"pp": 2, "zero": 2, "grad_accum": 2}, "cannot shard"),
+        ("deepspeed", {"pp": 2}, "do not fill"),
+        ("deepspeed", {"pp": 2, "grad_accum": 2, "interleave": 2}, "one schedule"),
+        ("deepspeed", {"pp": 2, "grad_accum": 2, "model": BERT}, "not cut into stages"),
+        ("deepspeed", {"pp": 2, "nproc": 4, "grad_accum": 2, "precision": "bf16"}, "not in fp32"),
         ("megatron", {"model": f"t5:{SIZES}"}, "another model"),
         ("megatron", {"pp": 2}, "do not fill"),
         ("native", {"offload": "disk", "zero": 1}, "DeepSpeed's"),
@@ -135,6 +140,35 @@ def test_deepspeed_trains_what_one_process_does(
     data: str, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     check(experiment(data, "deepspeed", **changes), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"grad_accum": 4}, id="fp32", marks=smoke),
+        pytest.param({"grad_accum": 3, "precision": "bf16"}, id="bf16", marks=acceptance),
+        pytest.param(
+            {"grad_accum": 3, "precision": "bf16", "model": LLAMA}, id="llama", marks=acceptance
+        ),
+        pytest.param(
+            {"grad_accum": 3, "precision": "bf16", "nproc": 4, "zero": 1},
+            id="with-zero-1",
+            marks=acceptance,
+        ),
+        pytest.param(
+            {"grad_accum": 2, "nproc": 4, "attention": "plain"}, id="with-ddp", marks=acceptance
+        ),
+    ],
+)
+def test_deepspeeds_own_pipeline_trains_what_one_process_does(
+    data: str, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    found = check(experiment(data, "deepspeed", pp=2, **changes), tmp_path)
+    assert found.facts is not None and found.facts["wrapped"] == "PipelineEngine"
+    config = json.loads((tmp_path / "own" / "ds_config.json").read_text())
+    assert config["pipeline"]["stages"] == 2
+    profiled = found.profiled
+    assert profiled is not None and profiled["bubble_s"] > 0
 
 
 @acceptance

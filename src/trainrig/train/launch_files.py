@@ -34,7 +34,10 @@ def deepspeed_config(own: Experiment) -> dict[str, Any]:
     Learning rates and weight decay of groups are what `deepspeed.initialize` is given besides: the
     rate here is the highest.  Gradients are accumulated and summed in fp32, as in our own engine.
     """
-    zero: dict[str, Any] = {"stage": own.zero}
+    # In bf16 its stage 0 sums gradients in bf16; stage 1 over the one rank of each stage of the
+    # pipeline shards nothing, and sums in fp32.
+    narrow_stages = own.pp > 1 and own.precision == "bf16"
+    zero: dict[str, Any] = {"stage": max(own.zero, 1) if narrow_stages else own.zero}
     if own.offload != "none":
         where: dict[str, Any] = {"device": "cpu"}
         if own.offload == "disk":
@@ -53,6 +56,8 @@ def deepspeed_config(own: Experiment) -> dict[str, Any]:
         "zero_optimization": zero,
         "optimizer": _deepspeed_optimizer(own),
     }
+    if own.pp > 1:
+        config["pipeline"] = {"stages": own.pp, "activation_checkpoint_interval": 0}
     if own.optimizer == "sgd":
         config["zero_allow_untested_optimizer"] = True
     if own.offload != "none" and own.optimizer != "adamw-fused":
@@ -120,10 +125,13 @@ def megatron_files(own: Experiment) -> dict[str, str]:
         f"--{name}" if text is None else f"--{name} {shlex.quote(text)}" for name, text in _lm(own)
     ]
     lines = " \\\n    ".join(words)
+    notes = ""
+    if program == "pretrain_bert.py":
+        notes = "\n# Its BERT has the norms before the sums, and is another model than BERT."
     return {
         "pretrain.sh": f"""#!/bin/sh
 # {own.name or own.model!r} by Megatron-LM's own {program}, run in its checkout.  Its data
-# loader and first weights are its own: losses are like those of `trainrig train`, not the same.
+# loader and first weights are its own: its losses are like those of `trainrig train`, no more.{notes}
 set -eu
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 exec torchrun --standalone --nproc-per-node {own.mesh.ranks} {program} \\

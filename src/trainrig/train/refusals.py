@@ -7,11 +7,14 @@ elsewhere (`engines.check_site`).  Imports no torch.
 
 from __future__ import annotations
 
+from typing import Any
+
 from trainrig.errors import NeedsGpuError, UnavailableError
 from trainrig.process.python_env import interpreter_for, missing_requirement
 from trainrig.train.config import Experiment
 from trainrig.train.trainer_arguments import lacking, parsed
 from trainrig.workload import ModelShape, find
+from trainrig.workload.hf_config import class_names
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import matrices
 
@@ -261,9 +264,13 @@ def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
                 "--framework native or megatron",
             )
             for name, what in _SPLITS.items()
+            if name != "pp"
         ),
+        *(_pipeline_refused_by_deepspeed(layout) if layout.pp > 1 else ()),
         (
-            layout.zero == 0 and layout.precision in ("bf16", "fp16"),
+            layout.zero == 0
+            and layout.precision in ("bf16", "fp16")
+            and (layout.pp == 1 or layout.dp > 1),
             f"deepspeed with zero 0 in {layout.precision} sums its gradients in that, not in fp32",
             "zero 1, or fp32",
         ),
@@ -287,11 +294,39 @@ def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
     return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
 
 
+def _pipeline_refused_by_deepspeed(layout: Layout) -> tuple[tuple[Any, str, str], ...]:
+    return (
+        (layout.offload != "none", "DeepSpeed's pipeline offloads nothing", "offload none"),
+        (
+            layout.interleave > 1 or layout.schedule != "1f1b",
+            "DeepSpeed's pipeline has one schedule, 1f1b, with one group of layers on a stage",
+            "schedule 1f1b and interleave 1, or --framework native or megatron",
+        ),
+        (
+            layout.recompute != "none",
+            "recomputation in DeepSpeed's pipeline is not trained here",
+            "recompute none, or --framework native",
+        ),
+        (layout.precision == "fp16", "DeepSpeed's pipeline is trained in bf16 or fp32", "bf16"),
+        (
+            layout.grad_accum < layout.pp,
+            f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages",
+            f"grad_accum {layout.pp} or more",
+        ),
+    )
+
+
+_PIPED_BY_DEEPSPEED = ("GPT2LMHeadModel", "LlamaForCausalLM")
+
+
 def refused_by_deepspeed(own: Experiment) -> Refusal:
     """What DeepSpeed refuses, or is given by nobody."""
     if own.precision == "fp16" and not own.device.startswith("cuda"):
         words = "deepspeed in fp16, whose loss is scaled, on a CPU: its CPU kernels have no fp16"
         return words, "bf16 or fp32, or --device cuda"
+    if own.pp > 1 and class_names(find(own.model))[1] not in _PIPED_BY_DEEPSPEED:
+        words = f"{own.model} is not cut into stages for DeepSpeed's pipeline: gpt2 and llama are"
+        return words, "gpt2 or llama, or --framework native"
     return _refused_options(own)
 
 

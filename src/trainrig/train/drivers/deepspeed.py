@@ -8,19 +8,23 @@ what was trained can be started by hand.
 DeepSpeed divides gradients by micro-batches and ranks; the loss that it is given is the sum over
 this micro-batch's targets, times micro-batches and ranks, over all targets of the step.  ZeRO's
 stage 0 takes no norm unless it clips; there it is taken of the gradients before the update.
+
+With stages (pp) the engine is DeepSpeed's own pipeline (`deepspeed_pipeline`): it runs a step's
+micro-batches by its schedule, whose instructions are timed one by one.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from trainrig.process.child import run_rank
-from trainrig.train.drivers import common, steps
+from trainrig.train.drivers import common, deepspeed_pipeline, steps
 from trainrig.train.drivers.huggingface_model import Micros, attention_of, model_for
 from trainrig.train.native.traffic import Traffic
 
@@ -42,31 +46,54 @@ class Zero:
         os.environ.setdefault("LOCAL_RANK", "0")
         import deepspeed
 
-        self.task, self.data_ranks = task, common.SIZE
+        self.task, self._stages = task, task.options["pp"]
+        self.data_ranks = common.SIZE // self._stages
         self._accum = task.options["grad_accum"]
         self.narrowing = 0.0
         deepspeed.init_distributed("nccl" if on_gpu else "gloo", verbose=False)
+        name = "ds_config-probe.json" if task.is_probe else "ds_config.json"
+        config = json.loads((task.folder / name).read_text())
+        decay = task.options["weight_decay"]
+        model = self._made()
+        self.engine: Any = deepspeed.initialize(
+            model=model, config=config, model_parameters=_groups(model, decay)
+        )[0]
+        # Stages lie side by side on the ranks: those of one stage share the data.
+        self._micros = Micros(
+            task.options,
+            task.given,
+            rank=common.RANK % self.data_ranks,
+            num_ranks=self.data_ranks,
+        )
+        self._facts: common.Facts = {"micro_batches": 0, "block_forwards": 0, "gradients": 0}
+        self._traffic: Traffic | None = None
+        self._targets = torch.zeros(())
+        self._norm: Any = None
+        self._looks = False
+        if self._stages > 1:
+            self._time_instructions()
+
+    def _made(self) -> Any:
+        task = self.task
+        if self._stages > 1:
+            model = deepspeed_pipeline.pipelined(
+                task.folder, task.options, task.given, self._stages, self._loss_of_stage
+            )
+            for weight in model.parameters():  # else clipping takes the first stage's norm alone
+                weight.model_parallel = not weight.ds_pipe_replicated
+            return model
         model = model_for(task.folder, task.options, task.given)
         if task.options["recompute"] == "full":
             model.gradient_checkpointing_enable()
         model.train()
-        name = "ds_config-probe.json" if task.is_probe else "ds_config.json"
-        config = json.loads((task.folder / name).read_text())
-        decay = task.options["weight_decay"]
-        self.engine: Any = deepspeed.initialize(
-            model=model, config=config, model_parameters=_groups(model, decay)
-        )[0]
-        self._micros = Micros(task.options, task.given)
-        self._facts: common.Facts = {"micro_batches": 0, "block_forwards": 0, "gradients": 0}
-        self._traffic: Traffic | None = None
+        return model
 
     def step(self, number: int, rate: float) -> tuple[torch.Tensor, Any]:
         """A step's micro-batches, then DeepSpeed's update."""
         if self.task.is_probe or self._traffic is not None:
             return self._step(number, rate, look=False)
-        self._traffic = Traffic({dist.group.WORLD.group_name: "dp_shard"})
-        blocks = next(m for m in self._model.modules() if isinstance(m, torch.nn.ModuleList))
-        leave = common.watch_matrix(blocks[0], self._facts)
+        self._traffic = Traffic(self._axes())
+        leave = common.watch_matrix(self._first_block(), self._facts)
         self._facts["weights"] = self._facts["weights_between"] = _held(self._model)
         with self._traffic:
             found = self._step(number, rate, look=True)
@@ -79,18 +106,15 @@ class Zero:
             group["lr"] = rate
         with watch.part("data_wait"):
             micros = self._micros_of(number)
-            targets = self._all_targets(micros)
+            self._targets = self._all_targets(micros)
+        if self._stages > 1:
+            return self._by_schedule(micros, look=look)
         loss = torch.zeros((), device=self.task.device)
         norm = None
         for micro in micros:
             labels = micro.pop("labels")
             with watch.part("forward"):
-                logits = engine(**micro).logits.float().flatten(0, 1)
-                self.narrowing = self.narrowing or common.narrowing(
-                    logits, labels, common.SIZE / float(targets), self.task.options["precision"]
-                )
-                part = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
-                part = part / targets
+                part = self._share_of_loss(engine(**micro).logits, labels)
             self._facts["micro_batches"] += look
             with watch.part("backward"):
                 engine.backward(part * (self._accum * common.SIZE))
@@ -107,6 +131,95 @@ class Zero:
                 norm = engine.get_global_grad_norm()
         return loss, norm
 
+    def _share_of_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Of a micro-batch, in the mean over all targets of the step."""
+        logits, precision = logits.float().flatten(0, 1), self.task.options["precision"]
+        begun = self.data_ranks / float(self._targets)
+        self.narrowing = self.narrowing or common.narrowing(logits, labels, begun, precision)
+        total = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
+        return total / self._targets
+
+    # ---- stages
+
+    def _loss_of_stage(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self._share_of_loss(logits, labels) * (self._accum * self.data_ranks)
+
+    def _by_schedule(self, micros: list[Any], *, look: bool) -> tuple[torch.Tensor, Any]:
+        """A step by DeepSpeed's schedule; what lies between its instructions is backward's."""
+        self._looks = look
+        with self.task.watch.part("backward"):
+            pairs = iter([(micro["input_ids"], micro["labels"]) for micro in micros])
+            loss = self.engine.train_batch(pairs)
+        if self.engine.global_steps == 1:  # the last stage alone has logits
+            found = torch.tensor(self.narrowing, device=self.task.device)
+            dist.all_reduce(found, op=dist.ReduceOp.MAX)
+            self.narrowing = float(found)
+        return loss, self._norm
+
+    def _time_instructions(self) -> None:
+        """Each instruction of the pipeline's schedule in its part of the step.
+
+        Sending and waiting for another stage stays in backward, as under Megatron's schedule.
+        """
+        from deepspeed.runtime.pipe import schedule
+
+        own, watch = dict(self.engine._INSTRUCTION_MAP), self.task.watch
+        parts: dict[Any, str] = {
+            schedule.LoadMicroBatch: "data_wait",
+            schedule.ForwardPass: "forward",
+            schedule.OptimizerStep: "optimizer",
+        }
+
+        def timed(name: str, act: Callable[..., None]) -> Callable[..., None]:
+            def run(engine: Any, **how: Any) -> None:
+                with watch.within(name):
+                    act(engine, **how)
+
+            return run
+
+        def backward(engine: Any, **how: Any) -> None:
+            own[schedule.BackwardPass](engine, **how)
+            if self._looks:
+                self._facts["micro_batches"] += 1
+                self._backward_over()
+
+        def update(engine: Any, **how: Any) -> None:
+            if not engine.zero_optimization():
+                self._norm = self._norm_of_stages()
+            own[schedule.OptimizerStep](engine, **how)
+            if engine.zero_optimization():
+                self._norm = engine.get_global_grad_norm()
+
+        changed = own | {schedule.BackwardPass: backward, schedule.OptimizerStep: update}
+        changed |= {each: timed(name, changed[each]) for each, name in parts.items()}
+        self.engine._INSTRUCTION_MAP = changed
+
+    def _norm_of_stages(self) -> torch.Tensor:
+        """Of all stages' gradients; a tied one, which two stages have whole, counts once."""
+        weights = [w for w in self._model.parameters() if w.grad is not None]
+        squares = [w.grad.float().square().sum() for w in weights if not w.ds_pipe_replicated]
+        total = torch.stack(squares).sum()
+        dist.all_reduce(total, group=self.engine.grid.get_pipe_parallel_group())
+        return total.sqrt()
+
+    def _axes(self) -> dict[str, str]:
+        world = dist.group.WORLD.group_name
+        if self._stages == 1:
+            return {world: "dp_shard"}
+        grid = self.engine.grid
+        return {
+            grid.get_data_parallel_group().group_name: "dp_shard",
+            grid.get_pipe_parallel_group().group_name: "pp",
+            world: "pp",  # its messages between stages
+        }
+
+    def _first_block(self) -> Any:
+        if self._stages > 1:
+            kind = deepspeed_pipeline.PipedBlock
+            return next(m for m in self._model.modules() if isinstance(m, kind))
+        blocks = next(m for m in self._model.modules() if isinstance(m, torch.nn.ModuleList))
+        return blocks[0]
+
     def _micros_of(self, number: int) -> list[dict[str, torch.Tensor]]:
         number %= max(1, len(self._micros) // self._accum)  # profiled steps follow the last one
         parts = [self._micros[number * self._accum + micro] for micro in range(self._accum)]
@@ -116,11 +229,11 @@ class Zero:
         return [{name: t.to(device) for name, t in part.items()} for part in parts]
 
     def _all_targets(self, micros: list[dict[str, torch.Tensor]]) -> torch.Tensor:
-        """Of the step, on all ranks."""
+        """Of the step, on all ranks; those of other stages have read the same samples."""
         count = torch.stack([(micro["labels"] >= 0).sum() for micro in micros]).sum()
         if common.SIZE > 1:
             dist.all_reduce(count)
-        return count
+        return count // self._stages
 
     def _whole_norm(self) -> torch.Tensor:
         optimizer = self.engine.optimizer
@@ -171,14 +284,22 @@ class Zero:
                 {name: getattr(each, name) for name in each.__dataclass_fields__}
                 for each in traffic.exchanges
             ],
-            "axes": traffic.sizes,
+            "axes": self._sizes(),
             "master_device": masters[0].device.type if masters else None,
             "placements": f"ZeRO stage {self.engine.zero_optimization_stage()}",
-            "attention": attention_of(model),
+            "attention": attention_of(self._first_block() if self._stages > 1 else model),
             "attention_kernel": " and ".join(sorted(traffic.attention_kernels)) or None,
             "compiled": bool(getattr(self.engine, "is_compiled", False)),
             "stages": 1,
         }
+
+    def _sizes(self) -> dict[str, int]:
+        """Ranks of each axis; a pipeline's are those of its grid, whatever group it sends over."""
+        assert self._traffic is not None
+        sizes = dict(self._traffic.sizes)
+        if "pp" in sizes:
+            sizes["pp"] = self.engine.grid.pipe_parallel_size
+        return sizes
 
 
 def _groups(model: torch.nn.Module, decay: float) -> list[dict[str, Any]]:

@@ -109,8 +109,10 @@ class Micros(torch.utils.data.Dataset[Any]):
         options: dict[str, Any],
         hf: dict[str, Any],
         more: int = 0,
+        rank: int = common.RANK,
+        num_ranks: int = common.SIZE,
     ) -> None:
-        """``more``: steps behind those that are asked for."""
+        """``more``: steps behind those that are asked for; ``rank``: of those that share data."""
         self._accum, self._objective = options["grad_accum"], hf["objective"]
         samples = options["batch_size"] * self._accum
         self._length = (options["steps"] + more) * self._accum
@@ -119,9 +121,7 @@ class Micros(torch.utils.data.Dataset[Any]):
             "train",
             self._objective,
             seq_len=options["seq_len"],
-            shard=Shard(
-                batch=samples, rank=common.RANK, num_ranks=common.SIZE, seed=options["seed"]
-            ),
+            shard=Shard(batch=samples, rank=rank, num_ranks=num_ranks, seed=options["seed"]),
             vocab_size=hf["vocab"],
         )
         self._step: tuple[int, Any] = (-1, None)

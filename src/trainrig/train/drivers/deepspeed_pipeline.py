@@ -1,0 +1,207 @@
+"""Hugging Face's GPT-2 and Llama as stages of DeepSpeed's own pipeline (`PipelineModule`).
+
+A model becomes a list of layers (`LayerSpec`): tokens, positions, blocks, the last norm, the head.
+A rank makes those of its stage alone and fills them with its part of FOLDER/weights.pt, which is
+mapped, not read.  Stages have equally many blocks.  Tied embeddings are one
+`TiedLayerSpec` at both ends: DeepSpeed sums their gradients over the two ranks.
+
+What a layer computes is the module of transformers' own model; only what its model's forward does
+between modules is written here: which positions there are, and that attention is causal.
+
+Used by `trainrig.train.drivers.deepspeed`, in its environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+import transformers
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Names:
+    """Where a model of transformers keeps its parts."""
+
+    base: str
+    tokens: str
+    blocks: str
+    norm: str
+    positions: str = ""
+    """Learned ones; empty: they are rotated in each block."""
+
+
+_MODELS = {
+    "GPT2LMHeadModel": _Names(
+        base="transformer", tokens="wte", positions="wpe", blocks="h", norm="ln_f"
+    ),
+    "LlamaForCausalLM": _Names(base="model", tokens="embed_tokens", blocks="layers", norm="norm"),
+}
+"""As `refusals.refused_by_deepspeed` has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    """A model without memory, and the weights that its parts begin with."""
+
+    base: Any
+    config: Any
+    names: _Names
+    weights: Mapping[str, Tensor]
+
+    def filled(self, part: Any, name: str) -> Any:
+        """``part`` with the weights that are called ``name`` and something."""
+        head = f"{name}."
+        own = {k.removeprefix(head): v for k, v in self.weights.items() if k.startswith(head)}
+        part.load_state_dict(own, strict=False)
+        missing = [key for key, _ in part.named_parameters() if key not in own]
+        if missing:
+            raise ValueError(f"weights.pt has no {name}.{missing[0]}")
+        return part
+
+
+class PipedTokens(nn.Module):
+    """The embedding of tokens, which may be the head as well.  (B, T) → (B, T, H)"""
+
+    def __init__(self, whole: _Whole, name: str) -> None:
+        super().__init__()
+        table = getattr(whole.base, whole.names.tokens)
+        made = whole.filled(nn.Embedding(table.num_embeddings, table.embedding_dim), name)
+        self.weight = made.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """What each token begins as."""
+        return F.embedding(ids, self.weight)
+
+
+class PipedPositions(nn.Module):
+    """Learned positions are added.  (B, T, H) → (B, T, H)"""
+
+    def __init__(self, whole: _Whole, name: str) -> None:
+        super().__init__()
+        table = getattr(whole.base, whole.names.positions)
+        made = nn.Embedding(table.num_embeddings, table.embedding_dim)
+        self.table = whole.filled(made, name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The first T of them."""
+        return x + self.table(torch.arange(x.shape[1], device=x.device))
+
+
+class PipedBlock(nn.Module):
+    """One of the model's blocks, causal.  (B, T, H) → (B, T, H)"""
+
+    def __init__(self, whole: _Whole, name: str, number: int) -> None:
+        super().__init__()
+        kind: Any = type(getattr(whole.base, whole.names.blocks)[0])
+        self.inner = whole.filled(kind(whole.config, number), name)
+        self.config = whole.config
+        rotary: Any = getattr(whole.base, "rotary_emb", None)
+        # No submodule: a half-precision engine would round the frequencies with the weights.
+        self._angles = None if rotary is None else [type(rotary)(config=whole.config)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attention and the net behind it."""
+        is_told = self.config._attn_implementation == "eager"
+        known: dict[str, Any] = {"attention_mask": self._mask(x) if is_told else None}
+        if self._angles is not None:
+            places = torch.arange(x.shape[1], device=x.device)[None]
+            rotary = self._angles[0] = self._angles[0].to(x.device)
+            known |= {"position_embeddings": rotary(x, places), "position_ids": places}
+        out = self.inner(x, **known)
+        return out[0] if isinstance(out, tuple) else out
+
+    def _mask(self, x: Tensor) -> Tensor:
+        """Attention without a kernel is told what lies ahead: (1, 1, T, T) to be added."""
+        ahead = torch.full((x.shape[1],) * 2, torch.finfo(x.dtype).min, device=x.device)
+        return ahead.triu(1).to(x.dtype)[None, None]
+
+
+class PipedNorm(nn.Module):
+    """The last norm.  (B, T, H) → (B, T, H)"""
+
+    def __init__(self, whole: _Whole, name: str) -> None:
+        super().__init__()
+        own: Any = getattr(whole.base, whole.names.norm)
+        size = own.weight.shape[0]
+        if isinstance(own, nn.LayerNorm):
+            made: Any = nn.LayerNorm(size, eps=own.eps)
+        else:
+            made = type(own)(size, eps=own.variance_epsilon)
+        self.inner = whole.filled(made, name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of the last block's result."""
+        found: Tensor = self.inner(x)
+        return found
+
+
+class PipedHead(nn.Module):
+    """A head of its own.  (B, T, H) → (B, T, V)"""
+
+    def __init__(self, whole: _Whole, name: str) -> None:
+        super().__init__()
+        table = getattr(whole.base, whole.names.tokens)
+        made = nn.Linear(table.embedding_dim, table.num_embeddings, bias=False)
+        self.inner = whole.filled(made, name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        found: Tensor = self.inner(x)
+        return found
+
+
+def logits_by(tokens: Any, x: Tensor) -> Tensor:
+    """The head that is the embedding of tokens."""
+    return F.linear(x, tokens.weight)
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def pipelined(
+    folder: Path, options: dict[str, Any], given: dict[str, Any], stages: int, loss: Loss
+) -> Any:
+    """This rank's part of a model in ``stages``; ``loss`` is the last one's."""
+    from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+
+    names = _MODELS[given["model_class"]]
+    hugging_face: Any = transformers
+    config = getattr(hugging_face, given["config_class"])(**given["config"])
+    if options["attention"] != "auto":
+        how = {"plain": "eager"}.get(options["attention"], options["attention"])
+        config._attn_implementation = how
+    with torch.device("meta"):
+        model = getattr(hugging_face, given["model_class"])(config)
+    weights = torch.load(folder / "weights.pt", weights_only=True, mmap=True)
+    base = getattr(model, names.base)
+    whole = _Whole(base=base, config=model.config, names=names, weights=weights)
+    of = names.base
+
+    tied = bool(model.config.tie_word_embeddings)
+    embedding = f"{of}.{names.tokens}"
+    positions = (
+        [LayerSpec(PipedPositions, whole, f"{of}.{names.positions}")] if names.positions else []
+    )
+    layers = [
+        TiedLayerSpec("tokens", PipedTokens, whole, embedding)
+        if tied
+        else LayerSpec(PipedTokens, whole, embedding),
+        *positions,
+        *(
+            LayerSpec(PipedBlock, whole, f"{of}.{names.blocks}.{number}", number)
+            for number in range(len(getattr(base, names.blocks)))
+        ),
+        LayerSpec(PipedNorm, whole, f"{of}.{names.norm}"),
+        TiedLayerSpec("tokens", PipedTokens, whole, embedding, forward_fn=logits_by)
+        if tied
+        else LayerSpec(PipedHead, whole, "lm_head"),
+    ]
+    return PipelineModule(
+        layers=layers, num_stages=stages, loss_fn=loss, partition_method="type:^pipedblock$"
+    )
