@@ -36,7 +36,8 @@ def data(prepared_text: Path) -> str:
 
 
 def experiment(data: str, framework: str, **changes: Any) -> Experiment:
-    package = {"megatron": "megatron.core", "huggingface": "transformers"}.get(framework, framework)
+    packages = {"megatron": "megatron.core", "huggingface": "transformers", "native": "torch"}
+    package = packages.get(framework, framework)
     if find_spec(package) is None:
         pytest.skip(f"needs {package}")
     keys = {"model": GPT, "data": data, "batch_size": 2, "seq_len": 16, "steps": 6, "threads": 1}
@@ -75,14 +76,20 @@ def check(own: Experiment, folder: Path) -> Result:
     assert found.facts is not None and found.probe is not None
     assert differences(requested_layout(own), observed_layout(found.facts)) == []
     assert disagreement(found.probe, reference(own, folder), own.precision) is None
+    check_parts(found)
+    return found
+
+
+def check_parts(found: Result) -> None:
+    """The parts of a step with what is left of it, and of a profiled one, are the step."""
     for row in found.rows[1:]:
         parts = sum(row[name] for name in ("data_wait", "forward", "backward", "optimizer"))
         assert parts + row["other"] == pytest.approx(row["time"], rel=1e-6)
+        assert row["forward"] > 0 and row["backward"] > 0 and row["optimizer"] > 0
     profiled = found.profiled
     assert profiled is not None
     waits = profiled["own_s"] + profiled["communication_s"] + profiled["bubble_s"]
     assert waits == pytest.approx(profiled["step_s"], rel=0.03)
-    return found
 
 
 def test_what_they_do_not_train_is_refused_before_anything_starts(data: str) -> None:
@@ -94,6 +101,7 @@ def test_what_they_do_not_train_is_refused_before_anything_starts(data: str) -> 
         ("megatron", {"zero": 2}, "at most"),
         ("deepspeed", {"pp": 2, "zero": 2, "grad_accum": 2}, "cannot shard"),
         ("deepspeed", {"pp": 2}, "do not fill"),
+        ("deepspeed", {"zero": 2, "offload": "disk"}, "under stage 3 alone"),
         ("deepspeed", {"pp": 2, "grad_accum": 2, "interleave": 2}, "one schedule"),
         ("deepspeed", {"pp": 2, "grad_accum": 2, "model": BERT}, "not cut into stages"),
         ("deepspeed", {"pp": 2, "nproc": 4, "grad_accum": 2, "precision": "bf16"}, "not in fp32"),
@@ -203,6 +211,11 @@ def test_megatron_trains_what_one_process_does(
 
 
 @acceptance
+def test_parts_of_our_own_engine_add_up_as_everybodys(data: str, tmp_path: Path) -> None:
+    check(experiment(data, "native", zero=2, grad_accum=2), tmp_path)
+
+
+@acceptance
 def test_sends_that_gloo_mixes_up_are_not_comparable(data: str, tmp_path: Path) -> None:
     """Megatron's interleaved schedule with batched sends: no error, another loss."""
     own = experiment(data, "megatron", pp=2, interleave=2, grad_accum=4)
@@ -210,6 +223,28 @@ def test_sends_that_gloo_mixes_up_are_not_comparable(data: str, tmp_path: Path) 
     assert ended.status is Status.OK and found.probe is not None
     said = disagreement(found.probe, reference(own, tmp_path), "fp32")
     assert said is not None and "one-process reference" in said
+
+
+@acceptance
+def test_deepspeed_keeps_weights_and_states_on_a_disk(data: str, tmp_path: Path) -> None:
+    """Where async_io is built, or can be; its files are gone afterwards."""
+    own = experiment(data, "deepspeed", zero=3, offload="disk")
+    if (lacks := ENGINES["deepspeed"].lacks(own)) is not None:
+        assert "libaio" in lacks.message
+        pytest.skip(f"needs libaio: {lacks.hint}")
+    swapped: list[int] = []
+
+    def look(_: int, event: Any) -> None:
+        if event["event"] == "row":
+            swapped.append(sum(path.stat().st_size for path in tmp_path.rglob("*.swp")))
+
+    engine = ENGINES["deepspeed"]
+    ended = launch(engine.command(own, tmp_path / "own", Job()), tmp_path / "own", on_event=look)
+    found = engine.collect(tmp_path / "own")
+    assert ended.status is Status.OK and found.probe is not None and found.facts is not None, ended
+    assert disagreement(found.probe, reference(own, tmp_path), "fp32") is None
+    assert max(swapped) >= 4 * found.facts["weights"]  # this rank's weights alone are as large
+    assert not (tmp_path / "own" / "nvme").exists()
 
 
 # ---- Trainer, with adapters, Adafactor, arguments by their names
@@ -251,6 +286,8 @@ def test_trainer_has_what_was_asked_and_is_compared(
     one = reference(own, tmp_path)
     assert disagreement(found.probe, one, own.precision) is None
     assert found.facts["lora_rank"] == own.lora_rank
+    if own.nproc > 1:
+        check_parts(found)
     if own.lora_rank:  # its gradients are of other weights
         assert found.facts["num_parameters"] < 20_000
         assert found.probe.only_first and found.probe.grad_norms[0] != one.grad_norms[0]

@@ -125,13 +125,13 @@ def megatron_files(own: Experiment) -> dict[str, str]:
         f"--{name}" if text is None else f"--{name} {shlex.quote(text)}" for name, text in _lm(own)
     ]
     lines = " \\\n    ".join(words)
-    notes = ""
+    notes = "are like those of `trainrig train`, not the same."
     if program == "pretrain_bert.py":
-        notes = "\n# Its BERT has the norms before the sums, and is another model than BERT."
+        notes += "\n# Its BERT has the norms before the sums, and is another model than BERT."
     return {
         "pretrain.sh": f"""#!/bin/sh
 # {own.name or own.model!r} by Megatron-LM's own {program}, run in its checkout.  Its data
-# loader and first weights are its own: its losses are like those of `trainrig train`, no more.{notes}
+# loader and first weights are its own: losses {notes}
 set -eu
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 exec torchrun --standalone --nproc-per-node {own.mesh.ranks} {program} \\

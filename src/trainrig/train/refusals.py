@@ -274,6 +274,12 @@ def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
             f"deepspeed with zero 0 in {layout.precision} sums its gradients in that, not in fp32",
             "zero 1, or fp32",
         ),
+        (
+            layout.offload == "disk" and layout.zero < 3,
+            f"offload disk with zero {layout.zero}: DeepSpeed reads NVMe under stage 3 alone, and "
+            "would keep all in memory and not say so",
+            "zero 3, or offload host",
+        ),
         (layout.shard_size > 0, "shard_size is the native framework's", "--framework native"),
         (
             layout.recompute == "selective",

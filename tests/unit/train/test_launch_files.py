@@ -60,7 +60,7 @@ def test_deepspeed_configuration_has_the_documented_keys() -> None:
     assert found["zero_allow_untested_optimizer"] and not found["zero_force_ds_cpu_optimizer"]
     narrow = deepspeed_config(experiment(framework="deepspeed", zero=1, precision="bf16"))
     assert narrow["bf16"] == {"enabled": True} and "fp16" not in narrow
-    nvme = deepspeed_config(experiment(framework="deepspeed", zero=2, offload="disk"))
+    nvme = deepspeed_config(experiment(framework="deepspeed", zero=3, offload="disk"))
     assert nvme["zero_optimization"]["offload_optimizer"]["device"] == "nvme"
 
 

@@ -3,7 +3,7 @@
 Run as ``python start.py deepspeed FOLDER`` (`start`) by a Python that has numpy, torch,
 transformers and deepspeed; FOLDER is laid out by `trainrig.train.driver_files`.  The engine is
 made of FOLDER/ds_config.json (`trainrig.train.launch_files`) and of nothing else:
-what was trained can be started by hand.
+what was trained can be started by hand.  What is offloaded to NVMe lies in FOLDER/nvme meanwhile.
 
 DeepSpeed divides gradients by micro-batches and ranks; the loss that it is given is the sum over
 this micro-batch's targets, times micro-batches and ranks, over all targets of the step.  ZeRO's
@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from trainrig.process.child import run_rank
+from trainrig.process.events import Events
 from trainrig.train.drivers import common, deepspeed_pipeline, steps
 from trainrig.train.drivers.huggingface_model import Micros, attention_of, model_for
 from trainrig.train.native.traffic import Traffic
@@ -34,7 +37,18 @@ _OPTIMIZERS = {"DeepSpeedCPUAdam": "AdamW", "FusedAdam": "AdamW"}
 
 def main() -> None:
     """Train, tell, leave."""
-    run_rank(lambda folder, events: steps.train(folder, events, Zero))
+    run_rank(_train)
+
+
+def _train(folder: Path, events: Events) -> None:
+    steps.train(folder, events, Zero)
+    if (swapped := folder / NVME).exists():  # as large as the states that it held
+        dist.barrier()
+        shutil.rmtree(swapped, ignore_errors=True)
+
+
+NVME = "nvme"
+"""What a relative ``nvme_path`` begins with: it lies in the run's folder."""
 
 
 class Zero:
@@ -53,6 +67,9 @@ class Zero:
         deepspeed.init_distributed("nccl" if on_gpu else "gloo", verbose=False)
         name = "ds_config-probe.json" if task.is_probe else "ds_config.json"
         config = json.loads((task.folder / name).read_text())
+        for where in config["zero_optimization"].values():
+            if isinstance(where, dict) and "nvme_path" in where:
+                where["nvme_path"] = str(task.folder / where["nvme_path"])
         decay = task.options["weight_decay"]
         model = self._made()
         self.engine: Any = deepspeed.initialize(

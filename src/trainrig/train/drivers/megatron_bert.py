@@ -38,7 +38,9 @@ class AddAndNorm(torch.nn.Module):
 
     def _add(self, x_with_bias: Any, residual: torch.Tensor, _: float) -> torch.Tensor:
         x, bias = x_with_bias
-        found: torch.Tensor = self.norm(residual + (x if bias is None else x + bias))
+        # In one rounding, as Megatron's fused kernel adds.
+        total = x.float() if bias is None else x.float() + bias
+        found: torch.Tensor = self.norm((total + residual).to(residual.dtype))
         return found
 
 
