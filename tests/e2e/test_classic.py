@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,25 @@ def test_what_is_wrong_at_full_scale_alone_does_not_stop_a_tiny_run(tmp_path: Pa
         requested_experiments(path, {"scale": "tiny"})
         and at_full_scale(path, {"scale": "tiny"}) == ()
     )
+
+
+@pytest.mark.acceptance
+def test_the_whole_file_trains(
+    trainrig: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row agrees with one process, is declared beforehand, or wants a GPU and is counted."""
+    monkeypatch.chdir(tmp_path)
+    words = ("train", str(FILE), "--scale", "tiny", "--device", "cpu", "--json")
+    code, out, err = trainrig(*words)
+    assert code == 0, err
+    rows = {row["name"]: row for row in json.loads(out)["experiments"]}
+    wanted = {}
+    for own in read_file(FILE, {"scale": "tiny", "device": "cpu"}):
+        needs_gpu = isinstance(lacks(own, TWO_CORES), NeedsGpuError)
+        trained = "agreed" if own.comparable else "NOT COMPARABLE"
+        wanted[own.name] = "skipped" if needs_gpu else trained
+    found = {name: row["row_verdict"] for name, row in rows.items()}
+    assert found == wanted, {name: rows[name]["reason"] for name in rows if rows[name]["reason"]}
+    assert len(rows) == 42 and list(found.values()).count("agreed") == 34
+    frameworks = {row["framework"] for row in rows.values() if row["row_verdict"] == "agreed"}
+    assert frameworks == {"native", "huggingface", "deepspeed", "megatron"}

@@ -302,7 +302,13 @@ def test_trainer_has_what_was_asked_and_is_compared(
 
 @acceptance
 @pytest.mark.parametrize(
-    ("framework", "changes"), [("deepspeed", {"zero": 1}), ("megatron", {"tp": 2})]
+    ("framework", "changes"),
+    [
+        ("deepspeed", {"zero": 1}),
+        ("deepspeed", {"pp": 2, "grad_accum": 2}),
+        ("megatron", {"tp": 2}),
+        ("huggingface", {}),
+    ],
 )
 def test_a_killed_rank_is_named_and_leaves_nobody(
     data: str, tmp_path: Path, framework: str, changes: dict[str, Any]

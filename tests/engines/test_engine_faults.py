@@ -120,7 +120,7 @@ def test_without_a_compiler_deepspeed_does_not_start(
     assert code == 3 and out == "" and compiler in err and "apt install g++" in err
 
 
-@pytest.mark.parametrize("framework", ["deepspeed", "megatron"])
+@pytest.mark.parametrize("framework", NEEDS)
 def test_a_port_that_is_taken_is_refused_before_anything_starts(
     framework: str,
     trainrig: TrainRig,
@@ -145,7 +145,12 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(
 @pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("framework", "changes"),
-    [("deepspeed", {"zero": 1}), ("megatron", {"tp": 2, "batch_size": 160})],
+    [
+        ("deepspeed", {"zero": 1}),
+        ("deepspeed", {"pp": 2, "grad_accum": 2}),
+        ("megatron", {"tp": 2, "batch_size": 160}),
+        ("huggingface", {}),
+    ],
 )
 def test_a_rank_without_memory_is_an_oom_and_leaves_nobody(
     framework: str, changes: dict[str, Any], prepared_text: Path, tmp_path: Path
