@@ -107,8 +107,8 @@ class PipedBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attention and the net behind it."""
-        is_told = self.config._attn_implementation == "eager"
-        known: dict[str, Any] = {"attention_mask": self._mask(x) if is_told else None}
+        masked = self.config._attn_implementation == "eager"
+        known: dict[str, Any] = {"attention_mask": self._mask(x) if masked else None}
         if self._angles is not None:
             places = torch.arange(x.shape[1], device=x.device)[None]
             rotary = self._angles[0] = self._angles[0].to(x.device)
