@@ -272,6 +272,8 @@ class Zero:
         held = [grad for grad in held if grad.numel()]
         averaged = getattr(self.engine.optimizer, "averaged_gradients", None) or {}
         held += _flat(averaged.values())
+        # In bf16 those of one micro-batch are narrow, and added up in fp32 beside.
+        held = _flat(getattr(self.engine.optimizer, "fp32_groups_gradients_flat", None)) or held
         self._facts["gradients"] = max(self._facts["gradients"], common.elements(held))
         if held:
             self._facts["gradient_dtype"] = common.kind(held)
