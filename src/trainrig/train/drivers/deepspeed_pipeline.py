@@ -168,7 +168,17 @@ def pipelined(
     folder: Path, options: dict[str, Any], given: dict[str, Any], stages: int, loss: Loss
 ) -> Any:
     """This rank's part of a model in ``stages``; ``loss`` is the last one's."""
-    from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+    from deepspeed.pipe import PipelineModule
+
+    layers = layers_of(folder, options, given)
+    return PipelineModule(
+        layers=layers, num_stages=stages, loss_fn=loss, partition_method="type:^pipedblock$"
+    )
+
+
+def layers_of(folder: Path, options: dict[str, Any], given: dict[str, Any]) -> list[Any]:
+    """A model as DeepSpeed's specs of layers, from token numbers to logits; nothing is made yet."""
+    from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     names = _MODELS[given["model_class"]]
     hugging_face: Any = transformers
@@ -181,27 +191,20 @@ def pipelined(
     weights = torch.load(folder / "weights.pt", weights_only=True, mmap=True)
     base = getattr(model, names.base)
     whole = _Whole(base=base, config=model.config, names=names, weights=weights)
-    of = names.base
 
-    tied = bool(model.config.tie_word_embeddings)
-    embedding = f"{of}.{names.tokens}"
-    positions = (
-        [LayerSpec(PipedPositions, whole, f"{of}.{names.positions}")] if names.positions else []
-    )
-    layers = [
-        TiedLayerSpec("tokens", PipedTokens, whole, embedding)
-        if tied
-        else LayerSpec(PipedTokens, whole, embedding),
-        *positions,
+    def tokens(name: str, **how: Any) -> Any:
+        return TiedLayerSpec("tokens", PipedTokens, whole, name, **how)
+
+    of, tied = names.base, bool(model.config.tie_word_embeddings)
+    table = f"{of}.{names.tokens}"
+    positions = f"{of}.{names.positions}" if names.positions else ""
+    return [
+        tokens(table) if tied else LayerSpec(PipedTokens, whole, table),
+        *([LayerSpec(PipedPositions, whole, positions)] if positions else ()),
         *(
             LayerSpec(PipedBlock, whole, f"{of}.{names.blocks}.{number}", number)
             for number in range(len(getattr(base, names.blocks)))
         ),
         LayerSpec(PipedNorm, whole, f"{of}.{names.norm}"),
-        TiedLayerSpec("tokens", PipedTokens, whole, embedding, forward_fn=logits_by)
-        if tied
-        else LayerSpec(PipedHead, whole, "lm_head"),
+        tokens(table, forward_fn=logits_by) if tied else LayerSpec(PipedHead, whole, "lm_head"),
     ]
-    return PipelineModule(
-        layers=layers, num_stages=stages, loss_fn=loss, partition_method="type:^pipedblock$"
-    )
