@@ -94,7 +94,7 @@ def seldom_noisy(asked: Asked, reply: Reply) -> Reply:
     return _noisy(reply, asked.rng.uniform(1.05, 1.6), _WAITED) if noisy else reply
 
 
-_WAITED = "the thread that feeds the GPU waited for a processor 30 % of the time"
+_WAITED = "the thread that feeds the GPU waited for a core 30 % of the time"
 _OTHERS = "other processes used 60 % of the processors"
 
 

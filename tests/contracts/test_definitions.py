@@ -116,13 +116,13 @@ def percent(share: float) -> str:
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        ("a thread waited for a processor", noise.MAX_THREAD_WAIT),
+        ("a thread waited for a core", noise.MAX_THREAD_WAIT),
         ("the measuring thread ran less than", noise.MIN_MAIN_THREAD),
         ("CPU quota held it back", noise.MAX_QUOTA),
         ("the hypervisor took processors", noise.MAX_STEAL),
         ("other processes used of the GPU", noise.MAX_OTHER),
         ("other processes used processors", noise.MAX_OTHER),
-        ("a thread of the worker waited for a processor", noise.MAX_GPU_THREAD_WAIT),
+        ("a thread of the worker waited for a core", noise.MAX_GPU_THREAD_WAIT),
     ],
 )
 def test_the_rules_stand_there_with_their_thresholds(words: str, value: float) -> None:

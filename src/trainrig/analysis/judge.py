@@ -472,7 +472,7 @@ _ADVICE = (
     ("had the GPU", "stop what else uses the GPU (nvidia-smi shows it)"),
     ("of the GPU", "stop what else uses the GPU (nvidia-smi shows it)"),
     (" hot", "look at the processor's cooling"),
-    ("waited for a processor", "stop what else runs on the machine"),
+    ("waited for a core", "stop what else runs on the machine"),
     ("other processes", "stop what else runs on the machine"),
     ("others moved", "stop what else uses the disk"),
     ("memory", "free memory"),

@@ -41,7 +41,7 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.span_corruption import written_tokens
 
 NOT_EXPLAINED = "not explained"
-TOO_MUCH = "explained more than was lost"
+TOO_MUCH = "estimates overlap"
 _ROUNDING = 1e-6
 
 
@@ -155,7 +155,7 @@ def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
         seconds = memory_seconds(counted.ops, drop.ceiling, bandwidth)
         found.append(_memory_loss("memory-bound work between the matmuls", seconds, bandwidth))
     again = total_flops(counted.ops, "recompute") / drop.ceiling
-    found.append(Loss(name="scores computed again in backward", seconds=again))
+    found.append(Loss(name="attention recomputed in backward", seconds=again))
     case = drop.record.case
     tokens = prod(layers.layer_tokens(case))
     products = [

@@ -8,7 +8,7 @@ Definitions.  Busy: processor time the kernel counts as user, nice, system, irq
 and softirq, over all logical processors, less what the measuring process itself
 used; the kernel counts in ticks of 10 ms, so a short span reads coarsely.
 Steal: time a virtual machine wanted to run and the hypervisor ran another.
-Pressure: share of the time in which some task waited for a processor
+Pressure: share of the time in which some task waited for a core
 (/proc/pressure/cpu).  Source: the kernel's proc(5), psi.rst and cgroup-v2.rst.
 """
 
@@ -48,7 +48,7 @@ class HostReading:
     busy_s: float | Missing
     steal_s: float | Missing
     waited_s: float | Missing
-    """Time in which some task waited for a processor."""
+    """Time in which some task waited for a core."""
     throttled_s: float | Missing
     """Time in which the control group's quota held this process back."""
     thermal_events: int | Missing

@@ -206,7 +206,7 @@ def judge_host(host: HostConditions, threads: OwnThreads) -> str | None:
     """Why a measurement on the host's processors must not be judged, or None."""
     grain = TICK_S / host.wall_s
     rules = (
-        (threads.worst_wait, MAX_THREAD_WAIT, "a thread waited for a processor {} of the time"),
+        (threads.worst_wait, MAX_THREAD_WAIT, "a thread waited for a core {} of the time"),
         (host.throttled_fraction, MAX_QUOTA, QUOTA),
         (host.steal_fraction, MAX_STEAL + grain, STEAL),
         (host.busy_other_fraction, MAX_OTHER + grain, OTHERS),
@@ -225,7 +225,7 @@ def judge_gpu(gpu: Gpu, threads: OwnThreads) -> str | None:
 
     A GPU that slowed itself down is none: that is the device, and its conditions say so.
     """
-    waited = "the thread that feeds the GPU waited for a processor {} of the time"
+    waited = "the thread that feeds the GPU waited for a core {} of the time"
     used = "other processes used {} of the GPU"
     return first_broken(
         [

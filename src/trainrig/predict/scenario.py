@@ -173,7 +173,7 @@ def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     options = {name: value for name, value in given.items() if value is not None}
     refuse_unpredicted(Layout(schedule=options.get("schedule", SCHEDULES[0])))
     if "model" not in options:
-        raise UsageError("which model?", "as --model gpt2-medium; or a path to a config.json")
+        raise UsageError("missing --model", "as --model gpt2-medium; or a path to a config.json")
     return find(options["model"]), options
 
 
@@ -190,7 +190,7 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
             )
         chip = named
     if chip is None and not measured.records:
-        raise UsageError("on what?", 'as --on "RTX 4090"; trainrig catalog lists the chips')
+        raise UsageError("missing --on", 'as --on "RTX 4090"; trainrig catalog lists the chips')
     split = math.prod(options.get(name, 1) for name in ("tp", "pp", "cp"))
     whole = server.gpus * server.nodes if server is not None and server.gpus else 1
     gpus = options.get("gpus", split if split > 1 else whole)

@@ -414,7 +414,7 @@ def suggest(
 
     model = find(str(given.get("model", ""))) if given.get("model") else None
     if model is None:
-        raise UsageError("which model?", "as --model gpt3-1.3B; or a path to a config.json")
+        raise UsageError("missing --model", "as --model gpt3-1.3B; or a path to a config.json")
     program = made(1.1 * budget)
     found: list[Suggestion] = []
     while len(found) < top:

@@ -36,6 +36,7 @@ from trainrig.report.document import (
 from trainrig.stats import ErrorSummary
 from trainrig.units import (
     DAY,
+    counted,
     format_count,
     format_memory,
     format_quantity,
@@ -478,9 +479,11 @@ def ledger_document(ledger: Ledger, corrections: Sequence[Correction] | None = N
 def ledger_headline(ledger: Ledger) -> str:
     """How many predictions, and how far off."""
     host = ledger.host or "a machine without a name"
-    others = f"; {ledger.others} runs of other machines left out" if ledger.others else ""
+    left = counted(ledger.others, "run")
+    others = f"; {left} of other machines left out" if ledger.others else ""
     if not ledger.entries:
-        return f"{host}: nothing was predicted and measured yet in {ledger.num_runs} runs{others}"
+        runs = counted(ledger.num_runs, "run")
+        return f"{host}: nothing was predicted and measured yet in {runs}{others}"
     whole = errors_of("all", ledger.entries)
     return (
         f"{host}: {whole.count} predictions in {len(ledger.runs)} runs, median error "

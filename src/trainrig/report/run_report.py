@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
@@ -213,10 +213,13 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
     yield from _waterfalls(view, found.waterfalls)
     yield from _findings(view, found)
     if found.patterns:
-        items = tuple(doc.Item(text=p.text, fix=p.next, label=p.label) for p in found.patterns)
+        patterns: dict[tuple[str, str], list[doc.Item]] = {}
+        for each in found.patterns:
+            item = doc.Item(text=each.text, fix=each.next, label=each.label)
+            patterns.setdefault((each.id, item.fix), []).append(item)
         yield doc.Section(
             "Explanations",
-            (doc.Findings(items),),
+            _first_of_each(patterns.values()),
             "Patterns that are taken for faults, or overlooked; from the records alone.",
         )
     yield from burn_blocks(view)
@@ -385,6 +388,17 @@ def _with_gap(bar: doc.Bar, level: Level, above: str, widest: float) -> doc.Bar:
     )
 
 
+def _first_of_each(groups: Collection[Sequence[doc.Item]]) -> tuple[doc.Block, ...]:
+    """The first item of each group; the others stand behind a line."""
+    first = doc.Findings(tuple(group[0] for group in groups))
+    more = tuple(item for group in groups for item in group[1:])
+    title = f"{len(more)} more of the same"
+    if not more:
+        return (first,)
+    line = doc.Group("text", (doc.Paragraph(f"  {title}", "dim"),))
+    return first, doc.Section(title, (doc.Findings(more),), fold="closed"), line
+
+
 def _findings(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
     if found.findings:
         similar: dict[tuple[str, str], list[doc.Item]] = {}
@@ -395,12 +409,7 @@ def _findings(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
         number = Counter(item.label.lower() for group in similar.values() for item in group)
         labels = [label.lower() for label, _ in _SEVERITY.values()]
         counts = ", ".join(counted(number[label], label) for label in labels if number[label])
-        blocks: list[doc.Block] = [doc.Findings(tuple(group[0] for group in similar.values()))]
-        if more := tuple(item for group in similar.values() for item in group[1:]):
-            title = f"{len(more)} more of the same"
-            blocks.append(doc.Section(title, (doc.Findings(more),), fold="closed"))
-            blocks.append(doc.Group("text", (doc.Paragraph(f"  {title}", "dim"),)))
-        yield doc.Section("Findings", tuple(blocks), counts)
+        yield doc.Section("Findings", _first_of_each(similar.values()), counts)
     elif view.verdict is not None:
         yield doc.Group("page", (doc.Section("Findings", (), "None."),))
 

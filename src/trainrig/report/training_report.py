@@ -81,7 +81,7 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     blocks += [doc.Paragraph(" ".join(map(_conclusion, groups)))] if groups else []
     if len(results) == 1:
         blocks += [
-            doc.Facts(tuple(_alone(results[0], predicted))),
+            doc.Group("card", (doc.Facts(tuple(_alone(results[0], predicted))),)),
             *_bars(results),
             *_stacks(results),
         ]

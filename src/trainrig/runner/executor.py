@@ -62,7 +62,7 @@ _UNTIMED: Mapping[str, Any] = {"settings": {}, "timeout": 0.0}
 """Of a request that no worker is sent."""
 
 MEASURED = "already measured in this run"
-_NO_TURN = "the time for it was spent before its turn came"
+_NO_TURN = "time budget used up"
 
 Train = Callable[[Task, float, int], Record]
 """(task, its end on time.monotonic, cases that are over) → the point of a training."""
@@ -478,4 +478,4 @@ def _meet(barrier: threading.Barrier, timeout: float) -> None:
 def _no_time(cost: float, left: float) -> str:
     if left <= 0.0:
         return _NO_TURN
-    return f"projected to take {format_time(cost)}, and {format_time(left)} are left for its kind"
+    return f"needs {format_time(cost)}, {format_time(left)} of the budget left for its kind"

@@ -218,7 +218,7 @@ def _check_budget(options: Mapping[str, Any], tokens: float | None, days: float 
     if days is None:
         if "gpus" not in options and _node_of(options) is None:
             raise UsageError(
-                "on how many GPUs?", "--gpus 8; or --tokens 140e9 --days 60 to compute it"
+                "missing --gpus", "--gpus 8; or --tokens 140e9 --days 60 to compute it"
             )
         return
     positive("days", days)

@@ -277,4 +277,6 @@ def _store_error(error: OSError, path: Path) -> StoreError:
         hint = "free some space, then go on with --resume; what was written is whole"
         return StoreError(f"the disk is full: cannot write {path}", hint)
     reason = error.strerror or str(error)
-    return StoreError(f"cannot write {path}: {reason}", "name another folder with --out DIR")
+    return StoreError(
+        f"cannot write {path}: {reason}", "name another folder, which can be written to"
+    )

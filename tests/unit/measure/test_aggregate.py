@@ -89,7 +89,7 @@ def test_a_third_worker_settles_what_two_could_not() -> None:
 
 
 def test_a_busy_machine_is_said_however_well_workers_agree() -> None:
-    busy = "a thread waited for a processor 98 % of the time"
+    busy = "a thread waited for a core 98 % of the time"
     (point,) = point_records(attempts(*[reply(8e-3, disturbed=busy)] * 5))
     assert point.disturbed == busy
     (point,) = point_records(attempts(reply(8e-3, disturbed=busy), reply(1e-3), reply(1e-3)))

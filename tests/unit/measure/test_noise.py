@@ -74,8 +74,8 @@ def test_a_quiet_host_is_quiet() -> None:
 @pytest.mark.parametrize(
     ("changes", "own", "words"),
     [
-        ({}, threads(worst_wait=0.98), "a thread waited for a processor 98 % of the time"),
-        ({}, threads(worst_wait=0.06), "waited for a processor 6 %"),
+        ({}, threads(worst_wait=0.98), "a thread waited for a core 98 % of the time"),
+        ({}, threads(worst_wait=0.06), "waited for a core 6 %"),
         ({}, threads(main_ran=0.6), "the measuring thread ran only 60 % of the time"),
         ({"busy_other_fraction": 0.5}, threads(), "other processes used 50 % of the processors"),
         ({"steal_fraction": 0.1}, threads(), "the hypervisor took 10 % of the processors"),
@@ -229,7 +229,7 @@ def test_a_neighbour_on_our_processor_is_seen(monkeypatch: pytest.MonkeyPatch) -
             spin(50_000_000)
         neighbour.kill()
     assert watched.disturbed is not None
-    assert "waited for a processor" in watched.disturbed
+    assert "waited for a core" in watched.disturbed
     assert watched.conditions["threads"] == 1
 
 

@@ -94,7 +94,7 @@ def test_the_verb_prints_80_columns_and_json(trainrig: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("matmul",), "on what?"),
+        (("matmul",), "missing --on"),
         (("matmul", "--on", "RTX 40900"), "did you mean"),
         (("layer", "--on", "RTX 4090", "--kernels", "flashy"), "did you mean flash"),
         (("layer", "--on", "RTX 4090", "--precision", "fp64"), "precision"),

@@ -70,8 +70,8 @@ def test_what_does_not_fit_is_a_finding(trainrig) -> None:
 
 
 REFUSED = [
-    ({}, "which model?", "--model gpt2-medium"),
-    ({"model": "gpt2"}, "on what?", "--on"),
+    ({}, "missing --model", "--model gpt2-medium"),
+    ({"model": "gpt2"}, "missing --on", "--on"),
     ({"model": "gpt2-medum", "on": "RTX 4090"}, "unknown model 'gpt2-medum'", "gpt2-medium"),
     ({"model": "gpt2", "on": "RTX 4091"}, "unknown chip: RTX 4091", "RTX 4090"),
     ({"model": "gpt2", "on": "A100"}, "A100 is one of:", "the whole name"),

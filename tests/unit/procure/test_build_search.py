@@ -168,7 +168,7 @@ def test_the_verb_says_all_that_is_asked_for(trainrig, tmp_path: Path) -> None:
         (("--budget", "5"), "which currency?"),
         (("--budget", "5", "--currency", "yuan"), "not a currency"),
         (("--budget", "5", "--currency", "EUR"), "no part has a price in EUR"),
-        (("--budget", "5", "--currency", "CNY"), "which model?"),
+        (("--budget", "5", "--currency", "CNY"), "missing --model"),
         (("--budget", "-5", "--currency", "CNY", "--model", "gpt2"), "budget"),
         (("--budget", "5", "--currency", "CNY", "--model", "gpt9"), "gpt9"),
     ],

@@ -178,7 +178,7 @@ def test_a_machine_s_prices_come_from_the_list(tmp_path: Path, trainrig) -> None
         (("--buy", "1", "--restart-seconds", "5"), "how often"),
         (("--buy", "1", "--currency", "dollars"), "not a currency"),
         (("--buy", "1", "--measured", "nowhere"), "no such run"),
-        (("--buy", "1", "--model", "llama-7B", "--tokens", "1e9"), "on what?"),
+        (("--buy", "1", "--model", "llama-7B", "--tokens", "1e9"), "missing --on"),
         (("--buy", "1", "--model", "llama-7B", "--on", "RTX 4090"), "does not fit"),
         (("--machine", "x"), "currency"),
     ],

@@ -166,5 +166,5 @@ def test_an_empty_ledger_is_a_sentence_and_its_unread_runs() -> None:
     ledger = Ledger(host="", machine="", entries=(), num_runs=2, others=1, unread=("a: torn",))
     text = printed(ledger_document(ledger, ()))
     assert text.startswith("a machine without a name: nothing was predicted and measured yet in 2")
-    assert "1 runs of other machines left out" in text and "not read: a: torn" in text
+    assert "1 run of other machines left out" in text and "not read: a: torn" in text
     assert "Nothing to fit: a part needs 4 runs" in text

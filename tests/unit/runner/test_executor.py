@@ -84,7 +84,7 @@ def test_what_would_not_fit_the_time_is_skipped_with_a_record(tmp_path):
     small, large = bench.points()
     assert small.status is Status.OK
     assert large.status is Status.SKIPPED
-    assert "projected to take" in (large.reason or "")
+    assert "of the budget left" in (large.reason or "")
     assert len(bench.asked) == 2
 
 

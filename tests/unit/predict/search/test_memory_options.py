@@ -240,7 +240,7 @@ def test_the_command_answers_people() -> None:
             "is dense: it has no experts",
             "--ep 1",
         ),
-        (["--on", "RTX 4090"], "which model?", "--model"),
+        (["--on", "RTX 4090"], "missing --model", "--model"),
     ],
 )
 def test_bad_input_is_one_line_and_a_hint(words: list[str], says: str, hint: str) -> None:

@@ -254,7 +254,7 @@ def test_a_layout_that_can_be_trained_is_never_faster_than_the_best(trainrig) ->
 
 
 REFUSED = [
-    ((*PLAN, *BATCH), "on how many GPUs?", "--days"),
+    ((*PLAN, *BATCH), "missing --gpus", "--days"),
     ((*PLAN, "--gpus", "4"), "how many samples is a step?", "--global-batch"),
     ((*PLAN, "--gpus", "4", "--global-batch", "0"), "global-batch = 0", "from 1"),
     (
