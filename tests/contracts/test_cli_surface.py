@@ -128,7 +128,7 @@ def test_the_surface_is_as_promised() -> None:
             "test HOST... --seconds --config --json | audit --json",
             "jobs": "--end --json",
             "attach": "JOB --all --json",
-            "report": "RUN... --html --md --json",
+            "report": "RUN... --html --md --csv --junit --prometheus --json",
             "compare": "OLD NEW --md --json",
             "ledger": "RUNS --calibrate --json",
             "import": "FILE... --as --on --model --precision --seq-len --batch-size --out --json",

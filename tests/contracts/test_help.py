@@ -29,7 +29,7 @@ WITHOUT_DEFAULT = {
     "plan": {"--model", "--on", "--rates", "--gpus", "--global-batch", "--tokens", "--days"}
     | {"--what-if", "--write", "--lora-rank", "--chip", "--cluster"},
     "train": {"--tokens", "--scale", "--only", "--resume", "--write"},
-    "report": {"--html", "--md"},
+    "report": {"--html", "--md", "--csv", "--junit", "--prometheus"},
     "published": {"--html", "--md"},
     "compare": {"--md"},
     "bundle": {"--unpack"},

@@ -8,6 +8,7 @@ with that fault.  With TRAINRIG_SCREENSHOTS=DIR the pictures are kept there.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -37,6 +38,15 @@ def demo_views() -> list[RunView]:
     return [read_view(BUNDLE)]
 
 
+def rack_views() -> list[RunView]:
+    views = []
+    for n in range(8):
+        view = report_views.gpu_view(2, slow_card=1 if n == 3 else None)
+        machine = {**(view.machine or {}), "host": {"hostname": f"node{n:02}"}}
+        views.append(dataclasses.replace(view, machine=machine, name=f"run of node{n:02}"))
+    return views
+
+
 VIEWS: dict[str, Callable[[], list[RunView]]] = {
     "demo": demo_views,
     "layers and a step": lambda: [report_views.layers_view()],
@@ -47,6 +57,7 @@ VIEWS: dict[str, Callable[[], list[RunView]]] = {
     "hostile": lambda: [report_views.hostile_view()],
     "experiments": lambda: [experiment_views.experiments_view()],
     "experiments of two runs": experiment_views.two_views,
+    "eight nodes": rack_views,
     "two runs": lambda: [report_views.gpu_view(2, slow_card=1), report_views.cpu_view()],
 }
 

@@ -13,23 +13,53 @@ from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
 if TYPE_CHECKING:
     from trainrig.analysis.run_view import RunView
 
+GATHER = "For programs that gather"
+
 
 @verb()
 @click.argument("run", nargs=-1, required=True, type=PATH, shell_complete=complete_runs)
 @option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file.")
 @option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")
+@option("--csv", type=PATH, metavar="FILE", help="Write each node's values as CSV.", group=GATHER)
+@option("--junit", type=PATH, metavar="FILE", help="Write a test suite a node.", group=GATHER)
+@option("--prometheus", type=PATH, metavar="FILE", help="Write gauges as text.", group=GATHER)
 @json_option("One JSON object a run on stdout.")
-def command(run: tuple[Path, ...], html: Path | None, md: Path | None, as_json: bool) -> None:
+def command(
+    run: tuple[Path, ...], html: Path | None, md: Path | None, as_json: bool, **gather: Path | None
+) -> None:
     """Show RUN: a run's folder or its bundle; several are set side by side.
 
     \b
     trainrig report runs/20270101T000000Z-host-qualify-1a2b3c
     trainrig report OLD NEW --html both.html
+    trainrig report runs/*-qualify-* --html rack.html --junit rack.xml
+
+    Four or more are nodes of a rack: which of them is behind the others, by the median
+    and the median absolute deviation over nodes.  A test of JUnit fails where one is.
 
     Without options the report goes to the terminal.  A run that was cut off is
     shown as far as it was written.
     """
-    show([read_view(path) for path in run], html=html, md=md, as_json=as_json)
+    views = [read_view(path) for path in run]
+    wrote = _gather(views, gather)
+    if not wrote or html is not None or md is not None or as_json:
+        show(views, html=html, md=md, as_json=as_json)
+
+
+def _gather(views: list[RunView], files: dict[str, Path | None]) -> bool:
+    """Write what other programs gather; whether anything was asked for.  Raises StoreError."""
+    from trainrig.analysis.rack import rack_of
+    from trainrig.report.gather import to_csv, to_junit, to_prometheus
+    from trainrig.store import write_atomic
+
+    forms = {"csv": to_csv, "junit": to_junit, "prometheus": to_prometheus}
+    wanted = {name: path for name, path in files.items() if path is not None}
+    rack = rack_of(views) if wanted else None
+    for name, path in wanted.items():
+        assert rack is not None
+        write_atomic(path, forms[name](rack))
+        say(f"wrote {path}", err=True)
+    return bool(wanted)
 
 
 def read_view(path: Path) -> RunView:

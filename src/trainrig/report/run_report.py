@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
 from trainrig.analysis.first_screen import Action, KeyNumber, Taken
+from trainrig.analysis.rack import MIN_NODES, rack_of
 from trainrig.analysis.run_summary import RunSummary, device_names, summarise
 from trainrig.analysis.run_view import RunView, at_path, attempts, is_published, rows
 from trainrig.analysis.training_results import readable
@@ -28,6 +29,7 @@ from trainrig.report.imported_report import files_text, imported_blocks
 from trainrig.report.point_table import point_blocks
 from trainrig.report.provenance import trace
 from trainrig.report.published_report import normal_section
+from trainrig.report.rack_report import rack_blocks
 from trainrig.report.render.html import to_html
 from trainrig.report.training_report import training_blocks
 from trainrig.units import (
@@ -69,24 +71,28 @@ _SEVERITY: dict[Severity, tuple[str, doc.Tone]] = {
 def run_document(views: Sequence[RunView]) -> doc.Document:
     """One run, or several side by side."""
     summaries = [summarise(view) for view in views]
-    blocks: list[doc.Block] = [
-        doc.Group(
-            "beside",
-            tuple(_head(view, found) for view, found in zip(views, summaries, strict=True)),
-        )
-    ]
-    if len(views) > 1:
-        blocks += _runs_together(views)
-    for number, (view, found) in enumerate(zip(views, summaries, strict=True), start=1):
-        body = tuple(_body(view, found))
-        if len(views) > 1:
-            body = (doc.Section(f"{number}. {view.name}", body),)
-        blocks += body
+    pairs = list(zip(views, summaries, strict=True))
+    blocks: list[doc.Block]
+    if len(views) >= MIN_NODES:
+        rack = rack_of(views)
+        folded = zip(rack.nodes, pairs, strict=True)
+        blocks = [
+            *rack_blocks(rack, summaries),
+            *(_folded(node.name, *pair) for node, pair in folded),
+        ]
+    else:
+        blocks = [doc.Group("beside", tuple(_head(*pair) for pair in pairs))]
+        blocks += _runs_together(views) if len(views) > 1 else ()
+        for number, (view, found) in enumerate(pairs, start=1):
+            body = tuple(_body(view, found))
+            if len(views) > 1:
+                body = (doc.Section(f"{number}. {view.name}", body),)
+            blocks += body
     gpus = [{row.index for row in rows(view) if row.index is not None} for view in views]
     unverified = (UNVERIFIED,) if max(map(len, gpus), default=0) > 1 else ()
     return doc.Document(
         title=", ".join(map(device_names, views)),
-        names=tuple(view.name for view in views),
+        names=tuple(view.name for view in views) if len(views) < MIN_NODES else (),
         banner=PUBLISHED if any(map(is_published, views)) else "",
         blocks=(
             *blocks,
@@ -99,6 +105,12 @@ def run_document(views: Sequence[RunView]) -> doc.Document:
 def render_html(views: Sequence[RunView]) -> str:
     """One run, or several, as one offline HTML file."""
     return to_html(run_document(views))
+
+
+def _folded(node: str, view: RunView, found: RunSummary) -> doc.Section:
+    """A node's own report behind a line: head, waterfalls and findings."""
+    body = (*_waterfalls(view, found.waterfalls), *_findings(view, found))
+    return doc.Section(node, (_head(view, found), *body), found.verdict, fold="closed")
 
 
 def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:

@@ -1,0 +1,250 @@
+"""Runs of several nodes beside each other: node by metric, and who is an outlier.
+
+A metric is one case on one model of device; of a node's devices the slowest stands for the node,
+since a job waits for it.  An outlier is judged by the median over nodes and the median absolute
+deviation (MAD), which a few sick nodes do not move: a value is one where it is more than LIMIT
+scaled MADs below the median and also more than `SIBLING_MARGIN` of it; 1.4826 MAD is a standard
+deviation of normal values (Iglewicz and Hoaglin 1993, who take 3.5).  Equal nodes have a MAD near
+0: it counts as LEAST_SPREAD of the median at least.  Below MIN_NODES values no outlier is called,
+and noisy values are shown and not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.analysis.match import SIBLING_MARGIN, Row
+from trainrig.analysis.run_summary import device_names, verdict_of
+from trainrig.analysis.run_view import RunView, at_path, rows
+from trainrig.benchmarks.spec import case_text, kind_text
+from trainrig.record import Record
+from trainrig.stats import grouped, median
+
+MIN_NODES = 4
+LIMIT = 3.5
+"""Scaled MADs."""
+LEAST_SPREAD = 0.01
+_NORMAL = 1.4826
+"""Standard deviations of a normal distribution in a MAD."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine's run."""
+
+    name: str
+    """The host's name, numbered where two runs have one; the run's where it is not known."""
+    run: str
+    devices: str
+    verdict: str
+    reason: str
+    taken: str
+    """When the run began, UTC; empty where it does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeValue:
+    """What one node reached in a metric, with its slowest device."""
+
+    node: str
+    record: Record | None
+    """None: the node has no such case."""
+    deviation: float | None = None
+    """From the median of the judged nodes, better above 0."""
+    is_outlier: bool = False
+    """It is behind the other nodes."""
+
+    @property
+    def value(self) -> float | None:
+        """In the metric's unit."""
+        return self.record.value if self.record is not None else None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it counts: there, and not noisy."""
+        return self.record is not None and self.record.is_usable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RackMetric:
+    """One case on all nodes."""
+
+    what: str
+    """In words."""
+    family: str
+    """The kind of case; of each the one with the most nodes is shown."""
+    benchmark: str
+    metric: str
+    unit: str
+    device: str
+    median: float | None
+    """Over judged nodes; None where no node can be judged."""
+    spread: float | None
+    """A robust standard deviation over them, as a share of the median."""
+    is_judged: bool
+    """Whether there are nodes enough to call an outlier."""
+    values: tuple[NodeValue, ...]
+    """One a node, in the nodes' order."""
+
+    @property
+    def outliers(self) -> tuple[NodeValue, ...]:
+        """The nodes that are behind."""
+        return tuple(one for one in self.values if one.is_outlier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rack:
+    """Several nodes' runs as one thing."""
+
+    nodes: tuple[Node, ...]
+    metrics: tuple[RackMetric, ...]
+    """Metrics with outliers first, then in the order of the runs."""
+
+    @property
+    def outliers(self) -> tuple[tuple[RackMetric, NodeValue], ...]:
+        """Every value that is behind, the farthest first."""
+        found = [(metric, one) for metric in self.metrics for one in metric.outliers]
+        return tuple(sorted(found, key=lambda pair: pair[1].deviation or 0.0))
+
+    def behind(self) -> dict[str, list[tuple[RackMetric, NodeValue]]]:
+        """The outliers of each node, the farthest first."""
+        return grouped(self.outliers, lambda pair: pair[1].node)
+
+    @property
+    def noun(self) -> str:
+        """``node``; ``run`` where all are of one host."""
+        hosts = {node.name.partition(" #")[0] for node in self.nodes}
+        return "node" if len(hosts) > 1 else "run"
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether any metric has nodes enough."""
+        return any(metric.is_judged for metric in self.metrics)
+
+
+def rack_of(views: Sequence[RunView]) -> Rack:
+    """Several runs, node by metric."""
+    nodes = tuple(_nodes(views))
+    found: dict[tuple[object, ...], dict[int, Row]] = {}
+    for number, view in enumerate(views):
+        for row in rows(view):
+            if row.measured is not None:
+                mine = found.setdefault(row.key, {})
+                if number not in mine or _is_behind(row, mine[number]):
+                    mine[number] = row
+    metrics = [_metric(members, nodes) for members in found.values() if len(members) > 1]
+    return Rack(nodes=nodes, metrics=tuple(sorted(metrics, key=lambda metric: not metric.outliers)))
+
+
+def _nodes(views: Sequence[RunView]) -> Iterator[Node]:
+    seen: dict[str, int] = {}
+    for view in views:
+        name = str(at_path(view.machine, "host", "hostname") or view.name)
+        seen[name] = seen.get(name, 0) + 1
+        verdict, reason = verdict_of(view)
+        yield Node(
+            name=name if seen[name] == 1 else f"{name} #{seen[name]}",
+            run=view.name,
+            devices=device_names(view),
+            verdict=verdict,
+            reason=reason,
+            taken=next((r.started for r in view.records if r.started), "") or "",
+        )
+
+
+def _is_behind(row: Row, other: Row) -> bool:
+    """Whether a device is slower than another of its node; what has no value is behind all."""
+    if not (row.value and other.value):
+        return not row.value
+    return row.value > other.value if _less_is_better(row.unit) else row.value < other.value
+
+
+def _less_is_better(unit: str) -> bool:
+    return unit in ("s", "W", "J")
+
+
+def _metric(members: dict[int, Row], nodes: Sequence[Node]) -> RackMetric:
+    first = next(iter(members.values()))
+    records = [members[n].measured if n in members else None for n in range(len(nodes))]
+    judged = [one.value or 0.0 for one in records if one is not None and one.is_usable]
+    middle = median(judged) if judged else None
+    enough = len(judged) >= MIN_NODES
+    spread = _NORMAL * median([abs(value - middle) for value in judged]) if middle else 0.0
+    limit = LIMIT * max(spread, LEAST_SPREAD * abs(middle or 0.0))
+    sign = -1.0 if _less_is_better(first.unit) else 1.0
+
+    def value_of(node: Node, record: Record | None) -> NodeValue:
+        if record is None or not record.value or not middle:
+            return NodeValue(node=node.name, record=record)
+        deviation = sign * (record.value / middle - 1.0)
+        far = -deviation * middle > limit and deviation < -SIBLING_MARGIN
+        is_outlier = far and enough and record.is_usable
+        return NodeValue(node=node.name, record=record, deviation=deviation, is_outlier=is_outlier)
+
+    return RackMetric(
+        what=case_text(first.benchmark, first.case),
+        family=kind_text(first.benchmark, first.case),
+        benchmark=first.benchmark,
+        metric=first.metric,
+        unit=first.unit,
+        device=first.device or "unknown device",
+        median=middle,
+        spread=spread / abs(middle) if middle and len(judged) > 1 else None,
+        is_judged=enough,
+        values=tuple(value_of(*pair) for pair in zip(nodes, records, strict=True)),
+    )
+
+
+def shown_metrics(metrics: Iterable[RackMetric], most: int) -> tuple[RackMetric, ...]:
+    """Of each family one metric: with outliers if there are, then the one that most nodes have.
+
+    Of equal ones the fastest: small cases say more of launches than of a node.
+    """
+    best: dict[tuple[str, str], RackMetric] = {}
+
+    def rank(metric: RackMetric) -> tuple[bool, int, float]:
+        num = sum(one.is_judged for one in metric.values)
+        return bool(metric.outliers), num, metric.median or 0.0
+
+    for metric in metrics:
+        family = (metric.family, metric.device)
+        if family not in best or rank(metric) > rank(best[family]):
+            best[family] = metric
+    return tuple(sorted(best.values(), key=lambda metric: not metric.outliers)[:most])
+
+
+def rack_dict(rack: Rack) -> dict[str, Any]:
+    """Nodes, outliers and every value, in base SI units."""
+    from dataclasses import asdict
+
+    return {
+        "nodes": [asdict(node) for node in rack.nodes],
+        "outliers": [
+            {"node": one.node, "what": metric.what, "deviation": one.deviation}
+            for metric, one in rack.outliers
+        ],
+        "metrics": [
+            {
+                "what": metric.what,
+                "benchmark": metric.benchmark,
+                "metric": metric.metric,
+                "unit": metric.unit,
+                "device": metric.device,
+                "median": metric.median,
+                "is_judged": metric.is_judged,
+                "values": [
+                    {
+                        "node": one.node,
+                        "value": one.value,
+                        "deviation": one.deviation,
+                        "is_outlier": one.is_outlier,
+                        "disturbed": one.record.disturbed if one.record else None,
+                    }
+                    for one in metric.values
+                ],
+            }
+            for metric in rack.metrics
+        ],
+    }

@@ -1,0 +1,178 @@
+"""Several nodes' runs as one page: who is an outlier, every node in a line, node by metric.
+
+The reports of the nodes lie folded below.  Which nodes are outliers is `analysis.rack`'s to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from trainrig.analysis.first_screen import KeyNumber
+from trainrig.analysis.rack import (
+    LIMIT,
+    MIN_NODES,
+    Node,
+    NodeValue,
+    Rack,
+    RackMetric,
+    shown_metrics,
+)
+from trainrig.analysis.run_summary import RunSummary
+from trainrig.report import document as doc
+from trainrig.report.document import column, table
+from trainrig.units import (
+    counted,
+    format_count,
+    format_quantity,
+    format_share,
+    si_scale,
+    signed_share,
+)
+
+MOST_METRICS = 12
+MOST_NAMED = 8
+RULE = (
+    f"Behind: more than {LIMIT:g} robust standard deviations (1.4826 MAD) and 7 % below the median "
+    f"of {MIN_NODES} or more that are not noisy (?). Of each node its slowest device; spread: one "
+    "robust standard deviation."
+)
+
+
+def rack_blocks(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
+    """The head, the nodes, and node by metric."""
+    yield doc.Group("card", tuple(_head(rack)))
+    yield doc.Section("Nodes", (_nodes_table(rack, summaries),))
+    shown = shown_metrics(rack.metrics, MOST_METRICS)
+    if shown:
+        left = len(rack.metrics) - len(shown)
+        notes = [f"{counted(left, 'more metric')}: --csv has all"] if left else []
+        beside = _metrics_table(rack, shown, notes)
+        yield doc.Section("Node by metric", (beside,), RULE)
+    else:
+        yield doc.Paragraph("The runs have no case in common.", "warn")
+
+
+def _head(rack: Rack) -> Iterator[doc.Block]:
+    num, behind = len(rack.nodes), rack.behind()
+    devices = list(dict.fromkeys(node.devices for node in rack.nodes))
+    title = (
+        f"{counted(num, rack.noun)}: {'; '.join(devices[:3])}{' ...' if len(devices) > 3 else ''}"
+    )
+    failed = sum(node.verdict == "FAIL" for node in rack.nodes)
+    tail = f"; {failed} of {num} runs failed by themselves" if failed else ""
+    if behind:
+        names = ", ".join(list(behind)[:MOST_NAMED])
+        reason = f"{counted(len(behind), rack.noun)} behind the others: {names}{tail}"
+        yield doc.Badge(title, f"{len(behind)} BEHIND", reason, "bad")
+        items = tuple(_item(name, own) for name, own in list(behind.items())[:MOST_NAMED])
+        yield doc.Findings(items, "Who is behind")
+    elif rack.can_judge:
+        metrics = counted(_judged(rack), "metric")
+        reason = f"no {rack.noun} is behind the others in any of {metrics}{tail}"
+        yield doc.Badge(title, "EVEN", reason, "warn" if failed else "good")
+    else:
+        reason = f"outliers need {MIN_NODES} {rack.noun}s with one and the same case{tail}"
+        yield doc.Badge(title, "CANNOT TELL", reason, "warn")
+
+
+def _item(name: str, own: Sequence[tuple[RackMetric, NodeValue]]) -> doc.Item:
+    metric, one = own[0]
+    far = f"{metric_text(metric)}: {format_quantity(one.value or 0.0, metric.unit)}, "
+    far += f"{signed_share(one.deviation or 0.0)} from the median"
+    device = one.record.device_index if one.record is not None else None
+    where = f", GPU {device}" if device is not None else ""
+    text = f"behind in {counted(len(own), 'metric')}; farthest {far}{where}"
+    return doc.Item(label=name, text=text, tone="bad")
+
+
+_CUBE = re.compile(r"\b(\d+) × \1 × \1\b")
+
+
+def metric_text(metric: RackMetric) -> str:
+    """``bf16 8192³``: short, for the heads of columns."""
+    return _CUBE.sub(lambda shape: f"{shape[1]}³", metric.what)
+
+
+def _judged(rack: Rack) -> int:
+    return sum(metric.is_judged for metric in rack.metrics)
+
+
+def _nodes_table(rack: Rack, summaries: Sequence[RunSummary]) -> doc.Table:
+    behind = {name: len(own) for name, own in rack.behind().items()}
+    names = list(dict.fromkeys(number.name for each in summaries for number in each.key_numbers))
+    pairs = list(zip(rack.nodes, summaries, strict=True))
+
+    def key_number(name: str) -> doc.Shown[tuple[Node, RunSummary]]:
+        def found(pair: tuple[Node, RunSummary]) -> KeyNumber | None:
+            return next((one for one in pair[1].key_numbers if one.name == name), None)
+
+        return column(name.lower(), found, _key_text)
+
+    return table(
+        pairs,
+        column(rack.noun, lambda pair: pair[0].name, kind="words"),
+        column(
+            "", lambda pair: doc.Cell(pair[0].verdict, _TONES.get(pair[0].verdict, "")), kind="code"
+        ),
+        column(
+            "behind in", lambda pair: behind.get(pair[0].name), lambda n: doc.Cell(str(n), "bad")
+        ),
+        *map(key_number, names[:4]),
+    )
+
+
+def _verdict_cell(word: str) -> doc.Cell:
+    return doc.Cell(word, _TONES.get(word, ""))
+
+
+def _behind_cell(count: int) -> doc.Cell:
+    return doc.Cell(str(count), "bad")
+
+
+_TONES: dict[str, doc.Tone] = {"PASS": "good", "FAIL": "bad", "INCOMPLETE": "warn"}
+
+
+def _key_text(number: KeyNumber) -> str:
+    if number.unit == "token/s":
+        text = f"{format_count(number.value)} tokens/s"
+    else:
+        text = format_quantity(number.value, number.unit)
+    return f"{text}{'?' if number.is_least else ''}"
+
+
+def _metrics_table(rack: Rack, metrics: Sequence[RackMetric], notes: Sequence[str]) -> doc.Table:
+    """A line a node, a column a metric in one unit, and below them the median and the spread."""
+
+    def cell(metric: RackMetric, one: NodeValue) -> doc.Cell:
+        if one.record is None:
+            return doc.Cell("-", "dim")
+        if not one.value:
+            return doc.Cell(str(one.record.status), "warn")
+        text = _number(metric, one.value) + ("" if one.is_judged else "?")
+        small = signed_share(one.deviation) if one.is_outlier and one.deviation else ""
+        return doc.Cell(text, "bad" if one.is_outlier else "", small)
+
+    heads = [doc.Column(f"{metric_text(one)}, {_scale(one)[1]}") for one in metrics]
+    lines: list[tuple[str | doc.Cell, ...]] = [
+        (node.name, *(cell(metric, metric.values[n]) for metric in metrics))
+        for n, node in enumerate(rack.nodes)
+    ]
+    middle = [doc.Cell(_number(one, one.median), "strong") for one in metrics]
+    spread = [doc.Cell("" if one.spread is None else format_share(one.spread)) for one in metrics]
+    return doc.Table(
+        (doc.Column(rack.noun, "code"), *heads),
+        (*lines, (doc.Cell("median", "strong"), *middle), ("spread", *spread)),
+        notes=tuple(notes),
+    )
+
+
+def _number(metric: RackMetric, value: float | None) -> str:
+    return "-" if value is None else f"{value / _scale(metric)[0]:#.3g}".rstrip(".")
+
+
+def _scale(metric: RackMetric) -> tuple[float, str]:
+    values = [one.value or 0.0 for one in metric.values]
+    if metric.unit == "s":
+        return 1e-3, "ms"
+    return si_scale(metric.median or max(values), metric.unit)
