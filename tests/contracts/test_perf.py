@@ -14,7 +14,12 @@ FOLDER = Path(__file__).resolve().parents[2] / "perf"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
 TRAINING = {"checkpoint_stall", "ddp_vs_hf", "layouts_vs_bare", "step_breakdown", "train_vs_hf"}
 """They start ranks or two engines, for up to a minute."""
-SLOW = {"loop_vs_blocked_autorange", "measuring_cost", "peak_vs_sweep", "worker_overhead"}
+SLOW = {"burn_checked", "sampler_cost"} | {
+    "loop_vs_blocked_autorange",
+    "measuring_cost",
+    "peak_vs_sweep",
+    "worker_overhead",
+}
 """Torch is imported and something is timed for seconds."""
 
 

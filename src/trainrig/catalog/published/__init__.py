@@ -49,6 +49,7 @@ _KIND_OF = {
     "matmul_accumulate": PublishedKind.MATMUL,
     "batched_matmul": PublishedKind.MATMUL,
     "grouped_matmul": PublishedKind.MATMUL,
+    "burn": PublishedKind.MATMUL,
     "vector": PublishedKind.BANDWIDTH,
     "copy": PublishedKind.BANDWIDTH,
     "layer": PublishedKind.LAYER,
@@ -60,6 +61,7 @@ _PRODUCTS = {
     "matmul_accumulate": "added to a matrix",
     "batched_matmul": "batched",
     "grouped_matmul": "grouped",
+    "burn": "under load for minutes",
 }
 
 

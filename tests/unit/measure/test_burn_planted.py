@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainrig.measure.burn_faults import FAULTS, NAN, NEGATIVE_ZERO, BurnFault, inject, observe
+from trainrig.measure.burn_planted import FAULTS, NAN, NEGATIVE_ZERO, BurnFault, inject, observe
 
 NAMES = [fault.name for fault in FAULTS]
 

@@ -1,0 +1,88 @@
+"""The verdict on a burn: what fails, what is incomplete, what is named, and what passes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from reports import markdown
+from trainrig.analysis.burn_facts import burn_summary
+from trainrig.analysis.judge_burn import judge_burn
+from trainrig.record import Outcome, RunView
+from trainrig.selftest.burn_faults import faults, healthy_view
+from trainrig.selftest.registry import Fault
+
+JUDGED = [fault for fault in faults() if fault.check == "burn.verdict"]
+INCOMPLETE = {"step-not-done", "sensor-stopped", "sensor-stuck"}
+WARNED = {"link-replays", "throttled", "behind-siblings"}
+
+
+def spoiled(fault: Fault) -> RunView:
+    with fault.inject(Path(), "") as view:
+        assert isinstance(view, RunView)
+        return view
+
+
+@pytest.mark.parametrize("fault", JUDGED, ids=[fault.name for fault in JUDGED])
+def test_a_fault_is_found_and_decides(fault: Fault) -> None:
+    verdict = judge_burn(spoiled(fault))
+    assert fault.finds in {finding.id for finding in verdict.findings}
+    corrected = fault.name.startswith("corrected")
+    wanted = Outcome.PASS if fault.finds in WARNED or corrected else Outcome.FAIL
+    wanted = Outcome.INCOMPLETE if fault.finds in INCOMPLETE else wanted
+    assert verdict.outcome is wanted, verdict.reason
+    named = {"a driver that stops answering"}
+    assert fault.name in named or any("#1" in found.evidence for found in verdict.findings)
+
+
+def test_a_healthy_one_passes_without_a_word() -> None:
+    verdict = judge_burn(healthy_view())
+    assert (verdict.outcome, verdict.findings) == (Outcome.PASS, ())
+    assert judge_burn(healthy_view(), "interrupted").outcome is Outcome.INCOMPLETE
+
+
+def test_without_anything_nothing_passes() -> None:
+    assert judge_burn(RunView(name="empty")).outcome is Outcome.INCOMPLETE
+
+
+def test_far_behind_is_a_fault() -> None:
+    view = healthy_view()
+    records = tuple(
+        r.replace(value=r.value * 0.9) if r.device_index == 1 and r.value else r
+        for r in view.records
+    )
+    verdict = judge_burn(dataclasses.replace(view, records=records))
+    assert verdict.outcome is Outcome.FAIL
+    assert "RTX 4090 #1: matmul bf16 at 135 TFLOPS, −10.0 %" in verdict.reason
+
+
+def test_two_that_differ_say_that_it_is_not_known_which() -> None:
+    fault = next(fault for fault in JUDGED if fault.finds == "digests-differ")
+    view = spoiled(fault)
+    assert "its siblings; the first is step 2, weight q" in judge_burn(view).reason
+    rows = view.series["burn-digests"][:2]
+    two = dataclasses.replace(view, series={**view.series, "burn-digests": rows})
+    assert "which of the two is wrong is not known" in judge_burn(two).reason
+
+
+def test_a_cool_card_at_steady_heat_is_not_stuck() -> None:
+    """Hot already when the burn begins, under water: the reading hardly moves."""
+    view = healthy_view()
+    rows = tuple({**row, "gpu1_temperature_c": 61.0} for row in view.series["telemetry"][60:])
+    warm = dataclasses.replace(view, series={**view.series, "telemetry": rows})
+    assert judge_burn(warm).outcome is Outcome.PASS
+
+
+def test_devices_are_summed_up_and_shown() -> None:
+    view = healthy_view()
+    first, second = burn_summary(view)
+    assert (first["index"], second["errors"]) == (0, 0)
+    assert first["temperature_c"]["max"] > 60.0
+    assert first["energy_j"] == pytest.approx(400.0 * 199)
+    assert first["throttle_reasons"] == ["sw_power_cap"]
+    page = markdown(view)
+    assert "matmul bf16" in page
+    assert "150 TFLOPS" in page
+    assert "no wrong result" in page
