@@ -61,7 +61,7 @@ def generate(_: Sphinx) -> None:
 
     shutil.rmtree(GENERATED, ignore_errors=True)
     PAGES.mkdir(parents=True)
-    lines = ["# Verbs", "", "As `trainrig help VERB` prints them.", ""]
+    lines = ["# Verbs in full", "", "As `trainrig help VERB` prints them.", ""]
     at = click.Context(cli, info_name="trainrig")
     for verbs in GROUPS.values():
         for verb in verbs:
@@ -71,7 +71,8 @@ def generate(_: Sphinx) -> None:
                 for name in found.list_commands(at):
                     lines += _help_of([verb, name])
     (GENERATED / "verbs.md").write_text("\n".join(lines), encoding="utf-8")
-    _printed("demo", "--html", str(PAGES / "demo.html"))
+    for verb in ("demo", "published"):
+        _printed(verb, "--html", str(PAGES / f"{verb}.html"))
 
 
 def setup(app: Sphinx) -> None:

@@ -120,7 +120,7 @@ def write_verb(root: Path, path: str) -> None:
         "src/trainrig/cli/main.py": lambda: text.replace(
             '        "demo":', '        "nothing": "Do nothing, once.",\n        "demo":'
         ),
-        "README.md": lambda: text.replace(
+        "docs/verbs.md": lambda: text.replace(
             "| `trainrig demo`", "| `trainrig nothing` | nothing |\n| `trainrig demo`"
         ),
         "tests/contracts/test_cli_surface.py": lambda: text.replace(

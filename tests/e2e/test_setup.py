@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "trainrig"
 SOURCES = sorted(SRC.rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-README = (ROOT / "README.md").read_text()
+QUICK_START = (ROOT / "docs" / "quick-start.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
@@ -144,8 +144,8 @@ def test_documents_name_files_and_targets_that_exist(document: str) -> None:
         assert "NAME" in "".join(path) or (ROOT / "".join(path)).exists(), path
 
 
-def test_the_readme_has_the_exit_codes() -> None:
-    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+def test_the_quick_start_has_the_exit_codes() -> None:
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", QUICK_START, re.MULTILINE)}
     assert codes == {getattr(errors, name) for name in dir(errors) if name.startswith("EXIT_")}
 
 
