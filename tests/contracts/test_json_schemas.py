@@ -10,13 +10,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+from tools import json_schemas
 
 from trainrig.cli.main import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "schemas"
-sys.path.insert(0, str(ROOT / "tools"))
-import json_schemas  # noqa: E402 - a program, not a package
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 WITHOUT = {

@@ -90,7 +90,7 @@ def modules(*extras: str) -> set[str]:
 
 def test_every_import_is_declared_and_every_dependency_imported() -> None:
     imported = third_party_imports(SOURCES)
-    declared = modules("torch", "huggingface", "deepspeed", "megatron", "tables")
+    declared = modules("torch", "huggingface", "deepspeed", "megatron", "tables", "top", "metrics")
     assert imported - declared == set()
     # transformers' Trainer imports the first, torch's builder of DeepSpeed's kernels runs the
     # second, and the third is imported by name where adapters are trained
@@ -99,7 +99,7 @@ def test_every_import_is_declared_and_every_dependency_imported() -> None:
 
 def test_every_import_of_the_tests_is_declared() -> None:
     files = list((ROOT / "tests").rglob("*.py"))
-    ours = {path.stem for path in files} | {"tests", "validation"}
+    ours = {path.stem for path in files} | {"tests", "tools", "validation"}
     assert third_party_imports(files) - ours - modules("torch", "test", "deepspeed") == set()
 
 
@@ -121,7 +121,16 @@ def test_every_room_is_kept_from_torch_or_known_to_run_it() -> None:
     house, torch = (_contract(name) for name in ("house", "torch"))
     rooms = {word for layer in house["layers"] for word in re.findall(r"\w+", layer)}
     kept = {module.removeprefix("trainrig.") for module in torch["source_modules"]}
-    assert rooms - kept == {"__main__", "cli", "runner", "train", "measure", "models"}
+    assert rooms - kept == {
+        "__main__",
+        "cli",
+        "runner",
+        "train",
+        "measure",
+        "models",
+        "selftest",
+        "watch",
+    }
 
 
 def _contract(name: str) -> dict[str, list[str]]:
