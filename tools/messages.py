@@ -160,7 +160,7 @@ def _forms(node: ast.AST) -> Iterator[str]:
     """The ways in which a string can read, its places in braces."""
     match node:
         case ast.Constant(value=str(text)):
-            yield text.replace("{", "\0").replace("}", "\1")
+            yield re.sub(r"\{(?!\w+\})|(?<![\w])\}", "\0", text)  # what format fills in is a place
         case ast.JoinedStr(values=values):
             for parts in itertools.product(*(list(_forms(value)) for value in values)):
                 yield "".join(parts)

@@ -97,6 +97,10 @@ class Catalogue:
         for spelled in dict.fromkeys(spellings):
             if (found := self._whole.get(spelled)) is not None:
                 return found
+            if (
+                found := self._whole.get(f"{spelled}.")
+            ) is not None:  # a sentence taken out of a text
+                return found.removesuffix("。")
             if (found := self._formed(spelled, depth, is_whole=True)) is not None:
                 return found
         return self._apart(text, depth) or self._formed(text, depth, is_whole=False)

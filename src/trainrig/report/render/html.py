@@ -28,7 +28,7 @@ _HALF = (520.0, 320.0)
 _WIDE = (1080.0, 440.0)
 _COMMAND = re.compile(
     r"((?:sudo|trainrig(?! \d)|nvidia-smi|fio|torch\.|pin_memory)"
-    r"(?:[^;,:；，：。（）]|:(?=\S))*[^;,:\s；，：。（）])"
+    r"(?:[^;,:\u3000-\uffef]|:(?=\S))*[^;,:\s\u3000-\uffef])"
 )
 # A number and its unit, between which no line ends.
 _UNIT = re.compile(r"(\d) (%|×|[kMGTP]?(?:FLOPS|OPS|B/s|Hz)|[KMGT]iB|[mµn]?s\b|W\b|tokens/s)")
