@@ -12,7 +12,10 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "perf"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
-TRAINING = {"checkpoint_stall", "ddp_vs_hf", "layouts_vs_bare", "step_breakdown", "train_vs_hf"}
+TRAINING = {
+    *("checkpoint_stall", "collective_vs_bare", "ddp_vs_hf", "layouts_vs_bare", "step_breakdown"),
+    "train_vs_hf",
+}
 """They start ranks or two engines, for up to a minute."""
 SLOW = {"burn_checked", "sampler_cost"} | {
     "loop_vs_blocked_autorange",

@@ -339,13 +339,11 @@ class CheckedCollective:
     def wrong(self) -> str | None:
         """What the calls so far left, and what one more brings, that should not be so; or None."""
         self._wait()
-        found = self._left() if self._calls or self._round else None
-        if found is None:
-            self._fill()
-            self.call()
-            self._wait()
-            found = self._left()
-        return found
+        found = self._left() if self._round else None
+        self._fill()
+        self.call()  # also where something was wrong: the other ranks do not know, and call it
+        self._wait()
+        return found or self._left()
 
     def _wait(self) -> None:
         if self._group.device != "cpu":

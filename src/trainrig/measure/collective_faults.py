@@ -22,8 +22,9 @@ from trainrig.process.child import leave
 WRONG = ("flip", "stale", "swapped", "warm")
 """The answer is wrong: a lowest bit; a part that was not written; parts in each other's place; a
 bit that flips in the fiftieth call and later alone, as of a device that is hot."""
-LOST = ("hang", "leave", "kill")
-"""The last rank does not come to an operation, ends without a word, or is killed, in case 2."""
+LOST = ("stop", "hang", "leave", "kill")
+"""The last rank is stopped, does not come out of an operation, ends without a word or is killed, in
+case 2."""
 SLOW = "slow"
 """What the last rank sends comes late: a slowed link."""
 HEALTHY = "none"
@@ -124,6 +125,8 @@ def _lost(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         if len(sizes) > 1:
             if name == "leave":
                 leave(0)
+            if name == "stop":
+                signal.raise_signal(signal.SIGSTOP)
             if name == "kill":
                 signal.raise_signal(signal.SIGKILL)
             time.sleep(3600.0)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -197,7 +200,8 @@ def test_a_lost_rank_is_named_with_its_operation(tmp_path: Path, name: str) -> N
     outcome = bench(request, budget=30.0, out=tmp_path, program=fault(name))
     assert outcome.exit_code() == 1
     (found,) = [found for found in outcome.verdict.findings if found.id == "rank-lost"]
-    assert "rank 1" in found.evidence
+    named = {"stop": "rank 1 is stopped", "hang": "rank 1 waits", "leave": "rank 1 ended with"}
+    assert named.get(name, "rank 1 was ended by SIGKILL") in found.evidence
     assert "all_reduce" in found.evidence
     assert "16384 bytes" in found.evidence
     assert ranks_left() == ""
@@ -232,3 +236,74 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "is not available" in done.stderr
     assert json.dumps(list(map(str, tmp_path.glob("*")))) == "[]"
+
+
+# ---- two nodes
+
+NEEDS_ROOT = "needs root and ip: two nodes in network namespaces"
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with a cable between them, named for this process."""
+    names = (f"trainrig-a-{os.getpid()}", f"trainrig-b-{os.getpid()}")
+
+    def ip(*words: str) -> int:
+        done = subprocess.run(["ip", *words], capture_output=True, check=False, timeout=20)
+        return done.returncode
+
+    if shutil.which("ip") is None or os.geteuid() or ip("netns", "add", names[0]):
+        pytest.skip(NEEDS_ROOT)
+    try:
+        ip("netns", "add", names[1])
+        first = ("link", "add", "va", "netns", names[0], "type", "veth")
+        if ip(*first, "peer", "name", "vb", "netns", names[1]):
+            pytest.skip(NEEDS_ROOT)
+        for name, end, address in zip(names, ("va", "vb"), ("10.77.0.1", "10.77.0.2"), strict=True):
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", end)
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", end, "up")
+        yield names
+    finally:
+        for name in names:
+            ip("netns", "del", name)
+
+
+@pytest.mark.acceptance
+def test_a_slowed_link_between_two_nodes_is_found_and_named(
+    two_nodes: tuple[str, str], tmp_path: Path
+) -> None:
+    def on_both(out: Path) -> tuple[int, str]:
+        started = []
+        for rank, (name, end) in enumerate(zip(two_nodes, ("va", "vb"), strict=True)):
+            env = os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+            env |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29555"}
+            words = [sys.executable, "-m", "trainrig", "bench", "collective", "--op", "all_reduce"]
+            words += ["--op", "send", "--size", "1M", "--backend", "gloo", "--out", str(out)]
+            started.append(
+                subprocess.Popen(
+                    ["ip", "netns", "exec", name, *words],
+                    env=env | {"GLOO_SOCKET_IFNAME": end},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+            )
+        said, _ = started[0].communicate(timeout=100)
+        started[1].communicate(timeout=100)
+        return started[0].returncode, said
+
+    code, said = on_both(tmp_path / "healthy")
+    assert "slow-link" not in said and code in (0, 3), said
+    shaped = ["tbf", "rate", "100mbit", "burst", "64kb", "latency", "400ms"]
+    subprocess.run(
+        ["ip", "netns", "exec", two_nodes[1], "tc", "qdisc", "add", "dev", "vb", "root", *shaped],
+        check=True,
+    )
+    code, said = on_both(tmp_path / "slowed")
+    assert code == 1
+    (folder,) = (tmp_path / "slowed").iterdir()
+    verdict = read_run(folder).verdict
+    assert verdict is not None
+    (found,) = [each for each in verdict.findings if each.id == "slow-link"]
+    assert re.search(r"from rank 1 \(\S+ 10.77.0.2\) to rank 0 \(\S+ 10.77.0.1\)", found.evidence)
