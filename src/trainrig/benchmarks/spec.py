@@ -49,6 +49,8 @@ class Role(StrEnum):
     """A whole training step."""
     DISK = "disk"
     """Reading and writing files."""
+    LINK = "link"
+    """Moving bytes from one device to another one."""
     COLLECTIVE = "collective"
     """What ranks exchange; it is measured by ranks that are started for it."""
 

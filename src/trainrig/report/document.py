@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from trainrig.report.charts.link_diagram import LinkDiagram
 from trainrig.report.charts.svg import Chart
 
 Tone = Literal["", "good", "bad", "warn", "dim", "strong"]
@@ -273,9 +274,9 @@ class WaterfallBars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A chart; only a page can draw it."""
+    """A drawing; only a page can show it."""
 
-    chart: Chart
+    chart: Chart | LinkDiagram
     caption: str = ""
     is_wide: bool = False
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from trainrig.machine.snapshot import Disk, Gpu, MemoryInfo, Missing, PcieLink, Snapshot, value_or
 from trainrig.record import Finding
 from trainrig.report import document as doc
+from trainrig.report.link_report import topology_blocks
 from trainrig.units import format_memory, format_quantity, format_share, format_time
 
 Rows = Iterator[tuple[str, str]]
@@ -49,8 +50,10 @@ def machine_document(
         doc.column("", lambda line: line[1], kind="code"),
         doc.words("", lambda line: doc.Cell(line[2], "dim" if "unknown" in line[2][:7] else "")),
     )
+    links = topology_blocks(snapshot)
+    drawn = (doc.Section("Links", tuple(links)),) if links else ()
     found: doc.Block = doc.Findings(items) if items else doc.Paragraph("no findings")
-    return doc.Document(title="machine", blocks=(table, doc.Section("Findings", (found,))))
+    return doc.Document(title="machine", blocks=(table, *drawn, doc.Section("Findings", (found,))))
 
 
 def machine_rows(

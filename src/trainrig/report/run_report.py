@@ -26,6 +26,7 @@ from trainrig.report.charts.over_time import over_time
 from trainrig.report.charts.roofline import roofline
 from trainrig.report.compare_report import training_comparison_blocks
 from trainrig.report.imported_report import files_text, imported_blocks
+from trainrig.report.link_report import link_blocks
 from trainrig.report.point_table import point_blocks
 from trainrig.report.provenance import trace
 from trainrig.report.published_report import normal_section
@@ -236,6 +237,7 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
         )
     yield from burn_blocks(view)
     yield from imported_blocks(view)
+    yield from link_blocks(view)
     yield from () if is_training else trained
     yield from heat_section(view, everything, found.patterns)
     yield from _devices(peer_groups(view, everything))

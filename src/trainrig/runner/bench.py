@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.benchmarks.collective import BACKENDS
+from trainrig.benchmarks.copy import BENCHMARK as COPY
+from trainrig.benchmarks.copy import LINKS, copy_case
+from trainrig.benchmarks.link import pairs
 from trainrig.benchmarks.spec import (
     SMALL_BUDGET,
     Benchmark,
@@ -81,6 +84,8 @@ def bench(
         plan = _plan_search(spec, request, budget)
     elif spec.is_disk:
         plan = _plan_disk(spec, request, budget)
+    elif spec.role is Role.LINK:
+        plan = _plan_links(spec, request)
     elif spec.role is Role.COLLECTIVE:
         plan = _plan_ranks(spec, request, budget)
     else:
@@ -158,6 +163,41 @@ def _plan_disk(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
     def plan(scene: Scene) -> Sequence[Block]:
         target = disk_target(scene.snapshot, request.path or scene.run.path)
         return [_block(spec, target, planned, 1.0)]
+
+    return plan
+
+
+def _plan_links(spec: Benchmark, request: BenchRequest) -> Plan:
+    """Host and GPU, each way, of each GPU; then every pair of GPUs."""
+
+    def plan(scene: Scene) -> Sequence[Block]:
+        targets = choose(scene.targets, request.device or "gpu")
+        if not all(target.is_gpu for target in targets):
+            raise UsageError(
+                f"{spec.name} measures the links of GPUs, and the host is none",
+                "its own memory: trainrig bench copy; its ranks: trainrig bench collective",
+            )
+        num_gpus = sum(target.is_gpu for target in scene.targets)
+        blocks = []
+        for target in targets:
+            crossing = [
+                PlannedCase(
+                    case=copy_case(way, memory="pinned"),
+                    step=f"{way} pinned",
+                    required=True,
+                    shared=True,
+                )
+                for way in LINKS
+            ]
+            number = int(target.torch_device.partition(":")[2])
+            tasks = (
+                *tasks_of(COPY, target, crossing),
+                *tasks_of(spec, target, list(pairs(number, num_gpus))),
+            )
+            blocks.append(
+                Block(name=f"links of {target.label}", tasks=tasks, share=1.0 / len(targets))
+            )
+        return blocks
 
     return plan
 

@@ -31,7 +31,8 @@ thresholds, and tests of one network card.
 prints.csv: outputs that owners of cards printed, one figure a line, any benchmark.  A line holds
 the case in our words (``dtype=fp16 m=8192``; ``_`` stands for a blank inside a value).  ``link``,
 here and in collectives.csv: ``direction`` p2p, from one card to another, with peer access asked for
-or not; ``ways`` 2 is both directions at once, added up.
+or not; ``ways`` 2 is both directions at once, added up; ``clock`` whose view of a latency it is.
+d2d is a copy within one card, as that tool's diagonal.
 """
 
 from __future__ import annotations
@@ -337,7 +338,7 @@ def _collective(row: Row) -> Iterator[_Figure]:
 
 # ---- prints.csv
 
-_UNITS = {"TFLOPS": (TERA, "FLOP/s"), "GB/s": (GIGA, "B/s")}
+_UNITS = {"TFLOPS": (TERA, "FLOP/s"), "GB/s": (GIGA, "B/s"), "us": (1e-6, "s")}
 
 
 def _print(row: Row) -> Iterator[_Figure]:
@@ -350,7 +351,7 @@ def _print(row: Row) -> Iterator[_Figure]:
         unit=unit,
         printed=number(row["value"]),
         scale=scale,
-        device_count=2 if row["benchmark"] == "link" else 1,
+        device_count=2 if "direction=p2p" in row["case"] else 1,
     )
 
 

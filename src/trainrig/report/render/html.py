@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from trainrig.language import tag, translate
 from trainrig.report import document as doc
-from trainrig.report.charts import svg
+from trainrig.report.charts import link_diagram, svg
+from trainrig.report.charts.link_diagram import LinkDiagram
 from trainrig.report.render.translated import translated
 from trainrig.units import capital
 
@@ -83,6 +84,9 @@ def _draw(figure: doc.Figure) -> dict[str, object]:
     """The figure's two drawings, safe to print as they are."""
     from markupsafe import Markup
 
+    if isinstance(figure.chart, LinkDiagram):  # it escapes its texts, too
+        drawn = Markup(link_diagram.draw(figure.chart))  # noqa: S704
+        return {"narrow": drawn, "large": drawn}
     large = _WIDE if figure.is_wide else _HALF
     return {
         # svg.draw escapes every text that it prints.

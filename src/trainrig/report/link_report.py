@@ -1,0 +1,170 @@
+"""Links as they are, should be and were measured: the diagram, and heat maps of pairs.
+
+A heat map has the sender in the row; darker is faster (of latencies: slower), over all maps of one
+quantity, so that P2P on and off can be compared by eye.  What the topology should give stands
+beside them: NVLinks times the data sheet's rate of one, or the slower PCIe link of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from trainrig.analysis.run_view import RunView
+from trainrig.benchmarks.spec import Role, number_in, role_of
+from trainrig.catalog.host_parts import pcie_bandwidth
+from trainrig.catalog.lookup import find_chip
+from trainrig.errors import UsageError
+from trainrig.machine import from_dict
+from trainrig.machine.snapshot import Gpu, Snapshot, value_or
+from trainrig.record import Record, Status
+from trainrig.report import document as doc
+from trainrig.report.charts.link_diagram import LinkDiagram, Node, is_nvlink
+from trainrig.stats import grouped
+from trainrig.units import binary, format_quantity, si_scale
+
+_SHADES = 5
+_MOST = 16
+"""GPUs or ranks of one map."""
+_CELL: Mapping[str, str] = {"B/s": "bandwidth", "s": "latency"}
+
+
+def link_blocks(view: RunView) -> Iterator[doc.Block]:
+    """What a run knows of its links, if it knows more than one device."""
+    blocks: list[doc.Block] = []
+    if view.machine is not None:
+        blocks += topology_blocks(from_dict(view.machine))
+    maps = list(_maps(view.records))
+    if maps:
+        blocks.append(doc.Group("beside", tuple(maps)))
+    if blocks:
+        note = "The row sends, the column receives; darker is faster, of latencies slower."
+        yield doc.Section("Links", tuple(blocks), note if maps else "")
+
+
+def topology_blocks(snapshot: Snapshot) -> list[doc.Block]:
+    """The drawing of a machine's GPUs, and the same as a table; nothing for fewer than two."""
+    diagram = diagram_of(snapshot)
+    if diagram is None:
+        return []
+    numbers = [node.number for node in diagram.nodes]
+    rates = dict(diagram.rates)
+    paths = {frozenset((a, b)): path for a, b, path in diagram.paths}
+
+    def cell(row: Node, column: int) -> str:
+        path = paths.get(frozenset((row.number, column)), "?")
+        if row.number == column:
+            return "X"
+        return f"{path} {rates[path]}" if path in rates else path
+
+    def to(number: int) -> doc.Shown[Node]:
+        return doc.column(f"GPU {number}", lambda row: cell(row, number))
+
+    columns = [to(number) for number in numbers]
+    table = doc.table(
+        diagram.nodes,
+        doc.words("", lambda row: f"GPU {row.number}"),
+        *columns,
+        doc.words("to the host", lambda row: row.pcie),
+        title="What the topology should give, each way",
+    )
+    is_known = diagram.rates or any("," in node.pcie for node in diagram.nodes)
+    return [doc.Figure(chart=diagram), *([table] if is_known else [])]
+
+
+def diagram_of(snapshot: Snapshot) -> LinkDiagram | None:
+    """The links of a machine with several GPUs whose paths are known."""
+    gpus = value_or(snapshot.gpus, ())[:_MOST]
+    links = value_or(snapshot.topology.links, ())
+    known = {gpu.index for gpu in gpus}
+    paths = tuple(
+        (link.a, link.b, path)
+        for link in links
+        if {link.a, link.b} <= known and (path := value_or(link.path, ""))
+    )
+    if len(gpus) < 2 or not paths:
+        return None
+    nodes = tuple(
+        Node(number=gpu.index, name=value_or(gpu.name, "GPU"), pcie=_pcie(gpu)) for gpu in gpus
+    )
+    rates = {path: rate for *_, path in paths if (rate := _nvlink_rate(path, gpus))}
+    return LinkDiagram(
+        title="Links between GPUs", nodes=nodes, paths=paths, rates=tuple(rates.items())
+    )
+
+
+def _pcie(gpu: Gpu) -> str:
+    generation = value_or(gpu.link.max_generation, None)
+    running = value_or(gpu.link.width, value_or(gpu.link.max_width, None))
+    if not generation or not running:
+        return "PCIe not known"
+    try:
+        rate = format_quantity(pcie_bandwidth(generation, running).high, "B/s")
+    except UsageError:
+        return f"PCIe {generation} x{running}"
+    return f"PCIe {generation} x{running}, {rate}"
+
+
+def _nvlink_rate(path: str, gpus: Sequence[Gpu]) -> str:
+    """What so many NVLinks give each way, by the data sheet; empty where it does not say."""
+    chip = find_chip(value_or(gpus[0].name, "")) if is_nvlink(path) else None
+    if chip is None or not chip.link_bandwidth or not chip.link_count:
+        return ""
+    return format_quantity(int(path[2:]) * chip.link_bandwidth / 2.0 / chip.link_count, "B/s")
+
+
+# ---- heat maps
+
+
+def _maps(records: Iterable[Record]) -> Iterator[doc.Table]:
+    """One for each quantity, way and state of peer access; of ranks one for each size."""
+    points = [record for record in records if record.is_point and _ends(record) is not None]
+    usual = [record for record in points if record.metric in ("byte_rate", "bus_rate", "time")]
+    pairs = [r for r in usual if role_of(r.benchmark) is Role.LINK]
+    sends = [r for r in usual if role_of(r.benchmark) is Role.COLLECTIVE and r.metric == "bus_rate"]
+    for name, own in (("GPU", pairs), ("rank", sends)):
+        of_unit = grouped(own, lambda r: (r.unit, r.case.get("ways"), r.case.get("bytes")))
+        for kind, several in of_unit.items():
+            top = max((r.value or 0.0 for r in several if r.status is Status.OK), default=0.0)
+            maps = grouped(several, lambda r: (r.case.get("peer_access"), r.case.get("clock")))
+            for (access, clock), members in maps.items():
+                yield _map(name, kind, (access, clock), members, top)
+
+
+def _ends(record: Record) -> tuple[int, int] | None:
+    first, second = record.case.get("from"), record.case.get("to")
+    is_pair = isinstance(first, int) and isinstance(second, int)
+    return (first, second) if is_pair else None  # type: ignore[return-value]
+
+
+def _map(
+    name: str, kind: tuple[Any, ...], state: tuple[Any, ...], members: Sequence[Record], top: float
+) -> doc.Table:
+    (unit, ways, size), (access, clock) = kind, state
+    at = {_ends(record): record for record in members}
+    numbers = sorted({end for ends in at if ends for end in ends})[:_MOST]
+    scale, spelled = si_scale(top, unit) if top else (1.0, unit)
+
+    def cell(row: int, column: int) -> doc.Cell:
+        record = at.get((row, column))
+        if record is None:
+            return doc.Cell("" if row != column else "·")
+        if record.status is not Status.OK or not record.value:
+            return doc.Cell(record.status.value)
+        share = record.value / top
+        return doc.Cell(
+            f"{record.value / scale:#.3g}".rstrip("."), shade=min(int(_SHADES * share), _SHADES)
+        )
+
+    words = [_CELL.get(unit, unit)]
+    words += [{1: "one way", 2: "both ways"}[ways]] if ways in (1, 2) else []
+    words += [f"by the {str(clock).upper()}"] if clock else []
+    words += [f"{binary(number_in({'n': size}, 'n'))}B"] if size else []
+    words += [f"P2P {'on' if access else 'off'}"] if isinstance(access, bool) else []
+    devices = sorted({str(record.device) for record in members})
+    return doc.Table(
+        (doc.Column(""), *(doc.Column(f"{name} {number}") for number in numbers)),
+        tuple((f"{name} {row}", *(cell(row, column) for column in numbers)) for row in numbers),
+        title=f"{', '.join(words)}, {spelled}",
+        notes=(", ".join(devices[:3]),),
+    )
