@@ -237,7 +237,7 @@ def _no_p2p(everything: Sequence[Row]) -> Iterator[Pattern]:
     for row in everything:
         on = row.case.get("peer_access")
         ways = row.case.get("ways", 1)
-        is_pair = row.benchmark == "link" and row.case.get("direction") == "p2p" and ways == 1
+        is_pair = row.role is Role.LINK and row.case.get("direction") == "p2p" and ways == 1
         if is_pair and isinstance(on, bool) and row.is_usable:
             ends = frozenset([row.case.get("from"), row.case.get("to")])
             pairs.setdefault((row.device, ends), {}).setdefault(on, []).append(row)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import math
 import os
 import socket
 import time
@@ -46,7 +47,8 @@ PATIENCE = timedelta(hours=2)
 _PERIOD = 251
 """Numbers repeat after so many elements: a prime, no divisor of any part's size."""
 _BLOCK = _PERIOD * 4096
-_LARGEST = 1e30
+_DOUBLINGS = 100
+"""Of the numbers, with all ranks of any group added up, that fp32 can hold."""
 
 
 def main() -> None:
@@ -86,7 +88,7 @@ def _serve(folder: Path, events: Events) -> None:
         if (received := group.broadcast(own and (own, requested["seconds"]))) is None:
             continue
         case, seconds = received
-        label = f"{case['collective']} of {case['bytes']} bytes"
+        label = f"{case['bytes']} bytes"
         events.set_position(step=number + 1, part=label, operation="")
         row = _measure(group, case, seconds, events)
         if rank == 0:
@@ -383,10 +385,11 @@ class CheckedCollective:
         rank, size, part = self._group.rank, self._group.size, self._part
         match self.op:
             case "all_reduce":
-                times = float(size) ** (self._calls - 1)
-                # Beyond, and with a factor that is no power of two, a sum is rounded.
-                if 1.0 <= times < _LARGEST and (self._calls == 1 or not size & (size - 1)):
+                # By a factor that is no power of two a sum is rounded; beyond fp32 it is infinite.
+                is_exact = self._calls == 1 or not size & (size - 1)
+                if is_exact and (self._calls - 1) * math.log2(size) < _DOUBLINGS:
                     total = sum(self._numbers(each).double() for each in range(size))
+                    times = float(size) ** (self._calls - 1)
                     yield "", self.target, (total * times).float()
             case "reduce_scatter":
                 total = sum(self._numbers(each, rank * part) for each in range(size))

@@ -53,6 +53,8 @@ _UNSURE = {
     "num_experts": 0.3,
 }
 """What a cell that is not stated adds to the uncertainty of a step's time (natural logarithm)."""
+_WITH_NONE = ("link", "recompute", "offload")
+"""Columns in which ``none`` is a word."""
 _BLANK = ("nan", "none", "null", "n/a", "na", "-")
 _MAY_BE_ZERO = ("zero_stage", "dp", "cp", "ep")
 _BINARY = ("seq", "mean_seq", "global_batch", "micro_batch")
@@ -72,7 +74,7 @@ class Cells:
     def __getitem__(self, name: str) -> str:
         """What stands there; what tables write where nothing does is nothing."""
         text = (self._row.get(name) or "").strip()
-        if text.lower() == "none" and name in ("link", "recompute", "offload"):
+        if text.lower() == "none" and name in _WITH_NONE:
             return text  # a word of theirs
         return "" if text.lower() in _BLANK else text
 
