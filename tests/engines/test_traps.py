@@ -109,6 +109,10 @@ def test_p6_what_megatron_asks_of_cuda_is_made_on_the_host() -> None:
         "assert torch.empty(2, device='cuda').device.type == 'cpu'\n"
         "assert torch.zeros(2, device=torch.cuda.current_device()).to('cuda').is_cpu\n"
         "assert torch.ones(2).cuda().type() == 'torch.cuda.FloatTensor'\n"
+        "ids, wanted = torch.zeros(99, dtype=torch.long), torch.randn(99, 4).bfloat16()\n"
+        "table = torch.zeros(2, 4, dtype=torch.bfloat16, requires_grad=True)\n"
+        "torch.nn.functional.embedding(ids, table).backward(wanted)\n"
+        "assert torch.equal(table.grad[0], wanted.float().sum(0).bfloat16())\n"
         "assert torch.cuda.Event().record() is None and torch.cuda.get_rng_state().is_cpu\n"
     )
     if __import__("torch").cuda.is_available():
