@@ -20,14 +20,25 @@ def is_published(view: RunView) -> bool:
     return str(view.config.get("origin", "")).startswith("published")
 
 
+_LATEST: list[tuple[RunView, tuple[Row, ...]]] = []
+"""Of the runs that were looked at last: every part of a report asks for the same rows."""
+_MOST_KEPT = 8
+
+
 def rows(view: RunView) -> tuple[Row, ...]:
     """Every case of the run: what was seen, what was predicted, what others published.
 
     Of a run that was put together from published figures these are what was seen.
     """
+    for known, joined in _LATEST:
+        if known is view:
+            return joined
     has_points = any(record.is_point for record in view.records)
     observed = Kind.BASELINE if is_published(view) and not has_points else Kind.MEASURED
-    return join(view.records, view.baselines, observed)
+    found = join(view.records, view.baselines, observed)
+    _LATEST.append((view, found))
+    del _LATEST[:-_MOST_KEPT]
+    return found
 
 
 def attempts(view: RunView) -> dict[str, Record]:
