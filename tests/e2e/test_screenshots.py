@@ -100,9 +100,10 @@ def test_nothing_is_wrong_to_the_eye(browser: Any, name: str, device: str, theme
     page.close()
 
 
-@pytest.mark.parametrize("width", [320, 768, 1000])
-def test_widths_between(browser: Any, width: int) -> None:
-    page = open_page(browser, render_html(VIEWS["one GPU"]()), width, "light")
+@pytest.mark.parametrize("name", ["one GPU", "layers and a step"])
+@pytest.mark.parametrize("width", [320, 768, 1000, 1024])
+def test_widths_between(browser: Any, width: int, name: str) -> None:
+    page = open_page(browser, render_html(VIEWS[name]()), width, "light")
     assert page.evaluate(CHECKS) == []
     page.close()
 

@@ -89,6 +89,7 @@ from trainrig.train.parity import (
     reference_of,
     shortened,
 )
+from trainrig.units import format_count
 from trainrig.workload import find
 
 CHECKED_STEPS = WARM_UP + 10
@@ -488,10 +489,13 @@ class TrainRun:
                 text = f"{experiment.name}: held-out loss after {event['step']} steps"
                 self.watch(Progress(text=f"{text}: {event['loss']:.4f}"))
             if rank == 0 and event["event"] == "row":
-                self.run.append_series(series, step_row(event, number, launch.training_id))
+                row = step_row(event, number, launch.training_id)
+                self.run.append_series(series, row)
+                speed = row["tokens_per_s"]
                 loss = "no number" if event.get("loss") is None else f"{event['loss']:.3f}"
                 step = event["step"] + 1
                 text = f"{experiment.name}: step {step} of {experiment.steps}: loss {loss}"
+                text += f", {format_count(speed)} tokens/s" if speed else ""
                 self.watch(Progress(text=text, level="running"))
 
         with train_logs.opened(experiment, self.run.path, number, self.watch) as logged:

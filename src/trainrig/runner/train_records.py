@@ -40,7 +40,7 @@ from trainrig.train.layout_check import (
     requested_layout,
 )
 from trainrig.train.parity import is_reference
-from trainrig.units import format_quantity, ranges
+from trainrig.units import format_count, ranges
 from trainrig.workload import find, hardware_flops, model_flops
 from trainrig.workload.observed_layout import ObservedLayout
 from trainrig.workload.span_corruption import written_tokens
@@ -446,11 +446,12 @@ def outcome_line(trained: Trained, records: Mapping[str, Record]) -> str:
     time, name = records["time"], trained.experiment.name
     if time.status is not Status.OK:
         return f"{name}: {time.status.value}: {time.reason}"
-    rate, first, last = (
+    tokens, rate, first, last = (
         records[metric].value or 0.0 if metric in records else 0.0
-        for metric in ("sample_rate", "first_loss", "train_loss")
+        for metric in ("token_rate", "sample_rate", "first_loss", "train_loss")
     )
-    line = f"{name}: {format_quantity(rate, 'sample/s')}, loss {first:.4f} to {last:.4f}"
+    speed = f"{format_count(tokens)} tokens/s, {format_count(rate)} samples/s"
+    line = f"{name}: {speed}, loss {first:.4f} to {last:.4f}"
     if "heldout_loss" in records:
         line += f", held out {records['heldout_loss'].value:.4f}"
     verdict = time.conditions["row_verdict"]

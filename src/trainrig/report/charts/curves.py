@@ -101,12 +101,12 @@ def _matmul_figures(
     groups = by_dtype(one_device(burst))
     own = _by_case(itertools.chain(*groups.values()), ("dtype",), "m")
     x = "n of an n × n × n matmul"
-    if len(own) > 1:
+    if len(own) > 1 and _has_curve(own):
         where = names[burst[0].device, devices(burst)[0][1]]
         yield _curve(f"Matmul over size, {where}", x, own)
     for dtype, chosen in by_dtype(burst).items():
         lines, others = _by_device(chosen, names), _others(view, chosen, {"dtype": dtype}, "m")
-        if others or len(lines) > 1 or len(own) == 1:
+        if others or (_has_curve(lines) and (len(lines) > 1 or len(own) == 1)):
             title = f"{dtype} matmul over size"
             yield _curve(title, x, lines, others, claim_of(view, chosen), chosen[0].unit)
 
@@ -118,6 +118,8 @@ def _vector_figures(
     for dtype, chosen in by_dtype(one_device(vector)).items():
         own = _by_case(chosen, ("op", "cache"), "num_elements")
         others = _others(view, chosen, {"dtype": dtype, "op": "scale"}, "num_elements")
+        if not others and not _has_curve(own):
+            continue
         title = f"{dtype} vector over size, {names[chosen[0].device, chosen[0].index]}"
         claim = claim_of(view, [row for row in chosen if row.case.get("cache") == "cold"] or chosen)
         yield _curve(title, "Elements", own, others, claim, "B/s", lambda n: binary(n).strip())
@@ -126,7 +128,7 @@ def _vector_figures(
 def _copy_figures(usable: Sequence[Row], names: Mapping[Device, str]) -> Iterator[Figure]:
     copies = one_device([row for row in usable if row.role is Role.TRANSFER])
     own = _by_case(copies, ("direction", "memory"), "bytes")
-    if own and max(len(line.points) for line in own) > 1:
+    if _has_curve(own):
         title = f"Copies over size, {names[copies[0].device, copies[0].index]}"
         yield _curve(title, "Bytes", own, unit="B/s", word=lambda n: f"{binary(n)}B")
 
@@ -149,6 +151,11 @@ def _collective_figures(usable: Sequence[Row]) -> Iterator[Figure]:
         title = f"Bus bandwidth over size, {', '.join(words)}"
         word: Callable[[float], str] = lambda n: f"{binary(n)}B"  # noqa: E731
         yield _curve(title, "Bytes", lines, unit="B/s", word=word, by_point=True)
+
+
+def _has_curve(lines: Iterable[Series]) -> bool:
+    """Whether any line has two points: one size is a number, not a curve."""
+    return any(len(line.points) > 1 for line in lines)
 
 
 def _by_device(chosen: Sequence[Row], names: Mapping[Device, str]) -> list[Series]:

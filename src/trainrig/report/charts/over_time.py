@@ -17,6 +17,8 @@ from trainrig.units import format_quantity
 
 TELEMETRY = "telemetry"
 _MAX_LINES = 7
+_LONGEST = 12
+"""Letters of a label beside its line."""
 _MAX_POINTS = 400
 """In one line; a longer series is thinned evenly, first and last row kept."""
 _PREFIXED = ("tokens/s", "Hz", "FLOP/s", "B/s", "bogo-op/s")
@@ -113,9 +115,11 @@ def line_figure(title: str, unit: str, lines: Mapping[str, Line], x_title: str) 
         found = [Point(x=x, y=y, title=f"{x:g}: {format_quantity(y, spelled)}") for x, y in line]
         return thinned(found, _MAX_POINTS)
 
+    # A label that a phone has no room for is a number, which the caption explains.
+    is_long = max(len(name) for name, _ in shown) > _LONGEST
     own = tuple(
         Series(
-            label=name if len(shown) > 1 else "",
+            label="" if len(shown) == 1 else str(place + 1) if is_long else name,
             points=points(line),
             colour=f"c{place}",
             marker=place if len(line) <= 40 else -1,
@@ -123,7 +127,10 @@ def line_figure(title: str, unit: str, lines: Mapping[str, Line], x_title: str) 
         for place, (name, line) in enumerate(shown)
     )
     left = len(drawn) - len(shown)
-    caption = f"{left} more left out." if left else ""
+    key = [f"{place}: {name}" for place, (name, _) in enumerate(shown, 1)]
+    parts = ["; ".join(key) + "." if is_long and len(shown) > 1 else ""]
+    parts.append(f"{left} more left out." if left else "")
+    caption = " ".join(filter(None, parts))
     chart = Chart(title=title, x=Axis(title=x_title), y=axis, series=own)
     yield Figure(chart=chart, caption=caption)
 

@@ -40,6 +40,14 @@ def test_each_training_is_a_line_of_loss_norm_and_speed() -> None:
     assert {point.y for point in figures[2].chart.series[0].points} == {2048.0}
 
 
+def test_long_names_are_numbers_that_the_caption_explains() -> None:
+    names = ["GPT-2 medium, Trainer at its best", "GPT-2 medium, ours"]
+    series = {f"steps-{n:02d}-{name}": steps() for n, name in enumerate(names, 1)}
+    figure = over_time(series, names)[0]
+    assert [line.label for line in figure.chart.series] == ["1", "2"]
+    assert figure.caption == f"1: {names[0]}; 2: {names[1]}."
+
+
 def test_rounds_of_a_training_are_one_line_that_does_not_run_back() -> None:
     """The file holds the rounds one after the other; so it does what was resumed."""
     resumed = ({"step": 2, "loss": 1.5}, {"step": 3, "loss": 1.0})
