@@ -38,6 +38,8 @@ BLOCK = 1 << 25
 """Bytes that are compared at a time: what the comparison needs besides."""
 GPU_SHARE, HOST_SHARE = 0.95, 0.80
 """Of what is free.  On the host the rest is for whoever else runs, and for the page cache."""
+_COMPARING = 8
+"""Blocks that the expected words, the comparison and the allocator's rounding take."""
 _WORD = 8
 _MASK = 2**64
 
@@ -46,8 +48,10 @@ Pattern = Callable[[int, int, "torch.Generator"], "torch.Tensor"]
 
 
 def usual_bytes(device: str, free_bytes: int) -> int:
-    """How much of what is free is tested."""
-    return int(free_bytes * (HOST_SHARE if device == "cpu" else GPU_SHARE))
+    """How much of what is free is tested: what comparing needs is left."""
+    share = HOST_SHARE if device == "cpu" else GPU_SHARE
+    most = free_bytes - _COMPARING * BLOCK
+    return max(int(min(share * free_bytes, most)), free_bytes // 2)
 
 
 class MemoryPatterns:
@@ -62,7 +66,7 @@ class MemoryPatterns:
 
         self.device, self._seed = device, seed
         chunk = max(_WORD, min(chunk, num_bytes) // _WORD * _WORD)
-        self._block = max(1, min(BLOCK, chunk) // _WORD)
+        self._block = max(1, min(BLOCK, chunk // 8) // _WORD)
         self._chunks: list[torch.Tensor] = []
         self.wanted = num_bytes
         why = ""
