@@ -53,6 +53,7 @@ def judge_burn(view: RunView, interrupted: str | None = None) -> Verdict:
     findings = by_severity(
         [
             *(found for device in devices for found in _parts(device)),
+            *_unwritten(devices, view.series.get(WORK, ())),
             *_digests(view.series.get(DIGESTS, ())),
             *(found for device in devices for found in _sensors(device, view)),
             *_sampler(view),
@@ -104,6 +105,24 @@ def _parts(device: BurnDevice) -> Iterator[Finding]:
             yield _failed(name, record, device)
         elif (why := _too_little(point)) is not None:
             yield _undone(f"{name}: {why}", record)
+
+
+def _unwritten(
+    devices: Sequence[BurnDevice], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Wrong results of parts whose record was never written: the run was killed."""
+    written = {(d.label, p.name) for d in devices for p in d.points if p.measured is not None}
+    wrong = [row for row in rows if row.get("errors")]
+    for (label, part), own in grouped(wrong, lambda row: (row["device"], row["part"])).items():
+        if (label, part) not in written:
+            words = next((text for row in own for text in row.get("told", ())), "not described")
+            yield Finding(
+                id="wrong-answer",
+                severity="error",
+                evidence=f"{part} on {label}: {sum(row['errors'] for row in own)} wrong results "
+                f"before the run was cut off: {words}",
+                fix="repeat it: trainrig burn; if it stays, take the device out of service",
+            )
 
 
 def _failed(name: str, record: Record, device: BurnDevice) -> Finding:

@@ -204,14 +204,17 @@ class _Burn:
             with self._lock:
                 lane.take(event, state, self._row)
 
-        ended = launch(
-            Command(argv=(*self._request.program, str(folder))),
-            folder,
-            stall_timeout=_STALL_S,
-            limit=sum(part.seconds for part in parts) * 1.5 + _LATE_S,
-            on_event=on_event,
-            tick=self._tick,
-        )
+        try:
+            ended = launch(
+                Command(argv=(*self._request.program, str(folder))),
+                folder,
+                stall_timeout=_STALL_S,
+                limit=sum(part.seconds for part in parts) * 1.5 + _LATE_S,
+                on_event=on_event,
+                tick=self._tick,
+            )
+        except KeyboardInterrupt:  # what was found until then is written
+            ended = Ended(status=Status.FAILED, reason="interrupted before its time was over")
         for part, seen in zip(parts, lane.seen, strict=True):
             self._finish(part, seen, lane, ended)
         if beside is not None and ended.status is Status.OK and not self._stop.is_set():

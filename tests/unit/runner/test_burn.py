@@ -135,6 +135,25 @@ def test_ctrl_c_leaves_a_run_that_opens_and_no_process(tmp_path: Path) -> None:
     assert judged_view(read_run(outcome.run)).verdict is not None
 
 
+def test_what_was_wrong_before_ctrl_c_is_a_fault(tmp_path: Path) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    late = threading.Timer(1.5, signal.pthread_kill, (main, signal.SIGINT))
+    late.start()
+    fault = "slices(events, number, 1, ['product 7 differs']); time.sleep(60)"
+    outcome = burn(request(tmp_path, fault, seconds=60.0), out=tmp_path / "runs")
+    late.join()
+    assert outcome.verdict.outcome is Outcome.FAIL
+    # As SIGKILL would have left it: the record was not written, the slices were.
+    records = outcome.run / "records.jsonl"
+    records.write_text(records.read_text().splitlines(keepends=True)[0])
+    (outcome.run / "verdict.json").unlink()
+    verdict = judged_view(read_run(outcome.run)).verdict
+    assert verdict is not None
+    assert "product 7 differs" in verdict.reason
+    assert verdict.outcome is Outcome.FAIL
+
+
 def test_golden_digests_are_added_then_compared(tmp_path: Path) -> None:
     golden = tmp_path / "golden.jsonl"
     own = request(tmp_path, mode="step", golden=golden)
