@@ -129,7 +129,7 @@ def test_the_surface_is_as_promised() -> None:
             "jobs": "--end --json",
             "attach": "JOB --all --json",
             "report": "RUN... --html --md --csv --junit --prometheus --json",
-            "compare": "OLD NEW --md --json",
+            "compare": "OLD NEW... --html --md --json",
             "ledger": "RUNS --calibrate --json",
             "import": "FILE... --as --on --model --precision --seq-len --batch-size --out --json",
             "bundle": "RUN --out --unpack --json",

@@ -31,7 +31,7 @@ WITHOUT_DEFAULT = {
     "train": {"--tokens", "--scale", "--only", "--resume", "--write"},
     "report": {"--html", "--md", "--csv", "--junit", "--prometheus"},
     "published": {"--html", "--md"},
-    "compare": {"--md"},
+    "compare": {"--html", "--md"},
     "bundle": {"--unpack"},
     "demo": {"--html", "--md"},
     "build check": {"--html", "--md"},

@@ -70,7 +70,7 @@ GROUPS = {
     },
     "Runs and their records": {
         "report": "Show a run: in the terminal, as HTML or as markdown.",
-        "compare": "Two runs side by side: better, worse or cannot tell.",
+        "compare": "Runs against a baseline: better, worse or cannot tell.",
         "ledger": "Predictions of earlier runs beside what was measured.",
         "import": "Read other tools' files: nccl-tests, DCGM, fio, training logs, traces ...",
         "bundle": "Pack a run into one file with a content hash, or unpack it.",

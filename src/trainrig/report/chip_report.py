@@ -100,23 +100,57 @@ def chip_document(chip: Chip) -> Document:
 
 
 def compare_document(chips: Sequence[Chip]) -> Document:
-    """Chips side by side; figures carry their ratio to the first chip's, clear ones in colour."""
-    rows = []
-    for field in FIELDS:
-        if field.name not in ("pci_ids", "aliases"):
-            values = [getattr(chip, field.name) if field.unit else None for chip in chips]
-            figures = [float(v) if isinstance(v, int | float) else None for v in values]
-            rows.append((field.label, [_cell(chip, field) for chip in chips], figures))
+    """Chips side by side; figures carry their ratio to the first chip's, clear ones in colour.
+
+    What training asks about first: TFLOPS, memory, bandwidth, watts, TFLOPS for each watt.
+    """
     labels = {p.field: peak_label(p) for chip in chips for p in sorted_peaks(chip)}
-    for key, label in labels.items():
-        found = [next((p for p in chip.peaks if p.field == key), None) for chip in chips]
-        cells = [_peak_cell(chip, p) for chip, p in zip(chips, found, strict=True)]
-        rows.append((label, cells, [p.rate if p else None for p in found]))
+    first_peaks = [key for key in _FIRST_PEAKS if key in labels]
+    rows = [_peak_row(chips, key, labels[key]) for key in first_peaks]
+    rows += [_field_row(chips, _field(name)) for name in _FIRST_FIELDS]
+    rows.append(_per_watt_row(chips))
+    rows += [
+        _peak_row(chips, key, label) for key, label in labels.items() if key not in first_peaks
+    ]
+    rows += [
+        _field_row(chips, field)
+        for field in FIELDS
+        if field.name not in ("pci_ids", "aliases", *_FIRST_FIELDS)
+    ]
     beside = Table(
         (Column("", "words"), *(Column(chip.name, "words") for chip in chips)),
         tuple((label, *_compared(cells, figures)) for label, cells, figures in rows if any(cells)),
     )
     return Document(title="chips side by side", blocks=(beside, *_sources(chips)))
+
+
+_Row = tuple[str, list[str], list[float | None]]
+_FIRST_PEAKS = tuple(f"tensor.{dtype}.fp32" for dtype in ("bf16", "fp16", "fp8"))
+_FIRST_FIELDS = ("memory", "bandwidth", "tdp")
+
+
+def _field_row(chips: Sequence[Chip], field: Field) -> _Row:
+    values = [getattr(chip, field.name) if field.unit else None for chip in chips]
+    figures = [float(v) if isinstance(v, int | float) else None for v in values]
+    return field.label, [_cell(chip, field) for chip in chips], figures
+
+
+def _peak_row(chips: Sequence[Chip], key: str, label: str) -> _Row:
+    found = [next((p for p in chip.peaks if p.field == key), None) for chip in chips]
+    cells = [_peak_cell(chip, p) for chip, p in zip(chips, found, strict=True)]
+    return label, cells, [p.rate if p else None for p in found]
+
+
+def _per_watt_row(chips: Sequence[Chip]) -> _Row:
+    """Of 16 bit with fp32 accumulation, at the stated power."""
+    cells, figures = [], []
+    for chip in chips:
+        half = peak(chip, "bf16") or peak(chip, "fp16")
+        per_watt = half.rate / chip.tdp if half and chip.tdp else None
+        doubt = (_doubt(chip, half.field) or _doubt(chip, "tdp")) if half and per_watt else ""
+        cells.append(f"{per_watt / 1e12:.3g} TFLOPS/W{doubt}" if per_watt else "")
+        figures.append(per_watt)
+    return "16 bit for each watt", cells, figures
 
 
 def servers_document(servers: Sequence[Server]) -> Document:

@@ -6,6 +6,7 @@ rest.  Cases that hardly moved are counted in a line below the table; JSON has t
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -28,11 +29,19 @@ from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.report.training_report import speedup_table
 from trainrig.stats import AGREEMENT, RUN_TO_RUN, SMALLEST_CHANGE, Change, grouped
-from trainrig.units import capital, format_memory, format_quantity, format_share, signed_share
+from trainrig.units import (
+    capital,
+    counted,
+    format_memory,
+    format_quantity,
+    format_share,
+    signed_share,
+)
 
 RULE = (
     f"Better and worse: changed by more than {format_share(SMALLEST_CHANGE)}; at most 5 % of such "
-    "calls are expected to be false. Could see: the smallest change that would have been called."
+    "calls are expected to be false. Ratio: new over old, the 95 % interval. Could see: the "
+    "smallest change that would have been called."
 )
 TRAINING_RULE = (
     "Experiments are better or worse where the 95 % interval of the ratio of their samples/s lies "
@@ -89,6 +98,80 @@ def comparison_document(comparison: RunComparison) -> doc.Document:
     blocks.append(doc.Paragraph(capital(headline(comparison)), "strong"))
     title = f"{comparison.new} against {comparison.old}"
     return doc.Document(title=title, blocks=tuple(blocks))
+
+
+def comparisons_document(found: Sequence[RunComparison]) -> doc.Document:
+    """One run against its baseline; or several, each against the same one, in one table."""
+    if len(found) == 1:
+        return comparison_document(found[0])
+    base = found[0].old
+    names = tuple((str(n), one.new) for n, one in enumerate(found, start=1))
+    blocks: list[doc.Block] = [doc.Facts((("baseline", base), *names))]
+    for number, one in enumerate(found, start=1):
+        blocks += (
+            dataclasses.replace(each, title=f"{each.title}, {number} against the baseline")
+            for each in _difference_table(one.differences)
+        )
+        if one.trainings is not None:
+            blocks.append(
+                doc.Section(f"Experiments of {number}", (*_training_tables(one.trainings),))
+            )
+    blocks += _several_tables(found)
+    blocks.append(
+        table(
+            enumerate(found, start=1),
+            column("run", lambda pair: str(pair[0]), kind="code"),
+            words("against the baseline", lambda pair: capital(headline(pair[1]))),
+            title="All in all",
+        )
+    )
+    blocks.append(doc.Paragraph(RULE, "dim"))
+    return doc.Document(title=f"{len(found)} runs against {base}", blocks=tuple(blocks))
+
+
+def _several_tables(found: Sequence[RunComparison]) -> Iterator[doc.Table]:
+    """A line a case, a column a run: its value, and below it the change where it is one."""
+    judged: dict[tuple[object, ...], dict[int, Judged]] = {}
+    for number, one in enumerate(found):
+        for each in one.judged:
+            record = each.pair.record
+            place = (*record.key, record.device_index)
+            judged.setdefault(place, {})[number] = each
+    worst = {change: n for n, change in enumerate(_CHANGES)}
+    lines = sorted(judged.values(), key=lambda own: min(worst[e.change] for e in own.values()))
+    groups = grouped(lines, lambda own: _device_of(next(iter(own.values()))))
+    names = name_devices(groups)
+
+    def run(number: int) -> doc.Shown[dict[int, Judged]]:
+        return column(str(number + 1), lambda own: own.get(number), _several_cell)
+
+    for device, own in groups.items():
+        shown = [each for each in own if not all(map(_hardly_moved, each.values()))]
+        left = len(own) - len(shown)
+        note = (
+            f"{counted(left, 'case')} moved by {format_share(SMALLEST_CHANGE)} at most in all runs"
+        )
+        yield table(
+            shown,
+            words("case", lambda each: _label(next(iter(each.values())).pair.record)),
+            column("baseline", lambda each: _value(next(iter(each.values())).pair.old)),
+            *map(run, range(len(found))),
+            title=names[device],
+            notes=[note] if left else (),
+        )
+
+
+def _device_of(each: Judged) -> tuple[str | None, int | None]:
+    return each.pair.record.device, each.pair.record.device_index
+
+
+def _several_cell(each: Judged) -> doc.Cell:
+    word, tone = _CHANGES[each.change]
+    return doc.Cell(
+        f"{_value(each.pair.new)}, {signed_share(each.comparison.ratio - 1.0)}",
+        tone if each.change in (Change.WORSE, Change.BETTER) else "",
+        "" if each.change is Change.SAME else word,
+    )
 
 
 def training_comparison_blocks(old: RunView, new: RunView) -> tuple[doc.Block, ...]:
@@ -188,10 +271,16 @@ def _judged_tables(judged: Sequence[Judged]) -> Iterator[doc.Table]:
             column("old", lambda each: _value(each.pair.old)),
             column("new", lambda each: _value(each.pair.new)),
             column("change", lambda each: signed_share(each.comparison.ratio - 1.0)),
-            column("could see", lambda each: format_share(each.smallest_visible)),
+            column("ratio, 95 %", _interval_text),
             title=names[device, index] + (f", {count} at once" if count > 1 else ""),
             notes=_counted([each for each in own if _hardly_moved(each)]),
         )
+
+
+def _interval_text(each: Judged) -> str:
+    """The interval of the ratio, new over old: ``0.93–0.97``."""
+    interval = each.comparison.interval
+    return f"{interval.low:.2f}–{interval.high:.2f}"
 
 
 def _hardly_moved(judged: Judged) -> bool:

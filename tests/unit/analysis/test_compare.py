@@ -20,7 +20,7 @@ from trainrig.analysis.run_view import RunView
 from trainrig.cli import compare as verb
 from trainrig.errors import DataError, UsageError
 from trainrig.record import Case, Derivation, Kind, Record, Status
-from trainrig.report.compare_report import comparison_document, headline
+from trainrig.report.compare_report import comparison_document, comparisons_document, headline
 from trainrig.report.document import Table
 from trainrig.report.render.markdown import to_markdown
 from trainrig.stats import Change
@@ -566,3 +566,44 @@ def test_the_verb_refuses_what_is_no_run(tmp_path: Path) -> None:
     result = CliRunner().invoke(verb.command, [str(old), str(tmp_path / "none")])
     assert isinstance(result.exception, DataError)
     assert result.stdout == ""
+
+
+def several() -> list[RunComparison]:
+    def one(name: str, seed: int, slow: float) -> RunView:
+        cases = [point(matmul(n), near(1.6e14 * slow, seed * 9 + n, 0.001)) for n in (512, 1024)]
+        return run(*cases, name=name, machine={"software": {"torch": f"2.{seed}"}})
+
+    base = one("golden", 1, 1.0)
+    return [compare_runs(base, one("monday", 2, 1.0)), compare_runs(base, one("tuesday", 3, 0.8))]
+
+
+def test_several_runs_stand_against_one_baseline_in_one_table() -> None:
+    document = comparisons_document(several())
+    (cases,) = [b for b in document.blocks if isinstance(b, Table) and b.title == "RTX 4090"]
+    assert [one.head for one in cases.columns] == ["case", "baseline", "1", "2"]
+    texts = [[cell.text for cell in cells] for _, cells in cases.lines()]
+    assert len(texts) == 2
+    assert all("−20 %" in row[3] and "−20 %" not in row[2] for row in texts)
+    text = to_markdown(document)
+    assert "- baseline: golden" in text
+    assert "Setup differences, 2 against the baseline" in text
+    assert "2 worse" in text
+
+
+def test_one_run_is_compared_as_ever() -> None:
+    assert comparisons_document([example()]) == comparison_document(example())
+
+
+def test_the_verb_takes_several_runs_and_writes_a_page(tmp_path: Path) -> None:
+    runs = [
+        written(tmp_path / name, slow, 9 * n)
+        for n, (name, slow) in enumerate((("golden", 1.0), ("same", 1.0), ("slow", 0.8)))
+    ]
+    page = tmp_path / "page.html"
+    result = call(*runs, "--html", page, "--json")
+    assert result.return_value == 1
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [one["result"] for one in found] == ["not worse", "worse"]
+    assert "against the baseline" in page.read_text()
+    twice = call(runs[0], runs[1], runs[1])
+    assert isinstance(twice.exception, UsageError)

@@ -11,8 +11,11 @@ from click.testing import CliRunner, Result
 
 from trainrig.catalog.fields import FIELDS, chip_dict
 from trainrig.catalog.load import load_chips
+from trainrig.catalog.lookup import require_chip
 from trainrig.cli.catalog import command
 from trainrig.errors import UsageError
+from trainrig.report.chip_report import compare_document
+from trainrig.report.document import Table
 
 
 def run(*args: str, columns: int = 100) -> Result:
@@ -123,3 +126,16 @@ def test_neither_torch_nor_a_terminal_library_is_needed_for_json() -> None:
         [sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=60
     )
     assert done.stderr.strip() == "[]"
+
+
+def test_chips_side_by_side_begin_with_what_training_asks_about() -> None:
+
+    chips = [require_chip(name) for name in ("RTX 4090", "A100 SXM4 80GB")]
+    table = compare_document(chips).blocks[0]
+    assert isinstance(table, Table)
+    labels = [cells[0].text for _, cells in table.lines()]
+    assert labels[0].startswith("bf16")
+    first = labels[: labels.index("16 bit for each watt") + 1]
+    assert first[-4:] == ["memory", "bandwidth", "TDP", "16 bit for each watt"]
+    cells = dict(zip(labels, (cells for _, cells in table.lines()), strict=True))
+    assert cells["16 bit for each watt"][2].small == "×2.12"
