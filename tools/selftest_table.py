@@ -1,6 +1,7 @@
 """docs/selftest.md: the table of faults, the checks that must see them, and whether they did.
 
-    python tools/selftest_table.py --write
+    python tools/selftest_table.py --write            every fault
+    python tools/selftest_table.py --write links      a family or a check; other rows stay
 
 runs `trainrig selftest` and writes what came out; without --write it prints the page.  A test holds
 the page's faults and checks against the registry; how long each took is of the machine it ran on.
@@ -9,7 +10,7 @@ the page's faults and checks against the registry; how long each took is of the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,38 +45,60 @@ A check without a fault fails a test of the registry. A new one is a `Fault` in 
 TABLE = "| check | fault | caught | after |"
 
 
-def page() -> Iterator[str]:
-    """The lines of the page; runs the self-test."""
-    from trainrig.selftest.page import summary
+def page(only: Sequence[str] = ()) -> Iterator[str]:
+    """The lines of the page; runs the self-test, or a part of it and keeps the other rows."""
+    from trainrig.selftest.registry import all_faults
     from trainrig.selftest.run import run_all
-    from trainrig.units import format_time
 
-    result = run_all()
-    yield HEAD
-    yield f"On a machine with two cores and no GPU: {summary(result)}."
-    yield ""
-    yield TABLE
-    yield "|---|---|---|---|"
+    rows = rows_of(PAGE.read_text(encoding="utf-8")) if only else {}
+    result = run_all(only)
     for one in result.results:
         caught = {True: "yes", False: "NO", None: f"not here: {one.reason}"}[one.caught]
         if one.trials > 1:
             caught = f"{one.caught_trials} of {one.trials}"
-        after = "" if one.seconds is None else format_time(one.seconds)
-        cells = (f"`{one.check}`", one.fault, caught, after)
+        rows[one.check, one.fault] = (caught, _time(one.seconds))
+    if result.alarms:
+        sys.exit("\n".join(f"false alarm: {one.check}: {one.message}" for one in result.alarms))
+    faults = [fault for own in all_faults().values() for fault in own]
+    shown = [rows.get((fault.check, fault.name), ("not run", "")) for fault in faults]
+    missed = sum(caught in ("NO", "not run") for caught, _ in shown)
+    lacking = sum(caught.startswith("not here") for caught, _ in shown)
+    yield HEAD
+    yield (
+        f"On a machine with two cores and no GPU: {len(faults)} faults of "
+        f"{len({fault.check for fault in faults})} checks in "
+        f"{sum(len(fault.variants) for fault in faults)} trials, {missed} missed, {lacking} not "
+        "here, no false alarm in 5 clean runs."
+    )
+    yield ""
+    yield TABLE
+    yield "|---|---|---|---|"
+    for fault, (caught, after) in zip(faults, shown, strict=True):
+        cells = (f"`{fault.check}`", fault.name, caught, after)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def table_of(text: str) -> list[tuple[str, str]]:
-    """The checks and faults of a page."""
-    rows = text.partition(TABLE)[2].splitlines()[2:]
-    cells = [row.replace("\\|", "\0").strip("| ").split(" | ") for row in rows]
-    return [(cell[0].strip("`"), cell[1].replace("\0", "|")) for cell in cells if len(cell) > 1]
+def _time(seconds: float | None) -> str:
+    from trainrig.units import format_time
+
+    return "" if seconds is None else format_time(seconds)
+
+
+def rows_of(text: str) -> dict[tuple[str, str], tuple[str, str]]:
+    """Check and fault of each row of a page → whether it was caught, and after what time."""
+    lines = text.partition(TABLE)[2].splitlines()[2:]
+    cells = [line.replace("\\|", "\0").removeprefix("| ").split(" | ") for line in lines]
+    return {
+        (cell[0].strip("`"), cell[1].replace("\0", "|")): (cell[2], cell[3].rstrip(" |"))
+        for cell in cells
+        if len(cell) == 4
+    }
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text("\n".join(page()) + "\n", encoding="utf-8")
+    if sys.argv[1:2] == ["--write"]:
+        PAGE.write_text("\n".join(page(sys.argv[2:])) + "\n", encoding="utf-8")
     elif sys.argv[1:]:
-        sys.exit("usage: python tools/selftest_table.py [--write]")
+        sys.exit("usage: python tools/selftest_table.py [--write [WORD ...]]")
     else:
         print("\n".join(page()))

@@ -13,8 +13,8 @@ from trainrig.cli.verb import json_option, option, verb
     metavar="WORD",
     multiple=True,
     default_text="all",
-    help="A family (doctor), a check (doctor.pcie), a finding's id or how a fault's name begins; "
-    "may be repeated.",
+    help="A family (doctor), a check (doctor.pcie), the id of a finding, or the beginning of a "
+    "fault's name; may be repeated.",
 )
 @option(
     "--clean-runs",

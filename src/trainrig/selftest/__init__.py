@@ -3,6 +3,8 @@
 registry          what a fault is, and what came of planting each
 run               every family of faults in a process of its own
 page              the table
+process_faults    real processes that die, hang or answer nonsense
+burn_faults       burn's checks: bits flipped below them, sensors, errors that rise
 fault_hosts       whole machines as data: five healthy, and each with a fault and its repair
 doctor_faults     the doctor's checks, on these machines
 judge_faults      the verdict's rules, over workers that answer as those of a faulty device

@@ -152,7 +152,10 @@ def all_faults(only: Sequence[str] = ()) -> dict[str, tuple[Fault, ...]]:
 
 
 def _fits(word: str, family: str, fault: Fault) -> bool:
-    return word in (family, fault.finds) or fault.check == word or fault.name.startswith(word)
+    room = fault.check.partition(".")[0]
+    return word in (family, room, fault.finds, fault.check) or (
+        " " in word and fault.name.startswith(word)
+    )
 
 
 def prove(faults: Iterable[Fault], watch: Watch, clean_runs: int = CLEAN_RUNS) -> None:

@@ -33,7 +33,7 @@ from trainrig.selftest.registry import (
 
 AT_ONCE = 2
 """Families at a time: a machine that trains has as many cores, and timings are none of theirs."""
-FAMILY_LIMIT_S = 150.0
+FAMILY_LIMIT_S = 400.0
 _POLL_S = 0.05
 Watch = Callable[[Event], None]
 
@@ -97,7 +97,9 @@ def run_all(
     with tempfile.TemporaryDirectory(prefix="trainrig-selftest-") as folder:
         try:
             while left or running:
-                while left and len(running) < AT_ONCE:
+                while left and len(running) < AT_ONCE and not any(map(_is_alone, running)):
+                    if running and getattr(families()[left[0][0]], "ALONE", False):
+                        break
                     name, faults = left.pop(0)
                     running.append(_start(name, faults, Path(folder), clean_runs, only, limit_s))
                 time.sleep(_POLL_S)
@@ -130,6 +132,11 @@ def run_all(
 def _end(child: Child) -> None:
     child.kill()
     child.wait(DEATH_TIMEOUT)
+
+
+def _is_alone(family: _Family) -> bool:
+    """Whether nothing else may run beside it."""
+    return bool(getattr(families()[family.name], "ALONE", False))
 
 
 def _weight(name: str) -> float:
