@@ -456,7 +456,11 @@ def test_the_verb_prints_path_size_and_hash(run: Path, tmp_path: Path) -> None:
         "num_records": 1,
     }
     back = call(target, "--unpack", tmp_path / "to", "--json")
-    assert json.loads(back.stdout) == {"run": str(tmp_path / "to" / run.name), "num_records": 1}
+    assert json.loads(back.stdout) == {
+        "schema": "trainrig.bundle-unpack/1",
+        "run": str(tmp_path / "to" / run.name),
+        "num_records": 1,
+    }
 
 
 def test_the_verb_takes_the_folder_that_holds_one_run_and_names_the_bundle_after_it(
