@@ -22,7 +22,7 @@ def is_published(view: RunView) -> bool:
 
 _LATEST: list[tuple[RunView, tuple[Row, ...]]] = []
 """Of the runs that were looked at last: every part of a report asks for the same rows."""
-_MOST_KEPT = 8
+_MOST_RUNS = 8
 
 
 def rows(view: RunView) -> tuple[Row, ...]:
@@ -37,7 +37,7 @@ def rows(view: RunView) -> tuple[Row, ...]:
     observed = Kind.BASELINE if is_published(view) and not has_points else Kind.MEASURED
     found = join(view.records, view.baselines, observed)
     _LATEST.append((view, found))
-    del _LATEST[:-_MOST_KEPT]
+    del _LATEST[:-_MOST_RUNS]
     return found
 
 

@@ -70,6 +70,7 @@ from trainrig.runner.train_records import (
     records_of,
     resumed_line,
     slug_of,
+    step_line,
     step_row,
 )
 from trainrig.runner.train_resume import checkpoints_of, done_in
@@ -89,7 +90,6 @@ from trainrig.train.parity import (
     reference_of,
     shortened,
 )
-from trainrig.units import format_count
 from trainrig.workload import find
 
 CHECKED_STEPS = WARM_UP + 10
@@ -491,12 +491,7 @@ class TrainRun:
             if rank == 0 and event["event"] == "row":
                 row = step_row(event, number, launch.training_id)
                 self.run.append_series(series, row)
-                speed = row["tokens_per_s"]
-                loss = "no number" if event.get("loss") is None else f"{event['loss']:.3f}"
-                step = event["step"] + 1
-                text = f"{experiment.name}: step {step} of {experiment.steps}: loss {loss}"
-                text += f", {format_count(speed)} tokens/s" if speed else ""
-                self.watch(Progress(text=text, level="running"))
+                self.watch(Progress(text=step_line(experiment, row), level="running"))
 
         with train_logs.opened(experiment, self.run.path, number, self.watch) as logged:
             folder = self.run.path / "logs" / slug

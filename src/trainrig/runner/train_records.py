@@ -441,6 +441,14 @@ def resumed_line(name: str, event: Mapping[str, Any]) -> str:
     return text
 
 
+def step_line(experiment: Experiment, row: Mapping[str, Any]) -> str:
+    """A step in a line, while others follow."""
+    loss, speed = row["loss"], row["tokens_per_s"]
+    text = f"{experiment.name}: step {row['step'] + 1} of {experiment.steps}: loss "
+    text += "no number" if loss is None else f"{loss:.3f}"
+    return text + (f", {format_count(speed)} tokens/s" if speed else "")
+
+
 def outcome_line(trained: Trained, records: Mapping[str, Record]) -> str:
     """What came of a training in a line, from its records by metric."""
     time, name = records["time"], trained.experiment.name

@@ -9,7 +9,7 @@ from trainrig.analysis.judge_training import judge_trainings
 from trainrig.analysis.training_facts import flat, nested
 from trainrig.record import Limit, Outcome, Status
 from trainrig.runner.targets import Target
-from trainrig.runner.train_records import rates_of, records_of
+from trainrig.runner.train_records import rates_of, records_of, step_line
 from trainrig.train.config import Experiment
 from trainrig.train.engines import Result
 
@@ -59,3 +59,11 @@ def test_facts_come_back_from_a_record_as_they_were() -> None:
     facts = {"a": 1, "b": {"c": None, "d": ()}, "e": [{"f": 2.0, "g": []}, {"f": 3.0, "g": ["x"]}]}
     assert flat(facts)["e.1.g.0"] == "x"
     assert nested(flat(facts)) == {**facts, "b": {"c": None, "d": []}}
+
+
+def test_a_step_says_loss_and_tokens_where_there_are_any() -> None:
+    own = Experiment.of(name="one", steps=8)
+    row = {"step": 3, "loss": 7.4264, "tokens_per_s": 1427.4}
+    assert step_line(own, row) == "one: step 4 of 8: loss 7.426, 1.43k tokens/s"
+    lost = row | {"loss": None, "tokens_per_s": None}
+    assert step_line(own, lost) == "one: step 4 of 8: loss no number"
