@@ -8,18 +8,19 @@ beside them: NVLinks times the data sheet's rate of one, or the slower PCIe link
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from trainrig.analysis.run_view import RunView
 from trainrig.benchmarks.spec import Role, number_in, role_of
 from trainrig.catalog.host_parts import pcie_bandwidth
 from trainrig.catalog.lookup import find_chip
-from trainrig.errors import UsageError
+from trainrig.errors import DataError, UsageError
 from trainrig.machine import from_dict
 from trainrig.machine.snapshot import Gpu, Snapshot, value_or
 from trainrig.record import Record, Status
 from trainrig.report import document as doc
-from trainrig.report.charts.link_diagram import LinkDiagram, Node, is_nvlink
+from trainrig.report.charts.link_diagram import DrawnGpu, LinkDiagram, is_nvlink
 from trainrig.stats import grouped
 from trainrig.units import binary, format_quantity, si_scale
 
@@ -33,7 +34,8 @@ def link_blocks(view: RunView) -> Iterator[doc.Block]:
     """What a run knows of its links, if it knows more than one device."""
     blocks: list[doc.Block] = []
     if view.machine is not None:
-        blocks += topology_blocks(from_dict(view.machine))
+        with suppress(DataError):  # a machine.json of another version, or a part of one
+            blocks += topology_blocks(from_dict(view.machine))
     maps = list(_maps(view.records))
     if maps:
         blocks.append(doc.Group("beside", tuple(maps)))
@@ -51,13 +53,13 @@ def topology_blocks(snapshot: Snapshot) -> list[doc.Block]:
     rates = dict(diagram.rates)
     paths = {frozenset((a, b)): path for a, b, path in diagram.paths}
 
-    def cell(row: Node, column: int) -> str:
+    def cell(row: DrawnGpu, column: int) -> str:
         path = paths.get(frozenset((row.number, column)), "?")
         if row.number == column:
             return "X"
         return f"{path} {rates[path]}" if path in rates else path
 
-    def to(number: int) -> doc.Shown[Node]:
+    def to(number: int) -> doc.Shown[DrawnGpu]:
         return doc.column(f"GPU {number}", lambda row: cell(row, number))
 
     columns = [to(number) for number in numbers]
@@ -85,7 +87,7 @@ def diagram_of(snapshot: Snapshot) -> LinkDiagram | None:
     if len(gpus) < 2 or not paths:
         return None
     nodes = tuple(
-        Node(number=gpu.index, name=value_or(gpu.name, "GPU"), pcie=_pcie(gpu)) for gpu in gpus
+        DrawnGpu(number=gpu.index, name=value_or(gpu.name, "GPU"), pcie=_pcie(gpu)) for gpu in gpus
     )
     rates = {path: rate for *_, path in paths if (rate := _nvlink_rate(path, gpus))}
     return LinkDiagram(

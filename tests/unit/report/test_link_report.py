@@ -15,7 +15,7 @@ from trainrig.machine import inspect
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import Gpu, GpuLink, Missing, PcieLink, Snapshot, Topology
 from trainrig.record import Kind, Record, Status
-from trainrig.report.charts.link_diagram import LinkDiagram, Node, draw, sockets
+from trainrig.report.charts.link_diagram import DrawnGpu, LinkDiagram, draw, sockets
 from trainrig.report.document import Table
 from trainrig.report.link_report import _maps, diagram_of, topology_blocks
 
@@ -74,7 +74,7 @@ def test_sockets_and_switches_follow_from_the_paths(
     paths: dict[tuple[int, int], str], homes: list[list[list[int]]]
 ) -> None:
     across = {(a, b): "SYS" for a in (0, 1) for b in (2, 3)}
-    nodes = tuple(Node(number=number, name="GPU", pcie="") for number in range(4))
+    nodes = tuple(DrawnGpu(number=number, name="GPU", pcie="") for number in range(4))
     every = tuple((a, b, path) for (a, b), path in (paths | across).items())
     assert sockets(LinkDiagram(title="", nodes=nodes, paths=every)) == homes
 

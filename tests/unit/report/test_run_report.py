@@ -533,7 +533,7 @@ def test_no_raw_key_stands_in_a_table() -> None:
     assert metric_text("time.data_wait") == "data wait time"
     assert metric_text("mfu") == "MFU"
     case = {"direction": "p2p", "peer_access": False, "from": 0, "to": 1}
-    assert case_text("link", case) == "p2p, peer access off, from 0, to 1"
+    assert case_text("link", case) == "GPU 0 to GPU 1, peer access off"
 
 
 def test_small_rates_are_never_printed_as_zero() -> None:

@@ -17,7 +17,7 @@ _CHARS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class DrawnGpu:
     """A GPU as it is drawn."""
 
     number: int
@@ -31,7 +31,7 @@ class LinkDiagram:
     """What is drawn; `draw` decides where."""
 
     title: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[DrawnGpu, ...]
     paths: tuple[tuple[int, int, str], ...]
     """(a, b, path) of each pair with a < b."""
     rates: tuple[tuple[str, str], ...] = ()
