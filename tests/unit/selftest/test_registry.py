@@ -30,9 +30,24 @@ NOTES = {"import-note", "above-claim"}
 """Findings that accuse nobody."""
 
 
+def constants_of(node: ast.stmt) -> Iterator[tuple[str, str]]:
+    """Names that a statement gives to words: ``A = "a"``, ``A, B = "a", "b"``."""
+    if not isinstance(node, ast.Assign):
+        return
+    for target in node.targets:
+        many = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+        names = target.elts if many else [target]
+        values = node.value.elts if many else [node.value]
+        for name, value in zip(names, values, strict=True):
+            if isinstance(name, ast.Name) and isinstance(value, ast.Constant):
+                yield name.id, str(value.value)
+
+
 def literal_ids(path: Path) -> Iterator[str]:
-    """Ids of findings that a file makes."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Ids of findings that a file makes, as they stand there or by the name of a constant."""
+    tree = ast.parse(path.read_text())
+    constants = dict(named for node in tree.body for named in constants_of(node))
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         if node.func.id not in ("Finding", "finding", "_finding"):
@@ -43,6 +58,8 @@ def literal_ids(path: Path) -> Iterator[str]:
             for part in ast.walk(value):
                 if isinstance(part, ast.Constant) and isinstance(part.value, str):
                     yield part.value
+                if isinstance(part, ast.Name) and part.id in constants:
+                    yield constants[part.id]
 
 
 JUDGES = sorted((ROOT / "src" / "trainrig" / "analysis").glob("judge*.py"))
