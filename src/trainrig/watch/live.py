@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis.burn_facts import WORK as BURN
 from trainrig.errors import DataError
 from trainrig.machine.inspect import inspect
 from trainrig.machine.memory import meminfo_sizes
@@ -154,10 +155,10 @@ class _Growing:
         """Read what was written since."""
         for path in sorted((self.folder / SERIES).glob("[!.]*.jsonl")):
             name = path.stem
-            if not name.startswith("steps-") and name != "burn":
+            if not name.startswith("steps-") and name != BURN:
                 continue
             found = self.series.setdefault(name, GrowingFile(path)).news()
-            for row in found if name == "burn" else ():
+            for row in found if name == BURN else ():
                 device = str(row.get("device"))
                 self.errors[device] = self.errors.get(device, 0) + int(row.get("errors") or 0)
             if found:
@@ -181,7 +182,7 @@ class _Growing:
                 )
 
     def burns(self) -> Iterator[LiveBurn]:
-        last = {str(row.get("device")): row for row in self.rows.get("burn", ())}
+        last = {str(row.get("device")): row for row in self.rows.get(BURN, ())}
         for device, row in last.items():
             yield LiveBurn(
                 run=self.folder.name,
@@ -211,7 +212,7 @@ class LiveWatch:
         snapshot: Snapshot | None = None,
     ) -> None:
         self._host = host or ThisMachine()
-        self._telemetry = telemetry or Telemetry()
+        self._telemetry = telemetry or Telemetry(in_detail=True)
         self._snapshot = snapshot or inspect(self._host, patience_s=_PATIENCE_S)
         self._processes = ProcessWatch(self._host)
         self._growing: dict[Path, _Growing] = {}
