@@ -309,6 +309,13 @@ def gpu_cases() -> list[Case]:
             layer_case("Llama-7B block", "bf16", _BOTH, 4, 2048, code),
             layer_case(_BERT, "fp16", _BOTH, 32, 512, code),
         ]
+    for code in CODES:  # the notebooks' rows: each model forward, then by batch both ways
+        cases += [
+            layer_case(layer, "fp16", how, batch, 512, code)
+            for batch in (32, 8, 2, 128)
+            for layer in (_BERT, _GPT2, "T5-large encoder block", "T5-large decoder block")
+            for how in PASSES
+        ]
     return list({tuple(case.items()): case for case in cases}.values())  # each once
 
 

@@ -32,6 +32,8 @@ _SMALL_CPU_SIZES = (512, 1024, 2048)
 _EMULATED_SIZE = 512
 _EMULATED: Case = {"emulated": "unless the processor has instructions for the type"}
 _GPU_SIZES = (8192, 4096, 2048, 1024, 512, 128, 16384)
+_LARGEST = (32768, ("bf16", "fp16", "tf32"))
+"""Last on a GPU, in types whose products of that size take about a second."""
 _GPU_DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
 # Sizes that load a device: what runs there speaks for the device, smaller ones for launches.
 _LOADING = {False: frozenset([512, 1024, 2048, 4096]), True: frozenset([8192, 16384])}
@@ -81,6 +83,8 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
     emulated: list[spec.PlannedCase] = []
     if scope.is_gpu:
         cases = _at_sizes(scope, _GPU_DTYPES, _GPU_SIZES, {"fp16", "fp32"})
+        if not scope.is_small:
+            cases += _at_sizes(scope, _LARGEST[1], _LARGEST[:1], set())
     else:
         native = ("fp32", "bf16") if scope.native_bf16 else ("fp32",)
         sizes = _SMALL_CPU_SIZES if scope.is_small else _CPU_SIZES

@@ -264,3 +264,23 @@ def test_a_layer_is_explained_by_parts_of_its_own_kind() -> None:
 def test_planning_layers_loads_no_torch() -> None:
     code = "import sys, trainrig.runner.bench as b; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_gpu_s_grid_is_whole_where_the_time_allows() -> None:
+    """Each model forward and with backward, both codes; products up to 32768 in 16 bit."""
+    from trainrig.benchmarks.layer import CODES, gpu_cases
+    from trainrig.benchmarks.matmul import BENCHMARK
+    from trainrig.benchmarks.spec import Scope
+
+    models = ("BERT-large layer", "GPT-2 medium block", "T5-large encoder block")
+    seen = {(c["layer"], c["pass"], c["code"]) for c in gpu_cases() if c.get("batch_size") == 2}
+    assert {
+        (name, how, code)
+        for name in (*models, "T5-large decoder block")
+        for how in ("forward", "forward+backward")
+        for code in CODES
+    } <= seen
+    long, short = (BENCHMARK.qualify(Scope(is_gpu=True, budget=b)) for b in (240.0, 30.0))
+    assert {p.case["dtype"] for p in long if p.case["m"] == 32768} == {"bf16", "fp16", "tf32"}
+    assert not any(p.required for p in long if p.case["m"] == 32768)
+    assert not [p for p in short if p.case["m"] == 32768]
