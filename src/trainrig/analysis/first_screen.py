@@ -212,7 +212,9 @@ def _link_number(view: RunView) -> Iterator[KeyNumber]:
     found = [
         row
         for row in rows(view)
-        if row.is_usable and row.metric == "byte_rate" and row.case.get("direction") == "p2p"
+        if row.is_usable
+        and (row.metric, row.case.get("direction")) == ("byte_rate", "p2p")
+        and row.case.get("ways", 1) == 1  # of one way: both at once are two links' worth
     ]
     if found:
         best = max(found, key=lambda row: row.value)
