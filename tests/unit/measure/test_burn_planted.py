@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from trainrig.benchmarks.burn import BENCHMARK
+from trainrig.benchmarks.spec import Scope
+from trainrig.measure.burn import prepare, reset_torch
 from trainrig.measure.burn_planted import FAULTS, NAN, NEGATIVE_ZERO, BurnFault, inject, observe
+from trainrig.measure.timing import Settings
 
 NAMES = [fault.name for fault in FAULTS]
 
@@ -61,3 +65,20 @@ def test_memory_names_chunk_place_and_bit() -> None:
     with inject(fault, "at 1"):
         texts = observe(fault)
     assert "chunk 0, byte 0x38: bit 9" in texts[0]
+
+
+def test_a_qualification_burns_for_some_seconds_and_sees_a_flipped_bit() -> None:
+    fault = next(fault for fault in FAULTS if fault.name == "a flipped bit in C, bf16")
+    case = {"mode": "matmul", "dtype": "bf16", "m": 64, "k": 64, "n": 64}
+    BENCHMARK.check(case)
+    for variant in ("mantissa 0", None):
+        with inject(fault, variant):
+            prepared = prepare(case, "cpu")
+            samples = prepared.sample(Settings(max_time=0.05))
+        assert min(samples.times) > 0.0
+        assert (prepared.wrong() is None) is (variant is None)
+    reset_torch()
+    (planned,) = BENCHMARK.qualify(Scope(is_gpu=True, budget=240.0))
+    assert (planned.required, planned.seconds) == (True, 5.0)
+    assert not BENCHMARK.qualify(Scope(is_gpu=True, budget=60.0))
+    assert not BENCHMARK.qualify(Scope(is_gpu=False, budget=240.0, beside_gpus=True))
