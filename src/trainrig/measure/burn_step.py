@@ -34,11 +34,13 @@ STEPS = 4
 SHAPES = {
     "tiny": {"hidden": 64, "heads": 2, "ffn": 96, "tokens": 16, "batch": 1},
     "cpu": {"hidden": 256, "heads": 4, "ffn": 688, "tokens": 128, "batch": 2},
+    "small gpu": {"hidden": 2048, "heads": 16, "ffn": 5504, "tokens": 512, "batch": 2},
     "gpu": {"hidden": 4096, "heads": 32, "ffn": 11008, "tokens": 1024, "batch": 2},
 }
 _LEARNING_RATE = 1e-3
 _MOST_ROUNDS = 64
 _MASK = 2**64
+_ROOMY = 12 << 30
 
 
 class DeterministicSteps:
@@ -60,7 +62,7 @@ class DeterministicSteps:
         torch.use_deterministic_algorithms(True)
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
         self.dtype, self.device = dtype, device
-        size_of = SHAPES[sizes or ("cpu" if device == "cpu" else "gpu")]
+        size_of = SHAPES[sizes or _usual_sizes(device)]
         shape = dataclasses.replace(
             named("llama-7B"),
             hidden=size_of["hidden"],
@@ -206,6 +208,15 @@ class DeterministicSteps:
         """Of the first round: (steps, tensors)."""
         found: list[list[int]] = self._first.tolist()
         return found
+
+
+def _usual_sizes(device: str) -> str:
+    """Which of SHAPES a device has room for: weights, moments, digests in 64 bits."""
+    import torch
+
+    if device == "cpu":
+        return "cpu"
+    return "gpu" if torch.cuda.mem_get_info(device)[0] >= _ROOMY else "small gpu"
 
 
 def where(step: int, tensor: str, number: int | None = None) -> str:
