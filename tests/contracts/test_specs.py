@@ -487,7 +487,7 @@ def test_it_is_trained_with_judged_reported_and_compared(
     rates = [r.value for r in runs[0].records if r.metric == "sample_rate"]
     assert rates == [pytest.approx(2 / 0.010)]
     page = markdown(views[0])
-    assert "| dummy | NOT COMPARABLE |" in page
+    assert "- Verdict: NOT COMPARABLE" in page
     assert "1 × fp32 (Dummy)" in page
     old, new = (str(run.path) for run in runs)
     compared = CliRunner().invoke(compare_verb.command, [old, new], standalone_mode=False)
