@@ -162,6 +162,8 @@ def _dense(
         ways = [("gpt2", plain) if kv_heads == numbers["num_heads"] else ungated]
         ways += [] if is_stated else [gated]
     tied = [{}, {"tied": True}, {"tied": False}]
+    if not cells["params_b"]:
+        ways, tied = ways[:1], tied[:1]
     shapes = [custom(kind, **numbers | more | end) for end in tied for kind, more in ways]
     return _nearest(shapes, cells)
 

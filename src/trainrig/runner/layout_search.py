@@ -22,7 +22,7 @@ from trainrig.errors import StoreError, UsageError
 from trainrig.predict.prediction import Prediction, layout_dict, predict, prediction_dict
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Cluster, Question, positive, space
-from trainrig.predict.search import Candidate, LayoutFamily, Ranking, families, search
+from trainrig.predict.search import SIMULATED, Candidate, LayoutFamily, Ranking, families, search
 from trainrig.predict.search.gpu_count import Budget, gpus_needed
 from trainrig.predict.search.space import Space
 from trainrig.predict.search.upgrades import Ranked, upgrades_of_search
@@ -105,9 +105,9 @@ class Planned:
             "global_batch": self.space.global_batch,
             "layouts_considered": self.search.considered,
             "layouts_fitting": self.search.fitting,
-            "seconds": self.search.seconds,
+            "seconds": self.search.seconds + self.search.simulation_seconds,
             "search_seconds": self.search.seconds,
-            "simulation_seconds": None,  # the closed form alone ranks: nothing is simulated
+            "simulation_seconds": self.search.simulation_seconds,
             "fits": self.fits,
             "mfu": answer.mfu,
             "best": [
@@ -150,6 +150,7 @@ class Planned:
         mfu = self.answer.mfu
         return {
             "step_time_s": one.time,
+            "simulated_step_time_s": one.simulated,
             "memory_bytes_per_gpu": one.memory,
             "fits": one.fits,
             "tokens_per_s": tokens_per_s,
@@ -180,7 +181,7 @@ def plan(
         budget = gpus_needed(every, cluster, tokens, days)
         cluster = budget.cluster
         every = every.on(cluster.gpus, cluster.gpus_per_node)
-    found = search(every, cluster.rates(), top=max(top, _RANKED))
+    found = search(every, cluster.rates(), top=max(top, _RANKED), simulate=SIMULATED)
     distinct = families(found.best, top)
     found = replace(found, best=found.best[:top])
     trains = None

@@ -73,8 +73,9 @@ class Attention:
     """Exponentials and sums of a score cost as much as this many further elements of a head."""
     step: int = 32
     """Kernels are built for heads of multiples of this size; others are padded."""
-    wide: float = 1.0
-    """Rate of the memory-efficient kernel, which takes fp32 and TF32, against flash attention's."""
+    wide: tuple[float, float] = (1.0, 1.0)
+    """Rate of the memory-efficient kernel, which takes fp32 and TF32, against flash attention's,
+    forward and backward."""
 
     def direction(self, kernels: str, backward: bool) -> Direction:
         """Plain flash attention is an older generation's; fused stacks bring their own."""
@@ -114,6 +115,9 @@ class Rates:
     """Relative uncertainty (one standard deviation) of each of OPERATIONS."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Of each of OPERATIONS, in words."""
+    untuned: float = 1.0
+    """Share of the tensor cores' rate that a step's products reach where the library chooses
+    kernels by itself and the rate was found with tuning."""
     unsure: float = 0.0
     """What a step's interval is wider by (natural logarithm) where nobody published anything of
     chips of this class."""
@@ -175,7 +179,7 @@ class Rates:
         seen = smaller((keys + how.rows) / 2.0, keys) if causal else keys * 1.0
         rate = self.matmuls.sustained[dtype] * how.share
         if dtype in ("fp32", "tf32"):
-            rate = rate * self.attentions.wide
+            rate = rate * self.attentions.wide[int(backward)]
         compute = each * batch * heads * queries * seen / rate
         tail = how.tail * each * smaller(queries, how.rows) * keys * self.matmuls.processors / rate
         vectors = heads * queries + (heads if kv_heads is None else kv_heads) * keys

@@ -55,6 +55,9 @@ class Class(NamedTuple):
     own: float = 0.0
     """0: no other kernels are known."""
     own_backward: float = 0.0
+    wide: float = 0.0
+    """0: as elsewhere, a share of flash attention's rate."""
+    wide_backward: float = 0.0
     flash_rows: int = 128
     """Queries that one processor works on at a time in the forward."""
     drain: float = 0.0
@@ -63,6 +66,8 @@ class Class(NamedTuple):
     """0: no such limit seen."""
     multicast: float = 0.0
     """0: the switch has no reduction of its own."""
+    untuned: float = 1.0
+    """See `Rates`."""
 
 
 @cache
@@ -156,6 +161,7 @@ def rates_of_chip(
         power=chip.tdp or 400.0,
         peaks=_claimed(chip),
         spread=spread,
+        untuned=kind.untuned,
         unsure=0.0 if name in constants()["error"]["published"] else _UNSEEN_CLASS,
         provenance=_provenance(chip, name, kind, words, links),
     )
@@ -232,8 +238,13 @@ def _attentions(kind: Class) -> Attention:
 
     forward, backward = both(kind.flash, kind.flash_backward)
     own = both(kind.own or kind.flash, kind.own_backward or kind.flash_backward)
+    shares = (kind.wide / kind.flash, kind.wide_backward / kind.flash_backward)
     return Attention(
-        forward=forward, backward=backward, own=own, softmax=rule["softmax"], wide=rule["wide"]
+        forward=forward,
+        backward=backward,
+        own=own,
+        softmax=rule["softmax"],
+        wide=(shares[0] or rule["wide"], shares[1] or rule["wide"]),
     )
 
 

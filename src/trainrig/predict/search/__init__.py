@@ -4,7 +4,8 @@ Answers the fastest layouts that fit, the front on which nothing is both faster 
 against the next best, which parts of the step the difference is made of.  A layout fits if the
 predicted bytes (framework and context included) are within one GPU's memory.  All layouts are
 predicted as arrays: nothing is sampled or pruned by a rule of thumb, so that the optimum is that
-of brute force.
+of brute force.  The closed form ranks them; a plan simulates the fastest, event by event, and
+ranks those by that.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from trainrig.predict.rates import Rates
 from trainrig.predict.search.space import Space, layouts
 from trainrig.predict.step import PARTS, predict_step
+from trainrig.predict.step.simulate import simulated
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
 
@@ -38,6 +40,8 @@ class Candidate:
     parts: Mapping[str, float]
     """s; they sum to the time."""
     fits: bool = True
+    simulated: float | None = None
+    """s of a step, simulated event by event (`step.simulate`); None: it was not."""
 
     def gap(self, other: Candidate) -> dict[str, float]:
         """By how much ``other`` is slower, part by part: sums to the difference of the times."""
@@ -52,6 +56,9 @@ class Ranking:
     """Legal layouts."""
     fitting: int
     seconds: float
+    """Of predicting and ranking by the closed form."""
+    simulation_seconds: float
+    """Of simulating the fastest of them: 0 where none was."""
     best: tuple[Candidate, ...]
     """The fastest that fit, best first; where none fits the smallest, as ``fits`` says."""
     front: tuple[Candidate, ...]
@@ -89,9 +96,14 @@ def families(ranked: Sequence[Candidate], top: int) -> tuple[LayoutFamily, ...]:
     )
 
 
-def search(space: Space, rates: Rates, *, top: int = 10) -> Ranking:
+SIMULATED = 1024
+"""Layouts that a plan simulates: the fastest by the closed form, which prunes the rest."""
+
+
+def search(space: Space, rates: Rates, *, top: int = 10, simulate: int = 0) -> Ranking:
     """Predict every legal layout of ``space`` and rank them.
 
+    ``simulate``: so many of the fastest are ranked by what their simulation takes.
     Raises UsageError where no layout makes the global batch.
     """
     started = time.perf_counter()
@@ -105,8 +117,9 @@ def search(space: Space, rates: Rates, *, top: int = 10) -> Ranking:
     parts = np.concatenate([parts for _, _, parts in priced], axis=1)
     times = parts.sum(axis=0)
 
-    def candidate(place: int) -> Candidate:
+    def candidate(place: int, simulated: float | None = None) -> Candidate:
         return Candidate(
+            simulated=simulated,
             layout=groups[group_of[place]].at(int(index_in_group[place])),
             time=float(times[place]),
             memory=float(needs[place]),
@@ -117,19 +130,47 @@ def search(space: Space, rates: Rates, *, top: int = 10) -> Ranking:
         order = np.lexsort((needs, times))
         lowest = np.minimum.accumulate(needs[order])
         first = np.concatenate([[True], lowest[1:] < lowest[:-1]])
-        best = tuple(map(candidate, order[:top]))
         front = tuple(map(candidate, order[first]))
+        searched = time.perf_counter()
+        fastest, seconds = order[: max(simulate, top)], {}
+        if simulate:
+            seconds = _simulated(space, groups, group_of[fastest], index_in_group[fastest], rates)
+            again = np.lexsort(
+                (needs[fastest], np.array([seconds[n] for n in range(len(fastest))]))
+            )
+            fastest, seconds = fastest[again], {n: seconds[a] for n, a in enumerate(again)}
+        best = tuple(candidate(at, seconds.get(n)) for n, at in enumerate(fastest[:top]))
     else:
         smallest = min(range(len(groups)), key=lambda number: priced[number][0].min())
         layout = groups[smallest].at(int(np.argmin(priced[smallest][0])))
-        best, front = (price(space, layout, rates),), ()
+        best, front, searched = (price(space, layout, rates),), (), time.perf_counter()
     return Ranking(
         considered=sum(map(len, groups)),
         fitting=len(times),
-        seconds=time.perf_counter() - started,
+        seconds=searched - started,
+        simulation_seconds=time.perf_counter() - searched if simulate else 0.0,
         best=best,
         front=front,
     )
+
+
+def _simulated(
+    space: Space,
+    groups: tuple[Layout, ...],
+    group_of: NDArray[np.int64],
+    index: NDArray[np.int64],
+    rates: Rates,
+) -> dict[int, float]:
+    """Simulated seconds of some layouts, by their place among these."""
+    found: dict[int, float] = {}
+    for group in np.unique(group_of):
+        places = np.flatnonzero(group_of == group)
+        mask = np.zeros(len(groups[group]), dtype=bool)
+        mask[index[places]] = True
+        seconds, _ = simulated(space.shape, groups[group].part(mask), rates)
+        rank = np.argsort(np.argsort(index[places]))  # a part is in the group's own order
+        found |= dict(zip(places.tolist(), seconds[rank].tolist(), strict=True))
+    return found
 
 
 def price(space: Space, layout: Layout, rates: Rates) -> Candidate:

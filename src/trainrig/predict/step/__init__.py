@@ -89,19 +89,34 @@ def predict_step(
     return StepTime(**{name: v.item() if is_one else v for name, v in found.items()})
 
 
-def compose(found: Profile, c: Constants) -> StepTime:
-    """Seconds of each part from the profile: what is hidden, what waits for what."""
+def stage_seconds(
+    shape: ModelShape, layout: Layout, rates: Rates
+) -> tuple[StepTime, dict[str, Array]]:
+    """Seconds of one step of each layout, and of its blocks and ends by themselves (`simulate`)."""
+    named: dict[str, Array] = {}
+    step = compose(profile(shape, layout, rates), fitted(), named)
+    once = 1.0 / (3.0 if layout.recompute == "full" else 2.0)
+    named["each_forward"] = named["exchanged"] * once + named["exposed_forward"]
+    named["each_backward"] = named["exchanged"] * (1.0 - once) + named["exposed_backward"]
+    named["blocks"] = np.full_like(named["send"], float(layout.overlaps != "all"))
+    return step, named
+
+
+def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None) -> StepTime:
+    """Seconds of each part from the profile: what is hidden, what waits for what.
+
+    ``named`` is filled with the seconds of a block, of the ends and of what is done once.
+    """
     p = found
     loads = (p.forward, p.backward, p.recompute, p.last, p.first)
     times = [_times(p, load, c) for load in loads]
     device_f, device_b, device_r, device_l, device_e = (device for device, _ in times)
     host_f, host_b, host_r, host_l, host_e = (host for _, host in times)
-    m, stages = p.micro_batches, p.stages
+    m, stages, n = p.micro_batches, p.stages, p.stage_layers
     ends_device = _ends(p, device_f + device_b + device_r, device_l, device_e)
     ends_host = _ends(p, host_f + host_b + host_r, host_l, host_e)
     weights = c.streams * p.weights
     # One micro-batch of the busiest stage.
-    n = p.stage_layers
     forward = n * device_f + ends_device / 3.0
     backward = n * device_b + ends_device * (2.0 / 3.0) + weights
     recompute = n * device_r
@@ -132,9 +147,8 @@ def compose(found: Profile, c: Constants) -> StepTime:
         (device_f, device_b + device_r, device_l + device_e, stages * weights),
         (host_f, host_b + host_r, host_l + host_e, 0.0),
     )
-    busiest = computed + gap_f + gap_b
-    each = tensor + routed + sends
-    others = np.maximum(whole - busiest, 0.0) + (stages - 1.0) * each
+    others = np.maximum(whole - computed - gap_f - gap_b, 0.0)
+    others = others + (stages - 1.0) * (tensor + routed + sends)
     bubble = np.where(stages > 1, others / p.virtual, 0.0)
     parts: dict[str, Any] = {
         "forward": m * forward,
@@ -151,6 +165,26 @@ def compose(found: Profile, c: Constants) -> StepTime:
         "data": np.full_like(data_comm, c.fixed),
     }
     spread = np.hypot(c.width * _uncertainty(parts), p.unsure)
+    if named is not None:
+        named |= {
+            "device_forward": device_f,
+            "device_backward": device_b + device_r,
+            "host_forward": host_f,
+            "host_backward": host_b + host_r,
+            "device_first": device_e,
+            "device_last": device_l + c.tensor * p.tensor_ends,
+            "host_first": host_e,
+            "host_last": host_l,
+            "weights": weights + c.data * p.ends * p.each,
+            "exchanged": (tensor - c.tensor * p.tensor_ends + routed) / n,
+            "exposed_forward": exposed_f,
+            "exposed_backward": exposed_b,
+            "send": c.send * p.send,
+            "exposed": exposed + exposed_ahead + c.data * p.after,
+            "after": parts["optimizer"] + p.offload + c.fixed,
+            **{name: getattr(p, name) for name in ("layers", "stage_layers")},
+            **{name: getattr(p, name) for name in ("fewer_first", "fewer_last")},
+        }
     return StepTime(**parts, overlapped=overlapped, spread=spread)
 
 
@@ -204,7 +238,7 @@ _COMPUTED = 0.1
 
 def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
     """Device and host seconds."""
-    products = 1.0 + (c.products - 1.0) * p.cores
+    products = (1.0 + (c.products - 1.0) * p.cores) / p.untuned
     attention = c.attention + (c.newest - c.attention) * p.newest
     device = products * load[0] + attention * load[1] + c.streams * load[2]
     return device, c.launch * load[3]

@@ -93,6 +93,8 @@ class Profile:
     """Collectives of a block that backward starts early: gathered inputs, scattered gradients."""
     cores: Array
     """1: products run in tensor cores, which share the chip's power; 0: in fp32 lanes."""
+    untuned: Array
+    """Share of tensor cores' rate that products reach where nobody tunes them (`Rates`)."""
     newest: Array
     """1: attention kernels of later software (flash+fused, compiled)."""
     unsure: Array
@@ -120,6 +122,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "micro_batches": mesh.micro_batches,
         "given_up": given_up(mesh, rates),
         "cores": float(layout.precision != "fp32"),
+        "untuned": rates.untuned if layout.precision not in ("fp32", "tf32") else 1.0,
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
         "unsure": rates.unsure,
         "adding": _adding(mesh, rates),
