@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+import click
 import pytest
 from babel.messages.mofile import read_mo
 from click.testing import CliRunner
@@ -25,6 +26,7 @@ ENTRIES = {
 def english() -> Iterator[None]:
     yield
     language.activate(language.ENGLISH)
+    click.Context.formatter_class = click.HelpFormatter  # what a command in Chinese left behind
 
 
 def test_what_is_read_is_what_was_translated() -> None:

@@ -179,7 +179,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_carries_every_file_of_the_package(wheel: Path) -> None:
     def files(root: Path) -> set[str]:
         found = {path for path in root.glob("trainrig/**/*") if path.is_file()}
-        return {path.relative_to(root).as_posix() for path in found if path.suffix != ".pyc"}
+        left = (".pyc", ".po")  # made, and what translations are compiled from
+        return {path.relative_to(root).as_posix() for path in found if path.suffix not in left}
 
     assert files(wheel) == files(ROOT / "src")
 

@@ -210,7 +210,7 @@ def test_refusals_are_one_line(
 ) -> None:
     run, out = str(run_of("bert")[0]), str(tmp_path / "out")
     for words, told in (
-        ((run, "--to", "megatron"), "its BERT has its norms before the sums"),
+        ((run, "--to", "megatron"), "own BERT has its norms before the sums"),
         ((run, "--to", "tensorflow"), "unknown form 'tensorflow'"),
         ((run, "--to", "deepspeed", "--precision", "bf16"), "holds fp32 weights"),
         ((str(tmp_path), "--to", "megatron"), "no weights that can be read"),

@@ -156,14 +156,16 @@ def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
 
 
 def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
-    """All GPUs of the machine together; a host alone exchanges nothing that a verdict needs."""
+    """All GPUs together, where time is left: wrong answers and lost ranks are judged.
+
+    A host alone exchanges nothing that a verdict needs.
+    """
     if not scope.is_gpu or scope.peers < 2 or not scope.is_first or scope.is_small:
         return []
     return [
         spec.PlannedCase(
             case=collective_case(op, scope.peers, size, "nccl"),
             step=f"{op} of {scope.peers}",
-            required=op == "all_reduce",
             seconds=1.0,
             shared=True,
         )

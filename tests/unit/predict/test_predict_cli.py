@@ -252,9 +252,9 @@ def test_a_table_that_is_none_is_one_line_and_a_hint(trainrig, tmp_path, content
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     code, out, err = trainrig("predict", "--cases", str(path), "--json")
-    assert (code, out) == (2, "")
     message, hint = err.splitlines()
-    assert says in message and hint.startswith("  hint: ")
+    assert code == 2 and says in message and hint.startswith("  hint: ")
+    assert says in json.loads(out)["error"]
 
 
 def test_a_precision_that_a_chip_lacks_is_told() -> None:
