@@ -174,6 +174,10 @@ def _reasons(rows: Sequence[Row], key: str) -> tuple[str, ...]:
     return tuple(sorted(words - {"idle"}))
 
 
+_MEMORY = ("memory_bytes", "memory_wanted_bytes")
+"""How much of a device's memory was tested, and how much there was to test."""
+
+
 def burn_summary(view: RunView) -> list[dict[str, Any]]:
     """The devices as ``burn --json`` prints them."""
     return [_device_summary(device) for device in burn_devices(view)]
@@ -192,6 +196,7 @@ def _device_summary(device: BurnDevice) -> dict[str, Any]:
             "checked": int(point.number("checked")),
             "errors": int(point.number("errors")),
             "busy_s": point.number("busy_s"),
+            **{name: point.number(name) for name in _MEMORY if point.number(name)},
         }
         for point in device.points
     ]

@@ -25,17 +25,18 @@ from trainrig.analysis.burn_facts import (
 from trainrig.analysis.judge import first_fault
 from trainrig.analysis.match import SIBLING_MARGIN
 from trainrig.analysis.run_view import RunView
-from trainrig.machine.snapshot import FAULTY_REASONS
+from trainrig.machine.snapshot import FAULTY_REASONS, NOT_READ
 from trainrig.process.child import device_fault
 from trainrig.record import Finding, Outcome, Record, Status, Verdict, by_severity
 from trainrig.stats import grouped, median
-from trainrig.units import counted, format_quantity, format_share, signed_share
+from trainrig.units import counted, format_memory, format_quantity, format_share, signed_share
 
 BEHIND = 0.03
 """A device so far below the others' median is named; from SIBLING_MARGIN on it is a fault."""
 LEAST_BUSY = 0.45
 """Of a part's planned seconds that must have been work."""
 LEAST_CHECKED = 2
+_NEARLY_ALL = 0.95
 SILENT_S = 6.0
 """A sensor that gave nothing for so long at the end has stopped; it is read once a second."""
 _STUCK_ENERGY_S = 10.0
@@ -56,6 +57,7 @@ def judge_burn(view: RunView, interrupted: str | None = None) -> Verdict:
             *_unwritten(devices, view.series.get(WORK, ())),
             *_digests(view.series.get(DIGESTS, ())),
             *(found for device in devices for found in _sensors(device, view)),
+            *_vanished(devices, view.machine),
             *_sampler(view),
             *(found for device in devices for found in _wear(device, view)),
             *_siblings(devices),
@@ -80,7 +82,16 @@ def _outcome(
         return Outcome.INCOMPLETE, "nothing was planned: the run was cut off before that"
     checked = sum(int(point.number("checked")) for point in points)
     where = counted(len(devices), "device")
-    return Outcome.PASS, f"{checked:,} results on {where} compared, none of them wrong"
+    reason = f"{checked:,} results on {where} compared, none of them wrong"
+    return Outcome.PASS, "; ".join([reason, *_not_all_memory(points)])
+
+
+def _not_all_memory(points: Sequence[BurnPoint]) -> Iterator[str]:
+    """How much of the memory the time was enough for, where that is not nearly all."""
+    for point in points:
+        held, wanted = point.number("memory_bytes"), point.number("memory_wanted_bytes")
+        if held < _NEARLY_ALL * wanted:
+            yield f"of memory {format_memory(held)} of {format_memory(wanted)} in its time"
 
 
 # ---- what was done
@@ -166,6 +177,12 @@ def _too_little(point: BurnPoint) -> str | None:
         return f"too little work: {busy:.0f} of {planned:.0f} s"
     if point.measured is not None and point.measured.conditions.get("passes") == 0:
         return "too little work: its memory was not compared once; give it more time"
+    held, asked = point.number("memory_bytes"), point.number("asked_bytes")
+    if held < _NEARLY_ALL * asked:
+        return (
+            f"the time was enough for {format_memory(held)} of the {format_memory(asked)} that "
+            "were asked for: --minutes"
+        )
     return None
 
 
@@ -228,7 +245,7 @@ def _sensors(device: BurnDevice, view: RunView) -> Iterator[Finding]:
         ("energy_j", "energy"),
     ):
         found = readings(rows, f"{device.key}_{name}")
-        if len(found) > 1 and last - found[-1][0] > SILENT_S:
+        if found and last - found[-1][0] > SILENT_S:
             yield _sensor(
                 "sensor-stopped",
                 f"{device.label}: its {what} was read for {found[-1][0] - found[0][0]:.0f} s, and "
@@ -266,6 +283,27 @@ def _sensor(id_: str, evidence: str, device: BurnDevice) -> Finding:
     )
     words = "see whether the sensor still answers" + where
     return Finding(id=id_, severity="error", evidence=evidence, fix=f"{words}; then repeat it")
+
+
+def _vanished(
+    devices: Sequence[BurnDevice], machine: Mapping[str, Any] | None
+) -> Iterator[Finding]:
+    """GPUs whose sensors were read, and that the driver no longer lists afterwards."""
+    before, after = ((machine or {}).get(name) for name in ("gpus", "gpus_after"))
+    if after is None or after == {"missing": NOT_READ.reason}:
+        return
+    # By what they are called: the driver's numbers move up where one is lost.
+    called = {gpu["index"]: gpu["uuid"] for gpu in before} if isinstance(before, list) else {}
+    left = [gpu["uuid"] for gpu in after] if isinstance(after, list) else []
+    for device in devices:
+        was_read = device.temperature_c is not None or device.power_w is not None
+        if device.index in called and was_read and called[device.index] not in left:
+            yield Finding(
+                id="device-failed",
+                severity="error",
+                evidence=f"{device.label} was no longer listed by the driver after the burn",
+                fix="look at its power, seat and driver" + _kernel_log(device),
+            )
 
 
 def _sampler(view: RunView) -> Iterator[Finding]:

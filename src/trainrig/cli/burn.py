@@ -81,7 +81,7 @@ def command(
     """
     from trainrig.cli import progress
     from trainrig.runner import burn
-    from trainrig.runner.burn_plan import BurnRequest, check_request, memory_of
+    from trainrig.runner.burn_plan import BurnRequest, memory_of
 
     request = BurnRequest(
         seconds=60.0 * minutes,
@@ -91,8 +91,8 @@ def command(
         memory_bytes=memory_of(memory) if memory else None,
         golden=golden,
     )
-    check_request(request)
     if detach:
+        burn.plan_burn(request)
         return progress.detach(out, None, as_json=as_json)
     with _live() as look:
         result = burn.burn(request, out=out, watch=progress.on_stderr(), look=look)

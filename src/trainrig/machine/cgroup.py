@@ -46,6 +46,31 @@ def memory_limit(host: Host) -> int | None | Missing:
     return min(known, default=None)
 
 
+def memory_left(host: Host) -> int | None | Missing:
+    """Bytes that this process's groups may still take; None: no limit.
+
+    Pages of files that nobody has used lately are given back when they are asked for.
+    """
+    folders = _folders(host, "memory")
+    if isinstance(folders, Missing):
+        return folders
+    names = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    found = []
+    for own, (most, now) in zip(folders, names, strict=True):
+        for folder in own:
+            limit = integer(host.read(f"{folder}/{most}"), "limit")
+            used = integer(host.read(f"{folder}/{now}"), "used memory")
+            if isinstance(limit, Missing) or isinstance(used, Missing) or limit >= _V1_NO_LIMIT:
+                continue
+            content = host.read(f"{folder}/memory.stat")
+            lines = [] if isinstance(content, Missing) else content.splitlines()
+            pairs = (line.split() for line in lines)
+            counters = dict(pair for pair in pairs if len(pair) == 2)
+            cached = integer(counters.get("inactive_file", "0"), "cached files")
+            found.append(max(0, limit - used + (0 if isinstance(cached, Missing) else cached)))
+    return min(found, default=None)
+
+
 def throttled_s(host: Host) -> float | Missing:
     """Seconds in which the quota held this process back; its own group's counter only."""
     folders = _folders(host, "cpu")

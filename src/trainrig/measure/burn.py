@@ -22,6 +22,10 @@ from typing import Any
 
 from trainrig.benchmarks.burn import CORES, MATMUL, MEMORY, STEP
 from trainrig.errors import TrainrigError, UnavailableError
+from trainrig.machine.cgroup import memory_left
+from trainrig.machine.memory import meminfo_sizes
+from trainrig.machine.snapshot import value_or
+from trainrig.machine.system_access import ThisMachine
 from trainrig.measure.burn_cores import SIZE, Cores
 from trainrig.measure.burn_matmul import Products
 from trainrig.measure.burn_memory import CHUNK, MemoryPatterns, usual_bytes
@@ -59,11 +63,14 @@ def make_check(phase: Phase, device: str) -> BurnCheck:
 
 
 def _free_bytes(phase: Phase, device: str) -> int:
-    """What is free on a GPU now; on the host what the parent saw."""
+    """What is free on a GPU now; on the host what the parent saw, or less where it is less now."""
     import torch
 
     if device == "cpu":
-        return int(phase["free_bytes"])
+        host = ThisMachine()
+        sizes = value_or(meminfo_sizes(host.read("/proc/meminfo")), {})
+        left = [sizes.get("MemAvailable"), value_or(memory_left(host), None)]
+        return min([int(phase["free_bytes"]), *(size for size in left if size is not None)])
     return int(torch.cuda.mem_get_info(device)[0])
 
 
@@ -71,7 +78,8 @@ def _free_bytes(phase: Phase, device: str) -> int:
 
 
 def burn(folder: Path, events: Events) -> None:
-    """Carry out the plan in ``folder``."""
+    """Carry out the plan in ``folder``: each phase ends when its time and those before are over."""
+    until = time.monotonic()
     plan = json.loads((folder / PLAN).read_text())
     # cuBLAS adds in one order only with a workspace of its own; it is read when the first
     # product is made.
@@ -80,7 +88,8 @@ def burn(folder: Path, events: Events) -> None:
     events.emit("ready", **introduce(device), **_software(device))
     for number, phase in enumerate(plan["phases"]):
         events.set_position(step=number, part=str(phase["mode"]))
-        _run_phase(number, phase, device, events)
+        until += float(phase["seconds"])
+        _run_phase(number, phase, device, until, events)
 
 
 def _software(device: str) -> dict[str, Any]:
@@ -95,26 +104,12 @@ def _software(device: str) -> dict[str, Any]:
     }
 
 
-def _run_phase(number: int, phase: Phase, device: str, events: Events) -> None:
+def _run_phase(number: int, phase: Phase, device: str, until: float, events: Events) -> None:
     import torch
 
-    began, threads = time.monotonic(), torch.get_num_threads()
-    seconds = float(phase["seconds"])
+    threads = torch.get_num_threads()
     try:
-        check = make_check(phase, device)
-        events.emit("phase", number=number, prepared_s=time.monotonic() - began)
-        end = max(began + seconds, time.monotonic() + _LEAST_SHARE * seconds)
-        while True:
-            left = end - time.monotonic()
-            found = check.run(min(_SLICE_S, max(left, 0.0)))
-            events.emit("slice", number=number, **asdict(found))
-            if time.monotonic() >= end:
-                break
-        events.emit("slice", number=number, **asdict(check.finish()))
-        digests = {}
-        if isinstance(check, DeterministicSteps):
-            digests = {"names": check.names, "steps": check.digests()}
-        events.emit("phase_over", number=number, facts=check.facts(), **digests)
+        _work(number, phase, device, until, events)
     except TrainrigError as error:
         status = Status.SKIPPED if isinstance(error, Unsupported) else Status.FAILED
         status = Status.OOM if isinstance(error, UnavailableError) else status
@@ -129,6 +124,27 @@ def _run_phase(number: int, phase: Phase, device: str, events: Events) -> None:
         gc.collect()
         torch.set_num_threads(threads)
         reset_torch()
+
+
+def _work(number: int, phase: Phase, device: str, until: float, events: Events) -> None:
+    """One check from its preparation to its facts; what it held is free when this returns."""
+    began = time.monotonic()
+    check = make_check(phase, device)
+    now = time.monotonic()
+    events.emit("phase", number=number, prepared_s=now - began)
+    end = max(until, now + _LEAST_SHARE * float(phase["seconds"]))
+    if isinstance(check, MemoryPatterns):
+        check.seconds = end - now
+    while True:
+        found = check.run(min(_SLICE_S, max(end - time.monotonic(), 0.0)))
+        events.emit("slice", number=number, **asdict(found))
+        if time.monotonic() >= end:
+            break
+    events.emit("slice", number=number, **asdict(check.finish()))
+    digests = {}
+    if isinstance(check, DeterministicSteps):
+        digests = {"names": check.names, "steps": check.digests()}
+    events.emit("phase_over", number=number, facts=check.facts(), **digests)
 
 
 def reset_torch() -> None:

@@ -13,14 +13,18 @@ What is compared, all of it on the device:
                     they take memory's bandwidth and a product does not.
     every slice     A and B in the same way (what lies in memory must stay); the last C whole
     at the start    the first C element by element with the product in fp64, within what rounding
-                    explains: half a unit of the result's last place, and 8·ε·k·2.33 for the sums
-                    (√k steps of accumulation of terms of √k·2.33; tensor cores truncate)
+                    explains: half a unit of the result's last place, 8·ε·k·2.33 for sums that are
+                    rounded (√k steps of accumulation of terms of √k·2.33), and what tensor cores
+                    cut off: at each addition of four products up to a last place of the sum so
+                    far, always towards zero, so that it grows with k/4 and not with its root
 
 What it cannot see: a wrong bit of an accumulator that rounding to the result's dtype takes away
 again, and a fault that spoils the first product as all others within the bounds of rounding.
 
 Source of the accumulation's model: Higham and Mary, A new approach to probabilistic rounding error
-analysis, 2019; Huang and Abraham, Algorithm-based fault tolerance for matrix operations, 1984.
+analysis, 2019; Huang and Abraham, Algorithm-based fault tolerance for matrix operations, 1984;
+that tensor cores truncate, and how many products they add at a time: Fasi, Higham, Mikaitis and
+Pranesh, Numerical behavior of NVIDIA tensor cores, 2021.
 """
 
 from __future__ import annotations
@@ -52,6 +56,12 @@ _MOST_PRODUCTS = 256
 """In a slice: 256 × 8192 sums of rows are 16 MiB."""
 _ACCUMULATE_EPS = {"fp64": 2.0**-52}
 _ACCUMULATION_MARGIN = 8.0
+_CUT_OFF = ("bf16", "fp16", "tf32")
+"""Types whose products tensor cores add, in fp32."""
+_CUT_EPS, _CUT_EVERY = 2.0**-23, 4
+"""The last place of fp32; products that are added at a time, at least (V100, tf32 of A100)."""
+_MEAN_OF_END, _MEAN_BESIDE = 0.5, 1.25
+"""The mean size of a sum on its way: half its end, and what it strays from there, in √k·2.33."""
 _MEAN_SQUARE = 7.0 / 3.0
 """Of a number that is uniform in [1, 2); a term of the product has the size of this."""
 _CHECK_ELEMENTS = 1 << 24
@@ -289,14 +299,18 @@ class Products:
 
         eps = _ACCUMULATE_EPS.get(self.dtype, 2.0**-23)
         sums = _ACCUMULATION_MARGIN * eps * self.k * _MEAN_SQUARE
-        half_place = EPS["fp32" if self.dtype == "tf32" else self.dtype]
+        share = EPS["fp32" if self.dtype == "tf32" else self.dtype]
+        if self.dtype in _CUT_OFF:
+            cut = _CUT_EPS * self.k / _CUT_EVERY
+            sums += cut * _MEAN_BESIDE * _MEAN_SQUARE * math.sqrt(self.k)
+            share += cut * _MEAN_OF_END
         rows = max(1, _CHECK_ELEMENTS // self.k)
         for column in range(0, self.n, rows):
             right = self._right[:, column : column + rows].to(torch.float64)
             for row in range(0, self.m, rows):
                 exact = self._left[row : row + rows].to(torch.float64) @ right
                 found = self._first[row : row + rows, column : column + rows].to(torch.float64)
-                yield row, column, (found - exact).abs(), exact.abs().mul_(half_place).add_(sums)
+                yield row, column, (found - exact).abs(), exact.abs().mul_(share).add_(sums)
 
     def finish(self) -> Slice:
         """Both results and the operands, whole."""

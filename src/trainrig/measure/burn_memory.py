@@ -1,9 +1,10 @@
 """Patterns over nearly all of a device's free memory, written whole, then read and compared whole.
 
-Definition.  Memory is taken in chunks until the share that was asked for is held or no more is
-given.  Each pass writes one pattern into all chunks, then reads all of them: what lies between is
-as long as the memory is large, so that a cell that leaks is seen.  Bytes written and read over the
-wall time of the slice, comparing included.
+Definition.  Memory is taken in chunks.  Each pass writes one pattern into all chunks, then reads
+all of them: what lies between is as long as the memory is large, so that a cell that leaks is seen.
+The first pass writes for a quarter of the time that there is: what it does not come to is given
+back, so that what is kept is compared.  What the time cuts off of the last pass is not counted as
+a pass.  Bytes written and read over the wall time of the slice, comparing included.
 
     address         each 64-bit word holds its own place among all chunks: a wire of the address
                     that is stuck makes two places one
@@ -21,6 +22,7 @@ Source: the tests of memtest86+ and MemTestG80 (Haque and Pande, 2010) for what 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -40,6 +42,12 @@ GPU_SHARE, HOST_SHARE = 0.95, 0.80
 """Of what is free.  On the host the rest is for whoever else runs, and for the page cache."""
 _COMPARING = 8
 """Blocks that the expected words, the comparison and the allocator's rounding take."""
+_HOST_BLOCK = BLOCK // 8
+"""What a processor's cache holds, and the time of a phase is kept by."""
+_GIVEN = 0.9
+"""Of the memory that is wanted: less than that is memory that was not given."""
+_WRITING_SHARE = 0.25
+"""Of the time, for the first pass to write in: reading takes about as long."""
 _WORD = 8
 _MASK = 2**64
 
@@ -61,19 +69,23 @@ class MemoryPatterns:
     what = "words"
 
     def __init__(self, device: str, num_bytes: int, *, chunk: int = CHUNK, seed: int = 0) -> None:
-        """Take the memory.  UnavailableError where not even half of it is given."""
+        """Take the memory.  UnavailableError where a tenth of it is not given."""
         import torch
 
         self.device, self._seed = device, seed
+        self.seconds = math.inf
+        """For all of it; set before the first `run`."""
+        self._began: float | None = None
         chunk = max(_WORD, min(chunk, num_bytes) // _WORD * _WORD)
-        self._block = max(1, min(BLOCK, chunk // 8) // _WORD)
+        block = _HOST_BLOCK if device == "cpu" else BLOCK
+        self._block = max(1, min(block, chunk // 8) // _WORD)
         self._chunks: list[torch.Tensor] = []
         self.wanted = num_bytes
         why = ""
         try:
-            for _ in range(max(1, num_bytes // chunk)):
-                piece = torch.empty(chunk // _WORD, dtype=torch.int64, device=device)
-                self._chunks.append(piece)
+            for start in range(0, max(_WORD, num_bytes // _WORD * _WORD), chunk):
+                words = max(_WORD, min(chunk, num_bytes - start)) // _WORD
+                self._chunks.append(torch.empty(words, dtype=torch.int64, device=device))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -81,7 +93,7 @@ class MemoryPatterns:
             if self._chunks:  # room for what comparing takes
                 self._chunks.pop()
         self.held = sum(piece.numel() * _WORD for piece in self._chunks)
-        if self.held < num_bytes / 2:
+        if self.held < _GIVEN * num_bytes:
             raise UnavailableError(
                 f"{self.held} of {num_bytes} bytes could be allocated: {why}",
                 "free memory, or test less of it: --memory 4GiB",
@@ -129,10 +141,9 @@ class MemoryPatterns:
 
     def _blocks(self, *, down: bool = False) -> Iterator[tuple[int, int, int]]:
         """Chunk, first word in it, and the place of that word among all."""
-        size = self._chunks[0].numel()
-        starts = range(0, size, self._block)
-        for number in range(len(self._chunks))[:: -1 if down else 1]:
-            for first in starts[:: -1 if down else 1]:
+        size, turn = self._chunks[0].numel(), -1 if down else 1
+        for number in range(len(self._chunks))[::turn]:
+            for first in range(0, self._chunks[number].numel(), self._block)[::turn]:
                 yield number, first, number * size + first
 
     # ---- what is run
@@ -153,6 +164,9 @@ class MemoryPatterns:
             words = held(number, first)
             words.copy_(expected(place, words.numel()))
             yield words.numel() * _WORD, 0, []
+            if self.num_passes == 0 and self._is_late():
+                self._keep(number, first + words.numel())
+                break
         turns = [(False, False), *([(False, True), (True, False)] if inverts else [])]
         for down, complement in turns[1:] if inverts else turns:
             for number, first, place in self._blocks(down=down):
@@ -165,6 +179,19 @@ class MemoryPatterns:
                     words.copy_(wanted.bitwise_not_())
                 moved = words.numel() * _WORD * (2 if inverts else 1)
                 yield moved, words.numel(), errors
+
+    def _is_late(self) -> bool:
+        """Whether the first pass has written for as long as it may."""
+        if self._began is None or self.seconds == math.inf:
+            return False
+        self._wait()
+        return time.perf_counter() - self._began >= _WRITING_SHARE * self.seconds
+
+    def _keep(self, number: int, words: int) -> None:
+        """Give back all behind so many words of a chunk."""
+        del self._chunks[number + 1 :]
+        self._chunks[number] = self._chunks[number][:words]
+        self.held = sum(piece.numel() * _WORD for piece in self._chunks)
 
     def _compare(
         self, words: torch.Tensor, wanted: torch.Tensor, number: int, first: int
@@ -186,6 +213,7 @@ class MemoryPatterns:
     def run(self, seconds: float) -> Slice:
         """Blocks for about ``seconds``."""
         start = time.perf_counter()
+        self._began = start if self._began is None else self._began
         moved, compared = 0, 0
         errors: list[str] = []
         while True:
@@ -216,7 +244,9 @@ class MemoryPatterns:
             torch.cuda.synchronize(self.device)
 
     def finish(self) -> Slice:
-        """The rest of the pass that has begun, so that all that was written is read."""
+        """The rest of the pass that has begun, where nothing says for how long it may work."""
+        if self.seconds < math.inf:
+            return error_slice(0.0, ())
         start = time.perf_counter()
         moved, compared = 0, 0
         errors: list[str] = []
@@ -234,5 +264,9 @@ class MemoryPatterns:
         )
 
     def facts(self) -> dict[str, Any]:
-        """How much was tested, and how often."""
-        return {"memory_bytes": self.held, "passes": self.num_passes}
+        """How much was tested, of how much, and how often."""
+        return {
+            "memory_bytes": self.held,
+            "memory_wanted_bytes": self.wanted,
+            "passes": self.num_passes,
+        }

@@ -11,7 +11,9 @@ Series of the run: ``telemetry`` (`measure.noise`), ``burn`` with a row for each
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import shutil
 import sys
 import threading
@@ -19,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,13 +30,16 @@ from trainrig.analysis.burn_facts import DIGESTS, TELEMETRY, burn_summary
 from trainrig.benchmarks.burn import (
     BENCHMARK,
     CORES,
+    MATMUL,
     MEMORY,
     STRESS,
     burn_case,
     metric_of,
 )
-from trainrig.errors import StoreError, UsageError
+from trainrig.catalog.lookup import find_chip
+from trainrig.errors import StoreError
 from trainrig.machine import environment_digest, inspect, to_dict
+from trainrig.machine.snapshot import Gpu, Snapshot, value_or
 from trainrig.measure.noise import Telemetry
 from trainrig.process.supervisor import Command, Ended, launch
 from trainrig.record import Kind, Record, Scalar, Status
@@ -46,10 +52,8 @@ from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once,
 from trainrig.runner.targets import Target, described, find_targets
 from trainrig.runner.view import RunOutcome, close_broken, close_run
 from trainrig.store import RunWriter, create_run, read_run
-from trainrig.units import DAY, format_quantity
+from trainrig.units import format_quantity
 
-ALL = "all"
-MIN_SECONDS, MAX_SECONDS = 1.0, 7 * DAY
 _STALL_S = 180.0
 """Seconds without an event: a product of a slow processor, memory that is taken."""
 _LATE_S = 300.0
@@ -57,8 +61,6 @@ _LATE_S = 300.0
 _TICK_S = 1.0
 _TALK_S = 15.0
 """Between two lines of progress where there is no live view."""
-_PROGRAM = (sys.executable, "-m", "trainrig.measure.burn")
-
 
 Look = Callable[[Sequence[BurnState]], None]
 """Called about once a second with all devices."""
@@ -76,8 +78,7 @@ def burn(
     Raises UsageError for what is not there or cannot be, before anything is written; StoreError
     when the run cannot be written.
     """
-    check_request(request)
-    golden = Golden.read(request.golden)
+    planned = plan_burn(request)
     config = {
         "trainrig": version("trainrig"),
         "python": sys.version.split()[0],
@@ -86,21 +87,60 @@ def burn(
         "devices": list(request.devices),
     }
     run = create_run(out, BENCHMARK.name, config)
-    with run, interrupted_once(), alone(watch, request.seconds):
+    with run, interrupted_once():
         interrupted = None
         try:
-            _Burn(run, request, golden, watch, look).carry_out()
+            with alone(watch, request.seconds):
+                _Burn(run, request, planned, watch, look).carry_out()
         except KeyboardInterrupt:
             interrupted = "interrupted before its time was over"
-        except UsageError:
-            run.discard()
-            raise
         except BaseException as error:
             close_broken(run, error)
             raise
         outcome = close_run(run, interrupted)
-    golden.add_run(run.path, outcome.verdict.outcome)
+    planned.golden.add_run(run.path, outcome.verdict.outcome)
     return outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedBurn:
+    """What a request comes to on this machine."""
+
+    golden: Golden
+    snapshot: Snapshot
+    targets: tuple[Target, ...]
+    lanes: tuple[tuple[BurnPart, ...], ...]
+    left_out: tuple[Gpu, ...]
+    """GPUs that are meant and that this torch was not built for."""
+
+
+def plan_burn(request: BurnRequest) -> PlannedBurn:
+    """Look at the machine, and plan.  UsageError, DataError: what is refused before all else."""
+    check_request(request)
+    golden = Golden.read(request.golden)
+    snapshot = described(inspect())
+    targets = find_targets(snapshot)
+    flags = snapshot.cpu.flags if isinstance(snapshot.cpu.flags, tuple) else ()
+    native = bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags))
+    lanes = plan_parts(request, targets, native, stress=stress_program() is not None)
+    return PlannedBurn(
+        golden=golden,
+        snapshot=snapshot,
+        targets=targets,
+        lanes=lanes,
+        left_out=_left_out(request, snapshot, os.environ),
+    )
+
+
+def _left_out(
+    request: BurnRequest, snapshot: Snapshot, environ: Mapping[str, str]
+) -> tuple[Gpu, ...]:
+    """A wheel of torch without CUDA must not make a burn of GPUs one of the processors alone."""
+    software = snapshot.software
+    is_built = software.torch_cuda is not None or software.torch_hip is not None
+    if request.devices or request.mode == CORES or is_built or "CUDA_VISIBLE_DEVICES" in environ:
+        return ()
+    return tuple(gpu for gpu in value_or(snapshot.gpus, ()) if gpu.vendor == "nvidia")
 
 
 class _Burn:
@@ -110,11 +150,11 @@ class _Burn:
         self,
         run: RunWriter,
         request: BurnRequest,
-        golden: Golden,
+        planned: PlannedBurn,
         watch: Watcher,
         look: Look | None,
     ) -> None:
-        self._run, self._request, self._golden = run, request, golden
+        self._run, self._request, self._plan = run, request, planned
         self._watch, self._look = watch, look
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -125,15 +165,13 @@ class _Burn:
         self._talked = time.monotonic()
 
     def carry_out(self) -> None:
-        """Look, plan, burn."""
-        snapshot = described(inspect())
+        """Write down what is planned, then burn."""
+        snapshot, lanes = self._plan.snapshot, self._plan.lanes
         self._environment = environment_digest(snapshot)
         self._run.write_machine(to_dict(snapshot))
-        targets = find_targets(snapshot)
-        self._claims = claims_for(snapshot, targets)
-        flags = snapshot.cpu.flags if isinstance(snapshot.cpu.flags, tuple) else ()
-        native = bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags))
-        lanes = plan_parts(self._request, targets, native)
+        self._claims = claims_for(snapshot, self._plan.targets)
+        for gpu in self._plan.left_out:
+            self._leave_out(gpu)
         for part in (part for lane in lanes for part in lane):
             self._append(_planned(part, self._environment))
             self._states.setdefault(part.target, BurnState(target=part.target))
@@ -149,13 +187,23 @@ class _Burn:
             sampling.join(2 * _TICK_S)
             telemetry.close()
             if any(target.is_gpu for target in self._states):
-                import dataclasses
-
                 with suppress(StoreError):
                     after = dataclasses.replace(snapshot, gpus_after=inspect().gpus)
                     self._run.write_machine(to_dict(after))
         if self._full is not None:
             raise self._full
+
+    def _leave_out(self, gpu: Gpu) -> None:
+        """Its records: meant, and not burnt."""
+        name = value_or(gpu.name, "unknown GPU")
+        target = Target(
+            torch_device="cuda", name=name, index=gpu.index, memory_bytes=0, chip=find_chip(name)
+        )
+        part = BurnPart(target=target, mode=MATMUL, dtype="bf16", seconds=0.0)
+        planned = self._append(_planned(part, self._environment))
+        reason = "this torch was built without CUDA; or leave the GPUs out: --devices cpu"
+        ended = Ended(status=Status.SKIPPED, reason=reason)
+        self._append(SeenPart(part).record(planned, ended))
 
     # ---- a lane
 
@@ -194,11 +242,9 @@ class _Burn:
             json.dumps({"device": target.torch_device, "phases": phases})
         )
         state = self._states[target]
-        state.ends_at = time.monotonic() + sum(part.seconds for part in parts)
+        state.ends_at = time.monotonic() + sum(part.seconds + part.stress_s for part in parts)
         state.doing = "starting"
-        beside = None
-        if (program := stress_program()) and any(part.mode == CORES for part in parts):
-            beside = program
+        beside = next((part for part in parts if part.stress_s), None)
 
         def on_event(_: int, event: Mapping[str, Any]) -> None:
             with self._lock:
@@ -206,7 +252,10 @@ class _Burn:
 
         try:
             ended = launch(
-                Command(argv=(*self._request.program, str(folder))),
+                Command(  # the driver's numbers are CUDA's then, whatever cards are beside
+                    argv=(*self._request.program, str(folder)),
+                    env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+                ),
                 folder,
                 stall_timeout=_STALL_S,
                 limit=sum(part.seconds for part in parts) * 1.5 + _LATE_S,
@@ -217,8 +266,9 @@ class _Burn:
             ended = Ended(status=Status.FAILED, reason="interrupted before its time was over")
         for part, seen in zip(parts, lane.seen, strict=True):
             self._finish(part, seen, lane, ended)
-        if beside is not None and ended.status is Status.OK and not self._stop.is_set():
-            self._run_stress(beside, next(part for part in parts if part.mode == CORES))
+        program = stress_program()
+        if beside and program and ended.status is Status.OK and not self._stop.is_set():
+            self._run_stress(program, beside)
         state.doing, state.rate = "done" if ended.status is Status.OK else "failed", None
         if ended.status is Status.OK:
             shutil.rmtree(folder, ignore_errors=True)
@@ -240,7 +290,7 @@ class _Burn:
     def _run_stress(self, program: str, part: BurnPart) -> None:
         """stress-ng's verified stressors for a part of the time."""
         self._states[part.target].doing = STRESS
-        found = stress(program, part.seconds, self._run.log_path(STRESS), self._stop.is_set)
+        found = stress(program, part.stress_s, self._run.log_path(STRESS), self._stop.is_set)
         with self._lock:
             record = _planned(part, self._environment).replace(
                 kind=Kind.MEASURED,
@@ -269,14 +319,17 @@ class _Burn:
     def _finish(self, part: BurnPart, seen: SeenPart, lane: SeenDevice, ended: Ended) -> None:
         """The record of a phase, and its digests."""
         with self._lock:
-            record = seen.record(_planned(part, self._environment), ended)
+            planned = _planned(part, self._environment)
+            record = seen.record(planned, ended, is_last=seen is lane.seen[-1])
+            if part.mode == MEMORY and (asked := self._request.memory_bytes) is not None:
+                record = record.replace(conditions={**record.conditions, "asked_bytes": asked})
             record = record.replace(limit=limit_of_point(record, self._claims))
             self._append(record)
             if seen.digests is not None:
                 key = key_of(part.target.name, part.dtype, lane.ready)
                 row = {"device": part.target.name, "index": part.target.index, "key": key}
                 self._row(DIGESTS, {**row, **seen.digests})
-                if (stored := self._golden.find(key)) is not None:
+                if (stored := self._plan.golden.find(key)) is not None:
                     self._row(DIGESTS, {**stored, "index": None, "golden": True})
         name = f"{part.target.label}, {part.name}"
         words = f"{record.status}: {record.reason}"

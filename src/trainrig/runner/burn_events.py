@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,9 +69,13 @@ class SeenPart:
         """``3,120 results compared``."""
         return f"{self.checked:,} results compared"
 
-    def record(self, planned: Record, ended: Ended) -> Record:
-        """The phase's record: a rate, or why there is none."""
+    def record(self, planned: Record, ended: Ended, *, is_last: bool = False) -> Record:
+        """The phase's record: a rate, or why there is none.
+
+        ``is_last``: of its process, which must have come to a good end, too.
+        """
         rate = self.work / self.busy_s if self.busy_s and self.work else None
+        rate = rate if rate is not None and math.isfinite(rate) else None
         status, reason = Status.OK, None
         if self.num_errors:
             status = Status.FAILED
@@ -78,15 +83,15 @@ class SeenPart:
             reason = f"{WRONG_ANSWER}: {self.num_errors} in {self.checked_text()}: {first}"
         elif self.failure is not None:
             status, reason = self.failure
-        elif not self.is_over:
+        elif not self.is_over or (is_last and ended.status is not Status.OK):
             status = ended.status if ended.status is not Status.OK else Status.FAILED
             reason = ended.reason or "its process ended before it did"
         elif rate is None:
             status, reason = Status.FAILED, "it did no work"
         conditions: dict[str, Scalar] = {
-            "work": self.work,
+            "work": self.work if math.isfinite(self.work) else None,
             "rate": rate,
-            "busy_s": self.busy_s,
+            "busy_s": self.busy_s if math.isfinite(self.busy_s) else None,
             "planned_s": self.part.seconds,
             "checked": self.checked,
             "errors": self.num_errors,
@@ -142,15 +147,18 @@ class SeenDevice:
         state: BurnState,
         write: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
-        work, seconds = float(event["work"]), float(event["seconds"])
+        # What is no number arrives as null, and leaves no rate.
+        work, seconds = (
+            math.nan if event[name] is None else float(event[name]) for name in ("work", "seconds")
+        )
         seen.work, seen.busy_s = seen.work + work, seen.busy_s + seconds
         seen.checked += int(event["num_checked"])
         seen.num_errors += int(event["num_errors"])
         seen.errors += event["errors"]
         state.checked += int(event["num_checked"])
         state.errors += int(event["num_errors"])
-        if work:
-            state.rate = work / seconds
+        rate = work / seconds if work and seconds and math.isfinite(work / seconds) else None
+        state.rate = rate or state.rate
         write(
             WORK,
             {
@@ -158,7 +166,7 @@ class SeenDevice:
                 "device": seen.part.target.label,
                 "part": seen.part.name,
                 "unit": metric_of(seen.part.mode)[1],
-                "rate": work / seconds if work else None,
+                "rate": rate,
                 "errors": int(event["num_errors"]),
                 "told": list(event["errors"][:2]),
             },

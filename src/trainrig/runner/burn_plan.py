@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from trainrig.analysis.burn_facts import part_name
 from trainrig.benchmarks.burn import BY_DTYPE, CORES, DTYPES, MEMORY, MODES, SHARES, burn_case
 from trainrig.errors import UsageError, unknown
 from trainrig.record import Case
+from trainrig.runner.burn_stress import stress_time
 from trainrig.runner.targets import HOST, Target, choose_gpus
 from trainrig.units import DAY, parse_count
 
@@ -46,6 +47,8 @@ class BurnPart:
     mode: str
     dtype: str | None
     seconds: float
+    stress_s: float = 0.0
+    """After it, for stress-ng."""
 
     @property
     def case(self) -> Case:
@@ -78,10 +81,15 @@ def check_request(request: BurnRequest) -> None:
 
 
 def plan_parts(
-    request: BurnRequest, targets: Sequence[Target], native_bf16: bool = False
+    request: BurnRequest,
+    targets: Sequence[Target],
+    native_bf16: bool = False,
+    *,
+    stress: bool = False,
 ) -> tuple[tuple[BurnPart, ...], ...]:
     """Lanes that run one after the other; in each, all parts of its devices.
 
+    ``stress``: stress-ng is there, and has a part of the processors' time.
     UsageError where no device can do what was asked for.
     """
     chosen = choose_gpus(targets, request.devices)
@@ -109,15 +117,21 @@ def plan_parts(
     found = []
     for lane, weight in zip(lanes, weights, strict=True):
         time_s = request.seconds * weight / sum(weights)
-        parts = []
-        for target in lane:
-            own = _weights(wanted[target])
-            parts += [
-                BurnPart(target=target, mode=m, dtype=d, seconds=time_s * w / sum(own))
-                for (m, d), w in zip(wanted[target], own, strict=True)
-            ]
-        found.append(tuple(parts))
+        found.append(tuple(p for t in lane for p in _parts(t, wanted[t], time_s, stress=stress)))
     return tuple(filter(None, found))
+
+
+def _parts(
+    target: Target, modes: Sequence[tuple[str, str | None]], time_s: float, *, stress: bool
+) -> Iterator[BurnPart]:
+    """The phases of one device, which share the time of its lane."""
+    own = _weights(modes)
+    for (mode, dtype), weight in zip(modes, own, strict=True):
+        seconds = time_s * weight / sum(own)
+        beside = stress_time(seconds) if stress and mode == CORES else 0.0
+        yield BurnPart(
+            target=target, mode=mode, dtype=dtype, seconds=seconds - beside, stress_s=beside
+        )
 
 
 def _weights(modes: Sequence[tuple[str, str | None]]) -> list[float]:

@@ -1,8 +1,8 @@
 """stress-ng beside our own check of the processors: its stressors verify what they compute.
 
 It reaches units that torch does not: integer and string instructions, branches, atomics.  It runs
-for a third of the processors' time, and a stressor that fails or a verification that does is a
-wrong answer.  Source: stress-ng(1), --verify, --metrics, exit codes (2: a stressor failed).
+for a third of the processors' time where that is 5 s, and a stressor or a verification that fails
+is a wrong answer.  Source: stress-ng(1), --verify, --metrics, exit codes (2: a stressor failed).
 """
 
 from __future__ import annotations
@@ -42,9 +42,13 @@ def stress_program() -> str | None:
     return shutil.which("stress-ng")
 
 
-def stress(program: str, seconds: float, log: Path, over: Callable[[], bool]) -> Stressed:
+def stress_time(seconds: float) -> float:
+    """Its part of the processors' time; 0 where that is too short to say anything."""
+    return seconds * _SHARE if seconds * _SHARE >= _LEAST_S else 0.0
+
+
+def stress(program: str, wanted: float, log: Path, over: Callable[[], bool]) -> Stressed:
     """Run its verified stressors on all processors; ``over``: whether to give up."""
-    wanted = max(_LEAST_S, seconds * _SHARE)
     words = ["--cpu", "0", "--cpu-method", "all", "--verify", "--metrics"]
     try:
         command = [program, *words, "--timeout", f"{wanted:.0f}s"]

@@ -143,11 +143,12 @@ def carry_out(
         )
     head = {"trainrig": version("trainrig"), "python": sys.version.split()[0], "budget_s": budget}
     run = resume_run(resume) if resume else create_run(out, verb, {**head, **(config or {})})
-    with run, interrupted_once(), alone(watch, budget):
-        deadline = time.monotonic() + budget - _CLOSING
+    with run, interrupted_once():
         interrupted = None
         try:
             with ExitStack() as stack:
+                stack.enter_context(alone(watch, budget))
+                deadline = time.monotonic() + budget - _CLOSING
                 numbers = (1, 2) if early and budget < SMALL_BUDGET else ()
                 workers = [Worker(HOST, run.log_path(f"host-{number}")) for number in numbers]
                 ready = [stack.enter_context(worker) for worker in workers]

@@ -7,7 +7,7 @@ which is handed the scene as it would be handed the machine and knows of no faul
 planted in several places (every bit of a number) has a variant for each, and all must be caught.
 
 A false alarm is anything that a check says of a twin.  A fault that this machine cannot have, since
-it lacks the part, is neither caught nor missed; the reason is lines.
+it lacks the part, is neither caught nor missed; the reason is told.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FaultResult:
     seconds: float | None
     """From the planted fault to the check's word; of several variants the median."""
     reason: str | None
-    """Why it is not caught, or what the check lines."""
+    """Why it is not caught, or what the check says."""
     trials: int = 1
     caught_trials: int = 0
     finds: str = ""
@@ -75,7 +75,7 @@ class FaultResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """What a check lines of a healthy twin."""
+    """What a check says of a healthy twin."""
 
     check: str
     fault: str
@@ -191,7 +191,7 @@ def _plant(fault: Fault) -> FaultResult:
     return _result(
         fault,
         caught=not missed,
-        seconds=round(sorted(times)[len(times) // 2], 4) if times else None,
+        seconds=round(sorted(times)[len(times) // 2], 7) if times else None,
         reason=missed[0] if missed else lines[0],
         trials=len(fault.variants),
         caught_trials=len(times),

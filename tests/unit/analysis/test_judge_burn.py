@@ -10,7 +10,7 @@ import pytest
 from reports import markdown
 from trainrig.analysis.burn_facts import burn_summary
 from trainrig.analysis.judge_burn import judge_burn
-from trainrig.record import Outcome, RunView
+from trainrig.record import Outcome, RunView, Verdict
 from trainrig.selftest.burn_faults import faults, healthy_view
 from trainrig.selftest.registry import Fault
 
@@ -56,6 +56,48 @@ def test_far_behind_is_a_fault() -> None:
     verdict = judge_burn(dataclasses.replace(view, records=records))
     assert verdict.outcome is Outcome.FAIL
     assert "RTX 4090 #1: matmul bf16 at 135 TFLOPS, −10.0 %" in verdict.reason
+
+
+def test_a_sensor_that_spoke_once_has_stopped() -> None:
+    view = healthy_view()
+    first, *rest = view.series["telemetry"]
+    rows = [{name: row[name] for name in row if name != "gpu1_power_w"} for row in rest]
+    silent = dataclasses.replace(view, series={**view.series, "telemetry": (first, *rows)})
+    verdict = judge_burn(silent)
+    assert (verdict.outcome, verdict.findings[0].id) == (Outcome.INCOMPLETE, "sensor-stopped")
+
+
+def test_a_card_that_is_gone_afterwards_is_a_fault() -> None:
+    """Its number is another's then."""
+    before = [{"index": number, "uuid": f"GPU-{number}"} for number in range(3)]
+
+    def verdict_of(after: object) -> Verdict:
+        machine = {"gpus": before, "gpus_after": after}
+        return judge_burn(dataclasses.replace(healthy_view(), machine=machine))
+
+    assert verdict_of(before).outcome is Outcome.PASS
+    assert verdict_of({"missing": "not read"}).outcome is Outcome.PASS
+    gone = verdict_of([{**before[0]}, {"index": 1, "uuid": "GPU-2"}])
+    assert (gone.outcome, gone.findings[0].id) == (Outcome.FAIL, "device-failed")
+    assert "RTX 4090 #1 was no longer listed" in gone.reason
+    assert verdict_of({"missing": "the driver does not answer"}).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(("asked", "outcome"), [({}, "PASS"), ({"asked_bytes": 100}, "INCOMPLETE")])
+def test_how_much_memory_was_tested_is_told(asked: dict[str, int], outcome: str) -> None:
+    view = healthy_view()
+    sizes = {"memory_bytes": 60, "memory_wanted_bytes": 100, **asked}
+    records = tuple(
+        r.replace(conditions={**r.conditions, **sizes})
+        if r.case["mode"] == "memory" and r.conditions
+        else r
+        for r in view.records
+    )
+    own = dataclasses.replace(view, records=records)
+    verdict = judge_burn(own)
+    assert verdict.outcome == outcome
+    assert "60 Bytes of" in verdict.reason
+    assert burn_summary(own)[0]["parts"][2]["memory_bytes"] == 60
 
 
 def test_two_that_differ_say_that_it_is_not_known_which() -> None:

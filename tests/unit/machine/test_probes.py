@@ -9,7 +9,7 @@ import pytest
 
 from machine_fakes import FakeHost, fixture
 from trainrig.machine.amd import amd_gpus, parse_amd_smi, parse_rocm_smi
-from trainrig.machine.cgroup import cpu_quota, memory_limit, throttled_s
+from trainrig.machine.cgroup import cpu_quota, memory_left, memory_limit, throttled_s
 from trainrig.machine.cpu import cpu_info, lscpu_caches, lscpu_fields, physical_cores
 from trainrig.machine.disks import disks, parse_lsblk
 from trainrig.machine.inspect import inspect
@@ -178,6 +178,18 @@ def test_limits_v1() -> None:
     assert cpu_quota(host) == 2.5
     assert memory_limit(host) == 2**30
     assert throttled_s(host) == 2.5
+
+
+def test_what_a_group_may_still_take() -> None:
+    """Pages of files are not lost: of 1 GiB 700 MiB are used, 200 MiB of them such pages."""
+    used = {"memory.current": 700 << 20, "memory.max": 1 << 30}
+    files = {f"/sys/fs/cgroup/box/{name}": str(value) for name, value in used.items()}
+    files["/sys/fs/cgroup/box/memory.stat"] = f"anon 1\ninactive_file {200 << 20}"
+    files["/sys/fs/cgroup/memory.max"] = "max"
+    host = FakeHost(files={"/proc/self/cgroup": "0::/box", **files})
+    assert memory_left(host) == (1 << 30) - (500 << 20)
+    assert memory_left(FakeHost(files={"/proc/self/cgroup": "0::/"})) is None
+    assert isinstance(memory_left(FakeHost()), Missing)
 
 
 def test_no_control_group_is_unknown_not_unlimited() -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import signal
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +21,14 @@ import pytest
 from runner_fakes import HOST, gpu
 from trainrig.analysis.burn_facts import burn_summary
 from trainrig.errors import DataError, UsageError
+from trainrig.machine import inspect
+from trainrig.machine.snapshot import NOT_READ, Gpu, unknown_link
 from trainrig.record import Kind, Outcome, RunView, Status
 from trainrig.runner.burn import burn, summary
 from trainrig.runner.burn_plan import BurnRequest, check_request, memory_of, plan_parts
 from trainrig.runner.burn_stress import read_stress
+from trainrig.runner.progress import Progress
+from trainrig.runner.session import carry_out
 from trainrig.runner.view import judged_view
 from trainrig.store import read_run
 
@@ -33,6 +44,7 @@ def slices(events, number, errors=0, told=(), count=3, seconds=1.0):
 
 def work(folder, events):
     plan = json.loads((folder / "plan.json").read_text())
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     events.emit("ready", torch="2.0", threads=2, capability="AVX2", cuda=None)
     for number, phase in enumerate(plan["phases"]):
         events.emit("phase", number=number)
@@ -44,6 +56,10 @@ def work(folder, events):
 
 run_rank(work)
 """
+
+
+# All is done, and then the process or its device is lost.
+DONE = "slices(events, number, seconds=2.0); events.emit('phase_over', number=number, facts={})"
 
 
 def program(folder: Path, fault: str = "pass", step: int = 4) -> tuple[str, ...]:
@@ -93,6 +109,14 @@ def test_a_healthy_one_passes_and_says_what_it_did(tmp_path: Path) -> None:
             "too little work",
         ),
         ("events.emit('phase_over', number=number, facts={}); continue", "INCOMPLETE", "no work"),
+        (f"{DONE}; raise RuntimeError('CUDA error: device lost')", "FAIL", "device lost"),
+        (f"{DONE}; os.kill(os.getpid(), signal.SIGKILL)", "INCOMPLETE", "SIGKILL"),
+        (
+            "events.emit('slice', number=number, work=float('nan'), seconds=4.0, num_checked=9, "
+            "num_errors=0, errors=[])",
+            "INCOMPLETE",
+            "no work",
+        ),
     ],
 )
 def test_what_went_wrong_never_passes(tmp_path: Path, fault: str, outcome: str, words: str) -> None:
@@ -133,6 +157,48 @@ def test_ctrl_c_leaves_a_run_that_opens_and_no_process(tmp_path: Path) -> None:
     assert outcome.exit_code() == 130
     assert outcome.verdict.outcome is Outcome.INCOMPLETE
     assert judged_view(read_run(outcome.run)).verdict is not None
+
+
+@contextmanager
+def another_measures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Somebody holds the lock on the machine."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with (folder / f"trainrig-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_what_cannot_be_is_refused_before_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Progress] = []
+    with another_measures(tmp_path, monkeypatch), pytest.raises(UsageError, match="no GPU '77'"):
+        burn(request(tmp_path, devices=("77",)), out=tmp_path / "runs", watch=told.append)
+    assert not told
+    assert not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_while_it_waits_for_another_leaves_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    end = partial(signal.pthread_kill, main, signal.SIGINT)
+
+    def watch(progress: Progress) -> None:
+        if "waiting" in progress.text:
+            threading.Timer(0.1, end).start()
+
+    with another_measures(tmp_path, monkeypatch):
+        outcome = burn(request(tmp_path, seconds=60.0), out=tmp_path / "runs", watch=watch)
+        assert outcome.exit_code() == 130
+        assert read_run(outcome.run).verdict is not None
+        plan = partial(pytest.fail, "a plan is made while another measures")
+        measured = carry_out(
+            "qualify", plan, budget=60.0, out=tmp_path / "runs", watch=watch, early=False
+        )
+        assert measured.exit_code() == 130
+        assert read_run(measured.run).verdict is not None
 
 
 def test_what_was_wrong_before_ctrl_c_is_a_fault(tmp_path: Path) -> None:
@@ -217,6 +283,40 @@ def test_gpus_burn_together_then_the_processors() -> None:
         plan_parts(BurnRequest(devices=("0",), mode="cpu"), two)
     with pytest.raises(UsageError, match="no GPU '7'"):
         plan_parts(BurnRequest(devices=("7",)), two)
+
+
+def test_the_time_of_stress_ng_is_the_processors() -> None:
+    def cores(seconds: float) -> Any:
+        own = BurnRequest(seconds=seconds, mode="cpu")
+        return plan_parts(own, [HOST], stress=True)[0][0]
+
+    long, short = cores(60.0), cores(12.0)
+    assert (long.seconds, long.stress_s) == (pytest.approx(40.0), pytest.approx(20.0))
+    assert (short.seconds, short.stress_s) == (12.0, 0.0)
+
+
+def test_gpus_that_this_torch_cannot_use_are_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = inspect()
+    card = Gpu(**{each.name: NOT_READ for each in fields(Gpu)} | NVIDIA)  # type: ignore[arg-type]
+    software = replace(snapshot.software, torch_cuda=None, torch_hip=None)
+    there = replace(snapshot, gpus=(card,), software=software)
+    monkeypatch.setattr("trainrig.runner.burn.inspect", lambda: there)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = burn(request(tmp_path, devices=()), out=tmp_path / "runs").verdict
+    assert found.outcome is Outcome.INCOMPLETE
+    assert "RTX 4090 #0: skipped, this torch was built without CUDA" in found.reason
+    chosen = burn(request(tmp_path), out=tmp_path / "runs").verdict
+    assert chosen.outcome is Outcome.PASS
+
+
+NVIDIA = {
+    "index": 0,
+    "vendor": "nvidia",
+    "name": "NVIDIA GeForce RTX 4090",
+    "link": unknown_link("not read"),
+}
 
 
 # ---- stress-ng
