@@ -177,11 +177,11 @@ def _too_little(point: BurnPoint) -> str | None:
         return f"too little work: {busy:.0f} of {planned:.0f} s"
     if point.measured is not None and point.measured.conditions.get("passes") == 0:
         return "too little work: its memory was not compared once; give it more time"
-    held, asked = point.number("memory_bytes"), point.number("asked_bytes")
-    if held < _NEARLY_ALL * asked:
+    held, requested = point.number("memory_bytes"), point.number("requested_bytes")
+    if held < _NEARLY_ALL * requested:
         return (
-            f"the time was enough for {format_memory(held)} of the {format_memory(asked)} that "
-            "were asked for: --minutes"
+            f"the time was enough for {format_memory(held)} of the {format_memory(requested)} that "
+            "were requested: --minutes"
         )
     return None
 

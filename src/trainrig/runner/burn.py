@@ -321,8 +321,10 @@ class _Burn:
         with self._lock:
             planned = _planned(part, self._environment)
             record = seen.record(planned, ended, is_last=seen is lane.seen[-1])
-            if part.mode == MEMORY and (asked := self._request.memory_bytes) is not None:
-                record = record.replace(conditions={**record.conditions, "asked_bytes": asked})
+            if part.mode == MEMORY and (requested := self._request.memory_bytes) is not None:
+                record = record.replace(
+                    conditions={**record.conditions, "requested_bytes": requested}
+                )
             record = record.replace(limit=limit_of_point(record, self._claims))
             self._append(record)
             if seen.digests is not None:

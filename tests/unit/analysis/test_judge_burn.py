@@ -83,7 +83,9 @@ def test_a_card_that_is_gone_afterwards_is_a_fault() -> None:
     assert verdict_of({"missing": "the driver does not answer"}).outcome is Outcome.FAIL
 
 
-@pytest.mark.parametrize(("asked", "outcome"), [({}, "PASS"), ({"asked_bytes": 100}, "INCOMPLETE")])
+@pytest.mark.parametrize(
+    ("asked", "outcome"), [({}, "PASS"), ({"requested_bytes": 100}, "INCOMPLETE")]
+)
 def test_how_much_memory_was_tested_is_told(asked: dict[str, int], outcome: str) -> None:
     view = healthy_view()
     sizes = {"memory_bytes": 60, "memory_wanted_bytes": 100, **asked}
