@@ -423,6 +423,10 @@ def _rows_of(device: str) -> tuple[Row, ...]:
     return tuple(row for row in join(own, observed=Kind.BASELINE) if row.value)
 
 
+PRINTED = 0.005
+"""Half of the third digit, at most: what a printed figure is known to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """One measured case among what others published of the very same case and card."""
@@ -432,10 +436,10 @@ class Placed:
 
     @property
     def place(self) -> str:
-        """``below``, ``among`` or ``above`` the others."""
-        if self.row.value < self.others.low:
+        """``below``, ``among`` or ``above`` the others; what others print is rounded."""
+        if self.row.value < self.others.low * (1 - PRINTED):
             return "below"
-        return "above" if self.row.value > self.others.high else "among"
+        return "above" if self.row.value > self.others.high * (1 + PRINTED) else "among"
 
 
 def placed(view: RunView) -> Iterator[Placed]:
