@@ -185,9 +185,7 @@ def test_deepspeeds_own_pipeline_trains_what_one_process_does(
     [
         pytest.param({}, id="data-parallel"),
         pytest.param({"model": BERT, "tp": 2}, id="bert-tp"),
-        pytest.param(
-            {"model": BERT, "tp": 2, "sequence_parallel": True}, id="bert-sp"
-        ),
+        pytest.param({"model": BERT, "tp": 2, "sequence_parallel": True}, id="bert-sp"),
         pytest.param({"model": BERT, "pp": 2, "grad_accum": 2, "attention": "plain"}, id="bert-pp"),
         pytest.param({"tp": 2}, id="tp"),
         pytest.param({"pp": 2, "grad_accum": 2}, id="pp"),
