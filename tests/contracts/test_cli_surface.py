@@ -93,8 +93,9 @@ def test_the_surface_is_as_promised() -> None:
             "--framework --parallel "
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
             "--interleave --schedule --cp --ep --offload --checkpoint-every "
-            "--checkpoint-interval --keep-checkpoints --max-restarts --min-nproc --p2p --only "
-            "--rounds --scale --timeout --write --dry-run --out --resume --detach --strict --json",
+            "--checkpoint-interval --keep-checkpoints --max-restarts --min-nproc --p2p --bind "
+            "--only --rounds --scale --timeout --write --dry-run --out --resume --detach --strict "
+            "--json",
             "tune": "PLAN --top --steps --rounds --data --device --scale --timeout --out --strict "
             "--json",
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",

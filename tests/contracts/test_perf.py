@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -54,3 +55,19 @@ def test_make_bench_runs_the_programs_and_not_their_helpers() -> None:
     makefile = (FOLDER.parent / "Makefile").read_text()
     assert "perf/[!_]*.py" in makefile
     assert {path.name for path in FOLDER.glob("_*.py")}  # there are helpers to be left out
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ((0.97, 1.04), "met"),
+        ((0.986, 1.338), "cannot tell"),  # reaches into 5 %, and far beyond
+        ((1.06, 1.10), "MISSED"),
+    ],
+)
+def test_within_means_the_whole_interval(
+    interval: tuple[float, float], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    collective = importlib.import_module("collective_vs_bare")
+    assert collective.within([(0.99, 1.01), interval]) == words

@@ -76,6 +76,12 @@ def _work(case: Case) -> Work:
     return Work(flops=0, num_bytes=spec.size_in(case, "bytes"))
 
 
+def _memory(case: Case) -> int:
+    """Of a rank on its GPU; through gloo of all ranks of a node, whose buffers are on one host."""
+    together = -(-ranks_of(case) // spec.size_in(case, "nodes")) if case["backend"] == "gloo" else 1
+    return 3 * spec.size_in(case, "bytes") * together
+
+
 def _metrics(case: Case) -> tuple[spec.Metric, ...]:
     size = float(spec.size_in(case, "bytes"))
     factor = bus_factor(str(case["collective"]), ranks_of(case))
@@ -209,7 +215,7 @@ BENCHMARK = spec.Benchmark(
     check_more=_check_more,
     work=_work,
     metrics=_metrics,
-    memory=lambda case: 3 * spec.size_in(case, "bytes"),
+    memory=_memory,
     workers=lambda _: 1,
     ranks=ranks_of,
     cost=spec.CaseCost(fixed=0.02, fill=(5e8, 1e11)),

@@ -51,6 +51,8 @@ class Role(StrEnum):
     """Reading and writing files."""
     LINK = "link"
     """Moving bytes from one device to another one."""
+    NUMA = "numa"
+    """Moving bytes by the node of threads and memory."""
     COLLECTIVE = "collective"
     """What ranks exchange; it is measured by ranks that are started for it."""
 

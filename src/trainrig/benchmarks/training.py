@@ -67,7 +67,7 @@ SPLITS = ("tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep")
 """Of a case that is split so; older ones have none of these."""
 TRAINERS = (
     *("init", "liger", "loader_workers", "dropout", "unfused", "fp8_recipe", "cuda_graph"),
-    *("trainer", "lora_rank", "quantize"),
+    *("trainer", "lora_rank", "quantize", "bind"),
 )
 """What a framework is given to be at its best, or its worst; of a case that has it."""
 FIELDS: spec.Fields = {

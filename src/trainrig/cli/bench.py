@@ -28,6 +28,7 @@ trainrig bench matmul
 trainrig bench matmul --dtype bf16 --size 4096 --size 8192
 trainrig bench matmul --peak --budget 4m
 trainrig bench collective --ranks 2,4 --op all_reduce,all_gather --max 16M
+trainrig bench numa
 
 \b
 {chr(10).join(f"{spec.name + ':':12}{spec.title}" for spec in _SPECS)}
@@ -48,7 +49,7 @@ without a name, at most 1 GiB and a twentieth of what is free, and leaves nothin
 @options(
     rows(
         "What ranks exchange",
-        ("--ranks", "N,…", "all GPUs, or 2", _help("ranks")),
+        ("--ranks,--nproc", "N,…", "all GPUs, or 2", _help("ranks")),
         ("--min", "SIZE", "1K", _help("min")),
         ("--max", "SIZE", "64M by gloo, 1G by nccl", _help("max")),
         ("--backend", "NAME", "nccl with GPUs", _help("backend")),

@@ -106,6 +106,7 @@ _LAYOUT = rows(
     ("--max-restarts", int, "0", "Restarts from the newest checkpoint after a rank is lost."),
     ("--min-nproc", int, "all", "With --max-restarts: fewest ranks to go on with."),
     ("--p2p/--no-p2p", None, "on where the GPUs can", "GPUs copy to each other directly."),
+    ("--bind", None, "", "Keep each rank on cores of its GPU's NUMA node; on a CPU, of its own."),
 )
 _FILE = rows(
     "A file of experiments",

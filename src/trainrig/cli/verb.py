@@ -116,7 +116,7 @@ def option(*names: str, help: str, default_text: str = "", **settings: Any) -> D
 
 
 def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...]:
-    """Options of one group as rows: name, what it takes, ``default_text``, help.
+    """Options of one group as rows: names with commas, what it takes, ``default_text``, help.
 
     It takes a number (int, float), a path (PATH), one of some `Names`, what a function completes,
     or any text (how help calls it, in a list where it may be repeated); None stands for a flag or,
@@ -138,7 +138,9 @@ def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...
                 settings = {"type": takes}
             case _:
                 settings = {"shell_complete": takes}
-        made = option(name, group=group, default_text=default_text, help=text, **settings)
+        made = option(
+            *name.split(","), group=group, default_text=default_text, help=text, **settings
+        )
         decorators.append(made)
     return tuple(decorators)
 

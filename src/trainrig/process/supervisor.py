@@ -23,7 +23,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,19 @@ class Child:
             return self.process.wait(timeout)
         return None
 
+    def bind(self, cpus: Collection[int]) -> None:
+        """Keep it on these processors, and what it starts: it has no threads yet.
+
+        Raises UnavailableError where the system refuses.
+        """
+        try:
+            os.sched_setaffinity(self.process.pid, cpus)
+        except ProcessLookupError:
+            return  # it is over: how it ended is told elsewhere
+        except OSError as error:
+            words = f"it cannot be bound to processors {min(cpus)} to {max(cpus)}: {error.strerror}"
+            raise UnavailableError(words) from None
+
     def kill(self) -> None:
         """Kill it and all that it started, without waiting; it may be over already."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -127,6 +140,8 @@ class Command:
     """How often it goes on after a rank was lost: all are started again."""
     fewer: tuple[int, ...] = ()
     """Numbers of ranks that it may go on with where one stays lost, the largest first."""
+    cpus: tuple[frozenset[int], ...] = ()
+    """The processors that each rank is bound to; none of a rank that is not bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +203,8 @@ def _without(command: Command, rank: int) -> Command:
     env = dict(command.env)
     if devices := env.get(_DEVICES, "").split(",") if _DEVICES in env else []:
         env[_DEVICES] = ",".join(each for n, each in enumerate(devices) if n != rank)
-    return replace(command, ranks=command.fewer[0], fewer=command.fewer[1:], env=env)
+    cpus = tuple(each for n, each in enumerate(command.cpus) if n != rank)
+    return replace(command, ranks=command.fewer[0], fewer=command.fewer[1:], env=env, cpus=cpus)
 
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -272,6 +288,8 @@ class _Ranks:
                     env |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                 log = folder / f"rank-{rank}.log"
                 self.children.append(Child(command.argv, log, env | dict(command.env)))
+                if rank < len(command.cpus) and command.cpus[rank]:
+                    self.children[-1].bind(command.cpus[rank])
         except BaseException:
             self.kill()
             raise

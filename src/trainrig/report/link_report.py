@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from trainrig.analysis.numa_advice import advice, numa_points
 from trainrig.analysis.run_view import RunView
+from trainrig.benchmarks.collective import OPS
+from trainrig.benchmarks.numa import ALL, ANY, OWN
 from trainrig.benchmarks.spec import Role, number_in, role_of
 from trainrig.catalog.host_parts import pcie_bandwidth
 from trainrig.catalog.lookup import find_chip
@@ -39,9 +42,15 @@ def link_blocks(view: RunView) -> Iterator[doc.Block]:
     maps = list(_maps(view.records))
     if maps:
         blocks.append(doc.Group("beside", tuple(maps)))
+    blocks += _exchanges(view.records)
     if blocks:
         note = "The row sends, the column receives; darker is faster, of latencies slower."
         yield doc.Section("Links", tuple(blocks), note if maps else "")
+    if points := numa_points(view.records):
+        words = [doc.Paragraph(text, "strong") for text in advice(view.records)]
+        tables = doc.Group("beside", tuple(_by_node(points)))
+        note = "Rows are processors, or the binding; columns memory, or the way of a copy."
+        yield doc.Section("NUMA nodes", (*words, tables), note)
 
 
 def topology_blocks(snapshot: Snapshot) -> list[doc.Block]:
@@ -170,3 +179,100 @@ def _map(
         title=f"{', '.join(words)}, {spelled}",
         notes=(", ".join(devices[:3]),),
     )
+
+
+# ---- what ranks exchange, and memory by node
+
+
+def _exchanges(records: Iterable[Record]) -> Iterator[doc.Table]:
+    """A line for each operation and size, as nccl-tests prints them; of pairs there are maps."""
+    points = [
+        record
+        for record in records
+        if record.is_point
+        and role_of(record.benchmark) is Role.COLLECTIVE
+        and "backend" in record.case  # others' have a table of their own
+        and record.case.get("from") is None
+    ]
+    kinds = grouped(
+        points, lambda r: tuple(r.case.get(name) for name in ("backend", "nodes", "peer_access"))
+    )
+    for own in kinds.values():
+        backend, nodes, access = (own[0].case.get(n) for n in ("backend", "nodes", "peer_access"))
+        cases = grouped(own, lambda record: tuple(sorted(record.case.items())))
+        rows: list[Sequence[Record]] = list(cases.values())
+        rows.sort(key=_exchange_order)
+        ranks = {row[0].case.get("ranks") for row in rows}
+        words = [f"What ranks exchange by {backend}"]
+        words += [f"{next(iter(ranks))} ranks"] if len(ranks) == 1 else []
+        words += [f"{nodes} nodes"] if nodes != 1 else []
+        words += ["P2P off"] if access is False else []
+        yield doc.table(
+            rows,
+            doc.words("operation", lambda row: str(row[0].case.get("collective"))),
+            *([doc.column("ranks", _ranks)] if len(ranks) > 1 else []),
+            doc.column("size", lambda row: f"{binary(number_in(row[0].case, 'bytes'))}B"),
+            doc.column("time", lambda row: _of_metric(row, "time")),
+            doc.column("algorithm bandwidth", lambda row: _of_metric(row, "alg_rate")),
+            doc.column("bus bandwidth", lambda row: _of_metric(row, "bus_rate")),
+            doc.words("", _state),
+            title=", ".join(words),
+        )
+
+
+def _exchange_order(row: Sequence[Record]) -> tuple[int, float, float]:
+    case = row[0].case
+    named = str(case.get("collective"))
+    place = OPS.index(named) if named in OPS else len(OPS)
+    return place, number_in(case, "ranks"), number_in(case, "bytes")
+
+
+def _ranks(row: Sequence[Record]) -> str:
+    return str(row[0].case.get("ranks"))
+
+
+def _of_metric(row: Sequence[Record], metric: str) -> str | None:
+    found = next((record for record in row if record.metric == metric), None)
+    return (
+        None if found is None or found.value is None else format_quantity(found.value, found.unit)
+    )
+
+
+def _state(row: Sequence[Record]) -> str | doc.Cell:
+    if row[0].status is not Status.OK:
+        return doc.Cell(row[0].status.value, "warn")
+    return doc.Cell("noisy", "dim") if any(record.disturbed for record in row) else ""
+
+
+_UNBOUND = {ANY: "unbound", ALL: "all nodes at once", OWN: "of its own node"}
+
+
+def _by_node(points: Iterable[Record]) -> Iterator[doc.Table]:
+    """The host's from each node to each; of a GPU both ways by binding."""
+    for (device, index), own in grouped(points, lambda r: (r.device, r.device_index)).items():
+        column = "memory" if index is None else "direction"
+        heads = list(dict.fromkeys(str(record.case.get(column)) for record in own))
+        places = list(dict.fromkeys(str(record.case.get("cpus")) for record in own))
+        at = {(str(r.case.get("cpus")), str(r.case.get(column))): r for r in own}
+
+        def cell(place: str, head: str, at: Mapping[Any, Record] = at) -> str | None:
+            record = at.get((place, head))
+            if record is None:
+                return ""
+            if record.status is not Status.OK or record.value is None:
+                return record.status.value
+            noisy = "" if record.disturbed is None else " (noisy)"
+            return format_quantity(record.value, record.unit) + noisy
+
+        def to(head: str, cell: Any = cell) -> doc.Shown[str]:
+            return doc.column(_UNBOUND.get(head, head), lambda place: cell(place, head))
+
+        named = f"{device}" if index is None else f"{device} #{index}"
+        what = "copy on the host" if index is None else "copies between host and GPU"
+        yield doc.table(
+            places,
+            doc.words("processors", lambda place: _UNBOUND.get(place, place)),
+            *map(to, heads),
+            title=f"{what}, {named}",
+            notes=tuple(dict.fromkeys(r.reason for r in own if r.reason)),
+        )

@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis.numa_advice import advice
 from trainrig.benchmarks.collective import BACKENDS
 from trainrig.benchmarks.copy import BENCHMARK as COPY
-from trainrig.benchmarks.copy import LINKS, copy_case
+from trainrig.benchmarks.copy import LINKS, MAX_BYTES, copy_case
 from trainrig.benchmarks.link import pairs
+from trainrig.benchmarks.numa import USUAL_BYTES, placements
 from trainrig.benchmarks.spec import (
     SMALL_BUDGET,
     Benchmark,
@@ -24,7 +26,11 @@ from trainrig.benchmarks.spec import (
     find,
     role_of,
 )
-from trainrig.errors import UsageError
+from trainrig.errors import UnavailableError, UsageError
+from trainrig.machine.numa import node_cpus, usable_cpus
+from trainrig.machine.snapshot import Missing, value_or
+from trainrig.machine.system_access import ThisMachine
+from trainrig.measure.buffers import cpu_cache_bytes
 from trainrig.record import Record
 from trainrig.runner.plan import Block, qualify_plan, tasks_of
 from trainrig.runner.progress import Watcher, null_progress
@@ -34,7 +40,7 @@ from trainrig.runner.targets import HOST, Target, choose, disk_target, disk_tool
 from trainrig.runner.view import RunOutcome
 from trainrig.stats import grouped
 from trainrig.store import read_run
-from trainrig.units import counted
+from trainrig.units import counted, parse_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,8 @@ def bench(
         plan = _plan_links(spec, request)
     elif spec.role is Role.COLLECTIVE:
         plan = _plan_ranks(spec, request, budget)
+    elif spec.role is Role.NUMA:
+        plan = _plan_nodes(spec, request)
     else:
         plan = _plan_devices(spec, request, budget)
     # torch loading beside a disk's case would take processors from it, for nothing.
@@ -202,6 +210,46 @@ def _plan_links(spec: Benchmark, request: BenchRequest) -> Plan:
     return plan
 
 
+def _plan_nodes(spec: Benchmark, request: BenchRequest) -> Plan:
+    """Memory of each NUMA node from each of them, and to each GPU.
+
+    UnavailableError where the kernel shows no nodes, or they are hidden.
+    """
+    nodes = node_cpus(ThisMachine(), usable_cpus())
+    if isinstance(nodes, Missing):
+        raise UnavailableError(
+            f"this system shows no NUMA nodes: {nodes.reason}",
+            "there is nothing to bind to; trainrig bench copy measures its memory as a whole",
+        )
+    if len(request.sizes) > 1:
+        raise UsageError("numa measures one size", "--size 1Gi")
+    # Both arrays of a copy together are cold at four times the last-level caches.
+    least = 2 * value_or(cpu_cache_bytes(ThisMachine()), 0)
+    usual = max(USUAL_BYTES, -(-least // (1 << 20)) << 20)
+    size = parse_count(request.sizes[0], MAX_BYTES) if request.sizes else usual
+    if size < least:
+        raise UsageError(
+            f"--size {request.sizes[0]}: caches would answer",
+            f"{-(-least // (1 << 20))}Mi or more, twice the last-level caches",
+        )
+    for one in placements(list(nodes), size, is_gpu=False):
+        spec.check(one.case)
+
+    def plan(scene: Scene) -> Sequence[Block]:
+        targets = choose(scene.targets, request.device)
+        return [
+            _block(
+                spec,
+                target,
+                list(placements(list(nodes), size, is_gpu=target.is_gpu)),
+                1.0 / len(targets),
+            )
+            for target in targets
+        ]
+
+    return plan
+
+
 _ACCESS = {"": (True, False), "both": (True, False), "on": (True,), "off": (False,)}
 
 
@@ -285,6 +333,7 @@ def summary(result: RunOutcome) -> dict[str, Any]:
         **{name: head[name] for name in ("verdict", "reason", "run")},
         "num_records": result.num_records,
         **({"sizes": sizes} if sizes else {}),
+        **({"binding": said} if (said := list(advice(points))) else {}),
         "points": [
             {
                 "benchmark": p.benchmark,

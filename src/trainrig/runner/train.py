@@ -53,6 +53,7 @@ from trainrig.runner.progress import Progress, Watcher, interrupted_once, null_p
 from trainrig.runner.targets import Target, choose, described, find_targets
 from trainrig.runner.train_prepare import (
     config_of,
+    cpus_of_ranks,
     devices_of,
     environment_of,
     lacks,
@@ -512,6 +513,7 @@ class TrainRun:
         shutil.rmtree(folder, ignore_errors=True)  # of a training that was broken off
         with store_errors(folder):
             command = engine.command(experiment, folder, job)
+        command = dataclasses.replace(command, cpus=cpus_of_ranks(experiment, self.snapshot))
         launch.load = os.getloadavg()[0]
         meters = meters_of(experiment, self.snapshot)
         with noise.watch_neighbours() as watched, energy.watch(meters):

@@ -27,9 +27,10 @@ from trainrig.data.open_batches import open_batches
 from trainrig.data.prepare import MOST_VERIFIED, pairs_of, prepare, verify
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot, environment_digest, value_or
+from trainrig.machine.numa import beside_gpus, node_cpus, spread, usable_cpus
 from trainrig.machine.snapshot import Gpu
 from trainrig.machine.software import software
-from trainrig.machine.system_access import ThisMachine
+from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.process.programs import last_line, run_program
 from trainrig.process.python_env import inspect_python, is_external
 from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT
@@ -182,6 +183,22 @@ def meters_of(own: Experiment, snapshot: Snapshot) -> energy.Meters:
                 f"GPU {gpu.index}: the energy of {gpu.vendor.upper()}'s GPUs is not read"
             )
     return energy.gpu_meters([(gpu.index, value_or(gpu.uuid, None)) for gpu in given])
+
+
+def cpus_of_ranks(
+    own: Experiment, snapshot: Snapshot, host: Host | None = None
+) -> tuple[frozenset[int], ...]:
+    """The processors that ``bind`` gives each rank; none where it is off or nothing is known."""
+    nodes = node_cpus(host or ThisMachine(), usable := usable_cpus()) if own.bind else None
+    if nodes is None or (isinstance(nodes, Missing) and own.device.startswith("cuda")):
+        return ()
+    if not own.device.startswith("cuda"):
+        whole = {0: usable} if isinstance(nodes, Missing) else nodes
+        return spread(host or ThisMachine(), whole, own.processes)
+    beside = beside_gpus(snapshot, value_or(nodes, {}), own.device_numbers)
+    if own.processes == len(beside):
+        return beside
+    return (frozenset().union(*beside) if all(beside) else frozenset(),)
 
 
 def devices_of(result: Result, snapshot: Snapshot) -> tuple[Device, ...]:

@@ -46,7 +46,8 @@ LAYOUT_KEYS = frozenset(
 """What says how a step is spread over ranks and micro-batches: any of them may resume any other, as
 long as a step has as many samples."""
 _FREE = LAYOUT_KEYS | {
-    *("steps", "data", "init", "name", "rounds", "threads", "devices", "p2p", "comparable", "why"),
+    *("steps", "data", "init", "name", "rounds", "threads", "devices", "p2p", "bind"),
+    *("comparable", "why"),
     *("checkpoint_every", "checkpoint_interval", "keep_checkpoints"),
     *("heldout_batches", "heldout_every", "log", "divergence", "max_restarts", "min_nproc"),
     "decay_steps",  # of a run: what was planned at its first start (`runner.train_resume`)

@@ -159,6 +159,8 @@ class Experiment:
     """Of each process on a CPU; 0: as many as there are cores."""
     p2p: Switch = True
     """Whether GPUs copy to each other directly."""
+    bind: Switch = False
+    """Whether each rank is kept on processors of its own: beside its GPU, or a part of a CPU's."""
     comparable: Switch = True
     """Whether its losses should be those of one process; if not, ``why`` says it beforehand."""
     why: Text = ""
@@ -340,7 +342,7 @@ KEYS: dict[str, Any] = {
         ),
         *("max_restarts", "min_nproc", "device", "devices", "nproc", "zero"),
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
-        *("offload", "p2p", "threads", "liger", "loader_workers", "comparable", "why"),
+        *("offload", "p2p", "bind", "threads", "liger", "loader_workers", "comparable", "why"),
         *("trainer", "lora_rank", "quantize", "unfused", "fp8_recipe"),
         *("cuda_graph", "bar", "rounds"),
     )

@@ -121,6 +121,7 @@ def reference_of(experiment: Experiment) -> Experiment:
         lora_rank=0,
         quantize="none",
         loader_workers=0,
+        bind=False,
         recompute="none",
         grad_accum=experiment.grad_accum * experiment.mesh.dp,
         optimizer="adamw-fused",

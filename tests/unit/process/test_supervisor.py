@@ -446,3 +446,53 @@ def test_what_the_profiler_writes_is_no_last_word(tmp_path: Path) -> None:
     assert last_line(log) == "Bus error"
     log.write_text("USDT:2026-11-22 17:50:12 23:23 Handler.cpp:52] profiler_start\n")
     assert last_line(log, "") == ""
+
+
+def test_each_rank_is_kept_on_its_processors_and_what_it_starts(tmp_path: Path) -> None:
+    usable = sorted(os.sched_getaffinity(0))
+    bound = (frozenset(usable[:1]), frozenset(usable[-1:]))
+    program = tmp_path / "rank.py"
+    program.write_text(
+        HEAD
+        + """
+child = "import os; print(sorted(os.sched_getaffinity(0)))"
+there = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout
+events.emit("row", step=1, own=sorted(os.sched_getaffinity(0)), child=there.strip())
+events.emit("done")
+"""
+    )
+    command = Command(
+        argv=(sys.executable, str(program), str(tmp_path)),
+        ranks=2,
+        env={"TRAINRIG_TEST_RANKS": str(tmp_path)},
+        cpus=bound,
+    )
+    seen: dict[int, Any] = {}
+
+    def keep(rank: int, event: Mapping[str, Any]) -> None:
+        if event["event"] == "row":
+            seen[rank] = event
+
+    ended = launch(command, tmp_path, on_event=keep)
+    assert ended.status is Status.OK, ended.reason
+    for rank, cpus in enumerate(bound):
+        assert seen[rank]["own"] == sorted(cpus)
+        assert seen[rank]["child"] == str(sorted(cpus))
+    assert os.sched_getaffinity(0) == set(usable)
+
+
+def test_the_lost_rank_s_processors_go_with_it() -> None:
+    own = tuple(frozenset({number}) for number in range(3))
+    left = supervisor._without(Command(argv=(), ranks=3, fewer=(2,), cpus=own), 1)
+    assert left.cpus == (frozenset({0}), frozenset({2}))
+
+
+def test_processors_that_there_are_not_are_one_line(tmp_path: Path) -> None:
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    child = supervisor.Child(sleeper, tmp_path / "log", {})
+    try:
+        with pytest.raises(UnavailableError, match="cannot be bound to processors 1000 to 1000"):
+            child.bind({1000})
+    finally:
+        child.kill()
+        child.wait(5.0)

@@ -21,6 +21,7 @@ from trainrig.errors import UsageError
 from trainrig.measure.collective import AllRanks, CheckedCollective, Projection
 from trainrig.measure.collective_faults import LOST, WRONG
 from trainrig.record import Kind, Outcome, Record, Status
+from trainrig.report.link_report import _exchanges
 from trainrig.runner.bench import BenchRequest, bench, summary
 from trainrig.runner.ranks import place
 from trainrig.store import read_run
@@ -325,3 +326,36 @@ def test_a_slowed_link_between_two_nodes_is_found_and_named(
     assert verdict is not None
     (found,) = [each for each in verdict.findings if each.id == "slow-link"]
     assert re.search(r"from rank 1 \(\S+ 10.77.0.2\) to rank 0 \(\S+ 10.77.0.1\)", found.evidence)
+
+
+# ---- what is shown, and what it needs
+
+
+def test_the_table_has_a_line_for_each_operation_and_size() -> None:
+    """In text, Markdown and HTML alike: they render one document."""
+    records = []
+    for op in ("broadcast", "all_reduce"):
+        for size in (1 << 20, 1 << 10):
+            case = collective_case(op, 4, size, "gloo")
+            for metric in BENCHMARK.metrics(case):
+                value = metric.of(0.5)
+                own = sent(0, 1, value).replace(case=case, metric=metric.name, unit=metric.unit)
+                records.append(own)
+    (table,) = _exchanges(records)
+    assert table.title == "What ranks exchange by gloo, 4 ranks"
+    rows = [[cell.text for cell in cells] for _, cells in table.lines()]
+    assert [row[:2] for row in rows] == [
+        ["all_reduce", "1 KiB"],
+        ["all_reduce", "1 MiB"],
+        ["broadcast", "1 KiB"],
+        ["broadcast", "1 MiB"],
+    ]
+    assert rows[1][2:] == ["500 ms", "2.10 MB/s", "3.15 MB/s"]
+
+
+def test_buffers_of_all_ranks_of_a_host_must_fit_its_memory_together() -> None:
+    def needed(backend: str, ranks: int, nodes: int = 1) -> int:
+        return BENCHMARK.memory(collective_case("all_reduce", ranks, 1 << 30, backend, nodes=nodes))
+
+    assert needed("gloo", 16) == 16 * needed("gloo", 1) == 16 * needed("nccl", 16)
+    assert needed("gloo", 16, nodes=4) == 4 * needed("gloo", 1)

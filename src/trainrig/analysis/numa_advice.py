@@ -1,0 +1,128 @@
+"""Which binding to NUMA nodes to use, from what each of them gave: torchrun's and numactl's words.
+
+Bound is called better, or worse, only where the whole 95 % interval of one is clear of the other's:
+what the two workers of a point differ by is in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from trainrig.benchmarks.numa import ALL, ANY, OWN, node_in, node_text
+from trainrig.benchmarks.spec import Role, role_of
+from trainrig.record import Record, Status
+from trainrig.stats import grouped
+from trainrig.units import format_quantity, format_share
+
+Rates = Mapping[tuple[str, str, str], Record]
+"""Direction, processors and memory → their point."""
+
+
+def numa_points(records: Iterable[Record]) -> list[Record]:
+    """The points of rates by node."""
+    return [
+        record for record in records if record.is_point and role_of(record.benchmark) is Role.NUMA
+    ]
+
+
+def advice(records: Iterable[Record]) -> Iterator[str]:
+    """A sentence or two for the host, and one for each GPU."""
+    devices = grouped(numa_points(records), lambda record: record.device_index)
+    for index, points in sorted(
+        devices.items(), key=lambda pair: -1 if pair[0] is None else pair[0]
+    ):
+        rates = {
+            (str(p.case.get("direction")), str(p.case.get("cpus")), str(p.case.get("memory"))): p
+            for p in points
+        }
+        nodes = sorted({n for _, cpus, _ in rates if (n := node_in(cpus)) is not None})
+        if len(nodes) == 1 and index is None:
+            yield (
+                f"One NUMA node (node {nodes[0]}): all memory is equally far from all processors. "
+                "Neither numactl nor torchrun --numa-binding has anything to choose here; "
+                "trainrig train --bind still gives ranks without GPUs cores of their own."
+            )
+        elif len(nodes) > 1:
+            yield from _of_host(rates, nodes) if index is None else _of_gpu(rates, nodes, index)
+
+
+def _of_host(rates: Rates, nodes: Sequence[int]) -> Iterator[str]:
+    names = [node_text(node) for node in nodes]
+    ratios = [
+        (far / near, first, second)
+        for first in names
+        for second in names
+        if first != second
+        and (near := _value(rates.get(("copy", first, first))))
+        and (far := _value(rates.get(("copy", first, second))))
+    ]
+    if ratios:
+        share, first, second = min(ratios)
+        yield (
+            f"Memory of {second} gives the processors of {first} {format_share(share)} of what "
+            "their own node's gives."
+        )
+    bound, unbound = rates.get(("copy", ALL, OWN)), rates.get(("copy", ANY, ANY))
+    if (found := _compared(bound, unbound)) is None:
+        return
+    both = f"{_text(bound)} bound, {_text(unbound)} unbound"
+    commands = "; ".join(
+        f"numactl --cpunodebind={node} --membind={node} COMMAND" for node in nodes[:2]
+    )
+    if found > 0:
+        more = ", and so on" if len(nodes) > 2 else ""
+        yield (
+            f"Bind one process, or a group of ranks, to each node: {both}. {commands}{more}. "
+            "Of ranks without GPUs trainrig train --bind does it; torchrun --numa-binding=node "
+            "binds ranks with GPUs."
+        )
+    elif found < 0:
+        yield f"Leave it unbound: {both}. numactl --interleave=all is for one process on all nodes."
+    else:
+        yield f"Binding all nodes at once cannot be told from no binding: {both}."
+
+
+def _of_gpu(rates: Rates, nodes: Sequence[int], index: int) -> Iterator[str]:
+    """The node from which both directions are fastest."""
+    pairs = {
+        node: [rates.get((way, node_text(node), node_text(node))) for way in ("h2d", "d2h")]
+        for node in nodes
+    }
+    whole = {node: own for node, own in pairs.items() if all(_value(each) for each in own)}
+    if len(whole) < 2:
+        return
+    best = max(whole, key=lambda node: sum(_value(each) for each in whole[node]))
+    others = [own for node, own in whole.items() if node != best]
+    clear = [
+        own
+        for own in others
+        if any(_compared(a, b) == 1 for a, b in zip(whole[best], own, strict=True))
+        and not any(_compared(a, b) == -1 for a, b in zip(whole[best], own, strict=True))
+    ]
+    there = ", ".join(map(_text, whole[best]))
+    if len(clear) == len(others):
+        yield (
+            f"GPU {index}: node {best} ({there} to it and from it). torchrun --numa-binding=node "
+            f"chooses the node that the firmware names; by hand numactl --cpunodebind={best} "
+            f"--membind={best} COMMAND."
+        )
+    else:
+        yield f"GPU {index}: its link cannot tell the nodes apart ({there} from node {best})."
+
+
+def _value(record: Record | None) -> float:
+    """0 where there is none."""
+    return record.value if record and record.status is Status.OK and record.value else 0.0
+
+
+def _text(record: Record | None) -> str:
+    return format_quantity(_value(record), "B/s")
+
+
+def _compared(first: Record | None, second: Record | None) -> int | None:
+    """1: the first is faster, -1: the second, 0: cannot tell; None where one has no interval."""
+    if first is None or second is None or not first.interval or not second.interval:
+        return None
+    if first.interval[0] > second.interval[1]:
+        return 1
+    return -1 if first.interval[1] < second.interval[0] else 0
