@@ -239,6 +239,8 @@ def _sensors(device: BurnDevice, view: RunView) -> Iterator[Finding]:
     """Readings that stopped, or that do not move while the device works."""
     rows = view.series.get(TELEMETRY, ())
     last = readings(rows, "t")[-1][0] if rows else 0.0
+    mine = [row for row in view.series.get(WORK, ()) if row.get("device") == device.label]
+    worked = [at for at, _ in readings(mine, "t")] or [0.0, last]
     for name, what in (
         ("temperature_c", "temperature"),
         ("power_w", "power"),
@@ -252,7 +254,11 @@ def _sensors(device: BurnDevice, view: RunView) -> Iterator[Finding]:
                 f"not in the last {last - found[-1][0]:.0f} s",
                 device,
             )
-        elif found and (how := _stuck(name, found, readings(rows, f"{device.key}_power_w"))):
+            continue
+        # At rest, while the processors have their turn, a reading may well stand still.
+        meanwhile = [pair for pair in found if worked[0] <= pair[0] <= worked[-1]]
+        power = readings(rows, f"{device.key}_power_w")
+        if meanwhile and (how := _stuck(name, meanwhile, power)):
             yield _sensor("sensor-stuck", f"{device.label}: its {what} {how}", device)
 
 

@@ -67,6 +67,21 @@ def test_a_sensor_that_spoke_once_has_stopped() -> None:
     assert (verdict.outcome, verdict.findings[0].id) == (Outcome.INCOMPLETE, "sensor-stopped")
 
 
+def test_at_rest_a_reading_may_stand_still() -> None:
+    """After a card's own work the processors have their turn."""
+    view = healthy_view()
+    rows = [dict(row) for row in view.series["telemetry"]]
+    for row in rows[100:]:
+        row |= {"gpu1_power_w": 21.4, "gpu1_energy_j": 40000.0}
+    work = [dict(row, device=f"RTX 4090 #{n}") for n in (0, 1) for row in view.series["burn"]]
+    series = {**view.series, "telemetry": tuple(rows), "burn": tuple(work)}
+    stuck = judge_burn(dataclasses.replace(view, series=series))
+    assert {found.id for found in stuck.findings} == {"sensor-stuck"}
+    until = [row for row in work if row["t"] < rows[100]["t"] or row["device"].endswith("#0")]
+    rested = dataclasses.replace(view, series={**series, "burn": tuple(until)})
+    assert judge_burn(rested).outcome is Outcome.PASS
+
+
 def test_a_card_that_is_gone_afterwards_is_a_fault() -> None:
     """Its number is another's then."""
     before = [{"index": number, "uuid": f"GPU-{number}"} for number in range(3)]
