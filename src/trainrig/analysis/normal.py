@@ -13,6 +13,7 @@ judge uses them.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -238,9 +239,29 @@ def _training_text(record: Record) -> str:
 def devices_of(words: Sequence[str]) -> tuple[str, ...]:
     """The cards that words on a command line mean: one name a word, or names word by word.
 
-    ``RTX 4090``, ``"RTX 4090" "RTX 3090 Ti"`` and ``RTX 4090 RTX 3090 Ti`` all work.
-    Raises UsageError with near names for what is no card.
+    ``RTX 4090``, ``"RTX 4090" "RTX 3090 Ti"`` and ``RTX 4090 RTX 3090 Ti`` all work, and a word
+    like ``A100`` means every A100 that figures are of.  Raises UsageError with near names for what
+    is no card.
     """
+    try:
+        return _each_one_card(words)
+    except UsageError:
+        kinds = [_of_kind(word) for word in words]
+        if not all(kinds):
+            raise
+        return tuple(dict.fromkeys(itertools.chain(*kinds)))
+
+
+def _of_kind(word: str) -> list[str]:
+    """The card that a name means, or those with figures whose names begin with its words."""
+    if (device := _device(word)) is not None:
+        return [device]
+    wanted = word.casefold().replace("-", " ").split()
+    printed = dict.fromkeys(one.device for one in _all_cases())
+    return [name for name in printed if wanted and name.casefold().split()[: len(wanted)] == wanted]
+
+
+def _each_one_card(words: Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     parts = [part for word in words for part in word.split()] if len(words) > 1 else list(words)
     if len(words) > 1 and all(_device(word) for word in words):

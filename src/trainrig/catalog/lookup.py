@@ -76,7 +76,8 @@ def require_chip(name: str) -> Chip:
     if len(spelled) == 1:
         return spelled[0]
     if len(several) > 1:
-        raise UsageError(f"{_shown(name)} is one of: {_listed(several)}", "give the whole name")
+        hint = f'give the whole name, as "{several[0].name}"'
+        raise UsageError(f"{_shown(name)} is one of: {_listed(several)}", hint)
     near = tuple(fitting.name for fitting in several) or did_you_mean(name)
     hint = f"did you mean {' or '.join(near)}?" if near else "list them with: trainrig catalog"
     raise UsageError(f"unknown chip: {_shown(name)}", hint)

@@ -82,12 +82,18 @@ def test_words_that_mean_cards(words: list[str], devices: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize(
     ("words", "hint"),
-    [(["RTX 409"], "RTX 4090"), (["A100"], "whole name"), (["zzz"], "trainrig published")],
+    [(["RTX 409"], "RTX 4090"), (["RTX", "4900"], "RTX 4090"), (["zzz"], "trainrig published")],
 )
 def test_what_is_no_card_is_refused_with_near_names(words: list[str], hint: str) -> None:
     with pytest.raises(UsageError) as refused:
         devices_of(words)
     assert hint in f"{refused.value} {refused.value.hint}"
+
+
+def test_a_word_of_several_cards_means_all_that_figures_are_of() -> None:
+    cards = devices_of(["4090", "A100"])
+    assert cards[0] == "RTX 4090" and {"A100 SXM4 80GB", "A100 PCIe 40GB"} < set(cards)
+    assert all(name.startswith("A100") for name in cards[1:])
 
 
 def test_a_selection_takes_model_and_type() -> None:

@@ -188,8 +188,11 @@ def test_an_ambiguous_name_lists_its_candidates() -> None:
     assert [chip.name for chip in candidates("A100 80GB")] == ["A100 SXM4 80GB", "A100 PCIe 80GB"]
     assert candidates("A1") == ()
     assert candidates("") == ()
-    with pytest.raises(UsageError, match=r"A100 is one of: A100 SXM4 40GB, .*A100 PCIe 80GB"):
+    with pytest.raises(
+        UsageError, match=r"A100 is one of: A100 SXM4 40GB, .*A100 PCIe 80GB"
+    ) as caught:
         require_chip("A100")
+    assert caught.value.hint == 'give the whole name, as "A100 SXM4 40GB"'
 
 
 def test_an_unknown_name_gets_a_hint_and_no_figures() -> None:
