@@ -213,6 +213,10 @@ def main() -> None:
     except BrokenPipeError:  # the reader (head, less) has seen enough
         discard_stdout()
         code = EXIT_OK
+    except SystemExit as ended:
+        # click exits with 1 itself where a pipe was closed: no finding
+        is_closed_pipe = isinstance(sys.stdout, click.utils.PacifyFlushWrapper)
+        code = EXIT_OK if is_closed_pipe else ended.code
     except OSError as error:
         if not is_stream_error(error):
             raise

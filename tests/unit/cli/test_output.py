@@ -48,6 +48,12 @@ def test_a_reader_that_has_seen_enough_is_no_finding(verb):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("verb", ["catalog --json", "demo", "demo --json", "--help"])
+def test_a_reader_that_reads_nothing_is_no_finding(verb):
+    done = shell(f"{{ {TRAINRIG} {verb}; echo $? >&2; }} | true")
+    assert done.stderr == "0\n"
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize("verb", ["catalog", "demo", "inspect"])
 def test_a_terminal_that_lacks_a_character_gets_the_rest(verb, encoding):
