@@ -106,7 +106,15 @@ def comparisons_document(found: Sequence[RunComparison]) -> doc.Document:
         return comparison_document(found[0])
     base = found[0].old
     names = tuple((str(n), one.new) for n, one in enumerate(found, start=1))
-    blocks: list[doc.Block] = [doc.Facts((("baseline", base), *names))]
+    blocks: list[doc.Block] = [
+        doc.Facts((("baseline", base), *names)),
+        table(
+            enumerate(found, start=1),
+            column("run", lambda pair: str(pair[0]), kind="code"),
+            words("against the baseline", lambda pair: capital(headline(pair[1]))),
+            title="All in all",
+        ),
+    ]
     for number, one in enumerate(found, start=1):
         blocks += (
             dataclasses.replace(each, title=f"{each.title}, {number} against the baseline")
@@ -117,14 +125,6 @@ def comparisons_document(found: Sequence[RunComparison]) -> doc.Document:
                 doc.Section(f"Experiments of {number}", (*_training_tables(one.trainings),))
             )
     blocks += _several_tables(found)
-    blocks.append(
-        table(
-            enumerate(found, start=1),
-            column("run", lambda pair: str(pair[0]), kind="code"),
-            words("against the baseline", lambda pair: capital(headline(pair[1]))),
-            title="All in all",
-        )
-    )
     blocks.append(doc.Paragraph(RULE, "dim"))
     return doc.Document(title=f"{len(found)} runs against {base}", blocks=tuple(blocks))
 
@@ -222,11 +222,19 @@ def _training_tables(found: TrainingComparison) -> Iterator[doc.Block]:
         "Different under one name: the ratio is of what differs, too",
         "what differs",
     )
-    if found.compared:
-        yield speedup_table(found.compared, "Samples/s, new over old, 95 % interval")
-        yield _training_numbers(list(zip(found.old, found.new, strict=True)))
-    yield from _reasons("experiment", found.alone, "Not compared")
-    if found.compared:
+    everyone = list(zip(found.compared, found.old, found.new, strict=True))
+    ran = [each for each in everyone if any(one.samples_per_s is not None for one in each[1:])]
+    if ran:
+        speedups = [speedup for speedup, _, _ in ran]
+        yield speedup_table(speedups, "Samples/s, new over old, 95 % interval")
+        yield _training_numbers([(old, new) for _, old, new in ran])
+    neither = [
+        (new.name, _verdicts(old, new))
+        for each, old, new in everyone
+        if (each, old, new) not in ran
+    ]
+    yield from _reasons("experiment", (*found.alone, *neither), "Not compared")
+    if ran:
         yield doc.Paragraph(TRAINING_RULE, "dim")
 
 
@@ -245,9 +253,14 @@ def _training_numbers(pairs: Sequence[tuple[TrainingResult, TrainingResult]]) ->
         *both("samples/s", lambda r: r.samples_per_s, lambda rate: format_quantity(rate, "")),
         *both("memory", lambda r: r.peak_memory_bytes, format_memory),
         *both("loss", lambda r: r.losses[-1] if r.losses else None, "{:.4f}".format),
-        words("verdict", lambda pair: " → ".join(dict.fromkeys(r.row_verdict for r in pair))),
+        words("verdict", lambda pair: _verdicts(*pair)),
         title="The numbers of both runs",
     )
+
+
+def _verdicts(old: TrainingResult, new: TrainingResult) -> str:
+    """``skipped``, or ``passed → failed``."""
+    return " → ".join(dict.fromkeys(each.row_verdict for each in (old, new)))
 
 
 # ---- points

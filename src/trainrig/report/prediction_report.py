@@ -205,9 +205,10 @@ def _memory_table(memory: Memory, limit: float, *, fits: bool) -> Table:
     total = float(memory.total)
     parts = [(_LABELS.get(name, name), size) for name, size in memory_parts(memory).items() if size]
     verdict = Cell("fits", "good") if fits else Cell("does not fit", "bad")
+    has = Cell("", drawing=Strip(0.0, limit / total)) if total > limit else ""
     sums = [
         Line(("all", _gib(total), f"{total / limit * 100:.1f}", verdict), "strong"),
-        Line(("a GPU has", _gib(limit), "", ""), "dim"),
+        Line(("a GPU has", _gib(limit), "", has), "dim"),
     ]
     return _parts_table(("memory", "GiB"), parts, limit, _gib, sums)
 
@@ -219,11 +220,15 @@ def _parts_table(
     form: Callable[[float], str],
     sums: Sequence[Line],
 ) -> Table:
-    """Parts of a whole, each bar from where the one above ends, and below them their sums."""
-    rows, end = [], 0.0
+    """Parts of a whole, each bar from where the one above ends, and below them their sums.
+
+    Where they come to more than the whole, the bars are shares of what they come to.
+    """
+    parts = tuple(parts)
+    rows, end, room = [], 0.0, max(whole, sum(size for _, size in parts))
     for name, size in parts:
         start, end = end, end + size
-        strip = Strip(min(1.0, start / whole), min(1.0, end / whole))
+        strip = Strip(min(1.0, start / room), min(1.0, end / room))
         rows.append(Line((name, form(size), f"{size / whole * 100:.1f}", Cell("", drawing=strip))))
     columns = Column(heads[0], "words"), Column(heads[1]), Column("%"), Column("", "drawing")
     return Table(columns, (*rows, *sums))

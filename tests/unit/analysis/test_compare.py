@@ -585,6 +585,7 @@ def test_several_runs_stand_against_one_baseline_in_one_table() -> None:
     assert len(texts) == 2
     assert all("−20 %" in row[3] and "−20 %" not in row[2] for row in texts)
     text = to_markdown(document)
+    assert text.index("All in all") < text.index("Setup differences")
     assert "- baseline: golden" in text
     assert "Setup differences, 2 against the baseline" in text
     assert "2 worse" in text

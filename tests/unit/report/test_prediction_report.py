@@ -15,7 +15,7 @@ from trainrig.predict.scenario import Cluster, Question, question
 from trainrig.predict.search import families, search
 from trainrig.predict.search.memory_options import fit
 from trainrig.predict.search.space import Space
-from trainrig.report.document import Table
+from trainrig.report.document import Strip, Table
 from trainrig.report.prediction_report import (
     fits_document,
     gap_text,
@@ -157,6 +157,20 @@ def test_what_does_not_fit_says_what_was_tried_and_what_would() -> None:
     assert found.tried and not found.sequence
     assert f"not enough together: {', '.join(found.tried)}" in text
     assert "more GPUs, or a smaller model" in text
+
+
+def test_parts_that_do_not_fit_are_drawn_to_their_sum_with_what_a_gpu_has_below() -> None:
+    found = fit(question({"model": "llama-7B", "on": "RTX 4090"}))
+    (memory,) = [
+        block
+        for block in fits_document(found).blocks
+        if isinstance(block, Table) and block.columns[0].head == "memory"
+    ]
+    strips = [cells[3].drawing for _, cells in memory.lines() if cells[3].drawing is not None]
+    assert all(isinstance(each, Strip) and each.start < each.end <= 1.0 for each in strips)
+    *parts, limit = strips
+    assert len(parts) >= 6 and parts[-1].end == pytest.approx(1.0)
+    assert limit.end == pytest.approx(24.0 / 142.3, rel=0.01)
 
 
 # ---- ledger

@@ -29,6 +29,8 @@ _GAP = 2
 _LEAST_WORDS = 14
 _LONGEST_WORD = 26
 """A column of words is not made narrower than the first, nor than its longest word up to this."""
+_LONG_HEAD = 24
+"""A head of a column of numbers that is longer may take several lines."""
 _STRIP, _STACK, _WHISKER = 14, 40, 21
 """Characters of a drawing."""
 LETTERS = "dfbco."
@@ -193,7 +195,7 @@ class _Printer:
             table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=heads)
             for n, width in chunk:
                 right = columns[n].kind == "number"
-                head = self._text(columns[n].head)
+                head = self._broken(self._text(columns[n].head), width)
                 justify: Literal["left", "right"] = "right" if right else "left"
                 table.add_column(head, justify=justify, width=width, overflow="fold")
             for (line, _), row in zip(lines, texts, strict=True):
@@ -303,7 +305,10 @@ def _sizes(column: doc.Column, texts: Sequence[str]) -> tuple[int, int]:
     cells = [column.head, *texts]
     natural = max(map(width_of, cells))
     if column.kind != "words":
-        return natural, natural
+        if width_of(column.head) <= _LONG_HEAD:
+            return natural, natural
+        words = [width_of(word.strip()) for word in unbroken(column.head)]
+        return min(natural, max(_LEAST_WORDS, *words, *map(width_of, texts))), natural
     longest = max((width_of(word.strip()) for cell in cells for word in unbroken(cell)), default=0)
     if not all(map(str.isascii, cells)) and tag() != ENGLISH:
         longest = max(longest, _LONGEST_WORD)  # broken between any two letters, it reads badly

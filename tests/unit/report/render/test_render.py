@@ -166,6 +166,18 @@ def test_what_is_still_too_wide_goes_on_below_with_its_first_column() -> None:
     assert text.count("first") > 1
 
 
+def test_a_long_head_of_a_column_of_numbers_takes_lines_and_not_a_table_of_its_own() -> None:
+    head = "fp16 BERT-large layer, batch {}, seq 128, forward + backward, TFLOPS"
+    numbers = Table(
+        (Column("node", "code"), *(Column(head.format(n)) for n in range(4))),
+        (("node00", *("61.8" for _ in range(4))),),
+    )
+    text = terminal(document(numbers), 80)
+    assert text.count("node00") == 1 and text.count("61.8") == 4
+    words = text.split()
+    assert words.count("BERT-large") == words.count("TFLOPS") == 4
+
+
 def test_a_column_without_text_is_left_out_everywhere() -> None:
     fold = Section(
         "points", (Table((Column("case"), Column("nothing")), (("a", ""),)),), fold="open"
