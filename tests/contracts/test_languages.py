@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -246,6 +247,11 @@ NAMES = frozenset(
         (("plan", "--model", "gpt2", "--on", "RTX 4090", "--gpus", "2", "--global-batch", "16"), 4),
         (("fits", "--model", "gpt2", "--on", "RTX 4090"), 4),
         (("predict", "--model", "gpt2", "--on", "RTX 4090"), 4),
+        (("build", "check", "docs/examples/one-4090.toml"), 4),
+        (
+            ("cost", "--buy", "2e5", "--spot-per-hour", "32", "--watts", "700", "--kwh-price", "1"),
+            4,
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
@@ -261,6 +267,26 @@ def test_what_a_verb_shows_is_in_chinese(words: tuple[str, ...], most: int) -> N
 
 def test_a_planted_english_sentence_is_seen() -> None:
     assert left_in_english("训练步：the host waits，12 ms", NAMES) == ["the", "waits"]
+
+
+def test_the_page_of_published_figures_is_in_chinese(tmp_path: Path) -> None:
+    for tag in ("en", "zh-CN"):
+        words = ["--lang", tag, "published", "RTX 4090", "--html", str(tmp_path / tag)]
+        assert CliRunner().invoke(cli, words).exit_code == 0
+    page, english = ((tmp_path / tag).read_text("utf-8") for tag in ("zh-CN", "en"))
+    assert '<html lang="zh-CN">' in page and '<html lang="en">' in english
+    assert not re.search(r"[\u4e00-\u9fff]", english)
+    heads = re.findall(r"<h[12]>(.*?)</h|<th scope=\"col\"[^>]*>(.*?)</th>|<label>(.*?)<", page)
+    left = [left_in_english(text, NAMES) for text in map("".join, heads)]
+    assert len(left) > 15 and not any(left)
+
+
+def test_arithmetic_is_translated_term_by_term() -> None:
+    known = Catalogue({"{cpu} W processor": "处理器 {cpu} W", "{rest} W rest": "其余 {rest} W"})
+    assert known.translate("230 W processor + 92 W rest = 322 W") == (
+        "处理器 230 W + 其余 92 W = 322 W"
+    )
+    assert known.translate("a processor + 92 drives = all") == "a processor + 92 drives = all"
 
 
 def test_json_stays_english() -> None:

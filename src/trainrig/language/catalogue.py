@@ -29,6 +29,8 @@ _DEEPEST = 8
 """Forms in places of forms."""
 _ENDS = (("\n", "\n"), ("  ", "  "), (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"))
 """Where a text is taken apart; what joins the parts again."""
+_SIGNS = (" = ", " ≤ ", " ≥ ", " + ")
+"""Where arithmetic is taken apart: ``230 W processor + 92 W rest = 322 W``."""
 _TYPED = re.compile(r"((?:fp|bf|tf|int)\d+|\d+\.|#\d+) (.+)")
 """``fp16 matmul``, ``2. RTX 4090``."""
 _SENTENCE_ENDS = ("\n", "  ", ". ", "; ")
@@ -173,7 +175,17 @@ class Catalogue:
                 known = [self._found(part, depth + 1) for part in parts]
                 found = [new or old for new, old in zip(known, parts, strict=True)]
                 return _joined(found, mark, joined) if any(known) else None
-        return self._trimmed(text, depth)
+        return self._of_arithmetic(text, depth) or self._trimmed(text, depth)
+
+    def _of_arithmetic(self, text: str, depth: int) -> str | None:
+        """The terms of a sum with its figures translated each by itself."""
+        mark = next((mark for mark in _SIGNS if mark in text), None)
+        if mark is None or not any(letter.isdigit() for letter in text):
+            return None
+        parts = text.split(mark)
+        known = [self._found(part, depth + 1) for part in parts]
+        found = [new or old for new, old in zip(known, parts, strict=True)]
+        return mark.join(found) if any(known) else None
 
     def _trimmed(self, text: str, depth: int) -> str | None:
         """The text without what stands around it: a data type, a bracket, its full stop."""

@@ -160,7 +160,7 @@ def form_factor(build: Build) -> Iterator[Check]:
         "form-factor",
         fits,
         f"{chassis.name} {'takes' if fits else 'does not take'} {board.form_factor}",
-        f"{board.form_factor} {'in' if fits else 'not in'} {', '.join(chassis.form_factors)}",
+        f"{board.form_factor} {'among' if fits else 'not among'} {', '.join(chassis.form_factors)}",
         f"a case for {board.form_factor}, or a board that fits",
     )
 
@@ -355,7 +355,7 @@ def cooler(build: Build) -> Iterator[Check]:
         "cooler",
         processor.socket.casefold() in known,
         f"{one.name} on {processor.socket}",
-        f"{processor.socket} of {', '.join(one.sockets)}",
+        f"{processor.socket} among {', '.join(one.sockets)}",
         f"a cooler for {processor.socket}",
     )
     yield check(

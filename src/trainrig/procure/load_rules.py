@@ -147,6 +147,11 @@ def psu_transients(build: Build) -> Iterator[Check]:
     )
 
 
+def _plugs_text(plugs: Counter[str]) -> str:
+    """``2 × EPS, 8 × 8-pin``."""
+    return ", ".join(f"{count} × {name.replace('eps', 'EPS')}" for name, count in plugs.items())
+
+
 def psu_connectors(build: Build) -> Iterator[Check]:
     """Each card and the board have their cables."""
     if not build.supplies or not build.cards:
@@ -157,8 +162,8 @@ def psu_connectors(build: Build) -> Iterator[Check]:
     need: Counter[str] = Counter()
     for card in build.cards:
         need.update(card.connectors)
-    listed = ", ".join(f"{count} × {name}" for name, count in need.items()) or "none"
-    there = ", ".join(f"{count} × {name}" for name, count in have.items())
+    listed = _plugs_text(need) or "none"
+    there = _plugs_text(have)
     adapted = max(0, need["12V-2x6"] - have["12V-2x6"])
     each = rule_book().value("psu-connectors", "eight_pin_watts")
     heavy = sorted(

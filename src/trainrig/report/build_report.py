@@ -132,7 +132,7 @@ def _parts_table(report: BuildReport) -> Table:
 
     rows = table(
         build.items,
-        words("kind", lambda item: item.kind),
+        words("kind", lambda item: "PC case" if item.kind == "case" else item.kind),
         words("part", lambda item: item.part.name + _doubt(item)),
         column("count", lambda item: str(item.count)),
         column("each", lambda item: "" if item.price is None else f"{item.price:,.0f}"),

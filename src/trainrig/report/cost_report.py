@@ -36,7 +36,7 @@ WAY_WORDS = {
     "buy": "buy",
     "rent": "rent by the hour",
     "month": "rent by the month",
-    "reserved": "reserved",
+    "reserved": "reserved hours",
     "spot": "spot",
 }
 
@@ -92,7 +92,7 @@ def _verdict(found: CostAnswer) -> str:
     return (
         f"Cheapest: {WAY_WORDS[best.name]}, {_money(found, best.per_hour)} a useful hour; "
         f"{WAY_WORDS[second.name]} costs {_money(found, second.per_hour)}, "
-        f"{second.per_hour / best.per_hour:.2g} times as much"
+        f"{second.per_hour / best.per_hour:.3g} times as much"
     )
 
 

@@ -23,6 +23,7 @@ from trainrig.analysis.normal import (
 )
 from trainrig.catalog.chip import peak
 from trainrig.catalog.published import published_source
+from trainrig.language import tag, translate
 from trainrig.report.published_report import RULE, TITLES, case_range, range_of
 from trainrig.report.render.html import page_template
 from trainrig.units import counted, format_quantity, ranges
@@ -66,31 +67,37 @@ def published_page(cases: Sequence[PublishedCase], wanted: PublishedSelection) -
         "Look up your card to see whether your own number is normal."
     )
     return page_template("published.html.j2").render(
-        title=f"What is normal{': ' + what if what else ''}",
+        title=translate("What is normal") + (f": {translate(what)}" if what else ""),
         version=version("trainrig"),
-        lede=lede if cases else f"No published figure fits: {what}.",
+        lede=translate(lede if cases else f"No published figure fits: {what}."),
         cards=[{"device": card.device, "cells": list(_card_cells(card))} for card in cards],
         card_heads=CARD_HEADS,
-        cards_note=(
+        cards_note=translate(
             "16 bit: the best product of each source in fp16 or bf16, beside the vendor's claim; "
             "memory: the best cold stream or copy; layer: forward and backward. In brackets: "
             "how many sources."
         ),
         cases=[_case(one, places) for one in cases],
         case_heads=CASE_HEADS,
-        cases_note=RULE + " Trainings: tokens a second of one GPU.",
+        cases_note=translate(RULE + " Trainings: tokens a second of one GPU."),
         filters=list(_filters(cases)),
-        shown="{shown} of {all} cases",
+        shown=translate("{shown} of {all} cases"),
         sources=list(_sources(places)),
         foot=(
-            "TFLOPS are 10¹² operations a second, a multiply-add counted as two; GB/s are 10⁹ "
-            "bytes a second. Numbers are facts of their sources; collected in November 2026.",
-            "Left out: efficiency factors of simulators, thresholds of health checks, rates of "
-            "single instructions.",
+            translate(
+                "TFLOPS are 10¹² operations a second, a multiply-add counted as two; GB/s are 10⁹ "
+                "bytes a second. Numbers are facts of their sources; collected in November 2026."
+            ),
+            translate(
+                "Left out: efficiency factors of simulators, thresholds of health checks, rates of "
+                "single instructions."
+            ),
         ),
         # The page's own file, whose digest the policy names.
         script=Markup(script),  # noqa: S704
         digest=f"sha256-{digest}",
+        tag=tag(),
+        _=translate,
     )
 
 
@@ -98,11 +105,11 @@ def _case(one: PublishedCase, places: dict[str, int]) -> dict[str, Any]:
     return {
         "device": one.device,
         "kind": one.kind,
-        "kind_text": TITLES[one.kind],
+        "kind_text": translate(TITLES[one.kind]),
         "dtype": one.dtype,
-        "what": one.what,
+        "what": translate(one.what),
         "value": f"{one.value:.4g}",
-        "reached": case_range(one),
+        "reached": translate(case_range(one)),
         "num": one.num,
         "dates": one.dates,
         "source": f"[{ranges(sorted(places[name] for name in one.sources))}]",
@@ -128,16 +135,16 @@ def _range_cell(
 ) -> tuple[str, float | None, str]:
     if found is None:
         return "", None, name
-    return f"{range_of(found.low, found.high, unit)} ({found.num})", found.high, name
+    return translate(f"{range_of(found.low, found.high, unit)} ({found.num})"), found.high, name
 
 
 def _filters(cases: Sequence[PublishedCase]) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
     cards = sorted({one.device for one in cases}, key=str.lower)
     kinds = [kind for kind in KINDS if any(one.kind == kind for one in cases)]
     types = sorted({one.dtype for one in cases if one.dtype})
-    yield "Card", "card", [(name, name) for name in cards]
-    yield "Kind", "kind", [(kind, TITLES[kind]) for kind in kinds]
-    yield "Type", "type", [(name, name) for name in types]
+    yield translate("Card"), "card", [(name, name) for name in cards]
+    yield translate("Kind"), "kind", [(kind, translate(TITLES[kind])) for kind in kinds]
+    yield translate("Type"), "type", [(name, name) for name in types]
 
 
 def _sources(places: dict[str, int]) -> Iterator[tuple[str, str, str, str]]:
