@@ -215,7 +215,7 @@ def main() -> None:
         code = EXIT_OK
     except SystemExit as ended:
         # click exits with 1 itself where a pipe was closed: no finding
-        is_closed_pipe = type(sys.stdout).__name__ == "PacifyFlushWrapper"
+        is_closed_pipe = isinstance(ended.__context__, BrokenPipeError)
         code = EXIT_OK if is_closed_pipe else ended.code
     except OSError as error:
         if not is_stream_error(error):
