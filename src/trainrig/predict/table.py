@@ -24,7 +24,7 @@ from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import in_fp4, rates_of_chip
 from trainrig.predict.step import predict_step
-from trainrig.predict.table_layout import joined, made_legal, sizes_of
+from trainrig.predict.table_layout import is_legal, joined, made_legal, sizes_of
 from trainrig.predict.table_shape import shape_of
 from trainrig.predict.table_words import (
     Cells,
@@ -54,7 +54,7 @@ READ = (
     *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
     *("memory_kind", "offload", "states", "mean_seq", "masked_share", "optimizer"),
-    *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers"),
+    *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes"),
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
@@ -121,12 +121,13 @@ def case_of(row: Row) -> Case:
         optimizer=_optimizer_of(cells),
     )
     shape, layout = made_legal(shape, layout, cells)
+    layout = _held(shape, layout, cells, rates.memory_bytes)
     if "micro_batch" in cells.unstated:
         layout = _fitting(shape, layout, rates.memory_bytes)
     if not cells["vpp"] and layout.pp > 1 and layout.overlaps == "all":
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
         cells.unstated.append("vpp")
-    least = memory(shape, layout.replace(recompute="full")).total if is_named else 0
+    least = memory(shape, layout.replace(recompute="full", batch_size=1)).total if is_named else 0
     if least > _TOO_MUCH * rates.memory_bytes:  # scaled down for few GPUs, and nobody says so
         raise UsageError(f"layers: not stated, and {shape.name} whole does not fit: a part of it?")
     mean_seq = cells.whole("mean_seq", 0)
@@ -155,6 +156,36 @@ _TOO_MUCH = 1.3
 def _refuse(cells: Cells) -> None:
     if "transformer-xl" in cells.word("model"):
         raise UsageError("Transformer-XL attends to what it remembers: not modelled")
+
+
+def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> Layout:
+    """The layout, or where memory cannot hold it one that shards, or then recomputes, more.
+
+    Of what the row leaves open: the least that is enough.
+    """
+    least = {"batch_size": 1} if "micro_batch" in cells.unstated else {}
+
+    def share(one: Layout) -> float:
+        return memory(shape, one.replace(**least)).total / capacity
+
+    if not cells["zero_stage"] and layout.gpus > layout.tp * layout.pp:
+        for stage in (1, 3):
+            more = layout.replace(zero=stage)
+            if share(layout) > _NOT_HELD and stage > layout.zero and is_legal(shape, more):
+                layout = more
+    is_open = "recompute" in cells.unstated and not shape.num_experts
+    if is_open and share(layout) > _RECOMPUTED:
+        layout = layout.replace(recompute="full")
+    return layout
+
+
+_NOT_HELD = 1.1
+"""Of a GPU's memory: what sharding is presumed from, where nobody says whether there is any."""
+_RECOMPUTED = 1.5
+"""And recomputation, which costs a third more: activations are known less well than states.
+
+Mixtures of experts recompute parts of a block, of which nothing follows from memory.
+"""
 
 
 def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
@@ -191,7 +222,8 @@ def _length(cells: Cells, shape: ModelShape) -> int:
 
 def _rank_of(cells: Cells) -> int:
     """Rank of adapters: 0 where all weights are trained."""
-    is_adapted = any(word in cells.word("kind") for word in ("lora", "peft", "adapter", "dora"))
+    said = f"{cells.word('kind')} {cells.word('model')}"
+    is_adapted = any(word in said for word in ("lora", "peft", "adapter", "dora"))
     return 8 if is_adapted or quantized_of(cells) != "none" else 0
 
 
@@ -266,6 +298,7 @@ def _rows(lines: Iterator[str], name: str) -> Iterator[dict[str, str]]:
 _HEADINGS = {
     **dict.fromkeys(("gpu", "device", "accelerator"), "chip"),
     **dict.fromkeys(("gpus", "n_gpus", "ngpus", "world_size", "num_devices"), "num_gpus"),
+    **dict.fromkeys(("num_nodes", "n_nodes", "nnodes", "hosts", "num_hosts"), "nodes"),
     **dict.fromkeys(("seq_len", "seqlen", "sequence_length", "context_length"), "seq"),
     **dict.fromkeys(("num_layers", "n_layers", "num_hidden_layers"), "layers"),
     **dict.fromkeys(("hidden_size", "d_model", "n_embd"), "hidden"),
@@ -298,22 +331,28 @@ def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
 
 
 def predict_row(row: Row) -> dict[str, Any]:
-    """Step time and memory of a row with 80 % intervals, or the reason why there are none."""
-    time, needed, reason = _known(tuple(row.get(name) or "" for name in READ))
+    """Step time and memory of a row with 80 % intervals, or the reason why there are none.
+
+    ``presumed``: columns whose cells a default stands for, or another reading than the printed.
+    """
+    time, needed, presumed, reason = _known(tuple(row.get(name) or "" for name in READ))
     found = {"step_time_s": time, "memory_bytes_per_gpu": needed}
     middles = {name: None if three is None else three[1] for name, three in found.items()}
     ends = {name: None if three is None else three[::2] for name, three in found.items()}
-    return {**middles, "interval": ends, "reason": reason}
+    return {**middles, "interval": ends, "presumed": list(presumed), "reason": reason}
 
 
 @lru_cache(maxsize=1 << 14)
-def _known(row: tuple[str, ...]) -> tuple[Three | None, Three | None, str | None]:
-    """Time, memory and reason of a row, of which long tables have many alike."""
+def _known(
+    row: tuple[str, ...],
+) -> tuple[Three | None, Three | None, tuple[str, ...], str | None]:
+    """Time, memory, what is presumed and the reason, of rows of which long tables have many."""
     try:
         case = case_of(dict(zip(READ, row, strict=True)))
-        return time_of(case), memory_of(case), None
+        presumed = tuple(dict.fromkeys(case.unstated))
+        return time_of(case), memory_of(case), presumed, None
     except (TrainrigError, OverflowError) as error:
-        return None, None, str(error)
+        return None, None, (), str(error)
 
 
 def time_of(case: Case) -> Three:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
-from trainrig.predict.table_words import Cells
+from trainrig.predict.table_words import Cells, tpu_slice
 from trainrig.workload.frameworks import LEAST_RESTRICTED
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.model import ModelShape
@@ -29,6 +29,7 @@ def sizes_of(cells: Cells) -> dict[str, int]:
     dp, split = cells.whole("dp", 0), tp * pp * cp
     words = f"tp {tp} × pp {pp}" + (f" × cp {cp}" if cp > 1 else "")
     gpus = cells.whole("num_gpus", dp * split) or _counted(cells) or _of_batches(cells) * split
+    gpus = gpus or _alone(cells)
     if not gpus:
         raise UsageError("num_gpus: not stated, nor does it follow from dp")
     if gpus % split and cp > 1 and gpus % (tp * pp) == 0:
@@ -63,6 +64,14 @@ def sizes_of(cells: Cells) -> dict[str, int]:
     }
 
 
+def _alone(cells: Cells) -> int:
+    """One device where a row states what each works on and no more: several take as long."""
+    if cells["global_batch"] or not (cells["micro_batch"] or cells["grad_accum"]):
+        return 0
+    cells.unstated.append("num_gpus")
+    return 1
+
+
 def _stage_of(cells: Cells, pp: int) -> int:
     """Stage of ZeRO: a number, or what is said of it: ``ZeRO-3``, ``full shard``."""
     words = cells.word("zero_stage")
@@ -87,12 +96,29 @@ def _is_number(text: str) -> bool:
 
 
 def _counted(cells: Cells) -> int:
-    """How many devices the hardware's text counts, ``8x MI350X``, else those of a node; 0: none."""
-    found = re.search(r"(?<![\w.])(\d{1,6})\s*[x×*](?!tx?\b)\s*[a-z\d]", cells.word("hardware"))
-    counted = int(found[1]) if found else cells.whole("gpus_per_node", 0)
+    """How many devices the hardware's text counts, ``8x MI350X``, else those of nodes; 0: none."""
+    printed = cells.word("hardware")
+    found = re.search(r"(?<![\w.])(\d{1,6})\s*[x×*](?!tx?\b)\s*[a-z\d]", printed)
+    nodes = re.search(
+        r"(\d{1,5})\s*(?:nodes?|hosts?|servers?)\s*(?:of|with|[x×*,])?\s*(\d{1,3})\b", printed
+    )
+    if nodes:
+        counted = int(nodes[1]) * int(nodes[2])
+    elif found:
+        counted = int(found[1])
+    elif slice_ := tpu_slice(cells["chip"]) or tpu_slice(printed):
+        counted = slice_[1]
+    else:
+        counted = cells.whole("gpus_per_node", _NODE if cells["nodes"] else 0) * cells.whole(
+            "nodes", 1
+        )
     if counted:
         cells.unstated.append("num_gpus")
     return counted
+
+
+_NODE = 8
+"""Devices of a server, where only servers are counted."""
 
 
 def _of_batches(cells: Cells) -> int:
@@ -177,6 +203,11 @@ def _broken(shape: ModelShape, layout: Layout) -> UsageError | None:
     except UsageError as error:
         return error
     return None
+
+
+def is_legal(shape: ModelShape, layout: Layout) -> bool:
+    """Whether no rule forbids the layout."""
+    return _broken(shape, layout) is None
 
 
 def _evened(shape: ModelShape, layout: Layout) -> ModelShape:

@@ -59,9 +59,10 @@ _BLANK = ("nan", "none", "null", "n/a", "na", "-")
 _MAY_BE_ZERO = ("zero_stage", "dp", "cp", "ep")
 _BINARY = ("seq", "mean_seq", "global_batch", "micro_batch")
 _NUMBER = re.compile(
-    r"[~≈]?\s*(\d[\d,_]*(?:\.\d+)?)\s*([kmb]?)\s*(?:tokens|gpus|layers|gbps|gb/s)?"
+    r"(?:[tpdcev]p\s*=?)?\s*[~≈]?\s*(\d[\d,_]*(?:\.\d+)?)\s*([kmb]?)\s*"
+    r"(?:tokens|gpus|chips|seqs|sequences|samples|layers|gbps|gb/s)?\s*(?:\([^()]*\))?"
 )
-"""Ways of writing a number: ``1,024``, ``4k``, ``~7B``."""
+"""Ways of writing a number: ``1,024``, ``4k``, ``~7B``, ``TP8``, ``64 (8x8)``."""
 
 
 class Cells:
@@ -130,8 +131,9 @@ class Cells:
 
     @property
     def is_fsdp(self) -> bool:
-        """Whether the framework's name says that it shards weights."""
-        return any(word in self.word("framework") for word in ("fsdp", "torchtitan", "fully_shard"))
+        """Whether the framework's name says that it shards weights; MaxText does by default."""
+        words = ("fsdp", "torchtitan", "fully_shard", "maxtext")
+        return any(word in self.word("framework") for word in words)
 
     @property
     def spread(self) -> float:
@@ -260,6 +262,7 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
     several whole names the longest does.
     """
     plain = printed.lower().replace("_", " ").replace("昇腾", "ascend ").replace("升腾", "ascend ")
+    plain = _SLICE.sub(lambda found: f"tpu {_generation(found[1])}", plain)
     counted = re.sub(r"\b\d+\s*[x×*]\s*(?=[a-z])|(?:(?<=\d)|\s)[x×*]\s*\d+\b", " ", plain)
     words = re.findall(r"[\w+]+", counted)
     if _PARTS & set(words):
@@ -281,6 +284,25 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
             if any(map(str.isdigit, text)) and (found := next(filter(None, fitting), None)):
                 return found
     return None
+
+
+_SLICE = re.compile(r"\b(?:tpu[ -]*)?(v[2-6][a-z]*)-(\d+)\b")
+
+
+def _generation(printed: str) -> str:
+    return "v5e" if printed.startswith("v5lite") else printed
+
+
+def tpu_slice(printed: str) -> tuple[str, int] | None:
+    """A TPU slice's chip and number of chips: until v5p the figure counts cores, two a chip.
+
+    Source: cloud.google.com/tpu/docs, "TPU versions".
+    """
+    found = _SLICE.search(printed.lower())
+    if found is None:
+        return None
+    chip = _generation(found[1])
+    return f"TPU {chip}", int(found[2]) // (1 if chip in ("v5e", "v6e") else 2)
 
 
 _PARTS = {"laptop", "mobile", "mig", "grid", "vgpu"}
@@ -321,9 +343,13 @@ _FRAMEWORKS = (
     ("megatron", "megatron"),
     ("fsdp", "fsdp"),
     ("torchtitan", "fsdp"),
+    ("maxtext", "fsdp"),
     ("pax", "fsdp"),
     ("jax", "fsdp"),
     ("nemo", "megatron"),
+    ("mcore", "megatron"),
+    ("primus", "megatron"),
+    ("mindspeed", "megatron"),
     ("deepspeed", "deepspeed"),
 )
 
@@ -409,10 +435,13 @@ def kernels_of(cells: Cells, chip: Chip) -> str:
     """One of KERNELS; not stated: fused attention, where the chip has it."""
     framework, year = cells.word("framework"), chip.year or 2020
     default = "eager" if year < 2020 else "flash"
-    if "jax" in framework or "pax" in framework:
+    if any(word in framework for word in ("jax", "pax", "maxtext")):
         # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
-        is_later = "transformer engine" in framework or year >= 2022
+        # A TPU has had its own since Pallas.
+        is_later = "transformer engine" in framework or year >= 2022 or chip.vendor == "Google"
         default = "flash+fused" if is_later else "fused"
+    elif year >= 2020 and re.search(r"nemo|megatron.?(core|bridge)|mcore|primus", framework):
+        default = "flash+fused"  # Transformer Engine's, which these are built on
     stack = cells.choice("kernel_stack", KERNELS, default)
     # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
     # asks for 2.1.1).

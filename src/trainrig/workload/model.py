@@ -398,14 +398,25 @@ def _latent(shape: ModelShape, tp: int) -> list[Matrix]:
 def parameters(shape: ModelShape) -> Parameters:
     """Counted as torch counts: each tensor once, tied ones too."""
     plain, crossed = shape.num_layers, shape.num_decoder_layers
-    every = (plain - shape.dense_layers) * matrices(shape)
-    every += shape.dense_layers * matrices(shape, dense=True)
-    every += crossed * matrices(shape, decoder=True)
+    kinds = [(plain - shape.dense_layers, matrices(shape))]
+    if shape.dense_layers:
+        kinds.append((shape.dense_layers, matrices(shape, dense=True)))
+    if crossed:
+        kinds.append((crossed, matrices(shape, decoder=True)))
+
+    def of(is_ffn: bool) -> int:
+        return sum(
+            blocks * each.num_parameters
+            for blocks, found in kinds
+            for each in found
+            if (each.branch == "ffn") is is_ffn
+        )
+
     num_norms = 2 * plain + 3 * crossed
     return Parameters(
         embedding=_embedding(shape),
-        attention=sum(each.num_parameters for each in every if each.branch != "ffn"),
-        ffn=sum(each.num_parameters for each in every if each.branch == "ffn"),
+        attention=of(False),
+        ffn=of(True),
         norms=num_norms * norm_parameters(shape)
         + plain * shape.vectors
         + final_norm_parameters(shape),

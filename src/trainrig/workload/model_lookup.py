@@ -6,7 +6,7 @@ import math
 import os
 import re
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,14 @@ def spelled(text: str) -> ModelShape | None:
 
     Letters and figures count alone, and a point between figures; of several names the longest does.
     """
-    for wanted, names in ((_pointed(text), _pointed_names()), (_plain(text), _plain_names())):
+    short = text.rpartition("/")[2]  # without whose it is: microsoft/phi-4
+    for plain_of, names in ((_pointed, _pointed_names()), (_plain, _plain_names())):
+        wanted = plain_of(text)
         found = max((plain for plain in names if plain in wanted), key=len, default="")
         if len(found) >= _SHORTEST:
             return named(names[found])
+        if plain_of(short) in names:
+            return named(names[plain_of(short)])
     return None
 
 
@@ -74,6 +78,7 @@ _VERSION = re.compile(r"v\d+\.\d+|2[45]\d\d")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bBmM])\s*")
 
 
+@lru_cache(maxsize=1024)
 def of_size(wanted: float, name: str) -> ModelShape:
     """A dense Llama of about so many parameters, 128 times as wide as it has layers.
 

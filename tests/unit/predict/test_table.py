@@ -63,7 +63,8 @@ def test_a_row_is_read_as_it_stands() -> None:
 
 def test_the_answer_has_the_agreed_fields_and_is_json() -> None:
     (found,) = predict_rows([ROW])
-    assert list(found) == ["row", "step_time_s", "memory_bytes_per_gpu", "interval", "reason"]
+    names = ["row", "step_time_s", "memory_bytes_per_gpu", "interval", "presumed", "reason"]
+    assert list(found) == names
     again = json.loads(json.dumps(found))
     for name in ("step_time_s", "memory_bytes_per_gpu"):
         low, high = again["interval"][name]

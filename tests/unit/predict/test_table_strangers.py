@@ -137,3 +137,63 @@ def test_whatever_a_row_combines_is_answered() -> None:
         assert found["reason"] is None, (found["reason"], row)
         low, high = found["interval"]["step_time_s"]
         assert 0.0 < low < found["step_time_s"] < high < math.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus"),
+    [
+        ({"hardware": "4 nodes x 8 H100"}, 32),
+        ({"hardware": "2 nodes of 4 B200"}, 8),
+        ({"nodes": "2"}, 16),
+        ({"nodes": "2", "gpus_per_node": "4"}, 8),
+        ({"chip": "v5p-128"}, 64),
+        ({"chip": "", "hardware": "TPU v6e-256"}, 256),
+        ({"chip": "tpu-v5litepod-16"}, 16),
+        ({"num_gpus": "64 (8x8)"}, 64),
+        ({"num_gpus": "64 chips"}, 64),
+        ({"global_batch": "", "tp": ""}, 1),
+    ],
+)
+def test_devices_are_counted_however_they_are_printed(changes: dict[str, str], gpus: int) -> None:
+    assert case_of(ROW | {"num_gpus": ""} | changes).layout.gpus == gpus
+
+
+def test_parallel_sizes_may_bear_their_names() -> None:
+    layout = case_of(ROW | {"tp": "TP2", "pp": "2 (VP 2)", "num_gpus": "16"}).layout
+    assert (layout.tp, layout.pp) == (2, 2)
+
+
+def test_what_does_not_fit_is_presumed_to_be_sharded_and_only_then_recomputed() -> None:
+    row = ROW | {"framework": "Megatron-LM", "num_gpus": "64"}
+    assert case_of(row | {"tp": "8"}).layout.zero == 0, "it fits"
+    assert case_of(row).layout.zero == 1, "7 B are 120 GB of states on each GPU"
+    assert case_of(row | {"zero_stage": "0"}).layout.zero == 0, "it is stated"
+    assert "zero_stage" in predict_row(row)["presumed"]
+    wide = row | {"zero_stage": "1", "seq": "16384", "micro_batch": "2", "global_batch": "128"}
+    assert case_of(wide).layout.recompute == "full"
+    assert case_of(wide | {"recompute": "none"}).layout.recompute == "none"
+
+
+def test_what_is_answered_otherwise_than_printed_is_named() -> None:
+    assert "ep" in predict_row(ROW | {"model": "Mixtral-8x7B", "ep": "16"})["presumed"]
+    stated = ROW | {"zero_stage": "1", "recompute": "none", "kernel_stack": "flash"}
+    stated |= {"precision": "bf16", "link": "nvlink", "kv_heads": "32", "model": "ours"}
+    assert predict_row(stated)["presumed"] == []
+
+
+def test_kernels_that_a_framework_brings_are_its_default() -> None:
+    for framework, chip, kernels in (
+        ("NeMo 25.07", "H100", "flash+fused"),
+        ("Megatron-Core", "A100 SXM4 80GB", "flash+fused"),
+        ("MaxText", "TPU v4", "flash+fused"),
+        ("DeepSpeed", "H100", "flash"),
+    ):
+        assert case_of(ROW | {"framework": framework, "chip": chip}).layout.kernels == kernels
+    assert case_of(ROW | {"framework": "MaxText", "chip": "TPU v5p"}).layout.zero == 3
+
+
+def test_a_short_name_alone_and_adapters_in_a_name_are_read() -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab"), "")
+    assert case_of(ROW | blank | {"model": "gpt2", "seq": "1024"}).shape.name == "gpt2"
+    assert case_of(ROW | blank | {"model": "microsoft/phi-4"}).shape.name == "phi-4"
+    assert case_of(ROW | {"model": "Llama2-70B-LoRA"}).layout.lora_rank > 0
