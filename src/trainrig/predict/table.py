@@ -166,7 +166,7 @@ def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> L
     least = {"batch_size": 1} if "micro_batch" in cells.unstated else {}
 
     def share(one: Layout) -> float:
-        return memory(shape, one.replace(**least)).total / capacity
+        return float(memory(shape, one.replace(**least)).total / capacity)
 
     if not cells["zero_stage"] and layout.gpus > layout.tp * layout.pp:
         for stage in (1, 3):
@@ -222,8 +222,8 @@ def _length(cells: Cells, shape: ModelShape) -> int:
 
 def _rank_of(cells: Cells) -> int:
     """Rank of adapters: 0 where all weights are trained."""
-    said = f"{cells.word('kind')} {cells.word('model')}"
-    is_adapted = any(word in said for word in ("lora", "peft", "adapter", "dora"))
+    text = f"{cells.word('kind')} {cells.word('model')}"
+    is_adapted = any(word in text for word in ("lora", "peft", "adapter", "dora"))
     return 8 if is_adapted or quantized_of(cells) != "none" else 0
 
 

@@ -369,14 +369,18 @@ def _candidate_table(
 
     return table(
         candidates,
-        column("step s", lambda one: f"{one.time:.3g}" if one.time < 100 else f"{one.time:.0f}"),
+        column("step s", lambda one: _step(one.ranked_by)),
         column("GiB", lambda one: format_memory(one.memory).partition(" ")[0]),
-        column("tokens/s", lambda one: format_count(tokens / one.time)),
-        column("MFU", lambda one: "" if mfu is None else f"{mfu / one.time:.0f} %"),
+        column("tokens/s", lambda one: format_count(tokens / one.ranked_by)),
+        column("MFU", lambda one: "" if mfu is None else f"{mfu / one.ranked_by:.0f} %"),
         column("ties", lambda one: str((ties or {}).get(id(one), "") or ""), optional=1),
-        column("TFLOPS", lambda one: f"{best.flop_rate * best.time / one.time / 1e12:.3g}"),
+        column("TFLOPS", lambda one: f"{best.flop_rate * best.time / one.ranked_by / 1e12:.3g}"),
         words(head, layout),
     )
+
+
+def _step(seconds: float) -> str:
+    return f"{seconds:.3g}" if seconds < 100 else f"{seconds:.0f}"
 
 
 def gap_text(first: Candidate, second: Candidate) -> str:

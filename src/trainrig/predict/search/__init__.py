@@ -43,6 +43,11 @@ class Candidate:
     simulated: float | None = None
     """s of a step, simulated event by event (`step.simulate`); None: it was not."""
 
+    @property
+    def ranked_by(self) -> float:
+        """s of a step: the simulation's where there is one, else the closed form's."""
+        return self.time if self.simulated is None else self.simulated
+
     def gap(self, other: Candidate) -> dict[str, float]:
         """By how much ``other`` is slower, part by part: sums to the difference of the times."""
         return {name: other.parts[name] - self.parts[name] for name in PARTS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
-from trainrig.predict.scenario import Cluster, space
+from trainrig.predict.prediction import predict
+from trainrig.predict.scenario import Cluster, Question, space
 from trainrig.predict.search import price, search
 from trainrig.predict.search.gpu_count import _between, _counts, gpus_needed
 from trainrig.predict.search.space import Space, layouts
 from trainrig.predict.step import PARTS
+from trainrig.report.document import Table
+from trainrig.report.prediction_report import plan_document
 from trainrig.train.config_file import read_file
 from trainrig.workload import custom
 from trainrig.workload.layout import Layout
@@ -227,7 +231,7 @@ def test_the_best_that_can_be_trained_is_written_beside_winners_that_cannot(
 ) -> None:
     folder = tmp_path / "plans"
     where = ("--on", "RTX 4090", "--gpus", "2", *BATCH, "--top", "3")
-    asked = ("plan", "--model", "bert-large", *where)
+    asked = ("plan", "--model", "llama-1B", *where)
     code, out, _ = trainrig(*asked, "--write", str(folder), "--json")
     told = json.loads(out)
     assert code == 0 and all(one["predict_only"] for one in told["best"])
@@ -236,8 +240,22 @@ def test_the_best_that_can_be_trained_is_written_beside_winners_that_cannot(
     (best,) = folder.glob("*.toml")
     assert best.read_text().startswith(f"# {slower:.2f} times as long as the best, predict only: ")
     _, out, _ = trainrig(*asked)
-    assert "predict only: 1, 2, 3: bert-large (bert): Megatron-Core computes" in out
+    assert "predict only: 1, 2, 3: llama-1B (llama): Megatron-Core computes" in out
     assert f"{slower:.2f} ×" in out
+
+
+def test_the_table_shows_the_seconds_that_it_is_ranked_by() -> None:
+    options = {"model": "gpt2", "on": "RTX 4090", "gpus": 4, "global_batch": 16}
+    every, cluster = space(options)
+    found = search(every, cluster.rates(), top=2)
+    first, second = found.best
+    slower = dataclasses.replace(first, simulated=80.0 * first.time)
+    found = dataclasses.replace(found, best=(second, slower))
+    best = predict(Question(shape=every.shape, layout=second.layout, cluster=cluster))
+    blocks = plan_document(every, found, best).blocks
+    ranked = next(one for one in blocks if isinstance(one, Table))
+    shown = [str(cells[0].text) for _, cells in ranked.lines()]
+    assert shown == [f"{second.time:.3g}", f"{80.0 * first.time:.3g}"]
 
 
 def test_a_layout_that_can_be_trained_is_never_faster_than_the_best(trainrig) -> None:
