@@ -214,8 +214,8 @@ def main() -> None:
         discard_stdout()
         code = EXIT_OK
     except SystemExit as ended:
-        # click exits with 1 itself where a pipe was closed: no finding
-        is_closed_pipe = isinstance(ended.__context__, BrokenPipeError)
+        # click wraps the streams of a closed pipe and exits with 1: no finding
+        is_closed_pipe = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         code = EXIT_OK if is_closed_pipe else ended.code
     except OSError as error:
         if not is_stream_error(error):
