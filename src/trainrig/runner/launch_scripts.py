@@ -69,6 +69,8 @@ def write_scripts(
             raise UsageError(f"{folder} is there already", "another folder, or remove it")
         if own.auto_batch:
             raise UsageError("batch_size auto is looked for here, not by others", "name one")
+        if own.bind and not own.device.startswith("cuda"):
+            raise UsageError("torchrun binds ranks with GPUs alone", "leave bind out on a CPU")
         saved = str(folder / "checkpoints")
         heldout = own.framework == REFERENCE and own.heldout_batches > 0
         job = Job(probe=False, checkpoint=saved, resume=saved, heldout=heldout)
@@ -101,6 +103,7 @@ def node_script(experiment: Experiment, command: Command) -> str:
     env = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in command.env.items())
     prepare = f"{shlex.join(command.prepare)}\n" if command.prepare else ""
     ranks = command.ranks
+    numa = "    --numa-binding=node \\\n" if experiment.bind else ""
     return f"""#!/bin/sh
 # The ranks of one node of {experiment.name!r}: {ranks} in all, by torchrun.
 #   one node        sh node.sh
@@ -115,7 +118,7 @@ export PET_SHUTDOWN_TIMEOUT={GRACE - 20}
     --nnodes "$NNODES" --nproc-per-node "$NPROC_PER_NODE" --max-restarts "$MAX_RESTARTS" \\
     --rdzv-backend c10d --rdzv-endpoint "$RDZV" --rdzv-id "$RDZV_ID" \\
     --rdzv-conf keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=2 \\
-    {shlex.join(program)}
+{numa}    {shlex.join(program)}
 """
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from trainrig.errors import UsageError
-from trainrig.runner.launch_scripts import sbatch_script, write_scripts
+from trainrig.process.supervisor import Command
+from trainrig.runner.launch_scripts import node_script, sbatch_script, write_scripts
 from trainrig.runner.progress import null_progress
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
@@ -121,3 +122,18 @@ def test_a_batch_that_is_looked_for_is_named_before_others_start_it(
     own = experiment(prepared_text, batch_size="auto")
     with pytest.raises(UsageError, match="batch_size auto"):
         write_scripts((own,), tmp_path, null_progress)
+
+
+def test_binding_is_torchruns_with_gpus_and_refused_without(
+    prepared_text: Path, tmp_path: Path, stand_ins: Path
+) -> None:
+    own = experiment(prepared_text, device="cuda", bind=True)
+    command = Command(argv=(str(stand_ins / "python"), "-m", "ranks"), ranks=4)
+    script = tmp_path / "node.sh"
+    for each, expected in ((own, True), (own.replace(bind=False), False)):
+        script.write_text(node_script(each, command))
+        (tmp_path / "told").unlink(missing_ok=True)
+        subprocess.run(["sh", str(script)], check=True)
+        assert (" --numa-binding=node -m ranks" in told(tmp_path)[0]) is expected
+    with pytest.raises(UsageError, match="binds ranks with GPUs alone"):
+        write_scripts((experiment(prepared_text, bind=True),), tmp_path / "out", null_progress)
