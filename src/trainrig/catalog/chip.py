@@ -46,7 +46,7 @@ class Provenance:
 
     source: Source
     verified: bool
-    """False where the value was recalled or its sources contradict each other."""
+    """False where the value is computed or presumed, or its sources contradict each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,11 @@ without a source cannot be written down:
     name = "RTX 4090"
     vendor = "NVIDIA"
     from.ada = { boost_mhz = 2520, tensor = { fp16 = { fp32 = 165.2 } } }
-    unverified.recalled = { p2p = false }
+    unverified.line = { p2p = false }
 
-Tables under `from` are verified; under `unverified` they are recalled, or
-their sources contradict each other.  A value may be given once.  Field names
+Tables under `from` are verified; under `unverified` they are
+computed, presumed, or their sources contradict each other; one source is named for what it is,
+`unsourced`: no document was found.  A value may be given once.  Field names
 carry the units that people print; this module converts to base SI.
 """
 

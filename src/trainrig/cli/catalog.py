@@ -34,7 +34,7 @@ def command(
     trainrig catalog --compare "RTX 4090" "A100 SXM4 80GB"
 
     A name is matched exactly, never to a neighbour.  Peaks are dense, by data
-    type and accumulate type.  A question mark: recalled, not verified.
+    type and accumulate type.  A question mark: not verified (computed or presumed).
     """
     from trainrig.catalog.fields import chip_dict
     from trainrig.catalog.load import load_chips

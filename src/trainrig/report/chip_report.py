@@ -1,6 +1,6 @@
 """Chips as Documents: the list, one chip, several side by side.
 
-A figure that was recalled, or whose sources contradict each other, carries a
+A figure that is computed or presumed, or whose sources contradict each other, carries a
 question mark wherever it is shown.
 """
 
@@ -199,7 +199,7 @@ def _sources(chips: Sequence[Chip]) -> Iterator[Block]:
         where = f" {source.url}" if source.url else ""
         lines.append(f"{key}: {source.title} ({source.date}){where}")
     if any(not origin.verified for origin in origins):
-        lines.append(f"{DOUBT}: recalled, or sources contradict each other; not verified")
+        lines.append(f"{DOUBT}: not verified: computed, presumed, or sources contradict each other")
     yield Section("Sources", tuple(Paragraph(line) for line in lines))
 
 
