@@ -68,7 +68,7 @@ def test_the_surface_is_as_promised() -> None:
             "env": "--os --on --driver --route --torch --pip-index --torch-index --conda-channel "
             "--nvidia-repo --image --try-extension --python --explain --out --json",
             "published": "CHIP... --kind --model --precision --html --md --json",
-            "bench": "BENCHMARK --dtype --size --op --path --device --peak --ranks "
+            "bench": "BENCHMARK --dtype --size --op --path --device --peak --ranks/--nproc "
             "--min --max --backend --peer-access --timeout --budget --out --strict --json",
             "build": "check FILE --prices --currency --html --md --json | suggest --budget "
             "--currency --global-batch --tokens --volts --breaker-amps --noise-limit-db --own "
@@ -170,7 +170,9 @@ def test_documents_and_hints_name_options_that_exist() -> None:
     }
     assert ("bundle.py", "bundle", "--unpack") in said
     for name, verb, option in sorted(said):
-        assert option in [*surface(verb).split(), "--help"], f"{name}: trainrig {verb} {option}"
+        assert option in [*re.split(r"[ /]", surface(verb)), "--help"], (
+            f"{name}: trainrig {verb} {option}"
+        )
 
 
 def test_an_option_that_does_not_exist_would_be_seen() -> None:

@@ -73,7 +73,7 @@ def _of_host(rates: Rates, nodes: Sequence[int]) -> Iterator[str]:
         more = ", and so on" if len(nodes) > 2 else ""
         yield (
             f"Bind one process, or a group of ranks, to each node: {both}. {commands}{more}. "
-            "Of ranks without GPUs trainrig train --bind does it; torchrun --numa-binding=node "
+            "Of ranks without GPUs `trainrig train --bind` does it; torchrun --numa-binding=node "
             "binds ranks with GPUs."
         )
     elif found < 0:

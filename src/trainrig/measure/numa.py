@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from trainrig.benchmarks.numa import ALL, ANY, TURNS, node_in
 from trainrig.benchmarks.spec import size_in
 from trainrig.machine.cgroup import cpu_quota
-from trainrig.machine.numa import NodeCpus, node_cpus
+from trainrig.machine.numa_nodes import NodeCpus, node_cpus
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.measure import buffers

@@ -27,7 +27,7 @@ from trainrig.benchmarks.spec import (
     role_of,
 )
 from trainrig.errors import UnavailableError, UsageError
-from trainrig.machine.numa import node_cpus, usable_cpus
+from trainrig.machine.numa_nodes import node_cpus, usable_cpus
 from trainrig.machine.snapshot import Missing, value_or
 from trainrig.machine.system_access import ThisMachine
 from trainrig.measure.buffers import cpu_cache_bytes
@@ -333,7 +333,7 @@ def summary(result: RunOutcome) -> dict[str, Any]:
         **{name: head[name] for name in ("verdict", "reason", "run")},
         "num_records": result.num_records,
         **({"sizes": sizes} if sizes else {}),
-        **({"binding": said} if (said := list(advice(points))) else {}),
+        **({"binding": lines} if (lines := list(advice(points))) else {}),
         "points": [
             {
                 "benchmark": p.benchmark,

@@ -27,7 +27,7 @@ from trainrig.data.open_batches import open_batches
 from trainrig.data.prepare import MOST_VERIFIED, pairs_of, prepare, verify
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.machine import Missing, Snapshot, environment_digest, value_or
-from trainrig.machine.numa import beside_gpus, node_cpus, spread, usable_cpus
+from trainrig.machine.numa_nodes import beside_gpus, node_cpus, spread, usable_cpus
 from trainrig.machine.snapshot import Gpu
 from trainrig.machine.software import software
 from trainrig.machine.system_access import Host, ThisMachine

@@ -16,7 +16,7 @@ from trainrig.analysis.numa_advice import advice
 from trainrig.benchmarks.numa import ALL, ANY, BENCHMARK, OWN, TURNS, numa_case, placements
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine import inspect
-from trainrig.machine.numa import beside_gpus, node_cpus, spread
+from trainrig.machine.numa_nodes import beside_gpus, node_cpus, spread
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.parse import cpu_numbers
 from trainrig.machine.pci import pci_gpus
