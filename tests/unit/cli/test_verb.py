@@ -82,7 +82,7 @@ def test_the_names_of_chips_are_the_catalog_s() -> None:
 def test_benchmarks_complete(completed: Completed) -> None:
     assert completed("bench", "") == [
         f"plain,{name}"
-        for name in ("matmul", "vector", "copy", "layer", "storage", "link", "collective")
+        for name in ("matmul", "vector", "copy", "numa", "layer", "storage", "link", "collective")
     ]
 
 
