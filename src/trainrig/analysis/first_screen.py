@@ -162,6 +162,14 @@ def _measures_more(view: RunView) -> bool:
     return any(row.unit == "B/s" for row in rows(view))
 
 
+_CEILINGS = {
+    "Best matmul": "what its matmuls reach",
+    "Claim": "its claim",
+    "Layer of this step": "what one of its layers reaches",
+}
+"""Levels above a step, as a sentence has them."""
+
+
 def _step_sentence(step: _Found) -> str:
     level, gap = step.level, step.level.gap
     case = step.record.case
@@ -169,8 +177,8 @@ def _step_sentence(step: _Found) -> str:
     sentence = f"Trains {_model_name(str(case.get('model')))} in {dtype_of(case)} at {rate}"
     if gap is None:
         return f"{sentence}."
-    of = {"Best matmul": "what its matmuls reach", "Claim": "its claim"}.get(level.ceiling, "")
-    sentence += f", {format_share(1.0 + gap.share)} of {of or level.ceiling.lower()}"
+    of = _CEILINGS.get(level.ceiling, level.ceiling.lower())
+    sentence += f", {format_share(1.0 + gap.share)} of {of}"
     rest = sum(share.amount for share in gap.shares if share.name == NOT_EXPLAINED)
     if rest > 0.0:
         sentence += f"; {format_quantity(rest, gap.unit)} unexplained"
