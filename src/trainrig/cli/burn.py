@@ -115,7 +115,7 @@ def _live() -> Iterator[Look | None]:
     from rich.console import Console
     from rich.live import Live
 
-    from trainrig.report.live_burn import burn_table
+    from trainrig.report.burn_report import burn_table
 
     console = Console(stderr=True)
     with Live(console=console, refresh_per_second=2, transient=True) as live:

@@ -1,4 +1,4 @@
-"""A burn's own part of a run's page: what each device did, what was wrong, what its sensors said.
+"""A burn's own part of a run's page, and its table while it runs: work, errors, sensors.
 
 Beside each rate stand the claim that bounds it and what others published of the same work on the
 same card; a burn is not judged by either.
@@ -7,6 +7,7 @@ same card; a burn is not judged by either.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from trainrig.analysis.burn_facts import (
     TELEMETRY,
@@ -18,11 +19,13 @@ from trainrig.analysis.burn_facts import (
     part_name,
 )
 from trainrig.analysis.evidence import plain
-from trainrig.analysis.run_view import RunView
-from trainrig.record import Record, Status
+from trainrig.record import Record, RunView, Status
 from trainrig.report import document as doc
 from trainrig.report.charts.over_time import line_figure, telemetry_start
 from trainrig.units import format_quantity, format_share, format_time, range_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _MOST_SOURCES = 2
 Shown = tuple[BurnDevice, BurnPoint]
@@ -151,3 +154,46 @@ def _rates(view: RunView) -> Iterator[doc.Figure]:
             if row.get("part") == part and at is not None and rate is not None:
                 lines.setdefault(str(row.get("device")), []).append((at - start, rate))
         yield from line_figure(f"Rate: {part}", unit, lines, "s since the first reading")
+
+
+# ---- while it runs
+
+
+class Burning(Protocol):
+    """What is shown of a device."""
+
+    doing: str
+    unit: str
+    rate: float | None
+    errors: int
+    temperature_c: float | None
+    power_w: float | None
+    left_s: float
+
+    @property
+    def label(self) -> str:
+        """``RTX 4090 #0``."""
+        ...
+
+
+def burn_table(states: Sequence[Burning]) -> Table:
+    """The table of this moment."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("device", "does", "rate", "errors", "temperature", "power", "left"):
+        is_word = heading in ("device", "does")
+        table.add_column(heading, justify="left" if is_word else "right", no_wrap=True)
+    for state in states:
+        table.add_row(*burn_line(state), style="bold red" if state.errors else "")
+    return table
+
+
+def burn_line(state: Burning) -> tuple[str, ...]:
+    """The cells of one device; what no sensor tells is a dash."""
+    rate = "-" if state.rate is None else format_quantity(state.rate, state.unit)
+    heat = "-" if state.temperature_c is None else f"{state.temperature_c:.0f} °C"
+    power = "-" if state.power_w is None else f"{state.power_w:.0f} W"
+    minutes, seconds = divmod(round(state.left_s), 60)
+    left = f"{minutes}:{seconds:02d}"
+    return state.label, state.doing, rate, f"{state.errors:,}", heat, power, left

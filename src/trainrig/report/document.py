@@ -3,14 +3,18 @@
 A builder (`run_report` and its siblings) decides what is said and in which order; a renderer in
 `report.render` decides how it looks.  Blocks hold finished text and lengths as shares of 1, so
 nothing here knows about characters, pixels or markup, and every renderer escapes what it prints.
+A renderer first asks for the document in the language that is shown (`translated`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, TypeVar
 
+from trainrig.language import ENGLISH, tag, translate
 from trainrig.report.charts.link_diagram import LinkDiagram
 from trainrig.report.charts.svg import Chart
 
@@ -347,3 +351,34 @@ class Document:
     """A warning above everything."""
     foot: tuple[str, ...] = ()
     """Definitions at a page's end."""
+
+
+# ---- in the language that is shown
+
+_NOT_TEXT = frozenset(["kind", "tone", "fold", "direction", "colour", "names", "chart_kind"])
+"""What a block is and how it looks, and the names of runs: these stay."""
+
+
+def translated(document: Document) -> Document:
+    """The document with its texts translated."""
+    return document if tag() == ENGLISH else _translated(document)
+
+
+def _translated(value: Value) -> Value:
+    new: object = value
+    if isinstance(value, str):
+        new = translate(value)
+    elif isinstance(value, tuple):
+        new = tuple(map(_translated, value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        old = {name: getattr(value, name) for name in _texts(type(value))}
+        found = {name: _translated(each) for name, each in old.items()}
+        changed = {name: each for name, each in found.items() if each is not old[name]}
+        new = dataclasses.replace(value, **changed) if changed else value
+    return new  # type: ignore[return-value]
+
+
+@cache
+def _texts(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass that may hold text, however deep."""
+    return tuple(each.name for each in dataclasses.fields(kind) if each.name not in _NOT_TEXT)

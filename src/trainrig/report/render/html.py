@@ -16,7 +16,6 @@ from trainrig.language import tag, translate
 from trainrig.report import document as doc
 from trainrig.report.charts import link_diagram, svg
 from trainrig.report.charts.link_diagram import LinkDiagram
-from trainrig.report.render.translated import translated
 from trainrig.units import capital
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ _UNSEEN = re.compile(
 
 def to_html(document: doc.Document) -> str:
     """The whole page, in the language that is shown."""
-    document = translated(document)
+    document = doc.translated(document)
     titles = list(_titles(document.blocks))
     head = list(itertools.takewhile(lambda block: not any(_titles([block])), document.blocks))
     page = page_template("document.html.j2").render(

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator
 from trainrig.language import translate
 from trainrig.report import document as doc
 from trainrig.report.render.terminal import draw, stack_key, waterfall_title
-from trainrig.report.render.translated import translated
 from trainrig.units import capital, one_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|<>#~])")
@@ -21,7 +20,7 @@ _MAX_ROWS = 200
 
 def to_markdown(document: doc.Document) -> str:
     """Every block that text can hold, ending in a newline."""
-    document = translated(document)
+    document = doc.translated(document)
     parts = [_escape(document.banner)]
     for level, block in doc.text_blocks(document.blocks):
         parts += _block(block, level + 3)

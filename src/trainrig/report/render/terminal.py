@@ -17,7 +17,6 @@ from trainrig.language import ENGLISH, tag, translate
 from trainrig.language.width import unbroken, wrap
 from trainrig.language.width import width as width_of
 from trainrig.report import document as doc
-from trainrig.report.render.translated import translated
 from trainrig.units import capital, one_line
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ _PLAIN = str.maketrans(
 
 def print_document(document: doc.Document, console: Console) -> None:
     """Print every block that text can hold."""
-    document = translated(document)
+    document = doc.translated(document)
     banner = (doc.Paragraph(document.banner, "warn"),) if document.banner else ()
     printer = _Printer(console)
     for _, block in doc.text_blocks((*banner, *document.blocks)):
