@@ -37,7 +37,7 @@ def page() -> str:
 
 def _summary() -> Iterator[str]:
     from trainrig.doctor import CHECKS
-    from trainrig.selftest.fault_hosts import bases, fault_hosts
+    from trainrig.selftest.doctor_faults import bases, fault_hosts
 
     kinds = {name for check in CHECKS for name in check.finds}
     yield (
@@ -50,7 +50,7 @@ def _summary() -> Iterator[str]:
 def _checks() -> Iterator[str]:
     from trainrig.doctor import CHECKS
     from trainrig.doctor.check import meanings
-    from trainrig.selftest.fault_hosts import fault_hosts
+    from trainrig.selftest.doctor_faults import fault_hosts
 
     hosts: dict[str, list[str]] = {}
     for host in fault_hosts():

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainrig.machine.inspect import inspect
 from trainrig.machine.snapshot import Gpu, Missing, PcieLink, PciGpu, Snapshot
-from trainrig.selftest.fault_hosts import FakeHost
+from trainrig.selftest.doctor_faults import FakeHost
 
 FIXTURES = Path(__file__).parent / "fixtures" / "machine"
 

@@ -5,8 +5,7 @@ run               every family of faults in a process of its own
 page              the table
 process_faults    real processes that die, hang or answer nonsense
 burn_faults       burn's checks: bits flipped below them, sensors, errors that rise
-fault_hosts       whole machines as data: five healthy, and each with a fault and its repair
-doctor_faults     the doctor's checks, on these machines
+doctor_faults     the doctor's checks, on whole machines as data: healthy, faulty, repaired
 links_faults      what ranks exchange
 judge_faults      the verdict's rules, over workers that answer as those of a faulty device
 train_faults      trainings that compute something else, and what a run says of its ranks

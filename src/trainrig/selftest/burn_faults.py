@@ -1,6 +1,6 @@
 """A burn's checks: bits that flip below torch, and what sensors, devices and processes may do.
 
-Bits are planted below the operations that a check calls (`measure.burn_planted`): any single one of
+Bits are planted below the operations that a check calls (`burn_planted`): any single one of
 A, B, C, of an intermediate, a gradient or a weight of a training step, a cell of memory, one
 processor's results.  What is judged afterwards (sensors, siblings, work that was not done) is a
 run's records and series as a faulty machine would have left them; the verdict's rules read nothing
@@ -19,8 +19,8 @@ from typing import Any
 from trainrig.analysis.burn_facts import DIGESTS, TELEMETRY, WORK
 from trainrig.analysis.judge_burn import judge_burn
 from trainrig.benchmarks.burn import BENCHMARK, burn_case
-from trainrig.measure import burn_planted
 from trainrig.record import WRONG_ANSWER, Kind, Record, RunView, Scalar, Status
+from trainrig.selftest import burn_planted
 from trainrig.selftest.registry import HEALTHY, Fault
 
 TAKES_S = 20.0

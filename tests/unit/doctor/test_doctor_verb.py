@@ -28,7 +28,7 @@ from trainrig.machine.ports import listeners
 from trainrig.machine.snapshot import MemoryInfo, Missing
 from trainrig.machine.system_access import ThisMachine
 from trainrig.record import Finding
-from trainrig.selftest.fault_hosts import build
+from trainrig.selftest.doctor_faults import build
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -21,7 +21,7 @@ from trainrig.machine.kernel_log import kernel_events, parse_kernel_log
 from trainrig.machine.snapshot import Missing, PcieLink
 from trainrig.machine.system_access import ThisMachine
 from trainrig.record import Finding
-from trainrig.selftest.fault_hosts import bases, build
+from trainrig.selftest.doctor_faults import bases, build
 
 replace = dataclasses.replace
 MOUNTS = (

@@ -15,7 +15,7 @@ import pytest
 from trainrig.doctor import CHECKS, answers
 from trainrig.doctor.check import meanings, xid_meanings
 from trainrig.machine import from_dict, inspect, to_dict
-from trainrig.selftest.fault_hosts import FaultHost, bases, build, fault_hosts
+from trainrig.selftest.doctor_faults import FaultHost, bases, build, fault_hosts
 
 HOSTS = list(fault_hosts())
 IDS = [f"{host.finding}-{host.name}" for host in HOSTS]

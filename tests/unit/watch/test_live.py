@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainrig.machine.system_access import ThisMachine
-from trainrig.selftest.fault_hosts import FakeHost, build
+from trainrig.selftest.doctor_faults import FakeHost, build
 from trainrig.store import create_run, resume_run
 from trainrig.watch.live import GrowingFile, LiveWatch, lock_holders
 from trainrig.watch.processes import ProcessWatch

@@ -7,8 +7,8 @@ import pytest
 from trainrig.benchmarks.burn import BENCHMARK
 from trainrig.benchmarks.spec import Scope
 from trainrig.measure.burn import prepare, reset_torch
-from trainrig.measure.burn_planted import FAULTS, NAN, NEGATIVE_ZERO, BurnFault, inject, observe
 from trainrig.measure.timing import Settings
+from trainrig.selftest.burn_planted import FAULTS, NAN, NEGATIVE_ZERO, BurnFault, inject, observe
 
 NAMES = [fault.name for fault in FAULTS]
 
