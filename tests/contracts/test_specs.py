@@ -13,7 +13,6 @@ from click.testing import CliRunner
 
 from runner_fakes import HOST, gpu
 from trainrig.analysis.compare import compare_runs
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.benchmarks import spec as registry
 from trainrig.benchmarks.spec import (
@@ -35,7 +34,7 @@ from trainrig.cli import predict as predict_verb
 from trainrig.cli import train as train_verb
 from trainrig.errors import UsageError
 from trainrig.predict.rates import OPERATIONS
-from trainrig.record import Case, Kind, Record
+from trainrig.record import Case, Kind, Record, RunView
 from trainrig.runner.layout_search import predict_only
 from trainrig.runner.plan import qualify_plan
 from trainrig.runner.view import judged_view

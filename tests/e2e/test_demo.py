@@ -10,8 +10,8 @@ import pytest
 
 from reports import tables_of
 from trainrig.analysis.patterns import find_patterns
+from trainrig.analysis.rows import rows
 from trainrig.analysis.run_summary import summarise
-from trainrig.analysis.run_view import rows
 from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.catalog.published import published_records
 from trainrig.cli.report import read_view

@@ -19,7 +19,7 @@ import pytest
 
 import experiment_views
 import report_views
-from trainrig.analysis.run_view import RunView
+from trainrig.record import RunView
 from trainrig.report.run_report import render_html
 
 pytestmark = pytest.mark.needs("chromium")

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from layout_facts import WHOLE
 from training_summaries import (
     findings_of,
     printed,
@@ -27,6 +26,7 @@ from trainrig.report.training_report import training_document
 from trainrig.runner.batch_size import state_bytes
 from trainrig.runner.train_prepare import requested_experiments, stall_timeout_of
 from trainrig.runner.train_records import Trained, rates_of, slug_of
+from trainrig.selftest.train_faults import RANK_FACTS
 from trainrig.train.config import Experiment, check
 from trainrig.train.config_file import KEYS, experiment_of, read_file, tiny
 from trainrig.train.engines import ENGINES, Result, Site, check_site, engine_of
@@ -312,7 +312,7 @@ def test_sharding_that_was_silently_left_out_is_seen() -> None:
     asked = requested_layout(
         Experiment.of(framework="huggingface", nproc=2, zero=3, batch_size=4, precision="fp32")
     )
-    assert differences(asked, observed_layout(WHOLE)) == [
+    assert differences(asked, observed_layout(RANK_FACTS)) == [
         "zero: asked 3, found 0 (DistributedDataParallel)",
         "shard_ranks: asked 2, found 1 (DistributedDataParallel)",
     ]
@@ -330,7 +330,7 @@ def test_sharding_that_was_silently_left_out_is_seen() -> None:
     ],
 )
 def test_the_stage_follows_from_what_a_rank_holds(facts: dict[str, Any], zero: int) -> None:
-    assert observed_layout({**WHOLE, **facts}).zero == zero
+    assert observed_layout({**RANK_FACTS, **facts}).zero == zero
 
 
 @pytest.mark.parametrize(
@@ -352,13 +352,13 @@ def test_the_stage_follows_from_what_a_rank_holds(facts: dict[str, Any], zero: i
 )
 def test_a_difference_is_told_with_both_values(facts: dict[str, Any], word: str) -> None:
     asked = requested_layout(Experiment.of(nproc=2, batch_size=4, precision="fp32"))
-    assert differences(asked, observed_layout(WHOLE)) == []
-    (said,) = differences(asked, observed_layout({**WHOLE, **facts}))
+    assert differences(asked, observed_layout(RANK_FACTS)) == []
+    (said,) = differences(asked, observed_layout({**RANK_FACTS, **facts}))
     assert said.startswith(word)
 
 
 def test_where_the_weights_wait_says_whether_they_are_offloaded() -> None:
-    on_gpu = {**WHOLE, "device": "cuda:0", "master_device": "cpu"}
+    on_gpu = {**RANK_FACTS, "device": "cuda:0", "master_device": "cpu"}
     asked = requested_layout(Experiment.of(nproc=2, batch_size=4, precision="fp32", device="cuda"))
     assert differences(asked, observed_layout(on_gpu)) == [
         "offload: asked False, found True (DistributedDataParallel)"
@@ -455,7 +455,7 @@ def trained(**changes: Any) -> Trained:
         device="cpu",
     )
     rows = tuple(row(step, 9.0 if step < 3 else 0.5) for step in range(8))
-    result = Result(rows=rows, facts=WHOLE, memory=1e6, probe=REFERENCE)
+    result = Result(rows=rows, facts=RANK_FACTS, memory=1e6, probe=REFERENCE)
     return trained_once(own, **{"result": result, "compared": True} | changes)
 
 
@@ -484,14 +484,15 @@ def test_the_summary_adds_up() -> None:
 
 def test_every_fault_is_a_finding() -> None:
     assert findings_of(trained()) == ()
-    wrong = trained(result=Result(rows=trained().first.result.rows, facts=WHOLE | {"ranks": 1}))
+    facts = RANK_FACTS | {"ranks": 1}
+    wrong = trained(result=Result(rows=trained().first.result.rows, facts=facts))
     assert [f.id for f in findings_of(wrong)] == ["layout-not-as-asked"]
     assert wrong.word == "DIFFERS"
     apart = trained(apart="loss of step 0: 13.856")
     assert [f.id for f in findings_of(apart)] == ["not-comparable"]
     assert apart.word == "DIFFERS"
     other = tuple(row(step, other=0.2, forward=0.01) for step in range(8))
-    slow = trained(result=Result(rows=other, facts=WHOLE))
+    slow = trained(result=Result(rows=other, facts=RANK_FACTS))
     assert [f.id for f in findings_of(slow)] == ["time-in-no-part"]
 
 
@@ -560,7 +561,7 @@ def test_a_driver_knows_nothing_of_us_but_the_data(path: Path) -> None:
 def test_a_stored_run_shows_its_experiments_on_every_page() -> None:
     """Terminal, markdown and HTML; what a stranger's file holds instead is left out."""
     from reports import markdown
-    from trainrig.analysis.run_view import RunView
+    from trainrig.record import RunView
     from trainrig.report.run_report import render_html
 
     alone = trained()

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import gloo_ranks
-from layout_facts import WHOLE
 from training_summaries import findings_of, summary_of, trained_once
 from trainrig.analysis.judge_training import waited_for
 from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
 from trainrig.data.open_batches import OBJECTIVES
 from trainrig.process.lost_ranks import Restart
 from trainrig.runner.train_records import rates_of, wrong_on_ranks
+from trainrig.selftest.train_faults import RANK_FACTS
 from trainrig.train.config import Experiment
 from trainrig.train.drivers.common import has_compiled
 from trainrig.train.engines import ENGINES, OtherRank, Result
@@ -235,7 +235,7 @@ def test_a_rank_that_was_lost_is_a_warning_with_what_it_cost() -> None:
     assert (shown["rank"], shown["step"], shown["time_lost_s"]) == (1, 4, 6.5)
 
 
-FACTS = WHOLE | {"weight_dtype": "bfloat16", "micro_tokens": 2048}
+FACTS = RANK_FACTS | {"weight_dtype": "bfloat16", "micro_tokens": 2048}
 
 
 def test_a_rank_with_a_layout_of_its_own_is_found() -> None:

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from layout_facts import WHOLE
 from trainrig.errors import UsageError
+from trainrig.selftest.train_faults import RANK_FACTS
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ENGINES, Job
 from trainrig.train.layout_check import differences, observed_layout, requested_layout
@@ -92,7 +92,7 @@ def test_p4_shards_that_are_not_there_are_refused_and_would_be_found() -> None:
     with pytest.raises(UsageError, match="accelerate would run DDP and not say so"):
         experiment(framework="huggingface", zero=3)
     asked = requested_layout(experiment(framework="native", zero=3, batch_size=4, seq_len=256))
-    said = differences(asked, observed_layout(WHOLE))
+    said = differences(asked, observed_layout(RANK_FACTS))
     assert any(line.startswith("zero: asked 3, found 0") for line in said)
     assert any("DistributedDataParallel" in line for line in said)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainrig.analysis.run_view import RunView
-from trainrig.record import Outcome, Verdict
+from trainrig.record import Outcome, RunView, Verdict
 
 JITTER = (1.0, 1.02, 0.99, 1.01, 0.98, 1.0, 1.03, 1.0)
 PARTS = ("data_wait", "forward", "backward", "communication", "optimizer", "other")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trainrig.analysis.run_view import RunView
-from trainrig.record import Derivation, Finding, Kind, Limit, Outcome, Record, Verdict
+from trainrig.record import Derivation, Finding, Kind, Limit, Outcome, Record, RunView, Verdict
 
 GPU = "RTX 4090"
 CPU = "Some CPU @ 2.50GHz"

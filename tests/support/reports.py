@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from trainrig.analysis.run_view import RunView
+from trainrig.record import RunView
 from trainrig.report.document import Group, Section, Table
 from trainrig.report.render.markdown import to_markdown
 from trainrig.report.render.terminal import print_document

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from report_views import claimed, claimed_memory, matmul_case, point
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.time_loss import count_layer, count_step, memory_seconds
 from trainrig.analysis.waterfall import Gap, Level, build_waterfalls
-from trainrig.record import Record
+from trainrig.record import Record, RunView
 from trainrig.workload import total_flops
 
 PEAK = 100e12

@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from trainrig.analysis.judge_training import judge_trainings
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import TrainingResult, as_json, results
-from trainrig.record import Finding
+from trainrig.record import Finding, RunView
 from trainrig.report.document import Document
 from trainrig.report.render.terminal import print_document
 from trainrig.runner.targets import Target

@@ -1,7 +1,6 @@
 """Records to what is true of them: findings, waterfalls, comparisons and verdicts.
 
-    run_view          one run's nouns, already read
-    match             claimed, predicted, measured and published records, side by side
+    rows              claimed, predicted, measured and published records, side by side
     waterfall         from the claim down to what is reached
     bottlenecks       why a level lies below its ceiling
     judge             from records and findings to a verdict

@@ -20,7 +20,7 @@ from trainrig.analysis.evidence import (
     plain,
     throttle_reasons,
 )
-from trainrig.analysis.run_view import at_path
+from trainrig.analysis.rows import at_path
 from trainrig.analysis.time_loss import shares_of
 from trainrig.benchmarks.matmul import square_size
 from trainrig.benchmarks.spec import Role, find

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.analysis.evidence import plain
-from trainrig.analysis.run_view import RunView
-from trainrig.record import Case, Kind, Record
+from trainrig.record import Case, Kind, Record, RunView
 from trainrig.stats import grouped
 from trainrig.units import counted, format_time
 

@@ -23,12 +23,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainrig.analysis.compare_training import TrainingComparison, compare_trainings
-from trainrig.analysis.match import note_of
 from trainrig.analysis.patterns import Pattern, find_patterns
-from trainrig.analysis.run_view import RunView, attempts, rows
+from trainrig.analysis.rows import attempts, note_of, rows
 from trainrig.analysis.training_results import BENCHMARK
 from trainrig.benchmarks.spec import Role, role_of
-from trainrig.record import Record
+from trainrig.record import Record, RunView
 from trainrig.stats import (
     CONFIDENCE,
     Change,

@@ -24,9 +24,9 @@ from statistics import fmean
 from typing import Any
 
 from trainrig.analysis import training_results
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import BENCHMARK, TrainingResult
 from trainrig.errors import DataError
+from trainrig.record import RunView
 from trainrig.stats import (
     LEAST_STEPS,
     Change,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.match import SIBLING_MARGIN, Key, Row, is_own_rate
-from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.rows import SIBLING_MARGIN, Key, Row, is_own_rate, rows
 from trainrig.benchmarks.spec import case_text, kind_text
+from trainrig.record import RunView
 from trainrig.stats import median
 
 MAX_PEERS = 24

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainrig.analysis.match import Row, is_cold_stream
-from trainrig.analysis.run_view import RunView, at_path
+from trainrig.analysis.rows import Row, at_path, is_cold_stream
 from trainrig.benchmarks.spec import MEMORY_CLAIM, Role, find, role_of
 from trainrig.catalog import find_chip
 from trainrig.errors import UsageError
-from trainrig.record import Case, Kind, Record
+from trainrig.record import Case, Kind, Record, RunView
 from trainrig.workload import Work
 
 

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from trainrig.analysis.burn_facts import burn_headline, is_burn
 from trainrig.analysis.evidence import plain
 from trainrig.analysis.normal import PublishedRange, owner_of, range_for_level
-from trainrig.analysis.run_view import RunView, is_published, rows
+from trainrig.analysis.rows import is_published, rows
 from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
 from trainrig.analysis.training_results import TrainingResult, published_figures, readable
 from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
 from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of
-from trainrig.record import Finding, Record, Scalar, dtype_of
+from trainrig.record import Finding, Record, RunView, Scalar, dtype_of
 from trainrig.units import format_count, format_quantity, format_share
 
 ACTIONS = 3

@@ -16,14 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainrig.analysis import judge_links
-from trainrig.analysis.match import (
-    SIBLING_MARGIN,
-    Row,
-    is_cold_stream,
-    join,
-    note_of,
-    siblings_of,
-)
+from trainrig.analysis.rows import SIBLING_MARGIN, Row, is_cold_stream, join, note_of, siblings_of
 from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, case_text, find, role_of
 from trainrig.benchmarks.training import MAX_OTHER
 from trainrig.machine.snapshot import FAULTY_REASONS

@@ -23,11 +23,10 @@ from trainrig.analysis.burn_facts import (
     readings,
 )
 from trainrig.analysis.judge import first_fault
-from trainrig.analysis.match import SIBLING_MARGIN
-from trainrig.analysis.run_view import RunView
+from trainrig.analysis.rows import SIBLING_MARGIN
 from trainrig.machine.snapshot import FAULTY_REASONS, NOT_READ
 from trainrig.process.child import device_fault
-from trainrig.record import Finding, Outcome, Record, Status, Verdict, by_severity
+from trainrig.record import Finding, Outcome, Record, RunView, Status, Verdict, by_severity
 from trainrig.stats import grouped, median
 from trainrig.units import counted, format_memory, format_quantity, format_share, signed_share
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainrig.analysis.match import SIBLING_MARGIN, Row, join
+from trainrig.analysis.rows import SIBLING_MARGIN, Row, join
 from trainrig.benchmarks.spec import Role, case_text, find, role_of
 from trainrig.record import (
     Case,

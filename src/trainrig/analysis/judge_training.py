@@ -17,12 +17,12 @@ from statistics import median
 from typing import Any
 
 from trainrig.analysis.judge import first_fault, in_no_part
-from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.rows import rows
 from trainrig.analysis.training_facts import GONE_ON, given_up
 from trainrig.analysis.training_results import TrainingResult, results
 from trainrig.errors import DataError
 from trainrig.process.lost_ranks import Restart
-from trainrig.record import Finding, Outcome, Severity, Status, Verdict
+from trainrig.record import Finding, Outcome, RunView, Severity, Status, Verdict
 from trainrig.units import counted as plural
 from trainrig.units import format_time
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainrig.analysis.match import Row, join, rules_of
-from trainrig.analysis.run_view import RunView, is_published, rows
+from trainrig.analysis.rows import Row, is_published, join, rows, rules_of
 from trainrig.benchmarks.matmul import square_size
 from trainrig.benchmarks.spec import Role, case_text, role_of
 from trainrig.catalog.chip import Chip
@@ -35,7 +34,7 @@ from trainrig.catalog.published import (
     published_trainings,
 )
 from trainrig.errors import UsageError
-from trainrig.record import Kind, Record, dtype_of
+from trainrig.record import Kind, Record, RunView, dtype_of
 from trainrig.stats import grouped, median
 from trainrig.units import counted, format_memory, plain_name
 

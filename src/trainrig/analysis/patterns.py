@@ -22,12 +22,11 @@ from trainrig.analysis.evidence import (
     number,
     work_of,
 )
-from trainrig.analysis.match import Row, claim_for, is_burst, name_devices
-from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.rows import Row, claim_for, is_burst, name_devices, rows
 from trainrig.analysis.time_loss import is_dense, layer_times
 from trainrig.analysis.waterfall import devices
 from trainrig.benchmarks.spec import Role, case_text
-from trainrig.record import Record
+from trainrig.record import Record, RunView
 from trainrig.stats import launch_bound
 from trainrig.units import format_memory, format_quantity, format_share, range_text
 

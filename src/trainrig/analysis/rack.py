@@ -15,11 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainrig.analysis.match import SIBLING_MARGIN, Row
+from trainrig.analysis.rows import SIBLING_MARGIN, Row, at_path, rows
 from trainrig.analysis.run_summary import device_names, verdict_of
-from trainrig.analysis.run_view import RunView, at_path, rows
 from trainrig.benchmarks.spec import case_text, kind_text
-from trainrig.record import Record
+from trainrig.record import Record, RunView
 from trainrig.stats import grouped, median
 
 MIN_NODES = 4

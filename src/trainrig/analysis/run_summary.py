@@ -19,11 +19,11 @@ from trainrig.analysis.first_screen import (
     taken,
 )
 from trainrig.analysis.patterns import Pattern, find_patterns
-from trainrig.analysis.run_view import RunView, at_path, is_published, rows
+from trainrig.analysis.rows import at_path, is_published, rows
 from trainrig.analysis.training_results import fault, readable
 from trainrig.analysis.waterfall import Waterfall, build_waterfalls, largest_gap
 from trainrig.benchmarks.spec import Role
-from trainrig.record import Finding
+from trainrig.record import Finding, RunView
 from trainrig.units import amount_of, capital, signed_share
 
 

@@ -20,7 +20,7 @@ from math import prod
 from typing import Any
 
 from trainrig.analysis.evidence import Drop, Share, number, throttle_reasons
-from trainrig.analysis.match import Row
+from trainrig.analysis.rows import Row
 from trainrig.benchmarks import layer as layers
 from trainrig.benchmarks.spec import Role
 from trainrig.errors import UsageError

@@ -12,13 +12,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainrig.analysis.run_view import RunView
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import WARM_UP
 from trainrig.errors import DataError
 from trainrig.process.events import OTHER, PARTS
 from trainrig.process.lost_ranks import final_rows
-from trainrig.record import Kind, Record, Scalar, Status
+from trainrig.record import Kind, Record, RunView, Scalar, Status
 
 Rows = Sequence[Mapping[str, Any]]
 BENCHMARK = TRAINING.name

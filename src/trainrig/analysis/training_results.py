@@ -26,12 +26,12 @@ from pydantic import (
     ValidationError,
 )
 
-from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.rows import rows
 from trainrig.analysis.training_facts import LARGEST, summary_of_records, trainings
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.errors import DataError, first_problem
 from trainrig.process.lost_ranks import Restart
-from trainrig.record import Kind, Record
+from trainrig.record import Kind, Record, RunView
 from trainrig.units import ranges
 from trainrig.workload.observed_layout import ObservedLayout
 

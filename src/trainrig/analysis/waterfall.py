@@ -16,11 +16,10 @@ from dataclasses import dataclass
 
 from trainrig.analysis.bottlenecks import CLOSE, find_cause
 from trainrig.analysis.evidence import Drop, Gap
-from trainrig.analysis.match import Device, Row, claim_for, name_devices, note_of, rules_of
-from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.rows import Device, Row, claim_for, name_devices, note_of, rows, rules_of
 from trainrig.analysis.time_loss import is_own_layer
 from trainrig.benchmarks.spec import Quantity, Role, case_text, role_of
-from trainrig.record import Case, Kind, Record, Status, dtype_of
+from trainrig.record import Case, Kind, Record, RunView, Status, dtype_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from trainrig.cli.output import say
 from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
 
 if TYPE_CHECKING:
-    from trainrig.analysis.run_view import RunView
+    from trainrig.record import RunView
 
 GATHER = "For programs that gather"
 

@@ -19,12 +19,11 @@ from trainrig.analysis.compare import (
     is_same_run,
 )
 from trainrig.analysis.compare_training import TrainingComparison, compare_trainings
-from trainrig.analysis.match import name_devices
-from trainrig.analysis.run_view import RunView
+from trainrig.analysis.rows import name_devices
 from trainrig.analysis.training_results import TrainingResult
 from trainrig.benchmarks.spec import case_text
 from trainrig.errors import DataError
-from trainrig.record import Record
+from trainrig.record import Record, RunView
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.report.training_report import speedup_table

@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
-from trainrig.analysis.match import note_of
 from trainrig.analysis.rack import MIN_NODES, Node, NodeValue, Rack, RackMetric
+from trainrig.analysis.rows import note_of
 from trainrig.units import format_quantity, one_line, signed_share
 
 COLUMNS = (

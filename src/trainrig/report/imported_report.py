@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trainrig.analysis.judge_imported import PAIR, TRACE, is_imported, without_peer_access
-from trainrig.analysis.run_view import RunView, at_path
-from trainrig.record import Record
+from trainrig.analysis.rows import at_path
+from trainrig.record import Record, RunView
 from trainrig.report import document as doc
 from trainrig.units import format_quantity, format_share, plain_name
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 from trainrig.analysis.numa_advice import advice, numa_points
-from trainrig.analysis.run_view import RunView
 from trainrig.benchmarks.collective import OPS
 from trainrig.benchmarks.numa import ALL, ANY, OWN
 from trainrig.benchmarks.spec import Role, number_in, role_of
@@ -21,7 +20,7 @@ from trainrig.catalog.lookup import find_chip
 from trainrig.errors import DataError, UsageError
 from trainrig.machine import from_dict
 from trainrig.machine.snapshot import Gpu, Snapshot, value_or
-from trainrig.record import Record, Status
+from trainrig.record import Record, RunView, Status
 from trainrig.report import document as doc
 from trainrig.report.charts.link_diagram import DrawnGpu, LinkDiagram, is_nvlink
 from trainrig.stats import grouped

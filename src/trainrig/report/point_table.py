@@ -6,12 +6,11 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from trainrig.analysis.match import Device, Row, name_devices
-from trainrig.analysis.run_view import RunView, attempts
+from trainrig.analysis.rows import Device, Row, attempts, name_devices
 from trainrig.analysis.training_results import BENCHMARK, readable
 from trainrig.analysis.waterfall import devices, dtype_order
 from trainrig.benchmarks.spec import Role, case_text, kind_text
-from trainrig.record import Kind, Record, Status, dtype_of
+from trainrig.record import Kind, Record, RunView, Status, dtype_of
 from trainrig.report import document as doc
 from trainrig.report.provenance import trace
 from trainrig.units import (

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from trainrig.analysis.match import Row
 from trainrig.analysis.normal import (
     KINDS,
     CardSummary,
@@ -20,11 +19,11 @@ from trainrig.analysis.normal import (
     card_summaries,
     placed,
 )
-from trainrig.analysis.run_view import RunView
+from trainrig.analysis.rows import Row
 from trainrig.benchmarks.spec import case_text
 from trainrig.catalog.chip import peak
 from trainrig.catalog.published import PublishedKind, published_source
-from trainrig.record import Record
+from trainrig.record import Record, RunView
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.report.notebook_tables import has_place, notebook_tables

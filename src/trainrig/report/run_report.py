@@ -13,11 +13,11 @@ from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
 from trainrig.analysis.first_screen import Action, KeyNumber, Taken
 from trainrig.analysis.rack import MIN_NODES, rack_of
+from trainrig.analysis.rows import at_path, attempts, is_published, rows
 from trainrig.analysis.run_summary import RunSummary, device_names, summarise
-from trainrig.analysis.run_view import RunView, at_path, attempts, is_published, rows
 from trainrig.analysis.training_results import readable
 from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
-from trainrig.record import Kind, Record, Severity
+from trainrig.record import Kind, Record, RunView, Severity
 from trainrig.report import document as doc
 from trainrig.report.burn_report import burn_blocks
 from trainrig.report.charts.curves import curves

@@ -19,7 +19,6 @@ from trainrig.analysis.compare_training import (
     speedups,
     worth_of_fusing,
 )
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import (
     PublishedFigure,
     TrainingPrediction,
@@ -28,7 +27,7 @@ from trainrig.analysis.training_results import (
     published_figures,
     readable,
 )
-from trainrig.record import Outcome, Verdict
+from trainrig.record import Outcome, RunView, Verdict
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.report.published_trainings import published_outliers, published_table

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from trainrig.analysis.judge import behind_siblings
-from trainrig.analysis.match import join
+from trainrig.analysis.rows import join
 from trainrig.benchmarks.spec import Ability, Role, ability, role_of
 from trainrig.measure.aggregate import point_records
 from trainrig.process.worker import Reply

@@ -13,7 +13,7 @@ from trainrig.analysis.judge import confirm, judge, resume_command
 from trainrig.analysis.judge_burn import judge_burn
 from trainrig.analysis.judge_imported import is_imported, judge_imported
 from trainrig.analysis.judge_training import judge_trainings
-from trainrig.analysis.run_view import is_published
+from trainrig.analysis.rows import is_published
 from trainrig.catalog.published.training import baselines
 from trainrig.doctor import diagnose, of_speed
 from trainrig.errors import (

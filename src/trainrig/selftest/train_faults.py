@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.judge_training import judge_trainings, not_falling
-from trainrig.analysis.run_view import RunView
 from trainrig.data.batches import Batch
 from trainrig.process.lost_ranks import Restart
-from trainrig.record import Status
+from trainrig.record import RunView, Status
 from trainrig.runner.targets import Target
 from trainrig.runner.train_records import Launch, Trained, records_of, step_row
 from trainrig.selftest.registry import HEALTHY, Fault
@@ -189,7 +188,7 @@ def _compared(train: Callable[[], Probe]) -> Iterable[str]:
 
 # ---- what is told of a run
 
-_FACTS = {
+RANK_FACTS = {
     "num_parameters": 1000,
     **dict.fromkeys(("weights", "weights_between", "gradients", "masters", "states"), 1000),
     "moments": 2,
@@ -236,7 +235,7 @@ def _profiled(forward: float, waits: float) -> tuple[dict[str, Any], ...]:
 
 def _result(**changes: Any) -> Result:
     even = _profiled(0.20, 0.05)
-    usual = {"rows": _ROWS, "facts": _FACTS, "peers": (OtherRank(rank=1, facts=_FACTS),)}
+    usual = {"rows": _ROWS, "facts": RANK_FACTS, "peers": (OtherRank(rank=1, facts=RANK_FACTS),)}
     return Result(**{**usual, "profiles": (even, even), **changes})
 
 
@@ -261,7 +260,7 @@ def _broken() -> Trained:
 
 
 def _one_rank() -> Trained:
-    return _two(_result(facts={**_FACTS, "ranks": 1}))
+    return _two(_result(facts={**RANK_FACTS, "ranks": 1}))
 
 
 def _apart() -> Trained:

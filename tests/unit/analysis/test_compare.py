@@ -16,10 +16,9 @@ from click.testing import CliRunner, Result
 
 from training_summaries import printed
 from trainrig.analysis.compare import Pair, RunComparison, compare_runs, differences, to_dict
-from trainrig.analysis.run_view import RunView
 from trainrig.cli import compare as verb
 from trainrig.errors import DataError, UsageError
-from trainrig.record import Case, Derivation, Kind, Record, Status
+from trainrig.record import Case, Derivation, Kind, Record, RunView, Status
 from trainrig.report.compare_report import comparison_document, comparisons_document, headline
 from trainrig.report.document import Table
 from trainrig.report.render.markdown import to_markdown

@@ -23,12 +23,11 @@ from trainrig.analysis.compare_training import (
     speedups,
     worth_of_fusing,
 )
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import fault, readable, results
 from trainrig.cli import compare as verb
 from trainrig.cli import report as report_verb
 from trainrig.errors import DataError, TrainrigError
-from trainrig.record import Kind, Outcome, Record, Status, Verdict
+from trainrig.record import Kind, Outcome, Record, RunView, Status, Verdict
 from trainrig.report.document import Section, Table
 from trainrig.report.run_report import render_html
 from trainrig.report.training_report import training_blocks, training_document

@@ -20,11 +20,10 @@ from trainrig.analysis.first_screen import (
     key_numbers,
     taken,
 )
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.waterfall import build_waterfalls, largest_gap
 from trainrig.catalog.published.tables import read
 from trainrig.cli.train import command as train
-from trainrig.record import Finding
+from trainrig.record import Finding, RunView
 from trainrig.units import format_share
 
 MATMUL = {"metric": "flop_rate", "unit": "FLOP/s", "device_index": 0}

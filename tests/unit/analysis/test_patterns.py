@@ -12,11 +12,10 @@ from report_views import claimed_memory, matmul_case, point
 from reports import markdown
 from trainrig.analysis.compare import compare_runs, to_dict
 from trainrig.analysis.patterns import Pattern, find_patterns
-from trainrig.analysis.run_view import RunView
 from trainrig.catalog import find_chip
 from trainrig.catalog.published import published_records
 from trainrig.predict.expected import gpu_claims
-from trainrig.record import Record, Status
+from trainrig.record import Record, RunView, Status
 from trainrig.report.compare_report import comparison_document
 from trainrig.report.render.markdown import to_markdown
 

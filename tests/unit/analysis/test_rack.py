@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from report_views import gpu_view, hostile_view, matmul_case, point
 from trainrig.analysis.rack import MIN_NODES, Rack, rack_of, shown_metrics
-from trainrig.analysis.run_view import RunView
+from trainrig.record import RunView
 from trainrig.report.gather import COLUMNS, to_csv, to_junit, to_prometheus
 from trainrig.report.run_report import run_document
 from trainrig.store import create_run

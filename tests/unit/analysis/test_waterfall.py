@@ -19,7 +19,6 @@ from roofline_machine import (
     step_records,
     step_run,
 )
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.time_loss import (
     LAUNCH_GAPS,
     NOT_EXPLAINED,
@@ -35,6 +34,7 @@ from trainrig.analysis.time_loss import (
 )
 from trainrig.analysis.waterfall import Gap, build_waterfalls, largest_gap
 from trainrig.benchmarks.spec import Role, benchmarks
+from trainrig.record import RunView
 from trainrig.workload import Op, total_flops
 
 WITHIN = 0.10

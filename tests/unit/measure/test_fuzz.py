@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from trainrig.analysis.compare import compare_runs, to_dict
-from trainrig.analysis.run_view import RunView
 from trainrig.errors import TrainrigError
 from trainrig.record import (
     Derivation,
@@ -31,6 +30,7 @@ from trainrig.record import (
     Limit,
     Outcome,
     Record,
+    RunView,
     Status,
     Verdict,
     case_label,

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy
 import pytest
 
-from layout_facts import WHOLE
 from machine_fakes import healthy
 from training_summaries import results_of, summary, summary_of, trained_once
 from trainrig.analysis.compare_training import setting_differences
@@ -36,6 +35,7 @@ from trainrig.record import Status
 from trainrig.runner.targets import Target
 from trainrig.runner.train_prepare import environment_of
 from trainrig.runner.train_records import records_of
+from trainrig.selftest.train_faults import RANK_FACTS
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
 from trainrig.train.engines import ENGINES, Job, Site, check_site, python_of
@@ -375,7 +375,7 @@ with open(f"{{folder}}/events-{{rank}}.jsonl", "a") as events:
 SOFTWARE = {"python": "3.12.1", "torch": "2.6.0", "transformers": "4.57.6", "transport": "gloo"}
 
 
-FACTS = WHOLE | {"software": SOFTWARE}
+FACTS = RANK_FACTS | {"software": SOFTWARE}
 
 
 def test_versions_are_what_the_ranks_tell(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ from report_views import GPU, claimed, claimed_link, claimed_memory, matmul_case
 from reports import markdown, print_report
 from trainrig.analysis.device_ranking import peer_groups, run_groups
 from trainrig.analysis.evidence import intensity_of
-from trainrig.analysis.match import join
+from trainrig.analysis.rows import join, rows
 from trainrig.analysis.run_summary import device_names, missing, summarise, verdict_of
-from trainrig.analysis.run_view import RunView, rows
 from trainrig.analysis.waterfall import Gap, Waterfall, build_waterfalls, largest_gap
 from trainrig.benchmarks.spec import case_text
-from trainrig.record import Kind, Limit, Outcome, Record, Status, Verdict
+from trainrig.record import Kind, Limit, Outcome, Record, RunView, Status, Verdict
 from trainrig.report import document as doc
 from trainrig.report.point_table import MAX_ROWS, metric_text
 from trainrig.report.run_report import run_document

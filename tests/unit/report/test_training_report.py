@@ -14,10 +14,9 @@ from rich.console import Console
 from experiment_views import experiments_view
 from reports import markdown, print_report
 from training_summaries import printed, summary, training_view
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.training_results import PublishedFigure, published_figures
 from trainrig.catalog.published.training import baselines, baselines_of_case
-from trainrig.record import Kind, Record, Status, new_id
+from trainrig.record import Kind, Record, RunView, Status, new_id
 from trainrig.report.document import Findings, Paragraph, Section, Table
 from trainrig.report.published_trainings import published_outliers
 from trainrig.report.render.markdown import to_markdown

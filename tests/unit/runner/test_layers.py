@@ -12,7 +12,6 @@ import pytest
 
 from report_views import claimed, point
 from runner_fakes import HOST, gpu, quiet
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.benchmarks.layer import (
     OPS,
@@ -27,7 +26,7 @@ from trainrig.benchmarks.spec import PlannedCase, Selection, benchmark, case_tex
 from trainrig.catalog.published import published_for
 from trainrig.errors import UsageError
 from trainrig.predict.expected import expect
-from trainrig.record import Case, Kind, Limit, Record, Status
+from trainrig.record import Case, Kind, Limit, Record, RunView, Status
 from trainrig.runner.attempts import Pace
 from trainrig.runner.plan import Task, qualify_plan
 from trainrig.runner.targets import Target

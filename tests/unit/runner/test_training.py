@@ -18,7 +18,6 @@ from report_views import point
 from runner_fakes import HOST, gpu, quiet
 from trainrig.analysis.judge import judge
 from trainrig.analysis.judge_training import not_falling
-from trainrig.analysis.run_view import RunView
 from trainrig.analysis.time_loss import is_own_layer
 from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.benchmarks import training as step
@@ -29,7 +28,7 @@ from trainrig.data.prepare import prepare
 from trainrig.errors import StoreError
 from trainrig.process.events import OTHER, PARTS
 from trainrig.process.supervisor import Ended
-from trainrig.record import WRONG_ANSWER, Case, Kind, Outcome, Record, Status
+from trainrig.record import WRONG_ANSWER, Case, Kind, Outcome, Record, RunView, Status
 from trainrig.runner import train, training
 from trainrig.runner.attempts import Pace
 from trainrig.runner.executor import Executor

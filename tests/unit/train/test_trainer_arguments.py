@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from layout_facts import WHOLE
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
+from trainrig.selftest.train_faults import RANK_FACTS
 from trainrig.train import refusals, trainer_arguments
 from trainrig.train.config_file import experiment_of
 from trainrig.train.layout_check import differences, observed_layout, requested_layout
@@ -134,7 +134,7 @@ def test_of_adapters_the_first_loss_is_compared_and_it_must_be_there() -> None:
 
 def test_adapters_that_were_asked_for_and_are_not_there_are_seen() -> None:
     asked = requested_layout(experiment_of(OWN | {"lora_rank": 16}))
-    found = differences(asked, observed_layout(WHOLE | {"lora_rank": 8}))
+    found = differences(asked, observed_layout(RANK_FACTS | {"lora_rank": 8}))
     assert any(words.startswith("lora_rank: asked 16, found 8") for words in found)
-    none = differences(asked, observed_layout(WHOLE | {"lora_rank": 0}))
+    none = differences(asked, observed_layout(RANK_FACTS | {"lora_rank": 0}))
     assert any(words.startswith("lora_rank: asked 16, found 0") for words in none)

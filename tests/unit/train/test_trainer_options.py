@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from layout_facts import WHOLE
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
+from trainrig.selftest.train_faults import RANK_FACTS
 from trainrig.train import engines
 from trainrig.train.config import KEYS, Experiment, case_of, check
 from trainrig.train.config_file import read_file
@@ -58,11 +58,11 @@ def test_liger_that_is_asked_for_and_in_no_module_is_another_layout() -> None:
     """It was believed where the option was set."""
     asked = requested_layout(OWN.replace(loader_workers=4))
     assert (asked.liger, asked.loader_workers) == (True, 4)
-    facts = WHOLE | {"liger": [], "loader_workers": 0}
+    facts = RANK_FACTS | {"liger": [], "loader_workers": 0}
     found = differences(asked, observed_layout(facts))
     assert any(words.startswith("liger: asked True, found False") for words in found)
     assert any(words.startswith("loader_workers: asked 4, found 0") for words in found)
-    there = WHOLE | {"liger": ["LigerRMSNorm"], "loader_workers": 4}
+    there = RANK_FACTS | {"liger": ["LigerRMSNorm"], "loader_workers": 4}
     found = differences(asked, observed_layout(there))
     assert not [words for words in found if words.startswith(("liger", "loader"))]
     assert observed_layout(there).kernels == "LigerRMSNorm"

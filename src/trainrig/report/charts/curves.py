@@ -13,12 +13,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from trainrig.analysis.match import Device, Row, claim_for, is_burst, name_devices
-from trainrig.analysis.run_view import RunView
+from trainrig.analysis.rows import Device, Row, claim_for, is_burst, name_devices
 from trainrig.analysis.waterfall import devices, dtype_order
 from trainrig.benchmarks.matmul import square_size
 from trainrig.benchmarks.spec import Role, case_text
-from trainrig.record import Record, Scalar, Status
+from trainrig.record import Record, RunView, Scalar, Status
 from trainrig.report.charts.svg import Axis, Chart, Point, Series, quantity_axis, thinned
 from trainrig.report.document import Figure
 from trainrig.stats import AGREEMENT, grouped, median

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from trainrig.analysis.match import Device, Row, is_burst, name_devices
 from trainrig.analysis.patterns import Pattern
-from trainrig.analysis.run_view import RunView
+from trainrig.analysis.rows import Device, Row, is_burst, name_devices
 from trainrig.analysis.waterfall import devices
 from trainrig.benchmarks.spec import Role, case_text, role_of
-from trainrig.record import Record, Scalar, Status
+from trainrig.record import Record, RunView, Scalar, Status
 from trainrig.report.document import Block, Cell, Column, Group, Section, Table
 from trainrig.stats import grouped
 from trainrig.units import capital, counted, format_quantity, format_share, si_scale

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainrig.analysis.evidence import claimed_memory, intensity_of, measured_memory
-from trainrig.analysis.match import Row, name_devices
-from trainrig.analysis.run_view import RunView, is_published
+from trainrig.analysis.rows import Row, is_published, name_devices
 from trainrig.analysis.waterfall import devices
 from trainrig.benchmarks.spec import Role
+from trainrig.record import RunView
 from trainrig.report.charts.curves import (
     COLOURS,
     MAX_POINTS,

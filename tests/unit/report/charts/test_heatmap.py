@@ -10,9 +10,9 @@ import report_views as made
 from report_views import matmul_case, point
 from reports import markdown, print_report, tables_of
 from trainrig.analysis.patterns import find_patterns
-from trainrig.analysis.run_view import RunView, rows
+from trainrig.analysis.rows import rows
 from trainrig.catalog.published import published_records
-from trainrig.record import Record
+from trainrig.record import Record, RunView
 from trainrig.report.charts.heatmap import LEVELS, MAX_GRIDS, heat_maps
 from trainrig.report.document import Cell, Group
 from trainrig.report.run_report import render_html

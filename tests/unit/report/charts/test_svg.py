@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 import report_views as made
-from trainrig.analysis.run_view import rows
+from trainrig.analysis.rows import rows
 from trainrig.report.charts.curves import MAX_CHARTS, MAX_OTHERS, MAX_OWN, curves
 from trainrig.report.charts.roofline import roofline
 from trainrig.report.charts.svg import Axis, Chart, Point, Series, draw

@@ -14,7 +14,7 @@ import pytest
 
 import report_views as made
 from experiment_views import experiments_view
-from trainrig.analysis.run_view import RunView
+from trainrig.record import RunView
 from trainrig.report.render.html import commands
 from trainrig.report.run_report import render_html
 

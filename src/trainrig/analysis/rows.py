@@ -1,14 +1,16 @@
-"""Claimed, predicted, measured and published, side by side: records meet by `Record.key`.
+"""A run's rows: claimed, predicted, measured and published side by side, met by `Record.key`.
 
 The key has no device index: eight equal cards share one key and one prediction,
 and each has a row of its own.  Pure, and used by the judge as well as by the
-report, so that both see the same pairs.
+report, so that both see the same pairs.  The caller (runner or the command line)
+reads the run; neither this room nor `report` opens one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trainrig.benchmarks.spec import (
     COMPUTE,
@@ -21,7 +23,7 @@ from trainrig.benchmarks.spec import (
     role_of,
 )
 from trainrig.predict import expected
-from trainrig.record import Case, Kind, Record, Status
+from trainrig.record import Case, Kind, Record, RunView, Status
 
 Key = tuple[object, ...]
 Device = tuple[str | None, int | None]
@@ -122,6 +124,46 @@ def join(
             )
             found.append(row)
     return tuple(found)
+
+
+_LATEST: list[tuple[RunView, tuple[Row, ...]]] = []
+"""Of the runs that were looked at last: every part of a report asks for the same rows."""
+_MOST_RUNS = 8
+
+
+def rows(view: RunView) -> tuple[Row, ...]:
+    """Every case of the run: what was seen, what was predicted, what others published.
+
+    Of a run that was put together from published figures these are what was seen.
+    """
+    for known, joined in _LATEST:
+        if known is view:
+            return joined
+    has_points = any(record.is_point for record in view.records)
+    observed = Kind.BASELINE if is_published(view) and not has_points else Kind.MEASURED
+    found = join(view.records, view.baselines, observed)
+    _LATEST.append((view, found))
+    del _LATEST[:-_MOST_RUNS]
+    return found
+
+
+def is_published(view: RunView) -> bool:
+    """Whether the run was put together from published figures."""
+    return str(view.config.get("origin", "")).startswith("published")
+
+
+def attempts(view: RunView) -> dict[str, Record]:
+    """The measured attempts by id: the samples that points are derived from."""
+    return {record.id: record for record in view.records if record.attempt is not None}
+
+
+def at_path(value: object, *path: str) -> Any:
+    """The value at ``path`` of a machine's description; None where it is absent or Missing."""
+    for name in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return None if isinstance(value, Mapping) and "missing" in value else value
 
 
 def note_of(record: Record) -> str | None:
