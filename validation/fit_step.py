@@ -76,7 +76,7 @@ def stack(profiles: list[Profile]) -> Profile:
     """One profile over the layouts of all."""
     return Profile(
         **{
-            field.name: np.concatenate([getattr(one, field.name) for one in profiles], axis=-1)
+            field.name: np.stack([getattr(one, field.name) for one in profiles], axis=-1)
             for field in dataclasses.fields(Profile)
         }
     )

@@ -94,9 +94,9 @@ def test_memory_and_time_count_the_same_parameters(model: str) -> None:
             expected = by_hand(shape, layout, place)
             assert float(stage.num_parameters) == pytest.approx(expected, rel=1e-9), layout
         most = max(float(stage.num_parameters) for stage in stages)
-        assert mesh.stage_parameters == pytest.approx([most], rel=1e-12), layout
+        assert mesh.stage_parameters == pytest.approx(most, rel=1e-12), layout
         trained = max(float(stage.num_trained) for stage in stages)
-        assert mesh.trained == pytest.approx([trained], rel=1e-12), layout
+        assert mesh.trained == pytest.approx(trained, rel=1e-12), layout
         assert trained == most or layout.lora_rank
 
 
@@ -109,7 +109,7 @@ def test_one_gpu_holds_all_parameters_and_all_adapters(model: str) -> None:
     )
     adapted = stage_of(shape, layout.replace(lora_rank=8), "last")
     assert adapted.num_trained == lora_parameters(shape, 8)
-    assert MeshSizes(shape, layout.replace(lora_rank=8)).trained == [lora_parameters(shape, 8)]
+    assert MeshSizes(shape, layout.replace(lora_rank=8)).trained == lora_parameters(shape, 8)
 
 
 def test_adapters_of_an_encoder_decoder() -> None:

@@ -219,6 +219,8 @@ def _evened(shape: ModelShape, layout: Layout) -> ModelShape:
     stages = int(layout.pp * layout.interleave)
     if shape.num_decoder_layers or shape.num_layers < int(layout.pp):
         return shape
+    if shape.num_layers % stages == 0:
+        return shape
     return dataclasses.replace(
         shape, num_layers=-(-shape.num_layers // stages) * stages, windows=()
     )

@@ -49,6 +49,8 @@ _PLAIN = {
     "vocab": "vocab",
 }
 """Numbers of any model, and theirs."""
+_COLUMNS = (*_MIXTURE.values(), *_PLAIN.values(), "model", "params_b", "seq", "tp")
+"""All that a shape depends on."""
 
 
 def _mixture_of(cells: Cells) -> dict[str, int]:
@@ -109,6 +111,19 @@ def _printed(cells: Cells) -> float:
 
 def shape_of(cells: Cells) -> ModelShape:
     """The shape of a row.  UsageError where numbers are missing or contradict."""
+    shape, unstated = _shape_of(tuple(cells[name] for name in _COLUMNS))
+    cells.unstated += unstated
+    return shape
+
+
+@lru_cache(maxsize=4096)
+def _shape_of(row: tuple[str, ...]) -> tuple[ModelShape, list[str]]:
+    """The shape, and which cells a default stands for: tables have many rows of one model."""
+    cells = Cells(dict(zip(_COLUMNS, row, strict=True)))
+    return _read_shape(cells), cells.unstated
+
+
+def _read_shape(cells: Cells) -> ModelShape:
     mixture = _mixture_of(cells)
     if (known := _published(cells, mixture)) is not None:
         return known

@@ -71,13 +71,17 @@ class Cells:
     def __init__(self, row: Row) -> None:
         self.unstated: list[str] = []
         self._row = row
+        self._read: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
         """What stands there; what tables write where nothing does is nothing."""
-        text = (self._row.get(name) or "").strip()
-        if text.lower() == "none" and name in _WITH_NONE:
-            return text  # a word of theirs
-        return "" if text.lower() in _BLANK else text
+        if (text := self._read.get(name)) is None:
+            text = (self._row.get(name) or "").strip()
+            is_word = text.lower() == "none" and name in _WITH_NONE
+            if text.lower() in _BLANK and not is_word:
+                text = ""
+            self._read[name] = text
+        return text
 
     def word(self, name: str) -> str:
         """What stands there, in small letters."""

@@ -254,7 +254,17 @@ def saved_tensors(
     items += _saved_by_branch(shape, numerics, seq, "ffn")
     items += _saved_by_feed_forward(shape, numerics, seq)
     halved = _every_second(shape)
-    return [replace(i, policies=i.policies | {HALF}) if i.name in halved else i for i in items]
+    return [_halved(item) if item.name in halved else item for item in items]
+
+
+def _halved(item: SavedTensor) -> SavedTensor:
+    """A tensor that is kept where every second product is, too."""
+    return SavedTensor(
+        name=item.name,
+        num_bytes=item.num_bytes,
+        split=item.split,
+        policies=item.policies | {HALF},
+    )
 
 
 def _every_second(shape: ModelShape) -> frozenset[str]:

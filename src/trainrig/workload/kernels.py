@@ -18,7 +18,7 @@ read and written by each kernel over those of the operation) and were not fitted
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainrig.workload.numerics import Numerics
 from trainrig.workload.operators import Heads, Operator, Product
@@ -46,15 +46,6 @@ class Kernels:
     streams: tuple[tuple[float, int], ...] = ()
     """(bytes, kernels) of memory-bound work."""
     launches: int = 0
-
-    def __add__(self, other: Kernels) -> Kernels:
-        return Kernels(
-            products=self.products + other.products,
-            batched=self.batched + other.batched,
-            attention=self.attention + other.attention,
-            streams=self.streams + other.streams,
-            launches=self.launches + other.launches,
-        )
 
 
 # Eager: softmax is scale 2, mask 2, softmax 2, dropout 2½ (a byte of mask) over 2 counted, and
@@ -90,56 +81,79 @@ STACKS = {
 """What each stack makes of each kind of operation."""
 
 
+@dataclass(slots=True)
+class _Tally:
+    """Kernels as they are counted."""
+
+    products: list[Product] = field(default_factory=list)
+    batched: list[Product] = field(default_factory=list)
+    attention: list[Heads] = field(default_factory=list)
+    streams: list[tuple[float, int]] = field(default_factory=list)
+    launches: int = 0
+
+
 def kernels_of(parts: Iterable[Operator], numerics: Numerics, *, backward: bool) -> Kernels:
     """The kernels of a pass over ``parts``."""
-    kernels = Kernels()
+    tally = _Tally()
     for part in parts:
         if part.heads is not None:
-            kernels += Kernels(attention=(part.heads,), launches=2 if backward else 1)
+            tally.attention.append(part.heads)
+            tally.launches += 2 if backward else 1
         elif part.forward.products:
-            kernels += _multiplied(part, numerics, backward)
+            _multiplied(tally, part, numerics, backward)
         else:
-            kernels += _moved(part, numerics, _kind(part, numerics), backward)
+            _moved(tally, part, numerics, _kind(part, numerics), backward)
             if numerics.dropout and part.name.endswith((".residual", "embed.positions")):
-                kernels += _moved(part, numerics, "dropout", backward)
-    return kernels
+                _moved(tally, part, numerics, "dropout", backward)
+    return Kernels(
+        products=tuple(tally.products),
+        batched=tuple(tally.batched),
+        attention=tuple(tally.attention),
+        streams=tuple(tally.streams),
+        launches=tally.launches,
+    )
 
 
-def _multiplied(part: Operator, numerics: Numerics, backward: bool) -> Kernels:
+def _multiplied(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) -> None:
     """Products are calls; beside them heads are copied into place, or inputs are narrowed."""
     products = (part.backward if backward else part.forward).products
     if part.kind == "attention":
-        return Kernels(batched=products, launches=len(products)) + _copied(part, numerics, backward)
+        tally.batched += products
+        tally.launches += len(products)
+        _copied(tally, part, numerics, backward)
+        return
     if backward and numerics.frozen:
         products = products[:1]
     extra = 1 if backward and not numerics.frozen else 0  # the bias' gradient is a sum
-    kernels = Kernels(products=products, launches=len(products) + extra)
-    if not numerics.autocast or numerics.stack == "compiled":
-        return kernels
-    count, rows, _, wide_in = part.forward.products[0]
-    return kernels + Kernels(streams=((6.0 * count * rows * wide_in, 1),), launches=1)
+    tally.products += products
+    tally.launches += len(products) + extra
+    if numerics.autocast and numerics.stack != "compiled":
+        count, rows, _, wide_in = part.forward.products[0]
+        tally.streams.append((6.0 * count * rows * wide_in, 1))
+        tally.launches += 1
 
 
-def _copied(part: Operator, numerics: Numerics, backward: bool) -> Kernels:
+def _copied(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) -> None:
     """Queries, keys, values and the result, not the scores: read and written."""
     (count, m, n, k), cost = part.forward.products[0], part.forward
     size = (cost.read_bytes + cost.write_bytes) / (count * (m * k + k * n + m * n))
     counted = 2.0 * count * (m + max(n, k)) * min(n, k) * size
-    return _streamed(STACKS[numerics.stack]["copies"], counted, backward)
+    _streamed(tally, STACKS[numerics.stack]["copies"], counted, backward)
 
 
-def _moved(part: Operator, numerics: Numerics, kind: str, backward: bool) -> Kernels:
+def _moved(tally: _Tally, part: Operator, numerics: Numerics, kind: str, backward: bool) -> None:
     cost = part.backward if backward else part.forward
     counted = float(cost.read_bytes + cost.write_bytes)
     if numerics.autocast and kind in _WIDENED:
         counted *= _WIDENED[kind]
-    return _streamed(STACKS[numerics.stack][kind], counted, backward)
+    _streamed(tally, STACKS[numerics.stack][kind], counted, backward)
 
 
-def _streamed(passes: Passes, counted: float, backward: bool) -> Kernels:
+def _streamed(tally: _Tally, passes: Passes, counted: float, backward: bool) -> None:
     times = passes.backward if backward else passes.forward
     num = passes.backward_kernels if backward else passes.forward_kernels
-    return Kernels(streams=((times * counted, max(1, num)),), launches=num)
+    tally.streams.append((times * counted, max(1, num)))
+    tally.launches += num
 
 
 _WIDENED = {

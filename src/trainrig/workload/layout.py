@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainrig.errors import UsageError, unknown
+from trainrig.workload.arrays import choose
 from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, Traits, usual_framework
 from trainrig.workload.layout_rules import PREDICTED_SCHEDULES, RANGES, RULES, Pairing, Rule
 
@@ -166,12 +167,8 @@ class Layout:
         Else Megatron deals whole experts to them, too: ep · tp · pp ranks or more are needed to
         split both ways.
         """
-        fits = self.gpus % (self.tp * self.pp * self.ep) == 0
-        if isinstance(fits, bool):
-            return self.tp if fits else 1
-        import numpy as np
-
-        return np.where(fits, self.tp, 1)
+        found: Whole = choose(self.gpus % (self.tp * self.pp * self.ep) == 0, self.tp, 1)
+        return found
 
     @property
     def mesh(self) -> Mesh:
@@ -249,19 +246,22 @@ class Layout:
     @property
     def shards(self) -> Whole:
         """Ranks that share one copy of what is sharded."""
-        import numpy as np
-
         all_ranks = self.dp * self.cp  # ranks that share a sequence have the same weights
-        found = np.where(np.asarray(self.shard_size) > 0, self.shard_size, all_ranks)
-        return int(found) if found.ndim == 0 else found
+        found: Whole = choose(self.shard_size > 0, self.shard_size, all_ranks)
+        return found
+
+    @property
+    def is_one(self) -> bool:
+        """Whether its sizes are plain numbers: one layout, and no array of them."""
+        return all(isinstance(getattr(self, name), int) for name in SIZES)
 
     def __len__(self) -> int:
         """How many layouts this is."""
-        sizes = [getattr(self, name) for name in SIZES]
-        if all(type(size) is int for size in sizes):
+        if self.is_one:
             return 1
         import numpy as np
 
+        sizes = [getattr(self, name) for name in SIZES]
         return math.prod(np.broadcast_shapes(*(np.shape(size) for size in sizes)))
 
     def replace(self, **changes: Any) -> Layout:

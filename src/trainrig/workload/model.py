@@ -19,6 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from trainrig.errors import UsageError
@@ -219,10 +221,9 @@ _FIELDS: list[tuple[str, Callable[[Any], bool], str]] = [
 def _check(shape: ModelShape) -> None:
     if shape.family not in FAMILIES:
         raise UsageError(f"unknown model family {shape.family!r}", "one of: " + ", ".join(FAMILIES))
-    for names, fits, wanted in _FIELDS:
-        for name in names.split():
-            if not fits(getattr(shape, name)):
-                raise UsageError(f"{shape.name}: {name} = {getattr(shape, name)!r}", wanted)
+    if not _are_whole(_FROM_1(shape), 1) or not _are_whole(_FROM_0(shape), 0):
+        _refuse(shape, _FIELDS)
+    _refuse(shape, _FIELDS[2:])
     if shape.activation not in ACTIVATIONS:
         raise UsageError(
             f"{shape.name}: unknown activation {shape.activation!r}",
@@ -231,6 +232,22 @@ def _check(shape: ModelShape) -> None:
     for wrong, what in _contradictions(shape):
         if wrong:
             raise UsageError(f"{shape.name}: {what}", "the numbers must fit one another")
+
+
+def _are_whole(numbers: tuple[object, ...], least: int) -> bool:
+    """Whether all are whole numbers from ``least``: `_is_whole` of many at once."""
+    return set(map(type, numbers)) == {int} and min(numbers) >= least and max(numbers) < _MAX  # type: ignore[type-var,operator]
+
+
+_FROM_1, _FROM_0 = (attrgetter(*names.split()) for names, _, _ in _FIELDS[:2])
+
+
+def _refuse(shape: ModelShape, fields: list[tuple[str, Callable[[Any], bool], str]]) -> None:
+    """Raise UsageError with the first number that is none by itself."""
+    for names, fits, wanted in fields:
+        for name in names.split():
+            if not fits(getattr(shape, name)):
+                raise UsageError(f"{shape.name}: {name} = {getattr(shape, name)!r}", wanted)
 
 
 def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
@@ -395,6 +412,7 @@ def _latent(shape: ModelShape, tp: int) -> list[Matrix]:
     return [Matrix("attention", part, i, o, has_bias=False) for part, i, o in sizes]
 
 
+@lru_cache(maxsize=1024)
 def parameters(shape: ModelShape) -> Parameters:
     """Counted as torch counts: each tensor once, tied ones too."""
     plain, crossed = shape.num_layers, shape.num_decoder_layers
@@ -424,12 +442,14 @@ def parameters(shape: ModelShape) -> Parameters:
     )
 
 
+@lru_cache(maxsize=1024)
 def block_parameters(shape: ModelShape, *, decoder: bool = False, dense: bool = False) -> int:
     """One block; ``decoder``: one with cross-attention (t5); ``dense``: a mixture's without."""
     weights = sum(each.num_parameters for each in matrices(shape, decoder=decoder, dense=dense))
     return weights + (3 if decoder else 2) * norm_parameters(shape) + shape.vectors
 
 
+@lru_cache(maxsize=1024)
 def expert_parameters(shape: ModelShape) -> int:
     """The routed experts of one block of a mixture."""
     return sum(each.num_parameters for each in matrices(shape) if each.copies > 1)

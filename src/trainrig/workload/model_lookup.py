@@ -42,6 +42,7 @@ def find(text: str) -> ModelShape:
 _LAYERS = ":num_layers="
 
 
+@lru_cache(maxsize=4096)
 def spelled(text: str) -> ModelShape | None:
     """The known model that a text names in its own way, ``Llama 2 7B`` or ``Grok1 314b``, or None.
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainrig.errors import UsageError
-from trainrig.predict.rates.arrays import Number, Real, ceil_div, larger, smaller
 from trainrig.predict.rates.links import Links
 from trainrig.predict.rates.matmul import MatmulRates
+from trainrig.workload.arrays import Number, Real, ceil_div, larger, smaller
 from trainrig.workload.operators import dtype_bytes
 
 OPERATIONS = ("matmul", "attention", "stream", "launch", "collective", "host_link", "disk")

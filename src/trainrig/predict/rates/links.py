@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainrig.errors import UsageError
-from trainrig.predict.rates.arrays import Number, Real, choose, is_any, larger, log2, smaller
+from trainrig.workload.arrays import Number, Real, choose, is_any, larger, log2, smaller
 
 RING_HOP = 4e-6
 """s from node to node of a ring, at least: NCCL's own figure for its LL128 protocol over a network

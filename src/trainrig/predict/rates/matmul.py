@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainrig.predict.rates.arrays import (
+from trainrig.workload.arrays import (
     Number,
     Real,
     ceil_div,

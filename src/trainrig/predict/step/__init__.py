@@ -23,6 +23,7 @@ import numpy as np
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import Constants, fitted
 from trainrig.predict.step.profile import Array, Profile, profile
+from trainrig.workload.arrays import choose, hypotenuse, larger, smaller
 from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.model import ModelShape
 
@@ -80,13 +81,14 @@ def predict_step(
 ) -> StepTime:
     """Seconds of one step of each layout; ``head``: share of the tokens that have logits."""
     names, constants = [field.name for field in dataclasses.fields(StepTime)], constants or fitted()
+    if layout.is_one:
+        return compose(profile(shape, layout, rates, head), constants)
     pieces = [
         compose(profile(shape, piece, rates, head), constants)
         for piece in (layout.part(slice(at, at + CHUNK)) for at in range(0, len(layout), CHUNK))
     ]
     found = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
-    is_one = all(isinstance(getattr(layout, name), int) for name in SIZES)
-    return StepTime(**{name: v.item() if is_one else v for name, v in found.items()})
+    return StepTime(**found)
 
 
 def stage_seconds(
@@ -94,7 +96,9 @@ def stage_seconds(
 ) -> tuple[StepTime, dict[str, Array]]:
     """Seconds of one step of each layout, and of its blocks and ends by themselves (`simulate`)."""
     named: dict[str, Array] = {}
-    step = compose(profile(shape, layout, rates), fitted(), named)
+    num = len(layout)
+    arrays = {name: np.broadcast_to(getattr(layout, name), (num,)) for name in SIZES}
+    step = compose(profile(shape, layout.replace(**arrays), rates), fitted(), named)
     once = 1.0 / (3.0 if layout.recompute == "full" else 2.0)
     named["each_forward"] = named["exchanged"] * once + named["exposed_forward"]
     named["each_backward"] = named["exchanged"] * (1.0 - once) + named["exposed_backward"]
@@ -120,9 +124,9 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     forward = n * device_f + ends_device / 3.0
     backward = n * device_b + ends_device * (2.0 / 3.0) + weights
     recompute = n * device_r
-    gap_f = np.maximum(n * host_f + ends_host / 3.0 - forward, 0.0)
+    gap_f = larger(n * host_f + ends_host / 3.0 - forward, 0.0)
     host_b = host_b + c.launch * p.adding
-    gap_b = np.maximum(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
+    gap_b = larger(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
     tensor = c.tensor * (n * (p.tensor + (1.0 - c.hidden) * p.tensor_beside) + p.tensor_ends)
     computed = forward + backward + recompute
     routed, hidden_routed = _routed(p, n * c.tensor * p.routed, computed, c)
@@ -137,7 +141,7 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     window = n * device_b + ends_device * (2.0 / 3.0) + gap_b
     exposed, hidden = _beside(once, window * p.hides, c)
     # Buckets are as long as blocks: the last one is left over.
-    exposed = np.maximum(exposed, c.data * np.where(once > 0, p.scatter, 0.0) * (1.0 - p.each))
+    exposed = larger(exposed, c.data * choose(once > 0, p.scatter, 0.0) * (1.0 - p.each))
     exposed_ahead, hidden_ahead = _beside(p.ahead, forward + gap_f, c)
     data_comm = m * micro_data + exposed + exposed_ahead + c.data * p.after
     overlapped = m * n * (hidden_f + hidden_b) + hidden + hidden_ahead + m * hidden_routed
@@ -147,9 +151,9 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
         (device_f, device_b + device_r, device_l + device_e, stages * weights),
         (host_f, host_b + host_r, host_l + host_e, 0.0),
     )
-    others = np.maximum(whole - computed - gap_f - gap_b, 0.0)
+    others = larger(whole - computed - gap_f - gap_b, 0.0)
     others = others + (stages - 1.0) * (tensor + routed + sends)
-    bubble = np.where(stages > 1, others / p.virtual, 0.0)
+    bubble = choose(stages > 1, others / p.virtual, 0.0)
     parts: dict[str, Any] = {
         "forward": m * forward,
         "backward": m * backward,
@@ -162,9 +166,9 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
         "data_comm": data_comm,
         "optimizer": c.optimizer * p.optimizer,
         "offload": p.offload,
-        "data": np.full_like(data_comm, c.fixed),
+        "data": c.fixed + 0.0 * data_comm,
     }
-    spread = np.hypot(c.width * _uncertainty(parts), p.unsure)
+    spread = hypotenuse(c.width * _uncertainty(parts), p.unsure)
     if named is not None:
         named |= {
             "device_forward": device_f,
@@ -190,7 +194,7 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
 
 def _routed(p: Profile, exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:
     """What the way to experts adds to a micro-batch, and what of it runs beside computation."""
-    hidden = np.where(p.given_up > 0, np.minimum(exchanged, c.hidden * computed), 0.0)
+    hidden = choose(p.given_up > 0, smaller(exchanged, c.hidden * computed), 0.0)
     return exchanged - hidden + c.contention * hidden + p.given_up * computed, hidden
 
 
@@ -199,8 +203,8 @@ def _ends(p: Profile, block: Array, last: Array, first: Array) -> Array:
 
     Of several it is an end, as far as that is more than the blocks which the end lacks.
     """
-    over = np.maximum(last - p.fewer_last * block, first - p.fewer_first * block)
-    return np.where(p.stages > 1, np.maximum(over, 0.0), last + first)
+    over = larger(last - p.fewer_last * block, first - p.fewer_first * block)
+    return choose(p.stages > 1, larger(over, 0.0), last + first)
 
 
 def _all_stages(p: Profile, device: tuple[Array, ...], host: tuple[Array, ...]) -> Array:
@@ -209,9 +213,9 @@ def _all_stages(p: Profile, device: tuple[Array, ...], host: tuple[Array, ...]) 
     Each direction takes the longer of its device's and its host's time, as on a single stage; of
     either there are a block's forward, its backward, both ends and what is done once a stage.
     """
-    forward = np.maximum(*(p.layers * each[0] + each[2] / 3.0 for each in (device, host)))
+    forward = larger(*(p.layers * each[0] + each[2] / 3.0 for each in (device, host)))
     later = (p.layers * each[1] + each[2] * (2.0 / 3.0) + each[3] for each in (device, host))
-    return forward + np.maximum(*later)
+    return forward + larger(*later)
 
 
 def _uncertainty(parts: dict[str, Any]) -> Any:
@@ -247,5 +251,5 @@ def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
 def _beside(exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:
     """What a collective adds beside a computation, and what of it is hidden."""
     exchanged = c.data * exchanged
-    hidden = np.minimum(exchanged, c.hidden * computed)
+    hidden = smaller(exchanged, c.hidden * computed)
     return exchanged - hidden + c.contention * hidden, hidden

@@ -14,6 +14,7 @@ import numpy as np
 
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import DISPATCHING, HOST_ADAM_BYTES, PORT
+from trainrig.workload.arrays import between, choose, is_any, is_not, larger, smaller
 from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.layout_rules import longest_stage
 from trainrig.workload.memory.pipeline_stage import places, stage_of
@@ -44,23 +45,25 @@ def gradient_bytes(layout: Layout) -> int:
 
 
 def _most(values: Iterable[Array]) -> Array:
-    return reduce(np.maximum, values)
+    return reduce(larger, values)
 
 
 class MeshSizes:
-    """Sizes that follow from a layout, as arrays."""
+    """Sizes that follow from a layout: numbers, or arrays where the layout has any."""
 
     def __init__(self, shape: ModelShape, layout: Layout) -> None:
         self.shape, self.layout = shape, layout
-        sizes = (np.atleast_1d(np.asarray(getattr(layout, name), dtype=np.int64)) for name in SIZES)
+        sizes = [getattr(layout, name) for name in SIZES]
+        if not layout.is_one:
+            sizes = [np.atleast_1d(np.asarray(size, dtype=np.int64)) for size in sizes]
         self.gpus, per_node, self.tp, self.pp, self.virtual, *others = sizes
         self.batch_size, self.micro_batches, self.zero, shard_size, split = others
-        self.per_node, self.split = np.minimum(per_node, self.gpus), split > 0
+        self.per_node, self.split = smaller(per_node, self.gpus), split > 0
         # Ranks that share a sequence have the same weights, and gradients of their own.
         self.dp = self.gpus // (self.tp * self.pp)
-        shards = np.where(shard_size > 0, shard_size, self.dp)
-        self.shards = np.where(self.zero > 0, shards, 1)
-        self.layers = np.atleast_1d(shape.num_layers + shape.num_decoder_layers)
+        shards = choose(shard_size > 0, shard_size, self.dp)
+        self.shards = choose(self.zero > 0, shards, 1)
+        self.layers = shape.num_layers + shape.num_decoder_layers
         # Interleaved groups are run in turn by all stages: each turn lasts as long as its longest.
         self.stage_layers = self.virtual * -(-self.layers // (self.pp * self.virtual))
         lacking = longest_stage(shape, self.pp) * self.pp - self.layers
@@ -72,31 +75,31 @@ class MeshSizes:
         stages = [stage_of(shape, layout, place) for place in places(shape, layout)]
         first = stages[0]
         # Experts are apart: fewer ranks have the same ones than have the rest.
-        self.experts = np.atleast_1d(first.expert_parameters)
+        self.experts = first.expert_parameters
         blocks = shape.num_layers * (first.block_parameters() - first.expert_parameters)
         if shape.num_decoder_layers:
             blocks = blocks + shape.num_decoder_layers * first.block_parameters(decoder=True)
-        self.block = np.atleast_1d(blocks / self.layers)
+        self.block = blocks / self.layers
         self.ends, self.stage_parameters, self.trained = (
-            np.atleast_1d(_most(getattr(stage, name) for stage in stages))
+            _most(getattr(stage, name) for stage in stages)
             for name in ("end_parameters", "num_parameters", "num_trained")
         )
         self.trained_share = self.trained / self.stage_parameters
-        self.owned = np.atleast_1d(_most(stage.owned(1) for stage in stages))
-        self.expert_tp = np.atleast_1d(np.asarray(layout.expert_tp))
+        self.owned = _most(stage.owned(1) for stage in stages)
+        self.expert_tp = layout.expert_tp
         around = layout.ep * self.expert_tp
-        self.expert_dp = np.maximum(self.dp * self.tp // around, 1)
+        self.expert_dp = larger(self.dp * self.tp // around, 1)
         """Ranks that have the same experts."""
-        self.expert_near = np.clip(self.per_node // around, 1, self.expert_dp)
+        self.expert_near = between(self.per_node // around, 1, self.expert_dp)
 
     @property
     def data_near(self) -> Array:
         """Ranks of a data-parallel group in one node."""
-        return np.clip(self.per_node // np.minimum(self.tp, self.per_node), 1, self.dp)
+        return between(self.per_node // smaller(self.tp, self.per_node), 1, self.dp)
 
     def groups(self, near: Array) -> Array:
         """Groups of ``near`` members each that share a node's fabric."""
-        return np.maximum(self.per_node // near, 1)
+        return larger(self.per_node // near, 1)
 
 
 def exchanges(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
@@ -113,16 +116,16 @@ def _routed(mesh: MeshSizes, rates: Rates) -> Array:
     scatter the rows before and behind.  All experts are taken to be chosen equally often.
     """
     layout, shape = mesh.layout, mesh.shape
-    if not shape.num_experts or (layout.ep == 1 and not (mesh.tp > 1).any()):
+    if not shape.num_experts or (layout.ep == 1 and not is_any(mesh.tp > 1)):
         return 0.0
     mixed = 1.0 - shape.dense_layers / shape.num_layers
     size = dtype_bytes("bf16" if layout.precision == "fp8" else layout.precision)
     rows = mesh.batch_size * layout.part_of_sequence * shape.experts_per_token
     num_bytes = rows * shape.hidden * size
-    near = np.clip(mesh.per_node // mesh.expert_tp, 1, layout.ep)
+    near = between(mesh.per_node // mesh.expert_tp, 1, layout.ep)
     sharing = mesh.groups(near)
     one = _dispatched(mesh, rates, num_bytes / mesh.tp, near, sharing)
-    inside = np.minimum(mesh.expert_tp, mesh.per_node)
+    inside = smaller(mesh.expert_tp, mesh.per_node)
     gather = rates.links.collective("all_gather", num_bytes, mesh.expert_tp, inside)
     scatter = rates.links.collective("reduce_scatter", num_bytes, mesh.expert_tp, inside)
     passes = 2.0 + (layout.recompute == "full")
@@ -142,17 +145,17 @@ def _dispatched(
     if layout.overlap != "experts":
         return links.collective("all_to_all", num_bytes, ranks, near, sharing)
     chosen = max(1, shape.experts_per_token)
-    nodes = np.maximum(ranks / near, 1.0)
+    nodes = larger(ranks / near, 1.0)
     visited = nodes * (1.0 - (1.0 - 1.0 / nodes) ** chosen)  # equally likely, each by itself
     if shape.expert_groups:
-        spanned = np.maximum(nodes / shape.expert_groups, 1.0)
-        visited = np.minimum(visited, shape.groups_per_token * spanned)
+        spanned = larger(nodes / shape.expert_groups, 1.0)
+        visited = smaller(visited, shape.groups_per_token * spanned)
     narrow = 0.75 if layout.precision == "fp8" else 1.0
     far = links.collective(
         "all_to_all", narrow * num_bytes * visited / chosen, ranks, near, sharing
     )
     inside = links.collective("all_to_all", narrow * num_bytes, near, near)
-    return np.maximum(far, inside)
+    return larger(far, inside)
 
 
 def given_up(mesh: MeshSizes, rates: Rates) -> Array:
@@ -170,33 +173,33 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     and its scatter beside products of weights' gradients.
     """
     layout, shape = mesh.layout, mesh.shape
-    if not (mesh.tp > 1).any():
+    if not is_any(mesh.tp > 1):
         found: dict[str, Array] = dict.fromkeys(("tensor", "tensor_ends"), 0.0)
         return found | {"tensor_beside": _passed_round(mesh, rates)}
     size = min(2, dtype_bytes(layout.precision)) if layout.precision not in ("fp32", "tf32") else 4
     seq = layout.part_of_sequence
     num_bytes = mesh.batch_size * seq * shape.hidden * size
-    near = np.minimum(mesh.tp, mesh.per_node)
+    near = smaller(mesh.tp, mesh.per_node)
     reduce = rates.links.collective("all_reduce", num_bytes, mesh.tp, near)
     gather = rates.links.collective("all_gather", num_bytes, mesh.tp, near)
     scatter = rates.links.collective("reduce_scatter", num_bytes, mesh.tp, near)
     # A mixture's second half has them for its dense blocks and shared experts alone (`_routed`).
     mixed = (1.0 - shape.dense_layers / shape.num_layers) if shape.num_experts else 0.0
     num = 2.0 - mixed * (shape.shared_experts == 0)
-    forward = np.where(mesh.split, num * (gather + scatter), num * reduce)
-    backward = np.where(mesh.split, num * gather, num * reduce)
-    beside = np.where(mesh.split, num * gather + num * scatter, 0.0)
+    forward = choose(mesh.split, num * (gather + scatter), num * reduce)
+    backward = choose(mesh.split, num * gather, num * reduce)
+    beside = choose(mesh.split, num * gather + num * scatter, 0.0)
     again = forward * (layout.recompute == "full")
     if layout.overlaps == "all":  # slices of a product are sent while the next one is computed
         first = 1.0 / _SLICES
         beside = beside + (1.0 - first) * (forward + backward + again)
         forward, backward, again = (first * each for each in (forward, backward, again))
-    ends = np.where(mesh.split, 2 * (gather + scatter), 2 * reduce)
+    ends = choose(mesh.split, 2 * (gather + scatter), 2 * reduce)
     is_split = mesh.tp > 1
     return {
-        "tensor": np.where(is_split, forward + backward + again, 0.0),
-        "tensor_beside": np.where(is_split, beside, 0.0) + _passed_round(mesh, rates),
-        "tensor_ends": np.where(is_split, ends, 0.0),
+        "tensor": choose(is_split, forward + backward + again, 0.0),
+        "tensor_beside": choose(is_split, beside, 0.0) + _passed_round(mesh, rates),
+        "tensor_ends": choose(is_split, ends, 0.0),
     }
 
 
@@ -209,9 +212,9 @@ def _passed_round(mesh: MeshSizes, rates: Rates) -> Array:
     ring = layout.cp
     if ring == 1:
         return 0.0
-    wide = 2 * np.maximum(shape.num_kv_heads / mesh.tp, 1.0) * shape.head_dim
+    wide = 2 * larger(shape.num_kv_heads / mesh.tp, 1.0) * shape.head_dim
     num_bytes = mesh.batch_size * layout.seq_len * wide * min(4, dtype_bytes(layout.precision))
-    near = np.clip(mesh.per_node // mesh.tp, 1, ring)
+    near = between(mesh.per_node // mesh.tp, 1, ring)
     groups = mesh.groups(near)
     gather = rates.links.collective("all_gather", num_bytes, ring, near, sharing=groups)
     scatter = rates.links.collective("reduce_scatter", num_bytes, ring, near, sharing=groups)
@@ -221,19 +224,19 @@ def _passed_round(mesh: MeshSizes, rates: Rates) -> Array:
 def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """One boundary's activations; Megatron sends each rank's share and gathers inside the node."""
     layout, shape = mesh.layout, mesh.shape
-    if not (mesh.pp > 1).any():
+    if not is_any(mesh.pp > 1):
         return {"send": 0.0}
     size = dtype_bytes(layout.precision)
     shared = mesh.split | layout.traits.splits_vocabulary
-    tokens = mesh.batch_size * layout.part_of_sequence / np.where(shared, mesh.tp, 1)
+    tokens = mesh.batch_size * layout.part_of_sequence / choose(shared, mesh.tp, 1)
     num_bytes = tokens * shape.hidden * size
-    across = (mesh.gpus > mesh.per_node).astype(float)
-    sharing = np.minimum(mesh.tp * mesh.dp, mesh.per_node)
+    across = 1.0 * (mesh.gpus > mesh.per_node)
+    sharing = smaller(mesh.tp * mesh.dp, mesh.per_node)
     sent = rates.links.send(num_bytes, across, sharing=sharing)
-    near = np.minimum(mesh.tp, mesh.per_node)
+    near = smaller(mesh.tp, mesh.per_node)
     joined = rates.links.collective("all_gather", num_bytes * mesh.tp, mesh.tp, near)
-    sent = sent + np.where(shared & ~mesh.split & (mesh.tp > 1), joined, 0.0)
-    return {"send": np.where(mesh.pp > 1, sent, 0.0)}
+    sent = sent + choose(shared & is_not(mesh.split) & (mesh.tp > 1), joined, 0.0)
+    return {"send": choose(mesh.pp > 1, sent, 0.0)}
 
 
 def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
@@ -241,16 +244,16 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     layout = mesh.layout
     bucket, scheme = layout.traits.bucket, layout.scheme
     near = mesh.data_near
-    shard_near = np.minimum(near, mesh.shards)
-    replicas = mesh.dp // np.maximum(mesh.shards, 1)
-    replica_near = np.maximum(near // shard_near, 1)
+    shard_near = smaller(near, mesh.shards)
+    replicas = mesh.dp // larger(mesh.shards, 1)
+    replica_near = larger(near // shard_near, 1)
     trained = mesh.trained_share
 
     def over_shard_group(kind: str, num_bytes: Array) -> Array:
         sharing = mesh.groups(shard_near)
         if bucket:  # one ring leaves a node by one port, however many there are
             ports = rates.links.between.bandwidth / PORT
-            sharing = np.clip(ports, sharing, np.maximum(mesh.per_node, sharing))
+            sharing = between(ports, sharing, larger(mesh.per_node, sharing))
         return rates.links.collective(kind, num_bytes, mesh.shards, shard_near, sharing=sharing)
 
     def over_replicas(num_bytes: Array) -> Array:
@@ -258,7 +261,7 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
             "all_reduce", num_bytes, replicas, replica_near, sharing=mesh.groups(replica_near)
         )
 
-    shares, repeats = (mesh.shards > 1).any(), (replicas > 1).any()
+    shares, repeats = is_any(mesh.shards > 1), is_any(replicas > 1)
 
     def reduced(num: Array, experts: Array = 0.0) -> Array:
         """All-reduce, or reduce-scatter and an all-reduce of shards over the replicas."""
@@ -270,7 +273,7 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
     def gathered(num: Array, where: Array, experts: Array = 0.0) -> Array:
         """All-gather of weights, if any layout of ``where`` does one."""
-        if not where.any():
+        if not is_any(where):
             return 0.0
         whole = over_shard_group("all_gather", num * mesh.weight_bytes)
         return whole + _over_experts(mesh, rates, "all_gather", experts * mesh.weight_bytes)
@@ -281,21 +284,21 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     hides = each | (layout.overlaps != "none")
     block, ends = gathered(mesh.block, streams, mesh.experts), gathered(mesh.ends, streams)
     is_full = mesh.zero == 3
-    gathers = (mesh.zero > 0) & ~streams
+    gathers = (mesh.zero > 0) & is_not(streams)
     of_experts = mesh.stage_layers * mesh.experts
     others = mesh.stage_parameters - of_experts
     weights = gathered(others * trained, gathers, of_experts * trained)
-    ahead = np.asarray(layout.overlaps != "none" and scheme == "own")
+    ahead = layout.overlaps != "none" and scheme == "own"
     found = {
-        "gather_forward": np.where(streams, block, 0.0),
-        "gather_backward": np.where(is_full, block, 0.0),
+        "gather_forward": choose(streams, block, 0.0),
+        "gather_backward": choose(is_full, block, 0.0),
         "scatter": reduced(mesh.block, mesh.experts),
-        "ends": reduced(mesh.ends) + np.where(streams, ends, 0.0),
-        "after": np.where(gathers & ~ahead, weights, 0.0),
-        "ahead": np.where(gathers & ahead, weights, 0.0),
+        "ends": reduced(mesh.ends) + choose(streams, ends, 0.0),
+        "after": choose(gathers & is_not(ahead), weights, 0.0),
+        "ahead": choose(gathers & ahead, weights, 0.0),
     }
-    found = {name: np.where(is_many, value, 0.0) for name, value in found.items()}
-    return found | {"each": each.astype(float), "hides": np.asarray(hides, dtype=float)}
+    found = {name: choose(is_many, value, 0.0) for name, value in found.items()}
+    return found | {"each": 1.0 * each, "hides": 1.0 * hides}
 
 
 def _over_experts(mesh: MeshSizes, rates: Rates, kind: str, num_bytes: Array) -> Array:
@@ -310,7 +313,7 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     """Streams over states, masters and gradients of this rank's share, and clipping."""
     layout = mesh.layout
     if layout.offload != "none":
-        return np.zeros(1)
+        return 0.0
     # For each parameter: gradients twice (clipping), moments, weights, masters.
     held = states_of(layout, numerics_of(mesh.shape, layout))
     weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
@@ -331,7 +334,7 @@ def _orthogonal(mesh: MeshSizes, rates: Rates) -> Array:
     layout, h = mesh.layout, mesh.shape.hidden
     if layout.optimizer != "muon":
         return 0.0
-    share = np.where(mesh.zero > 0, mesh.shards, 1)
+    share = choose(mesh.zero > 0, mesh.shards, 1)
     flops = 5.0 * 6.0 * h * mesh.block * mesh.stage_layers / share
     dtype = "bf16" if layout.precision == "fp8" else layout.precision
     return flops / rates.matmuls.sustained[dtype]
@@ -343,20 +346,20 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Array:
     FSDP's shards are on the host, frozen ones too: they cross the link for each forward pass, and
     with ZeRO 3 for each backward pass as well, as gradients do for each micro-batch.
     """
-    layout, shards = mesh.layout, np.maximum(mesh.shards, 1)
+    layout, shards = mesh.layout, larger(mesh.shards, 1)
     if layout.offload == "none":
         paged = states_of(layout, numerics_of(mesh.shape, layout)).paged
-        return rates.offload(2.0 * paged * mesh.owned) if paged else np.zeros(1)
+        return rates.offload(2.0 * paged * mesh.owned) if paged else 0.0
     mine = mesh.trained / shards
     moved = mine * (mesh.gradient_bytes + mesh.weight_bytes)
     if layout.scheme == "fsdp":
         held = states_of(layout, numerics_of(mesh.shape, layout))
         frozen = held.frozen * mesh.stage_parameters / shards if layout.lora_rank else 0.0
-        passes = np.where(mesh.zero >= 3, 2, 1)
+        passes = choose(mesh.zero >= 3, 2, 1)
         moved = passes * (held.weight * mine + frozen) + mine * mesh.gradient_bytes
         moved = mesh.micro_batches * moved
     link = rates.offload(moved, to="host")
     adam = mine * HOST_ADAM_BYTES * mesh.per_node / rates.host_memory
     if layout.offload == "disk":
-        adam = np.maximum(adam, rates.offload(mine * 24.0 * mesh.per_node, to="disk"))
+        adam = larger(adam, rates.offload(mine * 24.0 * mesh.per_node, to="disk"))
     return link + adam

@@ -95,18 +95,20 @@ def operator_times(
     return float(sum(found[:3])), float(found[3])
 
 
-_latest: tuple[Rates, dict[object, Any]] | None = None
+_latest: dict[int, tuple[Rates, dict[object, Any]]] = {}
 
 
 def _known(rates: Rates) -> dict[object, Any]:
-    """Products and parts that were priced by these rates, the latest: nothing piles up."""
-    global _latest
-    if _latest is None or _latest[0] is not rates or len(_latest[1]) > _MOST_KNOWN:
-        _latest = (rates, {})
-    return _latest[1]
+    """Products and parts that were priced by these rates, of the latest few: nothing piles up."""
+    found = _latest.get(id(rates))
+    if found is None or len(found[1]) > _MOST_KNOWN:
+        if len(_latest) >= _MOST_RATES:
+            del _latest[next(iter(_latest))]
+        found = _latest[id(rates)] = (rates, {})  # with the rates, whose id stays theirs so
+    return found[1]
 
 
-_MOST_KNOWN = 1 << 18
+_MOST_KNOWN, _MOST_RATES = 1 << 16, 32
 
 
 def _as_counted(shape: ModelShape, layout: Layout) -> Layout:

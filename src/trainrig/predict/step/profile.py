@@ -33,18 +33,19 @@ from trainrig.predict.step.communication import (
     optimized,
 )
 from trainrig.predict.step.compute import device_times
+from trainrig.workload.arrays import choose, is_plain
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import FROZEN
 from trainrig.workload.operators import dtype_bytes
 
 Array = Any
-"""An array of floats with one number for each layout."""
+"""A float for one layout, or an array of floats with one for each of many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Unhidden, unscaled seconds; every field is an array over layouts.
+    """Unhidden, unscaled seconds; every field is a number, or an array over layouts.
 
     DeviceTimes have a leading axis of four: products, attention, streams, launches.
     """
@@ -108,9 +109,10 @@ class Profile:
 
 
 def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Profile:
-    """What a step of each layout is made of; ``head``: share of tokens with logits."""
-    found = _computed(shape, layout, rates, head)
-    num = found["forward"].shape[-1]
+    """What a step of each layout is made of; ``head``: share of tokens with logits.
+
+    Numbers for one layout whose sizes are, arrays for many.
+    """
     mesh = MeshSizes(shape, layout)
     parts = exchanges(mesh, rates) | {
         "layers": mesh.layers,
@@ -130,12 +132,21 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "optimizer": optimized(mesh, rates),
         "offload": offloaded(mesh, rates),
     }
+    if is_plain(mesh.tp):
+        one = device_times(shape, layout, rates, head)
+        return Profile(**{name: getattr(one, name).tolist() for name in _COMPUTED}, **parts)
+    found = _computed(shape, layout, rates, head)
+    num = (found["forward"].shape[-1],)
     arrays = {name: np.asarray(value, dtype=float) for name, value in parts.items()}
     spread = {
-        name: array if array.shape == (num,) else np.broadcast_to(array, (num,))
+        name: array if array.shape == num else np.broadcast_to(array, num)
         for name, array in arrays.items()
     }
     return Profile(**found, **spread)
+
+
+_COMPUTED = ("forward", "backward", "recompute", "first", "last")
+"""What `device_times` prices."""
 
 
 def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> dict[str, Array]:
@@ -147,10 +158,7 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 2) + 2 * (split > 0) + whole
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     rows = [device_times(shape, layout.at(int(index)), rates, head) for index in first]
-    table = {
-        name: np.array([getattr(row, name) for row in rows]).T
-        for name in ("forward", "backward", "recompute", "first", "last")
-    }
+    table = {name: np.array([getattr(row, name) for row in rows]).T for name in _COMPUTED}
     where = np.broadcast_to(inverse.reshape(-1), (num,))
     return {name: values.take(where, axis=1) for name, values in table.items()}
 
@@ -163,8 +171,8 @@ def _adding(mesh: MeshSizes, rates: Rates) -> Array:
     tensors = 12 if mesh.shape.qkv_bias else 9
     traits = mesh.layout.traits
     if traits.own_models or _adds_inside(mesh.layout):
-        return np.zeros(1)
-    return np.where(traits.grad_buffer | (mesh.micro_batches > 1), tensors * rates.launch, 0.0)
+        return 0.0
+    return choose(traits.grad_buffer | (mesh.micro_batches > 1), tensors * rates.launch, 0.0)
 
 
 def _adds_inside(layout: Layout) -> bool:
@@ -183,7 +191,7 @@ def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
         stored = (mesh.stage_parameters - mesh.ends) * (FROZEN[layout.quantize] + 2.0)
         widened = rates.stream((2.0 + (layout.recompute == "full")) * stored, kernels=1)
     if _adds_inside(layout):
-        return widened + np.zeros_like(mesh.stage_parameters, dtype=float)
+        return widened
     wide = dtype_bytes(layout.precision) >= 4
     is_autocast = layout.scheme in ("none", "ddp") and layout.kernels in (
         "eager",

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from trainrig.workload.arrays import choose, is_plain, smaller
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import overheads
 from trainrig.workload.memory.pipeline_stage import Bytes, Stage, places, stage_of
@@ -37,7 +38,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     # What a chunked loss holds until the step's end; that of the micro-batch before stays until
     # the loss's name means the new one.
     rests = stage.has_loss * overheads.loss_rests(shape, layout, stage.numerics, stage.rows)
-    before = np.where(np.asarray(layout.grad_accum) > 1, rests, 0)
+    before = choose(layout.grad_accum > 1, rests, 0)
     logits = overheads.loss_bytes(shape, layout, stage.numerics, stage.rows)
     adding_up = stage.grads_add_up * 1.0
     at_end = stage.last_gradients
@@ -67,7 +68,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
         of_plain = stage.blocks[0] * stage.block_parameters() / stage.num_parameters
         yield _parts(
             stage,
-            passing=np.minimum(1 - of_plain, at_end),
+            passing=smaller(1 - of_plain, at_end),
             activations=stage.of_one[0] * stage.in_flight + stage.early + stage.in_block(),
             logits=rests,
             bucket=True,
@@ -124,7 +125,7 @@ def _weights(stage: Stage) -> Bytes:
     if stage.layout.lora_rank:
         weights = weights + stage.frozen_bytes / stage.sharded(level)
     if is_fsdp and stage.layout.offload != "none":
-        return np.where(np.asarray(stage.layout.zero) >= 2, 0.0, weights)
+        return choose(stage.layout.zero >= 2, 0.0, weights)
     return weights
 
 
@@ -136,7 +137,7 @@ def _gradient_numbers(stage: Stage) -> Bytes:
     """
     if stage.layout.offload == "none":
         return stage.owned(2)
-    return np.where(np.asarray(stage.layout.zero) >= 2, 0, stage.num_trained)
+    return choose(stage.layout.zero >= 2, 0, stage.num_trained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,19 +232,21 @@ def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
     for place in places(shape, layout):
         for peak in memory_peaks(stage_of(shape, layout, place, head)):
             size = sum(peak.values())
-            higher = np.asarray(size > most)
-            if higher.all():
+            higher = size > most
+            if is_plain(higher) and not higher:
+                continue
+            if is_plain(higher) or higher.all():
                 worst, most = peak, size
             elif higher.any():
-                worst = {name: np.where(higher, peak[name], worst[name]) for name in worst}
-                most = np.where(higher, size, most)
+                worst = {name: choose(higher, peak[name], worst[name]) for name in worst}
+                most = choose(higher, size, most)
     return worst
 
 
 def _whole(parts: Parts, layout: Layout) -> Memory:
     """Whole bytes: ints for one layout, arrays for many."""
     parts = parts | {"framework": overheads.around(sum(parts.values()), layout)}
-    many = any(np.ndim(value) for value in parts.values())
+    many = not all(map(is_plain, parts.values()))
     rounded: dict[str, Any] = {}
     for name, value in parts.items():
         whole = np.rint(value).astype(np.int64) if many else round(float(value))

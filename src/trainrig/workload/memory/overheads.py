@@ -38,8 +38,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from trainrig.workload.arrays import choose, larger, smaller
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import Numerics, States
@@ -52,9 +51,9 @@ def buckets(layout: Layout, states: States) -> Any:
     """
     if not layout.traits.bucket:
         return 0.0
-    zero = np.asarray(layout.zero)
-    leaves = (np.asarray(layout.dp) > 1) | (layout.offload != "none")
-    many = np.where(leaves & (zero < 3), np.minimum(zero, 2), 0)
+    zero = layout.zero
+    leaves = (layout.dp > 1) | (layout.offload != "none")
+    many = choose(leaves & (zero < 3), smaller(zero, 2), 0)
     return many * layout.traits.bucket * (states.lasting_grad + states.passing_grad)
 
 
@@ -74,8 +73,8 @@ allocator holds in blocks that fit nothing."""
 
 def around(allocated: Any, layout: Layout) -> Any:
     """Bytes besides the tensors, for arrays too."""
-    several = np.asarray(layout.gpus) > 1
-    return CONTEXT + np.where(several, COMMUNICATORS, 0.0) + UNUSED * allocated
+    several = layout.gpus > 1
+    return CONTEXT + choose(several, COMMUNICATORS, 0.0) + UNUSED * allocated
 
 
 def reserved(allocated: Any) -> Any:
@@ -124,7 +123,7 @@ def loss_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
     logits, c = rows * shape.vocab / layout.tp, numerics.compute
     if layout.traits.splits_vocabulary:
         gradient = 4 * shape.vocab * shape.hidden / layout.tp
-        return np.maximum((4 + c) * logits, c * logits + gradient)
+        return larger((4 + c) * logits, c * logits + gradient)
     return _loss_width(numerics) * logits
 
 
@@ -155,10 +154,8 @@ def chunk_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any
     its product with the hidden states is added to the gradient of the head's matrix.
     """
     c, vocab = numerics.compute, -(-shape.vocab // layout.tp)
-    at_once = np.minimum(np.maximum(_FEWEST_ROWS, _CHUNK // vocab), rows)
-    tile = np.minimum(np.maximum(1, _TILE // vocab), at_once)
+    at_once = smaller(larger(_FEWEST_ROWS, _CHUNK // vocab), rows)
+    tile = smaller(larger(1, _TILE // vocab), at_once)
     logits = c * at_once * (-(-vocab // 64) * 64)
     product = c * vocab * shape.hidden
-    return (
-        logits + np.maximum(8 * tile * vocab, product) + loss_rests(shape, layout, numerics, rows)
-    )
+    return logits + larger(8 * tile * vocab, product) + loss_rests(shape, layout, numerics, rows)

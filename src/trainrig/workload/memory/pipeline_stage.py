@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
+from trainrig.workload.arrays import choose, is_any, larger, smaller
 from trainrig.workload.blocks import (
     FULL,
     NONE,
@@ -65,10 +64,10 @@ class Stage:
             lacking = here * self.layout.pp - plain
             return here - (0 if self.inner else 1 * (lacking >= (1 if self.last else 2))), 0
         if self.last:
-            of_crossed = np.minimum(here, crossed)
-            return np.minimum(here - of_crossed, plain), of_crossed
-        of_plain = np.minimum(here, plain)
-        return of_plain, np.minimum(here - of_plain, crossed)
+            of_crossed = smaller(here, crossed)
+            return smaller(here - of_crossed, plain), of_crossed
+        of_plain = smaller(here, plain)
+        return of_plain, smaller(here - of_plain, crossed)
 
     @cached_property
     def has_loss(self) -> Any:
@@ -82,7 +81,7 @@ class Stage:
 
     @cached_property
     def _alone(self) -> Any:
-        return (np.asarray(self.layout.pp) == 1).astype(int)
+        return 1 * (self.layout.pp == 1)
 
     @cached_property
     def end_parameters(self) -> Bytes:
@@ -140,7 +139,7 @@ class Stage:
             return 1.0
         shape = self.shape
         matrix = shape.hidden * max(shape.vocab, shape.ffn) / self.layout.tp
-        return np.minimum(matrix / self.num_trained, 1.0)
+        return smaller(matrix / self.num_trained, 1.0)
 
     @cached_property
     def frozen_bytes(self) -> Bytes:
@@ -164,16 +163,16 @@ class Stage:
         if not self.shape.num_experts or self.layout.lora_rank:
             return self.num_trained / ranks
         experts = self.blocks[0] * self.expert_parameters
-        same = ranks * np.asarray(self.layout.tp) / (self.layout.ep * self.layout.expert_tp)
-        return (self.num_trained - experts) / ranks + experts / np.maximum(same, 1.0)
+        same = ranks * self.layout.tp / (self.layout.ep * self.layout.expert_tp)
+        return (self.num_trained - experts) / ranks + experts / larger(same, 1.0)
 
     @cached_property
     def _sharded(self) -> tuple[Bytes, ...]:
-        zero = np.asarray(self.layout.zero)
-        if not zero.any():
+        zero = self.layout.zero
+        if not is_any(zero > 0):
             return 1, 1, 1
         shards = self.layout.shards
-        return tuple(np.where(zero >= s, shards, 1) if (zero >= s).any() else 1 for s in (1, 2, 3))
+        return tuple(choose(zero >= s, shards, 1) if is_any(zero >= s) else 1 for s in (1, 2, 3))
 
     @cached_property
     def buffers(self) -> Bytes:
@@ -182,25 +181,25 @@ class Stage:
         FSDP gathers what is trained and what is frozen; on one GPU, too, where shards are
         offloaded: whole weights of two blocks and of the ends, whole gradients of one block.
         """
-        layout, zero = self.layout, np.asarray(self.layout.zero)
-        many = np.asarray(layout.gpus) > layout.tp * layout.pp
+        layout, zero = self.layout, self.layout.zero
+        many = layout.gpus > layout.tp * layout.pp
         gathers = many | (layout.scheme == "fsdp" and layout.offload != "none")
         grad = self.states.lasting_grad + self.states.passing_grad
         compute = self.numerics.compute
         size: Any = 0.0
         if layout.scheme == "ddp":
-            size = np.where(many & (zero == 0), grad * self.num_trained, 0.0)
-        if (zero >= 3).any():
+            size = choose(many & (zero == 0), grad * self.num_trained, 0.0)
+        if is_any(zero >= 3):
             block = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
             gathered = compute * (2 * block + self.end_parameters)
             gathered = gathered + (0.0 if layout.lora_rank else grad) * block
-            size = size + np.where(gathers & (zero >= 3), gathered, 0.0)
-        if layout.scheme == "fsdp" and (zero == 2).any():
+            size = size + choose(gathers & (zero >= 3), gathered, 0.0)
+        if layout.scheme == "fsdp" and is_any(zero == 2):
             frozen = self.num_parameters if layout.lora_rank else 0
             held = self.num_trained + frozen
-            size = np.where(gathers & (zero == 2), compute * held, size)
+            size = choose(gathers & (zero == 2), compute * held, size)
         if layout.traits.splits_vocabulary:
-            shared = (np.asarray(layout.sequence_parallel) > 0) & (np.asarray(layout.tp) > 1)
+            shared = (layout.sequence_parallel > 0) & (layout.tp > 1)
             wide = 2 * layout.part_of_sequence * self.shape.hidden
             size = size + shared * wide * layout.batch_size
         return size
@@ -230,8 +229,8 @@ class Stage:
 
     @cached_property
     def _sequence_shares(self) -> Bytes:
-        split = np.asarray(self.layout.sequence_parallel) > 0
-        return np.where(split, self.layout.tp, 1) if split.any() else 1
+        split = self.layout.sequence_parallel > 0
+        return choose(split, self.layout.tp, 1)
 
     def _bytes(self, items: list[SavedTensor], policy: str) -> Bytes:
         """One micro-batch of one block on one rank."""
@@ -256,14 +255,14 @@ class Stage:
     def in_flight(self) -> Bytes:
         """Micro-batches whose activations this stage holds; a fraction with interleaved groups."""
         p, v, all_of_them = self.layout.pp, self.layout.interleave, self.layout.grad_accum
-        many = np.where(np.asarray(p) > 1, all_of_them, 1)
+        many = choose(p > 1, all_of_them, 1)
         if self.layout.schedule == "gpipe":
             return many
         if self.last:
-            return np.minimum(1 + p * (v - 1) / v, many)
+            return smaller(1 + p * (v - 1) / v, many)
         after = 1 if self.inner else 0
-        ahead = p - after + np.where(np.asarray(v) > 1, (p - 1 - after) / v, 0)
-        return np.minimum(np.maximum(ahead, 1), many)
+        ahead = p - after + choose(v > 1, (p - 1 - after) / v, 0)
+        return smaller(larger(ahead, 1), many)
 
     @cached_property
     def early(self) -> Bytes:
@@ -316,7 +315,7 @@ class Stage:
             return size + self.numerics.compute * matrix * (layout.quantize != "none")
         if layout.traits.grad_buffer:  # in fp32, before it is added to the buffer
             return size + 4 * (2 if shape.gated_ffn else 1) * matrix
-        return size + np.where(self.grads_add_up, 0, self.states.passing_grad * matrix)
+        return size + choose(self.grads_add_up, 0, self.states.passing_grad * matrix)
 
     def _inside(self, seq: int) -> float:
         """Bytes of one sample: the activation's gradients, or those of the scores."""
@@ -333,7 +332,7 @@ class Stage:
     @cached_property
     def grads_add_up(self) -> Any:
         """Whether gradients of earlier micro-batches are there during this one."""
-        return self.states.grads_add_up & (np.asarray(self.layout.grad_accum) > 1)
+        return self.states.grads_add_up & (self.layout.grad_accum > 1)
 
 
 def stage_of(shape: ModelShape, layout: Layout, place: str, head: float = 1.0) -> Stage:
@@ -356,8 +355,8 @@ STAGES = ("first", "inner", "last")
 
 def places(shape: ModelShape, layout: Layout) -> tuple[str, ...]:
     """The stages that may need most: inner ones where the ends have fewer layers."""
-    pp = np.asarray(layout.pp)
-    if not (pp > 1).any():
+    pp = layout.pp
+    if not is_any(pp > 1):
         return ("last",)
     lacking = longest_stage(shape, pp) * pp - shape.num_layers - shape.num_decoder_layers
-    return STAGES if ((pp > 2) & (lacking > 1)).any() else ("first", "last")
+    return STAGES if is_any((pp > 2) & (lacking > 1)) else ("first", "last")

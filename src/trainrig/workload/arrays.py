@@ -25,6 +25,11 @@ def _numpy() -> Any:
     return np
 
 
+def is_plain(value: Number) -> bool:
+    """Whether it is one number, and no array of them."""
+    return isinstance(value, _PLAIN)
+
+
 def larger(a: Number, b: Number) -> Real:
     """The larger of two, element by element."""
     if isinstance(a, _PLAIN) and isinstance(b, _PLAIN):  # a search asks a million times
@@ -39,16 +44,33 @@ def smaller(a: Number, b: Number) -> Real:
     return _numpy().minimum(a, b)
 
 
+def between(value: Number, low: Number, high: Number) -> Real:
+    """``value``, but at least ``low``, and at most ``high`` whatever that is."""
+    return smaller(larger(value, low), high)
+
+
 def choose(condition: Any, a: Number, b: Number) -> Real:
     """``a`` where the condition holds, else ``b``."""
-    if all(isinstance(value, _PLAIN) for value in (condition, a, b)):
+    if isinstance(condition, _PLAIN):
         return a if condition else b
     return _numpy().where(condition, a, b)
 
 
 def is_any(condition: Any) -> bool:
     """Whether it holds anywhere."""
-    return condition if isinstance(condition, bool) else bool(condition.any())
+    return bool(condition) if isinstance(condition, _PLAIN) else bool(condition.any())
+
+
+def is_not(condition: Any) -> Any:
+    """Where it does not hold."""
+    return not condition if isinstance(condition, _PLAIN) else ~condition
+
+
+def hypotenuse(a: Number, b: Number) -> Real:
+    """√(a² + b²)."""
+    if isinstance(a, _PLAIN) and isinstance(b, _PLAIN):
+        return math.hypot(a, b)
+    return _numpy().hypot(a, b)
 
 
 def ceiling(value: Number) -> Real:
