@@ -71,10 +71,13 @@ def parse_quantity(text: str) -> tuple[float, str]:
 
 
 def format_time(seconds: float) -> str:
-    """``seconds`` with three digits and the unit that suits it: ``1.25 ms``, ``3 min 20 s``."""
+    """``seconds`` as people read them: ``1.25 ms``, ``3 min 20 s``, ``4 h 5 min``, ``3 d 2 h``."""
     if 60.0 <= seconds < math.inf:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest} s"
+        if round(seconds) < 3600:
+            return "{} min {} s".format(*divmod(round(seconds), 60))
+        if (hours := round(seconds / 3600.0)) < 48:
+            return "{} h {} min".format(*divmod(round(seconds / 60.0), 60))
+        return "{} d {} h".format(*divmod(hours, 24))
     for step, unit in _TIME_STEPS:
         if abs(_three_digits(seconds)) >= step:
             return f"{_digits(seconds / step)} {unit}"

@@ -80,7 +80,12 @@ def test_a_quantity_has_three_digits_and_its_prefix(value: float, unit: str, tex
     ("seconds", "text"),
     [
         (200.0, "3 min 20 s"),
-        (3599.6, "60 min 0 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 0 min"),
+        (244.0 * 60.0, "4 h 4 min"),
+        (47.4 * 3600.0, "47 h 24 min"),
+        (48.0 * 3600.0, "2 d 0 h"),
+        (1e6, "11 d 14 h"),
         (1.0, "1.00 s"),
         (0.9996, "1.00 s"),
         (0.0123, "12.3 ms"),

@@ -20,6 +20,7 @@ from trainrig.procure.parts import (
     Processor,
     Riser,
 )
+from trainrig.procure.supply_rules import supply_loads
 from trainrig.units import capital, counted
 
 
@@ -121,7 +122,12 @@ def _case(report: BuildReport) -> Iterator[str]:
     yield f"{', '.join(_listed(report, 'case')) or 'Case'}: stand-offs where the board has holes"
     yield "Fans: in at the front and below, out at the back and above"
     if len(build.supplies) > 1:
-        yield "Supplies: adapter that starts both; board and slots on one of them; ground shared"
+        yield "Supplies: adapter that starts them together; ground shared"
+        for one in supply_loads(build):
+            hung = ", ".join(f"card {number + 1}" for number in one.cards)
+            base = "board, processor and slots" if one.is_board else ""
+            what = "; ".join(text for text in (base, hung) if text) or "nothing"
+            yield f"Supply {one.number} ({one.supply.name}): {what}; {one.watts:,.0f} W in all"
     yield "Cables of each card from its supply, one for each plug; none doubled"
     if build.each(NetworkCard):
         yield f"{', '.join(_listed(report, 'nic'))} into its slot"

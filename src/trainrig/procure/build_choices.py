@@ -10,10 +10,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from trainrig.procure.load_rules import card_watts
 from trainrig.procure.part_catalog import chip_of
 from trainrig.procure.parts import (
     Board,
     Chassis,
+    Connector,
     Cooler,
     DiskPart,
     GpuCard,
@@ -61,6 +63,95 @@ class Choice:
     @property
     def price(self) -> float:
         return self.offer.price * self.count
+
+
+def worth_choosing(offers: Sequence[Offer]) -> list[Offer]:
+    """Offers that no other replaces: one of the kind at no more money that is as good in all.
+
+    As good is what a rule of builds may ask for, so the best build's price is unchanged.
+    """
+    found: list[Offer] = []
+    for offer in sorted(offers, key=lambda one: one.price):
+        same = (one for one in found if one.kind == offer.kind)
+        if not any(_replaces(one.part, offer.part) for one in same):
+            found.append(offer)
+    return found
+
+
+def _replaces(part: Part, other: Part) -> bool:
+    """Whether ``part`` does in every build whatever ``other`` of its kind does."""
+    match part, other:
+        case GpuCard(), GpuCard():
+            same = (part.chip, part.cooling) == (other.chip, other.cooling)
+            good = _none_more(_taken_by(part), _taken_by(other))
+        case PowerSupply(), PowerSupply():
+            same = part.atx >= other.atx
+            good = _none_more(_given_by(other), _given_by(part))
+        case Processor(), Processor():
+            same = (part.socket, part.memory_channels) == (other.socket, other.memory_channels)
+            same = same and set(part.memory_types) >= set(other.memory_types)
+            good = _none_more(
+                (other.lanes, other.generation, part.watts),
+                (part.lanes, part.generation, other.watts),
+            )
+        case Cooler(), Cooler():
+            same = (part.radiator_mm is None) == (other.radiator_mm is None)
+            sockets = {one.casefold() for one in part.sockets}
+            same = same and sockets >= {one.casefold() for one in other.sockets}
+            good = _none_more(
+                (part.radiator_mm or 0, part.height_mm or 0, *_noise(part), other.watts),
+                (other.radiator_mm or 0, other.height_mm or 0, *_noise(other), part.watts),
+            )
+        case Chassis(), Chassis():
+            same = (part.airflow, part.rack_units) == (other.airflow, other.rack_units)
+            same = same and set(part.form_factors) >= set(other.form_factors)
+            good = _none_more(_rooms_of(other), _rooms_of(part))
+            good = good and _none_more(_noise(part), _noise(other))
+        case MemoryModule(), MemoryModule():
+            same = part.memory_type == other.memory_type and part.registered == other.registered
+            good = part.capacity_gib == other.capacity_gib and part.watts <= other.watts
+        case DiskPart(), DiskPart():
+            same = part.interface == other.interface
+            good = part.capacity_tb >= other.capacity_tb and part.watts <= other.watts
+        case _:
+            return False
+    return same and good
+
+
+def _none_more(first: Sequence[float], second: Sequence[float]) -> bool:
+    return all(one <= other for one, other in zip(first, second, strict=True))
+
+
+_PLUGS: tuple[Connector, ...] = ("12V-2x6", "8-pin", "6-pin", "eps", "8-pin-eps")
+
+
+def _taken_by(card: GpuCard) -> list[float]:
+    """What a card takes: room, watts, plugs, and what it is heard of."""
+    plugs = [float(card.connectors.get(name, 0)) for name in _PLUGS]
+    size = [card.length_mm, card.slots, card_watts(card), float(card.radiator_mm or 0)]
+    return [*size, *_noise(card), *plugs]
+
+
+def _given_by(supply: PowerSupply) -> list[float]:
+    plugs = [float(supply.connectors.get(name, 0)) for name in _PLUGS]
+    return [supply.watts, supply.watts_115v or supply.watts, supply.efficiency, *plugs]
+
+
+def _rooms_of(case: Chassis) -> list[float]:
+    wide = [case.gpu_length_mm, case.slots, case.cooler_height_mm, case.psu_bays]
+    return [*wide, case.radiator_mm, case.radiators, case.riser_cards]
+
+
+def _noise(part: GpuCard | Cooler | Chassis) -> list[float]:
+    """Its level; one that is not stated is as loud as is usual."""
+    usual = rule_book().rules["noise"].values
+    match part:
+        case GpuCard():
+            return [part.noise_db or usual[part.cooling]]
+        case Cooler():
+            return [part.noise_db or usual["cooler"]]
+        case Chassis():
+            return [part.noise_db or usual[part.airflow]]
 
 
 def choices_of(offer: Offer, most: float, boards: Sequence[Board]) -> Iterator[Choice]:

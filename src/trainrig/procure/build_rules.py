@@ -13,6 +13,7 @@ from typing import Any
 
 from trainrig.procure import fit_rules as fit
 from trainrig.procure import load_rules as load
+from trainrig.procure import supply_rules as supply
 from trainrig.procure.load_rules import Power, power_of
 from trainrig.procure.part_catalog import chip_of
 from trainrig.procure.parts import DiskPart, Riser
@@ -34,9 +35,9 @@ RULES: tuple[Callable[[Build], Iterator[Check]], ...] = (
     fit.bifurcation,
     fit.riser_generation,
     load.psu_watts,
-    load.psu_transients,
-    load.psu_connectors,
-    load.psu_rails,
+    supply.psu_transients,
+    supply.psu_connectors,
+    supply.psu_rails,
     fit.psu_bays,
     fit.cooler,
     fit.radiator,
@@ -164,6 +165,19 @@ def report_dict(report: BuildReport) -> dict[str, Any]:
             "wall": power.wall,
         },
         "heat_btu_per_h": power.wall * book.value("heat", "btu_per_h_and_watt"),
+        "supplies": [
+            {
+                "number": one.number,
+                "part": one.supply.name,
+                "gpus": list(one.cards),
+                "board": one.is_board,
+                "watts": one.watts,
+                "limit_w": one.limit,
+                "peak_w": one.peak,
+                "holds_w": one.hold,
+            }
+            for one in supply.supply_loads(build)
+        ],
         "placement": [
             {
                 "gpu": seat.card,

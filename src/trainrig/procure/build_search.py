@@ -32,6 +32,7 @@ from trainrig.procure.build_choices import (
     eight_pins,
     radiators,
     rating_at,
+    worth_choosing,
 )
 from trainrig.procure.build_rules import BuildReport, check_build
 from trainrig.procure.load_rules import card_watts, disk_need
@@ -51,6 +52,7 @@ from trainrig.procure.parts_list import Build, PartCount, Room, Use, Wiring
 from trainrig.procure.placement import positions
 from trainrig.procure.price_list import Price, newest
 from trainrig.procure.rule_book import rule_book
+from trainrig.procure.supply_rules import peak_factor
 from trainrig.procure.training_rate import TrainingRate, bound_of, rate_at, training_space
 from trainrig.units import DAY
 from trainrig.workload.model_lookup import find
@@ -346,12 +348,33 @@ def _as_bad(rule: str, other: Choice, one: Choice) -> bool:
     """Whether ``other`` in the place of ``one`` breaks the rule as well."""
     if other == one:
         return True
+    if rule in _OF_SUPPLIES:
+        return _as_heavy(other, one)
     match other.offer.part, one.offer.part:
         case GpuCard() as card, GpuCard() as refused if rule in ("slots", "airflow"):
             same = positions(card) >= positions(refused) and card.cooling == refused.cooling
             return same and other.count >= one.count
         case Chassis() as case, Chassis() as refused if rule == "slots":
             return case.slots <= refused.slots and case.riser_cards <= refused.riser_cards
+    return False
+
+
+def _as_heavy(other: Choice, one: Choice) -> bool:
+    """Whether ``other`` in the place of ``one`` loads supplies as much, or holds less."""
+    match other.offer.part, one.offer.part:
+        case GpuCard() as card, GpuCard() as refused:
+            same = card_watts(card) >= card_watts(refused) and other.count >= one.count
+            return same and peak_factor(card) >= peak_factor(refused)
+        case PowerSupply() as part, PowerSupply() as refused:
+            low = (part.watts_115v or part.watts) <= (refused.watts_115v or refused.watts)
+            same = part.watts <= refused.watts and low and other.count <= one.count
+            return same and (part.atx == "2" or refused.atx != "2")
+        case (
+            (Processor() as part, Processor() as refused)
+            | (MemoryModule() as part, MemoryModule() as refused)
+            | (DiskPart() as part, DiskPart() as refused)
+        ):
+            return part.watts * other.count >= refused.watts * one.count
     return False
 
 
@@ -370,7 +393,9 @@ def _key(choice: Choice) -> tuple[str, int, int]:
     return card.chip, choice.count, choice.lanes
 
 
+_OF_SUPPLIES = ("psu-rails", "psu-transients")
 _BLAMED = {
+    **dict.fromkeys(_OF_SUPPLIES, frozenset(["gpu", "psu", "cpu", "ram", "disk"])),
     "slots": frozenset(["gpu", "board", "case"]),
     "airflow": frozenset(["gpu", "board", "case"]),
     "lanes": frozenset(["gpu", "board", "cpu", "case"]),
@@ -401,9 +426,11 @@ def suggest(
     if not 0.0 < budget < math.inf:
         raise UsageError(f"a budget of {budget:g}", "a number above 0")
 
+    worth = worth_choosing(offers)
+
     def made(most_price: float) -> _Program:
         started = _Program(
-            offers=tuple(offers),
+            offers=tuple(worth),
             given=given,
             use=use or Use(),
             room=room or Room(),

@@ -199,6 +199,8 @@ def slots(build: Build) -> Iterator[Check]:
     )
     if held:
         text += f"; {counted(held, 'card')} on risers"
+    if cards_of_network := build.each(NetworkCard):
+        text += f"; {counted(len(cards_of_network), 'network card')} beside them"
     used = sum(wide) / room if room else None
     if found is None:
         short = f"{counted(len(cards), 'card')} cannot all be plugged into {board.name}"

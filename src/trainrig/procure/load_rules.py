@@ -1,4 +1,4 @@
-"""Whether a build's load is carried: watts, plugs, circuits, heat, noise, RAM and disks.
+"""Whether a build's load is carried: watts, circuits, heat, noise, RAM and disks.
 
 Power is that of all parts at their limit: cards at their TDP (or the limit that the list states),
 the processor's package power, modules, disks, network, and the rest of the board with its fans.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainrig.errors import UsageError
@@ -25,7 +25,7 @@ from trainrig.procure.parts import (
 )
 from trainrig.procure.parts_list import Build, Use
 from trainrig.procure.rule_book import Check, check, graded, rule_book
-from trainrig.units import counted, format_count, format_memory
+from trainrig.units import format_count, format_memory
 from trainrig.workload.model import parameters
 from trainrig.workload.model_lookup import find
 
@@ -116,131 +116,6 @@ def psu_watts(build: Build) -> Iterator[Check]:
         f"= {most * have:,.0f} W",
         f"{wanted:,.0f} W or more, fewer cards, or a power limit (watts = … of the card)",
     )
-
-
-def psu_transients(build: Build) -> Iterator[Check]:
-    """Supplies ride out what cards draw for milliseconds."""
-    if not build.supplies or not build.cards:
-        return
-    values = rule_book().rules["psu-transients"].values
-    power = power_of(build)
-    peak = sum(
-        card_watts(card) * values.get(chip_of(card).name, values["factor"]) for card in build.cards
-    )
-    hold = sum(
-        rating(one, build) * values["atx2" if one.atx == "2" else "atx3"] for one in build.supplies
-    )
-    need = peak + power.cpu + power.rest
-    factors = sorted(
-        {values.get(chip_of(card).name, values["factor"]) for card in build.cards}, reverse=True
-    )
-    times = ", ".join(f"{one:g}" for one in factors)
-    yield check(
-        "psu-transients",
-        need <= hold,
-        "peaks of all cards at once",
-        f"{times} × {power.gpus:,.0f} W + {power.cpu + power.rest:,.0f} W = {need:,.0f} W "
-        f"{'≤' if need <= hold else '>'} {hold:,.0f} W that "
-        f"{', '.join('ATX ' + one.atx for one in build.supplies)} holds",
-        "a supply of ATX 3, or more watts",
-        used=need / hold,
-    )
-
-
-def _plugs_text(plugs: Counter[str]) -> str:
-    """``2 × EPS, 8 × 8-pin``."""
-    return ", ".join(f"{count} × {name.replace('eps', 'EPS')}" for name, count in plugs.items())
-
-
-def psu_connectors(build: Build) -> Iterator[Check]:
-    """Each card and the board have their cables."""
-    if not build.supplies or not build.cards:
-        return
-    have: Counter[str] = Counter()
-    for supply in build.supplies:
-        have.update(supply.connectors)
-    need: Counter[str] = Counter()
-    for card in build.cards:
-        need.update(card.connectors)
-    listed = _plugs_text(need) or "none"
-    there = _plugs_text(have)
-    adapted = max(0, need["12V-2x6"] - have["12V-2x6"])
-    each = rule_book().value("psu-connectors", "eight_pin_watts")
-    heavy = sorted(
-        (card_watts(c) for c in build.cards if c.connectors.get("12V-2x6")), reverse=True
-    )
-    plugs = sum(math.ceil((watts - 75.0) / each) for watts in heavy[:adapted])
-    eights = need["8-pin"] + need["8-pin-eps"] * 2 + need["6-pin"] + plugs
-    fits = eights <= have["8-pin"]
-    more = f"; {adapted} by adapter on {plugs} 8-pins" if adapted else ""
-    yield check(
-        "psu-connectors",
-        fits,
-        "cables of the cards" if fits else "too few cables for the cards",
-        f"cards want {listed}{more}: {eights} 8-pins {'≤' if fits else '>'} {have['8-pin']}; "
-        f"supplies have {there}",
-        "a supply with more cables; never two plugs of a card on one cable",
-        used=eights / have["8-pin"] if have["8-pin"] else None,
-    )
-    board = build.board
-    if board is not None:
-        wanted = 1 if board.sockets == 1 else board.sockets
-        yield check(
-            "psu-connectors",
-            have["eps"] >= wanted,
-            "cables of the processor",
-            f"{wanted} of {board.eps_connectors} EPS plugs, {have['eps']} there",
-            "a supply with EPS cables",
-        )
-
-
-def psu_rails(build: Build) -> Iterator[Check]:
-    """Cards are shared out among supplies, each whole."""
-    supplies = build.supplies
-    if len(supplies) < 2:
-        return
-    most = rule_book().value("psu-rails", "most")
-    power = power_of(build)
-    shares = _share_out(
-        [card_watts(card) for card in build.cards],
-        [most * rating(one, build) for one in supplies],
-        power.cpu + power.rest,
-    )
-    loads = " | ".join(f"{share:,.0f} W" for share in shares[0])
-    limits = " | ".join(f"{most * rating(one, build):,.0f} W" for one in supplies)
-    yield check(
-        "psu-rails",
-        shares[1],
-        "each card whole on one supply" if shares[1] else "a card would hang on two supplies",
-        f"board with {power.cpu + power.rest:,.0f} W and {counted(len(build.cards), 'card')}: "
-        f"{loads} {'≤' if shares[1] else 'against'} {limits}",
-        "supplies that hold whole cards each, or one for all",
-    )
-    yield check(
-        "psu-rails",
-        build.wiring.psu_sync,
-        "supplies start together" if build.wiring.psu_sync else "nothing starts the second supply",
-        f"{len(supplies)} supplies, psu_sync = {str(build.wiring.psu_sync).lower()}",
-        "an adapter that starts them together, and psu_sync = true under [wiring]",
-    )
-
-
-def _share_out(
-    cards: Sequence[float], limits: Sequence[float], board: float
-) -> tuple[list[float], bool]:
-    """Loads of the supplies, the largest card first to the one with most room; whether all fit.
-
-    The board hangs on the largest supply, or on another where cards fit only so.
-    """
-    tried = []
-    for first in sorted(range(len(limits)), key=lambda n: -limits[n]):
-        loads = [board if n == first else 0.0 for n in range(len(limits))]
-        for watts in sorted(cards, reverse=True):
-            best = max(range(len(limits)), key=lambda n: limits[n] - loads[n])
-            loads[best] += watts
-        fits = all(load <= limit for load, limit in zip(loads, limits, strict=True))
-        tried.append((loads, fits))
-    return next((one for one in tried if one[1]), tried[0])
 
 
 def outlet(build: Build) -> Iterator[Check]:

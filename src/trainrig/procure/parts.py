@@ -221,6 +221,8 @@ class Riser:
     splits: Literal[1, 2, 4] = 1
     """Cards that one slot feeds through it."""
     retimer: bool = False
+    powered: bool = False
+    """Its card takes nothing through the slot: it has a plug of its own."""
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 

@@ -84,6 +84,10 @@ class Wiring(_Strict):
 
     psu_sync: bool = False
     """An adapter that starts several supplies together."""
+    board_supply: Annotated[int, Field(ge=1, le=MOST)] | None = None
+    """Number of the supply that the board hangs on; None: where it loads least."""
+    gpu_supplies: tuple[Annotated[int, Field(ge=1, le=MOST)], ...] | None = None
+    """Number of the supply of each card, in the list's order; None: as they load least."""
     link_generation: Annotated[int, Field(ge=1, le=7)] | None = None
     """PCIe generation that the firmware is set to for slots with risers."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trainrig.errors import DataError
-from trainrig.procure.load_rules import _share_out, disk_need
+from trainrig.procure.load_rules import disk_need
 from trainrig.procure.ownership import Terms, ask_costs, listed_terms
 from trainrig.procure.parts_list import Use, build_of
 from trainrig.procure.price_list import parse_prices
@@ -188,12 +188,6 @@ def test_a_price_with_a_comma_is_told_how_to_be_written(tmp_path: Path) -> None:
 
 
 # ---- supplies, circuits, slots
-
-
-def test_the_board_may_hang_on_the_smaller_supply() -> None:
-    """350 W of board and three cards of 450 W on 1,000 and 800 W: 900 beside it, no other way."""
-    assert _share_out([450.0] * 3, [1000.0, 800.0], 350.0) == ([900.0, 800.0], True)
-    assert not _share_out([450.0] * 4, [1000.0, 800.0], 350.0)[1]
 
 
 def test_three_supplies_load_one_of_two_circuits_with_two_thirds() -> None:
