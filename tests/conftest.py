@@ -9,6 +9,7 @@ can be installed must be there.  A GPU cannot be installed, so its absence is wo
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -35,6 +36,15 @@ def own_lock(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Runs of the tests wait for no other run of this user: their lock is in a folder of theirs."""
     os.environ["TMPDIR"] = str(tmp_path_factory.getbasetemp())
     tempfile.tempdir = None
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of tests were read into is no garbage: no collection looks at it again.
+
+    A look at all of it takes a second, and measuring code asks for one before each case.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
