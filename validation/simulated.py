@@ -2,8 +2,8 @@
 
 The seam between `validation.verdicts` and the program: what moves in the program is followed here.
 `qualify` runs as it is, with these in place of others: the first look at the machine, the worker
-processes, the clock (it advances by what a worker says that it took), the report's page.  Left out
-are training steps and the disk, which are processes and files of this machine.
+processes, the ranks of an exchange, the clock (it advances by what a worker says that it took), the
+report's page.  Left out are training steps and the disk: processes and files of this machine.
 
 Times beside the samples are presumed: 7 s until a worker is ready, what operands and checks take.
 Devices that are measured side by side are threads, and the time of each is its own: all of them
@@ -18,7 +18,7 @@ import random
 import tempfile
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from unittest import mock
 from tests.support import machine_fakes
 
 from trainrig.analysis.judge import judge
+from trainrig.benchmarks.collective import bus_factor
 from trainrig.benchmarks.spec import PlannedCase, Role, benchmark
 from trainrig.catalog.chip import Chip
 from trainrig.machine.snapshot import PcieLink, Snapshot
@@ -36,6 +37,7 @@ from trainrig.record import Finding, Record, Status
 from trainrig.runner import crew, executor, session
 from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import Block, Task
+from trainrig.runner.ranks import Deliver, Exchanger
 from trainrig.runner.targets import Target
 from trainrig.runner.training import Text
 from trainrig.store import read_run
@@ -237,6 +239,22 @@ def seconds_of(asked: Asked, chip: Chip | None) -> float | None:
     return work.num_bytes / true_rates.stream_rate(chip)
 
 
+def _exchanged(task: Task, chip: Chip | None) -> Reply:
+    """What healthy ranks say of one exchange."""
+    case = task.case
+    lanes = (chip.pcie_generation or 5, chip.pcie_lanes or 16) if chip else (5, 16)
+    sent = float(str(case["bytes"])) * bus_factor(str(case["collective"]), task.count)
+    call = sent / true_rates.link_rate(*lanes) + true_rates.LAUNCH
+    return Reply(
+        status=Status.OK,
+        samples=tuple(call * (1.0 + 0.002 * step) for step in range(-5, 6)),
+        stop="converged",
+        conditions={"clock": "host perf_counter"},
+        started="2026-11-20T00:00:00.000+00:00",
+        duration=12 * call,
+    )
+
+
 def _duration(asked: Asked, call: float) -> float:
     """Seconds of a case in a worker: operands and checks, warm-up, samples."""
     settings, spec = asked.request.settings, benchmark(asked.request.benchmark)
@@ -263,6 +281,13 @@ def _in_place(machine: Machine) -> Iterator[None]:
         seen = machine.before(snapshot_of(machine.chip, machine.count))
         return seen if looks == 1 else machine.after(seen)
 
+    def exchange(_: Exchanger, tasks: Sequence[Task], __: float, deliver: Deliver) -> None:
+        """In place of ranks of a library that is not here: each as fast as the card's slot."""
+        for task in tasks:
+            reply = _exchanged(task, machine.chip)
+            clock.spend(reply.duration or 0.1)
+            deliver(task, reply)
+
     no_disk = Target(
         torch_device="disk:/",
         name="disk",
@@ -280,6 +305,7 @@ def _in_place(machine: Machine) -> Iterator[None]:
         mock.patch.object(session, "time", clock.as_module()),
         mock.patch.object(executor, "time", clock.as_module()),
         mock.patch.object(crew, "time", clock.as_module()),
+        mock.patch.object(Exchanger, "__call__", exchange),
         mock.patch.object(session, "disk_target", return_value=no_disk),
         mock.patch.object(session, "text_to_train_on", return_value=no_text),
         mock.patch("trainrig.report.run_report.render_html", return_value=""),
