@@ -228,24 +228,29 @@ def _network(snapshot: Snapshot) -> Iterator[Finding]:
             fix = "reseat and clean the cable, then replace it; ibdiagnet names the other end"
             yield finding("infiniband-flapping", "warning", evidence, fix)
     for port in ports:
-        now, most = value_or(port.link_now, 0), value_or(port.link_most, 0)
-        # Generation and lanes, 2**generation × lanes, are gigabits a second nearly enough.
-        needed = value_or(port.speed_bits_per_s, 0.0) / 1e9
-        if port.up is True and now and now < most and now < needed:
-            evidence = f"{port.name} has 1/{most // now} of the PCIe bandwidth that it can use"
-            fix = "move the card to a wider slot, or reseat it; sudo lspci -vv | grep LnkSta"
-            yield finding("nic-link-below-max", "warning", evidence, fix)
-        speed = value_or(port.speed_bits_per_s, 0.0)
-        is_card = port.kind == "ethernet" and not port.virtual and not port.is_usb
-        if is_card and port.up is True and 0 < speed < 1e9:
-            evidence = f"{port.name} runs at {format_quantity(speed, 'bit/s')}"
-            fix = f"replace the cable; then: sudo ethtool -r {port.name}"
-            yield finding("ethernet-slow", "warning", evidence, fix)
+        if port.up is True:
+            yield from _slow_port(port)
     module = None if isinstance(health, Missing) else health.settings.peer_memory
     if up and gpus_of(snapshot) and module is False:
         evidence = "InfiniBand is up and nvidia_peermem is not loaded"
         fix = "sudo modprobe nvidia_peermem; not needed with open kernel modules and dma-buf"
         yield finding("gpudirect-off", "info", evidence, fix)
+
+
+def _slow_port(port: NetworkPort) -> Iterator[Finding]:
+    """What holds down one network card that is up: its slot, or its cable."""
+    now, most = value_or(port.link_now, 0), value_or(port.link_most, 0)
+    speed = value_or(port.speed_bits_per_s, 0.0)
+    # Generation and lanes, 2**generation × lanes, are gigabits a second nearly enough.
+    if now and now < most and now < speed / 1e9:
+        evidence = f"{port.name} has 1/{most // now} of the PCIe bandwidth that it can use"
+        fix = "move the card to a wider slot, or reseat it; sudo lspci -vv | grep LnkSta"
+        yield finding("nic-link-below-max", "warning", evidence, fix)
+    is_card = port.kind == "ethernet" and not port.virtual and not port.is_usb
+    if is_card and 0 < speed < 1e9:
+        evidence = f"{port.name} runs at {format_quantity(speed, 'bit/s')}"
+        fix = f"replace the cable; then: sudo ethtool -r {port.name}"
+        yield finding("ethernet-slow", "warning", evidence, fix)
 
 
 def _uneven(up: list[NetworkPort]) -> Iterator[Finding]:

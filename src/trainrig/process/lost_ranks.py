@@ -142,36 +142,42 @@ def lost_before(folder: Path) -> Lost | None:
     starts = [event for event in first if event["event"] == "start"]
     if len(starts) < 2 or any(event["event"] == "restart" for event in first[-2:]):
         return None
-    failed: list[tuple[bool, Lost]] = []
-    silent: list[tuple[float, Lost]] = []
-    for rank in range(starts[-2]["ranks"]):
-        events = [event for _, event in read_events(folder, rank)]
-        position = position_of(folder, rank)
-        if rank < starts[-1]["ranks"]:  # what its last start and what follows is of this attempt
-            last = max(n for n, event in enumerate(events) if event["event"] == "start")
-            before = events[last]["before"]
-            position = None if before is None else Position(**before)
-            events = events[:last]
-        own = [event for event in events if event["event"] == "start"]
-        if not own or events[-1]["event"] == "done":
-            continue
-        host, pid = own[-1]["host"], own[-1]["pid"]
-        has_reason, where = events[-1]["event"] == "failed", place(position, host, pid)
+    before, now = starts[-2]["ranks"], starts[-1]["ranks"]
+    ended = (_end_of(folder, rank, has_restarted=rank < now) for rank in range(before))
+    return min(filter(None, ended), key=lambda one: one[0], default=(None, None))[1]
+
+
+def _end_of(
+    folder: Path, rank: int, *, has_restarted: bool
+) -> tuple[tuple[int, float], Lost] | None:
+    """How a rank of the attempt before ended, and how far behind others it is blamed.
+
+    None of one that was done, or never started.
+    """
+    events = [event for _, event in read_events(folder, rank)]
+    position = position_of(folder, rank)
+    if has_restarted:  # its last start and what follows is of this attempt
+        last = max(n for n, event in enumerate(events) if event["event"] == "start")
+        position = _position(events[last]["before"])
+        events = events[:last]
+    starts = [event for event in events if event["event"] == "start"]
+    if not starts or events[-1]["event"] == "done":
+        return None
+    host, pid, end = starts[-1]["host"], starts[-1]["pid"], events[-1]
+    where = place(position, host, pid)
+    if end["event"] != "failed":
         cause = f"rank {rank} ended without a word{where}"
-        if has_reason:
-            cause = f"rank {rank}: {events[-1]['reason']}{where}"
-        lost = Lost(cause=cause, rank=rank, host=host, pid=pid, position=position)
-        if (hung := events[-1].get("lost")) is not None:  # it tells of another one, which hangs
-            at = hung["position"]
-            lost = Lost(**{**hung, "position": None if at is None else Position(**at)})
-        if has_reason:
-            failed.append((events[-1]["kind"] == "peer", lost))
-        else:
-            silent.append((position.since if position else 0.0, lost))
-    failed.sort(key=lambda each: each[0])
-    silent.sort(key=lambda each: each[0])
-    blamed = [lost for is_peer, lost in failed if not is_peer]
-    return next(iter([*blamed, *(lost for _, lost in silent), *(lost for _, lost in failed)]), None)
+        order = (1, position.since if position else 0.0)
+    else:
+        cause = f"rank {rank}: {end['reason']}{where}"
+        order = (2 if end["kind"] == "peer" else 0, 0.0)
+    if (hung := end.get("lost")) is not None:  # it tells of another one, which hangs
+        return order, Lost(**{**hung, "position": _position(hung["position"])})
+    return order, Lost(cause=cause, rank=rank, host=host, pid=pid, position=position)
+
+
+def _position(fields: Mapping[str, Any] | None) -> Position | None:
+    return None if fields is None else Position(**fields)
 
 
 def final_rows(rows: Sequence[Event]) -> tuple[Event, ...]:

@@ -97,24 +97,15 @@ def run_all(
     with tempfile.TemporaryDirectory(prefix="trainrig-selftest-") as folder:
         try:
             while left or running:
-                while left and len(running) < AT_ONCE and not any(map(_is_alone, running)):
-                    if running and getattr(families()[left[0][0]], "ALONE", False):
-                        break
+                while left and _may_start(left[0][0], running):
                     name, faults = left.pop(0)
                     running.append(_start(name, faults, Path(folder), clean_runs, only, limit_s))
                 time.sleep(_POLL_S)
                 for family in list(running):
-                    code = family.child.process.poll()
-                    news = family.news()
-                    if code is None and time.monotonic() > family.deadline:
-                        _end(family.child)
-                        news += family.lost(f"not done within {limit_s:.0f} s")
-                        code = 0
-                    elif code not in (None, 0):
-                        news += family.lost(family.child.how_it_ended("its process").reason or "")
+                    news, has_ended = _look_at(family, limit_s)
                     for event in news:
                         watch(event)
-                    if code is not None:
+                    if has_ended:
                         running.remove(family)
                         over[family.name] = family
         finally:
@@ -134,9 +125,29 @@ def _end(child: Child) -> None:
     child.wait(DEATH_TIMEOUT)
 
 
-def _is_alone(family: _Family) -> bool:
-    """Whether nothing else may run beside it."""
-    return bool(getattr(families()[family.name], "ALONE", False))
+def _look_at(family: _Family, limit_s: float) -> tuple[Sequence[Event], bool]:
+    """What a family has to say since it was looked at last, and whether it has ended."""
+    code = family.child.process.poll()
+    news = family.news()
+    if code is None and time.monotonic() > family.deadline:
+        _end(family.child)
+        return [*news, *family.lost(f"not done within {limit_s:.0f} s")], True
+    if code:
+        return [*news, *family.lost(family.child.how_it_ended("its process").reason or "")], True
+    return news, code is not None
+
+
+def _may_start(name: str, running: Sequence[_Family]) -> bool:
+    """Whether there is room for a family beside those that run; some want to be alone."""
+    if not running:
+        return True
+    wants_room = any(map(_is_alone, (name, *(family.name for family in running))))
+    return len(running) < AT_ONCE and not wants_room
+
+
+def _is_alone(name: str) -> bool:
+    """Whether nothing else may run beside a family."""
+    return bool(getattr(families()[name], "ALONE", False))
 
 
 def _weight(name: str) -> float:
