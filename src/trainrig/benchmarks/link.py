@@ -13,6 +13,7 @@ Unverified on hardware: no machine with two GPUs has run it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from trainrig.benchmarks import spec
@@ -58,14 +59,13 @@ def _work(case: Case) -> Work:
 
 def pairs(first: int, num_gpus: int) -> Iterator[spec.PlannedCase]:
     """What GPU ``first`` of so many begins: each other one, both ways once a pair."""
-    for peer_access in (False, True):  # torch switches it on and leaves it on
-        for second in range(num_gpus):
-            for ways in (1, 2, None):
-                if second == first or (ways == 2 and second < first):
-                    continue
-                case = pair_case(first, second, peer_access=peer_access, ways=ways)
-                step = f"links of GPU {first}, peer access {'on' if peer_access else 'off'}"
-                yield spec.PlannedCase(case=case, step=step, required=not peer_access, shared=True)
+    others = [other for other in range(num_gpus) if other != first]
+    # Peer access last: torch switches it on and leaves it on.
+    for peer_access, second, ways in itertools.product((False, True), others, (1, 2, None)):
+        if ways != 2 or second > first:
+            case = pair_case(first, second, peer_access=peer_access, ways=ways)
+            step = f"links of GPU {first}, peer access {'on' if peer_access else 'off'}"
+            yield spec.PlannedCase(case=case, step=step, required=not peer_access, shared=True)
 
 
 def _label(case: Case) -> str:

@@ -93,23 +93,20 @@ def plan_parts(
     UsageError where no device can do what was asked for.
     """
     chosen = choose_gpus(targets, request.devices)
-    gpus = [target for target in chosen if target.is_gpu]
-    if request.devices and HOST not in request.devices:
-        chosen = tuple(gpus)
-    elif not request.devices and gpus and request.mode not in (CORES, ALL):
-        chosen = tuple(gpus)  # what heats GPUs is meant for them
-    is_all = request.mode == ALL
-    wanted: dict[Target, list[tuple[str, str | None]]] = {}
-    for target in chosen:
-        modes: tuple[str, ...] = MODES if is_all else (request.mode,)
-        if target.is_gpu:
-            modes = tuple(mode for mode in modes if mode != CORES)
-        elif gpus and is_all and HOST not in request.devices:
-            modes = (CORES,)
-        dtypes = request.dtypes or _usual_dtypes(target, native_bf16)
-        for mode in modes:
-            each = dtypes if mode in BY_DTYPE else (None,)
-            wanted.setdefault(target, []).extend((mode, dtype) for dtype in each)
+    gpus = tuple(target for target in chosen if target.is_gpu)
+    if request.devices:
+        chosen = chosen if HOST in request.devices else gpus
+    elif gpus and request.mode not in (CORES, ALL):
+        chosen = gpus  # what heats GPUs is meant for them
+    planned = {
+        target: [
+            (mode, dtype)
+            for mode in _modes_of(request, target, has_gpus=bool(gpus))
+            for dtype in _dtypes_of(request, target, mode, native_bf16)
+        ]
+        for target in chosen
+    }
+    wanted = {target: modes for target, modes in planned.items() if modes}
     if not wanted:
         raise UsageError(f"no device here for mode {request.mode}", "cpu is for the processors")
     lanes = [[t for t in wanted if t.is_gpu], [t for t in wanted if not t.is_gpu]]
@@ -119,6 +116,23 @@ def plan_parts(
         time_s = request.seconds * weight / sum(weights)
         found.append(tuple(p for t in lane for p in _parts(t, wanted[t], time_s, stress=stress)))
     return tuple(filter(None, found))
+
+
+def _modes_of(request: BurnRequest, target: Target, *, has_gpus: bool) -> tuple[str, ...]:
+    """What a device is burnt with; beside GPUs, the host by its processors alone."""
+    modes: tuple[str, ...] = MODES if request.mode == ALL else (request.mode,)
+    if target.is_gpu:
+        return tuple(mode for mode in modes if mode != CORES)
+    is_beside = has_gpus and request.mode == ALL and HOST not in request.devices
+    return (CORES,) if is_beside else modes
+
+
+def _dtypes_of(
+    request: BurnRequest, target: Target, mode: str, native_bf16: bool
+) -> Sequence[str | None]:
+    if mode not in BY_DTYPE:
+        return (None,)
+    return request.dtypes or _usual_dtypes(target, native_bf16)
 
 
 def _parts(

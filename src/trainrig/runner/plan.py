@@ -7,7 +7,7 @@ else is done.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,11 +129,8 @@ def qualify_plan(
                 peers=len(group),
                 is_first=target is group[0],
             )
-            for spec in benchmarks():
-                tasks = tasks_of(spec, target, spec.qualify(scope))
-                tasks = tuple(t for t in tasks if not only or _is_among(t, only))
-                if spec.is_disk == target.is_disk and tasks:
-                    planned.setdefault(spec.name, []).extend(tasks)
+            for name, tasks in _of_target(target, scope, only):
+                planned.setdefault(name, []).extend(tasks)
         for spec in benchmarks() if len(group) > 1 else ():
             if spec.name in planned and (not only or spec.name in only):
                 planned[spec.name] += at_once(spec, group, spec.together())
@@ -144,6 +141,17 @@ def qualify_plan(
     whole = sum(weight for weight, _ in weighted)
     blocks = [*(replace(block, share=left * w / whole) for w, block in weighted), *fixed]
     return tuple(sorted(blocks, key=is_optional))
+
+
+def _of_target(
+    target: Target, scope: Scope, only: Collection[str]
+) -> Iterator[tuple[str, Sequence[Task]]]:
+    """What each benchmark measures of a device; a disk's are measured of disks alone."""
+    for spec in benchmarks():
+        if spec.is_disk == target.is_disk:
+            tasks = tasks_of(spec, target, spec.qualify(scope))
+            if chosen := [task for task in tasks if not only or _is_among(task, only)]:
+                yield spec.name, chosen
 
 
 def _is_among(task: Task, only: Collection[str]) -> bool:

@@ -193,17 +193,7 @@ def _measure(
     from trainrig.catalog.published import published_records
 
     earlier = read_run(run.path).records
-    snapshot = described(inspect(with_health=examine))
-    if examine:
-        snapshot = with_history(snapshot, run.path.parent, run.path.name)
-    environment = environment_digest(snapshot)
-    before = {record.environment for record in earlier if record.attempt is not None}
-    if before - {environment, None}:
-        raise UsageError(
-            "the run was made under other software or settings", "start a new run: trainrig qualify"
-        )
-    run.reopen()
-    run.write_machine(to_dict(snapshot))
+    snapshot, environment = _look(run, earlier, examine=examine)
     targets = find_targets(snapshot)
     claims = claims_for(snapshot, targets)
     _append_missing(run, claims, earlier)
@@ -257,6 +247,26 @@ def _measure(
     finally:  # whatever ended it, load may have shown what GPUs hide at rest
         if any(target.is_gpu for target in targets):
             run.write_machine(to_dict(replace(snapshot, gpus_after=inspect().gpus)))
+
+
+def _look(run: RunWriter, earlier: Sequence[Record], *, examine: bool) -> tuple[Snapshot, str]:
+    """The machine as it is now, written into the run, and the digest of its environment.
+
+    ``examine``: with what a doctor asks about.  UsageError where the run's records were made under
+    another environment.
+    """
+    snapshot = described(inspect(with_health=examine))
+    if examine:
+        snapshot = with_history(snapshot, run.path.parent, run.path.name)
+    environment = environment_digest(snapshot)
+    before = {record.environment for record in earlier if record.attempt is not None}
+    if before - {environment, None}:
+        raise UsageError(
+            "the run was made under other software or settings", "start a new run: trainrig qualify"
+        )
+    run.reopen()
+    run.write_machine(to_dict(snapshot))
+    return snapshot, environment
 
 
 def _show_findings(snapshot: Snapshot, watch: Watcher) -> None:
