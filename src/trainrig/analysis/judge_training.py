@@ -52,6 +52,17 @@ def judge_trainings(view: RunView, interrupted: str | None = None) -> Verdict:
         return Verdict(outcome=Outcome.INCOMPLETE, reason=interrupted or error.message)
     findings = (*_too_large(view), *(finding for one in found for finding in findings_of(one)))
     findings = (*findings, *in_no_part(rows(view)))
+    if fault := first_fault(findings):
+        outcome, reason = Outcome.FAIL, fault
+    elif interrupted:
+        outcome, reason = Outcome.INCOMPLETE, interrupted
+    else:
+        outcome, reason = _outcome_of(found)
+    return Verdict(outcome=outcome, reason=reason, findings=findings)
+
+
+def _outcome_of(found: Sequence[TrainingResult]) -> tuple[Outcome, str]:
+    """The verdict on a whole run without a fault, and why."""
     needs_gpu = [result.name for result in found if result.needs_gpu]
     judged = [result for result in found if not result.needs_gpu]
     skipped = [result for result in judged if result.status == Status.SKIPPED]
@@ -59,25 +70,19 @@ def judge_trainings(view: RunView, interrupted: str | None = None) -> Verdict:
     left = skipped or [
         result for result in judged if not (result.parity.compared or result.parity.declared)
     ]
-    if fault := first_fault(findings):
-        outcome, reason = Outcome.FAIL, fault
-    elif interrupted:
-        outcome, reason = Outcome.INCOMPLETE, interrupted
-    elif left:
-        outcome = Outcome.INCOMPLETE
-        reason = f"{left[0].name}: {left[0].reason or 'compared with nothing'}"
-    else:
-        alone = all(result.parity.is_reference for result in judged)
-        outcome = Outcome.MEASURED if alone else Outcome.PASS
-        like_one = "layouts as asked, losses as in one process"
-        by_one = "trained by one process, which there is nothing to compare with"
-        reason = f"{plural(len(judged), 'experiment')}: {by_one if alone else like_one}"
-        if needs_gpu:
-            names = "; ".join(needs_gpu)
-            reason += f"; {len(needs_gpu)} skipped for want of a GPU or a compiler: {names}"
-        if apart:
-            reason += f"; {len(apart)} declared not comparable: {'; '.join(apart)}"
-    return Verdict(outcome=outcome, reason=reason, findings=findings)
+    if left:
+        why = left[0].reason or "compared with nothing"
+        return Outcome.INCOMPLETE, f"{left[0].name}: {why}"
+    alone = all(result.parity.is_reference for result in judged)
+    like_one = "layouts as asked, losses as in one process"
+    by_one = "trained by one process, which there is nothing to compare with"
+    reason = f"{plural(len(judged), 'experiment')}: {by_one if alone else like_one}"
+    if needs_gpu:
+        names = "; ".join(needs_gpu)
+        reason += f"; {len(needs_gpu)} skipped for want of a GPU or a compiler: {names}"
+    if apart:
+        reason += f"; {len(apart)} declared not comparable: {'; '.join(apart)}"
+    return Outcome.MEASURED if alone else Outcome.PASS, reason
 
 
 def _too_large(view: RunView) -> Iterator[Finding]:

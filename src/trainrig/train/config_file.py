@@ -83,15 +83,19 @@ class Lines:
         try:
             yield
         except TrainrigError as error:
-            tables = (number, "sweep", "tiny", None)
-            keys = [place for place in self._at if place[1] in tables]
-            keys.sort(key=lambda place: tables.index(place[1]))
-            for words in (error.message, error.hint or ""):
-                spoken = re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)*", words.lower().replace("-", "_"))
-                for key, table in keys:
-                    if key in spoken:
-                        raise self.error(key, table, error.message, error.hint) from None
-            raise self.error("", number, error.message, error.hint) from None
+            place = self._spoken_of(number, error) or ("", number)
+            raise self.error(*place, error.message, error.hint) from None
+
+    def _spoken_of(self, number: int, error: TrainrigError) -> tuple[str, object] | None:
+        """The first key, and its table, that a refusal of experiment ``number`` names."""
+        tables = (number, "sweep", "tiny", None)
+        keys = [place for place in self._at if place[1] in tables]
+        keys.sort(key=lambda place: tables.index(place[1]))
+        for text in (error.message, error.hint or ""):
+            spoken = re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)*", text.lower().replace("-", "_"))
+            if named := [place for place in keys if place[0] in spoken]:
+                return named[0]
+        return None
 
 
 _NO_KEYS = {"auto_batch"}
@@ -158,9 +162,26 @@ def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
     lines = Lines(path, text)
     _check_keys(content, lines)
     _check_sweep(content, changes, lines)
+    found: dict[str, Experiment] = {}
+    for number, keys in _keys_of_each(content, changes):
+        with lines.blaming(number):
+            experiment = experiment_of(keys)
+            name = experiment.name or f"experiment {len(found) + 1}"
+            if name in found:
+                words = f"two experiments are called {name!r}"
+                raise UsageError(words, "give each a name of its own: name")
+            found[name] = experiment.replace(name=name)
+    return tuple(found.values())
+
+
+def _keys_of_each(content: Keys, changes: Keys) -> Iterator[tuple[int, dict[str, Any]]]:
+    """All keys of each experiment, and the number of the table that it was made of.
+
+    The nearer key holds: the command line's, ``tiny``'s where that is asked for, the sweep's, the
+    experiment's own, then those that all experiments share.
+    """
     shared = {key: value for key, value in content.items() if key not in _TABLES}
     sweep = content.get("sweep", {})
-    found: dict[str, Experiment] = {}
     for number, table in enumerate(content.get("experiment", [{}])):
         own = {key: value for key, value in table.items() if key != "tiny"}
         smaller = [each.get("tiny", {}) for each in (content, table)]
@@ -172,14 +193,7 @@ def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
             if swept:
                 words = ", ".join(f"{key} {value}" for key, value in swept.items())
                 keys["name"] = f"{name}, {words}" if (name := keys.get("name")) else words
-            with lines.blaming(number):
-                experiment = experiment_of(keys)
-                name = experiment.name or f"experiment {len(found) + 1}"
-                if name in found:
-                    words = f"two experiments are called {name!r}"
-                    raise UsageError(words, "give each a name of its own: name")
-                found[name] = experiment.replace(name=name)
-    return tuple(found.values())
+            yield number, keys
 
 
 def _content(path: Path) -> tuple[str, dict[str, Any]]:
