@@ -134,6 +134,8 @@ def _of_call(node: ast.Call) -> Iterator[tuple[int, str]]:
         return
     if name == "translate" and texts:
         yield node.lineno, texts[0]
+    elif name == "unknown" and texts:
+        yield node.lineno, f"unknown {texts[0]} {{name}}"
     elif name == "counted" and texts:
         yield from ((node.lineno, f"{{number}} {texts[0]}{ending}") for ending in ("", "s"))
     else:
@@ -288,7 +290,8 @@ def _of_command(name: str, command: click.Command) -> Iterator[tuple[str, int, s
     for text in paragraphs(command.help or ""):
         lines = [line.strip() for line in text.split("\n")]
         found = lines[1:] if lines[0] == "\b" else [" ".join(lines)]
-        yield from ((place, 0, each) for each in found if not _is_typed(each))
+        is_prose = lines[0] != "\b"
+        yield from ((place, 0, each) for each in found if is_prose or not _is_typed(each))
     context = click.Context(command, info_name=name)
     for option in command.get_params(context):
         text = getattr(option, "help", None) or ""

@@ -17,8 +17,10 @@ nothing.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = (
+    False  # typing's own costs as much as the rest: Ctrl-C is not handled before this ends
+)
 if TYPE_CHECKING:
     from trainrig.analysis.compare import compare_runs
     from trainrig.catalog.lookup import find_chip
@@ -56,7 +58,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load a public name from its room."""
     if name not in _HOME:
         raise AttributeError(f"module 'trainrig' has no attribute {name!r}")

@@ -155,6 +155,7 @@ def test_help_is_in_chinese_and_80_columns_wide(verb: str) -> None:
 
 # ---- nothing is left out
 
+
 def test_no_text_that_is_shown_lacks_a_translation() -> None:
     """`make messages` lists them; a text that stays English has itself as its translation."""
     assert [text for text in messages.messages() if text not in ENTRIES] == []

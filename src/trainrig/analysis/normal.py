@@ -33,7 +33,7 @@ from trainrig.catalog.published import (
     published_source,
     published_trainings,
 )
-from trainrig.errors import UsageError
+from trainrig.errors import UsageError, unknown
 from trainrig.record import Kind, Record, RunView, dtype_of
 from trainrig.stats import grouped, median
 from trainrig.units import counted, format_memory, plain_name
@@ -233,6 +233,17 @@ def _training_text(record: Record) -> str:
 
 
 # ---- which cards are meant
+
+
+def check_words(wanted: PublishedSelection) -> None:
+    """Raise UsageError for a model or a data type that no published figure is of."""
+    everything = _all_cases()
+    models = sorted({one.model for one in everything if one.model})
+    if not any(normalise(wanted.model) in normalise(name) for name in models):
+        raise unknown("published model", wanted.model, models)
+    types = sorted({one.dtype for one in everything if one.dtype})
+    if wanted.precision and wanted.precision not in types:
+        raise unknown("precision", wanted.precision, types)
 
 
 def devices_of(words: Sequence[str]) -> tuple[str, ...]:

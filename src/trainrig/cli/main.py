@@ -29,6 +29,10 @@ from trainrig.errors import (
 )
 from trainrig.language import ENGLISH, activate, named, of_environment, translate
 
+EXIT_CODES = (
+    "0 fine, 1 a finding, 2 wrong usage, 3 a required step is missing or undecided, "
+    "130 interrupted."
+)
 # heading -> verb -> what the start page says of it; the verb's own file is not loaded for that.
 GROUPS = {
     "Measure a machine": {
@@ -118,8 +122,7 @@ class LazyGroup(click.Group):
                     ("trainrig help VERB", "Examples and options of a verb."),
                     ("trainrig --version", "The version."),
                     ("trainrig --lang zh-CN", "In Chinese (default: LANG; else en)."),
-                    ("exit codes", "0 fine, 1 a finding, 2 wrong usage,"),
-                    ("", "3 a required step is missing or undecided, 130 interrupted."),
+                    ("exit codes", EXIT_CODES),
                 ]
             )
 

@@ -55,6 +55,7 @@ def command(
     wanted = normal.PublishedSelection(
         devices=devices, kind=kind or "", model=model or "", precision=(precision or "").lower()
     )
+    normal.check_words(wanted)
     cases = normal.published_cases(wanted)
     known = normal.ratios(*devices, cases) if len(devices) == 2 else ()
 

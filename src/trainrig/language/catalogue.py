@@ -36,7 +36,7 @@ _TYPED = re.compile(r"((?:fp|bf|tf|int)\d+|\d+\.|#\d+) (.+)")
 _SENTENCE_ENDS = ("\n", "  ", ". ", "; ")
 _COUNT = "number"
 """What begins the names of places that hold a number alone."""
-_OWN_FOR_A_PLACE = 7
+_OWN_FOR_A_PLACE = 9
 """A form with fewer letters for each of its places, like ``{quantity} of {name}``, is taken only
 where in each place stands a number, a name, or what has an entry."""
 _PROSE = re.compile(r"(?:^|\s)(?:[A-Z]?[a-z]{2,})(?=[\s,.;:]|$)")
@@ -44,6 +44,12 @@ _PROSE = re.compile(r"(?:^|\s)(?:[A-Z]?[a-z]{2,})(?=[\s,.;:]|$)")
 _NUMBER = re.compile(r"[-−+±~$€¥<>×]?\d\S*(?: \S+){0,2}")
 _AMOUNT = re.compile(r"(.+?) ([-−+±×] ?\d\S*(?: \S+)?)")
 """``pipeline bubble +46.2 ms``."""
+_CHANGE = re.compile(r"\D+ [-−+±]\d\S*(?: \S+)?")
+"""``gradient + weight collectives +11.7 ms``: an amount, no sum."""
+_MARKS = {":": "：", "?": "？"}
+_ONE_OF = re.compile(r"one of: ([^;]+)")
+"""``one of: matmul, link``: names to type, which stay."""
+_CHOICE = "one of: {names}"
 _LIST = re.compile(r"[\w+./-]+(?:, [\w+./-]+)* (or|and) [\w+./-]+")
 
 
@@ -97,15 +103,23 @@ class Catalogue:
         if not any(letter.isdigit() for letter in text.partition(" ")[0]):
             spellings += [text[:1].lower() + text[1:], text[:1].upper() + text[1:]]
         for spelled in dict.fromkeys(spellings):
-            if (found := self._whole.get(spelled)) is not None:
+            if (found := self._entry(spelled)) is not None:
                 return found
-            if (
-                found := self._whole.get(f"{spelled}.")
-            ) is not None:  # a sentence taken out of a text
-                return found.removesuffix("。")
             if (found := self._formed(spelled, depth, is_whole=True)) is not None:
                 return found
         return self._apart(text, depth) or self._formed(text, depth, is_whole=False)
+
+    def _entry(self, text: str) -> str | None:
+        """The entry that is the text, but for its end; or of names to choose from, which stay."""
+        if (found := self._whole.get(text)) is not None:
+            return found
+        if (found := self._whole.get(f"{text}.")) is not None:  # a sentence taken out of a text
+            return found.removesuffix("。")
+        if (head := self._whole.get(text[:-1])) is not None and text[-1] in _MARKS:
+            return head + _MARKS[text[-1]]
+        if (choice := _ONE_OF.fullmatch(text)) is not None and _CHOICE in self._whole:
+            return _filled(self._whole[_CHOICE], {"names": choice[1]})
+        return None
 
     def _formed(self, text: str, depth: int, *, is_whole: bool) -> str | None:
         """The text as a form; ``is_whole``: one with as many sentences as the text."""
@@ -147,6 +161,7 @@ class Catalogue:
         return depth < _DEEPEST and (
             text in self._whole
             or text[:1].upper() + text[1:] in self._whole
+            or text[:1].lower() + text[1:] in self._whole
             or self._formed(text, depth + 1, is_whole=True) is not None
         )
 
@@ -164,6 +179,8 @@ class Catalogue:
         if (listed := _LIST.fullmatch(text)) is not None:
             joined = {"or": "或", "and": "和"}[listed[1]]
             return f" {joined} ".join(text.rsplit(f" {listed[1]} ", 1))
+        if " or " in text and not any(map(_PROSE.search, text.split(" or "))):
+            return text.replace(" or ", " 或 ")
         for mark, joined in _ENDS[-2:]:  # an entry that has such marks itself, and a word behind it
             head, _, tail = text.rpartition(mark)
             if head and self._is_known(head, depth) and not any(each in tail for each, _ in _ENDS):
@@ -175,6 +192,8 @@ class Catalogue:
                 known = [self._found(part, depth + 1) for part in parts]
                 found = [new or old for new, old in zip(known, parts, strict=True)]
                 return _joined(found, mark, joined) if any(known) else None
+        if _CHANGE.fullmatch(text) is not None:
+            return self._trimmed(text, depth)
         return self._of_arithmetic(text, depth) or self._trimmed(text, depth)
 
     def _of_arithmetic(self, text: str, depth: int) -> str | None:

@@ -114,7 +114,7 @@ def _table(answers: Sequence[Answer]) -> doc.Table:
     looked = [answer for answer in answers if answer.state != "not checkable"]
     return doc.table(
         looked,
-        doc.column("check", lambda answer: answer.check.id, kind="code"),
+        doc.column("check", lambda answer: doc.Cell(answer.check.id, is_name=True), kind="code"),
         doc.column(
             "state", lambda answer: doc.Cell(answer.state, _STATE_TONES[answer.state]), kind="code"
         ),
@@ -133,5 +133,9 @@ def _blind(answers: Sequence[Answer]) -> Iterator[doc.Block]:
     for answer in answers:
         if answer.state == "not checkable":
             reasons.setdefault(answer.reason, []).append(answer.check.id)
-    for reason, names in reasons.items():
-        yield doc.Paragraph(f"{reason}: {', '.join(names)}")
+    if reasons:
+        yield doc.table(
+            list(reasons.items()),
+            doc.words("why", lambda pair: pair[0]),
+            doc.words("checks", lambda pair: doc.Cell(", ".join(pair[1]), is_name=True)),
+        )

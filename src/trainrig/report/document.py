@@ -128,6 +128,8 @@ class Cell:
     drawing: Drawing | None = None
     marked: bool = False
     """Outlined in a heat map; the table's notes say why."""
+    is_name: bool = False
+    """A name that is typed or searched for: never translated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +372,8 @@ def _translated(value: Value) -> Value:
         new = translate(value)
     elif isinstance(value, tuple):
         new = tuple(map(_translated, value))
+    elif isinstance(value, Cell) and value.is_name:
+        new = value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         old = {name: getattr(value, name) for name in _texts(type(value))}
         found = {name: _translated(each) for name, each in old.items()}

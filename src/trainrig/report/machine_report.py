@@ -13,7 +13,7 @@ from trainrig.machine.snapshot import Disk, Gpu, MemoryInfo, Missing, PcieLink, 
 from trainrig.record import Finding
 from trainrig.report import document as doc
 from trainrig.report.link_report import topology_blocks
-from trainrig.units import format_memory, format_quantity, format_share, format_time
+from trainrig.units import counted, format_memory, format_quantity, format_share, format_time
 
 Rows = Iterator[tuple[str, str]]
 Value = TypeVar("Value")
@@ -80,6 +80,10 @@ def _shown(value: Value | Missing, form: Callable[[Value], str] | None = None) -
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def _plural(count: int | Missing, noun: str) -> str:
+    return f"{noun}s {_shown(count)}" if isinstance(count, Missing) else counted(count, noun)
+
+
 def _host_rows(snapshot: Snapshot) -> Rows:
     host = snapshot.host
     yield "name", _shown(host.hostname)
@@ -95,8 +99,9 @@ def _host_rows(snapshot: Snapshot) -> Rows:
 def _cpu_rows(snapshot: Snapshot) -> Rows:
     cpu = snapshot.cpu
     yield "model", _shown(cpu.model)
-    counts = f"{_shown(cpu.cores)} cores, {_shown(cpu.threads)} threads on {_shown(cpu.sockets)}"
-    yield "count", f"{counts} socket(s), {_shown(cpu.numa_nodes)} NUMA node(s)"
+    counts = f"{_shown(cpu.cores)} cores, {_shown(cpu.threads)} threads"
+    nodes = _plural(cpu.numa_nodes, "NUMA node")
+    yield "count", f"{counts}, {_plural(cpu.sockets, 'socket')}, {nodes}"
     quota = f", quota {cpu.quota_cpus:g} processors" if isinstance(cpu.quota_cpus, float) else ""
     yield "usable", f"{_shown(cpu.usable_threads)} threads{quota}"
     named = (("now", cpu.clock_hz), ("base", cpu.base_clock_hz), ("at most", cpu.max_clock_hz))

@@ -364,18 +364,21 @@ def _candidate_table(
     tokens, limit = space.global_batch * space.base.seq_len, best.rates.memory_bytes
     mfu = None if best.mfu is None else best.mfu * best.time * 100
 
+    places = {id(one): place for place, one in enumerate(candidates, 1)} if ties else {}
+
     def layout(one: Candidate) -> str:
         return layout_text(one.layout, fixed=False) + (", tight" if _is_tight(one, limit) else "")
 
     return table(
         candidates,
+        column("", lambda one: str(places.get(id(one), ""))),
         column("step s", lambda one: _step(one.ranked_by)),
         column("GiB", lambda one: format_memory(one.memory).partition(" ")[0]),
         column("tokens/s", lambda one: format_count(tokens / one.ranked_by)),
         column("MFU", lambda one: "" if mfu is None else f"{mfu / one.ranked_by:.0f} %"),
-        column("ties", lambda one: str((ties or {}).get(id(one), "") or ""), optional=1),
         column("TFLOPS", lambda one: f"{best.flop_rate * best.time / one.ranked_by / 1e12:.3g}"),
         words(head, layout),
+        column("ties", lambda one: str((ties or {}).get(id(one), "") or ""), optional=1),
     )
 
 

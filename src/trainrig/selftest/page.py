@@ -45,7 +45,7 @@ def listed(faults: Sequence[Fault]) -> doc.Document:
     """What there is to plant, without planting it."""
     table = doc.table(
         faults,
-        doc.words("check", lambda fault: fault.check),
+        doc.words("check", lambda fault: doc.Cell(fault.check, is_name=True)),
         doc.words("fault", lambda fault: fault.name),
         doc.column("trials", lambda fault: str(len(fault.variants))),
     )

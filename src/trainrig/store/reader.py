@@ -79,7 +79,10 @@ def _only_run(parent: Path) -> Path:
     if len(runs) == 1:
         return runs[0]
     if runs:
-        raise DataError(f"{parent} holds {len(runs)} runs", f"name one, the newest is {runs[-1]}")
+        hint = f"name one, the newest is {runs[-1]}; all side by side: trainrig report {parent}/*"
+        raise DataError(f"{parent} holds {len(runs)} runs", hint)
+    if below := find_runs(parent / "runs"):
+        raise DataError(f"not a run: {parent} has no {CONFIG}", f"the newest in it is {below[-1]}")
     raise DataError(f"not a run: {parent} has no {CONFIG}", "name a folder inside runs/")
 
 

@@ -12,6 +12,7 @@ from trainrig.analysis.normal import (
     PublishedSelection,
     best_of,
     card_summaries,
+    check_words,
     devices_of,
     placed,
     published_cases,
@@ -88,6 +89,20 @@ def test_what_is_no_card_is_refused_with_near_names(words: list[str], hint: str)
     with pytest.raises(UsageError) as refused:
         devices_of(words)
     assert hint in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ({"model": "bert-lage"}, "BERT-large"),
+        ({"model": "nosuch"}, "one of"),
+        ({"precision": "fp61"}, "fp16"),
+    ],
+)
+def test_a_model_or_a_type_that_nothing_is_of_is_refused(words: dict[str, str], hint: str) -> None:
+    with pytest.raises(UsageError, match="unknown") as refused:
+        check_words(PublishedSelection(**words))
+    assert hint in (refused.value.hint or "")
 
 
 def test_a_word_of_several_cards_means_all_that_figures_are_of() -> None:

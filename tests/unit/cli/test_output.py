@@ -143,3 +143,22 @@ def test_who_asked_for_json_gets_the_error_as_json_too(typed, error):
     assert found["schema"] == "trainrig.error/1"
     assert error in found["error"] and found["hint"] and found["exit_code"] == done.returncode == 2
     assert shell(f"{TRAINRIG} {typed.replace('--json', '')}").stdout == ""
+
+
+CTRL_C = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from trainrig.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_is_still_read_is_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "trainrig: interrupted\n")

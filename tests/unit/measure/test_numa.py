@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from machine_fakes import FakeHost
 from trainrig.analysis.numa_advice import advice
 from trainrig.benchmarks.numa import ALL, ANY, BENCHMARK, OWN, TURNS, numa_case, placements
-from trainrig.errors import UnavailableError, UsageError
+from trainrig.errors import UsageError
 from trainrig.machine import inspect
 from trainrig.machine.numa_nodes import beside_gpus, node_cpus, spread
 from trainrig.machine.nvidia import read_device
@@ -193,11 +193,13 @@ def test_what_is_measured_of_one_node_and_of_two() -> None:
 
 
 def test_a_system_without_nodes_is_one_clear_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trainrig: Callable[..., tuple[int, str, str]]
 ) -> None:
-    monkeypatch.setattr(bench, "node_cpus", lambda *_: Missing(f"{NODE}: no such file"))
-    with pytest.raises(UnavailableError, match=f"no NUMA nodes: {NODE}: no such file"):
-        bench.bench(bench.BenchRequest(benchmark="numa"), budget=5.0, out=tmp_path)
+    monkeypatch.setattr(bench, "ThisMachine", lambda: FakeHost({}))
+    code, out, err = trainrig("bench", "numa", "--budget", "5s", "--out", str(tmp_path))
+    assert (code, out) == (3, "")
+    assert err.splitlines()[-2].startswith(f"trainrig: this system shows no NUMA nodes: {NODE}")
+    assert "trainrig bench copy" in err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -502,6 +502,11 @@ def test_of_several_runs_one_must_be_named(run: Path) -> None:
     with pytest.raises(DataError, match="holds 2 runs") as caught:
         read_run(run.parent)
     assert newest in (caught.value.hint or "")
+    assert f"trainrig report {run.parent}/*" in (caught.value.hint or "")
+    above = run.parent.rename(run.parent.parent / "runs").parent
+    with pytest.raises(DataError, match="not a run") as caught:
+        read_run(above)
+    assert newest in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "run.toml", "machine.json", "verdict.json"])

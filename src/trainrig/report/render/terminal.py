@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"good": "green", "bad": "red", "warn": "yellow", "dim": "dim", "strong": "bold", "": ""}
 _GAP = 2
+_TRAILING = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$", re.MULTILINE)
+"""Blanks at a line's end, before the codes that end its colour."""
 _LEAST_WORDS = 14
 _LONGEST_WORD = 26
 """A column of words is not made narrower than the first, nor than its longest word up to this."""
@@ -47,8 +49,10 @@ def print_document(document: doc.Document, console: Console) -> None:
     document = doc.translated(document)
     banner = (doc.Paragraph(document.banner, "warn"),) if document.banner else ()
     printer = _Printer(console)
-    for _, block in doc.text_blocks((*banner, *document.blocks)):
-        printer.block(block)
+    with console.capture() as captured:
+        for _, block in doc.text_blocks((*banner, *document.blocks)):
+            printer.block(block)
+    console.file.write(_TRAILING.sub(r"\1", captured.get()))
 
 
 class _Printer:
