@@ -74,10 +74,13 @@ def format_time(seconds: float) -> str:
     """``seconds`` as people read them: ``1.25 ms``, ``3 min 20 s``, ``4 h 5 min``, ``3 d 2 h``."""
     if 60.0 <= seconds < math.inf:
         if round(seconds) < 3600:
-            return "{} min {} s".format(*divmod(round(seconds), 60))
-        if (hours := round(seconds / 3600.0)) < 48:
-            return "{} h {} min".format(*divmod(round(seconds / 60.0), 60))
-        return "{} d {} h".format(*divmod(hours, 24))
+            minutes, rest = divmod(round(seconds), 60)
+            return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+        if round(seconds / 3600.0) < 48:
+            hours, minutes = divmod(round(seconds / 60.0), 60)
+            return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+        days, hours = divmod(round(seconds / 3600.0), 24)
+        return f"{days} d {hours} h" if hours else f"{days} d"
     for step, unit in _TIME_STEPS:
         if abs(_three_digits(seconds)) >= step:
             return f"{_digits(seconds / step)} {unit}"
@@ -115,10 +118,10 @@ def format_count(number: float) -> str:
 
 
 def format_money(amount: float, currency: str) -> str:
-    """``34,000 CNY``; with cents below 100, with three digits that count below 0.1."""
+    """``34,000 CNY``; with cents below 100, with three digits that count below 1."""
     size = abs(amount)
     decimals = 0 if size >= 100.0 or amount == round(amount) else 2
-    if 0.0 < size < 0.1:
+    if 0.0 < size < 1.0:
         decimals = min(9, 2 - math.floor(math.log10(size)))
     return f"{amount:,.{decimals}f} {currency}".rstrip()
 
@@ -172,8 +175,9 @@ def binary(value: float) -> str:
 
 
 def range_text(low: float, high: float, unit: str) -> str:
-    """``142 to 166 TFLOPS``; both with units where the prefixes differ."""
-    return _two_of_unit(low, "to", high, unit)
+    """``142 to 166 TFLOPS``; both with units where prefixes differ, one where alike."""
+    found = format_quantity(high, unit)
+    return found if found == format_quantity(low, unit) else _two_of_unit(low, "to", high, unit)
 
 
 def amount_of(value: float, ceiling: float, unit: str) -> str:

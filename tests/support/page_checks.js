@@ -17,8 +17,10 @@
     if (!parent.checkVisibility({ opacityProperty: true, visibilityProperty: true })) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
+    const folded = parent.closest(".long:not([open])");
+    const end = folded ? folded.getBoundingClientRect().bottom : Infinity;
     for (const box of range.getClientRects())
-      if (box.width > 1 && box.height > 1) pieces.push({ node, parent, box });
+      if (box.top < end - 2 && box.width > 1 && box.height > 1) pieces.push({ node, parent, box });
   }
 
   const block = (element) => {

@@ -133,7 +133,7 @@ def missing(view: RunView) -> tuple[str, ...]:
         found.append("the machine was not described")
     everything = rows(view)
     unseen = sum(row.measured is None for row in everything)
-    if unseen == len(everything):
+    if unseen == len(everything) and not (not everything and readable(view)):
         found.append("nothing was measured")
     elif unseen:
         found.append(f"{unseen} of {len(everything)} planned cases have no result")

@@ -37,7 +37,7 @@ def burn_blocks(view: RunView) -> tuple[doc.Block, ...]:
     if not devices or not is_burn(view):
         return ()
     shown = [(device, point) for device in devices for point in device.points]
-    blocks: list[doc.Block] = [_work_table(shown, view.baselines), _sensor_table(devices)]
+    blocks: list[doc.Block] = [_work_table(shown, view.baselines), *_sensors(devices)]
     notes = tuple(_sources(shown, view.baselines))
     note = "Every result was compared on the device; a rate holds the time that this takes."
     figures = tuple(_rates(view))
@@ -111,6 +111,16 @@ def _sources(shown: Sequence[Shown], baselines: Sequence[Record]) -> Iterator[st
         for record in _published(point, baselines)
     )
     yield from (f"Published: {text}." for text in list(found)[:_MOST_SOURCES])
+
+
+def _sensors(devices: Sequence[BurnDevice]) -> Iterator[doc.Block]:
+    """A table of what sensors said; of devices without any a sentence."""
+    said = [d for d in devices if d.temperature_c or d.power_w or d.clock_hz or d.energy_j]
+    if said:
+        yield _sensor_table(devices)
+    else:
+        text = "; ".join(f"{d.label}: no temperature, {d.no_temperature}" for d in devices)
+        yield doc.Paragraph(f"{text}.", "dim")
 
 
 def _sensor_table(devices: Sequence[BurnDevice]) -> doc.Table:

@@ -6,8 +6,9 @@ rest.  Cases that hardly moved are counted in a line below the table; JSON has t
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from trainrig.analysis.compare import (
@@ -27,7 +28,7 @@ from trainrig.record import Record, RunView
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.report.training_report import speedup_table
-from trainrig.stats import AGREEMENT, RUN_TO_RUN, SMALLEST_CHANGE, Change, grouped
+from trainrig.stats import AGREEMENT, RUN_TO_RUN, SMALLEST_CHANGE, Change, grouped, median
 from trainrig.units import (
     capital,
     counted,
@@ -68,9 +69,11 @@ def _counts(count: Callable[[Change], int]) -> str:
 
 
 def comparison_document(comparison: RunComparison) -> doc.Document:
-    """The whole comparison of two runs."""
+    """The whole comparison of two runs; a page begins with what came out, text ends with it."""
+    names = doc.Facts((("old", comparison.old), ("new", comparison.new)))
     blocks: list[doc.Block] = [
-        doc.Facts((("old", comparison.old), ("new", comparison.new))),
+        doc.Group("page", (doc.Group("card", (*_head(comparison), names)),)),
+        doc.Group("text", (names,)),
         *_difference_table(comparison.differences),
     ]
     if comparison.trainings is not None:
@@ -94,9 +97,70 @@ def comparison_document(comparison: RunComparison) -> doc.Document:
     blocks += _reasons("case", _unjudged(comparison.unjudged), "Not judged")
     if comparison.judged:
         blocks.append(doc.Paragraph(RULE, "dim"))
-    blocks.append(doc.Paragraph(capital(headline(comparison)), "strong"))
+    blocks.append(doc.Group("text", (doc.Paragraph(capital(headline(comparison)), "strong"),)))
     title = f"{comparison.new} against {comparison.old}"
     return doc.Document(title=title, blocks=tuple(blocks))
+
+
+def _head(comparison: RunComparison) -> Iterator[doc.Block]:
+    """Outcome, counts, the change of each benchmark, and what changed most."""
+    word, tone = _outcome(comparison)
+    yield doc.Badge("New run against old run", word, headline(comparison), tone)
+    decided = [one for one in comparison.judged if one.change in (Change.WORSE, Change.BETTER)]
+    trained = comparison.trainings.compared if comparison.trainings else ()
+    if decided:
+        most = max(decided, key=_weight)
+        yield doc.Paragraph(f"Changed most: {_changed(most)}.", "strong")
+    elif ratios := [one for one in trained if one.change in (Change.WORSE, Change.BETTER)]:
+        far = max(ratios, key=lambda one: abs(math.log(one.ratio or 1.0)))
+        yield doc.Paragraph(
+            f"Changed most: {far.name}, {signed_share((far.ratio or 1.0) - 1.0)}.", "strong"
+        )
+    groups = grouped(comparison.judged, lambda one: one.pair.record.benchmark)
+    tiles = []
+    for name, own in list(groups.items())[:_MOST_TILES]:
+        change = signed_share(median([one.comparison.ratio for one in own]) - 1.0)
+        counts = _counts(lambda kind, own=own: sum(one.change is kind for one in own))  # type: ignore[misc]
+        tiles.append(doc.Tile(name, change, ("median of new ÷ old", counts)))
+    if tiles:
+        yield doc.Tiles(tuple(tiles))
+    seen: dict[tuple[object, ...], doc.Item] = {}
+    for one in sorted(decided, key=_weight, reverse=True):
+        record = one.pair.record
+        label = signed_share(one.comparison.ratio - 1.0)
+        item = doc.Item(text=_changed(one), label=label, tone=_CHANGES[one.change][1])
+        seen.setdefault((record.benchmark, record.case.get("dtype"), record.device_index), item)
+    if len(seen) > 1:
+        yield doc.Findings(tuple(seen.values())[:_MOST_TILES], "Largest changes")
+
+
+def _weight(one: Judged) -> tuple[bool, float, float]:
+    """Worse before better, then by how far it moved; of equals the fastest case."""
+    far = round(abs(math.log(one.comparison.ratio)), 2)
+    return one.change is Change.WORSE, far, one.pair.record.value or 0.0
+
+
+def _outcome(comparison: RunComparison) -> tuple[str, doc.Tone]:
+    for change, word, tone in _OUTCOMES:
+        if comparison.count(change):
+            return word, tone
+    return "CANNOT TELL", "warn"
+
+
+_MOST_TILES = 4
+_OUTCOMES: tuple[tuple[Change, str, doc.Tone], ...] = (
+    (Change.WORSE, "WORSE", "bad"),
+    (Change.BETTER, "BETTER", "good"),
+    (Change.SAME, "THE SAME", "good"),
+)
+
+
+def _changed(one: Judged) -> str:
+    """``matmul bf16 4096³ on RTX 4090 #0: 157 TFLOPS → 132 TFLOPS``."""
+    record = one.pair.record
+    where = f" on {record.device}" if record.device else ""
+    where += f" #{record.device_index}" if record.device_index is not None else ""
+    return f"{_label(record)}{where}: {_value(one.pair.old)} → {_value(one.pair.new)}"
 
 
 def comparisons_document(found: Sequence[RunComparison]) -> doc.Document:
@@ -105,20 +169,19 @@ def comparisons_document(found: Sequence[RunComparison]) -> doc.Document:
         return comparison_document(found[0])
     base = found[0].old
     names = tuple((str(n), one.new) for n, one in enumerate(found, start=1))
+    runs = doc.Facts((("baseline", base), *names))
     blocks: list[doc.Block] = [
-        doc.Facts((("baseline", base), *names)),
+        doc.Group("page", (doc.Group("card", (*_several_head(found), runs)),)),
+        doc.Group("text", (runs,)),
         table(
             enumerate(found, start=1),
             column("run", lambda pair: str(pair[0]), kind="code"),
             words("against the baseline", lambda pair: capital(headline(pair[1]))),
             title="All in all",
         ),
+        *_several_differences(found),
     ]
     for number, one in enumerate(found, start=1):
-        blocks += (
-            dataclasses.replace(each, title=f"{each.title}, {number} against the baseline")
-            for each in _difference_table(one.differences)
-        )
         if one.trainings is not None:
             blocks.append(
                 doc.Section(f"Experiments of {number}", (*_training_tables(one.trainings),))
@@ -126,6 +189,54 @@ def comparisons_document(found: Sequence[RunComparison]) -> doc.Document:
     blocks += _several_tables(found)
     blocks.append(doc.Paragraph(RULE, "dim"))
     return doc.Document(title=f"{len(found)} runs against {base}", blocks=tuple(blocks))
+
+
+def _several_head(found: Sequence[RunComparison]) -> Iterator[doc.Block]:
+    """Which of the runs are worse than their baseline, and how much."""
+    outcomes = [_outcome(one)[0] for one in found]
+    counts = Counter(outcomes)
+    word, tone = next((word, tone) for _, word, tone in _ENDS if counts[word])
+    each = [(word, counts[word]) for _, word, _ in _ENDS if counts[word]]
+    reason = ", ".join(f"{number} {word.lower()}" for word, number in each)
+    title = f"{counted(len(found), 'run')} against a baseline"
+    yield doc.Badge(
+        title, word if counts[word] == len(found) else f"{counts[word]} {word}", reason, tone
+    )
+    items = []
+    for number, one in enumerate(found, start=1):
+        worse = [each for each in one.judged if each.change is Change.WORSE]
+        if worse:
+            far = min(worse, key=lambda each: each.gain)
+            label = f"{number}: {signed_share(far.comparison.ratio - 1.0)}"
+            items.append(doc.Item(text=_changed(far), label=label, tone="bad"))
+    if items:
+        yield doc.Findings(tuple(items[:_MOST_TILES]), "Farthest behind")
+
+
+_ENDS = (*_OUTCOMES, (Change.CANNOT_TELL, "CANNOT TELL", "warn"))
+
+
+def _several_differences(found: Sequence[RunComparison]) -> Iterator[doc.Table]:
+    """A line a difference, a column a run; what is as in the baseline is empty."""
+    listed: dict[str, dict[int, Difference]] = {}
+    for number, one in enumerate(found):
+        for each in one.differences:
+            listed.setdefault(each.what, {})[number] = each
+
+    def run(number: int) -> doc.Shown[tuple[str, dict[int, Difference]]]:
+        def new(row: tuple[str, dict[int, Difference]]) -> str:
+            return row[1][number].new if number in row[1] else ""
+
+        return words(str(number + 1), new)
+
+    if listed:
+        yield table(
+            listed.items(),
+            words("", lambda row: row[0]),
+            words("baseline", lambda row: next(iter(row[1].values())).old),
+            *map(run, range(len(found))),
+            title="Setup differences",
+        )
 
 
 def _several_tables(found: Sequence[RunComparison]) -> Iterator[doc.Table]:
@@ -166,10 +277,11 @@ def _device_of(each: Judged) -> tuple[str | None, int | None]:
 
 def _several_cell(each: Judged) -> doc.Cell:
     word, tone = _CHANGES[each.change]
+    change = signed_share(each.comparison.ratio - 1.0)
     return doc.Cell(
-        f"{_value(each.pair.new)}, {signed_share(each.comparison.ratio - 1.0)}",
+        _value(each.pair.new),
         tone if each.change in (Change.WORSE, Change.BETTER) else "",
-        "" if each.change is Change.SAME else word,
+        change if each.change is Change.SAME else f"{change} {word}",
     )
 
 

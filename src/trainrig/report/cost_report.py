@@ -50,7 +50,7 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
     )
     blocks: list[Block] = [
         Paragraph(title, "strong"),
-        Paragraph(_verdict(found)),
+        Paragraph(_verdict(found), "strong"),
         _ways_table(found),
     ]
     if facts := tuple(_break_even(found)):
@@ -60,7 +60,7 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
     if changed:
         blocks.append(Section("What measuring changed", (_changes_table(changed),)))
     if facts := tuple(_unit_prices(found)):
-        blocks.append(Facts(facts, "Price of what it has"))
+        blocks.append(Section("Price of what it has", (Facts(facts),)))
     if terms.failures is not None:
         blocks.append(Section("Failures", (Facts(tuple(_failures(found))),)))
     if found.swings:
@@ -159,8 +159,9 @@ def _training(found: CostAnswer) -> Iterator[Block]:
         pairs.append(("waits for", rate.limits))
     days = found.days_of_training()
     if days is not None and found.tokens is not None:
-        text = f"{days[0]:,.3g} days"
-        text += f" ({days[1]:,.3g} to {days[2]:,.3g})" * (days[1] != days[2])
+        text = _long_time(days[0])
+        if days[1] != days[2]:
+            text += f" ({_long_time(days[1])} to {_long_time(days[2])})"
         if found.days is not None:
             late = days[0] > found.days
             text += f", {'more than' if late else 'within'} the {found.days:g} that are given"
@@ -169,8 +170,13 @@ def _training(found: CostAnswer) -> Iterator[Block]:
         pairs.append(("watts", "as predicted: the run measured none"))
     if (kwh := found.kwh_of_training()) is not None:
         of = "of the GPUs alone" if found.terms.gpus_alone else "at the meter"
-        pairs.append(("energy", f"{kwh:,.0f} kWh {of}"))
+        pairs.append(("energy", f"{kwh:,.0f} kWh {of}" if kwh >= 100.0 else f"{kwh:.3g} kWh {of}"))
     yield Facts(tuple(pairs))
+
+
+def _long_time(days: float) -> str:
+    """``2 h 58 min``, ``41.3 days``."""
+    return f"{days:,.3g} days" if days >= 2.0 else format_time(days * 86400.0)
 
 
 def _unit_prices(found: CostAnswer) -> Iterator[tuple[str, str]]:

@@ -39,6 +39,8 @@ def point_blocks(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block
         for row in seen
         if (row.role, row.metric) != (Role.STREAM, "flop_rate") or _place(row) not in moved
     ]
+    if not seen and readable(view):  # its trainings stand in tables of their own
+        return
     if not seen:
         note = "There are none: the run holds no measured point."
         yield doc.Group("page", (doc.Section("All points", (), note),))

@@ -19,7 +19,7 @@ from trainrig.analysis.normal import (
     card_summaries,
     placed,
 )
-from trainrig.analysis.rows import Row
+from trainrig.analysis.rows import Row, name_devices
 from trainrig.benchmarks.spec import case_text
 from trainrig.catalog.chip import peak
 from trainrig.catalog.published import PublishedKind, published_source
@@ -245,9 +245,12 @@ def normal_section(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Blo
     Of several equal devices the first is tabled; how they differ is another section's.
     """
     if found := list(placed(view)):
+        names = name_devices((one.row.device, one.row.index) for one in found)
+        several = len(names) > 1
         beside = table(
             found[:MAX_ROWS],
             words("case", lambda one: capital(case_text(one.row.benchmark, one.row.case))),
+            words("device", lambda one: names[one.row.device, one.row.index] if several else ""),
             column("yours", lambda one: format_quantity(one.row.value, one.row.unit)),
             column("others", lambda one: range_of(one.others.low, one.others.high, one.row.unit)),
             column("n", lambda one: one.others.num),

@@ -5,6 +5,7 @@ The reports of the nodes lie folded below.  Which nodes are outliers is `analysi
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 
@@ -21,6 +22,7 @@ from trainrig.analysis.rack import (
 from trainrig.analysis.run_summary import RunSummary
 from trainrig.report import document as doc
 from trainrig.report.document import column, table
+from trainrig.stats import median
 from trainrig.units import (
     counted,
     format_count,
@@ -41,7 +43,7 @@ RULE = (
 
 def rack_blocks(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
     """The head, the nodes, and node by metric."""
-    yield doc.Group("card", tuple(_head(rack)))
+    yield doc.Group("card", tuple(_head(rack, summaries)))
     yield doc.Section("Nodes", (_nodes_table(rack, summaries),))
     shown = shown_metrics(rack.metrics, MOST_METRICS)
     if shown:
@@ -53,7 +55,7 @@ def rack_blocks(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Blo
         yield doc.Paragraph("The runs have no case in common.", "warn")
 
 
-def _head(rack: Rack) -> Iterator[doc.Block]:
+def _head(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
     num, behind = len(rack.nodes), rack.behind()
     devices = list(dict.fromkeys(node.devices for node in rack.nodes))
     title = (
@@ -65,15 +67,39 @@ def _head(rack: Rack) -> Iterator[doc.Block]:
         names = ", ".join(list(behind)[:MOST_NAMED])
         reason = f"{counted(len(behind), rack.noun)} behind the others: {names}{tail}"
         yield doc.Badge(title, f"{len(behind)} BEHIND", reason, "bad")
+        yield from _tiles(rack, summaries)
         items = tuple(_item(name, own) for name, own in list(behind.items())[:MOST_NAMED])
         yield doc.Findings(items, "Who is behind")
     elif rack.can_judge:
         metrics = counted(_judged(rack), "metric")
         reason = f"no {rack.noun} is behind the others in any of {metrics}{tail}"
         yield doc.Badge(title, "EVEN", reason, "warn" if failed else "good")
+        yield from _tiles(rack, summaries)
     else:
         reason = f"outliers need {MIN_NODES} {rack.noun}s with one and the same case{tail}"
         yield doc.Badge(title, "CANNOT TELL", reason, "warn")
+        yield from _tiles(rack, summaries)
+
+
+def _tiles(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
+    """The middle node's key numbers, and between which ends the nodes lie."""
+    numbers: dict[str, list[KeyNumber]] = {}
+    for summary in summaries:
+        for one in summary.key_numbers:
+            numbers.setdefault(one.name, []).append(one)
+    tiles = []
+    for name, own in list(numbers.items())[:4]:
+        values = [one.value for one in own]
+        middle = dataclasses.replace(own[0], value=median(values), is_least=False)
+        ends = [
+            _key_text(dataclasses.replace(middle, value=end)) for end in (min(values), max(values))
+        ]
+        span = " to ".join(dict.fromkeys(ends))
+        tiles.append(
+            doc.Tile(name, _key_text(middle), (f"median of {counted(len(own), rack.noun)}", span))
+        )
+    if tiles:
+        yield doc.Tiles(tuple(tiles))
 
 
 def _item(name: str, own: Sequence[tuple[RackMetric, NodeValue]]) -> doc.Item:
@@ -83,7 +109,9 @@ def _item(name: str, own: Sequence[tuple[RackMetric, NodeValue]]) -> doc.Item:
     device = one.record.device_index if one.record is not None else None
     where = f", GPU {device}" if device is not None else ""
     text = f"behind in {counted(len(own), 'metric')}; farthest {far}{where}"
-    return doc.Item(label=name, text=text, tone="bad")
+    command = "trainrig burn" + (f" --devices {device}" if device is not None else "")
+    fix = "On that node: heavy work with every sensor watched, then its slot, power and cooling"
+    return doc.Item(label=name, text=text, tone="bad", fix=fix, command=command)
 
 
 _CUBE = re.compile(r"\b(\d+) × \1 × \1\b")

@@ -17,7 +17,7 @@ from trainrig.analysis.rows import at_path, attempts, is_published, rows
 from trainrig.analysis.run_summary import RunSummary, device_names, summarise
 from trainrig.analysis.training_results import readable
 from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
-from trainrig.record import Kind, Record, RunView, Severity
+from trainrig.record import Kind, Outcome, Record, RunView, Severity
 from trainrig.report import document as doc
 from trainrig.report.burn_report import burn_blocks
 from trainrig.report.charts.curves import curves
@@ -424,7 +424,7 @@ def _findings(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
         labels = [label.lower() for label, _ in _SEVERITY.values()]
         counts = ", ".join(counted(number[label], label) for label in labels if number[label])
         yield doc.Section("Findings", _first_of_each(similar.values()), counts)
-    elif view.verdict is not None:
+    elif view.verdict is not None and view.verdict.outcome is not Outcome.FAIL:
         yield doc.Group("page", (doc.Section("Findings", (), "None."),))
 
 

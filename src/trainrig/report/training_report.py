@@ -101,6 +101,17 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
         *_profiled(results, predicted),
         *published_table(published),
     ]
+    failed = [
+        doc.Item(
+            text=f"{one.name}: {one.problem}",
+            label=one.row_verdict,
+            tone=_VERDICT_TONES.get(one.row_verdict, ""),
+        )
+        for one in results
+        if one.problem
+    ]
+    if failed:
+        blocks.append(doc.Findings(tuple(failed)))
     remarks = tuple(doc.Item(text=text) for text in _remarks(results, predicted, published))
     if remarks:
         blocks.append(doc.Findings(remarks))
@@ -306,7 +317,7 @@ def _numbers(results: Sequence[TrainingResult], verdict: Verdict | None) -> doc.
         results,
         _EXPERIMENT,
         words("verdict", lambda r: doc.Cell(word(r), _VERDICT_TONES.get(word(r), ""))),
-        column("tokens/s", lambda r: r.tokens_per_s, lambda v: format_quantity(v, "")),
+        column("tokens/s", lambda r: r.tokens_per_s, format_count),
         bars("samples/s", lambda r: r.samples_per_s, lambda v: format_quantity(v, "sample/s")),
         bars(
             "model FLOP/s a device",
@@ -559,8 +570,6 @@ def _remarks(
     A reason that holds for several is given once.
     """
     for result in results:
-        if result.problem:
-            yield f"{result.name}: {result.row_verdict}: {result.problem}"
         if result.parity.rounding:
             yield f"{result.name}: {result.parity.rounding}"
         if result.parity.compared_with:

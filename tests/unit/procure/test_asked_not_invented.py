@@ -138,7 +138,7 @@ def test_what_is_assumed_of_saving_is_said(trainrig) -> None:
     spot = Terms(spot_per_hour=1.0, interruptions_per_day=4.0)
     assert any("60 s and 300 s" in text for text in ask_costs(spot, "").not_counted)
     _, out, _ = trainrig("cost", "--rent-per-hour", "1", "--mtbf-hours", "100")
-    assert "100 h; saving takes 1 min 0 s, a restart 5 min 0 s" in out
+    assert "100 h; saving takes 1 min, a restart 5 min" in out
 
 
 # ---- numbers at their ends

@@ -131,7 +131,11 @@ def line_figure(title: str, unit: str, lines: Mapping[str, Line], x_title: str) 
     parts = ["; ".join(key) + "." if is_long and len(shown) > 1 else ""]
     parts.append(f"{left} more left out." if left else "")
     caption = " ".join(filter(None, parts))
-    chart = Chart(title=title, x=Axis(title=x_title), y=axis, series=own)
+    starts = min(x for _, line in shown for x, _ in line)
+    ends = max(x for _, line in shown for x, _ in line)
+    # What began late fills its chart, too.
+    x = Axis(title=x_title, from_zero=starts < 0.2 * ends)
+    chart = Chart(title=title, x=x, y=axis, series=own)
     yield Figure(chart=chart, caption=caption)
 
 

@@ -28,6 +28,7 @@ _WIDE_CHAR = 12.4
 """Width of a Chinese one: an em, and a little."""
 _LINE = 15.0
 _MARKERS = 4
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _NARROW = 400.0
 """Below this width labels are short."""
 
@@ -80,11 +81,14 @@ class Axis:
     """A linear axis begins at zero, or near its lowest value."""
 
     def tick(self, value: float) -> str:
-        """How the value reads: ``0.05``, ``2.5``, ``1,000``."""
+        """How the value reads: ``10⁻⁵``, ``0.05``, ``2.5``, ``1,000``."""
         if self.word is not None:
             return self.word(value)
         value /= self.scale
-        return f"{value:,.4g}" if 1e-4 <= abs(value) < 1e4 or value == 0.0 else f"{value:,.0f}"
+        if 0.0 < abs(value) < 1e-4:
+            number, _, power = f"{value:.0e}".partition("e")
+            return f"{'' if number == '1' else number + '·'}10{str(int(power)).translate(_RAISED)}"
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
     def can_show(self, value: float) -> bool:
         """Whether it has a place for the value."""

@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from trainrig.language import tag, translate
+from trainrig.language.width import width
 from trainrig.report import document as doc
 from trainrig.report.charts import link_diagram, svg
 from trainrig.report.charts.link_diagram import LinkDiagram
@@ -28,7 +29,7 @@ _HALF = (520.0, 320.0)
 _WIDE = (1080.0, 440.0)
 _COMMAND = re.compile(
     r"((?:sudo|trainrig(?! \d)|nvidia-smi|fio|torch\.|pin_memory)"
-    r"(?:[^;,:\u3000-\uffef]|:(?=\S))*[^;,:\s\u3000-\uffef])"
+    r"(?:[^;,:\u3000-\uffef]|[,:](?=\S))*[^;,:\s\u3000-\uffef])"
 )
 # A number and its unit, between which no line ends.
 _UNIT = re.compile(r"(\d) (%|×|[kMGTP]?(?:FLOPS|OPS|B/s|Hz)|[KMGT]iB|[mµn]?s\b|W\b|tokens/s)")
@@ -48,11 +49,13 @@ def to_html(document: doc.Document) -> str:
         page=document,
         head=head,
         body=document.blocks[len(head) :],
+        framed=any(isinstance(block, doc.Group) for block in head),
         contents=titles if len(titles) > 2 else [],
         anchor=_anchor,
         kind=lambda block: type(block).__name__,
         draw=_draw,
         capital=capital,
+        width=width,
         commands=commands,
         tag=tag(),
         _=translate,
