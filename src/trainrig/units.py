@@ -118,10 +118,10 @@ def format_count(number: float) -> str:
 
 
 def format_money(amount: float, currency: str) -> str:
-    """``34,000 CNY``; with cents below 100, with three digits that count below 1."""
+    """``34,000 CNY``; with cents below 100, with three digits that count below 0.1."""
     size = abs(amount)
     decimals = 0 if size >= 100.0 or amount == round(amount) else 2
-    if 0.0 < size < 1.0:
+    if 0.0 < size < 0.1:
         decimals = min(9, 2 - math.floor(math.log10(size)))
     return f"{amount:,.{decimals}f} {currency}".rstrip()
 

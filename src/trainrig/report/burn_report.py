@@ -115,8 +115,8 @@ def _sources(shown: Sequence[Shown], baselines: Sequence[Record]) -> Iterator[st
 
 def _sensors(devices: Sequence[BurnDevice]) -> Iterator[doc.Block]:
     """A table of what sensors said; of devices without any a sentence."""
-    said = [d for d in devices if d.temperature_c or d.power_w or d.clock_hz or d.energy_j]
-    if said:
+    known = [d for d in devices if d.temperature_c or d.power_w or d.clock_hz or d.energy_j]
+    if known:
         yield _sensor_table(devices)
     else:
         text = "; ".join(f"{d.label}: no temperature, {d.no_temperature}" for d in devices)

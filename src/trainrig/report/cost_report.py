@@ -102,7 +102,9 @@ def _span(found: CostAnswer, three: tuple[float, float, float] | None) -> str:
     middle, low, high = three
     if low == high:
         return _money(found, middle)
-    ends = " to ".join(format_money(end, "") for end in (low, high))
+    ends = " to ".join(
+        f"{end:#.3g}" if high < 1.0 else format_money(end, "") for end in (low, high)
+    )
     return f"{_money(found, middle)} ({ends})"
 
 

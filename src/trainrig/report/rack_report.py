@@ -94,10 +94,10 @@ def _tiles(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
         ends = [
             _key_text(dataclasses.replace(middle, value=end)) for end in (min(values), max(values))
         ]
-        span = " to ".join(dict.fromkeys(ends))
-        tiles.append(
-            doc.Tile(name, _key_text(middle), (f"median of {counted(len(own), rack.noun)}", span))
-        )
+        notes = [f"median of {counted(len(own), rack.noun)}"]
+        if ends[0] != ends[1]:
+            notes.append(f"{ends[0]} to {ends[1]}")
+        tiles.append(doc.Tile(name, _key_text(middle), tuple(notes)))
     if tiles:
         yield doc.Tiles(tuple(tiles))
 
