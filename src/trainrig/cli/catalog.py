@@ -11,6 +11,7 @@ from trainrig.cli.verb import CHIPS, json_option, option, verb
 from trainrig.errors import UsageError
 
 if TYPE_CHECKING:
+    from trainrig.catalog.servers import Server
     from trainrig.report.document import Document
 
 
@@ -39,37 +40,19 @@ def command(
     from trainrig.catalog.fields import chip_dict
     from trainrig.catalog.load import load_chips
     from trainrig.catalog.lookup import find_chip, require_chip
-    from trainrig.catalog.servers import known_servers, named_server, server_dict
+    from trainrig.catalog.servers import named_server
     from trainrig.cli.output import answer
     from trainrig.report import chip_report
 
+    if name and (models or servers):
+        which = "models" if models else "servers"
+        raise UsageError(f"--{which} lists all {which}", "leave the names out")
     if models:
-        from trainrig.workload.presets import NAMED, named, published
-
-        if name:
-            raise UsageError("--models lists all models", "leave the names out")
-        shapes = [named(known) for known in (*NAMED, *published())]
-        answer(
-            as_json,
-            lambda: [asdict(shape) for shape in shapes],
-            lambda: chip_report.models_document(shapes),
-        )
+        _show_models(as_json)
         return
     server = None if compare or find_chip(" ".join(name)) else named_server(" ".join(name))
     if servers or server is not None:
-        if servers and name:
-            raise UsageError("--servers lists all servers", "leave the names out")
-        listed = (server,) if server is not None else known_servers()
-
-        def of_servers() -> object:
-            return server_dict(listed[0]) if server else [server_dict(one) for one in listed]
-
-        answer(
-            as_json,
-            of_servers,
-            lambda: chip_report.servers_document(listed),
-            schema="catalog-server",
-        )
+        _show_servers(server, as_json)
         return
     if compare and len(name) < 2:
         raise UsageError("--compare needs two chips or more", "quote names that have spaces")
@@ -86,3 +69,36 @@ def command(
         return chip_report.chip_document(chips[0]) if wanted else chip_report.list_document(chips)
 
     answer(as_json, content, document)
+
+
+def _show_models(as_json: bool) -> None:
+    from trainrig.cli.output import answer
+    from trainrig.report import chip_report
+    from trainrig.workload.presets import NAMED, named, published
+
+    shapes = [named(known) for known in (*NAMED, *published())]
+    answer(
+        as_json,
+        lambda: [asdict(shape) for shape in shapes],
+        lambda: chip_report.models_document(shapes),
+    )
+
+
+def _show_servers(server: Server | None, as_json: bool) -> None:
+    """One server, or without one all that are known."""
+    from trainrig.catalog.servers import known_servers, server_dict
+    from trainrig.cli.output import answer
+    from trainrig.report import chip_report
+
+    listed = (server,) if server is not None else known_servers()
+
+    def content() -> object:
+        found = [server_dict(one) for one in listed]
+        return found if server is None else found[0]
+
+    answer(
+        as_json,
+        content,
+        lambda: chip_report.servers_document(listed),
+        schema="catalog-server",
+    )

@@ -40,34 +40,21 @@ class _Table:
         """Whether rows are still to come."""
         return not self.columns or self.rows < len(self.columns)
 
+    def begin(self, header: re.Match[str]) -> None:
+        """A matrix under this title: a latency's has two, as GPU and as CPU see it."""
+        self.corner, self.rows = header["corner"], 0
+        self.columns = [int(column) for column in header["columns"].split()]
+
 
 def _read(file: ToolFile, given: Given) -> Reading:
     names = {int(m[1]): device_name(m[2]) for _, line in file.lines if (m := _DEVICE.search(line))}
     access: dict[tuple[int, int], bool] = {}
     found: list[tuple[int, Case, str, float, tuple[int, int]]] = []
-    table: _Table | None = None
-    last = 0
-    for number, line in file.lines:
-        last = number
-        title = _TITLE.search(line)
-        if title:
-            _check_whole(file, number, table)
-            table = _Table(title)
-        elif table is not None and (header := _HEADER.match(line)):
-            if table.columns and table.rows < len(table.columns):
-                _check_whole(file, number, table)
-            table.corner, table.rows = header["corner"], 0
-            table.columns = [int(column) for column in header["columns"].split()]
-        elif table is not None and table.columns and table.rows < len(table.columns):
-            row, values = _values(file, number, line, table)
-            table.rows += 1
-            for column, value in zip(table.columns, values, strict=True):
-                if table.title["access"]:
-                    access[row, column] = value > 0.0
-                else:
-                    case, metric = _case(table, row, column)
-                    found.append((number, case, metric, value, (row, column)))
-    _check_whole(file, last, table)
+    for table, number, pair, value in _cells(file):
+        if table.title["access"]:
+            access[pair] = value > 0.0
+        else:
+            found.append((number, *_case(table, *pair), value, pair))
     records = list(_records(file, given, found, names, access))
     notes = []
     if not any(metric == "time" for _, _, metric, _, _ in found):
@@ -75,6 +62,26 @@ def _read(file: ToolFile, given: Given) -> Reading:
     if not access:
         notes.append("it has no connectivity matrix")
     return Reading(records=records, notes=notes)
+
+
+def _cells(file: ToolFile) -> Iterator[tuple[_Table, int, tuple[int, int], float]]:
+    """Every number of every matrix: its table, its line, row and column."""
+    table: _Table | None = None
+    number = 0
+    for number, line in file.lines:
+        if title := _TITLE.search(line):
+            _check_whole(file, number, table)
+            table = _Table(title)
+        elif table is not None and (header := _HEADER.match(line)):
+            if table.columns:
+                _check_whole(file, number, table)
+            table.begin(header)
+        elif table is not None and table.columns and table.is_open:
+            row, values = _values(file, number, line, table)
+            table.rows += 1
+            for column, value in zip(table.columns, values, strict=True):
+                yield table, number, (row, column), value
+    _check_whole(file, number, table)
 
 
 def _check_whole(file: ToolFile, line: int, table: _Table | None) -> None:

@@ -126,14 +126,7 @@ def records_of(file: ToolFile, log: Log, given: Given) -> Iterator[Record]:
     if step is not None and step > 0.0:
         samples = tuple(times) if len(times) > 1 else None
         yield made("time", "s", step, samples=samples)
-    rate_line, rate = log.samples_per_s or (line, None)
-    if rate is None and step and log.global_batch:
-        rate = log.global_batch / step
-    if rate is not None:
-        yield made("sample_rate", "sample/s", rate, line=rate_line)
-        if log.seq_len:
-            yield made("token_rate", "token/s", rate * log.seq_len, line=rate_line)
-        yield from _flop_rate(log, rate, rate_line, made)
+    yield from _rates(log, step, line, made)
     if log.peak_memory is not None:
         yield made("peak_memory", "B", log.peak_memory)
     if log.loss is not None and abs(log.loss) < LARGEST:
@@ -142,6 +135,19 @@ def records_of(file: ToolFile, log: Log, given: Given) -> Iterator[Record]:
 
 
 _Make = Callable[..., Record]
+
+
+def _rates(log: Log, step_s: float | None, line: int | None, make: _Make) -> Iterator[Record]:
+    """Samples, tokens and FLOPs a second; of the steps' time where no rate is printed."""
+    rate_line, rate = log.samples_per_s or (line, None)
+    if rate is None and step_s and log.global_batch:
+        rate = log.global_batch / step_s
+    if rate is None:
+        return
+    yield make("sample_rate", "sample/s", rate, line=rate_line)
+    if log.seq_len:
+        yield make("token_rate", "token/s", rate * log.seq_len, line=rate_line)
+    yield from _flop_rate(log, rate, rate_line, make)
 
 
 def _flop_rate(log: Log, rate: float, line: int | None, make: _Make) -> Iterator[Record]:
