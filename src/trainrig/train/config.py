@@ -453,13 +453,25 @@ def check(experiment: Experiment) -> ModelShape:
     """The model's shape, once nothing speaks against the experiment.  Raises UsageError."""
     own, shape = experiment, find(experiment.model)
     check_layout(shape, own.predicted_layout)
-    given = own.device_numbers
     if own.fp8_recipe and own.fp8_recipe not in FP8_RECIPES:
         raise unknown("fp8_recipe", own.fp8_recipe, FP8_RECIPES)
     for name in own.logs:
         if name not in LOGS:
             raise unknown("log", name, LOGS)
-    rules = (
+    rules = (*_schedule_rules(own), *_rank_rules(own), *_kernel_rules(own, shape))
+    for is_broken, words, hint in rules:
+        if is_broken:
+            raise UsageError(words, hint)
+    return shape
+
+
+_Rule = tuple[bool, str, str]
+"""Whether it is broken, what is wrong, and what to do."""
+
+
+def _schedule_rules(own: Experiment) -> tuple[_Rule, ...]:
+    """How long, how often, and whether it may be compared."""
+    return (
         (
             own.warmup is not None and own.warmup_tokens > 0,
             "warmup and warmup_tokens both say how long the learning rate rises",
@@ -480,6 +492,13 @@ def check(experiment: Experiment) -> ModelShape:
             "comparable = false and why go together",
             "why = what sets it apart from one process on the same samples",
         ),
+    )
+
+
+def _rank_rules(own: Experiment) -> tuple[_Rule, ...]:
+    """Devices and ranks."""
+    given = own.device_numbers
+    return (
         (
             bool(given) and own.device == "cpu",
             f"devices {own.devices} are GPUs, and device is cpu",
@@ -505,6 +524,12 @@ def check(experiment: Experiment) -> ModelShape:
             f"min_nproc = {own.min_nproc} of nproc = {own.nproc}",
             "as many ranks as there are, or fewer",
         ),
+    )
+
+
+def _kernel_rules(own: Experiment, shape: ModelShape) -> tuple[_Rule, ...]:
+    """Kernels, and what cannot be put together."""
+    return (
         (
             own.dropout > 0 and (shape.family == "t5" or own.compile),
             f"dropout {'beside compile' if own.compile else 'of t5'} comes in a later version",
@@ -537,10 +562,6 @@ def check(experiment: Experiment) -> ModelShape:
             "attention sdpa, plain or auto",
         ),
     )
-    for is_broken, words, hint in rules:
-        if is_broken:
-            raise UsageError(words, hint)
-    return shape
 
 
 def _is_one_graph(own: Experiment, shape: ModelShape) -> bool:

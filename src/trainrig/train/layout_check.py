@@ -110,6 +110,14 @@ def requested_layout(experiment: Experiment, shape: ModelShape | None = None) ->
     )
 
 
+_ALWAYS_READ = ("num_parameters", "optimizer", "placements", "threads", "transport", "wrapped")
+_READ = (
+    *("micro_tokens", "attention", "attention_kernel", "loader_workers", "lora_rank", "tf32"),
+    *("p2p", "pinned", "allocator", "cores"),
+)
+"""Facts of a layout that stand in it as they were read; not every engine reads all of them."""
+
+
 def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
     """The layout of a rank, of the facts that it read."""
     exchanges = None
@@ -126,33 +134,25 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
     sizes = facts.get("axes", {})
     tp, device = split.get("tp"), facts["device"].split(":")[0]
     on_host = device == "cpu" or "master_device" not in facts
+    as_read: dict[str, Any] = {name: facts[name] for name in _ALWAYS_READ}
+    as_read |= {name: facts.get(name) for name in _READ}
     return ObservedLayout(
+        **as_read,
         ranks=_ranks(facts, held >= _SHARE * whole, collectives, counted),
         zero=_zero(facts, held, whole, counted),
         shard_ranks=round(whole / held) if held else 1,
         grad_accum=facts["micro_batches"],
-        micro_tokens=facts.get("micro_tokens"),
         precision=_precision(facts),
         fp8_recipe=(facts.get("float8") or {}).get("recipe"),
         gradient_precision=_word(summed),
         master_precision=_word(facts["master_dtype"]),
         recompute=_recompute(facts),
-        optimizer=facts["optimizer"],
         fused_optimizer=facts["fused"],
-        attention=facts.get("attention"),
-        attention_kernel=facts.get("attention_kernel"),
         liger=None if facts.get("liger") is None else bool(facts["liger"]),
         kernels=", ".join(facts.get("liger") or ()) or None,
-        loader_workers=facts.get("loader_workers"),
-        lora_rank=facts.get("lora_rank"),
         compile=facts["compiled"],
         offload=facts.get("offloaded") if on_host else facts["master_device"] == "cpu",
         device=device,
-        wrapped=facts["wrapped"],
-        placements=facts["placements"],
-        transport=facts["transport"],
-        threads=facts["threads"],
-        num_parameters=facts["num_parameters"],
         held_weights=facts["weights"] / whole,
         held_weights_in_backward=facts["weights_between"] / whole,
         held_gradients=facts["gradients"] / whole,
@@ -167,11 +167,6 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
         cp=(sizes.get("cp", 1) if _on(counted, "cp") else 1) if exchanges is not None else None,
         ep=sizes.get("ep", 1) if exchanges is not None else None,
         replicas=copied.get("dp_replicate"),
-        tf32=facts.get("tf32"),
-        p2p=facts.get("p2p"),
-        pinned=facts.get("pinned"),
-        allocator=facts.get("allocator"),
-        cores=facts.get("cores"),
     )
 
 
