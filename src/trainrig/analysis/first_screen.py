@@ -17,7 +17,7 @@ from trainrig.analysis.normal import PublishedRange, owner_of, range_for_level
 from trainrig.analysis.rows import is_published, rows
 from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
 from trainrig.analysis.training_results import TrainingResult, published_figures, readable
-from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
+from trainrig.analysis.waterfall import Level, Waterfall, ceiling_text, largest_gap
 from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of
 from trainrig.record import Finding, Record, RunView, Scalar, dtype_of
 from trainrig.units import format_count, format_quantity, format_share
@@ -162,14 +162,6 @@ def _measures_more(view: RunView) -> bool:
     return any(row.unit == "B/s" for row in rows(view))
 
 
-_CEILINGS = {
-    "Best matmul": "what its matmuls reach",
-    "Claim": "its claim",
-    "Layer of this step": "what one of its layers reaches",
-}
-"""Levels above a step, as a sentence has them."""
-
-
 def _step_sentence(step: _Found) -> str:
     level, gap = step.level, step.level.gap
     case = step.record.case
@@ -177,7 +169,7 @@ def _step_sentence(step: _Found) -> str:
     sentence = f"Trains {_model_name(str(case.get('model')))} in {dtype_of(case)} at {rate}"
     if gap is None:
         return f"{sentence}."
-    of = _CEILINGS.get(level.ceiling, level.ceiling.lower())
+    of = ceiling_text(level.ceiling)
     sentence += f", {format_share(1.0 + gap.share)} of {of}"
     rest = sum(share.amount for share in gap.shares if share.name == NOT_EXPLAINED)
     if rest > 0.0:

@@ -18,8 +18,11 @@ from trainrig.analysis.bottlenecks import CLOSE, find_cause
 from trainrig.analysis.evidence import Drop, Gap
 from trainrig.analysis.rows import Device, Row, claim_for, name_devices, note_of, rows, rules_of
 from trainrig.analysis.time_loss import is_own_layer
-from trainrig.benchmarks.spec import Quantity, Role, case_text, role_of
+from trainrig.benchmarks.spec import Quantity, Role, benchmarks, case_text, role_of
 from trainrig.record import Case, Kind, Record, RunView, Status, dtype_of
+
+CLAIM, OWN_LAYER = "Claim", "Layer of this step"
+"""Levels that no benchmark has: what is claimed of a chip, and the layer that a step is made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +170,7 @@ def _build(
         if best.role is Role.STEP:
             layer = best_row(row for row in own if _bounds(row, best) and row.role is Role.BLOCK)
             if layer is not None and layer not in [row for _, row in picked]:
-                picked.append(("Layer of this step", layer))
+                picked.append((OWN_LAYER, layer))
         picked.append((name, best))
     if not picked:
         return ()
@@ -218,7 +221,7 @@ def _claim_level(view: RunView, row: Row) -> _Ceiling:
     if claim is not None:
         value, source = claim.value, claim.source or "claimed"
     level = Level(
-        name="Claim",
+        name=CLAIM,
         value=value,
         unit=row.unit,
         kind=Kind.CLAIMED,
@@ -263,6 +266,13 @@ def _measured_level(
         gap=gap,
         is_step=row.role is Role.STEP,
     )
+
+
+def ceiling_text(name: str) -> str:
+    """A level as a sentence has it that speaks of what lies below: ``what its matmuls reach``."""
+    levels = {rule.name: rule.as_ceiling for spec in benchmarks() for rule in spec.levels}
+    levels |= {CLAIM: "its claim", OWN_LAYER: "what one of its layers reaches"}
+    return levels.get(name) or name.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

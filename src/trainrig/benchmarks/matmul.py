@@ -197,6 +197,7 @@ BENCHMARK = spec.Benchmark(
             quantity=spec.COMPUTE,
             name="Best matmul",
             order=10,
+            as_ceiling="what its matmuls reach",
             fits=lambda case, count: count == 1 and not case.get("sustained"),
         ),
         spec.LevelRule(

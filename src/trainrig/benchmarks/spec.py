@@ -221,6 +221,8 @@ class LevelRule:
     """Its place; the level before it is its ceiling."""
     fits: Callable[[Case, int], bool] = lambda _, count: count == 1
     """(case, number of devices at once) → whether it belongs here."""
+    as_ceiling: str = ""
+    """In a sentence of what lies below it: ``what its matmuls reach``; without it the name."""
 
 
 # ---- the benchmark

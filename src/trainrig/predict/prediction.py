@@ -136,11 +136,8 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
     """What ``predict --json`` prints; others script against it."""
     own = held(found.question.shape, found.layout)
     result = {
-        "model": found.question.shape.name,
-        "on": found.rates.device,
-        "layout": layout_dict(found.layout),
+        **_subject(found.question, found.rates.device, found.memory),
         "step_time_s": found.time,
-        **_memory_dict(found.memory),
         "parts_s": {name: float(getattr(found.step, name)) for name in PARTS},
         "overlapped_s": float(found.step.overlapped),
         "held_bytes": dataclasses.asdict(own) if own is not None else None,
@@ -169,13 +166,10 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
 def fit_dict(found: Fit) -> dict[str, Any]:
     """What ``fits --json`` prints; others script against it."""
     return {
-        "model": found.question.shape.name,
-        "on": found.question.cluster.rates().device,
-        "layout": layout_dict(found.question.layout),
+        **_subject(found.question, found.question.cluster.rates().device, found.memory),
         "fits": found.fits,
         "close": found.is_close,
         "gpu_memory_bytes": found.capacity,
-        **_memory_dict(found.memory),
         "largest_batch_size": found.largest_batch_size,
         "sample_time_s": found.sample_time,
         "options": [_effect_dict(effect) for effect in found.options],
@@ -191,8 +185,12 @@ def _effect_dict(effect: OptionEffect) -> dict[str, Any]:
     return found
 
 
-def _memory_dict(needed: Memory) -> dict[str, Any]:
+def _subject(question: Question, device: str, needed: Memory) -> dict[str, Any]:
+    """What was asked about, and the memory that it needs."""
     return {
+        "model": question.shape.name,
+        "on": device,
+        "layout": layout_dict(question.layout),
         "memory_bytes_per_gpu": int(needed.total),
         "memory_allocated_bytes_per_gpu": int(needed.allocated),
         "interval": {"memory_bytes_per_gpu": [float(end) for end in needed.interval("device")]},
