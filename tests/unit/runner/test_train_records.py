@@ -7,6 +7,7 @@ import pytest
 from training_summaries import findings_of, stored_view, summary_of, trained_once
 from trainrig.analysis.judge_training import judge_trainings
 from trainrig.analysis.training_facts import flat, nested
+from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.record import Limit, Outcome, Status
 from trainrig.runner.targets import Target
 from trainrig.runner.train_records import rates_of, records_of, step_line
@@ -34,6 +35,17 @@ def test_mfu_is_of_the_claim_and_absent_without_one() -> None:
     assert (said["mfu"], said["hfu"]) == (None, None)
     assert said["no_mfu_reason"] == "no bf16 peak is claimed for this CPU"
     assert not {"mfu", "hfu"} & {r.metric for r in records_of(found, TARGET, "0" * 64, "e")}
+
+
+@pytest.mark.parametrize(
+    ("nproc", "level"), [(1, "Training step"), (2, "Training step, all devices")]
+)
+def test_what_several_ranks_reach_is_a_level_of_its_own(nproc: int, level: str) -> None:
+    rows = tuple(row | {"time": 0.5} for row in ROWS)
+    own = Experiment.of(model="gpt2-small-cpu", name="one", nproc=nproc)
+    (waterfall,) = build_waterfalls(stored_view(trained_once(own, Result(rows=rows))))
+    assert [each.name for each in waterfall.levels] == ["Claim", level]
+    assert waterfall.levels[-1].value
 
 
 def test_a_run_that_was_cut_off_is_judged_by_the_records_that_are_there() -> None:

@@ -10,6 +10,7 @@ import pytest
 from report_views import point
 from trainrig.record import Outcome, RunView, Verdict
 from trainrig.runner.view import RunOutcome, judged_view, view_of
+from trainrig.store import create_run, read_run
 
 
 def run_of(*records: object) -> RunView:
@@ -48,3 +49,19 @@ def test_a_run_without_a_verdict_gets_one_for_what_is_there() -> None:
     assert verdict is not None
     assert str(verdict.outcome) == "INCOMPLETE"
     assert verdict.reason == "the run was cut off before its verdict"
+
+
+def test_a_run_that_passed_and_lost_records_since_is_incomplete(tmp_path: Path) -> None:
+    """Its verdict.json still says PASS; the report asks the records."""
+    with create_run(tmp_path, "qualify", {}) as run:
+        first, second = point("matmul", {"m": 1}, 1e12), point("matmul", {"m": 2}, 1e12)
+        run.append(first)
+        run.append(second)
+        run.write_verdict(Verdict(outcome=Outcome.PASS, reason="all of it ran"))
+    records = run.path / "records.jsonl"
+    records.write_bytes(records.read_bytes().splitlines(keepends=True)[0])
+    stored = read_run(run.path)
+    assert stored.verdict is not None and stored.verdict.outcome is Outcome.PASS
+    found = judged_view(stored).verdict
+    assert found is not None and found.outcome is Outcome.INCOMPLETE
+    assert "1 of its 2 records" in found.reason

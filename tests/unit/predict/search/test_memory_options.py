@@ -228,6 +228,20 @@ def test_the_command_answers_people() -> None:
     assert "to make it fit: --" in " ".join(text.split())
 
 
+@pytest.mark.parametrize("gpus", ["1", "4"])
+def test_eighty_columns_hold_every_number_and_option(
+    monkeypatch: pytest.MonkeyPatch, gpus: str
+) -> None:
+    """They were cut: ``27.…``, the heads, and the option to copy."""
+    words = ("--model", "llama-7B", "--on", "RTX 4090", "--gpus", gpus)
+    options = [effect["change"] for effect in json.loads(run(*words, "--json")[1])["options"]]
+    monkeypatch.setenv("COLUMNS", "80")
+    _, text = run(*words)
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    shown = [line.split("  ")[0] for line in text.splitlines() if line.startswith("--")]
+    assert shown and set(shown) <= set(options)
+
+
 @pytest.mark.parametrize(
     ("words", "says", "hint"),
     [
