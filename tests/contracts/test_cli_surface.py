@@ -105,7 +105,7 @@ def test_the_surface_is_as_promised() -> None:
             "node --link --fabric-gbps --p2p --framework --parallel --states "
             "--quantize --optimizer-in-backward --software --overlap --batch-size "
             "--grad-accum --tp --pp --cp --ep --interleave --schedule --zero --shard-"
-            "size --sequence-parallel --tokens --what-if --price --cases --json | "
+            "size --sequence-parallel --tokens --what-if --price --cases --simulate --json | "
             "matmul --on --chip --rates --html --md --json | vector --on --chip "
             "--rates --html --md --json | layer --on --chip --rates --precision "
             "--kernels --html --md --json",

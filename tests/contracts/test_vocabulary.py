@@ -45,7 +45,7 @@ PLACE = {"on", "rates", "link", "fabric_gbps", "p2p", "chip", "cluster", "price"
 ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json", "write"} | {
     "detach"
 }
-ABOUT_ANSWERS = {"what_if", "cases", "top", "days", "write", "as_json"}
+ABOUT_ANSWERS = {"what_if", "cases", "simulate", "top", "days", "write", "as_json"}
 
 
 def options(verb: str) -> set[str]:

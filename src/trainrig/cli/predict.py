@@ -43,7 +43,11 @@ if TYPE_CHECKING:
     rows("Result", ("--tokens", float, "", "Show days and energy for a training of N tokens.")),
     [WHAT_IF],
     PRICE,
-    rows("Result", ("--cases", PATH, "", "Predict a table of layouts, one a row.")),
+    rows(
+        "Result",
+        ("--cases", PATH, "", "Predict a table of layouts, one a row."),
+        ("--simulate", None, "", "With --cases: pipelines event by event, too."),
+    ),
 )
 @json_option("One JSON object; with --cases one a row.")
 @click.pass_context
@@ -55,6 +59,7 @@ def command(
     what_if: str | None,
     price: tuple[str, ...],
     cases: Path | None,
+    simulate: bool | None,
     as_json: bool,
     **keys: Any,
 ) -> int:
@@ -85,8 +90,10 @@ def command(
     from trainrig.runner.view import measured
 
     if cases is not None:
-        _print_cases(cases, as_json)
+        _print_cases(cases, as_json, simulate=bool(simulate))
         return EXIT_OK
+    if simulate:
+        raise UsageError("--simulate is for a table", "--cases FILE; trainrig plan simulates, too")
     if tokens is not None:
         positive("tokens", tokens)
     questions = machines(**keys)
@@ -112,7 +119,7 @@ def command(
     return EXIT_OK if found.fits else EXIT_FINDING
 
 
-def _print_cases(path: Path, as_json: bool) -> None:
+def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
     """Every row of a table: an object each, or in words, with the errors where it was measured."""
     from trainrig.cli.output import print_json, print_text
     from trainrig.predict.table import predict_rows, read_rows
@@ -120,15 +127,15 @@ def _print_cases(path: Path, as_json: bool) -> None:
     from trainrig.report.prediction_report import cases_document
 
     if as_json:
-        for row in predict_rows(read_rows(path)):
+        for row in predict_rows(read_rows(path), simulate=simulate):
             print_json(row, "predict-row")
         return
     rows = list(read_rows(path))
     found, refused = row_errors(rows)
-    if found:
+    if found and not simulate:
         click.echo(error_table(found, refused))
     else:
-        print_text(cases_document(predict_rows(rows)))
+        print_text(cases_document(predict_rows(rows, simulate=simulate)))
 
 
 def _refuse_options(ctx: click.Context) -> None:

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import in_fp4, rates_of_chip
 from trainrig.predict.step import predict_step
+from trainrig.predict.step.simulate import simulated
 from trainrig.predict.table_layout import is_legal, joined, made_legal, sizes_of
 from trainrig.predict.table_shape import shape_of
 from trainrig.predict.table_words import (
@@ -41,6 +42,7 @@ from trainrig.predict.table_words import (
     quantized_of,
     states_of,
 )
+from trainrig.process.pool import ordered_map
 from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout
 from trainrig.workload.memory import memory
 from trainrig.workload.model import ModelShape
@@ -80,6 +82,11 @@ class Case:
     """Cells that a default stands for."""
     spread: float = 0.0
     """What they add to the half width of the interval of the time (natural logarithm)."""
+
+    @property
+    def timed(self) -> Layout:
+        """The layout whose step is timed: of sequences as long as they are on average."""
+        return self.layout.replace(seq_len=self.mean_seq) if self.mean_seq else self.layout
 
 
 def case_of(row: Row) -> Case:
@@ -324,22 +331,36 @@ _HEADINGS = {
 """Other headings of the columns, in frameworks' words."""
 
 
-def predict_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """One object for each row, in order."""
-    for number, row in enumerate(rows):
-        yield {"row": number} | predict_row(row)
+def predict_rows(rows: Iterable[Row], *, simulate: bool = False) -> Iterator[dict[str, Any]]:
+    """One object for each row, in order; ``simulate`` as for `predict_row`."""
+    ask = partial(predict_row, simulate=simulate)
+    for number, found in enumerate(ordered_map(ask, rows, at_least=500 if simulate else 2000)):
+        yield {"row": number} | found
 
 
-def predict_row(row: Row) -> dict[str, Any]:
+def predict_row(row: Row, *, simulate: bool = False) -> dict[str, Any]:
     """Step time and memory of a row with 80 % intervals, or the reason why there are none.
 
     ``presumed``: columns whose cells a default stands for, or another reading than the printed.
+    ``simulate``: beside the closed form's seconds (``step_time_s``) those of the step's pipeline
+    event by event, ``simulated_step_time_s``; without a pipeline they are the same.
     """
-    time, needed, presumed, reason = _known(tuple(row.get(name) or "" for name in READ))
+    cells = tuple(row.get(name) or "" for name in READ)
+    time, needed, presumed, reason = _known(cells)
     found = {"step_time_s": time, "memory_bytes_per_gpu": needed}
-    middles = {name: None if three is None else three[1] for name, three in found.items()}
+    middles: dict[str, Any] = {n: None if three is None else three[1] for n, three in found.items()}
+    if simulate:
+        middles["simulated_step_time_s"] = None if time is None else _simulated(cells)
     ends = {name: None if three is None else three[::2] for name, three in found.items()}
     return {**middles, "interval": ends, "presumed": list(presumed), "reason": reason}
+
+
+@lru_cache(maxsize=1 << 14)
+def _simulated(row: tuple[str, ...]) -> float:
+    """Seconds of a row's step, event by event."""
+    case = case_of(dict(zip(READ, row, strict=True)))
+    seconds, _ = simulated(case.shape, case.timed, case.rates, case.head)
+    return float(seconds[0])
 
 
 @lru_cache(maxsize=1 << 14)
@@ -357,8 +378,7 @@ def _known(
 
 def time_of(case: Case) -> Three:
     """Low, predicted, high seconds of a step."""
-    layout = case.layout.replace(seq_len=case.mean_seq) if case.mean_seq else case.layout
-    step = predict_step(case.shape, layout, case.rates, head=case.head)
+    step = predict_step(case.shape, case.timed, case.rates, head=case.head)
     factor = math.exp(math.hypot(step.spread, case.spread))
     return step.total / factor, step.total, step.total * factor
 

@@ -6,6 +6,7 @@
     programs     a program that ends by itself, run for its output; a command that goes on alone
     child        what a child does: die with its parent, say why it failed, leave at once
     events       what a child tells its parent: lines of JSON, and a heartbeat in shared memory
+    pool         one function over many items, in as many processes as there are processors
     python_env   which Python a child runs in, and what is installed there
 
 `child` and `events` are pure standard library and `errors`: a child may run in a foreign Python,

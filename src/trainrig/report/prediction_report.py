@@ -260,10 +260,17 @@ def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
         interval = known(lambda row: " to ".join(map(form, row["interval"][field])))
         yield column("80 % interval", interval)
 
+    def simulated(row: dict[str, Any]) -> str:
+        seconds = row.get("simulated_step_time_s")
+        return "" if seconds is None else format_time(seconds)
+
+    rows = list(rows)
+    is_simulated = any("simulated_step_time_s" in row for row in rows)
     found = table(
         rows,
         column("row", lambda row: row["row"]),
         *size("step", "step_time_s", format_time),
+        *([column("simulated", simulated)] if is_simulated else []),
         *size("memory a GPU", "memory_bytes_per_gpu", format_memory),
         line=lambda row, cells: Line(cells, note=row["reason"] or ""),
     )

@@ -37,12 +37,14 @@ class Traits:
     """The policy (`blocks`) of what selective recomputation keeps."""
     composes: bool = False
     """Replicas of weights go with tensor and pipeline parallelism, without its own scheme."""
+    zero_bubble: bool = False
+    """Its pipelines compute gradients of inputs and of weights apart (torch's schedules)."""
     recomputes_core: bool = False
     """Selective recomputation runs the core of attention again, a fused one, too."""
 
 
 FRAMEWORKS = {
-    "native": Traits(own_models=True, composes=True, selective="products"),
+    "native": Traits(own_models=True, composes=True, zero_bubble=True, selective="products"),
     "huggingface": Traits(autocasts=True),
     # reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers
     "deepspeed": Traits(own_scheme=True, lasting_grads=True, bucket=2e8, selective="core"),
@@ -55,7 +57,7 @@ FRAMEWORKS = {
         selective="core",
         recomputes_core=True,
     ),
-    "torchtitan": Traits(autocasts=True),
+    "torchtitan": Traits(autocasts=True, zero_bubble=True),
 }
 """Frameworks that a layout may name; `train.engines.register` adds one that trains."""
 NATIVE = "native"

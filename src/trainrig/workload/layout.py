@@ -35,7 +35,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from trainrig.errors import UsageError, unknown
 from trainrig.workload.arrays import choose
 from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, Traits, usual_framework
-from trainrig.workload.layout_rules import PREDICTED_SCHEDULES, RANGES, RULES, Pairing, Rule
+from trainrig.workload.layout_rules import (
+    ONE_BACKWARD,
+    PREDICTED_SCHEDULES,
+    RANGES,
+    RULES,
+    Pairing,
+    Rule,
+)
 
 if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
     import numpy as np
@@ -203,6 +210,8 @@ class Layout:
     @property
     def usual_framework(self) -> str:
         """The framework that usually runs such a layout, where none is asked for."""
+        if self.schedule not in ONE_BACKWARD:
+            return NATIVE
         return usual_framework(
             split=_any(self.tp * self.pp * self.cp, 2),
             sharded=_any(self.zero, 2) or self.parallel == "fsdp",

@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from trainrig.workload.model import ModelShape
 
-PREDICTED_SCHEDULES = ("1f1b", "gpipe")
+PREDICTED_SCHEDULES = ("1f1b", "gpipe", "zb")
+ONE_BACKWARD = ("1f1b", "gpipe")
+"""Schedules whose backward pass is one; in the others inputs' gradients come before weights'."""
 MOST_GPUS = 1 << 20
 MOST_COUNT = 1 << 31
 MOST_TOKENS = 1 << 24
@@ -200,13 +202,13 @@ RULES = (
         "--schedule 1f1b, or --interleave 1",
     ),
     Rule(
-        lambda c: (c.x.pp == 1) & (c.x.schedule not in PREDICTED_SCHEDULES),
+        lambda c: (c.x.pp == 1) & (c.x.schedule not in ONE_BACKWARD),
         lambda c: f"schedule {c.x.schedule} needs a pipeline",
         "--pp 2 or more, or leave --schedule out",
     ),
     Rule(  # torch's checkpointing and compiled graphs know no backward pass in two halves
         lambda c: (
-            (c.x.schedule not in PREDICTED_SCHEDULES)
+            (c.x.schedule not in ONE_BACKWARD)
             & ((c.x.recompute == "selective") | (c.x.kernels == "compiled"))
         ),
         lambda c: (
@@ -269,7 +271,7 @@ RULES = (
         "--zero 1 with a pipeline, --framework native, or --pp 1",
     ),
     Rule(  # FSDP2 reduces where a backward pass ends, and there are two of them
-        lambda c: (c.x.zero >= 2) & (c.x.pp > 1) & (c.x.schedule not in PREDICTED_SCHEDULES),
+        lambda c: (c.x.zero >= 2) & (c.x.pp > 1) & (c.x.schedule not in ONE_BACKWARD),
         lambda c: (
             f"schedule {c.x.schedule} computes weights' gradients in a backward pass of their own, "
             f"and ZeRO {c.x.zero} shards gradients after the first"
@@ -346,6 +348,11 @@ RULES = (
         ),
         lambda c: f"{c.m.name} knows {c.m.max_positions} positions, not {c.x.seq_len}",
         lambda c: f"--seq-len {c.m.max_positions} at most, or a shape with more max_positions",
+    ),
+    Rule(
+        lambda c: (c.x.schedule not in ONE_BACKWARD) & (not c.x.traits.zero_bubble),
+        lambda c: f"{c.x.framework} has no schedule {c.x.schedule}",
+        "--framework native or torchtitan, or --schedule 1f1b",
     ),
 )
 """For numbers within their ranges; those where nothing is divided by 0."""

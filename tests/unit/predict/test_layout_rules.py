@@ -74,6 +74,7 @@ REFUSED = [
         "none through compiled blocks",
         "--recompute full",
     ),
+    (GPT, {"pp": 2, "schedule": "zb"}, "deepspeed has no schedule zb", "native or torchtitan"),
     (GPT, {"pp": 2, "schedule": "zbv"}, "two stages on each rank", "--interleave 2"),
     (GPT, {"pp": 2, "zero": 2}, "ZeRO 2 cannot shard what 2 pipeline", "--zero 1"),
     (GPT, {"pp": 2, "zero": 3}, "ZeRO 3 cannot shard what 2 pipeline", "--pp 1"),

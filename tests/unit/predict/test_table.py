@@ -50,6 +50,17 @@ def row(**changes: str) -> dict[str, str]:
     return ROW | changes
 
 
+def test_a_row_is_simulated_beside_its_closed_form() -> None:
+    piped = row(num_gpus="64", pp="8", tp="1", dp="8", grad_accum="8", global_batch="")
+    found = predict_row(piped, simulate=True)
+    plain = predict_row(piped)
+    assert found["simulated_step_time_s"] == pytest.approx(plain["step_time_s"], rel=0.05)
+    assert found["simulated_step_time_s"] != plain["step_time_s"]
+    assert {name: found[name] for name in plain} == plain
+    refused = predict_row(row(chip="no such"), simulate=True)
+    assert refused["simulated_step_time_s"] is None and refused["reason"]
+
+
 def test_a_row_is_read_as_it_stands() -> None:
     case = case_of(ROW)
     assert (case.shape.family, case.shape.num_layers, case.shape.ffn) == ("gpt2", 24, 8192)

@@ -27,7 +27,7 @@ from trainrig.workload.layout import (
     Layout,
     legal_mask,
 )
-from trainrig.workload.layout_rules import PREDICTED_SCHEDULES, longest_stage
+from trainrig.workload.layout_rules import ONE_BACKWARD, PREDICTED_SCHEDULES, longest_stage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -162,13 +162,18 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
         base = space.base.replace(framework=list(FRAMEWORKS)[group // 2], schedule="1f1b")
         legal = legal_mask(space.shape, base.replace(**rows))
         rows = {name: column[legal] for name, column in rows.items()}
-        # Elsewhere the schedule makes no difference, or it cannot be GPipe.
-        has_gpipe = (rows["pp"] > 1) & (rows["interleave"] == 1)
-        gpipe = {name: column[has_gpipe] for name, column in rows.items()}
+        # Elsewhere the schedule makes no difference, or it is 1F1B's where stages are interleaved.
+        is_plain = (rows["pp"] > 1) & (rows["interleave"] == 1)
+        plain = {name: column[is_plain] for name, column in rows.items()}
         for schedule in space.schedules:
-            chosen = rows if schedule == "1f1b" else gpipe
+            chosen = rows if schedule == "1f1b" else plain
             for recompute in space.recompute:
-                yield base.replace(schedule=schedule, recompute=recompute, **chosen)
+                words = base.replace(schedule=schedule, recompute=recompute)
+                found = words.replace(**chosen)
+                if schedule in ONE_BACKWARD:
+                    yield found
+                elif len(found):
+                    yield found.part(legal_mask(space.shape, found))
 
 
 def _frameworks(space: Space, columns: Columns) -> NDArray[np.int64]:

@@ -8,7 +8,8 @@ that an engine starts early counts for what is left after the computation beside
 that are composed come from `profile`; the shares that hide from `calibration`.
 
 Sources: the pipeline's bubble, (p − 1)/(m·v) of the ideal time, is Narayanan et al. 2021, section
-2.2; the volumes of tensor and sequence parallel are Korthikanti et al. 2022, section 4.
+2.2; ZB-H1's, (p − 1)·(F + B − W) where B is of inputs alone, Qi et al. 2023, table 2; the volumes
+of tensor and sequence parallel are Korthikanti et al. 2022, section 4.
 """
 
 from __future__ import annotations
@@ -92,13 +93,13 @@ def predict_step(
 
 
 def stage_seconds(
-    shape: ModelShape, layout: Layout, rates: Rates
+    shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0
 ) -> tuple[StepTime, dict[str, Array]]:
     """Seconds of one step of each layout, and of its blocks and ends by themselves (`simulate`)."""
     named: dict[str, Array] = {}
     num = len(layout)
     arrays = {name: np.broadcast_to(getattr(layout, name), (num,)) for name in SIZES}
-    step = compose(profile(shape, layout.replace(**arrays), rates), fitted(), named)
+    step = compose(profile(shape, layout.replace(**arrays), rates, head), fitted(), named)
     once = 1.0 / (3.0 if layout.recompute == "full" else 2.0)
     named["each_forward"] = named["exchanged"] * once + named["exposed_forward"]
     named["each_backward"] = named["exchanged"] * (1.0 - once) + named["exposed_backward"]
@@ -152,8 +153,9 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
         (host_f, host_b + host_r, host_l + host_e, 0.0),
     )
     others = larger(whole - computed - gap_f - gap_b, 0.0)
-    others = others + (stages - 1.0) * (tensor + routed + sends)
-    bubble = choose(stages > 1, others / p.virtual, 0.0)
+    # A zero-bubble schedule computes weights' gradients while others wait, twice a stage's worth.
+    late = p.late * _products(p, p.backward, c) / 2.0
+    others = others + (stages - 1.0) * (tensor + routed + sends - 2.0 * p.stage_layers * late)
     parts: dict[str, Any] = {
         "forward": m * forward,
         "backward": m * backward,
@@ -162,7 +164,7 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
         "tensor_comm": m * tensor,
         "expert_comm": m * routed,
         "pipeline_comm": m * sends,
-        "bubble": bubble,
+        "bubble": choose(stages > 1, larger(others, 0.0) / p.virtual, 0.0),
         "data_comm": data_comm,
         "optimizer": c.optimizer * p.optimizer,
         "offload": p.offload,
@@ -175,6 +177,7 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
             "device_backward": device_b + device_r,
             "host_forward": host_f,
             "host_backward": host_b + host_r,
+            "device_weights": late,
             "device_first": device_e,
             "device_last": device_l + c.tensor * p.tensor_ends,
             "host_first": host_e,
@@ -242,10 +245,14 @@ _COMPUTED = 0.1
 
 def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
     """Device and host seconds."""
-    products = (1.0 + (c.products - 1.0) * p.cores) / p.untuned
     attention = c.attention + (c.newest - c.attention) * p.newest
-    device = products * load[0] + attention * load[1] + c.streams * load[2]
+    device = _products(p, load, c) + attention * load[1] + c.streams * load[2]
     return device, c.launch * load[3]
+
+
+def _products(p: Profile, load: Array, c: Constants) -> Array:
+    """Device seconds of products of matrices."""
+    return (1.0 + (c.products - 1.0) * p.cores) / p.untuned * load[0]
 
 
 def _beside(exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:

@@ -100,6 +100,8 @@ class Profile:
     """1: attention kernels of later software (flash+fused, compiled)."""
     unsure: Array
     """What the chip's class adds to the half width of the interval (natural logarithm)."""
+    late: Array
+    """1: gradients of weights are computed apart, where the pipeline would wait (ZB-H1)."""
     adding: Array
     """Host seconds for each layer: its gradients are added to the accumulated ones, one by one."""
     weights: Array
@@ -127,6 +129,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "untuned": rates.untuned if layout.precision not in ("fp32", "tf32") else 1.0,
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
         "unsure": rates.unsure,
+        "late": (layout.schedule == "zb") * choose(mesh.virtual == 1, 1.0, 0.0),
         "adding": _adding(mesh, rates),
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),

@@ -11,6 +11,8 @@ Streams of a rank: its computation (with the collectives of its blocks, as far a
 messages between stages, gradients.  Of a long step 4·stages micro-batches and more are simulated;
 the rest repeats: each further round of ``stages`` micro-batches takes as long as the last one.
 
+Interleaved stages are simulated in the order of 1F1B, whatever the schedule.
+
 Sources: 1F1B and its interleaved form are Narayanan et al. 2021 (arXiv 2104.04473), section 2.2, in
 Megatron-LM's order; ZB-H1, whose backward is cut in two, is Qi et al. 2023 (arXiv 2401.10241).
 """
@@ -190,12 +192,15 @@ def _ran(stages: Stages, schedule: str, batches: int) -> Array:
     return (done + stages.reduce).max(axis=1)
 
 
-def simulated(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Array, StepTime]:
+def simulated(
+    shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0
+) -> tuple[Array, StepTime]:
     """Seconds of one step of each layout, and the closed form's parts of the same.
 
-    Without a pipeline there is nothing to simulate: the closed form's own seconds.
+    ``head``: share of the tokens that have logits.  Without a pipeline there is nothing to
+    simulate: the closed form's own seconds.
     """
-    step, seconds = stage_seconds(shape, layout, rates)
+    step, seconds = stage_seconds(shape, layout, rates, head)
     found = np.array(step.total, dtype=float).reshape(-1).copy()
     ranks, groups, batches = (
         np.broadcast_to(n, found.shape) for n in (layout.pp, layout.interleave, layout.grad_accum)
@@ -207,13 +212,19 @@ def simulated(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Array, S
     distinct, inverse = np.unique(forms, axis=0, return_inverse=True)
     for number, (num_ranks, num_groups, count) in enumerate(distinct.tolist()):
         chosen = several[inverse.reshape(-1) == number]
-        stages = _stages(seconds, chosen, num_ranks, num_groups)
+        halves = layout.schedule == "zb" and num_groups == 1
+        stages = _stages(seconds, chosen, num_ranks, num_groups, halves=halves)
         found[chosen] = run_pipeline(stages, layout.schedule, count)
     return found, step
 
 
-def _stages(seconds: dict[str, Array], chosen: Array, ranks: int, groups: int) -> Stages:
-    """Seconds of each rank and group from those of a block and of the ends."""
+def _stages(
+    seconds: dict[str, Array], chosen: Array, ranks: int, groups: int, *, halves: bool
+) -> Stages:
+    """Seconds of each rank and group from those of a block and of the ends.
+
+    ``halves``: gradients of blocks' weights are computed apart, in the time that they take there.
+    """
 
     def of(name: str) -> Array:
         return seconds[name][chosen]
@@ -237,10 +248,11 @@ def _stages(seconds: dict[str, Array], chosen: Array, ranks: int, groups: int) -
     device = ends["device", "backward"] + (of("weights") / groups)[:, None, None]
     backward = np.maximum(device, ends["host", "backward"])
     reduce = np.broadcast_to(of("exposed")[:, None], (len(chosen), ranks))
+    weights = layers * of("device_weights")[:, None, None] * float(halves)
     return Stages(
         forward=forward + layers * more["each_forward"],
-        backward=backward + layers * more["each_backward"],
-        weights=np.zeros_like(forward),
+        backward=backward - weights + layers * more["each_backward"],
+        weights=weights,
         send=of("send"),
         blocks=of("blocks"),
         reduce=reduce,

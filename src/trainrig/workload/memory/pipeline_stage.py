@@ -258,6 +258,8 @@ class Stage:
         many = choose(p > 1, all_of_them, 1)
         if self.layout.schedule == "gpipe":
             return many
+        if self.layout.schedule == "zb":  # later stages keep what weights' gradients need
+            return smaller(choose(v > 1, p + (p - 1) / v, p), many)
         if self.last:
             return smaller(1 + p * (v - 1) / v, many)
         after = 1 if self.inner else 0

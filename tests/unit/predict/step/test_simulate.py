@@ -17,6 +17,8 @@ from trainrig.predict.search import search
 from trainrig.predict.step import predict_step
 from trainrig.predict.step.simulate import Stages, orders, run_pipeline, simulated
 from trainrig.workload.layout import Layout
+from trainrig.workload.memory import memory
+from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.presets import named
 
 RATES = rates_of_chip(require_chip("H100 SXM5 80GB"))
@@ -63,6 +65,26 @@ def test_gradients_of_weights_fill_what_a_zero_bubble_schedule_leaves() -> None:
     assert found < run(uniform(4), "1f1b", 8)
 
 
+def test_a_zero_bubble_layout_waits_less_and_fills_its_last_stage() -> None:
+    native = LAYOUT.replace(framework="native")
+    shape, late = named("megatron-18B"), native.replace(schedule="zb")
+    plain, short = (predict_step(shape, one, RATES) for one in (native, late))
+    assert short.bubble < 0.75 * plain.bubble
+    assert short.total - short.bubble == pytest.approx(plain.total - plain.bubble)
+    first, last = (stage_of(shape, late, place).in_flight for place in ("first", "last"))
+    assert first == last == stage_of(shape, native, "first").in_flight
+    assert memory(shape, late).total >= memory(shape, native).total
+    chosen = search(
+        space(
+            {"model": "megatron-18B", "on": "H100 SXM5 80GB", "gpus": 64, "global_batch": 64}
+            | {"framework": "native", "seq_len": 2048}
+        )[0],
+        RATES,
+        top=10_000,
+    )
+    assert any(one.layout.schedule == "zb" for one in chosen.best)
+
+
 def test_messages_hold_up_both_ends_or_run_beside() -> None:
     held = run(uniform(4, send=np.full(1, 0.1), blocks=np.ones(1)), "1f1b", 8)
     beside = run(uniform(4, send=np.full(1, 0.1)), "1f1b", 8)
@@ -101,6 +123,7 @@ LAYOUT = Layout(
         {"zero": 1},
         {"pp": 8, "tp": 1},
         {"kernels": "flash+fused", "sequence_parallel": 1},
+        {"schedule": "zb", "framework": "native", "kernels": "flash+fused"},
     ],
 )
 def test_the_closed_form_is_near_where_a_model_is_even(changes: dict[str, Any]) -> None:
