@@ -99,7 +99,7 @@ def test_the_surface_is_as_promised() -> None:
             "tune": "PLAN --top --steps --rounds --data --device --scale --timeout --out --strict "
             "--json",
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
-            "export": "FROM --to --out --precision --json",
+            "export": "FROM --to --out --model --precision --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-"
             "node --link --fabric-gbps --p2p --framework --parallel --states "

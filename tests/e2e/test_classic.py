@@ -133,6 +133,7 @@ def test_the_whole_file_trains(
     monkeypatch.chdir(tmp_path)
     words = ("train", str(FILE), "--scale", "tiny", "--device", "cpu", "--json")
     code, out, err = trainrig(*words)
+    (tmp_path / "classic.json").write_text(out)
     assert code == 0, err
     rows = {row["name"]: row for row in json.loads(out)["experiments"]}
     wanted = {}

@@ -26,6 +26,8 @@ smoke, acceptance = pytest.mark.smoke, pytest.mark.acceptance
 SIZES = "num_layers=4,hidden=32,num_heads=4,vocab=512,max_positions=32"
 GPT, LLAMA = f"gpt2:{SIZES}", f"llama:{SIZES},num_kv_heads=2"
 BERT = f"bert:{SIZES}"
+MANY = {"batch_size": 32, "seq_len": 32}
+"""1,024 tokens a step: sums over them in bf16 would be seen."""
 _REFERENCES: dict[tuple[Any, ...], Probe] = {}
 
 
@@ -142,6 +144,7 @@ def test_megatron_splits_matrices_and_sequences(data: str, tmp_path: Path) -> No
         pytest.param({"zero": 1, "offload": "host", "optimizer": "adamw-fused"}, id="cpu-adam"),
         pytest.param({"zero": 3, "precision": "bf16"}, id="bf16"),
         pytest.param({"zero": 1, "model": BERT, "recompute": "full"}, id="bert-recomputed"),
+        pytest.param({"zero": 2, "model": BERT, "precision": "bf16", **MANY}, id="bert-bf16"),
     ],
 )
 def test_deepspeed_trains_what_one_process_does(
@@ -186,6 +189,10 @@ def test_deepspeeds_own_pipeline_trains_what_one_process_does(
         pytest.param({}, id="data-parallel"),
         pytest.param({"model": BERT, "tp": 2}, id="bert-tp"),
         pytest.param({"model": BERT, "tp": 2, "sequence_parallel": True}, id="bert-sp"),
+        pytest.param(
+            {"model": BERT, "tp": 2, "sequence_parallel": True, "precision": "bf16", **MANY},
+            id="bert-sp-bf16",
+        ),
         pytest.param({"model": BERT, "pp": 2, "grad_accum": 2, "attention": "plain"}, id="bert-pp"),
         pytest.param({"tp": 2}, id="tp"),
         pytest.param({"pp": 2, "grad_accum": 2}, id="pp"),

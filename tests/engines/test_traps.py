@@ -113,6 +113,9 @@ def test_p6_what_megatron_asks_of_cuda_is_made_on_the_host() -> None:
         "table = torch.zeros(2, 4, dtype=torch.bfloat16, requires_grad=True)\n"
         "torch.nn.functional.embedding(ids, table).backward(wanted)\n"
         "assert torch.equal(table.grad[0], wanted.float().sum(0).bfloat16())\n"
+        "norm, many = torch.nn.LayerNorm(4).bfloat16(), torch.ones(999, 4).bfloat16()\n"
+        "norm(torch.randn(999, 4).bfloat16()).backward(many)\n"
+        "assert torch.equal(norm.bias.grad, torch.full((4,), 999.0).bfloat16())\n"
         "assert torch.cuda.Event().record() is None and torch.cuda.get_rng_state().is_cpu\n"
     )
     if __import__("torch").cuda.is_available():

@@ -251,10 +251,16 @@ def test_another_models_weights_are_refused_by_the_first_tensor_that_differs(
         weights_of(tmp_path / "out", find(MODELS["gpt2"].replace("num_layers=2", "num_layers=3")))
 
 
-def test_a_layer_of_a_stacked_tensor_is_read_by_itself(tmp_path: Path) -> None:
-    """The pieces that hold some of it are read, as Megatron saves one for each layer."""
+def test_a_layer_of_a_stacked_tensor_is_read_by_itself(run_of: Any, tmp_path: Path) -> None:
+    """The pieces that hold some of it are read; Megatron and we save one for each layer."""
     import torch.distributed.checkpoint as dcp
 
+    run, engine = run_of("gpt2")
+    export(run, to="megatron", out=tmp_path / "out")
+    stored = checkpoint.SafeReader(tmp_path / "out" / "release").read_metadata()
+    for name, of in stored.state_dict_metadata.items():
+        if name.startswith("decoder.layers.") and hasattr(of, "chunks"):
+            assert len(of.chunks) == of.size[0] == engine.shape.num_layers, name
     whole = torch.arange(24.0).view(4, 2, 3)
     checkpoint.ignore_warning()
     dcp.save({"stacked": whole, "alone": whole[0]}, checkpoint_id=tmp_path, no_dist=True)
@@ -290,9 +296,30 @@ def test_the_model_is_the_sources_where_none_is_named(run_of: Any, tmp_path: Pat
     export(run, to="huggingface", out=tmp_path / "out")
     own = experiment_of({"init": str(tmp_path / "out"), "seq_len": 24})
     assert find(own.model).num_kv_heads == 1
-    export(run, to="megatron", out=tmp_path / "megatron")
-    with pytest.raises(UsageError, match="does not say of which model"):
-        experiment_of({"init": str(tmp_path / "megatron"), "seq_len": 24})
+    for to in ("megatron", "deepspeed"):
+        export(run, to=to, out=tmp_path / to)
+        own = experiment_of({"init": str(tmp_path / to), "seq_len": 24})
+        assert find(own.model).num_kv_heads == 1
+
+
+def test_weights_that_do_not_say_so_are_of_the_model_that_is_named(
+    run_of: Any, tmp_path: Path
+) -> None:
+    """As Megatron and DeepSpeed save them."""
+    run, engine = run_of("llama")
+    for to in ("megatron", "deepspeed"):
+        export(run, to=to, out=tmp_path / to)
+        (tmp_path / to / "config.json").unlink()
+        with pytest.raises(UsageError, match="does not say of which model"):
+            experiment_of({"init": str(tmp_path / to), "seq_len": 24})
+        with pytest.raises(UsageError, match="does not say of which model") as refused:
+            export(tmp_path / to, to="huggingface", out=tmp_path / f"{to}-back")
+        assert "--model" in str(refused.value.hint)
+        other, own = MODELS["llama"].replace("hidden=32", "hidden=64"), MODELS["llama"]
+        with pytest.raises(DataError, match="another model"):
+            export(tmp_path / to, to="huggingface", out=tmp_path / f"{to}-back", model=other)
+        export(tmp_path / to, to="huggingface", out=tmp_path / f"{to}-back", model=own)
+        assert same(engine, tmp_path / f"{to}-back")
 
 
 # ---- Megatron-Core and DeepSpeed, by real ranks

@@ -22,17 +22,26 @@ _FORMS = names_in("train.weight_forms", "WRITTEN")
     help="Form of the files: huggingface, megatron or deepspeed.",
 )
 @option("--out", type=PATH, metavar="DIR", default_text="FROM-FORM", help="The folder to make.")
+@option(
+    "--model",
+    default="",
+    default_text="as FROM says",
+    help="Of which model they are: a name, or a config.json.",
+)
 @option("--precision", default="fp32", help="Precision of the weights: fp32, bf16 or fp16.")
 @json_option()
-def command(source: Path, to: str | None, out: Path | None, precision: str, as_json: bool) -> int:
+def command(
+    source: Path, to: str | None, out: Path | None, model: str, precision: str, as_json: bool
+) -> int:
     """Write the weights of a training as another project loads them.
 
     \b
     trainrig export runs/mine
     trainrig export runs/mine --to megatron --out mine-megatron
-    trainrig export mine-huggingface --to deepspeed
+    trainrig export checkpoints/megatron --model gpt2-medium
 
-    FROM is a run of trainrig train, a checkpoint of any layout, or a folder of Hugging Face's.
+    FROM is a run of trainrig train, a checkpoint of any layout, or
+    weights of Hugging Face's, Megatron's or DeepSpeed's.
     What was written is read back and compared before DIR appears; a DIR that exists is
     never replaced.  A training begins with these weights where its init is DIR.
     """
@@ -46,7 +55,7 @@ def command(source: Path, to: str | None, out: Path | None, precision: str, as_j
 
     to = to or WRITTEN[0]
     out = out or Path(f"{source.resolve().name}-{to}")
-    found = export(source, to=to, out=out, precision=precision)
+    found = export(source, to=to, out=out, precision=precision, model=model)
     if as_json:
         print_json(dataclasses.asdict(found))
         return EXIT_OK

@@ -120,8 +120,13 @@ def stacked_layers(stored: str, size: Sequence[int]) -> list[tuple[str, int | No
     return [(f"{head}{layer}.{rest}", layer) for layer in range(size[0] if size else 0)]
 
 
-def to_distributed(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
-    """Megatron's state as its distributed checkpoints keep it: `stacked_layers` backwards."""
+def to_distributed(
+    shape: ModelShape, state: Mapping[str, Tensor]
+) -> tuple[State, dict[str, list[Tensor]]]:
+    """Megatron's state as its distributed checkpoints keep it: `stacked_layers` backwards.
+
+    Weights that lie alone, and the layers' of those that lie in one tensor, not copied.
+    """
     found: State = {}
     layers: dict[str, list[Tensor]] = {}
     for name, weight in to_megatron(shape, state).items():
@@ -130,12 +135,13 @@ def to_distributed(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
             found[name] = weight
         else:
             layers.setdefault(rest.partition(".")[2], []).append(weight)
+    stacks: dict[str, list[Tensor]] = {}
     for part, weights in layers.items():
         for fused, alone in _FUSED.items():
             if part.startswith(alone):
                 part = part.replace(alone, fused)  # noqa: PLW2901
-        found[f"decoder.layers.{part}"] = torch.stack(weights)
-    return found
+        stacks[f"decoder.layers.{part}"] = weights
+    return found, stacks
 
 
 def extra_states(shape: ModelShape) -> dict[str, list[None]]:

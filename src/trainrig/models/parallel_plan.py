@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import (
@@ -39,6 +38,8 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     SequenceParallel,
 )
+
+from trainrig.models import host_sums
 
 Plan = dict[str, ParallelStyle]
 
@@ -120,7 +121,8 @@ def _look_up(embedding: nn.Module, between: Placement, tokens: Tensor) -> Tensor
     mesh, own = whole.device_mesh, whole.to_local()
     local = tokens - mesh.get_local_rank() * -(-whole.shape[0] // mesh.size())
     elsewhere = (local < 0) | (local >= len(own))
-    found = F.embedding(local.masked_fill(elsewhere, 0), own).masked_fill(elsewhere[..., None], 0)
+    found = host_sums.embedding(local.masked_fill(elsewhere, 0), own)
+    found = found.masked_fill(elsewhere[..., None], 0)
     summed = DTensor.from_local(found, mesh, [Partial()], run_check=False)
     return summed.redistribute(placements=[between]).to_local()
 

@@ -23,6 +23,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 import transformers
 from torch import Tensor, nn
 
+from trainrig.models import host_sums
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Names:
@@ -76,7 +78,7 @@ class PipedTokens(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """What each token begins as."""
-        return F.embedding(ids, self.weight)
+        return host_sums.embedding(ids, self.weight)
 
 
 class PipedPositions(nn.Module):
@@ -171,9 +173,12 @@ def pipelined(
     from deepspeed.pipe import PipelineModule
 
     layers = layers_of(folder, options, given)
-    return PipelineModule(
+    made = PipelineModule(
         layers=layers, num_stages=stages, loss_fn=loss, partition_method="type:^pipedblock$"
     )
+    if not options["device"].startswith("cuda"):
+        host_sums.apply(made)
+    return made
 
 
 def layers_of(folder: Path, options: dict[str, Any], given: dict[str, Any]) -> list[Any]:

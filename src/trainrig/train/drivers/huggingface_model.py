@@ -19,6 +19,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 
 from trainrig.data.batches import Shard
 from trainrig.data.open_batches import open_batches
+from trainrig.models import host_sums
 from trainrig.train.drivers import common
 
 TAKES_SHIFTED = "shift_labels" in inspect.signature(ForCausalLMLoss).parameters
@@ -35,6 +36,8 @@ def model_for(folder: Path, options: dict[str, Any], hf: dict[str, Any]) -> Any:
         )
     model = getattr(transformers, hf["model_class"])(config)
     model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
+    if not options["device"].startswith("cuda"):
+        host_sums.apply(model)
     return model
 
 

@@ -2,11 +2,10 @@
 
 Megatron-Core allocates on "cuda" and asks torch.cuda where it could ask a tensor.  While `install`
 holds, such a device is this process's memory, streams and events do nothing, and what is random is
-the host's.  Nothing of Megatron's arithmetic is changed but one sum: torch's kernels add up the
-gradients of equal tokens in fp32 on a GPU and in bf16 on a host, where 99 of them lose a thousandth
-([MASK] in BERT).  Here they are added in fp32 as well.  Used where torch has no CUDA, and nowhere
-else; what needs CUDA beyond that (recomputation, which keeps CUDA's random state; fused kernels) is
-not run.
+the host's.  Nothing of Megatron's arithmetic is changed but sums over tokens, which torch keeps in
+fp32 on a GPU and in bf16 on a host (`host_sums`).  Used where torch has no CUDA, and nowhere else;
+what needs CUDA beyond that (recomputation, which keeps CUDA's random state; fused kernels) is not
+run.
 """
 
 from __future__ import annotations
@@ -18,7 +17,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch.overrides import TorchFunctionMode
 
+from trainrig.models import host_sums
+
 HOST = torch.device("cpu")
+_IN_FP32: dict[Any, Any] = {
+    F.embedding: host_sums.embedding,
+    F.layer_norm: host_sums.layer_norm,
+}
+"""A mode is off while it answers: these call torch's own."""
 
 
 class OnHost(TorchFunctionMode):
@@ -31,9 +37,7 @@ class OnHost(TorchFunctionMode):
             named["device"] = HOST
         if func is torch.Tensor.to and len(args) > 1 and _is_cuda(args[1]):
             args = (args[0], HOST, *args[2:])
-        if func is F.embedding and args[1].dtype is torch.bfloat16:
-            return func(args[0], args[1].float(), *args[2:], **named).to(torch.bfloat16)
-        return func(*args, **named)
+        return _IN_FP32.get(func, func)(*args, **named)
 
 
 def _is_cuda(place: Any) -> bool:

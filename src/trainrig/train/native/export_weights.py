@@ -1,12 +1,14 @@
 """Weights that others load: what a training has saved, in the form of another project.
 
-    huggingface   config.json, model.safetensors (several beyond 5 GB, with their index) and the
-                  tokenizer: AutoModelForCausalLM, BertForMaskedLM, T5ForConditionalGeneration
+    huggingface   model.safetensors (several beyond 5 GB, with their index): AutoModelForCausalLM,
+                  BertForMaskedLM, T5ForConditionalGeneration
     megatron      latest_checkpointed_iteration.txt and release/, in the form torch_dist: what
                   Megatron-Core loads under any layout; megatron_model.json, the arguments of
                   its TransformerConfig and GPTModel
     deepspeed     latest_universal and a folder of DeepSpeed's universal format, with the moments of
                   AdamW where the training had them; names are Hugging Face's
+
+Each with config.json and the tokenizer, as Hugging Face has them.
 
 What is exported was saved under any layout; one process reads it, a whole weight at a time, and
 holds all of them in fp32 (4 bytes a weight) while it writes.  A folder appears when it is whole and
@@ -18,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +29,8 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 from trainrig import models
 from trainrig.data.manifest import TOKENIZER
@@ -98,10 +102,11 @@ class _Job:
         return self.saved.next_step if self.saved else 0
 
 
-def export(path: Path, *, to: str, out: Path, precision: str = "fp32") -> Exported:
+def export(path: Path, *, to: str, out: Path, precision: str = "fp32", model: str = "") -> Exported:
     """Write the weights at ``path`` in the form ``to``, one of WRITTEN, to the new folder ``out``.
 
-    ``path``: a run, a checkpoint, or any source that says of which model it is (`weight_source`).
+    ``path``: a run, a checkpoint, or any source of weights (`weight_source`); ``model``: of which
+    they are, where it does not say so itself.
     Raises UsageError, DataError, StoreError, UnavailableError; then there is no ``out``.
     """
     if to not in WRITTEN:
@@ -114,8 +119,8 @@ def export(path: Path, *, to: str, out: Path, precision: str = "fp32") -> Export
         raise UsageError(f"{out} exists", "name another folder with --out, or remove it")
     source = open_source(path)
     saved = read_saved(checkpoints_in(path)) if source.form == "trainrig" else None
-    if (model := model_of(str(path))) is None:
-        raise UsageError(f"{path} does not say of which model it is", "a run, or a config.json")
+    if not (model := model or model_of(str(path)) or ""):
+        raise UsageError(f"{path} does not say of which model it is", "name it with --model")
     shape = find(model)
     _check(shape, to)
     read, dtype = weights_of(path, shape), DTYPES[precision]
@@ -132,6 +137,7 @@ def export(path: Path, *, to: str, out: Path, precision: str = "fp32") -> Export
     with draft_folder(out) as draft:
         try:
             _WRITERS[to](job, draft)
+            _write_about(job, draft)
         except dcp.CheckpointException as error:  # torch's own wording of a full disk
             raise _cannot_write(out, next(iter(error.failures.values()))[0]) from None
         except (RuntimeError, ValueError) as error:
@@ -163,8 +169,7 @@ def _check(shape: ModelShape, to: str) -> None:
     """Refuse a model that the form has no words for, or a form whose library is not there."""
     if to == "megatron" and (refused := checkpoint_refused_by_megatron(shape)) is not None:
         raise UsageError(refused[0], "--to huggingface")
-    if to != "megatron":
-        config_of(shape)
+    config_of(shape)
     if to == "huggingface" and find_spec("safetensors") is None:
         raise UnavailableError("safetensors is not installed", "pip install safetensors")
 
@@ -225,6 +230,13 @@ def _write_hugging_face(job: _Job, draft: Path) -> None:
         total = sum(weight.numel() * weight.element_size() for weight in hf.values())
         index = {"metadata": {"total_size": total}, "weight_map": places}
         _write_json(draft / "model.safetensors.index.json", index)
+
+
+def _write_about(job: _Job, draft: Path) -> None:
+    """Of which model these weights are, and its tokenizer, as Hugging Face has both.
+
+    In every form: a training that begins with them, or another export, need not be told.
+    """
     _write_json(draft / "config.json", _config(job))
     if job.tokenizer is not None:
         _write_tokenizer(job.tokenizer, job.shape, draft)
@@ -287,14 +299,56 @@ def _write_megatron(job: _Job, draft: Path) -> None:
     folder = draft / "release"
     folder.mkdir()
     ignore_warning()
-    content: dict[str, Any] = {**to_distributed(job.shape, job.state), **extra_states(job.shape)}
-    dcp.save(content, storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
+    whole, stacks = to_distributed(job.shape, job.state)
+    shapes = {
+        name: torch.empty((len(layers), *layers[0].shape), dtype=job.dtype, device="meta")
+        for name, layers in stacks.items()
+    }
+    content: dict[str, Any] = {**whole, **shapes, **extra_states(job.shape)}
+    writer = dcp.FileSystemWriter(folder)
+    dcp.save(content, storage_writer=writer, planner=_LayerByLayer(stacks), no_dist=True)
     backends = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
     backends |= {"common_backend": "torch", "common_backend_version": 1}
     _write_json(folder / "metadata.json", backends)
     torch.save({"checkpoint_version": 3.0, "iteration": job.step}, folder / "common.pt")
     _write_json(draft / "megatron_model.json", megatron_model(job.shape))
     (draft / "latest_checkpointed_iteration.txt").write_text("release")
+
+
+class _LayerByLayer(dcp.DefaultSavePlanner):
+    """Saves a tensor of all layers as a piece for each, as Megatron does.
+
+    A layer is then read by itself; and what is saved need not lie in one piece before.
+    """
+
+    def __init__(self, stacks: Mapping[str, list[Tensor]]) -> None:
+        super().__init__()
+        self._stacks = stacks
+
+    def create_local_plan(self) -> SavePlan:
+        """The usual one, with the pieces in the place of each stack."""
+        plan = super().create_local_plan()
+        self.plan = replace(plan, items=[part for item in plan.items for part in self._of(item)])
+        return self.plan
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        """What is written for a piece: (1, …) of a stack."""
+        if index.fqn not in self._stacks or index.offset is None:
+            return super().lookup_object(index)
+        return self._stacks[index.fqn][index.offset[0]][None]
+
+    def _of(self, item: WriteItem) -> list[WriteItem]:
+        name, data = item.index.fqn, item.tensor_data
+        if name not in self._stacks or data is None:
+            return [item]
+        found = []
+        for layer in range(data.size[0]):
+            offsets = torch.Size((layer, *[0] * (len(data.size) - 1)))
+            chunk = ChunkStorageMetadata(offsets=offsets, sizes=torch.Size((1, *data.size[1:])))
+            at = MetadataIndex(name, offsets)
+            piece = replace(data, chunk=chunk)
+            found.append(WriteItem(index=at, type=WriteItemType.SHARD, tensor_data=piece))
+        return found
 
 
 # ---- DeepSpeed

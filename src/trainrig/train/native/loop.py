@@ -35,6 +35,7 @@ from trainrig.data.loader import Loader
 from trainrig.data.masking import IGNORED
 from trainrig.data.open_batches import open_batches
 from trainrig.errors import UnavailableError
+from trainrig.models import host_sums
 from trainrig.models.loss import ahead_of_backward
 from trainrig.train.config import Experiment, objective_of
 from trainrig.train.divergence import LossWatch
@@ -239,6 +240,9 @@ class Engine:
             if experiment.compile:
                 models.compile_blocks(self.model, chunk="chunk" not in experiment.unfused_parts)
             self.weights = (spread or Weights)(self.model, experiment.precision)
+        if not device.startswith("cuda"):
+            for part in self.weights.modules:
+                host_sums.apply(part)
         self.weights.foreach = "foreach" not in experiment.unfused_parts
         graph = is_recorded(experiment, device)
         self.optimizer = make_optimizer(

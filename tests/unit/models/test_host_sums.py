@@ -1,0 +1,52 @@
+"""Gradients that are sums over tokens, in half precision on a host: rounded once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trainrig import models
+from trainrig.models import host_sums
+from trainrig.workload import find
+
+TOKENS, WIDTH = 1408, 16
+ONE_ROUNDING = 2**-8
+"""Of bf16, and what the summands' own order moves in fp32 is far below it."""
+
+
+def gradients(model: nn.Module, given: torch.Tensor, after: torch.Tensor) -> list[torch.Tensor]:
+    model(given).backward(after)
+    return [weight.grad.double() for weight in model.parameters() if weight.grad is not None]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_norm_and_an_embedding_have_the_sum_of_all_tokens(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    after = (torch.randn(TOKENS, WIDTH) * 0.1 + 0.1).to(dtype)  # nearly all of one sign
+    x, same = torch.randn(TOKENS, WIDTH).to(dtype), torch.zeros(TOKENS, dtype=torch.long)
+    for made, given in ((nn.LayerNorm(WIDTH), x), (nn.Embedding(2, WIDTH), same)):
+        exact = type(made)(*((WIDTH,) if made.weight.ndim == 1 else (2, WIDTH))).double()
+        exact.load_state_dict(made.to(dtype).state_dict())
+        host_sums.apply(made)
+        wanted = gradients(exact, given if given is same else x.double(), after.double())
+        for own, right in zip(gradients(made, given, after), wanted, strict=True):
+            assert (own - right).norm() <= ONE_ROUNDING * right.norm(), type(made)
+        assert made(given).dtype is dtype
+
+
+def test_what_torch_adds_up_right_is_torchs_own() -> None:
+    """fp32, norms without a mean, and whatever has another forward already."""
+    x = torch.randn(3, 4)
+    norm, plain = nn.LayerNorm(4), nn.LayerNorm(4)
+    host_sums.apply(norm)
+    assert torch.equal(norm(x), plain(x))
+    rms = nn.Sequential(nn.RMSNorm(4))
+    host_sums.apply(rms)
+    assert "forward" not in vars(rms[0])
+    taken = models.build(find("bert:num_layers=1,hidden=8,num_heads=2,vocab=16"), unfused=("norm",))
+    before = {name: vars(part).get("forward") for name, part in taken.named_modules()}
+    host_sums.apply(taken)
+    found = {name: vars(part).get("forward") for name, part in taken.named_modules()}
+    changed = {name for name in found if found[name] is not before[name]}
+    assert changed == {"tokens", "positions", "segments"}
