@@ -26,7 +26,7 @@ _FORMS = names_in("train.weight_forms", "WRITTEN")
     "--model",
     default="",
     default_text="as FROM says",
-    help="Of which model they are: a name, or a config.json.",
+    help="Model of these weights: a name, or a config.json.",
 )
 @option("--precision", default="fp32", help="Precision of the weights: fp32, bf16 or fp16.")
 @json_option()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -33,6 +36,27 @@ def test_a_norm_and_an_embedding_have_the_sum_of_all_tokens(dtype: torch.dtype) 
         for own, right in zip(gradients(made, given, after), wanted, strict=True):
             assert (own - right).norm() <= ONE_ROUNDING * right.norm(), type(made)
         assert made(given).dtype is dtype
+
+
+def test_the_norm_of_many_numbers_is_theirs() -> None:
+    """Where clipping and engines take it: torch's own is 4e-4 off, in a process of its own."""
+    program = (
+        "import torch\nfrom trainrig.models import host_sums\n"
+        "torch.manual_seed(0)\nx = torch.randn(10**7)\n"
+        "exact = x.double().square().sum().sqrt()\n"
+        "def gap(found):\n    return abs(float(found) / float(exact) - 1)\n"
+        "host_sums.install_norms()\nweight = torch.nn.Parameter(x)\nweight.grad = x\n"
+        "found = [torch.linalg.vector_norm(x), torch.norm(x), torch.norm(x, p=2), x.new_zeros(1)]\n"
+        "found[-1] = torch.nn.utils.clip_grad_norm_([weight], 1e9)\n"
+        "found += [torch._foreach_norm([x])[0], host_sums.total_norm([x[:5000], x[5000:]])]\n"
+        "assert max(map(gap, found)) < 1e-6, [*map(gap, found)]\n"
+        "rows = torch.linalg.vector_norm(x.view(10, -1), dim=1)\n"
+        "assert rows.shape == (10,) and gap(torch.linalg.vector_norm(x, 1)) > 1\n"
+        "assert torch.norm(x.bfloat16()).dtype is torch.bfloat16\n"
+        "assert float(torch.norm(torch.ones(3))) == float(host_sums.total_norm([torch.ones(3)]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_what_torch_adds_up_right_is_torchs_own() -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
+from trainrig.models import host_sums
 from trainrig.process.child import run_rank
 from trainrig.process.events import Events
 from trainrig.train.drivers import common
@@ -61,6 +62,8 @@ def train(folder: Path, events: Events) -> None:
     options = request["experiment"]
     if options["nproc"] != common.SIZE:
         raise ValueError(f"{common.SIZE} ranks were started, and nproc is {options['nproc']}")
+    if not options["device"].startswith("cuda"):
+        host_sums.install_norms()
     events.set_position(part="joining the other ranks" if common.SIZE > 1 else "start")
     _timed(folder, events, request, hf)
     gc.collect()

@@ -5,7 +5,7 @@ steps, a row each; a look at live objects in the first one; where there are seve
 steps under the profiler; then, with a new engine of the same first weights, the five steps that
 `parity` compares.  What it writes is what our own rank writes.
 
-Imports the standard library, torch and `trainrig.process` alone, as the drivers do.
+Imports the standard library, torch and what needs no more of ours, as the drivers do.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from trainrig.models import host_sums
 from trainrig.process.events import Events
 from trainrig.train.drivers import common
 from trainrig.train.native.breakdown import phase, profiled
@@ -84,6 +85,8 @@ def train(folder: Path, events: Events, make: Callable[[StepTask], DrivenEngine]
     if options["nproc"] != common.SIZE:
         raise ValueError(f"{common.SIZE} ranks were started, and nproc is {options['nproc']}")
     device = _device(options)
+    if device == "cpu":
+        host_sums.install_norms()
     before = common.memory_before(device)
     events.set_position(part="joining the other ranks" if common.SIZE > 1 else "start")
     _join(device)
