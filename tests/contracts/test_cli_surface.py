@@ -56,9 +56,10 @@ def typed(found: click.Command) -> str:
 def test_the_surface_is_as_promised() -> None:
     assert {verb: surface(verb) for verb in VERBS} == snapshot(
         {
-            "qualify": "--budget --devices --only --out --resume --min --baseline --detach "
+            "qualify": "--budget --devices --only --out --resume --min --baseline --detach --tmux "
             "--strict --json",
-            "burn": "--minutes --devices --mode --dtype --memory --golden --out --detach --json",
+            "burn": "--minutes --devices --mode --dtype --memory --golden --out --detach --tmux "
+            "--json",
             "doctor": "--markdown --apply --runs --json",
             "selftest": "--only --clean-runs --list --json",
             "inspect": "--json --wait",
@@ -94,8 +95,8 @@ def test_the_surface_is_as_promised() -> None:
             "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
             "--interleave --schedule --cp --ep --offload --checkpoint-every "
             "--checkpoint-interval --keep-checkpoints --max-restarts --min-nproc --p2p --bind "
-            "--only --rounds --scale --timeout --write --dry-run --out --resume --detach --strict "
-            "--json",
+            "--only --rounds --scale --timeout --write --dry-run --out --resume --detach --tmux "
+            "--strict --json",
             "tune": "PLAN --top --steps --rounds --data --device --scale --timeout --out --strict "
             "--json",
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
@@ -125,7 +126,7 @@ def test_the_surface_is_as_promised() -> None:
             "--json | "
             "cloudflared --tunnel --hostname --team --aud --port --name --json | "
             "notebook --port --root --python --name --json | list --json | "
-            "run NAME --detach --json | remove NAME --json | "
+            "run NAME --detach --tmux --json | remove NAME --json | "
             "test HOST... --seconds --config --json | audit --json",
             "jobs": "--end --json",
             "attach": "JOB --all --json",

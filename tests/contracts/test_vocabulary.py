@@ -43,7 +43,8 @@ WORDS = (
 PLACE = {"on", "rates", "link", "fabric_gbps", "p2p", "chip", "cluster", "price"}
 """Where something would run."""
 ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json", "write"} | {
-    "detach"
+    "detach",
+    "tmux",
 }
 ABOUT_ANSWERS = {"what_if", "cases", "simulate", "top", "days", "write", "as_json"}
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainrig.cli.verb import OUT, PATH, json_option, option, verb
+from trainrig.cli.verb import DETACH, OUT, PATH, json_option, option, verb
 
 if TYPE_CHECKING:
     from trainrig.runner.burn import Look
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     help="Compare training steps with its digests; a kind that it lacks is added.",
 )
 @OUT
-@option("--detach", is_flag=True, help="Keep running when the terminal is closed.")
+@DETACH
 @json_option("Print the verdict and the devices as one JSON object, last.")
 def command(
     minutes: float,
@@ -59,7 +59,7 @@ def command(
     memory: str,
     golden: Path | None,
     out: Path,
-    detach: bool,
+    detach: str,
     as_json: bool,
 ) -> int:
     """Heat every device with work whose every result is compared, and watch its sensors.
@@ -93,7 +93,7 @@ def command(
     )
     if detach:
         burn.plan_burn(request)
-        return progress.detach(out, None, as_json=as_json)
+        return progress.detach(out, None, detach, as_json=as_json)
     with _live() as look:
         result = burn.burn(request, out=out, watch=progress.on_stderr(), look=look)
     if as_json:

@@ -16,8 +16,9 @@ def command(end: str | None, as_json: bool) -> int:
     trainrig jobs
     trainrig jobs --end 20270101T000000Z-train
 
-    A job goes on when the terminal or the connection is closed.  One that is lost
-    was killed, or the machine was restarted: its training may be resumed.
+    A job goes on when the terminal or the connection is closed.  One that was killed
+    says by what, one that is lost was there when the machine was restarted: its
+    training may be resumed.  A job in tmux is also reached by tmux attach -t SESSION.
     """
     from trainrig.cli import output
     from trainrig.remote.detached import all_jobs, end_job, find_job, summary_of
@@ -27,7 +28,11 @@ def command(end: str | None, as_json: bool) -> int:
     table = doc.table(
         jobs,
         doc.column("job", lambda job: job.id, kind="code"),
+        doc.column(
+            "since, UTC", lambda job: job.started[:16].replace("T", " "), kind="code", optional=2
+        ),
         doc.words("state", lambda job: job.standing),
+        doc.words("tmux", lambda job: job.tmux if job.state == "running" and job.tmux else ""),
         doc.words("command", lambda job: job.shown_command),
     )
     empty = doc.Paragraph("no jobs; start one: trainrig train --detach")

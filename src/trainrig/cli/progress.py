@@ -71,11 +71,12 @@ def print_json(summary: Mapping[str, Any]) -> None:
         output.print_json(summary)
 
 
-def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
-    """Start the same command as a job, which no closing terminal reaches.
+def detach(out: Path, resume: Path | None, how: str, *, as_json: bool) -> int:
+    """Start the same command as a job, which no closing terminal reaches; ``how``: see DETACH.
 
-    Raises DataError for a run that cannot be resumed, StoreError where no job or no run below
-    ``out`` can be written: what can be refused is refused here, where somebody reads it.
+    Raises UnavailableError without tmux where it is wanted, DataError for a run that cannot be
+    resumed, StoreError where no job or no run below ``out`` can be written: what can be refused is
+    refused here, where somebody reads it.
     """
     from tempfile import TemporaryFile
 
@@ -88,10 +89,14 @@ def detach(out: Path, resume: Path | None, *, as_json: bool) -> int:
         with store_errors(out):
             out.mkdir(parents=True, exist_ok=True)
             TemporaryFile(dir=out).close()
-    arguments = [word for word in sys.argv[1:] if word != "--detach"]
-    job = start_trainrig(arguments, click.get_current_context().info_name or "job")
+    arguments = [word for word in sys.argv[1:] if word not in ("--detach", "--tmux")]
+    verb = click.get_current_context().info_name or "job"
+    job = start_trainrig(arguments, verb, how == "tmux")
     if as_json:
-        output.print_json({"job": job.id, "pid": job.pid, "log": job.log}, "detach")
+        about = {"job": job.id, "pid": job.pid, "log": job.log, "tmux": job.tmux}
+        output.print_json(about, "detach")
+    elif job.tmux is not None:
+        click.echo(translate(f"job {job.id} goes on by itself; see it: tmux attach -t {job.tmux}"))
     else:
         click.echo(translate(f"job {job.id} goes on by itself; follow it: trainrig attach"))
     return EXIT_OK

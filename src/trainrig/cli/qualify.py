@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, verb
+from trainrig.cli.verb import DETACH, OUT, PATH, STRICT, json_option, option, verb
 
 
 @verb()
-@option("--budget", default="4m", help="Time for everything: 5s, 4m, 1h.")
+@option("--budget", group="What is measured", default="4m", help="Time for all: 5s, 4m, 1h.")
 @option(
     "--devices",
+    group="What is measured",
     metavar="0,2",
     default="",
     default_text="all",
     help="GPUs: by the driver's numbers; cpu: none.",
 )
-@option("--only", metavar="NAMES", default="", default_text="all", help="Benchmarks, and links.")
+@option(
+    "--only",
+    group="What is measured",
+    metavar="NAMES",
+    default="",
+    default_text="all",
+    help="Benchmarks, and links.",
+)
 @OUT
 @option("--resume", type=PATH, metavar="RUN", help="Resume an interrupted run.")
 @option(
     "--min",
     "least",
+    group="Judgement",
     multiple=True,
     metavar="NAME=RATE",
     default_text="none",
@@ -29,12 +38,13 @@ from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, verb
 )
 @option(
     "--baseline",
+    group="Judgement",
     type=PATH,
     metavar="RUN",
     default_text="none",
     help="Judge by this run on the same model of card, a folder or a bundle.",
 )
-@option("--detach", is_flag=True, help="Keep running when the terminal is closed.")
+@DETACH
 @STRICT
 @json_option("Print the verdict as one JSON object, last.")
 def command(
@@ -45,7 +55,7 @@ def command(
     resume: Path | None,
     least: tuple[str, ...],
     baseline: Path | None,
-    detach: bool,
+    detach: str,
     strict: bool,
     as_json: bool,
 ) -> int:
@@ -72,7 +82,7 @@ def command(
     session.check_budget(seconds)
     demands = demands_of(least, baseline) if least or baseline else None
     if detach:
-        return progress.detach(out, resume, as_json=as_json)
+        return progress.detach(out, resume, detach, as_json=as_json)
     result = session.qualify(
         budget=seconds,
         out=out,

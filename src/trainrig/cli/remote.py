@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainrig.cli.output import say
-from trainrig.cli.verb import PATH, Verb, json_option, option
+from trainrig.cli.verb import DETACH, PATH, Verb, json_option, option
 from trainrig.errors import EXIT_FINDING, EXIT_OK
 
 if TYPE_CHECKING:
@@ -200,9 +200,9 @@ def list_(as_json: bool) -> int:
 
 @command.command(cls=Verb, short_help="Run a set-up here, started again when it ends.")
 @click.argument("name")
-@option("--detach", is_flag=True, help="Keep running when the terminal is closed.")
+@DETACH
 @json_option("With --detach: the job as one JSON object.")
-def run(name: str, detach: bool, as_json: bool) -> int:
+def run(name: str, detach: str, as_json: bool) -> int:
     """Run a set-up where there is no systemd: again whenever it ends, until Ctrl-C.
 
     \b
@@ -217,7 +217,7 @@ def run(name: str, detach: bool, as_json: bool) -> int:
 
     words = command_of(name)
     if detach:
-        job = start_trainrig(["remote", "run", name], f"remote-{name}")
+        job = start_trainrig(["remote", "run", name], f"remote-{name}", detach == "tmux")
         if as_json:
             output.print_json(summary_of(job), "job")
         else:

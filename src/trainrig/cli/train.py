@@ -10,6 +10,7 @@ import click
 
 from trainrig.cli.output import say
 from trainrig.cli.verb import (
+    DETACH,
     MODELS,
     OUT,
     PATH,
@@ -130,7 +131,7 @@ _FILE = rows(
     shell_complete=complete_runs,
     help="Resume an interrupted run from its last checkpoint.",
 )
-@option("--detach", is_flag=True, help="Keep running when the terminal is closed.")
+@DETACH
 @STRICT
 @json_option("Print the result as one JSON object, last.")
 def command(
@@ -142,7 +143,7 @@ def command(
     resume: Path | None,
     write: Path | None,
     dry_run: bool | None,
-    detach: bool,
+    detach: str,
     strict: bool,
     as_json: bool,
     **keys: Any,
@@ -212,7 +213,7 @@ def command(
         else train_prepare.requested_experiments(file, given)
     )
     if detach:  # what can be refused was refused above, where somebody reads it
-        return progress.detach(out, resume, as_json=as_json)
+        return progress.detach(out, resume, detach, as_json=as_json)
     outcomes = train.train(
         experiments,
         out=out,

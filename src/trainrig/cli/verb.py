@@ -162,6 +162,19 @@ OUT = option(
 )
 
 
+def _detach(name: str, how: str, text: str) -> Decorator:
+    return option(name, "detach", flag_value=how, default="", default_text="no", help=text)
+
+
+DETACH = options(
+    (
+        _detach("--detach", "alone", "Keep running when the terminal is closed."),
+        _detach("--tmux", "tmux", "Likewise, in a tmux session of its own."),
+    )
+)
+"""Both set ``detach``: empty, ``alone`` or ``tmux``."""
+
+
 STRICT = option(
     "--strict", is_flag=True, help="Exit with 3 where nothing was judged (MEASURED), not with 0."
 )

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +68,9 @@ def run_program(
 def start_detached(command: Sequence[str], log: Path, code: Path | None = None) -> int:
     """Start a command that no closing terminal reaches; the process id of its session.
 
-    ``code``: a file that gets the exit code when it has ended, 128 + N after signal N.
+    ``code``: a file that gets the exit code when it has ended, see `with_exit_code`.
     """
-    keeper = ("sh", "-c", _WRITE_CODE, str(code)) if code is not None else ()
+    keeper = with_exit_code((), code) if code is not None else ()
     with log.open("ab") as file:
         process = subprocess.Popen(
             [*keeper, *command],
@@ -80,22 +80,40 @@ def start_detached(command: Sequence[str], log: Path, code: Path | None = None) 
             start_new_session=True,
             env=os.environ,
         )
-    if code is not None:  # a signal before the shell's trap, or the command, would be lost
-        begun, until = code.with_name(f"{code.name}.begun"), time.monotonic() + _BEGIN_S
-        while not begun.exists() and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.005)
-        begun.unlink(missing_ok=True)
+    if code is not None:
+        await_begun(code, lambda: process.poll() is None)
     process.returncode = 0  # nobody waits for it: without one Popen would warn when collected
     return process.pid
 
 
 _BEGIN_S = 5.0
 """A shell begins within some milliseconds, unless the machine is at its end."""
-# A shell that waits, and outlives the signals that are meant for the command beside it.
+
+
+def with_exit_code(command: Sequence[str], code: Path) -> tuple[str, ...]:
+    """A command under a shell that writes its exit code to a file, 128 + N after signal N.
+
+    After the code stands how often the kernel has killed for want of memory since boot.
+    """
+    return ("sh", "-c", _WRITE_CODE, str(code), *command)
+
+
+def await_begun(code: Path, is_alive: Callable[[], bool]) -> None:
+    """Wait until a kept command is there: a signal before the shell's trap would be lost."""
+    begun, until = code.with_name(f"{code.name}.begun"), time.monotonic() + _BEGIN_S
+    while not begun.exists() and is_alive() and time.monotonic() < until:
+        time.sleep(0.005)
+    begun.unlink(missing_ok=True)
+
+
+# A shell that waits, and outlives the signals that are meant for the command beside it.  Ctrl-C, on
+# a terminal that it may have, is ignored by what a shell has in the background: it is sent as TERM.
 _WRITE_CODE = (
-    'trap : HUP INT TERM; "$@" & child=$!; : >"$0.begun"\n'
+    "trap : HUP TERM; trap 'kill -TERM \"$child\" 2>/dev/null' INT; exec 3<&0\n"
+    '"$@" <&3 3<&- & child=$!; exec 3<&-; : >"$0.begun"\n'
     'while :; do wait "$child"; code=$?; kill -0 "$child" 2>/dev/null || break; done\n'
-    'printf "%s\\n" "$code" >"$0.new" && mv "$0.new" "$0"; exit "$code"'
+    'memory=$(sed -n "s/^oom_kill //p" /proc/vmstat 2>/dev/null)\n'
+    'printf "%s %s\\n" "$code" "$memory" >"$0.new" && mv "$0.new" "$0"; exit "$code"'
 )
 
 

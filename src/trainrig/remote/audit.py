@@ -3,8 +3,10 @@
 What listens, on which addresses and with what protection (Jupyter without a token, frps without
 one) is `doctor.listening`'s answer, taken over here.  This module adds what stands in files: does
 sshd take passwords (``sshd -T`` for root, else its files, where the first value of a key counts and
-blocks of ``Match`` are left out), does frp show its dashboard, skip TLS or open a port of the relay
-to everybody, does cloudflared let in who has not signed in.  Nothing is connected to or changed.
+blocks of ``Match`` are left out), does frp ask for no token, show its dashboard, skip TLS or open a
+port of the relay to everybody, does cloudflared let in who has not signed in; and, from command
+lines, which tunnels give a port an address that is open to everybody.  Nothing is connected to or
+changed.
 
 Source: sshd_config(5), frp's reference configuration, Cloudflare's originRequest.access; read in
 November 2026.
@@ -12,7 +14,9 @@ November 2026.
 
 from __future__ import annotations
 
+import configparser
 import dataclasses
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -46,8 +50,8 @@ def audit(host: Host, home: str, snapshot: Snapshot) -> tuple[Answer, ...]:
         HealthCheck(
             id="frp",
             title="frp opens nothing to everybody",
-            reads="frps.toml and frpc.toml of what runs, and where packages put them",
-            finds=("frp-no-tls", "frp-dashboard-open", "frp-public-port"),
+            reads="settings of frps and frpc that run, and where packages put them; old INI, too",
+            finds=("frp-no-token", "frp-no-tls", "frp-dashboard-open", "frp-public-port"),
             judge=lambda _: _frp(host, home),
         ),
         HealthCheck(
@@ -56,6 +60,13 @@ def audit(host: Host, home: str, snapshot: Snapshot) -> tuple[Answer, ...]:
             reads="config.yml of ~/.cloudflared and /etc/cloudflared",
             finds=("cloudflared-no-policy",),
             judge=lambda _: _cloudflared(host, home),
+        ),
+        HealthCheck(
+            id="quick-tunnels",
+            title="No address that is open to everybody leads here",
+            reads="/proc/PID/cmdline of cloudflared --url, ngrok, localtunnel, bore, ssh -R ...",
+            finds=("quick-tunnel",),
+            judge=lambda seen: _quick_tunnels(host, seen),
         ),
     )
     return tuple(answer(check, snapshot) for check in (*LISTENING, *checks))
@@ -171,41 +182,103 @@ def _frp(host: Host, home: str) -> Iterator[Finding]:
         text = host.read(path)
         if isinstance(text, Missing):
             continue
-        try:
-            yield from _frp_findings(path, kind, tomllib.loads(text))
-        except (tomllib.TOMLDecodeError, RecursionError):
-            evidence = f"{path} is not TOML: its settings were not looked at"
+        config = frp_settings(text)
+        if config is None:
+            evidence = f"{path} is no TOML, JSON or INI: its settings were not looked at"
             fix = "write it as TOML, which frp reads since 0.52: trainrig remote frp"
             yield finding("frp-old-format", "info", evidence, fix)
+            continue
+        yield from _frp_findings(path, kind, config)
 
 
 def _frp_files(host: Host, home: str) -> dict[str, str]:
     """Path → ``s`` for a relay's file, ``c`` for a client's."""
     folders = ("/etc/frp", f"{home}/frp", f"{home}/.config/frp", "/opt/frp", "/usr/local/frp")
-    paths = {f"{folder}/frp{kind}.toml": kind for folder in folders for kind in "sc"}
-    for pid in value_or(host.names("/proc"), ()):
-        line = host.read(f"/proc/{pid}/cmdline") if pid.isdecimal() else ""
-        words = value_or(line, "").split("\0")
+    endings = ("toml", "json", "ini")
+    paths = {f"{at}/frp{kind}.{end}": kind for at in folders for kind in "sc" for end in endings}
+    for pid, words in _commands(host):
         name = words[0].rpartition("/")[2]
         if name in ("frps", "frpc") and (path := frp_file(host, pid, words, home)):
             paths[path] = name[-1]
     return paths
 
 
+def _commands(host: Host) -> Iterator[tuple[str, list[str]]]:
+    """Number and words of every process."""
+    for pid in value_or(host.names("/proc"), ()):
+        line = host.read(f"/proc/{pid}/cmdline") if pid.isdecimal() else ""
+        words = value_or(line, "").rstrip("\0").split("\0")
+        if words[0]:
+            yield pid, words
+
+
+def frp_settings(text: str) -> Mapping[str, Any] | None:
+    """frp's settings from TOML, JSON, or the INI of versions before 0.52; None: from none of them.
+
+    INI's names become those of TOML, and its defaults are stated: its dashboard listens on
+    0.0.0.0 and lets ``admin`` in with ``admin``.
+    """
+    is_old = re.search(r"^\s*\[common\]", text, re.MULTILINE)  # it may be valid TOML as well
+    for read in () if is_old else (tomllib.loads, json.loads):
+        try:
+            found = read(text)
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(found, dict) else None
+    ini = configparser.RawConfigParser(strict=False, inline_comment_prefixes=("#",))
+    try:
+        ini.read_string(text)
+    except configparser.Error:
+        return None
+    if not ini.has_section("common"):
+        return None
+    common = dict(ini["common"])
+    web = {
+        "addr": common.get("dashboard_addr", "0.0.0.0"),
+        "port": common.get("dashboard_port", ""),
+        "password": common.get("dashboard_pwd", "admin"),
+    }
+    admin = {"addr": common.get("admin_addr", "127.0.0.1"), "port": common.get("admin_port", "")}
+    others = [dict(ini[name]) | {"name": name} for name in ini.sections() if name != "common"]
+    return {
+        "auth": {"token": common.get("token", ""), "method": _INI_METHODS.get(_method(common))},
+        "transport": {"tls": {"force": common.get("tls_only", "").lower() in ("true", "1")}},
+        "webServer": web if web["port"] else {**admin, "password": common.get("admin_pwd", "")},
+        "proxies": [one for one in others if one.get("role", "server") != "visitor"],
+    }
+
+
+_INI_METHODS = {"oidc": "oidc"}
+
+
+def _method(common: Mapping[str, str]) -> str:
+    return common.get("authentication_method", "token")
+
+
 def _frp_findings(path: str, kind: str, config: Mapping[str, Any]) -> Iterator[Finding]:
-    tls = _table(_table(config, "transport"), "tls")
+    tls, auth = _table(_table(config, "transport"), "tls"), _table(config, "auth")
+    known = auth.get("token") or auth.get("tokenSource") or auth.get("method") == "oidc"
+    if kind == "s" and not known:
+        evidence = f"{path}: frps lets in whoever reaches its port, without a token"
+        fix = f"auth.token in {path} and in every frpc.toml: trainrig remote frp --role relay"
+        yield finding("frp-no-token", "error", evidence, fix)
     if kind == "s" and not tls.get("force"):
         evidence = f"{path}: frps takes connections without TLS"
         yield finding("frp-no-tls", "warning", evidence, f"transport.tls.force = true in {path}")
     web = _table(config, "webServer")
-    is_open = web.get("addr", "127.0.0.1") not in _LOOPBACK and not web.get("password")
-    if web.get("port") and is_open:
-        evidence = f"{path}: the dashboard listens on {web.get('addr')} without a password"
+    guessed = not web.get("password") or web.get("password") == "admin"
+    if web.get("port") and web.get("addr", "127.0.0.1") not in _LOOPBACK:
+        how = "without a password" if not web.get("password") else "with the password admin"
+        evidence = f"{path}: the dashboard listens on {web.get('addr')}:{web.get('port')} {how}"
         fix = f'webServer.addr = "127.0.0.1" in {path}, or no webServer.port'
-        yield finding("frp-dashboard-open", "error", evidence, fix)
+        if guessed:
+            yield finding("frp-dashboard-open", "error", evidence, fix)
+        elif not _table(web, "tls"):
+            evidence = f"{path}: the dashboard sends its password over the network without TLS"
+            yield finding("frp-dashboard-open", "warning", evidence, fix)
     proxies = config.get("proxies")
     for proxy in proxies if isinstance(proxies, list) else ():
-        if isinstance(proxy, dict) and proxy.get("type") in _PUBLIC:
+        if isinstance(proxy, dict) and proxy.get("type", "tcp") in _PUBLIC:
             evidence = f"{path}: proxy {proxy.get('name')} opens a port of the relay to everybody"
             fix = 'type = "stcp" with a secretKey: trainrig remote frp'
             yield finding("frp-public-port", "warning", evidence, fix)
@@ -229,6 +302,54 @@ def _cloudflared(host: Host, home: str) -> Iterator[Finding]:
             fix = "originRequest.access in it: see what trainrig remote cloudflared writes"
             risk = "without a policy at Cloudflare the address is open to everybody"
             yield finding("cloudflared-no-policy", "warning", evidence, fix, risk=risk)
+
+
+_QUICK = tuple(
+    (name, re.compile(pattern), re.compile(port))
+    for name, pattern, port in (
+        ("cloudflared", r"(?:^|/)cloudflared .*--url\b", r"--url[= ]\S*?:(\d+)"),
+        (
+            "ngrok",
+            r"(?:^|/)ngrok (?:http|tcp)(?!.*--(?:basic-auth|oauth|oidc))\b",
+            r" (?:\S*:)?(\d+)\b",
+        ),
+        ("localtunnel", r"(?:^|/)(?:lt|localtunnel) .*(?:--port|-p)\b", r"(?:--port|-p)[= ](\d+)"),
+        ("bore", r"(?:^|/)bore local\b", r"local (\d+)"),
+        ("tailscale funnel", r"(?:^|/)tailscale funnel\b", r"funnel .*?(\d{2,5})"),
+        (
+            "ssh -R",
+            r"(?:^|/)ssh .*-R.*(?:serveo\.net|localhost\.run|pinggy\.io)",
+            r"-R ?\S*:(\d+) ",
+        ),
+        ("gradio share", r"(?:^|/)frpc_\w+_v[\d.]+ (?:http|tcp)", r"-l (\d+)"),
+    )
+)
+"""What gives a port of this machine an address of the internet that asks nobody: its command line
+and, in it, the port."""
+
+
+def _quick_tunnels(host: Host, snapshot: Snapshot) -> Iterator[Finding]:
+    ports = listening(snapshot)
+    there = {one.port: one for one in (() if isinstance(ports, Missing) else ports)}
+    for _, words in _commands(host):
+        line = " ".join(words)
+        quick = next(((n, port) for n, known_by, port in _QUICK if known_by.search(line)), None)
+        if quick is None:
+            continue
+        name, found = quick[0], quick[1].search(line)
+        number = int(found[1]) if found else 0
+        behind = there.get(number)
+        what = f"port {number}" if number else "a port"
+        safe = behind is not None and behind.protection in ("token", "password")
+        evidence = f"{name} gives {what} of this machine an address that asks nobody who comes"
+        if behind is not None and behind.service:
+            evidence += f"; behind it is {behind.service}, protection: {behind.protection}"
+        fix = (
+            "end it; trainrig remote forward HOST, or trainrig remote cloudflared with an "
+            "access policy"
+        )
+        risk = "whoever learns the address, from a log or by trying, reaches the port"
+        yield finding("quick-tunnel", "warning" if safe else "error", evidence, fix, risk=risk)
 
 
 def _open_hosts(text: str) -> list[str]:

@@ -1,12 +1,15 @@
 """Jobs: commands that go on when the terminal is closed, and how they are found again.
 
 A job is a folder in ``$XDG_STATE_HOME/trainrig/jobs``: ``job.json`` (what was started, where, when,
-as which process), ``output.log``, and ``code`` once it has ended.  A job without ``code`` whose
-process is gone was killed, or the machine was restarted under it: it is "lost", not "ended".
+as which process), ``output.log``, and ``code`` once it has ended.  A command that a signal killed
+is "killed", with its cause: by SIGKILL where the kernel ran out of memory meanwhile, by SIGKILL of
+somebody, by a fault of its own.  A job without ``code`` whose processes are gone was killed with
+its keeper; it is "lost" only where the machine was restarted under it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,17 +17,18 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from trainrig.errors import DataError, UsageError, unknown
 from trainrig.process.programs import signal_session, start_detached, started_at
+from trainrig.remote import tmux_session
 from trainrig.store import store_errors
 
-State = Literal["running", "ended", "lost"]
+State = Literal["running", "ended", "killed", "lost"]
 _POLL_S = 0.2
 _GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL: ranks of a training save in 25."""
@@ -50,10 +54,16 @@ class DetachedJob:
     state: State
     code: int | None
     """Exit code where it has ended."""
+    cause: str = ""
+    """Why it was killed, or is lost."""
+    tmux: str | None = None
+    """Name of its tmux session."""
 
     @property
     def standing(self) -> str:
-        """``running``, or ``ended, exit code 0``."""
+        """``running``, ``ended, exit code 0``, or ``killed: by SIGKILL …``."""
+        if self.cause:
+            return f"{self.state}: {self.cause}"
         return self.state if self.code is None else f"{self.state}, exit code {self.code}"
 
     @property
@@ -71,40 +81,63 @@ def jobs_folder() -> Path:
     return Path(home) / "trainrig" / "jobs"
 
 
-def start_job(command: Sequence[str], name: str) -> DetachedJob:
-    """Start a command as a job.  Raises StoreError where its folder cannot be made."""
+def start_job(command: Sequence[str], name: str, in_tmux: bool = False) -> DetachedJob:
+    """Start a command as a job.
+
+    Raises StoreError where its folder cannot be made, UnavailableError where tmux is wanted and
+    cannot be had.
+    """
     now = datetime.now(UTC)
     id_ = f"{now:%Y%m%dT%H%M%SZ}-{name}-{secrets.token_hex(3)}"
     folder = jobs_folder() / id_
+    session = f"trainrig-{name}-{id_[-6:]}" if in_tmux else None
+    if session is not None:
+        tmux_session.require_tmux()
     with store_errors(folder):
         folder.mkdir(parents=True, mode=0o700)
-        pid = start_detached(command, folder / "output.log", folder / "code")
+        log, code = folder / "output.log", folder / "code"
+        if session is not None:
+            pid = tmux_session.start_in_tmux(session, command, log, code)
+        else:
+            pid = start_detached(command, log, code)
         about = {
             "command": list(command),
             "folder": str(Path.cwd()),
             "started": now.isoformat(timespec="seconds"),
             "pid": pid,
             "ticks": started_at(pid),
+            "tmux": session,
+            **_since_boot(),
         }
         (folder / "job.json.new").write_text(json.dumps(about) + "\n")
         (folder / "job.json.new").rename(folder / "job.json")
     return read_job(folder)
 
 
-def start_trainrig(arguments: Sequence[str], name: str) -> DetachedJob:
+def start_trainrig(arguments: Sequence[str], name: str, in_tmux: bool = False) -> DetachedJob:
     """Start a command of this program as a job."""
-    return start_job([sys.executable, "-m", "trainrig", *arguments], name)
+    return start_job([sys.executable, "-m", "trainrig", *arguments], name, in_tmux)
+
+
+def _since_boot() -> dict[str, Any]:
+    """Which boot this is, and how often the kernel has killed for want of memory since."""
+    boot, memory = "", 0
+    with contextlib.suppress(OSError, ValueError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        rows = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        memory = int(rows.get("oom_kill", 0))
+    return {"boot": boot, "oom_kills": memory}
 
 
 def read_job(folder: Path) -> DetachedJob:
     """The job in a folder.  Raises DataError for one that is none or damaged."""
     try:
         about = json.loads((folder / "job.json").read_text())
-        code = _code(folder)
+        end = _end(folder)
         is_there = about["ticks"] is not None and started_at(about["pid"]) == about["ticks"]
-        state: State = "ended" if code is not None else "running" if is_there else "lost"
-        if state == "lost" and (code := _code(folder)) is not None:  # it ended while we looked
-            state = "ended"
+        if end is None and not is_there:
+            end = _end(folder)  # it may have ended while we looked
+        state, cause = _standing(about, end, is_there)
         return DetachedJob(
             id=folder.name,
             command=tuple(map(str, about["command"])),
@@ -114,16 +147,53 @@ def read_job(folder: Path) -> DetachedJob:
             ticks=about["ticks"],
             log=str(folder / "output.log"),
             state=state,
-            code=code,
+            code=end[0] if end is not None else None,
+            cause=cause,
+            tmux=about.get("tmux"),
         )
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise DataError(f"not a job, or a damaged one: {folder}") from None
 
 
-def _code(folder: Path) -> int | None:
+def _standing(
+    about: Mapping[str, Any], end: tuple[int, int, str] | None, is_there: bool
+) -> tuple[State, str]:
+    """A job's state, and why it is killed or lost."""
+    if end is None:
+        if is_there:
+            return "running", ""
+        if about.get("boot", "") != _since_boot()["boot"]:
+            return "lost", "the machine was restarted under it"
+        return "killed", "all of its processes at once, or its exit code could not be written"
+    why = end[2] or _why_killed(*end[:2], int(about.get("oom_kills", end[1])))
+    return ("killed", why) if why else ("ended", "")
+
+
+def _why_killed(code: int, memory: int, before: int) -> str:
+    """By which signal a command ended, and why; empty for one that ended by itself or when asked.
+
+    ``memory``, ``before``: how often the kernel had killed for want of memory, then and at first.
+    """
+    if code == 128 + signal.SIGKILL:
+        if memory > before:
+            return "memory ran out: the kernel killed it, or another process beside it"
+        return "by SIGKILL: somebody, or a limit of memory of its group"
+    fault = _FAULTS.get(code - 128)
+    return f"by a fault of its own ({fault})" if fault else ""
+
+
+_FAULTS = {
+    int(one): one.name
+    for one in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+}
+
+
+def _end(folder: Path) -> tuple[int, int, str] | None:
+    """Exit code, kills for want of memory at that time, and a cause that was written with them."""
     try:
-        return int((folder / "code").read_text())
-    except (OSError, ValueError):
+        words = (folder / "code").read_text().split(maxsplit=2)
+        return int(words[0]), int(words[1]) if words[1:] else 0, " ".join(words[2:])
+    except (OSError, ValueError, IndexError):
         return None
 
 
@@ -196,8 +266,8 @@ def end_job(
         if left < again:  # its keeper may have taken the signal before the command was there
             signal_session(job.pid, signal.SIGTERM)
             again = -1.0
-    if read_job(folder).state == "lost":  # it had just begun, and its keeper listened to nothing
-        with store_errors(folder):
+    if _end(folder) is None and read_job(folder).state != "running":
+        with store_errors(folder):  # it had just begun, and its keeper listened to nothing
             (folder / "code").write_text(f"{128 + signal.SIGTERM}\n")
     if read_job(folder).state == "running":
         signal_session(job.pid, signal.SIGKILL)
@@ -205,6 +275,10 @@ def end_job(
             if read_job(folder).state != "running":
                 break
             sleep(_POLL_S)
+        if _end(folder) is None:
+            with store_errors(folder):
+                cause = f"it did not end within {grace_s:g} s of being asked to"
+                (folder / "code").write_text(f"{128 + signal.SIGKILL} 0 {cause}\n")
     return read_job(folder)
 
 

@@ -78,6 +78,36 @@ CASES = {
         frp(SOUND_FRP + "webServer.port = 7500\n"),
         {"frp-dashboard-open"},
     ),
+    "token": (
+        frp("transport.tls.force = true\n"),
+        frp('transport.tls.force = true\nauth.tokenSource.type = "file"\n'),
+        {"frp-no-token"},
+    ),
+    "empty token": (
+        frp('transport.tls.force = true\nauth.token = ""\n'),
+        frp(SOUND_FRP),
+        {"frp-no-token"},
+    ),
+    "ini": (
+        {"/etc/frp/frps.ini": "[common]\nbind_port = 7000\ndashboard_port = 7500\n"},
+        {"/etc/frp/frps.ini": "[common]\ntoken = x\ntls_only = true\n"},
+        {"frp-no-token", "frp-no-tls", "frp-dashboard-open"},
+    ),
+    "ini client": (
+        {"/etc/frp/frpc.ini": "[common]\nserver_addr = r\n[ssh]\ntype = tcp\nlocal_port = 22\n"},
+        {"/etc/frp/frpc.ini": "[common]\nserver_addr = r\n[ssh]\ntype = stcp\nsk = k\n"},
+        {"frp-public-port"},
+    ),
+    "dashboard with a password": (
+        frp(SOUND_FRP + 'webServer = { addr = "0.0.0.0", port = 7500, password = "p" }\n'),
+        frp(SOUND_FRP + 'webServer = { addr = "127.0.0.1", port = 7500, password = "p" }\n'),
+        {"frp-dashboard-open"},
+    ),
+    "quick tunnel": (
+        {"/proc/9/cmdline": "/usr/bin/cloudflared\0tunnel\0--url\0http://localhost:8888\0"},
+        {"/proc/9/cmdline": "/usr/bin/cloudflared\0--config\0c.yml\0tunnel\0run\0"},
+        {"quick-tunnel"},
+    ),
     "tls": (frp('auth.token = "x"\n'), frp(SOUND_FRP), {"frp-no-tls"}),
     "public port": (
         {"/etc/frp/frpc.toml": '[[proxies]]\nname = "j"\ntype = "tcp"\nlocalPort = 8888\n'},
@@ -101,9 +131,28 @@ def test_each_sin_is_named_and_its_repaired_twin_is_clean(case: str) -> None:
 
 def test_every_finding_of_the_checks_has_a_case() -> None:
     known = {one for each in looked({}).values() for one in each.check.finds}
-    ours = {name for name in known if name.startswith(("ssh-", "frp-", "cloudflared-"))}
+    ours = {name for name in known if name.startswith(("ssh-", "frp-", "cloudflared-", "quick"))}
     covered = {one for _, _, found in CASES.values() for one in found}
     assert ours - covered == {"frp-without-token"}  # doctor's, with its own fault
+
+
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        ("cloudflared tunnel --url=localhost:8501", 8501),
+        ("/snap/bin/ngrok http 8888", 8888),
+        ("/usr/bin/ngrok http --basic-auth=a:b 8888", None),
+        ("lt --port 3000", 3000),
+        ("bore local 5000 --to bore.pub", 5000),
+        ("ssh -N -R 80:localhost:8888 serveo.net", 8888),
+        ("ssh -N -R 2222:localhost:22 gate", None),
+        ("/root/.cache/frpc_linux_amd64_v0.3 http -n x -l 7860 -i 127.0.0.1", 7860),
+    ],
+)
+def test_an_address_that_asks_nobody_is_known_by_its_command_line(line: str, port) -> None:
+    files = {"/proc/9/cmdline": line.replace(" ", "\0") + "\0"}
+    found = looked(files)["quick-tunnels"].findings
+    assert [f"port {port} " in one.evidence for one in found] == [True] * (port is not None)
 
 
 def test_findings_have_a_fix_a_risk_and_an_undo() -> None:

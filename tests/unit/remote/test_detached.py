@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -75,7 +76,8 @@ def test_a_job_that_does_not_end_is_killed_with_what_it_started() -> None:
     job = shell("trap '' TERM; sleep 600 & echo $!; wait")
     until(lambda: Path(job.log).read_text().strip())
     inner = int(Path(job.log).read_text())
-    assert end_job(job, grace_s=0.2).state == "lost"
+    ended = end_job(job, grace_s=0.2)
+    assert (ended.state, ended.code) == ("killed", 137) and "within 0.2 s" in ended.cause
     until(lambda: not Path(f"/proc/{inner}").exists() or _is_zombie(inner))
 
 
@@ -86,11 +88,60 @@ def _is_zombie(pid: int) -> bool:
         return True
 
 
-def test_a_job_whose_process_is_gone_is_lost_and_not_ended() -> None:
+def test_a_command_that_is_killed_says_by_what() -> None:
+    job = shell("kill -9 $$")
+    all_of(job)
+    killed = again(job)
+    assert (killed.state, killed.code) == ("killed", 137) and "SIGKILL" in killed.standing
+    about = Path(job.log).parent / "job.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"oom_kills": -1}))
+    assert again(job).cause.startswith("memory ran out")  # the kernel has killed one since
+    job = shell("kill -SEGV $$")
+    all_of(job)
+    assert again(job).cause == "by a fault of its own (SIGSEGV)"
+    job = shell("exit 143")
+    all_of(job)
+    assert (again(job).state, again(job).cause) == ("ended", "")
+
+
+def test_a_job_that_is_killed_with_its_keeper_is_killed_and_not_lost() -> None:
     job = shell("sleep 600")
     os.killpg(job.pid, signal.SIGKILL)
-    until(lambda: again(job).state == "lost")
+    until(lambda: again(job).state == "killed")
     assert again(job).code is None and list(follow(job)) == []
+    assert again(job).cause.startswith("all of its processes at once")
+
+
+def test_a_job_that_a_restart_took_is_lost() -> None:
+    job = shell("sleep 600")
+    os.killpg(job.pid, signal.SIGKILL)
+    until(lambda: again(job).state == "killed")
+    about = Path(job.log).parent / "job.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"boot": "another"}))
+    assert again(job).standing == "lost: the machine was restarted under it"
+
+
+@pytest.mark.needs("tmux")
+def test_a_job_in_tmux_has_a_terminal_our_environment_and_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainrig
+) -> None:
+    """A server of its own, begun before with another environment; Ctrl-C asks the job to end."""
+    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("TMUX", raising=False)
+    subprocess.run(["tmux", "new-session", "-d", "-s", "before", "sleep 600"], check=True)
+    try:
+        monkeypatch.setenv("MARK", "ours")
+        text = "trap 'echo saved; exit 5' TERM; echo $MARK; tty; while :; do sleep 0.05; done"
+        job = start_job(["sh", "-c", text], "test", in_tmux=True)
+        until(lambda: "/dev/pts/" in Path(job.log).read_text())
+        assert Path(job.log).read_text().startswith("ours") and job.state == "running"
+        assert not (Path(job.log).parent / "environment").exists()
+        code, out, _ = trainrig("jobs")
+        assert code == 0 and str(job.tmux) in out
+        subprocess.run(["tmux", "send-keys", "-t", f"={job.tmux}:", "C-c"], check=True)
+        assert "saved" in all_of(job) and again(job).code == 5
+    finally:
+        subprocess.run(["tmux", "kill-server"], check=True)
 
 
 def test_another_process_with_its_number_is_not_taken_for_it() -> None:
@@ -100,7 +151,7 @@ def test_another_process_with_its_number_is_not_taken_for_it() -> None:
     (folder / "code").unlink()
     about = json.loads((folder / "job.json").read_text())
     (folder / "job.json").write_text(json.dumps(about | {"pid": os.getpid()}))
-    assert again(job).state == "lost"
+    assert again(job).state == "killed"
 
 
 def test_a_job_outlives_the_terminal_that_began_it(tmp_path: Path) -> None:
