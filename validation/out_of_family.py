@@ -31,7 +31,7 @@ import numpy as np
 from trainrig.catalog import find_chip
 from trainrig.catalog.chip import peak
 from trainrig.errors import TrainrigError
-from trainrig.predict.table import case_of, time_of
+from trainrig.predict.table import Case, case_of, time_of
 from trainrig.predict.table_errors import measured_time
 from trainrig.predict.table_words import Row
 from trainrig.workload import model_flops
@@ -76,26 +76,35 @@ class CellLine:
 
 def outcome(row: Row) -> Outcome:
     """The errors of one row."""
-    chip = find_chip(row["chip"]) or find_chip(row["hardware"])
-    cell = f"{row['group']} {chip.name if chip else row['hardware']}"
+    cell = cell_of(row)
     try:
         case = case_of(row)
         measured = measured_time(row, case)
         low, predicted, high = time_of(case)
     except TrainrigError as error:
-        return Outcome(cell=cell, error=None, flat=_flat_by_print(row), refused=str(error))
+        return Outcome(cell=cell, error=None, flat=flat_by_print(row), refused=str(error))
+    off = predicted / measured - 1.0
+    inside = low <= measured <= high
+    return Outcome(cell=cell, error=off, inside=inside, flat=flat_error(case, measured))
+
+
+def cell_of(row: Row) -> str:
+    """A row's source and chip."""
+    chip = find_chip(row["chip"]) or find_chip(row["hardware"])
+    return f"{row['group']} {chip.name if chip else row['hardware']}"
+
+
+def flat_error(case: Case, measured: float) -> float | None:
+    """A flat MFU's error; None where no peak is claimed."""
     x = case.layout
-    flops = model_flops(case.shape, int(x.global_batch), x.seq_len)
     claim = peak(case.chip, x.precision)
-    flat = None
-    if claim is not None:
-        flat = flops / (FLAT * claim.rate * int(x.gpus)) / measured - 1.0
-    return Outcome(
-        cell=cell, error=predicted / measured - 1.0, inside=low <= measured <= high, flat=flat
-    )
+    if claim is None:
+        return None
+    flops = model_flops(case.shape, int(x.global_batch), x.seq_len)
+    return flops / (FLAT * claim.rate * int(x.gpus)) / measured - 1.0
 
 
-def _flat_by_print(row: Row) -> float | None:
+def flat_by_print(row: Row) -> float | None:
     """A flat MFU's error where only the printed utilisation says how fast the step was."""
     printed = row.get("mfu") or ""
     return float(printed) / FLAT - 1.0 if printed else None

@@ -37,6 +37,7 @@ from trainrig.predict.table_words import (
     is_fp4,
     kernels_of,
     link_of,
+    overlap_of,
     power_of,
     precision_of,
     quantized_of,
@@ -113,7 +114,8 @@ def case_of(row: Row) -> Case:
         precision=precision,
         # Not stated: full where weights are sharded, for want of memory.
         recompute=cells.choice("recompute", RECOMPUTE, "full" if zero == 3 else "none"),
-        kernels=kernels_of(cells, chip),
+        kernels=kernels_of(cells, chip, framework),
+        overlap=overlap_of(cells),
         framework=framework,
         parallel=parallel,
         states=states_of(cells, shape.family),
@@ -127,6 +129,9 @@ def case_of(row: Row) -> Case:
         quantize=quantized_of(cells),
         optimizer=_optimizer_of(cells),
     )
+    if not cells["seq_parallel"] and layout.tp > 1 and _splits_sequence(layout):
+        layout = layout.replace(sequence_parallel=1)
+        cells.unstated.append("seq_parallel")
     shape, layout = made_legal(shape, layout, cells)
     layout = _held(shape, layout, cells, rates.memory_bytes)
     if "micro_batch" in cells.unstated:
@@ -160,6 +165,14 @@ _TOO_MUCH = 1.3
 """Of a GPU's memory: more than what is not known of a run can explain."""
 
 
+def _splits_sequence(layout: Layout) -> bool:
+    """Whether tensor parallelism goes with sequence parallelism where nobody says.
+
+    NeMo's recipes switch it on, and Megatron-Core demands it of mixtures (its guide on experts).
+    """
+    return layout.framework == "megatron" and layout.kernels == "flash+fused"
+
+
 def _refuse(cells: Cells) -> None:
     if "transformer-xl" in cells.word("model"):
         raise UsageError("Transformer-XL attends to what it remembers: not modelled")
@@ -170,7 +183,9 @@ def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> L
 
     Of what the row leaves open: the least that is enough.
     """
-    least = {"batch_size": 1} if "micro_batch" in cells.unstated else {}
+    samples = int(layout.batch_size * layout.grad_accum)
+    is_free = "micro_batch" in cells.unstated
+    least = {"batch_size": 1, "grad_accum": samples} if is_free else {}
 
     def share(one: Layout) -> float:
         return float(memory(shape, one.replace(**least)).total / capacity)
@@ -248,9 +263,13 @@ def _usual_interleave(shape: ModelShape, layout: Layout) -> int:
 
     Its recipes interleave wherever micro-batches can be dealt to the stages.
     """
-    stage, dealt = shape.num_layers // layout.pp, layout.grad_accum % layout.pp == 0
-    groups = [n for n in range(1, stage // 2 + 1) if shape.num_layers % (layout.pp * n) == 0]
-    return max(groups, default=1) if dealt else 1
+    dealt = layout.grad_accum % layout.pp == 0
+    for layers in (shape.num_layers, shape.num_layers + 1, shape.num_layers + 2):
+        stage = layers // layout.pp  # head, then embedding, may count as layers (126 on 16)
+        groups = [n for n in range(2, stage // 2 + 1) if layers % (layout.pp * n) == 0]
+        if groups and dealt:
+            return max(groups)
+    return 1
 
 
 def _head_share(cells: Cells, family: str) -> float:
@@ -341,18 +360,20 @@ def predict_rows(rows: Iterable[Row], *, simulate: bool = False) -> Iterator[dic
 def predict_row(row: Row, *, simulate: bool = False) -> dict[str, Any]:
     """Step time and memory of a row with 80 % intervals, or the reason why there are none.
 
-    ``presumed``: columns whose cells a default stands for, or another reading than the printed.
+    ``presumed``: columns whose cells a default stands for, or another reading than the printed;
+    ``remark``: what is odd about the answer, as a layout that needs more memory than there is.
     ``simulate``: beside the closed form's seconds (``step_time_s``) those of the step's pipeline
     event by event, ``simulated_step_time_s``; without a pipeline they are the same.
     """
     cells = tuple(row.get(name) or "" for name in READ)
-    time, needed, presumed, reason = _known(cells)
+    time, needed, presumed, remark, reason = _known(cells)
     found = {"step_time_s": time, "memory_bytes_per_gpu": needed}
     middles: dict[str, Any] = {n: None if three is None else three[1] for n, three in found.items()}
     if simulate:
         middles["simulated_step_time_s"] = None if time is None else _simulated(cells)
     ends = {name: None if three is None else three[::2] for name, three in found.items()}
-    return {**middles, "interval": ends, "presumed": list(presumed), "reason": reason}
+    words = {"presumed": list(presumed), "remark": remark, "reason": reason}
+    return {**middles, "interval": ends, **words}
 
 
 @lru_cache(maxsize=1 << 14)
@@ -366,14 +387,24 @@ def _simulated(row: tuple[str, ...]) -> float:
 @lru_cache(maxsize=1 << 14)
 def _known(
     row: tuple[str, ...],
-) -> tuple[Three | None, Three | None, tuple[str, ...], str | None]:
-    """Time, memory, what is presumed and the reason, of rows of which long tables have many."""
+) -> tuple[Three | None, Three | None, tuple[str, ...], str | None, str | None]:
+    """Time, memory, what is presumed, a remark and the reason, of rows that come again."""
     try:
         case = case_of(dict(zip(READ, row, strict=True)))
         presumed = tuple(dict.fromkeys(case.unstated))
-        return time_of(case), memory_of(case), presumed, None
+        return time_of(case), memory_of(case), presumed, _remark(case), None
     except (TrainrigError, OverflowError) as error:
-        return None, None, (), str(error)
+        return None, None, (), None, str(error)
+
+
+def _remark(case: Case) -> str | None:
+    """That the layout needs more than the card has, where it does by more than the model errs."""
+    share = memory(case.shape, case.layout, head=case.head).total / case.rates.memory_bytes
+    if share <= _NOT_HELD:
+        return None
+    words = f"{share:.2g} times the memory of {case.chip.name} by our count"
+    open_cells = [name for name in ("recompute", "zero_stage", "offload") if name in case.unstated]
+    return words + (f"; not stated: {', '.join(open_cells)}" if open_cells else "")
 
 
 def time_of(case: Case) -> Three:
@@ -408,5 +439,7 @@ def memory_of(case: Case) -> Three:
         away = memory(case.shape, case.layout.replace(offload="host"), head=case.head)
         low = min(low, away.interval(kind)[0])
     wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in case.unstated)))
-    middle = {"allocated": found.allocated, "reserved": found.reserved, "device": found.total}
+    capacity = case.rates.memory_bytes
+    shown = min(found.shown, capacity) if found.total <= capacity else found.total
+    middle = {"allocated": found.allocated, "reserved": found.reserved, "device": shown}
     return low / wider, middle[kind], high * wider

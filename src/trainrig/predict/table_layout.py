@@ -40,12 +40,15 @@ def sizes_of(cells: Cells) -> dict[str, int]:
     if dp not in (0, gpus // split):
         cells.unstated.append("dp")  # some count the ranks of experts or of one sequence apart
     dp = gpus // split
-    micro, accum = _batch_of(cells, dp)
+    micro, accum = _batch_of(cells, dp, pp)
     if not cells["zero_stage"] and dp > 1:
         cells.unstated.append("zero_stage")
     zero = _stage_of(cells, pp)
     filled = max(n for n in range(1, 9) if gpus % n == 0)
     node = min(cells.whole("gpus_per_node", filled), gpus)
+    if not cells["gpus_per_node"] and tp > node and gpus % (most := math.lcm(node, tp)) == 0:
+        node = most  # tensor parallelism stays where links are quick: such nodes are larger
+        cells.unstated.append("gpus_per_node")
     if gpus % node:
         cells.unstated.append("gpus_per_node")
         node = math.gcd(gpus, node)
@@ -75,12 +78,16 @@ def _alone(cells: Cells) -> int:
 def _stage_of(cells: Cells, pp: int) -> int:
     """Stage of ZeRO: a number, or what is said of it: ``ZeRO-3``, ``full shard``."""
     words = cells.word("zero_stage")
+    if not words:  # programs are named with it: "DeepSpeed ZeRO-2", "Megatron-FSDP"
+        named = re.search(r"(?:zero|stage)[-_ ]*([1-3])|z([1-3])\b", cells.word("framework"))
+        words = named[0] if named else ""
     if _is_number(words):
         stage = int(float(words))
     elif figure := re.search(r"\d", words):
         stage = int(figure[0])
-    elif words:
-        stage = 3 if re.search("shard|fsdp", words) else 1 if "opt" in words else 0
+    elif words:  # Megatron-FSDP's words are optim, optim_grads and optim_grads_params
+        stage = 3 if re.search("shard|fsdp|param", words) else 2 if "grad" in words else 0
+        stage = stage or (1 if "opt" in words else 0)
     else:
         stage = 3 if cells.is_fsdp and pp == 1 else 0
     if not 0 <= stage <= 3:
@@ -140,7 +147,7 @@ def joined(chip: Chip, sizes: dict[str, int]) -> tuple[int, dict[str, int]]:
     return trays, sizes | {"gpus_per_node": tray * trays}
 
 
-def _batch_of(cells: Cells, dp: int) -> tuple[int, int]:
+def _batch_of(cells: Cells, dp: int, pp: int) -> tuple[int, int]:
     """Micro-batch and how many: from two of global batch, micro-batch and accumulation."""
     micro, accum = cells.whole("micro_batch", 0), cells.whole("grad_accum", 0)
     batch = cells.whole("global_batch", 0)
@@ -154,7 +161,9 @@ def _batch_of(cells: Cells, dp: int) -> tuple[int, int]:
     if not micro:
         if not accum:
             cells.unstated.append("micro_batch")
-        micro = max(1, batch // (dp * max(accum, 1)))
+        # Stages are kept busy by many; `table` makes them larger where there are enough.
+        is_least = pp > 1 and not accum
+        micro = 1 if is_least else max(1, batch // (dp * max(accum, 1)))
     if not accum:
         accum = max(1, round(batch / (dp * micro))) if batch else 1
         if not batch:
@@ -185,16 +194,32 @@ def made_legal(shape: ModelShape, layout: Layout, cells: Cells) -> Pair:
     broken = _broken(shape, layout)
     if broken is None:
         return shape, layout
-    changed: list[str] = []
-    for name, change in _CHANGES:
-        before = (shape, layout)
-        shape, layout = change(shape, layout)
-        if (shape, layout) != before:
-            changed.append(name)
-        if _broken(shape, layout) is None:
-            cells.unstated += changed
-            return shape, layout
+    for helps_alone in (True, False):  # some rules are met by two changes together
+        if found := _changed(shape, layout, broken, helps_alone=helps_alone):
+            pair, names = found
+            cells.unstated += names
+            return pair
     raise broken
+
+
+def _changed(
+    shape: ModelShape, layout: Layout, left: UsageError, *, helps_alone: bool
+) -> tuple[Pair, list[str]] | None:
+    """The pair after the changes that were needed, and their columns; None: they are not enough.
+
+    ``helps_alone``: a change stays if another rule is broken behind it, or none.
+    """
+    names: list[str] = []
+    for name, change in _CHANGES:
+        pair = change(shape, layout)
+        still = _broken(*pair)
+        if pair == (shape, layout) or (helps_alone and still and str(still) == str(left)):
+            continue
+        (shape, layout), left = pair, still or left
+        names.append(name)
+        if still is None:
+            return pair, names
+    return None
 
 
 def _broken(shape: ModelShape, layout: Layout) -> UsageError | None:

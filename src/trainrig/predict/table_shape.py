@@ -59,9 +59,23 @@ def _mixture_of(cells: Cells) -> dict[str, int]:
     if found.get("num_experts", 0) <= 1 and cells["num_experts"]:
         return {}
     words = set(re.split("[^a-z]+", cells.word("model")))
-    if found or words & {"moe", "mixtral", "experts", "switch"}:
+    if several := _SEVERAL.search(cells.word("model")):
+        found = {"num_experts": int(several[1])} | found
+    if found or words & {"moe", "dmoe", "mixtral", "experts", "switch"} or _active_of(cells):
         return {"num_experts": 0} | found
     return {}
+
+
+_ACTIVE = re.compile(r"(\d+(?:\.\d+)?)b[-_ ]*a(\d+(?:\.\d+)?)b")
+"""``30B-A3B``: parameters in all, and those that a token meets."""
+_SEVERAL = re.compile(r"\b(\d{1,3})x(\d+(?:\.\d+)?)([bm])")
+"""``8x7B``: experts, each in a model of that size."""
+
+
+def _active_of(cells: Cells) -> float:
+    """Parameters that a token meets, by a mixture's name; 0: it does not say."""
+    found = _ACTIVE.search(cells.word("model"))
+    return float(found[2]) * 1e9 if found else 0.0
 
 
 def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
@@ -127,13 +141,10 @@ def _read_shape(cells: Cells) -> ModelShape:
     mixture = _mixture_of(cells)
     if (known := _published(cells, mixture)) is not None:
         return known
-    if mixture and not mixture["num_experts"]:
-        if not cells["topk"] and not cells["moe_ffn"]:
-            raise UsageError("num_experts: not stated, nor is the model known by its name")
-        cells.unstated.append("num_experts")
-        mixture = mixture | {"num_experts": max(8, 4 * mixture.get("experts_per_token", 2))}
+    if mixture:
+        mixture = _completed(cells, mixture)
     if not (cells["layers"] and cells["hidden"]):
-        return _of_parameters(cells)
+        return _mixture_of_parameters(cells, mixture) if mixture else _of_parameters(cells)
     hidden = cells.whole("hidden")
     heads = cells.whole("heads", _usual_heads(hidden, cells.whole("tp", 1)))
     kv_heads, ffn = cells.whole("kv_heads", heads), cells.whole("ffn", 0)
@@ -154,7 +165,7 @@ def _read_shape(cells: Cells) -> ModelShape:
         family = "llama" if family == "gpt2" else family
         cells.unstated.append("heads")
     if mixture:
-        return custom("llama", **numbers | mixture | {"num_kv_heads": kv_heads})
+        return _of_total(cells, numbers | mixture | {"num_kv_heads": kv_heads})
     return _dense(cells, family, is_stated=stated is not None, kv_heads=kv_heads, numbers=numbers)
 
 
@@ -211,17 +222,92 @@ def _of_parameters(cells: Cells) -> ModelShape:
 
     Raises UsageError where neither says how many.
     """
+    shape = of_size(_wanted(cells), cells["model"] or "a model")
+    return dataclasses.replace(shape, max_positions=max(cells.whole("seq", 4096), 512))
+
+
+def _wanted(cells: Cells) -> float:
+    """Parameters as printed, or as the name ends with, where numbers are lacking."""
     lacking = next(name for name in ("layers", "hidden") if not cells[name])
     cells.unstated.append("layers")
     if cells["params_b"]:
         wanted = cells.number("params_b") * 1e9
-    elif found := re.search(r"(\d+(?:\.\d+)?)\s*([bm])(?![a-z0-9])", cells.word("model")):
-        wanted = float(found[1]) * (1e9 if found[2] == "b" else 1e6)
+    elif found := re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z0-9])", cells.word("model")):
+        wanted = float(found[1]) * {"t": 1e12, "b": 1e9, "m": 1e6}[found[2]]
     else:
         raise UsageError(f"{lacking}: not stated")
     if not 1e6 < wanted < 1e14:
         raise UsageError(f"{lacking}: not stated, nor a number of parameters that is one")
-    shape = of_size(wanted, cells["model"] or "a model")
+    return wanted
+
+
+def _completed(cells: Cells, mixture: Mapping[str, int]) -> dict[str, int]:
+    """A mixture with its experts, stated or presumed.
+
+    Mixtral's 2 of 8 where the name says no more.  Where it says what a token meets: 8 of as many,
+    a power of two, as make experts six tenths of that (128 of Qwen3-30B-A3B, 256 of DeepSeek-V3).
+    """
+    num, chosen = 8, mixture.get("experts_per_token", 2)
+    if active := _active_of(cells):
+        chosen = mixture.get("experts_per_token", 8)
+        num = chosen * (1.0 + (_wanted(cells) / active - 1.0) / 0.6)  # type: ignore[assignment]
+        num = 1 << max(1, round(math.log2(max(num, 2))))
+    if not mixture["num_experts"]:
+        cells.unstated.append("num_experts")
+    num = mixture["num_experts"] or max(num, 4 * chosen)
+    return {**mixture, "num_experts": num, "experts_per_token": min(chosen, num)}
+
+
+def _of_total(cells: Cells, numbers: dict[str, Any]) -> ModelShape:
+    """A mixture of stated layers; experts of no stated width have what the printed number leaves.
+
+    A net's usual width (`custom`) where no number is printed either.
+    """
+    shape = custom("llama", **numbers)
+    if cells["moe_ffn"] or not cells["params_b"] or _is_number_of(cells, shape):
+        return shape
+    width = shape.expert_width
+    thin = dataclasses.replace(shape, expert_ffn=1)
+    each = (
+        parameters(dataclasses.replace(shape, expert_ffn=2)).total - parameters(thin).total
+    ) or 1
+    found = 1 + (_printed(cells) - parameters(thin).total) / each
+    cells.unstated.append("ffn")
+    near = 64 * max(1, round(found / 64)) if width / 16 < found < width * 16 else width
+    return dataclasses.replace(shape, expert_ffn=near)
+
+
+def _mixture_of_parameters(cells: Cells, mixture: dict[str, int]) -> ModelShape:
+    """A mixture with as many parameters as are printed, of as many active ones as its name says.
+
+    Of published ones, those of sixteen experts and fewer are 128 times as wide as they have layers
+    and a token's experts together seven times as wide as the model (Mixtral, DBRX), the others 64
+    and three times (Qwen 3, GLM 4.5, DeepSeek); there is one head of keys for every eighth.
+    """
+    total, name = _wanted(cells), cells["model"] or "a mixture"
+    if several := _SEVERAL.search(cells.word("model")):  # each expert is in a model of that size
+        dense = of_size(float(several[2]) * {"b": 1e9, "m": 1e6}[several[3]], name)
+        return dataclasses.replace(dense, **mixture)  # type: ignore[arg-type]
+    num, chosen, active = mixture["num_experts"], mixture["experts_per_token"], _active_of(cells)
+    flat, wide = (128, 7.0) if num <= 16 else (64, 3.0)
+
+    def of_width(hidden: int) -> ModelShape:
+        layers, heads = max(4, hidden // flat), hidden // 128
+        width = wide * hidden / (chosen + mixture.get("shared_experts", 0))
+        if active and num > chosen:
+            width = (total - active) / (3.0 * hidden * layers * (num - chosen))
+        sizes = {"num_layers": layers, "hidden": hidden, "num_heads": heads}
+        sizes["num_kv_heads"] = next(n for n in range(max(1, heads // 8), 0, -1) if heads % n == 0)
+        sizes |= {"vocab": cells.whole("vocab", 128256), "expert_ffn": 64 * round(width / 64) or 64}
+        return custom("llama", name=name, **(sizes | mixture))
+
+    def off(shape: ModelShape) -> float:
+        found = parameters(shape).total
+        idle = shape.num_layers * 3.0 * shape.hidden * shape.expert_width * (num - chosen)
+        met = abs(math.log(max(found - idle, 1.0) / active)) if active else 0.0
+        return abs(math.log(found / total)) + met
+
+    shape = min(map(of_width, range(512, 16384, 256)), key=off)
     return dataclasses.replace(shape, max_positions=max(cells.whole("seq", 4096), 512))
 
 

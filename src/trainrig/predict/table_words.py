@@ -435,21 +435,43 @@ def quantized_of(cells: Cells) -> str:
     return next((name for pattern, name in _QUANTIZED if pattern.search(words)), "none")
 
 
-def kernels_of(cells: Cells, chip: Chip) -> str:
-    """One of KERNELS; not stated: fused attention, where the chip has it."""
+def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
+    """One of KERNELS; not stated: fused attention, where the chip has it.
+
+    Megatron's layers are Transformer Engine's by default since December 2023 (its option
+    --transformer-impl), AMD's build has them for its chips of 2023 and later (rocm.docs.amd.com,
+    "Training a model with Megatron-LM"), and a chip of 2022 was hardly trained on before.
+    """
     framework, year = cells.word("framework"), chip.year or 2020
+    is_late = year >= 2022 and chip.vendor in ("NVIDIA", "AMD") and "deepspeed" not in framework
     default = "eager" if year < 2020 else "flash"
     if any(word in framework for word in ("jax", "pax", "maxtext")):
         # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
         # A TPU has had its own since Pallas.
         is_later = "transformer engine" in framework or year >= 2022 or chip.vendor == "Google"
         default = "flash+fused" if is_later else "fused"
-    elif year >= 2020 and re.search(r"nemo|megatron.?(core|bridge)|mcore|primus", framework):
-        default = "flash+fused"  # Transformer Engine's, which these are built on
+    elif year >= 2020 and (_ENGINES.search(framework) or (engine == "megatron" and is_late)):
+        default = "flash+fused"
     stack = cells.choice("kernel_stack", KERNELS, default)
     # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
     # asks for 2.1.1).
     return "flash" if stack == "eager" and re.search(r"torch 2\.[1-9]", framework) else stack
+
+
+_ENGINES = re.compile(
+    r"nemo|megatron.?(core|bridge|fsdp)|mcore|primus|transformer.?engine|hai.?llm"
+)
+"""Programs that are built on Transformer Engine, or on kernels as new."""
+
+
+def overlap_of(cells: Cells) -> str:
+    """One of OVERLAPS: programs whose way to experts and back runs beside computation say so.
+
+    DualPipe and DeepEP are DeepSeek's (arXiv 2412.19437, section 3.2), HAI-LLM the program around
+    them.
+    """
+    is_beside = re.search(r"hai.?llm|dual.?pipe|deep.?ep\b", cells.word("framework"))
+    return "experts" if is_beside else "auto"
 
 
 _LINKS = {

@@ -115,6 +115,8 @@ def _pointed_names() -> dict[str, str]:
 
 _SHORTEST = 5
 _ALSO = {
+    "dbrx132b": "dbrx",
+    "dbrx36b": "dbrx",
     "llama27b": "llama-7B",
     "llama213b": "llama-13B",
     "llama270b": "llama-70B",

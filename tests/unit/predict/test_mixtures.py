@@ -189,7 +189,7 @@ def test_what_a_row_states_of_a_mixture_counts() -> None:
     ("changed", "words"),
     [
         ({"num_gpus": "16", "pp": "1", "ep": "8"}, "layers: not stated, and deepseek-v3 whole"),
-        ({"model": "our MoE"}, "num_experts: not stated"),
+        ({"model": "our MoE"}, "layers: not stated"),
         ({"hidden": "5120"}, "hidden = 5120: deepseek-v3 has 7168"),
     ],
 )

@@ -92,12 +92,14 @@ def test_nvidia_s_70b_on_512_gpus() -> None:
     assert found.fits
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-def test_deepseek_v3_on_2048_gpus(recompute: str) -> None:
-    """What the report computes again lies between none and full."""
-    found = predict(question(DEEPSEEK | {"recompute": recompute}))
-    hours = found.days(1e12) * 24 * 2048
-    assert hours == pytest.approx(180e3, rel=0.2)
+def test_deepseek_v3_on_2048_gpus() -> None:
+    """What the report computes again (norms, up-projections) lies between none and full."""
+    none, some, full = (
+        predict(question(DEEPSEEK | {"recompute": recompute})).days(1e12) * 24 * 2048
+        for recompute in ("none", "selective", "full")
+    )
+    assert none < 180e3 < full
+    assert some == pytest.approx(180e3, rel=0.2)
 
 
 def test_tokens_that_wait_for_experts_cost_more_than_those_beside_computation() -> None:

@@ -128,22 +128,24 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     gap_f = larger(n * host_f + ends_host / 3.0 - forward, 0.0)
     host_b = host_b + c.launch * p.adding
     gap_b = larger(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
-    tensor = c.tensor * (n * (p.tensor + (1.0 - c.hidden) * p.tensor_beside) + p.tensor_ends)
     computed = forward + backward + recompute
     routed, hidden_routed = _routed(p, n * c.tensor * p.routed, computed, c)
     sends = c.send * 2.0 * p.virtual * p.send
     # Exchanges of each block beside its computation, or while the device waits for the host.
     beside_f = device_f + gap_f / n
     beside_b = device_b + device_r + gap_b / n
-    exposed_f, hidden_f = _beside(p.gather_forward, beside_f, c)
-    exposed_b, hidden_b = _beside(p.gather_backward + p.scatter * p.each, beside_b, c)
+    tensor = _split(p, beside_f + beside_b, c)
+    exposed_f, hidden_f = _beside(c.data * p.gather_forward, beside_f, c.contention, c)
+    exposed_b, hidden_b = _beside(
+        c.data * (p.gather_backward + p.scatter * p.each), beside_b, c.contention, c
+    )
     micro_data = n * (exposed_f + exposed_b) + c.data * p.ends * p.each
     once = (1.0 - p.each) * (n * p.scatter + p.ends)
     window = n * device_b + ends_device * (2.0 / 3.0) + gap_b
-    exposed, hidden = _beside(once, window * p.hides, c)
+    exposed, hidden = _beside(c.data * once, window * p.hides, c.contention, c)
     # Buckets are as long as blocks: the last one is left over.
     exposed = larger(exposed, c.data * choose(once > 0, p.scatter, 0.0) * (1.0 - p.each))
-    exposed_ahead, hidden_ahead = _beside(p.ahead, forward + gap_f, c)
+    exposed_ahead, hidden_ahead = _beside(c.data * p.ahead, forward + gap_f, c.contention, c)
     data_comm = m * micro_data + exposed + exposed_ahead + c.data * p.after
     overlapped = m * n * (hidden_f + hidden_b) + hidden + hidden_ahead + m * hidden_routed
     # Filling and draining: every other stage once, in slices of the interleaved ones.
@@ -195,10 +197,17 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     return StepTime(**parts, overlapped=overlapped, spread=spread)
 
 
+def _split(p: Profile, block: Array, c: Constants) -> Array:
+    """What tensor and context parallel add to a micro-batch, beside blocks of those seconds."""
+    exposed, _ = _beside(c.tensor * p.tensor_beside, block, c.sliced, c)
+    return p.stage_layers * (c.tensor * p.tensor + exposed) + c.tensor * p.tensor_ends
+
+
 def _routed(p: Profile, exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:
     """What the way to experts adds to a micro-batch, and what of it runs beside computation."""
     hidden = choose(p.given_up > 0, smaller(exchanged, c.hidden * computed), 0.0)
-    return exchanged - hidden + c.contention * hidden + p.given_up * computed, hidden
+    # The processors that are given up are what its kernels take: `contention` would count twice.
+    return exchanged - hidden + p.given_up * computed, hidden
 
 
 def _ends(p: Profile, block: Array, last: Array, first: Array) -> Array:
@@ -255,8 +264,7 @@ def _products(p: Profile, load: Array, c: Constants) -> Array:
     return (1.0 + (c.products - 1.0) * p.cores) / p.untuned * load[0]
 
 
-def _beside(exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:
-    """What a collective adds beside a computation, and what of it is hidden."""
-    exchanged = c.data * exchanged
+def _beside(exchanged: Array, computed: Array, lost: float, c: Constants) -> tuple[Array, Array]:
+    """What a collective adds beside a computation, which loses a share, and what is hidden."""
     hidden = smaller(exchanged, c.hidden * computed)
-    return exchanged - hidden + c.contention * hidden, hidden
+    return exchanged - hidden + lost * hidden, hidden

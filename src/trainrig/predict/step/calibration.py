@@ -17,17 +17,18 @@ from pathlib import Path
 
 PATH = Path(__file__).parent / "step.toml"
 LAST_CHANGED = "2026-11-20T16:00"
-"""When the constants were last changed, in step.toml or elsewhere: rows that were added to the
-table of published steps later (its column ``unseen_since``) are unseen.  Whoever refits sets it."""
+"""Rows that were added to the table of published steps later (its column ``unseen_since``) take no
+part in any fit, this one's successors included: they stay unseen by the constants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
     """Factors on counted seconds, and shares.  The defaults are what is believed before a fit."""
 
-    products: float = 1.1
+    products: float = 1.15
     """Products of matrices in tensor cores inside a step against the same alone: a chip that works
-    without pause runs at lower clocks, and caches are cold."""
+    without pause runs at lower clocks (the power of a product depends on its data), and caches are
+    cold.  Between 1 and 1.25: the slowest sustained clocks of a chip at its power limit."""
     attention: float = 1.5
     """Fused attention of the flash stack, which is older software's."""
     newest: float = 1.0
@@ -40,10 +41,16 @@ class Constants:
     """Collectives of tensor parallel against the same alone."""
     data: float = 1.2
     """Collectives of data parallel against the same alone."""
-    hidden: float = 0.7
-    """Share of the computation beside it that a collective can hide behind."""
-    contention: float = 0.1
-    """Share of a hidden collective that the computation beside it loses."""
+    hidden: float = 1.0
+    """Share of the computation beside it that a collective can hide behind: all of it, since its
+    stream waits for nothing else; what the two take from each other is `contention`'s."""
+    contention: float = 0.3
+    """Share of a hidden collective that the computation beside it loses: its kernels hold 16 to 32
+    of 108 to 132 processors (NCCL's channels) and move each byte through memory three times.
+    Between 0.1 (few channels, as over PCIe) and 0.5."""
+    sliced: float = 0.1
+    """Likewise of tensor parallel's user buffers, which copy engines move (Transformer Engine's
+    ring exchange): memory's share alone.  Between 0 and `contention`."""
     send: float = 1.2
     """Sends between pipeline stages against the same alone."""
     optimizer: float = 1.0

@@ -176,6 +176,11 @@ class Memory:
         """What the card must have."""
         return self.allocated + self.framework
 
+    @property
+    def shown(self) -> Bytes:
+        """What the driver shows: with blocks that the allocator would give back if it had to."""
+        return self.total + overheads.CACHED * self.allocated
+
     def interval(self, kind: str = "allocated") -> tuple[Bytes, Bytes]:
         """80 % interval of one ``kind``: allocated, reserved (by the allocator) or device."""
         return overheads.interval(self.allocated, kind)

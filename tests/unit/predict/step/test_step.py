@@ -295,7 +295,7 @@ def test_the_classic_story_of_two_cards(
         framework="megatron",
     )
     found = predict_step(named("gpt2-medium"), layout, rates("RTX 3090 Ti", link=link))
-    assert 10.0 * accum / found.total == pytest.approx(rate, rel=0.10)
+    assert 10.0 * accum / found.total == pytest.approx(rate, rel=0.12)
     assert found.data_comm / found.total == pytest.approx(comm, abs=0.05)
     if optimizer is not None:
         assert found.optimizer / found.total == pytest.approx(optimizer, abs=0.05)

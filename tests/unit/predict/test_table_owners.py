@@ -1,0 +1,271 @@
+"""Tables as other owners write them: every row is answered with a time that a machine can reach.
+
+The rows are invented: nothing was measured.  A mixture's name may say how many parameters a token
+meets, a framework's that it shards, a chip's how many there are; sizes are left out, and counted
+otherwise than here.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from trainrig.catalog.chip import peak
+from trainrig.predict.table import Case, case_of, predict_row
+from trainrig.workload import model_flops
+from trainrig.workload.model import parameters
+
+OWNERS = """
+chip=8x NVIDIA H100 80GB HBM3; model=Llama-3-8B; params_b=8.03B; seq=8192; global_batch=128;
+      micro_batch=1; framework=torchtitan; precision=bfloat16; recompute=selective; num_gpus=8
+chip=NVIDIA H100 80GB HBM3; num_gpus=64; model=meta-llama/Meta-Llama-3-70B; params_b=70.6B;
+      seq=8k; global_batch=128; tp=4; pp=4; framework=NeMo 24.12; precision=bf16
+chip=H100-SXM; num_gpus=64; model=Mixtral 8x7B; seq=4096; global_batch=256; micro_batch=1;
+      tp=1; pp=4; ep=8; vpp=8; framework=NeMo; precision=BF16
+chip=H100; num_gpus=128; model=Mixtral 8x22B; params_b=141B; seq=65536; global_batch=1; tp=2;
+      pp=4; cp=8; ep=8; vpp=14; framework=NeMo 25.02; precision=bf16
+chip=H100; num_gpus=256; model=Mixtral 8x22B; seq=4096; global_batch=256; tp=2; pp=8; ep=8;
+      framework=Megatron-Core 0.9; precision=fp8
+chip=GB200 NVL72; num_gpus=64; gpus_per_node=4; model=Qwen3-30B-A3B; seq=4096;
+      global_batch=512; micro_batch=4; tp=1; pp=1; ep=8; framework=Megatron-Bridge 25.09;
+      precision=FP8-MX
+chip=GB200 NVL72; num_gpus=64; model=Qwen3-235B-A22B; seq=4096; global_batch=1024;
+      micro_batch=1; tp=1; pp=8; vpp=4; ep=8; framework=Megatron-Bridge; precision=BF16
+chip=GB200; num_gpus=256; model=DeepSeek-V3; seq=4096; global_batch=2048; micro_batch=1; tp=1;
+      pp=4; vpp=4; ep=64; framework=Megatron-Bridge; precision=MXFP8
+chip=H100; num_gpus=1024; model=deepseek-ai/DeepSeek-V3-Base; seq=4096; global_batch=8192;
+      micro_batch=1; tp=2; pp=8; vpp=4; ep=64; framework=Megatron-Core; precision=fp8 blockwise;
+      recompute=selective (mla up proj, layernorm)
+chip=H800; num_gpus=2048; model=DeepSeek-V3; seq=4096; global_batch=15360; pp=16; ep=64;
+      framework=HAI-LLM; precision=fp8
+chip=B300; num_gpus=8; model=openai/gpt-oss-20b; seq=4096; global_batch=128;
+      framework=Megatron-Bridge; precision=bf16; ep=8
+chip=H100 PCIe; num_gpus=8; model=deepseek-v2-lite; seq=4096; global_batch=512; micro_batch=1;
+      ep=8; framework=Megatron-LM; precision=bf16
+chip=MI300X; num_gpus=8; model=deepseek-v2-lite; params_b=15.7; seq=4096; global_batch=640;
+      micro_batch=10; ep=8; framework=Primus; precision=bf16
+chip=AMD Instinct MI300X; num_gpus=8; model=Llama-3.1-70B; seq=8192; global_batch=24;
+      micro_batch=3; framework=Primus torchtitan FSDP; precision=bf16
+chip=MI300X OAM; num_gpus=8; model=Llama-3.1-8B; seq=8192; global_batch=128; micro_batch=2;
+      tp=1; pp=1; framework=Megatron-LM ROCm; precision=FP8
+chip=MI355X; num_gpus=8; model=Llama 2 7B; seq=4096; global_batch=256; micro_batch=4;
+      framework=Megatron-LM (ROCm 7); precision=bf16
+chip=MI250X; num_gpus=128; gpus_per_node=8; model=GPT 22B; params_b=22; layers=48;
+      hidden=6144; heads=64; seq=2048; global_batch=512; tp=2; pp=1; framework=Megatron-DeepSpeed;
+      precision=fp16
+chip=H20; num_gpus=8; model=Qwen2.5-7B; seq=4096; global_batch=128; micro_batch=1;
+      framework=LLaMA-Factory DeepSpeed ZeRO-3; precision=bf16
+chip=NVIDIA H20 96GB; num_gpus=64; model=Llama-2-70B; seq=4096; global_batch=512; tp=8; pp=4;
+      framework=Megatron-LM; precision=bf16
+chip=H20-141GB; num_gpus=16; model=Qwen2.5-72B; seq=4096; global_batch=64; tp=8; pp=2;
+      framework=Megatron-LM; precision=bf16
+chip=Gaudi 3; num_gpus=8; model=Llama-3.1-8B; seq=8192; global_batch=128; micro_batch=1;
+      framework=Megatron-DeepSpeed (Habana); precision=fp8
+chip=Intel Gaudi2; num_gpus=64; model=llama2-70b; seq=4096; global_batch=1024; tp=8; pp=8;
+      framework=Habana Megatron-DeepSpeed; precision=bf16
+chip=Gaudi3 OAM 128GB; num_gpus=8; model=Llama 2 13B; seq=4096; global_batch=256; tp=2; pp=2;
+      framework=Optimum Habana; precision=bf16
+chip=TPU v5p; num_gpus=128; model=GPT 32B; params_b=32B; seq=2048; global_batch=4M tokens;
+      framework=MaxText; precision=bf16
+chip=TPU v5p-512; model=Llama2-70B; seq=4096; micro_batch=4; framework=MaxText (FSDP);
+      precision=bf16
+chip=v5e-256; model=Llama 3.1 8B; seq=8192; micro_batch=4; framework=MaxText; precision=bf16
+chip=TPU v6e (Trillium); num_gpus=256; model=Mixtral 8x7B; seq=4096; micro_batch=8;
+      framework=MaxText; precision=bf16
+chip=TPU7x; num_gpus=64; model=Llama 3.1 70B; seq=8192; micro_batch=2; framework=MaxText;
+      precision=bf16
+chip=A100 40GB; num_gpus=8; model=Llama-7B; seq=2048; global_batch=64; framework=Megatron-
+      FSDP; precision=bf16; zero_stage=3
+chip=A100-SXM4-40GB; num_gpus=32; model=Llama-2-13B; seq=4096; global_batch=256; tp=1;
+      framework=Megatron-Core (Megatron-FSDP); zero_stage=optim_grads_params; precision=bf16
+chip=A100 80G; num_gpus=512; model=GPT-3 175B; seq=2048; global_batch=1536; tp=8; pp=8; vpp=6;
+      framework=Megatron-LM; precision=bf16; recompute=selective
+chip=A100; num_gpus=12288; model=175B; seq=2048; global_batch=6144; tp=8; pp=8; vpp=6;
+      framework=MegaScale
+chip=H100; num_gpus=16384; model=Llama 3 405B; seq=8192; global_batch=2048; tp=8; pp=16;
+      dp=128; framework=Meta internal; precision=bf16
+chip=H100; num_gpus=8192; model=llama3.1-405b; seq=131072; global_batch=16; tp=8; pp=16;
+      cp=16; dp=4; precision=bf16
+chip=H100; num_gpus=768; model=Nemotron-4 340B; params_b=340B; seq=4096; global_batch=768;
+      tp=8; pp=12; framework=NeMo; precision=bf16
+chip=H100 SXM5; num_gpus=128; model=Nemotron5-H 56B; params_b=56B; seq=8192; global_batch=192;
+      tp=8; framework=NeMo; precision=fp8
+chip=B200; num_gpus=128; model=Nemotron-4-340B; seq=4096; global_batch=32; tp=8; pp=4; vpp=12;
+      framework=NeMo 25.04; precision=FP8
+chip=B200 180GB; num_gpus=64; model=Llama3-70B; seq=8192; global_batch=128; framework=NeMo
+      25.04 FSDP; precision=fp8-cs
+chip=GB300; num_gpus=64; model=Llama 3.1 405B; seq=8192; global_batch=128; tp=4; pp=8; vpp=4;
+      cp=2; framework=Megatron-Bridge; precision=NVFP4
+chip=L40S; num_gpus=8; model=Llama-2-7b; seq=4096; global_batch=128; framework=axolotl;
+      precision=bf16; kind=LoRA
+chip=RTX 4090; num_gpus=1; model=Llama-3.1-8B; seq=2048; micro_batch=2; framework=Unsloth;
+      precision=4bit; kind=QLoRA
+chip=NVIDIA GeForce RTX 3090; num_gpus=4; model=gpt2-xl; seq=1024; micro_batch=4;
+      framework=DeepSpeed ZeRO-2; precision=fp16
+chip=A6000; num_gpus=1; model=Mistral 7B; seq=4096; micro_batch=1; framework=HF TRL + PEFT;
+      precision=bf16; kind=lora
+chip=V100-32GB; num_gpus=400; model=Turing-NLG 17B; params_b=17; layers=78; hidden=4256;
+      heads=28; seq=1024; global_batch=512; tp=4; framework=DeepSpeed ZeRO-2 + Megatron;
+      precision=fp16
+chip=V100 32GB; num_gpus=512; model=GPT-2 8.3B; layers=72; hidden=3072; heads=24; seq=1024;
+      global_batch=512; tp=8; framework=Megatron-LM; precision=fp16
+chip=T4; num_gpus=1; model=bert-base-uncased; seq=128; micro_batch=32; framework=HF
+      Transformers; precision=fp16
+chip=Ascend 910B; num_gpus=64; model=Pangu 38B; params_b=38; seq=4096; global_batch=256; tp=8;
+      pp=2; framework=MindSpeed; precision=bf16
+chip=Ascend 910C; num_gpus=256; model=DeepSeek-V3; seq=4096; global_batch=1024; ep=32; pp=8;
+      framework=MindSpeed-LLM; precision=bf16
+chip=Trainium2; num_gpus=64; model=Llama 3.1 70B; seq=8192; global_batch=256; tp=32;
+      framework=NeuronX Distributed; precision=bf16
+chip=trn1.32xlarge; num_gpus=512; model=GPT-NeoX 20B; seq=2048; global_batch=1024; tp=8; pp=4;
+      framework=Neuron; precision=bf16
+chip=H100 NVL 94GB; num_gpus=2; model=phi-3-mini; seq=4096; micro_batch=2; framework=HF
+      Trainer; precision=bf16
+chip=GH200; num_gpus=256; model=Llama3 8B; seq=8192; global_batch=512; framework=torchtitan;
+      precision=bf16
+chip=H200; num_gpus=8; model=Llama2 70B LoRA; seq=8192; global_batch=8; tp=4; cp=2;
+      framework=NeMo (MLPerf); precision=fp8; kind=lora
+chip=B200; num_gpus=8; model=llama2-70b-lora; seq=8192; global_batch=8; framework=MLPerf v5.0;
+      precision=fp8
+chip=H100; num_gpus=8; model=GPT MoE 8x1.3B; layers=24; hidden=2048; heads=16; ffn=8192;
+      num_experts=8; topk=2; ep=8; seq=2048; global_batch=256; micro_batch=8; framework=MegaBlocks;
+      precision=bf16
+chip=A100 80GB; num_gpus=64; model=dMoE; params_b=13B; layers=24; hidden=1024; heads=16;
+      num_experts=64; topk=1; seq=1024; global_batch=512; micro_batch=32; framework=MegaBlocks;
+      precision=fp16
+chip=H100; num_gpus=32; model=OLMoE-1B-7B; seq=4096; global_batch=1024; framework=OLMo-core
+      FSDP; precision=bf16; num_experts=64; topk=8
+chip=H100; num_gpus=256; model=DBRX 132B; seq=4096; global_batch=2560; framework=MosaicML
+      Composer FSDP; precision=bf16; num_experts=16; topk=4
+chip=H100; num_gpus=512; model=Qwen2-57B-A14B; seq=4096; global_batch=1024; tp=2; pp=4; ep=4;
+      framework=Megatron-Core; precision=bf16
+chip=H100; num_gpus=64; model=Qwen3 14B; seq=4096; global_batch=256; framework=nanotron; tp=2;
+      pp=2; zero_stage=1
+chip=H100; num_gpus=128; model=Falcon 180B; seq=2048; global_batch=512; tp=8; pp=8
+chip=AMD MI210; num_gpus=4; model=opt-1.3b; seq=2048; micro_batch=4; framework=DeepSpeed-Chat;
+      precision=fp16; zero_stage=2
+chip=P100; num_gpus=16; model=BERT-Large; seq=512; global_batch=256; precision=fp32;
+      framework=Horovod
+chip=RTX 5090; num_gpus=1; model=nanochat d20; params_b=0.561; seq=2048; micro_batch=16;
+      precision=bf16; framework=torch.compile
+chip=RTX PRO 6000 Blackwell; num_gpus=8; model=Gemma 3 27B; seq=4096; global_batch=64;
+      framework=FSDP2; precision=bf16
+chip=H100; num_gpus=4096; model=GPT3-175B; seq=2048; global_batch=2048; tp=4; pp=8; vpp=12;
+      cp=1; framework=NeMo (MLPerf v4.0); precision=fp8
+chip=H100 80GB; num_gpus=32; model=Kimi-Linear 48B-A3B; params_b=48; seq=8192;
+      global_batch=512; ep=8; framework=Megatron
+chip=H200 SXM; num_gpus=256; model=Kimi K2; params_b=1043B; seq=4096; global_batch=4096;
+      pp=16; ep=16; framework=Megatron; num_experts=384; topk=8
+chip=H100; num_gpus=256; model=GLM-4.5-Air 106B-A12B; seq=4096; global_batch=1024; pp=4; ep=8;
+      framework=Megatron; precision=bf16
+chip=H100; num_gpus=256; model=Llama4-Scout; seq=8192; global_batch=1024; tp=4; pp=1; ep=16;
+      framework=NeMo; precision=fp8
+"""
+
+
+def row_of(text: str) -> dict[str, str]:
+    """``name=value; name=value`` as a row."""
+    return dict(pair.strip().split("=", 1) for pair in text.split(";"))
+
+
+def rows() -> list[dict[str, str]]:
+    """One row begins with its chip, and goes on in lines that are set in."""
+    whole = OWNERS.strip().replace("\n      ", " ")
+    return [row_of(line) for line in whole.splitlines()]
+
+
+def mfu_of(case: Case, time: float) -> float:
+    x = case.layout
+    claim = next(p for d in (x.precision, "bf16", "fp16") if (p := peak(case.chip, d)))
+    return model_flops(case.shape, int(x.global_batch), x.seq_len) / time / x.gpus / claim.rate
+
+
+def test_every_owner_s_row_is_answered_with_what_a_machine_can_reach() -> None:
+    found = rows()
+    assert len(found) == 70
+    for row in found:
+        answer = predict_row(row)
+        assert answer["reason"] is None, (answer["reason"], row)
+        assert 0.05 < mfu_of(case_of(row), answer["step_time_s"]) < 0.75, row
+        low, high = answer["interval"]["step_time_s"]
+        assert low < answer["step_time_s"] < high < 5.0 * low, row
+
+
+BASE = {"chip": "H100", "num_gpus": "256", "seq": "4096", "global_batch": "1024"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "total", "active"),
+    [
+        ({"model": "Kimi-Linear 48B-A3B"}, 48, 3),
+        ({"model": "Ling-lite 16.8B-A2.75B"}, 16.8, 2.75),
+        ({"model": "ours-132B", "num_experts": "16", "topk": "4"}, 132, 36),
+        ({"model": "MoE 8x3B"}, 15.5, 5.2),
+        ({"model": "moe", "params_b": "46.7", "layers": "32", "hidden": "4096", "heads": "32"}
+         | {"kv_heads": "8", "num_experts": "8", "topk": "2"}, 46.7, 12.9),
+    ],
+)  # fmt: skip
+def test_a_mixture_is_as_large_as_its_name_or_number_says(
+    changes: dict[str, str], total: float, active: float
+) -> None:
+    shape = case_of(BASE | {"ep": "8"} | changes).shape
+    idle = shape.num_experts - shape.experts_per_token
+    whole = parameters(shape).total
+    met = whole - idle * shape.num_layers * 3 * shape.hidden * shape.expert_width
+    assert whole / 1e9 == pytest.approx(total, rel=0.08)
+    assert met / 1e9 == pytest.approx(active, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage"),
+    [
+        ({"framework": "DeepSpeed ZeRO-2"}, 2),
+        ({"framework": "LLaMA-Factory (DeepSpeed Z3)"}, 3),
+        ({"framework": "Megatron-FSDP", "zero_stage": "optim_grads_params"}, 3),
+        ({"framework": "Megatron-Core", "zero_stage": "distributed optimizer"}, 1),
+        ({"framework": "DeepSpeed ZeRO-2", "zero_stage": "1"}, 1),
+    ],
+)
+def test_a_program_s_name_may_say_how_it_shards(changes: dict[str, str], stage: int) -> None:
+    assert case_of(BASE | {"model": "Llama-7B"} | changes).layout.zero == stage
+
+
+def test_today_s_megatron_is_presumed_on_today_s_chips_alone() -> None:
+    row = BASE | {"model": "llama3-70b", "tp": "8", "pp": "4"}
+    for changes, kernels, split in (
+        ({}, "flash+fused", 1),
+        ({"framework": "Megatron-LM"}, "flash+fused", 1),
+        ({"framework": "Megatron-LM", "seq_parallel": "False"}, "flash+fused", 0),
+        ({"framework": "Megatron-DeepSpeed"}, "flash", 0),
+        ({"chip": "A100"}, "flash", 0),
+        ({"chip": "MI300X", "framework": "Megatron-LM"}, "flash+fused", 1),
+        ({"chip": "MI250X", "framework": "Megatron-LM"}, "flash", 0),
+        ({"chip": "Gaudi 3"}, "flash", 0),
+    ):
+        layout = case_of(row | changes).layout
+        assert (layout.kernels, layout.sequence_parallel) == (kernels, split), changes
+
+
+def test_a_pipeline_without_a_micro_batch_keeps_its_groups_and_its_shards() -> None:
+    row = BASE | {"model": "Llama 3 405B", "num_gpus": "16384", "tp": "8", "pp": "16"}
+    layout = case_of(row | {"seq": "8192", "global_batch": "2048"}).layout
+    assert (layout.batch_size, layout.zero, layout.interleave) == (1, 1, 4)
+    stated = {"model": "GPT-3 175B", "chip": "A100 80G", "tp": "8", "pp": "8", "vpp": "6"}
+    assert case_of(BASE | stated | {"num_gpus": "512"}).layout.interleave == 6
+
+
+def test_tensor_parallelism_is_inside_a_node() -> None:
+    layout = case_of(BASE | {"chip": "Trainium2", "tp": "32", "model": "llama3-70b"}).layout
+    assert layout.gpus_per_node == 32
+
+
+def test_a_way_to_experts_beside_computation_is_known_by_its_program() -> None:
+    row = BASE | {"model": "DeepSeek-V3", "chip": "H800", "pp": "4", "ep": "64"}
+    assert case_of(row | {"framework": "HAI-LLM"}).layout.overlap == "experts"
+    assert case_of(row | {"framework": "Megatron-Core"}).layout.overlap == "auto"
+
+
+def test_a_layout_that_needs_more_memory_than_there_is_is_answered_with_a_remark() -> None:
+    row = BASE | {"model": "llama-13b", "num_gpus": "8", "zero_stage": "0", "recompute": "none"}
+    found = predict_row(row | {"layers": "40", "hidden": "5120", "micro_batch": "8"})
+    assert found["step_time_s"] and "times the memory of H100" in found["remark"]
+    assert predict_row(row | {"zero_stage": "3", "micro_batch": "1"})["remark"] is None
