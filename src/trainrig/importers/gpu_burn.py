@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from trainrig.importers.extract import GIGA, device_name, point, to_count, to_number
 from trainrig.importers.importer import Given, Importer, Reading, ToolFile
@@ -120,31 +121,18 @@ def _records(
             "verdict": gpu.verdict,
         },
     )
-    if gpu.verdict is None and status is Status.OK:
+    if status is not Status.OK:
+        return
+    test: Case = {"test": "burn", "category": IMPORTER.name}
+    metric = ("passed", "1")
+    passed = partial(
+        point, file, None, "diagnostic", test, metric, device=device or "GPU", index=index
+    )
+    if gpu.verdict is None:
         why = "no OK and no FAULTY of it: the run was cut off before its end"
-        yield point(
-            file,
-            None,
-            "diagnostic",
-            {"test": "burn", "category": IMPORTER.name},
-            ("passed", "1"),
-            None,
-            device=device or "GPU",
-            index=index,
-            status=Status.MISSING,
-            reason=why,
-        )
-    elif gpu.verdict == "OK" and status is Status.OK:
-        yield point(
-            file,
-            None,
-            "diagnostic",
-            {"test": "burn", "category": IMPORTER.name},
-            ("passed", "1"),
-            1.0,
-            device=device or "GPU",
-            index=index,
-        )
+        yield passed(None, status=Status.MISSING, reason=why)
+    elif gpu.verdict == "OK":
+        yield passed(1.0)
 
 
 def _state(gpu: _Gpu) -> tuple[Status, str | None]:

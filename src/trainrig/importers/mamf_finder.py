@@ -52,20 +52,8 @@ def _read(file: ToolFile, given: Given) -> Reading:
             if _BROKEN.match(line.strip()):
                 raise file.refuse(number, "a line of results that is broken off")
             continue
-        what = found.groupdict().get("what") or "max"
-        rate = to_number(file, number, found["rate"], "rate")
-        sizes = {axis: to_count(file, number, found[axis], f"size {axis}") for axis in "mnk"}
-        if rate < 0.0 or not all(0 < size < 1 << 32 for size in sizes.values()):
-            raise file.refuse(number, "no product of matrices has that rate or size")
         precision = _DTYPES.get(stated or "", stated) or given.precision
-        case: Case = {
-            **({"dtype": precision} if precision else {}),
-            **sizes,
-            "cache": "cold",
-            "statistic": what.lower(),
-            **({"sustained": True} if what == "MSMF" else {}),
-            "tool": IMPORTER.name,
-        }
+        case, rate = _product(file, number, found, precision)
         records.append(
             point(
                 file,
@@ -82,6 +70,26 @@ def _read(file: ToolFile, given: Given) -> Reading:
     version = _VERSION.search(file.head)
     notes = [] if stated else ["it names no dtype: add --precision"]
     return Reading(version=word(version[1]) if version else None, records=records, notes=notes)
+
+
+def _product(
+    file: ToolFile, number: int, found: re.Match[str], precision: str | None
+) -> tuple[Case, float]:
+    """The case of a line of results, and its TFLOPS."""
+    what = found.groupdict().get("what") or "max"
+    rate = to_number(file, number, found["rate"], "rate")
+    sizes = {axis: to_count(file, number, found[axis], f"size {axis}") for axis in "mnk"}
+    if rate < 0.0 or not all(0 < size < 1 << 32 for size in sizes.values()):
+        raise file.refuse(number, "no product of matrices has that rate or size")
+    case: Case = {
+        **({"dtype": precision} if precision else {}),
+        **sizes,
+        "cache": "cold",
+        "statistic": what.lower(),
+        **({"sustained": True} if what == "MSMF" else {}),
+        "tool": IMPORTER.name,
+    }
+    return case, rate
 
 
 IMPORTER = Importer(

@@ -18,6 +18,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, TypeGuard
 
 import ijson
@@ -187,33 +188,13 @@ def _records(
     if total["communication"] > 0.0:
         shares["overlap_share"] = max(0.0, overlap) / total["communication"]
     case: Case = {"trace": file.name, "tool": IMPORTER.name}
+    number = partial(point, file, None, "trace", case, device=device or "GPU", index=index)
     for name, share in shares.items():
-        yield point(
-            file,
-            None,
-            "trace",
-            case,
-            (name, "1"),
-            min(1.0, share),
-            device=device or "GPU",
-            index=index,
-            conditions=conditions,
-        )
-    yield point(
-        file, None, "trace", case, ("time", "s"), span * 1e-6, device=device or "GPU", index=index
-    )
+        yield number((name, "1"), min(1.0, share), conditions=conditions)
+    yield number(("time", "s"), span * 1e-6)
     if steps:
-        yield point(
-            file,
-            None,
-            "trace",
-            case,
-            ("step_time", "s"),
-            median(steps),
-            device=device or "GPU",
-            index=index,
-            samples=tuple(steps) if len(steps) > 1 else None,
-        )
+        samples = tuple(steps) if len(steps) > 1 else None
+        yield number(("step_time", "s"), median(steps), samples=samples)
 
 
 _Spans = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
