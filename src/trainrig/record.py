@@ -326,6 +326,11 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)  # when it is first needed: to build one takes time
 
 
+def less_is_better(unit: str) -> bool:
+    """Whether what is measured in this unit is the better the less there is of it."""
+    return unit in ("s", "W", "J")
+
+
 def to_json(record: Record) -> str:
     """One line of JSON; fields that are None or empty by default are left out."""
     whole = _adapter(Record).dump_python(record, mode="json", by_alias=True)

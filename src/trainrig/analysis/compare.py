@@ -27,7 +27,7 @@ from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.rows import attempts, note_of, rows
 from trainrig.analysis.training_results import BENCHMARK
 from trainrig.benchmarks.spec import Role, role_of
-from trainrig.record import Record, RunView
+from trainrig.record import Record, RunView, less_is_better
 from trainrig.stats import (
     CONFIDENCE,
     Change,
@@ -83,8 +83,8 @@ class Pair:
 
     @property
     def more_is_better(self) -> bool:
-        """Of what is measured in seconds, watts and joules less is better."""
-        return self.record.unit not in ("s", "W", "J")
+        """Whether a larger value is a gain."""
+        return not less_is_better(self.record.unit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Any
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, at_path, rows
 from trainrig.analysis.run_summary import device_names, verdict_of
 from trainrig.benchmarks.spec import case_text, kind_text
-from trainrig.record import Record, RunView
+from trainrig.record import Record, RunView, less_is_better
 from trainrig.stats import grouped, median
 
 MIN_NODES = 4
@@ -157,11 +157,7 @@ def _is_behind(row: Row, other: Row) -> bool:
     """Whether a device is slower than another of its node; what has no value is behind all."""
     if not (row.value and other.value):
         return not row.value
-    return row.value > other.value if _less_is_better(row.unit) else row.value < other.value
-
-
-def _less_is_better(unit: str) -> bool:
-    return unit in ("s", "W", "J")
+    return row.value > other.value if less_is_better(row.unit) else row.value < other.value
 
 
 def _metric(members: dict[int, Row], nodes: Sequence[Node]) -> RackMetric:
@@ -172,7 +168,7 @@ def _metric(members: dict[int, Row], nodes: Sequence[Node]) -> RackMetric:
     enough = len(judged) >= MIN_NODES
     spread = _NORMAL * median([abs(value - middle) for value in judged]) if middle else 0.0
     limit = LIMIT * max(spread, LEAST_SPREAD * abs(middle or 0.0))
-    sign = -1.0 if _less_is_better(first.unit) else 1.0
+    sign = -1.0 if less_is_better(first.unit) else 1.0
 
     def value_of(node: Node, record: Record | None) -> NodeValue:
         if record is None or not record.value or not middle:
