@@ -120,16 +120,8 @@ class Executor:
     def run_block(self, block: Block, seconds: float) -> None:
         """Run a block's tasks within ``seconds``; a device that does not come up is recorded."""
         end = min(time.monotonic() + seconds, self._deadline)
-        tasks = []
         self._begun |= {key_of(task): task for task in block.tasks}
-        for task in block.tasks:  # no worker is started where all of it is known
-            if self._attempts.are_over(task) or task.planned.skip is not None:
-                self.skip(
-                    task, MEASURED if self._attempts.are_over(task) else task.planned.skip or ""
-                )
-            else:
-                tasks.append(task)
-        tasks = self._alive(tasks)
+        tasks = self._alive(self._unknown(block.tasks))
         if not tasks:
             return
         if all(task.spec.role is Role.COLLECTIVE for task in tasks):
@@ -160,6 +152,18 @@ class Executor:
                 else:
                     self.skip(task, "the time for it was over before its worker was ready")
             self._run_in_parts(ready, teams, end, threads, stop)
+
+    def _unknown(self, tasks: Iterable[Task]) -> list[Task]:
+        """The tasks that are still to be measured: no worker is started where all is known."""
+        found = []
+        for task in tasks:
+            if self._attempts.are_over(task):
+                self.skip(task, MEASURED)
+            elif task.planned.skip is not None:
+                self.skip(task, task.planned.skip)
+            else:
+                found.append(task)
+        return found
 
     def _run_trainings(self, tasks: Sequence[Task], end: float) -> None:
         """Tasks that start processes of their own; one that is required begins in any time."""

@@ -44,21 +44,21 @@ def read_ledger(parent: Path, machine: str | None = None, newest: int | None = N
             runs.append(with_reports(read_run(path)))
         except TrainrigError as error:
             unread.append(error.message)
-    keys = [machine_key(run.machine) for run in runs]
     # A file names no machine: what was imported counts to the one whose devices it names.
-    measured = [key for run, key in zip(runs, keys, strict=True) if not is_imported(run.config)]
-    chosen = machine if machine is not None else next(reversed(measured or keys), "")
-    known = {
-        record.device
-        for run, key in zip(runs, keys, strict=True)
-        if key == chosen and (not is_imported(run.config) or not measured)
-        for record in run.records
-    }
+    measured = [run for run in runs if not is_imported(run.config)]
+    newest_one = next(reversed(measured or runs), None)
+    usual = machine_key(newest_one.machine) if newest_one is not None else ""
+    chosen = usual if machine is None else machine
+    of_machine = [run for run in measured or runs if machine_key(run.machine) == chosen]
+    known = {record.device for run in of_machine for record in run.records}
     own = [
         run
-        for run, key in zip(runs, keys, strict=True)
-        if (is_imported(run.config) and any(r.device in known for r in run.records))
-        or (key == chosen and not is_imported(run.config))
+        for run in runs
+        if (
+            any(record.device in known for record in run.records)
+            if is_imported(run.config)
+            else machine_key(run.machine) == chosen
+        )
     ]
     hosts = [_host_name(run.machine) for run in own if not is_imported(run.config)]
     host = hosts[-1] if hosts else "imported"

@@ -14,6 +14,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,7 @@ def import_files(
         ],
         "notes": notes,
     }
-    with store_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=".import-", dir=out))
-    try:
+    with _draft(out) as draft:
         with create_run(draft, VERB, config) as run:
             run.write_machine(to_dict(snapshot))
             for record in (*claims, *predicted, *limited):
@@ -86,9 +84,19 @@ def import_files(
             done = close_run(run, None)
         with store_errors(out):
             final = done.run.rename(out / done.run.name)
+    return dataclasses.replace(done, run=final)
+
+
+@contextmanager
+def _draft(out: Path) -> Iterator[Path]:
+    """A folder beside the runs, gone afterwards: a run appears whole or not at all."""
+    with store_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".import-", dir=out))
+    try:
+        yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return dataclasses.replace(done, run=final)
 
 
 def summary(done: RunOutcome) -> dict[str, Any]:

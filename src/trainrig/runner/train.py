@@ -35,7 +35,7 @@ from trainrig.machine import inspect, to_dict, value_or
 from trainrig.machine.snapshot import Snapshot
 from trainrig.measure import noise
 from trainrig.predict.expected import ceiling, of_device
-from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch, master_port
+from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch
 from trainrig.record import WRONG_ANSWER, Record, Status
 from trainrig.runner import energy, train_logs
 from trainrig.runner.batch_size import (
@@ -56,13 +56,11 @@ from trainrig.runner.train_prepare import (
     cpus_of_ranks,
     devices_of,
     environment_of,
-    lacks,
+    make_ready,
     measure_ceiling,
     meters_of,
-    placed,
     published_beside,
     site_of,
-    with_data,
 )
 from trainrig.runner.train_records import (
     Launch,
@@ -119,15 +117,7 @@ def train(
     snapshot = described(inspect())
     targets = find_targets(snapshot)
     site = site_of(snapshot, targets)
-    ready = [placed(experiment, site) for experiment in experiments]
-    if len(ready) > 1 or ready[0].mesh.ranks > 1:  # each rank a core of its own
-        ready = [own.replace(threads=own.threads or 1) for own in ready]
-    lacking = [lacks(experiment, site) for experiment in ready]
-    if all(lacking) and lacking[0] is not None:
-        raise lacking[0]
-    ready = with_data(ready, watch)
-    if any(experiment.mesh.ranks > 1 for experiment in ready):
-        master_port()  # one that is taken is refused before a run is made
+    ready, lacking = make_ready(experiments, site, watch)
     run = resume_run(resume) if resume else create_run(out, "train", config_of(ready))
     with run, interrupted_once():
         watch(Progress(text=f"run {run.path}", level="stage"))

@@ -33,7 +33,7 @@ from trainrig.machine.software import software
 from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.process.programs import last_line, run_program
 from trainrig.process.python_env import inspect_python, is_external
-from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT
+from trainrig.process.supervisor import MAX_STALL_TIMEOUT, STALL_TIMEOUT, master_port
 from trainrig.record import Record, Status, new_id
 from trainrig.report.document import Column, Document, Facts, Table
 from trainrig.runner import energy
@@ -126,6 +126,26 @@ def placed(experiment: Experiment, site: Site) -> Experiment:
     if is_driven(placed):
         placed = placed.replace(python=python_of(placed))
     return placed
+
+
+def make_ready(
+    experiments: Sequence[Experiment], site: Site, watch: Watcher
+) -> tuple[list[Experiment], list[UnavailableError | None]]:
+    """The experiments with devices and data, and of each what this machine lacks for it.
+
+    Raises what the first lacks where nothing can be trained; and for a port that is taken, before
+    a run is made.
+    """
+    ready = [placed(experiment, site) for experiment in experiments]
+    if len(ready) > 1 or ready[0].mesh.ranks > 1:  # each rank a core of its own
+        ready = [own.replace(threads=own.threads or 1) for own in ready]
+    lacking = [lacks(experiment, site) for experiment in ready]
+    if all(lacking) and lacking[0] is not None:
+        raise lacking[0]
+    ready = with_data(ready, watch)
+    if any(experiment.mesh.ranks > 1 for experiment in ready):
+        master_port()
+    return ready, lacking
 
 
 def lacks(experiment: Experiment, site: Site) -> UnavailableError | None:
