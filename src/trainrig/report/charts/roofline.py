@@ -10,7 +10,7 @@ Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from trainrig.analysis.evidence import claimed_memory, intensity_of, measured_memory
 from trainrig.analysis.rows import Row, is_published, name_devices
@@ -28,6 +28,7 @@ from trainrig.report.charts.curves import (
 )
 from trainrig.report.charts.svg import Axis, Chart, Note, Point, Series, quantity_axis
 from trainrig.report.document import Figure
+from trainrig.stats import grouped
 from trainrig.units import amount_of, format_quantity
 
 _MIN_POINTS = 3
@@ -48,13 +49,7 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
         if value_of(row.measured) and row.role in (Role.PRODUCT, Role.STREAM, Role.TRANSFER)
     ]
     chosen = one_device(usable)
-    placed = [
-        (row, x)
-        for row in chosen
-        if row.measured is not None
-        and (row.role is not Role.STREAM or row.metric == "byte_rate")
-        and (x := intensity_of(row.measured)) is not None
-    ]
+    placed = list(_placed(chosen))
     known = {"claimed": claimed_memory(view, chosen), "measured": measured_memory(chosen)}
     slopes = {name: slope for name, slope in known.items() if slope}
     if len(placed) < _MIN_POINTS or not slopes:
@@ -65,12 +60,8 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
         pair for pair in placed if pair[0].role is Role.PRODUCT and pair[0].unit == "FLOP/s"
     ]
     matmuls = by_dtype(row for row, _ in products)
-    # Of each operation the best cold and the best hot point: small ones only show launches.
-    vectors: dict[tuple[object, ...], Placed] = {}
-    for pair in (pair for pair in placed if pair[0].role is Role.STREAM):
-        kind = tuple(pair[0].case.get(field) for field in ("op", "dtype", "cache"))
-        vectors[kind] = max(vectors.get(kind, pair), pair, key=lambda p: value_of(p[0].measured))
-    lines = [_marks(list(vectors.values()), "cv", 1)] if vectors else []
+    vectors = _best_streams(placed)
+    lines = [_marks(vectors, "cv", 1)] if vectors else []
     flats = [claim_of(view, members) or 0.0 for members in matmuls.values()]
     roof = max([0.0, *flats, *(value_of(row.measured) for row, _ in products)])
     for number, dtype in enumerate(matmuls):
@@ -99,6 +90,21 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
     )
     seen = "published" if is_published(view) else "measured"
     return Figure(chart=chart, caption=_CAPTION.format(seen=seen, slopes=shown), is_wide=True)
+
+
+def _placed(rows: Iterable[Row]) -> Iterator[Placed]:
+    """The rows that have a place on the axis of FLOP per byte."""
+    for row in rows:
+        is_drawn = row.role is not Role.STREAM or row.metric == "byte_rate"
+        if row.measured is not None and is_drawn and (x := intensity_of(row.measured)) is not None:
+            yield row, x
+
+
+def _best_streams(placed: Iterable[Placed]) -> list[Placed]:
+    """Of each operation the best cold and the best hot point: small ones only show launches."""
+    streams = (pair for pair in placed if pair[0].role is Role.STREAM)
+    kinds = grouped(streams, lambda p: tuple(p[0].case.get(f) for f in ("op", "dtype", "cache")))
+    return [max(pairs, key=lambda pair: value_of(pair[0].measured)) for pairs in kinds.values()]
 
 
 def _flats(
