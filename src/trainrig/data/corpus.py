@@ -8,12 +8,17 @@ Without paths, the corpus is the running Python's standard library (PSF licence)
 without its tests, which is on every machine and needs no network; it differs
 by Python version, hence the hash.
 
+A corpus whose files all say of which part they are (train, valid or validation or dev, test, in
+their names or in folders', as wikitext and `datasets` have them) is split as they say: the second
+part is held out, a third is left out.  Where there is no second, the third is held out.
+
 What is no text is passed over with a reason: empty files, and binary ones (a NUL byte,
 or more than 1 % of the characters are not UTF-8).  Below that limit, what cannot be
 decoded becomes U+FFFD and is counted.
 
 The hash is SHA-256 over each document's length in bytes (u64, little endian) and its
-UTF-8 text: it depends on the text and its order, not on names or places.
+UTF-8 text, with a byte 1 behind those that files hold out: it depends on the text, its order and
+such a split, not on names or places.
 """
 
 from __future__ import annotations
@@ -24,8 +29,8 @@ import os
 import platform
 import re
 import sysconfig
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,6 +46,13 @@ MAX_REPLACED = 0.01
 _NOT_LIBRARY = re.compile(
     r"tests?|idle_test|config-.*|(site|dist)-packages|__pycache__|_sysconfigdata.*|sitecustomize\.py"
 )
+_PARTS = {
+    "train": "train",
+    "training": "train",
+    **dict.fromkeys(("valid", "validation", "val", "dev", "heldout"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""Words of file names and folders, and the part that they mean."""
 _UNWANTED = re.compile(r"\..*|__pycache__")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _TEXT_HINT = 'name text files, folders of them, or JSON lines with a field "text"'
@@ -53,6 +65,15 @@ class TextDocument:
     text: str
     num_replaced: int = 0
     """Characters that could not be decoded."""
+    heldout: bool | None = None
+    """Whether it is held out, as its file says; None: no file says so."""
+
+    def add_to(self, digest: Any) -> None:
+        """Its part of a corpus' hash."""
+        data = self.data
+        digest.update(len(data).to_bytes(8, "little") + data)
+        if self.heldout:
+            digest.update(b"\1")
 
     @property
     def data(self) -> bytes:
@@ -77,12 +98,18 @@ class Corpus:
     files: tuple[Path, ...]
     text_key: str = "text"
     """The field of JSON lines and the column of tables that hold the text."""
+    heldout: frozenset[Path] = frozenset()
+    """Files that are held out, and no others; empty: files do not say."""
+    left_out: tuple[Path, ...] = ()
+    """Files of a third part, which is neither trained on nor held out."""
 
     def read(self) -> Iterator[TextDocument | Skipped]:
         """All documents, and what was passed over.  Raises DataError for unreadable files."""
         for path in self.files:
             try:
-                yield from _read_file(path, self.text_key)
+                for item in _read_file(path, self.text_key):
+                    is_text = self.heldout and isinstance(item, TextDocument)
+                    yield replace(item, heldout=path in self.heldout) if is_text else item
             except OSError as error:
                 raise DataError(f"cannot read {path}: {error.strerror}", _TEXT_HINT) from None
 
@@ -99,17 +126,47 @@ def open_corpus(paths: tuple[Path, ...], text_key: str = "text") -> Corpus:
     if not paths:
         return standard_library()
     found: dict[Path, Path] = {}
+    parts: dict[Path, str | None] = {}
     for path in paths:
         if not path.is_dir() and not path.is_file():
             raise DataError(f"no file or folder {path}", _TEXT_HINT)
         for file in _walk(path, _UNWANTED) if path.is_dir() else [path]:
             found.setdefault(file.resolve(), file)
+            parts[file] = _part_of(file.relative_to(path) if path.is_dir() else Path(file.name))
     files = [
         file
         for file in found.values()
         if file.name not in _OF_DATASETS or not _holds_tables(file.parent)
     ]
-    return Corpus(name="text", files=tuple(files), text_key=text_key)
+    heldout, left_out = _given_split({file: parts[file] for file in files})
+    return Corpus(
+        name="text",
+        files=tuple(file for file in files if file not in left_out),
+        text_key=text_key,
+        heldout=frozenset(heldout),
+        left_out=tuple(left_out),
+    )
+
+
+def _part_of(path: Path) -> str | None:
+    """train, validation or test, where names say exactly one of them."""
+    words = re.split("[^a-z]+", str(path).lower())
+    found = {_PARTS[word] for word in words if word in _PARTS}
+    return found.pop() if len(found) == 1 else None
+
+
+def _given_split(parts: Mapping[Path, str | None]) -> tuple[list[Path], list[Path]]:
+    """The files that are held out, and those that are left; none unless all files say their part.
+
+    Something must be trained on and something held out.
+    """
+    of = {
+        part: [file for file, own in parts.items() if own == part]
+        for part in ("train", "validation", "test")
+    }
+    if None in parts.values() or not of["train"]:
+        return [], []
+    return (of["validation"], of["test"]) if of["validation"] else (of["test"], [])
 
 
 def _holds_tables(folder: Path) -> bool:
@@ -150,11 +207,12 @@ def survey(corpus: Corpus) -> Survey:
             skipped.append(item)
             continue
         data = item.data
-        digest.update(len(data).to_bytes(8, "little") + data)
+        item.add_to(digest)
         documents += 1
         num_bytes += len(data)
         replaced += item.num_replaced
-        heldout += len(data) if is_heldout(data) else 0
+        held = is_heldout(data) if item.heldout is None else item.heldout
+        heldout += len(data) if held else 0
     if not documents:
         count = len(corpus.files)
         found = f"{count} file{'' if count == 1 else 's'}"

@@ -8,7 +8,8 @@ the tokenizer and copied.
 
 Held out are whole documents, one in twenty by its hash, so that equal documents never
 lie on both sides.  Where that would be less than 2 % or more than 12 % of the text (few
-documents, or one that is most of the corpus), the last twentieth of each is held out.
+documents, or one that is most of the corpus), the last twentieth of each is held out.  A corpus
+whose files say which of them are held out is split as they say (`corpus`).
 
 Everything is written beside its place and renamed at the end: a folder that exists is
 whole.  An existing folder with this very content is left as it is; another one is never
@@ -105,7 +106,7 @@ def prepare(
     check_vocab_size(vocab_size)
     corpus = open_corpus(texts, text_key)
     found = survey(corpus)
-    _report_survey(found, say)
+    _report_survey(corpus, found, say)
     kind = f"bpe{vocab_size}" if given is None else given.info.sha256[:8]
     out = out or parent / f"{corpus.name}-{found.sha256[:8]}-{kind}"
     existing = _existing(out, found, given, vocab_size)
@@ -298,6 +299,8 @@ class _Split:
 
     @property
     def rule(self) -> str:
+        if self.corpus.heldout:
+            return "files"
         least, most = (limit * self.survey.num_bytes for limit in _HELDOUT_LIMITS)
         return "documents" if least <= self.survey.heldout_bytes <= most else "tails"
 
@@ -306,12 +309,13 @@ class _Split:
 
         Raises DataError at the end when the corpus is no longer what was surveyed.
         """
-        digest, whole = hashlib.sha256(), self.rule == "documents"
+        digest, rule = hashlib.sha256(), self.rule
         for document in self.corpus.documents():
-            text, data = document.text, document.data
-            digest.update(len(data).to_bytes(8, "little") + data)
-            if whole:
-                yield ("heldout" if is_heldout(data) else "train"), text
+            text = document.text
+            document.add_to(digest)
+            if rule != "tails":
+                held = is_heldout(document.data) if rule == "documents" else document.heldout
+                yield ("heldout" if held else "train"), text
                 continue
             cut = len(text) - max(1, math.floor(_TAIL * len(text)))
             halves = (("train", text[:cut]), ("heldout", text[cut:]))
@@ -406,8 +410,14 @@ def _sha256(path: Path) -> str:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _report_survey(found: Survey, say: Say) -> None:
+def _report_survey(corpus: Corpus, found: Survey, say: Say) -> None:
     say(f"{found.num_documents} documents, {found.num_bytes / 1e6:.1f} MB of text")
+    if corpus.heldout:
+        held = ", ".join(sorted(one_line(str(file)) for file in corpus.heldout)[:3])
+        say(f"held out are the files that say so: {held}")
+    if corpus.left_out:
+        left = ", ".join(one_line(str(file)) for file in corpus.left_out[:3])
+        say(f"left out, as tests: {left}")
     for item in found.skipped[:5]:
         say(f"skipped {one_line(item.path)}: {item.reason}")
     if len(found.skipped) > 5:

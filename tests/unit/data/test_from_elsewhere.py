@@ -199,6 +199,43 @@ def test_tables_give_what_text_files_give(write: Write, tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "a").num_documents == 60
 
 
+@pytest.mark.parametrize(
+    ("names", "rule"),
+    [
+        (("wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"), "files"),
+        (("train/a.txt", "validation/a.txt", "test/a.txt"), "files"),
+        (("en/train-00000-of-00001.txt", "en/test-00000-of-00001.txt"), "files"),
+        (("train.txt", "valid.txt", "README.txt"), "tails"),
+        (("valid.txt", "test.txt", "contest.txt"), "tails"),
+    ],
+)
+def test_a_corpus_is_split_as_all_of_its_files_say(
+    names: tuple[str, ...], rule: str, tmp_path: Path
+) -> None:
+    """Held out is validation, or test where there is none; test is never trained on."""
+    for name, text in zip(names, ("train on this", "hold this out", "never seen"), strict=False):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text(f"{text} " * 200)
+    said: list[str] = []
+    found = prepare((tmp_path / "in",), out=tmp_path / "out", vocab_size=380, say=said.append)
+    assert found.manifest.split == rule
+    coder = load_tokenizer(tmp_path / "out")
+    train, held = (
+        coder.tokenizer.decode(open_part(tmp_path / "out", name).tokens.tolist())
+        for name in ("train", "heldout")
+    )
+    if rule == "files":
+        assert set(train.split()) == {"train", "on", "this"}
+        assert set(held.split()) == {"hold", "this", "out"}
+        assert any("held out are" in line for line in said)
+        assert found.manifest.num_documents == 2
+        assert any("left out" in line and "test" in line for line in said) is (len(names) > 2)
+        other = prepare((tmp_path / "in",), out=tmp_path / "out", vocab_size=380)
+        assert other.reused
+    else:
+        assert {"hold", "this"} <= set(train.split())
+
+
 @pytest.mark.parametrize("write", TABLES)
 def test_what_is_no_text_is_refused_by_its_row(write: Write, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
