@@ -108,8 +108,9 @@ class Corpus:
         for path in self.files:
             try:
                 for item in _read_file(path, self.text_key):
-                    is_text = self.heldout and isinstance(item, TextDocument)
-                    yield replace(item, heldout=path in self.heldout) if is_text else item
+                    if self.heldout and isinstance(item, TextDocument):
+                        item = replace(item, heldout=path in self.heldout)  # noqa: PLW2901
+                    yield item
             except OSError as error:
                 raise DataError(f"cannot read {path}: {error.strerror}", _TEXT_HINT) from None
 
