@@ -14,7 +14,7 @@ recomputation drops is 5as²b (Korthikanti et al. 2022, arXiv 2205.05198, sectio
 holds that.  The softmax's result is 2as²b, its dropout's mask as²b, the dropped result 2as²b.
 
 What tensor parallelism splits is marked; the rest is whole on each of its ranks, or split along the
-sequence with sequence parallelism.
+sequence with sequence parallelism.  A layout's sizes may be arrays: those of operations then are.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainrig.workload.arrays import choose, larger, smaller
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import Matrix, ModelShape, matrices
 from trainrig.workload.numerics import Numerics
@@ -56,17 +57,18 @@ def block(
     Its branches leave the residual stream and are added back: x + f(norm(x)); BERT: norm(x + f(x)).
     """
     seq = layout.written if decoder else layout.part_of_sequence
-    tokens = int(layout.batch_size) * seq
+    tokens: Any = layout.batch_size * seq
     # What one device's norms and residuals see.
-    rows = _share(layout, tokens) if layout.sequence_parallel else tokens
+    rows = choose(layout.sequence_parallel > 0, _share(layout, tokens), tokens)
     parts: list[Operator] = []
     for branch in ("attention", "cross", "ffn") if decoder else ("attention", "ffn"):
-        cuts = {"tp": int(layout.tp), "ep": layout.ep, "expert_tp": int(layout.expert_tp)}
+        cuts: dict[str, Any] = {"tp": layout.tp, "ep": layout.ep, "expert_tp": layout.expert_tp}
         every = matrices(shape, decoder=decoder, dense=dense, **cuts)
         weights = {each.part: each for each in every if each.branch == branch}
         if branch == "ffn":
             # Where an expert is whole, each rank has its own part of the tokens.
-            routed = tokens if layout.expert_tp == layout.tp else _share(layout, tokens)
+            is_split = layout.expert_tp == layout.tp
+            routed = choose(is_split, tokens, _share(layout, tokens))
             inside = _feed_forward(weights, tokens, routed, layout.precision)
         else:
             more: dict[str, Any] = {"half": half, "window": window}
@@ -77,9 +79,9 @@ def block(
     return parts
 
 
-def _share(layout: Layout, size: int) -> int:
+def _share(layout: Layout, size: Any) -> Any:
     """One device's part of ``size`` heads, columns or tokens: at least one."""
-    return -(-size // int(layout.tp))
+    return -(-size // layout.tp)
 
 
 def _attention(
@@ -93,7 +95,8 @@ def _attention(
     window: int,
 ) -> list[Operator]:
     """In cross-attention, keys and values come from what was read."""
-    is_self, dtype, batch = branch == "attention", layout.precision, int(layout.batch_size)
+    is_self, dtype = branch == "attention", layout.precision
+    batch: Any = layout.batch_size
     seq = layout.written if decoder else layout.part_of_sequence
     read = seq if is_self else layout.seq_len
     rows = {part: batch * (read if part in "kv" else seq) for part in weights}
@@ -164,13 +167,16 @@ def _net(nets: list[Matrix], rows: int, dtype: str) -> list[Operator]:
 
 
 def _product(matrix: Matrix, rows: int, dtype: str) -> Operator:
-    name, groups = f"{matrix.branch}.{matrix.part}", min(matrix.copies, max(1, rows))
+    name, groups = f"{matrix.branch}.{matrix.part}", matrix.copies
+    if groups > 1:
+        groups = smaller(groups, larger(1, rows))
     return linear(name, rows, matrix.wide_in, matrix.wide_out, dtype, groups)
 
 
 def embed(shape: ModelShape, layout: Layout, seq: int) -> list[Operator]:
     """Tokens to vectors; learned positions (and BERT's segments and norm) added."""
-    dtype, rows = layout.precision, int(layout.batch_size) * seq
+    dtype = layout.precision
+    rows: Any = layout.batch_size * seq
     elements = rows * shape.hidden
     parts = [embedding("embed.tokens", rows, shape.hidden, dtype)]
     if shape.positions == "learned":
@@ -185,7 +191,8 @@ def embed(shape: ModelShape, layout: Layout, seq: int) -> list[Operator]:
 
 def head(shape: ModelShape, layout: Layout) -> list[Operator]:
     """From the last hidden states to the loss: logits of every token, 2bshV."""
-    rows, dtype = int(layout.batch_size) * layout.written // layout.cp, layout.precision
+    dtype = layout.precision
+    rows: Any = layout.batch_size * layout.written // layout.cp
     vocab = _share(layout, shape.vocab)
     logits = linear("head.logits", rows, shape.hidden, vocab, dtype)
     entropy = cross_entropy(rows, vocab, dtype)

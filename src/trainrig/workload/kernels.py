@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from trainrig.workload.arrays import is_any
 from trainrig.workload.numerics import Numerics
 from trainrig.workload.operators import Heads, Operator, Product
 
@@ -143,7 +144,7 @@ def _copied(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) -
 
 def _moved(tally: _Tally, part: Operator, numerics: Numerics, kind: str, backward: bool) -> None:
     cost = part.backward if backward else part.forward
-    counted = float(cost.read_bytes + cost.write_bytes)
+    counted = 1.0 * (cost.read_bytes + cost.write_bytes)
     if numerics.autocast and kind in _WIDENED:
         counted *= _WIDENED[kind]
     _streamed(tally, STACKS[numerics.stack][kind], counted, backward)
@@ -176,6 +177,6 @@ def _kind(part: Operator, numerics: Numerics) -> str:
     name = part.name.rpartition(".")[2]
     if name != "activation":
         return "rotary" if name == "rotary" else "residual"
-    if part.forward.read_bytes > part.forward.write_bytes:
+    if is_any(part.forward.read_bytes > part.forward.write_bytes):
         return "gated"
     return "written out" if numerics.gelu_written_out else "activation"

@@ -277,8 +277,8 @@ class Layout:
         """A copy with other numbers or words."""
         return dataclasses.replace(self, **changes)
 
-    def part(self, where: slice | NDArray[np.bool_]) -> Layout:
-        """Some of many; numbers that are one for all stay so."""
+    def part(self, where: slice | NDArray[Any]) -> Layout:
+        """Some of many, by a mask or by their places; numbers that are one for all stay so."""
         import numpy as np
 
         values = {name: np.asarray(getattr(self, name)) for name in SIZES}

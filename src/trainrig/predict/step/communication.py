@@ -268,8 +268,7 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
         num_bytes = num * mesh.gradient_bytes * trained
         scattered = over_shard_group("reduce_scatter", num_bytes) if shares else 0.0
         whole = scattered + (over_replicas(num_bytes / mesh.shards) if repeats else 0.0)
-        kind = "reduce_scatter" if shares else "all_reduce"
-        return whole + _over_experts(mesh, rates, kind, experts * mesh.gradient_bytes * trained)
+        return whole + _experts_reduced(mesh, rates, experts * mesh.gradient_bytes * trained)
 
     def gathered(num: Array, where: Array, experts: Array = 0.0) -> Array:
         """All-gather of weights, if any layout of ``where`` does one."""
@@ -299,6 +298,15 @@ def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     }
     found = {name: choose(is_many, value, 0.0) for name, value in found.items()}
     return found | {"each": 1.0 * each, "hides": 1.0 * hides}
+
+
+def _experts_reduced(mesh: MeshSizes, rates: Rates, num_bytes: Array) -> Array:
+    """Experts' gradients: scattered where states are sharded, else summed on all ranks."""
+    shares = mesh.shards > 1
+    scattered = _over_experts(mesh, rates, "reduce_scatter", num_bytes) if is_any(shares) else 0.0
+    if not is_any(is_not(shares)):
+        return scattered
+    return choose(shares, scattered, _over_experts(mesh, rates, "all_reduce", num_bytes))
 
 
 def _over_experts(mesh: MeshSizes, rates: Rates, kind: str, num_bytes: Array) -> Array:

@@ -2,7 +2,7 @@
 
 Answers what a micro-batch costs on one device before anything is exchanged: seconds of products,
 of fused attention, of streams, and host seconds of launches, for forward, backward and what is
-recomputed.  It is scalar work, done once for each (tp, micro-batch, sequence parallel) of a search.
+recomputed; of many layouts at once where its sizes are arrays.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from trainrig.predict.rates import Rates
+from trainrig.workload.arrays import choose, is_plain
 from trainrig.workload.blocks import block, embed, head
 from trainrig.workload.flops import until_saved
 from trainrig.workload.kernels import kernels_of
@@ -24,7 +25,8 @@ from trainrig.workload.numerics import Numerics, is_bart, numerics_of
 from trainrig.workload.operators import Operator, dtype_bytes
 
 DeviceTime = Any
-"""Array of four: seconds of products, fused attention, streams; host seconds of launches."""
+"""Array of four: seconds of products, fused attention, streams; host seconds of launches; of many
+layouts four rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +50,11 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     tokens that logits are computed for.
     """
     numerics = numerics_of(shape, layout)
+    sizes: Any = (layout.tp, layout.batch_size, layout.sequence_parallel, layout.expert_tp)
     key = (
-        *(shape, numerics, layout.tp, layout.batch_size, layout.sequence_parallel, head),
+        *(shape, numerics, *(s if is_plain(s) else s.tobytes() for s in sizes), head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.cp),
-        *(layout.framework, layout.scheme, layout.ep, layout.expert_tp),
+        *(layout.framework, layout.scheme, layout.ep),
     )
     known: dict[object, DeviceTimes] = _known(rates)
     more = (*key, layout.recompute)
@@ -67,7 +70,7 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
         known[key] = DeviceTimes(
             forward=sum(share * timed(parts, backward=False) for parts, share in blocks),
             backward=sum(share * timed(parts, backward=True) for parts, share in blocks),
-            recompute=np.zeros(4),
+            recompute=np.zeros_like(first),
             first=first,
             last=last,
         )
@@ -76,7 +79,7 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     if more not in known:
         blocks = _blocks(shape, layout)
         again = sum(s * timed(_again(parts, layout), backward=False) for parts, s in blocks)
-        again = again + np.array([0.0, 0.0, 0.0, CHECKPOINT_CALLS * rates.launch])
+        again[3] += CHECKPOINT_CALLS * rates.launch
         known[more] = dataclasses.replace(known[key], recompute=again)
     return known[more]
 
@@ -188,16 +191,20 @@ def _timed(
 ) -> DeviceTime:
     found = kernels_of(parts, numerics, backward=backward)
     precision = layout.precision
-    low = precision == "fp8"
-    products = streams = attention = 0.0
+    low, many = precision == "fp8", not is_plain(layout.batch_size)
+    products: Any = 0.0
+    streams: Any = 0.0
+    attention: Any = 0.0
     launches = found.launches
     known = _known(rates)
 
-    def product(m: int, n: int, k: int, count: int, dtype: str) -> float:
+    def product(m: int, n: int, k: int, count: int, dtype: str) -> Any:
+        if many:
+            return rates.matmul(m, n, k, batch=count, dtype=dtype)
         key = (m, n, k, count, dtype)
         if (seconds := known.get(key)) is None:  # frameworks and shares have most in common
-            seconds = known[key] = float(rates.matmul(m, n, k, batch=count, dtype=dtype))
-        return cast(float, seconds)
+            seconds = known[key] = rates.matmul(m, n, k, batch=count, dtype=dtype)
+        return seconds
 
     for count, m, n, k in found.batched:
         dtype = "bf16" if low else precision
@@ -207,29 +214,28 @@ def _timed(
         alone = product(m, n, k, count, precision)
         products += alone * _alignment(n, k, precision, _UNALIGNED, _HALF_ALIGNED)
         if low:  # operands are scaled and written again, both ways round
-            streams += float(rates.stream(3.0 * count * (m * k + n * k), kernels=2))
+            streams += rates.stream(3.0 * count * (m * k + n * k), kernels=2)
             launches += 2
     for one in found.attention:
-        attention += float(
-            rates.attention(
-                batch=one.batch,
-                heads=one.num_heads,
-                kv_heads=one.num_kv_heads,
-                queries=one.queries,
-                keys=one.keys,
-                head_dim=one.head_dim,
-                dtype="bf16" if low else precision,
-                causal=one.half,
-                backward=backward,
-                kernels="flash" if layout.kernels == "compiled" else layout.kernels,
-            )
+        attention += rates.attention(
+            batch=one.batch,
+            heads=one.num_heads,
+            kv_heads=one.num_kv_heads,
+            queries=one.queries,
+            keys=one.keys,
+            head_dim=one.head_dim,
+            dtype="bf16" if low else precision,
+            causal=one.half,
+            backward=backward,
+            kernels="flash" if layout.kernels == "compiled" else layout.kernels,
         )
     for num_bytes, num in found.streams:
-        streams += float(rates.stream(num_bytes, kernels=num))
-    return np.array([products, attention, streams, launches * rates.launch])
+        streams += rates.stream(num_bytes, kernels=num)
+    seconds = (products, attention, streams, launches * rates.launch)
+    return np.stack(np.broadcast_arrays(*seconds)) if many else np.array(seconds)
 
 
-def _alignment(n: int, k: int, dtype: str, unaligned: float, half: float) -> float:
+def _alignment(n: Any, k: Any, dtype: str, unaligned: float, half: float) -> Any:
     """How much longer a product takes whose rows do not begin where tensor cores load them.
 
     NVIDIA's guide asks for multiples of 16 bytes, best of 128: below, operands are loaded word by
@@ -238,9 +244,9 @@ def _alignment(n: int, k: int, dtype: str, unaligned: float, half: float) -> flo
     size = dtype_bytes(dtype)
     if dtype == "fp32":
         return 1.0
-    if n * size % 16 or k * size % 16:
-        return unaligned
-    return half if n * size % 128 or k * size % 128 else 1.0
+    is_near = (n * size % 16 == 0) & (k * size % 16 == 0)
+    is_aligned = (n * size % 128 == 0) & (k * size % 128 == 0)
+    return choose(is_aligned, 1.0, choose(is_near, half, unaligned))
 
 
 _HEADS_UNALIGNED, _UNALIGNED, _HALF_ALIGNED = 5.0, 1.7, 1.2

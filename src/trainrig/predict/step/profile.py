@@ -160,9 +160,10 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     num = len(layout)
     key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 2) + 2 * (split > 0) + whole
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    rows = [device_times(shape, layout.at(int(index)), rates, head) for index in first]
-    table = {name: np.array([getattr(row, name) for row in rows]).T for name in _COMPUTED}
+    spread = layout.replace(tp=tp, batch_size=batch, sequence_parallel=split)
+    found = device_times(shape, spread.part(first), rates, head)
     where = np.broadcast_to(inverse.reshape(-1), (num,))
+    table = {name: np.broadcast_to(getattr(found, name), (4, len(first))) for name in _COMPUTED}
     return {name: values.take(where, axis=1) for name, values in table.items()}
 
 

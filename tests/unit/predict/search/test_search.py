@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
 from trainrig.predict.prediction import predict
-from trainrig.predict.scenario import Cluster, Question, space
+from trainrig.predict.scenario import Cluster, Question, question, space
 from trainrig.predict.search import price, search
 from trainrig.predict.search.gpu_count import _between, _counts, gpus_needed
 from trainrig.predict.search.space import Space, layouts
-from trainrig.predict.step import PARTS
+from trainrig.predict.step import PARTS, predict_step
+from trainrig.predict.step.simulate import simulated
 from trainrig.report.document import Table
 from trainrig.report.prediction_report import plan_document
 from trainrig.train.config_file import read_file
 from trainrig.workload import custom
 from trainrig.workload.layout import Layout
+from trainrig.workload.memory import memory
 
 SMALL = custom("gpt2", num_layers=4, hidden=768, num_heads=12)
 CHIPS = ("RTX 4090", "A100 SXM4 80GB", "V100 SXM2 16GB")
@@ -71,6 +73,60 @@ def test_the_best_is_that_of_brute_force(chip, gpus, batch, memory) -> None:
         assert not better.any()
     assert found.front[0].time == found.best[0].time
     assert found.front[-1].memory == sizes.min()
+
+
+@pytest.mark.parametrize(
+    ("model", "chip", "gpus"),
+    [("mixtral-8x7B", "H100 SXM5 80GB", 32), ("bert-large", "V100 SXM2 16GB", 8)],
+)
+def test_a_layout_costs_among_many_what_it_costs_alone(model, chip, gpus) -> None:
+    asked, cluster = space({"model": model, "on": chip, "gpus": gpus, "global_batch": 4 * gpus})
+    rates = cluster.rates()
+    for group in layouts(asked)[::7]:
+        together, needed = predict_step(asked.shape, group, rates), memory(asked.shape, group)
+        for index in range(0, len(group), 1 + len(group) // 3):
+            alone = price(asked, group.at(index), rates)
+            parts = {name: getattr(together, name)[index] for name in PARTS}
+            assert parts == pytest.approx(alone.parts, rel=1e-12)
+            assert needed.total[index] == alone.memory
+
+
+BIG = {
+    "llama-3-405B": (
+        {"on": "H100 SXM5 80GB", "gpus": 16384, "global_batch": 2048, "seq_len": 8192},
+        {"tp": 8, "pp": 16, "interleave": 8},
+        6.3,  # 41 % of the peak (arXiv 2407.21783, table 4)
+    ),
+    "llama-3-70B": (
+        {"on": "H100 SXM5 80GB", "gpus": 512, "global_batch": 1024, "seq_len": 8192},
+        {"tp": 4, "pp": 4, "cp": 2, "interleave": 5},
+        None,
+    ),
+    "deepseek-v3": (
+        {"on": "H800 SXM5 80GB", "gpus": 2048, "global_batch": 15360, "seq_len": 4096}
+        | {"precision": "fp8", "overlap": "experts"},
+        {"pp": 16, "ep": 64},
+        19.9,  # 180,000 hours of a GPU for 10¹² tokens (arXiv 2412.19437, section 1)
+    ),
+}
+"""What was asked, the layout that was published, and seconds of its step where they are."""
+
+
+@pytest.mark.parametrize("model", BIG)
+def test_a_plan_finds_the_published_layout_or_a_better_one(model) -> None:
+    given, published, measured = BIG[model]
+    options = {"model": model, "kernels": "flash+fused", "framework": "megatron"} | given
+    asked, cluster = space(options)
+    (best,) = search(asked, cluster.rates(), top=1, simulate=128).best
+    assert best.fits and best.simulated is not None
+    batch = options.pop("global_batch")
+    shared = published.get("tp", 1) * published["pp"] * published.get("cp", 1)
+    options |= {"zero": 1, "sequence_parallel": int(published.get("tp", 1) > 1)} | published
+    theirs = question(options | {"grad_accum": batch * shared // given["gpus"]})
+    needed = memory(theirs.shape, theirs.layout).total
+    seconds = simulated(theirs.shape, theirs.layout, cluster.rates())[0][0]
+    assert needed > cluster.rates().memory_bytes or best.simulated < 1.05 * seconds
+    assert measured is None or best.simulated < 1.05 * measured
 
 
 def test_a_gap_is_the_sum_of_its_parts() -> None:
