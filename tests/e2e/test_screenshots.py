@@ -12,6 +12,7 @@ import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ import pytest
 
 import experiment_views
 import report_views
+from trainrig.analysis.compare import compare_runs
+from trainrig.language import activate
 from trainrig.record import RunView
+from trainrig.report.compare_report import comparisons_document
+from trainrig.report.render.html import to_html
 from trainrig.report.run_report import render_html
 
 pytestmark = pytest.mark.needs("chromium")
@@ -27,8 +32,8 @@ pytestmark = pytest.mark.needs("chromium")
 CHECKS = (Path(__file__).resolve().parents[2] / "tests" / "support" / "page_checks.js").read_text()
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 ARGUMENTS += ["--disable-component-update", "--disable-sync"]
-WIDTHS = {"phone": 390, "desktop": 1440}
-THEMES = ("light", "dark")
+WIDTHS = (390, 1024, 1440)
+LANGUAGES = ("en", "zh-CN")
 
 
 def demo_views() -> list[RunView]:
@@ -53,6 +58,7 @@ VIEWS: dict[str, Callable[[], list[RunView]]] = {
     "one GPU": lambda: [report_views.gpu_view()],
     "eight GPUs, one odd": lambda: [report_views.gpu_view(8, slow_card=3)],
     "no GPU": lambda: [report_views.cpu_view()],
+    "long FAIL": lambda: [report_views.long_fail_view()],
     "cut off": lambda: [report_views.cut_off_view()],
     "hostile": lambda: [report_views.hostile_view()],
     "experiments": lambda: [experiment_views.experiments_view()],
@@ -88,23 +94,70 @@ def keep(page: Any, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name.replace(' ', '-')}.png", full_page=True)
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("device", WIDTHS)
-@pytest.mark.parametrize("name", VIEWS)
-def test_nothing_is_wrong_to_the_eye(browser: Any, name: str, device: str, theme: str) -> None:
-    page = open_page(browser, render_html(VIEWS[name]()), WIDTHS[device], theme)
-    keep(page, f"{name}-{WIDTHS[device]}-{theme}")
-    assert page.evaluate(CHECKS) == []
-    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
-    assert page.evaluate(CHECKS) == []
+def compared(*others: int) -> str:
+    base, *rest = rack_views()
+    return to_html(comparisons_document([compare_runs(base, rest[n]) for n in others]))
+
+
+@cache
+def html_of(name: str, language: str = "en") -> str:
+    activate(language)
+    try:
+        if name in COMPARED:
+            return compared(*COMPARED[name])
+        return render_html(VIEWS[name]())
+    finally:
+        activate("en")
+
+
+COMPARED = {"compare two": (2,), "compare eight": (2, 0, 1, 3, 4, 5, 6)}
+OPEN = "document.querySelectorAll('details').forEach((d) => { d.open = true })"
+
+
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [
+        *((name, "en") for name in [*VIEWS, *COMPARED]),
+        *((name, "zh-CN") for name in ("demo", "layers and a step", "no GPU", "long FAIL")),
+        *((name, "zh-CN") for name in ("experiments", "eight nodes", *COMPARED)),
+    ],
+)
+def test_nothing_is_wrong_to_the_eye(browser: Any, name: str, language: str) -> None:
+    """At each width, as it opens; folded parts open, and dark, where that can make a difference."""
+    page = open_page(browser, html_of(name, language), 390, "light")
+    faults = {}
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        keep(page, f"{name}-{language}-{width}-light")
+        faults[width] = page.evaluate(CHECKS)
+    page.emulate_media(color_scheme="dark")
+    keep(page, f"{name}-{language}-1440-dark")
+    page.evaluate(OPEN)
+    faults["dark, open"] = page.evaluate(CHECKS)
+    page.set_viewport_size({"width": 390, "height": 844})
+    faults["dark, open, phone"] = page.evaluate(CHECKS)
+    assert not any(faults.values()), faults
+    assert len(html_of(name, language)) < 2e6
     page.close()
 
 
 @pytest.mark.parametrize("name", ["one GPU", "layers and a step"])
 @pytest.mark.parametrize("width", [320, 768, 1000, 1024])
 def test_widths_between(browser: Any, width: int, name: str) -> None:
-    page = open_page(browser, render_html(VIEWS[name]()), width, "light")
+    page = open_page(browser, html_of(name), width, "light")
     assert page.evaluate(CHECKS) == []
+    page.close()
+
+
+def test_what_is_folded_is_printed(browser: Any) -> None:
+    """Folded waterfalls and clamped reasons are whole on paper; on a screen they are not."""
+    page = open_page(browser, html_of("long FAIL"), 1024, "light")
+    state = """() => [document.querySelector(".fold .waterfall").checkVisibility(),
+        document.querySelector(".long summary").getBoundingClientRect().height]"""
+    is_shown, height = page.evaluate(state)
+    page.emulate_media(media="print")
+    is_printed, whole = page.evaluate(state)
+    assert (is_shown, is_printed) == (False, True) and whole > height
     page.close()
 
 
@@ -112,14 +165,26 @@ FIRST = {"desktop": (1440, 900), "phone": (390, 844)}
 
 
 @pytest.mark.parametrize("device", FIRST)
-@pytest.mark.parametrize("name", ["demo", "layers and a step", "one GPU", "experiments", "no GPU"])
-def test_the_first_screen_holds_what_a_run_came_to(browser: Any, name: str, device: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "num"),
+    [
+        *((name, 4) for name in ("demo", "layers and a step", "one GPU", "experiments", "no GPU")),
+        ("long FAIL", 4),
+        ("eight nodes", 4),
+        *((name, 4) for name in COMPARED if name == "compare two"),
+        ("compare eight", 2),
+    ],
+)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_first_screen_holds_what_a_run_came_to(
+    browser: Any, name: str, num: int, device: str, language: str
+) -> None:
     """Outcome, date, sentence, numbers and actions, without scrolling."""
     width, height = FIRST[device]
-    page = open_page(browser, render_html(VIEWS[name]()), width, "light")
+    page = open_page(browser, html_of(name, language), width, "light")
     parts = [".badge", "p.t-strong", ".tiles", ".card .findings"]
     shown = [part for part in parts if page.locator(part).count()]
-    assert shown[:2] == parts[:2]
+    assert shown[:num] == parts[:num]
     for part in shown:
         box = page.locator(part).first.bounding_box()
         assert box["y"] + box["height"] <= height, part
@@ -127,7 +192,7 @@ def test_the_first_screen_holds_what_a_run_came_to(browser: Any, name: str, devi
 
 
 def test_contents_lead_to_headings(browser: Any) -> None:
-    page = open_page(browser, render_html(VIEWS["experiments"]()), 390, "light")
+    page = open_page(browser, html_of("demo"), 390, "light")
     links = page.locator(".contents a").evaluate_all("links => links.map(l => l.hash)")
     assert len(links) > 2
     assert all(page.locator(f"section{link}").count() == 1 for link in links)
@@ -146,6 +211,9 @@ FAULTS = {
     "outside the window": "<p style='position:absolute;left:-60px'>half of this is gone</p>",
     "clipped or beside its box": "<span style='display:block;width:30px;white-space:nowrap'>"
     "longer than its box</span>",
+    "empty card": "<section class='card'><h3>Curves</h3></section>",
+    "text over a bar": "<div class='split' style='position:relative;height:20px'>"
+    "<i class='p2' style='width:99px'></i><b style='position:absolute;left:9px;top:0'>12</b></div>",
     "text too small": "<p style='font-size:7px'>tiny</p>",
     "axis without a title": AXES.format("GB/s", "").replace("<text class='axis' x='300'", "<text"),
     "y axis without a unit": AXES.format("speed", "Elements"),
@@ -155,14 +223,14 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_check_catches_its_fault(browser: Any, fault: str) -> None:
-    html = render_html([report_views.cpu_view()])
+    html = html_of("no GPU")
     page = open_page(browser, html.replace("</main>", FAULTS[fault] + "</main>"), 1440, "light")
     assert any(found.startswith(fault) for found in page.evaluate(CHECKS))
     page.close()
 
 
 def test_svg_text_outside_its_chart_is_caught(browser: Any) -> None:
-    html = render_html([report_views.cpu_view()])
+    html = html_of("no GPU")
     cut = "<text x='9990' y='20'>past the edge</text></svg>"
     page = open_page(browser, html.replace("</svg>", cut), 1440, "light")
     assert any("clipped" in found for found in page.evaluate(CHECKS))

@@ -91,14 +91,30 @@
     return svg ? svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : 1;
   }
 
+  // Text above a pattern has no one contrast.
+  const patterns = [...document.querySelectorAll(".track i,.split i")]
+    .filter((i) => i.checkVisibility()).map((i) => i.getBoundingClientRect());
+  for (const { node, box } of pieces)
+    for (const { left, right, top, bottom } of patterns)
+      if (Math.min(box.right, right) - Math.max(box.left, left) > 1 &&
+          Math.min(box.bottom, bottom) - Math.max(box.top, top) > 4) say("text over a bar", node.data);
+
+  // A frame with nothing in it: no text, no drawing; or a heading by itself.
+  for (const frame of document.querySelectorAll(".card,.tabled,.factbox,.tiles>div")) {
+    if (!frame.checkVisibility()) continue;
+    const heading = [...frame.querySelectorAll("h2,h3,h4")].map((h) => h.innerText).join("");
+    if (frame.innerText.trim().length <= heading.length && !frame.querySelector("svg"))
+      say("empty card", heading || frame.className);
+  }
+
   for (const svg of document.querySelectorAll("svg")) {
     if (!svg.checkVisibility()) continue;
     const titles = [...svg.querySelectorAll(".axis")].map((t) => t.textContent);
     const name = svg.getAttribute("aria-label") || "a chart";
     if (titles.length !== 2) say("axis without a title", name);
     else {
-      if (!/FLOPS|OPS|B\/s|tokens\/s|loss|norm|load|%|°C|W|Hz/.test(titles[0])) say("y axis without a unit", name);
-      if (!/matmul|Elements|Bytes|FLOP per byte|^step$|^s since/.test(titles[1])) say("x axis without a unit", name);
+      if (!/FLOPS|OPS|B\/s|tokens\/s|loss|norm|load|损失|范数|负载|%|°C|W|Hz/.test(titles[0])) say("y axis without a unit", name);
+      if (!/matmul|Elements|Bytes|FLOP per byte|^step$|^s since|矩阵乘|元素|字节|每字节|^步$|秒数/.test(titles[1])) say("x axis without a unit", name);
     }
   }
   return faults;

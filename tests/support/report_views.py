@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -295,6 +296,28 @@ def cpu_view(**more: Any) -> RunView:
         "baselines": baselines(),
     }
     return RunView(**(fields | more))
+
+
+def long_fail_view() -> RunView:
+    """Eight GPUs with three faults, each of more evidence than a first screen has room for."""
+    evidence = {
+        "slow": "GPU 3 reaches 90.7 TFLOPS in bf16 8192 × 8192 × 8192 where the other seven reach "
+        "151 to 158 TFLOPS (deviation −42 %); its SM clock was 1.44 GHz where the others ran at "
+        "2.52 GHz, its temperature 71 °C, its power 431 W of 450 W, in 12 of 12 samples of both "
+        "workers; the driver reported hw_slowdown, hw_power_brake_slowdown and "
+        "sw_thermal_slowdown in 118 of 118 readings",
+        "pcie": "GPU 5 is linked at PCIe 4 x4 where card and slot can do x16: 6.2 GB/s from host "
+        "to device instead of 25.1 GB/s, in each of 8 sizes from 1 MiB to 1 GiB, pinned and not",
+        "ecc": "GPU 6 has 14 uncorrectable ECC errors since the driver was loaded (volatile: 14, "
+        "aggregate: 203), 3 rows pending remapping, 2 remapped before, none of them failed",
+    }
+    fix = "re-seat the card and its power cable, then trainrig burn --devices 3 --minutes 10"
+    findings = tuple(
+        Finding(id=name, severity="error", evidence=text, fix=fix)
+        for name, text in evidence.items()
+    )
+    verdict = Verdict(outcome=Outcome.FAIL, reason="; ".join(evidence.values()), findings=findings)
+    return dataclasses.replace(gpu_view(8, slow_card=3), verdict=verdict)
 
 
 def cut_off_view() -> RunView:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from trainrig.analysis.burn_facts import burn_headline, is_burn
+from trainrig.analysis.burn_facts import burn_devices, burn_headline, is_burn
 from trainrig.analysis.evidence import plain
 from trainrig.analysis.normal import PublishedRange, owner_of, range_for_level
 from trainrig.analysis.rows import is_published, rows
@@ -182,6 +182,8 @@ def _step_sentence(step: _Found) -> str:
 
 def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumber, ...]:
     """Training, matmul, memory, disk; what was not measured has none."""
+    if is_burn(view):
+        return tuple(_burn_numbers(view))
     found = _levels(view, waterfalls)
     step = next(iter(_of(found, Role.STEP)), None)
     matmul = next(iter(_of(found, Role.PRODUCT)), None)
@@ -205,6 +207,27 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
     if not _measures_more(view):
         made += _of_training(view)
     return tuple(each for each in made if each is not None)
+
+
+def _burn_numbers(view: RunView) -> Iterator[KeyNumber]:
+    """How much was compared, the best rates, the hottest device."""
+    devices = burn_devices(view)
+    points = [point for device in devices for point in device.points if point.measured]
+    if not points:
+        return
+    errors = sum(device.errors for device in devices)
+    what = f"{errors:,} wrong" if errors else "none wrong"
+    compared = sum(point.number("checked") for point in points)
+    yield KeyNumber(name="Results compared", value=compared, unit="", what=what)
+    for name, unit in (("Best matmul", "FLOP/s"), ("Memory", "B/s")):
+        rated = [point for point in points if point.record.unit == unit and point.rate]
+        if rated:
+            best = max(rated, key=lambda point: point.rate or 0.0)
+            yield KeyNumber(name=name, value=best.rate or 0.0, unit=unit, what=best.name)
+    if hot := [device for device in devices if device.temperature_c]:
+        hottest = max(hot, key=lambda device: device.temperature_c.high)  # type: ignore[union-attr]
+        high = hottest.temperature_c.high if hottest.temperature_c else 0.0
+        yield KeyNumber(name="Hottest", value=high, unit="°C", what=hottest.label)
 
 
 def _link_number(view: RunView) -> Iterator[KeyNumber]:

@@ -202,15 +202,24 @@ def _several_head(found: Sequence[RunComparison]) -> Iterator[doc.Block]:
     yield doc.Badge(
         title, word if counts[word] == len(found) else f"{counts[word]} {word}", reason, tone
     )
-    items = []
-    for number, one in enumerate(found, start=1):
-        worse = [each for each in one.judged if each.change is Change.WORSE]
-        if worse:
-            far = min(worse, key=lambda each: each.gain)
-            label = f"{number}: {signed_share(far.comparison.ratio - 1.0)}"
-            items.append(doc.Item(text=_changed(far), label=label, tone="bad"))
-    if items:
-        yield doc.Findings(tuple(items[:_MOST_TILES]), "Farthest behind")
+    decided = [
+        (max(moved, key=_weight), number)
+        for number, one in enumerate(found, start=1)
+        if (moved := [e for e in one.judged if e.change in (Change.WORSE, Change.BETTER)])
+    ]
+    if not decided:
+        return
+    decided.sort(key=lambda pair: _weight(pair[0]), reverse=True)
+    yield doc.Paragraph(f"Changed most: {_changed(decided[0][0])}.", "strong")
+    items = [
+        doc.Item(
+            text=_changed(far),
+            label=f"{number}: {signed_share(far.comparison.ratio - 1.0)}",
+            tone=_CHANGES[far.change][1],
+        )
+        for far, number in decided[:_MOST_TILES]
+    ]
+    yield doc.Findings(tuple(items), "Largest changes")
 
 
 _ENDS = (*_OUTCOMES, (Change.CANNOT_TELL, "CANNOT TELL", "warn"))

@@ -67,6 +67,10 @@ def _head(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
         names = ", ".join(list(behind)[:MOST_NAMED])
         reason = f"{counted(len(behind), rack.noun)} behind the others: {names}{tail}"
         yield doc.Badge(title, f"{len(behind)} BEHIND", reason, "bad")
+        farthest, own = min(behind.items(), key=lambda pair: pair[1][0][1].deviation or 0.0)
+        far = format_share(-(own[0][1].deviation or 0.0))
+        agree = f"{num - len(behind)} of {num} {rack.noun}s agree"
+        yield doc.Paragraph(f"{agree}; {farthest} is {far} below their median.", "strong")
         yield from _tiles(rack, summaries)
         items = tuple(_item(name, own) for name, own in list(behind.items())[:MOST_NAMED])
         yield doc.Findings(items, "Who is behind")
@@ -74,6 +78,7 @@ def _head(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
         metrics = counted(_judged(rack), "metric")
         reason = f"no {rack.noun} is behind the others in any of {metrics}{tail}"
         yield doc.Badge(title, "EVEN", reason, "warn" if failed else "good")
+        yield doc.Paragraph(f"All {num} {rack.noun}s agree.", "strong")
         yield from _tiles(rack, summaries)
     else:
         reason = f"outliers need {MIN_NODES} {rack.noun}s with one and the same case{tail}"

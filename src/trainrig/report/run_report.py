@@ -165,6 +165,8 @@ def _tile(number: KeyNumber) -> doc.Tile:
     notes, value = [number.what] if number.what else [], format_quantity(number.value, number.unit)
     if number.unit == "token/s":
         value = f"{format_count(number.value)} tokens/s"
+    elif number.unit == "" and number.value >= 1000.0:
+        value = format_count(number.value)
     elif number.unit == "B":
         value = format_memory(number.value)
     if (others := number.others) is not None:
