@@ -113,33 +113,12 @@ def _answers(
     """The answer as predicted, where it is measured as well; and the one that holds."""
     from trainrig.catalog import peak
     from trainrig.catalog.servers import find_server
-    from trainrig.errors import UsageError
-    from trainrig.procure.load_rules import power_of
-    from trainrig.procure.ownership import ask_costs, listed_terms
-    from trainrig.procure.price_list import currency_of, read_prices
+    from trainrig.procure.ownership import ask_costs
     from trainrig.procure.training_rate import predicted_rate
 
     values = {name: value for name, value in keys.items() if value is not None}
-    parts, machine = values.pop("parts", None), values.pop("machine", None)
     tokens, days = values.pop("tokens", None), values.pop("days", None)
-    money = currency_of(currency) if currency else ""
-    numbers: dict[str, Any] = {}
-    power: Power | None = None
-    if machine is not None and not money:
-        raise UsageError(f"prices of {machine} in which currency?", "as --currency USD")
-    if machine is not None:
-        numbers |= listed_terms(read_prices(prices), machine, money)
-    if parts is not None:
-        build = read_list(parts, prices, currency)
-        money = build.currency
-        if build.total is None and "buy" not in {*values, *numbers}:
-            raise UsageError(
-                f"{build.name} has no total: no price of {', '.join(build.unpriced)}",
-                "price = … in the list, or a price list; --buy has one for the whole",
-            )
-        numbers |= {"buy": build.total} if build.total is not None else {}
-        power = power_of(build) if "watts" not in values else None
-    numbers |= {name: values.pop(name) for name in tuple(values) if name in _TERMS}
+    numbers, money, power = _priced(values, prices, currency)
     failures = _failures(values)
     values = one_machine(chip=(), cluster=(), **values)
     chip = find_server(values["on"]).chip if "on" in values else None
@@ -165,6 +144,41 @@ def _answers(
     nodes = numbers.get("machines") or -(-seen.gpus // (per_machine or seen.gpus))
     seen = replace(seen, nodes=nodes)
     return (None if rate is None else answer(rate)), answer(seen)
+
+
+def _priced(
+    values: dict[str, Any], prices: Path | None, currency: str | None
+) -> tuple[dict[str, Any], str, Power | None]:
+    """The terms that a list of parts, a price list or options state, out of ``values``.
+
+    With them their currency, and the power of a list's parts where no watts are given.
+    """
+    from trainrig.errors import UsageError
+    from trainrig.procure.load_rules import power_of
+    from trainrig.procure.ownership import listed_terms
+    from trainrig.procure.price_list import currency_of, read_prices
+
+    parts, machine = values.pop("parts", None), values.pop("machine", None)
+    given = {name: values.pop(name) for name in tuple(values) if name in _TERMS}
+    money = currency_of(currency) if currency else ""
+    numbers: dict[str, Any] = {}
+    power: Power | None = None
+    if machine is not None and not money:
+        raise UsageError(f"prices of {machine} in which currency?", "as --currency USD")
+    if machine is not None:
+        numbers |= listed_terms(read_prices(prices), machine, money)
+    if parts is not None:
+        build = read_list(parts, prices, currency)
+        money = build.currency
+        if build.total is not None:
+            numbers["buy"] = build.total
+        elif "buy" not in {*given, *numbers}:
+            raise UsageError(
+                f"{build.name} has no total: no price of {', '.join(build.unpriced)}",
+                "price = … in the list, or a price list; --buy has one for the whole",
+            )
+        power = power_of(build) if "watts" not in given else None
+    return numbers | given, money, power
 
 
 _TERMS = (

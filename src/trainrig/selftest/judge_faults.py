@@ -23,7 +23,7 @@ from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Case, Kind, Limit, Record, Status
-from trainrig.selftest.registry import HEALTHY, Fault
+from trainrig.selftest.registry import HEALTHY, Fault, named_faults
 from trainrig.train.config import Experiment, case_of
 
 _BAND, _HEALTHY_RATE = (150e12, 180e12), 165e12
@@ -47,7 +47,7 @@ Answer = Callable[[_Question, Reply], Reply]
 
 def faults() -> Iterator[Fault]:
     """One for each finding of the judge."""
-    for name, finds, answer in (
+    answers: tuple[tuple[str, str, Answer], ...] = (
         ("a clock that was halved under load", "below-band", _slower(2.0)),
         ("one of eight cards at 92 %", "odd-device", _slower(1 / 0.92, gpu=5)),
         ("a card that slows itself down for heat", "throttled", _with(conditions=_HOT)),
@@ -68,15 +68,9 @@ def faults() -> Iterator[Fault]:
             "noisy",
             _with(disturbed="other processes used 40 % of the processors"),
         ),
-    ):
-        yield Fault(
-            name=name,
-            check=f"judge.{finds}",
-            finds=finds,
-            inject=partial(_workers, answer),
-            observe=_judged,
-            twin="workers",
-        )
+    )
+    rows = ((name, finds, partial(_workers, answer)) for name, finds, answer in answers)
+    yield from named_faults("judge", rows, _judged, "workers")
     yield Fault(
         name="a required step of which no worker came back",
         check="judge.step-not-done",
@@ -85,20 +79,11 @@ def faults() -> Iterator[Fault]:
         observe=_judged,
         twin="workers",
     )
-    yield Fault(
-        name="a disk whose writes are held by a cache",
-        check="judge.write-held-by-cache",
-        finds="write-held-by-cache",
-        inject=_disk,
-        observe=_judged,
+    others = (
+        ("a disk whose writes are held by a cache", "write-held-by-cache", _disk),
+        ("time of a step that belongs to none of its parts", "time-in-no-part", _step),
     )
-    yield Fault(
-        name="time of a step that belongs to none of its parts",
-        check="judge.time-in-no-part",
-        finds="time-in-no-part",
-        inject=_step,
-        observe=_judged,
-    )
+    yield from named_faults("judge", others, _judged)
 
 
 def _slower(factor: float, gpu: int | None = None) -> Answer:

@@ -16,7 +16,7 @@ import importlib
 import pkgutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -54,6 +54,27 @@ class Fault:
     """In how many places it is planted; each is handed to ``inject``."""
     twin: str = ""
     """Faults with the same word have one healthy scene, which is looked at once for all of them."""
+
+
+def named_faults(
+    room: str,
+    rows: Iterable[tuple[str, str, Callable[[Path, Any], AbstractContextManager[Any]]]],
+    observe: Callable[[Any], Iterable[str]],
+    twin: str = "",
+) -> Iterator[Fault]:
+    """A fault for each row: what is wrong, the finding that it must raise, what plants it.
+
+    ``twin``: as a `Fault` has it.
+    """
+    for name, finds, inject in rows:
+        yield Fault(
+            name=name,
+            check=f"{room}.{finds}",
+            finds=finds,
+            inject=inject,
+            observe=observe,
+            twin=twin,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

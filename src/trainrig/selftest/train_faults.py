@@ -21,7 +21,7 @@ from trainrig.process.lost_ranks import Restart
 from trainrig.record import RunView, Status
 from trainrig.runner.targets import Target
 from trainrig.runner.train_records import Launch, Trained, records_of, step_row
-from trainrig.selftest.registry import HEALTHY, Fault
+from trainrig.selftest.registry import HEALTHY, Fault, named_faults
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.divergence import Diverged
 from trainrig.train.engines import OtherRank, Result
@@ -61,7 +61,7 @@ def faults() -> Iterator[Fault]:
             variants=variants,
             twin="probe",
         )
-    for name, finds, trained in (
+    told = (
         ("a slow rank that the others wait for", "rank-waited-for", _slow_rank),
         ("a rank that was killed, and a training that went on", "rank-lost", _lost),
         ("a training that broke", "training-failed", _broken),
@@ -70,15 +70,9 @@ def faults() -> Iterator[Fault]:
         ("a reference that could not be trained", "no-reference", _no_reference),
         ("a model that learned token frequencies alone", "does-not-learn", _unlearned),
         ("a batch that does not fit", "batch-too-large", _too_large),
-    ):
-        yield Fault(
-            name=name,
-            check=f"train.{finds}",
-            finds=finds,
-            inject=partial(_run_view, trained),
-            observe=_judged,
-            twin="run",
-        )
+    )
+    rows = ((name, finds, partial(_run_view, trained)) for name, finds, trained in told)
+    yield from named_faults("train", rows, _judged, "run")
     yield Fault(
         name="a loss that does not fall",
         check="train.loss",
