@@ -37,9 +37,9 @@ from trainrig.record import Finding, Record, Status
 from trainrig.runner import crew, executor, session
 from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import Block, Task
+from trainrig.runner.qualified_training import Text
 from trainrig.runner.ranks import Deliver, Exchanger
 from trainrig.runner.targets import Target
-from trainrig.runner.training import Text
 from trainrig.store import read_run
 from validation import true_rates
 

@@ -1,4 +1,6 @@
-"""Two things do not share a name: no file and no public class twice, but for mirrored siblings.
+"""Two things do not share a name, and no name goes unused.
+
+No file and no public class stands twice, but for mirrored siblings.
 
 A mirror is one thing seen from several rooms: what a benchmark is, how it is measured and what its
 verb is; one verb in `cli` and the work behind it; the same block in each model family.
@@ -7,10 +9,13 @@ verb is; one verb in `cli` and the work behind it; the same block in each model 
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
-SRC = Path(__file__).resolve().parents[2] / "src" / "trainrig"
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src" / "trainrig"
 
 # Rooms in which a file may bear the name of one in another of them.
 BENCHMARK = {"benchmarks", "measure"}
@@ -29,10 +34,6 @@ SUBJECTS = {
 """One subject in several rooms: a burn as a benchmark, a verb, a run and a process; meters and who
 reads them beside a training; a matmul as it is described, measured and rated; a training step as a
 benchmark and as others published it."""
-
-# Names that stand twice until the rooms that hold them are rebuilt; none is ever added.
-STILL_FILES = {"training.py"}
-STILL_CLASSES: set[str] = set()
 
 
 def names() -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
@@ -64,7 +65,7 @@ def test_no_file_name_twice_but_for_mirrors() -> None:
         for name, paths in files.items()
         if len(paths) > 1 and name != "__init__.py" and not is_mirror(paths)
     }
-    assert twice.keys() <= STILL_FILES, twice
+    assert twice == {}
 
 
 def test_no_public_class_twice() -> None:
@@ -74,4 +75,29 @@ def test_no_public_class_twice() -> None:
         for name, paths in classes.items()
         if len({path for path in paths if name not in MODELS or path.parts[0] != "models"}) > 1
     }
-    assert twice.keys() <= STILL_CLASSES, twice
+    assert twice == {}
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    """What a file defines at its top, but for what a decorator or Python itself takes."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def test_what_is_defined_is_used_by_more_than_tests() -> None:
+    """A function that only its test calls is no function of the program."""
+    rooms = [SRC, *(ROOT / name for name in ("perf", "scripts", "tools", "validation"))]
+    texts = {path: path.read_text() for room in rooms for path in room.rglob("*.py")}
+    used = Counter(word for text in texts.values() for word in re.findall(r"\w+", text))
+    unused = [
+        f"{path.relative_to(SRC)}: {name}"
+        for path, text in texts.items()
+        if path.is_relative_to(SRC)
+        for name in defined(ast.parse(text))
+        if used[name] == 1 and not name.startswith("__")
+    ]
+    assert unused in ([], ["procure/fit_rules.py: ATX_ORDER"])

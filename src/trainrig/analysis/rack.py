@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, at_path, rows
 from trainrig.analysis.run_summary import device_names, verdict_of
@@ -208,38 +207,3 @@ def shown_metrics(metrics: Iterable[RackMetric], most: int) -> tuple[RackMetric,
         if family not in best or rank(metric) > rank(best[family]):
             best[family] = metric
     return tuple(sorted(best.values(), key=lambda metric: not metric.outliers)[:most])
-
-
-def rack_dict(rack: Rack) -> dict[str, Any]:
-    """Nodes, outliers and every value, in base SI units."""
-    from dataclasses import asdict
-
-    return {
-        "nodes": [asdict(node) for node in rack.nodes],
-        "outliers": [
-            {"node": one.node, "what": metric.what, "deviation": one.deviation}
-            for metric, one in rack.outliers
-        ],
-        "metrics": [
-            {
-                "what": metric.what,
-                "benchmark": metric.benchmark,
-                "metric": metric.metric,
-                "unit": metric.unit,
-                "device": metric.device,
-                "median": metric.median,
-                "is_judged": metric.is_judged,
-                "values": [
-                    {
-                        "node": one.node,
-                        "value": one.value,
-                        "deviation": one.deviation,
-                        "is_outlier": one.is_outlier,
-                        "disturbed": one.record.disturbed if one.record else None,
-                    }
-                    for one in metric.values
-                ],
-            }
-            for metric in rack.metrics
-        ],
-    }

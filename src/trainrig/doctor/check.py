@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainrig.catalog.lookup import chip_by_pci_id
-from trainrig.machine.health import Health
 from trainrig.machine.snapshot import NOT_READ, Gpu, Missing, PciGpu, Snapshot, value_or
 from trainrig.record import Finding, Severity, by_severity
 
@@ -105,11 +104,6 @@ def _table(name: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 # ---- what several checks look at
-
-
-def health_of(snapshot: Snapshot) -> Health | Missing:
-    """What was read besides the machine's parts."""
-    return snapshot.health
 
 
 def needs_health(part: str) -> Callable[[Snapshot], object]:

@@ -64,8 +64,6 @@ _PROGRAM = re.compile(r"\b([a-z_]+)_perf\b")
 _VERSION = re.compile(r"nccl-tests version (\S+)")
 _LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version ([\d.]+)")
 _TOTAL = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)")
-_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
-_FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -113,7 +113,6 @@ class UnitTime:
 
     most: int
     unit_s: float = math.inf
-    _fastest: float = field(default=math.inf)
 
     def count(self, seconds: float) -> int:
         """Units for about ``seconds``; one before anything is known."""

@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 import trainrig.catalog
 from trainrig.catalog.chip import Chip, Provenance, Source
 from trainrig.catalog.lookup import find_chip, normalise, require_chip
-from trainrig.errors import DataError, UsageError, first_problem, unknown
+from trainrig.errors import DataError, UsageError, first_problem
 from trainrig.procure.parts import KINDS, GpuCard, Part, field_names
 
 PARTS_DIR = Path(trainrig.catalog.__file__).parent / "parts"
@@ -154,15 +154,6 @@ def all_names() -> Iterator[tuple[str, str]]:
     for kind, parts in load_parts().items():
         for part in parts:
             yield kind, part.name
-
-
-def kind_by_name(name: str) -> str:
-    """The kind of the catalog's part of this name.  Raises UsageError where there is none."""
-    wanted = normalise(name)
-    for kind, known in all_names():
-        if normalise(known) == wanted:
-            return kind
-    raise unknown("part", name, [known for _, known in all_names()])
 
 
 def _values(part: Part) -> dict[str, Any]:

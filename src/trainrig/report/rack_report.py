@@ -155,14 +155,6 @@ def _nodes_table(rack: Rack, summaries: Sequence[RunSummary]) -> doc.Table:
     )
 
 
-def _verdict_cell(word: str) -> doc.Cell:
-    return doc.Cell(word, _TONES.get(word, ""))
-
-
-def _behind_cell(count: int) -> doc.Cell:
-    return doc.Cell(str(count), "bad")
-
-
 _TONES: dict[str, doc.Tone] = {"PASS": "good", "FAIL": "bad", "INCOMPLETE": "warn"}
 
 

@@ -31,10 +31,10 @@ from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import claims_for, expectations, history_of
 from trainrig.runner.plan import LINKS, Block, is_optional, qualify_plan
 from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
+from trainrig.runner.qualified_training import Trainer, text_to_train_on, with_training
 from trainrig.runner.ranks import Exchanger
 from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_target, find_targets
 from trainrig.runner.train import TrainRun
-from trainrig.runner.training import Trainer, text_to_train_on, with_training
 from trainrig.runner.view import RunOutcome, close_broken, close_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run
 from trainrig.units import DAY

@@ -122,7 +122,8 @@ def megatron_files(own: Experiment) -> dict[str, str]:
     """pretrain.sh: the layout for Megatron-LM's own program, to be read before it is run."""
     program = "pretrain_bert.py" if find(own.model).family == "bert" else "pretrain_gpt.py"
     words = [
-        f"--{name}" if text is None else f"--{name} {shlex.quote(text)}" for name, text in _lm(own)
+        f"--{name}" if text is None else f"--{name} {shlex.quote(text)}"
+        for name, text in megatron_arguments(own)
     ]
     lines = " \\\n    ".join(words)
     notes = "are like those of `trainrig train`, not the same."
@@ -140,14 +141,7 @@ exec torchrun --standalone --nproc-per-node {own.mesh.ranks} {program} \\
     }
 
 
-def megatron_arguments(own: Experiment) -> list[str]:
-    """The arguments of pretrain_gpt.py or pretrain_bert.py, as a list of words."""
-    return [
-        word for name, text in _lm(own) for word in (f"--{name}", *([] if text is None else [text]))
-    ]
-
-
-def _lm(own: Experiment) -> list[tuple[str, str | None]]:
+def megatron_arguments(own: Experiment) -> list[tuple[str, str | None]]:
     """Names and values of Megatron-LM's arguments (megatron/training/arguments.py)."""
     shape = find(own.model)
     sizes: dict[str, Any] = {

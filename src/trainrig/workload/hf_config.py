@@ -252,11 +252,6 @@ class _Follower(_Llama):
         """Elements of a head."""
         return self.head_dim or self.hidden // self.num_heads
 
-    @property
-    def wide_keys(self) -> int:
-        """Elements of all heads of keys."""
-        return (self.num_kv_heads or self.num_heads) * self.wide
-
 
 class _Windowed(_Follower):
     """Mistral with a window."""

@@ -121,10 +121,16 @@ def megatron_lm_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def words_of(own: Experiment) -> list[str]:
+    """Megatron-LM's arguments as its parser is handed them."""
+    pairs = megatron_arguments(own)
+    return [word for name, text in pairs for word in (f"--{name}", *filter(None, [text]))]
+
+
 @pytest.mark.parametrize("changes", MEGATRON, ids=lambda changes: "-".join(changes) or "plain")
 def test_megatrons_arguments_are_options_of_its_parser(changes: dict[str, Any]) -> None:
     own = experiment(**{"framework": "megatron", **changes})
-    words = megatron_arguments(own)
+    words = words_of(own)
     found = megatron_lm_parser().parse_args(words)
     assert found.num_layers == int(words[words.index("--num-layers") + 1])
     assert found.global_batch_size == own.global_samples and found.lr == own.lr
@@ -155,10 +161,10 @@ def test_what_megatron_would_refuse_is_refused(words: list[str], said: str) -> N
 def test_megatrons_schedule_is_the_experiments() -> None:
     for name, words in (("linear", ["linear"]), ("constant", ["constant"]), ("wsd", ["WSD"])):
         own = experiment(framework="megatron", lr_schedule=name, steps=100)
-        found = megatron_arguments(own)
+        found = words_of(own)
         assert found[found.index("--lr-decay-style") + 1 :][:1] == words
         assert ("--lr-wsd-decay-iters" in found) == (name == "wsd")
-    plain = megatron_arguments(experiment(framework="megatron", optimizer="sgd"))
+    plain = words_of(experiment(framework="megatron", optimizer="sgd"))
     assert plain[plain.index("--optimizer") + 1] == "sgd"
 
 
@@ -172,7 +178,7 @@ def test_megatron_arguments_say_the_layout() -> None:
         sequence_parallel=True,
         grad_accum=4,
     )
-    words = megatron_arguments(own)
+    words = words_of(own)
     given = dict(zip(words, [*words[1:], ""], strict=True))
     for name, value in (
         ("tensor-model-parallel-size", 2),

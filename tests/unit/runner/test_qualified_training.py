@@ -29,14 +29,15 @@ from trainrig.errors import StoreError
 from trainrig.process.events import OTHER, PARTS
 from trainrig.process.supervisor import Ended
 from trainrig.record import WRONG_ANSWER, Case, Kind, Outcome, Record, RunView, Status
-from trainrig.runner import train, training
+from trainrig.runner import qualified_training as training
+from trainrig.runner import train
 from trainrig.runner.attempts import Pace
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task, is_optional, qualify_plan
 from trainrig.runner.progress import null_progress
+from trainrig.runner.qualified_training import SHARE, Text, Trainer, text_to_train_on, with_training
 from trainrig.runner.train import TrainRun
-from trainrig.runner.training import SHARE, Text, Trainer, text_to_train_on, with_training
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, case_of, check
 from trainrig.train.native import loop
