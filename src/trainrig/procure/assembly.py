@@ -69,18 +69,8 @@ def _listed(report: BuildReport, *kinds: str) -> list[str]:
 
 
 def _before(report: BuildReport) -> Iterator[str]:
-    unverified = sorted(
-        {
-            item.part.name
-            for item in report.build.items
-            if any(not one.verified for one in item.part.provenance.values())
-        }
-    )
-    if unverified:
-        yield (
-            "Hold the figures that are recalled or computed against the maker's sheets: "
-            + "; ".join(unverified)
-        )
+    for one in report.not_known:
+        yield f"Find out, {one.message}: {one.arithmetic} ({one.rule})"
     if report.not_checked:
         yield "Find out what the list does not state: " + "; ".join(report.not_checked)
     yield f"An outlet for {report.power.wall:,.0f} W, by itself on its circuit"
@@ -141,9 +131,9 @@ def _first_gpu(report: BuildReport) -> Iterator[str]:
         yield "A GPU into the first slot of the processor"
         return
     seat = seats[0]
-    yield f"One card alone, at position {seat.slot.position}"
-    plugs = report.build.cards[seat.card].connectors
-    listed = ", ".join(f"{count} × {name}" for name, count in plugs.items())
+    yield f"One card alone, at {seat.text}"
+    plugs = report.build.cards[seat.card].connectors or {}
+    listed = ", ".join(f"{count} × {name}" for name, count in plugs.items()) or "see its sheet"
     yield f"Its plugs ({listed}): pushed in until they click, no bend near them"
     yield "Driver; `nvidia-smi` or `amd-smi` shows it"
     yield f"`trainrig inspect`: its link is x{seat.lanes}, at full generation under load"
@@ -156,11 +146,10 @@ def _all_gpus(report: BuildReport) -> Iterator[str]:
     build = report.build
     seats = report.placement.gpus() if report.placement else []
     for seat in seats[1:]:
-        way = "by its riser" if seat.on_riser else "on the board"
-        yield f"A card at position {seat.slot.position}, x{seat.lanes}, {way}; start, look, go on"
+        yield f"A card at {seat.text}; start, look, go on"
     if build.each(Bridge):
         yield f"{', '.join(_listed(report, 'bridge'))}; `nvidia-smi nvlink --status`"
-    if any(card.slots > 2.5 for card in build.cards):
+    if any((card.slots or 0) > 2.5 for card in build.cards):
         yield "A support under the far end of each wide card"
     yield f"`trainrig inspect`: {counted(len(build.cards), 'GPU')}, each link as wide as planned"
     yield "The kernel's log has no AER, no Xid: `dmesg`"

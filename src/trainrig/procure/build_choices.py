@@ -24,6 +24,7 @@ from trainrig.procure.parts import (
     PowerSupply,
     Processor,
     kind_of,
+    stated,
 )
 from trainrig.procure.parts_list import Room
 from trainrig.procure.placement import place
@@ -85,26 +86,26 @@ def _replaces(part: Part, other: Part) -> bool:
             same = (part.chip, part.cooling) == (other.chip, other.cooling)
             good = _none_more(_taken_by(part), _taken_by(other))
         case PowerSupply(), PowerSupply():
-            same = part.atx >= other.atx
+            same = stated(part.atx) >= stated(other.atx)
             good = _none_more(_given_by(other), _given_by(part))
         case Processor(), Processor():
             same = (part.socket, part.memory_channels) == (other.socket, other.memory_channels)
             same = same and set(part.memory_types) >= set(other.memory_types)
             good = _none_more(
-                (other.lanes, other.generation, part.watts),
-                (part.lanes, part.generation, other.watts),
+                (stated(other.lanes), other.generation or 0, part.watts),
+                (stated(part.lanes), part.generation or 0, other.watts),
             )
         case Cooler(), Cooler():
             same = (part.radiator_mm is None) == (other.radiator_mm is None)
             sockets = {one.casefold() for one in part.sockets}
             same = same and sockets >= {one.casefold() for one in other.sockets}
             good = _none_more(
-                (part.radiator_mm or 0, part.height_mm or 0, *_noise(part), other.watts),
-                (other.radiator_mm or 0, other.height_mm or 0, *_noise(other), part.watts),
+                (part.radiator_mm or 0, part.height_mm or 0, *_noise(part), _taken(other)),
+                (other.radiator_mm or 0, other.height_mm or 0, *_noise(other), _taken(part)),
             )
         case Chassis(), Chassis():
             same = (part.airflow, part.rack_units) == (other.airflow, other.rack_units)
-            same = same and set(part.form_factors) >= set(other.form_factors)
+            same = same and set(stated(part.form_factors)) >= set(stated(other.form_factors))
             good = _none_more(_rooms_of(other), _rooms_of(part))
             good = good and _none_more(_noise(part), _noise(other))
         case MemoryModule(), MemoryModule():
@@ -127,19 +128,25 @@ _PLUGS: tuple[Connector, ...] = ("12V-2x6", "8-pin", "6-pin", "eps", "8-pin-eps"
 
 def _taken_by(card: GpuCard) -> list[float]:
     """What a card takes: room, watts, plugs, and what it is heard of."""
-    plugs = [float(card.connectors.get(name, 0)) for name in _PLUGS]
-    size = [card.length_mm, card.slots, card_watts(card), float(card.radiator_mm or 0)]
+    plugs = [float(stated(card.connectors).get(name, 0)) for name in _PLUGS]
+    size = [stated(card.length_mm), stated(card.slots), card_watts(card), card.radiator_mm or 0.0]
     return [*size, *_noise(card), *plugs]
 
 
 def _given_by(supply: PowerSupply) -> list[float]:
-    plugs = [float(supply.connectors.get(name, 0)) for name in _PLUGS]
+    plugs = [float(stated(supply.connectors).get(name, 0)) for name in _PLUGS]
     return [supply.watts, supply.watts_115v or supply.watts, supply.efficiency, *plugs]
 
 
 def _rooms_of(case: Chassis) -> list[float]:
-    wide = [case.gpu_length_mm, case.slots, case.cooler_height_mm, case.psu_bays]
-    return [*wide, case.radiator_mm, case.radiators, case.riser_cards]
+    wide = [case.room(name) or 0.0 for name in ("gpu_length_mm", "slots", "cooler_height_mm")]
+    wet = [case.radiator_mm or 0, case.radiators or 1]
+    return [*wide, case.psu_bays or 1, *wet, case.riser_cards]
+
+
+def _taken(cooler: Cooler) -> float:
+    """Watts; without an end where its maker states none, as in what goes with what."""
+    return cooler.watts or math.inf
 
 
 def _noise(part: GpuCard | Cooler | Chassis) -> list[float]:
@@ -147,7 +154,7 @@ def _noise(part: GpuCard | Cooler | Chassis) -> list[float]:
     usual = rule_book().rules["noise"].values
     match part:
         case GpuCard():
-            return [part.noise_db or usual[part.cooling]]
+            return [part.noise_db or usual[stated(part.cooling)]]
         case Cooler():
             return [part.noise_db or usual["cooler"]]
         case Chassis():
@@ -194,6 +201,8 @@ _ROOMY = Chassis(
 
 def lanes_class(card: GpuCard, count: int, board: Board) -> int:
     """The class of lanes that so many cards get on a board; 0 where they cannot stand there."""
+    if count > 1 and any(slot.position is None for slot in stated(board.slots)):
+        return 0
     found = place([card] * count, board, _ROOMY)
     if found is None:
         return 0
@@ -214,7 +223,9 @@ def radiators(choice: Choice) -> float:
         case GpuCard() | Cooler() as part:
             return -float(choice.count) if part.radiator_mm else 0.0
         case Chassis() as case:
-            return 99.0 if case.airflow == "open" else float(max(case.radiators, case.riser_cards))
+            if case.airflow == "open":
+                return 99.0
+            return float(max(case.radiators or 1, case.riser_cards))
     return 0.0
 
 
@@ -225,7 +236,7 @@ def rating_at(supply: PowerSupply, room: Room) -> float:
 
 def eight_pins(card: GpuCard) -> int:
     """Plugs of 8 pins, and three for a 12V-2x6, as its adapters have."""
-    found = card.connectors
+    found = stated(card.connectors)
     return (
         found.get("8-pin", 0)
         + found.get("6-pin", 0)
@@ -247,14 +258,20 @@ def _card_case(first: Choice, second: Choice) -> bool:
     card, case = first.offer.part, second.offer.part
     assert isinstance(card, GpuCard) and isinstance(case, Chassis)
     air = card.cooling != "passive" or case.airflow == "front-to-back"
-    water = (card.radiator_mm or 0) <= case.radiator_mm or case.airflow == "open"
-    return card.length_mm <= case.gpu_length_mm and air and water
+    return stated(card.length_mm) <= stated(case.room("gpu_length_mm")) and air and _wet(card, case)
+
+
+def _wet(part: GpuCard | Cooler, case: Chassis) -> bool:
+    """Whether a case surely has a place for a part's radiator."""
+    if part.radiator_mm is None or case.airflow == "open":
+        return True
+    return case.radiator_mm is not None and part.radiator_mm <= case.radiator_mm
 
 
 def _board_case(first: Choice, second: Choice) -> bool:
     board, case = first.offer.part, second.offer.part
     assert isinstance(board, Board) and isinstance(case, Chassis)
-    return board.form_factor in case.form_factors
+    return board.form_factor in stated(case.form_factors)
 
 
 def _cpu_board(first: Choice, second: Choice) -> bool:
@@ -267,7 +284,8 @@ def _cpu_board(first: Choice, second: Choice) -> bool:
 def _ram_board(first: Choice, second: Choice) -> bool:
     module, board = first.offer.part, second.offer.part
     assert isinstance(module, MemoryModule) and isinstance(board, Board)
-    same = (module.memory_type, module.registered) == (board.memory_type, board.registered)
+    same = module.memory_type == board.memory_type
+    same = same and board.registered in (None, module.registered)
     total = module.capacity_gib * first.count
     even = first.count % board.memory_channels == 0
     fits = first.count <= board.memory_slots and total <= (board.memory_max_gib or math.inf)
@@ -278,28 +296,28 @@ def _cooler_cpu(first: Choice, second: Choice) -> bool:
     cooler, processor = first.offer.part, second.offer.part
     assert isinstance(cooler, Cooler) and isinstance(processor, Processor)
     known = {name.casefold() for name in cooler.sockets}
-    return processor.socket.casefold() in known and processor.watts <= cooler.watts
+    return processor.socket.casefold() in known and processor.watts <= _taken(cooler)
 
 
 def _cooler_case(first: Choice, second: Choice) -> bool:
     cooler, case = first.offer.part, second.offer.part
     assert isinstance(cooler, Cooler) and isinstance(case, Chassis)
     if cooler.radiator_mm is not None:
-        return cooler.radiator_mm <= case.radiator_mm or case.airflow == "open"
-    return (cooler.height_mm or 0.0) <= case.cooler_height_mm
+        return _wet(cooler, case)
+    return (cooler.height_mm or 0.0) <= stated(case.room("cooler_height_mm"))
 
 
 def _supply_case(first: Choice, second: Choice) -> bool:
     case = second.offer.part
     assert isinstance(case, Chassis)
-    return first.count <= case.psu_bays
+    return first.count <= (case.psu_bays or 1)
 
 
 def _disk_board(first: Choice, second: Choice) -> bool:
     disk, board = first.offer.part, second.offer.part
     assert isinstance(disk, DiskPart) and isinstance(board, Board)
     ports = {"m2": board.m2_slots, "sata": board.sata_ports, "u2": board.u2_ports}
-    return first.count <= ports[disk.interface]
+    return first.count <= (ports[disk.interface] or 0)
 
 
 PAIRS = (

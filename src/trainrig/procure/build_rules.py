@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainrig.procure import cooling_rules as cooling
 from trainrig.procure import fit_rules as fit
 from trainrig.procure import load_rules as load
 from trainrig.procure import supply_rules as supply
 from trainrig.procure.load_rules import Power, power_of
 from trainrig.procure.part_catalog import chip_of
-from trainrig.procure.parts import DiskPart, Riser
+from trainrig.procure.parts import DiskPart, Riser, absent
 from trainrig.procure.parts_list import Build
 from trainrig.procure.placement import Placement
 from trainrig.procure.rule_book import Check, HardWay, rule_book
@@ -39,8 +40,10 @@ RULES: tuple[Callable[[Build], Iterator[Check]], ...] = (
     supply.psu_connectors,
     supply.psu_rails,
     fit.psu_bays,
-    fit.cooler,
-    fit.radiator,
+    cooling.cooler,
+    cooling.cooler_watts,
+    cooling.cooler_height,
+    cooling.radiator,
     load.outlet,
     load.breaker,
     load.heat,
@@ -50,6 +53,9 @@ RULES: tuple[Callable[[Build], Iterator[Check]], ...] = (
     fit.disk_ports,
     fit.nvlink_bridge,
 )
+
+
+_ORDER = ("error", "unknown", "warning")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +77,14 @@ class BuildReport:
 
     @property
     def findings(self) -> list[Check]:
-        """What is not in order, errors first."""
+        """What is not in order, errors first, then what is not known."""
         found = [one for one in self.checks if one.severity != "ok"]
-        return sorted(found, key=lambda one: one.severity != "error")
+        return sorted(found, key=lambda one: _ORDER.index(one.severity))
+
+    @property
+    def not_known(self) -> list[Check]:
+        """Rules that wait for a figure that the catalog lacks."""
+        return [one for one in self.checks if one.severity == "unknown"]
 
     @property
     def tightest(self) -> Check | None:
@@ -99,14 +110,15 @@ def _holds(one: HardWay, build: Build, placement: Placement | None) -> bool:
     """Whether all conditions of a warning hold."""
     when, cards, board = one.when, build.cards, build.board
     seats = placement.gpus() if placement else []
+    on_board = any(not seat.on_riser for seat in seats) if seats else not build.each(Riser)
     facts = (
         (when.min_gpus, lambda least: len(cards) >= least),
         (when.min_psus, lambda least: len(build.supplies) >= least),
         (when.chips, lambda chips: any(chip_of(card).name in chips for card in cards)),
-        (when.connector, lambda plug: any(plug in card.connectors for card in cards)),
+        (when.connector, lambda plug: any(plug in (card.connectors or ()) for card in cards)),
         (when.cooling, lambda kind: any(card.cooling == kind for card in cards)),
-        (when.wider_than, lambda width: any(card.slots > width for card in cards)),
-        (when.on_board, lambda _: any(not seat.on_riser for seat in seats)),
+        (when.wider_than, lambda width: any((card.slots or 0) > width for card in cards)),
+        (when.on_board, lambda _: on_board),
         (when.registered, lambda yes: board is not None and board.registered is yes),
         (when.risers, lambda yes: bool(build.each(Riser)) is yes),
         (when.qlc, lambda yes: any(disk.qlc for disk in build.each(DiskPart)) is yes),
@@ -135,7 +147,7 @@ def report_dict(report: BuildReport) -> dict[str, Any]:
 
     def entry(one: Check) -> dict[str, Any]:
         source = book.source_of(one.rule)
-        return asdict(one) | {"source": source.title, "verified": source.verified}
+        return asdict(one) | {"source": source.title, "url": source.url}
 
     return {
         "name": build.name,
@@ -152,7 +164,7 @@ def report_dict(report: BuildReport) -> dict[str, Any]:
                 "text": one.text,
                 "fix": one.fix,
                 "source": book.source_of(one.id).title,
-                "verified": book.source_of(one.id).verified,
+                "url": book.source_of(one.id).url,
             }
             for one in report.warnings
         ],
@@ -195,9 +207,10 @@ def report_dict(report: BuildReport) -> dict[str, Any]:
                 "count": item.count,
                 "price": item.price,
                 "priced": item.priced or None,
-                "unverified": sorted(
+                "computed": sorted(
                     name for name, origin in item.part.provenance.items() if not origin.verified
                 ),
+                "not_known": list(absent(item.part)),
             }
             for item in build.items
         ],

@@ -47,6 +47,8 @@ from trainrig.procure.parts import (
     MemoryModule,
     PowerSupply,
     Processor,
+    absent,
+    stated,
 )
 from trainrig.procure.parts_list import Build, PartCount, Room, Use, Wiring
 from trainrig.procure.placement import positions
@@ -101,7 +103,11 @@ class Suggestions:
 
 
 def offers_of(prices: Iterable[Price], own: Build | None, currency: str) -> tuple[Offer, ...]:
-    """Parts of the catalog that the list prices, and a user's own with a price of theirs."""
+    """Parts of the catalog that the list prices, and a user's own with a price of theirs.
+
+    One of which the catalog lacks a figure is none: no build with it is known to be legal.  Watts
+    of a cooler are no such figure, since most makers give none: the build says so.
+    """
     found = {}
     for one in newest(prices):
         if one.currency != currency or one.per != "piece":
@@ -114,7 +120,7 @@ def offers_of(prices: Iterable[Price], own: Build | None, currency: str) -> tupl
         if item.price is not None:
             offer = Offer(part=item.part, price=item.price, origin="the list")
             found[item.kind, item.part.name] = offer
-    return tuple(found.values())
+    return tuple(one for one in found.values() if absent(one.part) in ((), ("watts",)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,11 +196,11 @@ class _Program:
                     peaks[n] = -draw * factors.get(chip.name, factors["factor"])
                     plugs[n] = -float(eight_pins(part) * count)
                 case PowerSupply():
-                    given = rating_at(part, self.room)
-                    watts[n] = most * given * count
-                    peaks[n] = factors["atx2" if part.atx == "2" else "atx3"] * given * count
-                    eights = part.connectors.get("8-pin", 0)
-                    plugs[n] = float((eights + 3 * part.connectors.get("12V-2x6", 0)) * count)
+                    rated, cables = rating_at(part, self.room), stated(part.connectors)
+                    watts[n] = most * rated * count
+                    peaks[n] = factors["atx2" if part.atx == "2" else "atx3"] * rated * count
+                    eights = cables.get("8-pin", 0)
+                    plugs[n] = float((eights + 3 * cables.get("12V-2x6", 0)) * count)
                 case MemoryModule():
                     ram[n] = float(part.capacity_gib * count)
                     watts[n] = peaks[n] = -part.watts * count
@@ -355,7 +361,8 @@ def _as_bad(rule: str, other: Choice, one: Choice) -> bool:
             same = positions(card) >= positions(refused) and card.cooling == refused.cooling
             return same and other.count >= one.count
         case Chassis() as case, Chassis() as refused if rule == "slots":
-            return case.slots <= refused.slots and case.riser_cards <= refused.riser_cards
+            fewer = stated(case.room("slots")) <= stated(refused.room("slots"))
+            return fewer and case.riser_cards <= refused.riser_cards
     return False
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trainrig.procure.part_catalog import chip_of
 from trainrig.procure.parts import (
@@ -15,34 +16,83 @@ from trainrig.procure.parts import (
     Board,
     Bridge,
     Chassis,
-    Cooler,
     DiskPart,
     GpuCard,
     MemoryModule,
     NetworkCard,
     Processor,
     Riser,
+    stated,
 )
 from trainrig.procure.parts_list import Build
 from trainrig.procure.placement import Placement, place, positions
-from trainrig.procure.rule_book import Check, check, graded, rule_book
+from trainrig.procure.rule_book import Check, check, graded, needs, not_known, rule_book
 from trainrig.units import counted
 
-ATX_ORDER = ("Mini-ITX", "mATX", "ATX", "SSI CEB", "E-ATX", "SSI EEB", "XL-ATX")
+_ABOVE_ATX = frozenset(("SSI CEB", "E-ATX", "SSI EEB", "XL-ATX"))
 
 
 def placement_of(build: Build) -> Placement | None:
-    """All cards in their places; None where there is no way, or no board or case."""
-    if build.board is None or build.chassis is None:
+    """All cards in their places; None where that cannot be, or is not known."""
+    board, chassis = build.board, build.chassis
+    if board is None or chassis is None or board.slots is None or chassis.room("slots") is None:
+        return None
+    if any(card.slots is None for card in build.cards) or _unknown_positions(build):
         return None
     return place(
         build.cards,
-        build.board,
-        build.chassis,
+        board,
+        chassis,
         build.each(Riser),
         build.each(NetworkCard),
         [bridge.span for bridge in build.each(Bridge)],
     )
+
+
+def _unknown_positions(build: Build) -> bool:
+    """Whether it matters where the board's slots are, and is not known.
+
+    A card by itself fits wherever its slot is; so do cards on risers.
+    """
+    board, chassis, cards = build.board, build.chassis, len(build.cards)
+    if board is None or chassis is None or board.slots is None:
+        return False
+    risers = build.each(Riser)
+    direct = cards - min(sum(riser.splits for riser in risers), chassis.riser_cards, cards)
+    others = len(risers) + len(build.each(NetworkCard))
+    return (direct > 1 or (direct == 1 and others > 0)) and any(
+        slot.position is None for slot in board.slots
+    )
+
+
+_POSITIONS = {"Mini-ITX": 1, "mATX": 4, "ATX": 7, "SSI CEB": 7, "E-ATX": 8, "SSI EEB": 8}
+"""Of the slots of a board of that format, at most."""
+
+
+def _too_wide(build: Build) -> bool:
+    """Whether cards cannot all stand on a board, wherever its slots are.
+
+    The last of them may reach beyond the board's last position, the others may not.
+    """
+    board, chassis = build.board, build.chassis
+    if board is None or chassis is None or (build.each(Riser) and chassis.riser_cards):
+        return False
+    widths = [positions(card) for card in build.cards]
+    before = sum(widths) - max(widths, default=0)
+    last = _POSITIONS.get(board.form_factor or "", 20)
+    return before >= last or sum(widths) > (chassis.room("slots") or 1e3)
+
+
+def _where(build: Build, rule: str) -> Iterator[Check]:
+    """What a rule on neighbours asks for: the position of each slot."""
+    if build.board is not None and _unknown_positions(build):
+        table, entry = "[[board]]", "slots = [{ position = … }]"
+        fix = f"add {entry} of each slot to {table} from the board's manual"
+        asks = not_known(rule, build.board, "slots")
+        yield replace(asks, arithmetic="board.slots.position", fix=fix)
+
+
+_SEATS = ("board.slots", "gpu.slots")
 
 
 def missing_part(build: Build) -> Iterator[Check]:
@@ -93,14 +143,17 @@ def memory_type(build: Build) -> Iterator[Check]:
     board = build.board
     if board is None:
         return
-    wanted = f"{board.memory_type} {'RDIMM' if board.registered else 'UDIMM'}"
+    kinds = {True: "RDIMM", False: "UDIMM", None: "RDIMM or UDIMM"}
+    wanted = f"{board.memory_type} {kinds[board.registered]}"
     for module, _ in build.of(MemoryModule):
-        found = f"{module.memory_type} {'RDIMM' if module.registered else 'UDIMM'}"
+        found = f"{module.memory_type} {kinds[module.registered]}"
+        fits = module.memory_type == board.memory_type
+        fits = fits and board.registered in (None, module.registered)
         yield check(
             "memory-type",
-            found == wanted,
+            fits,
             f"{board.name} takes {wanted}",
-            f"{found} {'=' if found == wanted else '≠'} {wanted}",
+            f"{found} {'=' if fits else '≠'} {wanted}",
             f"modules of {wanted}",
         )
 
@@ -150,52 +203,72 @@ def memory_channels(build: Build) -> Iterator[Check]:
         )
 
 
+@needs("form-factor", "board.form_factor", "case.form_factors")
 def form_factor(build: Build) -> Iterator[Check]:
     """The case takes the board."""
     board, chassis = build.board, build.chassis
     if board is None or chassis is None:
         return
-    fits = board.form_factor in chassis.form_factors
+    listed, wanted = stated(chassis.form_factors), stated(board.form_factor)
+    fits = wanted in listed
+    if not fits and wanted in _ABOVE_ATX and "ATX" in listed and not _ABOVE_ATX & set(listed):
+        yield not_known("form-factor", chassis, "form_factors")  # shops' lists end at ATX
+        return
     yield check(
         "form-factor",
         fits,
-        f"{chassis.name} {'takes' if fits else 'does not take'} {board.form_factor}",
-        f"{board.form_factor} {'among' if fits else 'not among'} {', '.join(chassis.form_factors)}",
+        f"{chassis.name} {'takes' if fits else 'does not take'} {wanted}",
+        f"{wanted} {'among' if fits else 'not among'} {', '.join(listed)}",
         f"a case for {board.form_factor}, or a board that fits",
     )
 
 
+@needs("card-length", "gpu.length_mm")
 def card_length(build: Build) -> Iterator[Check]:
     """Cards are shorter than the case allows."""
     if build.chassis is None:
         return
-    room = build.chassis.gpu_length_mm - rule_book().value("card-length", "room_mm")
+    free = build.chassis.room("gpu_length_mm")
+    if free is None:
+        yield not_known("card-length", build.chassis, "gpu_length_mm")
+        return
+    room = free - rule_book().value("card-length", "room_mm")
     for card, _ in build.of(GpuCard):
-        fits = card.length_mm <= room
+        length = stated(card.length_mm)
+        fits = length <= room
         yield check(
             "card-length",
             fits,
             f"{card.name} in {build.chassis.name}",
-            f"{card.length_mm:g} mm {'≤' if fits else '>'} {room:g} mm",
+            f"{length:g} mm {'≤' if fits else '>'} {room:g} mm",
             "a shorter card, or a longer case",
-            used=card.length_mm / room,
+            used=length / room,
         )
 
 
+@needs("slots", *_SEATS)
 def slots(build: Build) -> Iterator[Check]:
     """Each card can be plugged in, and the case has an opening where it ends."""
     board, chassis, cards = build.board, build.chassis, build.cards
     if board is None or chassis is None or not cards or next(_unsplit(build), None):
         return
+    if _unknown_positions(build) and not _too_wide(build):
+        yield from _where(build, "slots")
+        return
     found = placement_of(build)
+    if chassis.room("slots") is None:
+        yield not_known("slots", chassis, "slots")
+        return
+    openings = int(stated(chassis.room("slots")))
     held = min(sum(riser.splits for riser in build.each(Riser)), chassis.riser_cards, len(cards))
     wide = sorted((positions(card) for card in cards), reverse=True)[held:]
-    last = max((slot.position for slot in board.slots), default=0)
-    room = min(chassis.slots, last + (max(wide, default=1)) - 1)
+    at = [slot.position for slot in stated(board.slots) if slot.position is not None]
+    room = min(openings, (max(at) if at else 20) + (max(wide, default=1)) - 1)
+    has = "open" if chassis.slots is None else openings
     text = (
         f"{' + '.join(map(str, wide)) or '0'} = {sum(wide)} positions of cards on the board, "
         f"{room} between the first slot and the last opening "
-        f"({', '.join(str(slot.position) for slot in board.slots)}; case {chassis.slots})"
+        f"({', '.join(map(str, at)) or 'wherever it is'}; case {has})"
     )
     if held:
         text += f"; {counted(held, 'card')} on risers"
@@ -207,13 +280,11 @@ def slots(build: Build) -> Iterator[Check]:
         fix = "fewer or narrower cards, or risers and a case that holds cards away from the board"
         yield check("slots", False, short, text, fix, used=used)
         return
-    seats = ", ".join(
-        f"position {seat.slot.position} x{seat.lanes}" + (" by riser" if seat.on_riser else "")
-        for seat in found.gpus()
-    )
+    seats = ", ".join(seat.text for seat in found.gpus())
     yield check("slots", True, f"GPUs at {seats}", text, used=used)
 
 
+@needs("airflow", "gpu.cooling", *_SEATS)
 def airflow(build: Build) -> Iterator[Check]:
     """Cards get air."""
     chassis, cards = build.chassis, build.cards
@@ -232,6 +303,9 @@ def airflow(build: Build) -> Iterator[Check]:
     axial = [card for card in cards if card.cooling == "axial"]
     if len(axial) < 2:
         return
+    if _unknown_positions(build) and not _too_wide(build):
+        yield from _where(build, "airflow")
+        return
     most = int(rule_book().value("airflow", "most_touching"))
     found = placement_of(build)
     if found is None:  # as they would stand without a gap
@@ -243,7 +317,7 @@ def airflow(build: Build) -> Iterator[Check]:
         if crowded > 1
         else "open-air cards have a free position between them"
     )
-    widths = " + ".join(f"{card.slots:g}" for card in axial)
+    widths = " + ".join(f"{stated(card.slots):g}" for card in axial)
     room = "" if gap > 50 else f", smallest space {max(0.0, gap) * 20.32:.0f} mm"
     arithmetic = f"{widths} slots; {crowded} side by side, at most {most}{room}"
     fix = "blower or water-cooled cards, fewer cards, or risers in an open frame"
@@ -251,10 +325,14 @@ def airflow(build: Build) -> Iterator[Check]:
     yield graded("airflow", used, 0.5, what, arithmetic, fix)
 
 
+@needs("lanes", *_SEATS)
 def lanes(build: Build) -> Iterator[Check]:
     """Each GPU has lanes, and the processor has as many as are used."""
     found, processors = placement_of(build), build.each(Processor)
-    if found is None or not build.cards or not processors:
+    if not build.cards or not processors:
+        return
+    if found is None:
+        yield from _where(build, "lanes")
         return
     book = rule_book()
     least, good = book.value("lanes", "least"), book.value("lanes", "good")
@@ -276,8 +354,12 @@ def lanes(build: Build) -> Iterator[Check]:
     )
     direct = sum(seat.lanes for seat in found.seats if seat.slot.from_cpu)
     disks = sum(4 * count for disk, count in build.of(DiskPart) if disk.interface == "u2")
-    have = sum(one.lanes for one in processors)
     need = direct + disks
+    unknown = [one for one in processors if one.lanes is None]
+    if unknown:
+        yield not_known("lanes", unknown[0], "lanes")
+        return
+    have = sum(stated(one.lanes) for one in processors)
     yield check(
         "lanes",
         need <= have,
@@ -294,21 +376,30 @@ def _unsplit(build: Build) -> Iterator[Riser]:
     board = build.board
     for riser in build.each(Riser):
         if riser.splits > 1 and board is not None:
-            able = [slot for slot in board.slots if riser.splits in slot.splits]
-            if not able:
+            able = [s for s in board.slots or () if s.splits is None or riser.splits in s.splits]
+            if not able and board.slots is not None:
                 yield riser
 
 
+@needs("bifurcation", "board.slots", "riser.splits")
 def bifurcation(build: Build) -> Iterator[Check]:
     """A riser for several cards hangs on a slot that divides."""
     board = build.board
     if board is None:
         return
     refused = {riser.name for riser in _unsplit(build)}
+    several = any(riser.splits > 1 for riser in build.each(Riser))
+    if several and all(slot.splits is None for slot in stated(board.slots)):
+        yield replace(not_known("bifurcation", board, "slots"), arithmetic="board.slots.splits")
+        return
     for riser, _ in build.of(Riser):
         if riser.splits == 1:
             continue
-        able = [str(slot.position) for slot in board.slots if riser.splits in slot.splits]
+        able = [
+            f"x{slot.lanes}" if slot.position is None else str(slot.position)
+            for slot in stated(board.slots)
+            if riser.splits in (slot.splits or ())
+        ]
         yield check(
             "bifurcation",
             riser.name not in refused,
@@ -318,17 +409,18 @@ def bifurcation(build: Build) -> Iterator[Check]:
         )
 
 
+@needs("riser-generation", "board.slots", "riser.generation")
 def riser_generation(build: Build) -> Iterator[Check]:
     """A link runs no faster than its riser."""
     board = build.board
-    if board is None or not build.cards:
+    if board is None or not build.cards or not build.each(Riser):
         return
     card = max(chip_of(one).pcie_generation or 1 for one in build.cards)
-    slot = max(one.generation for one in board.slots)
+    slot = max(one.generation for one in board.slots or ())
     link = min(card, slot, build.wiring.link_generation or 99)
     longest = rule_book().value("riser-generation", "longest_mm")
     for riser, _ in build.of(Riser):
-        fits = riser.generation >= link
+        fits = stated(riser.generation) >= link
         yield check(
             "riser-generation",
             fits,
@@ -338,85 +430,15 @@ def riser_generation(build: Build) -> Iterator[Check]:
             + f") = {link} {'≤' if fits else '>'} {riser.generation}",
             f"link_generation = {riser.generation} under [wiring], and in the firmware",
         )
-        if link >= 4 and riser.length_mm > longest and not riser.retimer:
+        if link < 4 or riser.retimer:
+            continue
+        if riser.length_mm is None:
+            yield not_known("riser-generation", riser, "length_mm")
+        elif riser.length_mm > longest:
             arithmetic = f"{riser.length_mm:g} mm > {longest:g} mm at generation {link}"
             message = f"{riser.name} is long for generation {link}"
             fix = "a shorter riser, one with a retimer, or generation 3"
             yield graded("riser-generation", 0.99, 0.5, message, arithmetic, fix)
-
-
-def cooler(build: Build) -> Iterator[Check]:
-    """The processor is cooled."""
-    chassis, processors = build.chassis, build.each(Processor)
-    coolers = build.each(Cooler)
-    if not processors or not coolers:
-        return
-    processor, one = processors[0], coolers[0]
-    known = {name.casefold() for name in one.sockets}
-    yield check(
-        "cooler",
-        processor.socket.casefold() in known,
-        f"{one.name} on {processor.socket}",
-        f"{processor.socket} among {', '.join(one.sockets)}",
-        f"a cooler for {processor.socket}",
-    )
-    yield check(
-        "cooler",
-        len(coolers) >= len(processors),
-        "a cooler for each processor",
-        f"{len(coolers)} for {len(processors)}",
-        f"count = {len(processors)}",
-    )
-    fits = processor.watts <= one.watts
-    yield check(
-        "cooler",
-        fits,
-        f"{one.name} takes away {one.watts:g} W",
-        f"{processor.watts:g} W {'≤' if fits else '>'} {one.watts:g} W",
-        "a larger cooler, or a limit of the processor's power",
-        used=processor.watts / one.watts,
-    )
-    if chassis is not None and one.height_mm is not None and one.radiator_mm is None:
-        low = one.height_mm <= chassis.cooler_height_mm
-        yield check(
-            "cooler",
-            low,
-            f"{one.name} in {chassis.name}",
-            f"{one.height_mm:g} mm {'≤' if low else '>'} {chassis.cooler_height_mm:g} mm",
-            "a lower cooler, or a wider case",
-            used=one.height_mm / chassis.cooler_height_mm,
-        )
-
-
-def radiator(build: Build) -> Iterator[Check]:
-    """Radiators have a place."""
-    chassis = build.chassis
-    if chassis is None:
-        return
-    wet = [one.name for one in build.each(Cooler) if one.radiator_mm]
-    wet += [one.name for one in build.cards if one.radiator_mm]
-    room = max(chassis.radiators, chassis.riser_cards)
-    if wet:
-        yield check(
-            "radiator",
-            len(wet) <= room or chassis.airflow == "open",
-            f"{counted(len(wet), 'radiator')} in {chassis.name}",
-            f"{len(wet)} {'≤' if len(wet) <= room else '>'} {room}",
-            "fewer water-cooled parts, one loop for all, or an open frame",
-        )
-    sizes = {one.name: one.radiator_mm for one in build.each(Cooler)}
-    sizes |= {one.name: one.radiator_mm for one in build.cards}
-    for name, size in sizes.items():
-        if size is None:
-            continue
-        fits = size <= chassis.radiator_mm or chassis.airflow == "open"
-        yield check(
-            "radiator",
-            fits,
-            f"radiator of {name} in {chassis.name}",
-            f"{size} mm {'≤' if fits else '>'} {chassis.radiator_mm} mm",
-            "a smaller radiator, or a larger case",
-        )
 
 
 def nvlink_bridge(build: Build) -> Iterator[Check]:
@@ -458,6 +480,9 @@ def rack_units(build: Build) -> Iterator[Check]:
     if chassis is None or room is None:
         return
     height = chassis.rack_units
+    if height is None and chassis.airflow == "front-to-back":
+        yield not_known("rack-units", chassis, "rack_units")
+        return
     fits = height is not None and height <= room
     yield check(
         "rack-units",
@@ -474,18 +499,25 @@ def disk_ports(build: Build) -> Iterator[Check]:
     if board is None:
         return
     free = _free_slots(build, board)
-    for kind, ports in (("m2", board.m2_slots), ("sata", board.sata_ports), ("u2", board.u2_ports)):
+    for kind in ("m2", "sata", "u2"):
         need = sum(count for disk, count in build.of(DiskPart) if disk.interface == kind)
         if not need:
             continue
+        name = f"{kind}_slots" if kind == "m2" else f"{kind}_ports"
+        ports: int | None = getattr(board, name)
         adapters = free if kind in ("m2", "u2") else 0
-        fits = need <= ports + adapters
-        more = f" + {adapters} by adapters in free slots" if adapters and need > ports else ""
+        fits = need <= (ports or 0) + adapters
+        if ports is None and not fits:
+            yield not_known("disk-ports", board, name)
+            continue
+        more = (
+            f" + {adapters} by adapters in free slots" if adapters and need > (ports or 0) else ""
+        )
         yield check(
             "disk-ports",
             fits,
             f"ports for {kind} disks",
-            f"{need} {'≤' if fits else '>'} {ports}{more}",
+            f"{need} {'≤' if fits else '>'} {'?' if ports is None else ports}{more}",
             "fewer and larger disks",
         )
 
@@ -495,13 +527,17 @@ def _free_slots(build: Build, board: Board) -> int:
     if found is None:
         return 0
     covered = {
-        seat.slot.position + step
+        (seat.slot.position or 0) + step
         for seat in found.seats
         for step in range(
             1 if seat.on_riser or seat.card < 0 else positions(build.cards[seat.card])
         )
     }
-    return sum(slot.position not in covered and slot.lanes >= 4 for slot in board.slots)
+    return sum(
+        slot.position not in covered and slot.lanes >= 4
+        for slot in board.slots or ()
+        if slot.position is not None
+    )
 
 
 def psu_bays(build: Build) -> Iterator[Check]:
@@ -510,11 +546,15 @@ def psu_bays(build: Build) -> Iterator[Check]:
     if chassis is None or not build.supplies:
         return
     count = len(build.supplies)
-    fits = count <= chassis.psu_bays
+    bays = chassis.psu_bays or 1
+    fits = count <= bays
+    if not fits and chassis.psu_bays is None:
+        yield not_known("psu-bays", chassis, "psu_bays")
+        return
     yield check(
         "psu-bays",
         fits,
         f"{counted(count, 'supply').replace('supplys', 'supplies')} in {chassis.name}",
-        f"{count} {'≤' if fits else '>'} {chassis.psu_bays}",
+        f"{count} {'≤' if fits else '>'} {bays}",
         "one larger supply, or a case for several",
     )

@@ -22,9 +22,10 @@ from trainrig.procure.parts import (
     NetworkCard,
     PowerSupply,
     Processor,
+    stated,
 )
 from trainrig.procure.parts_list import Build, Use
-from trainrig.procure.rule_book import Check, check, graded, rule_book
+from trainrig.procure.rule_book import Check, check, graded, needs, not_known, rule_book
 from trainrig.units import format_count, format_memory
 from trainrig.workload.model import parameters
 from trainrig.workload.model_lookup import find
@@ -123,7 +124,10 @@ def outlet(build: Build) -> Iterator[Check]:
     volts = build.room.volts
     if volts is None or volts >= rule_book().value("outlet", "low_volts"):
         return
+    sure = rule_book().value("outlet", "sure_watts")
     for supply, _ in build.of(PowerSupply):
+        if supply.watts_115v is None and supply.watts > sure:
+            yield not_known("outlet", supply, "watts_115v")
         if supply.watts_115v is not None and supply.watts_115v < supply.watts:
             yield graded(
                 "outlet",
@@ -182,13 +186,14 @@ def heat(build: Build) -> Iterator[Check]:
     )
 
 
+@needs("noise", "gpu.cooling")
 def noise(build: Build) -> Iterator[Check]:
     """Levels add up to what the room allows."""
     limit, chassis = build.room.noise_limit_db, build.chassis
     if limit is None:
         return
     usual = rule_book().rules["noise"].values
-    levels = [card.noise_db or usual[card.cooling] for card in build.cards]
+    levels = [card.noise_db or usual[stated(card.cooling)] for card in build.cards]
     levels += [one.noise_db or usual["cooler"] for one in build.each(Cooler)]
     if chassis is not None:
         levels.append(chassis.noise_db or usual[chassis.airflow])

@@ -1,18 +1,25 @@
 """The catalog's parts, read from data files and checked; and a part that a user describes himself.
 
 A file under catalog/parts/ holds parts of one kind.  As with chips, a value stands in a table named
-after its source, so that none can be written down without one:
+after its source, so that none can be written down without one: ``from`` where it was looked up,
+``computed`` where it follows by a rule that the source's title states.  What no source has is left
+out, and asked for by the rule that compares it.
 
     kind = "case"
 
     [sources.buildcores]
     title = "BuildCores OpenDB, 136a77a"
-    date = "2026-11-22"
+    url = "https://github.com/buildcores/buildcores-open-db"
+    date = "2026-11-23"
+
+    [sources.kind]
+    title = "Rule: airflow by the kind of case"
+    ...
 
     [[part]]
     name = "Fractal Design Torrent"
     from.buildcores = { gpu_length_mm = 461, slots = 7 }
-    unverified.recalled = { psu_bays = 1 }
+    computed.kind = { airflow = "tower" }
 
 A part is found by its name alone, case and dashes aside, never by a neighbour's: an unknown one is
 asked for, by the fields that the rules need.
@@ -45,14 +52,14 @@ class _Strict(BaseModel):
 
 class _SourceEntry(_Strict):
     title: Annotated[str, Field(min_length=1)]
-    url: str | None = None
+    url: Annotated[str, StringConstraints(pattern=r"^https?://")]
     date: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}(-\d{2})?$")]
 
 
 class _Entry(_Strict):
     name: Annotated[str, Field(min_length=1)]
     from_: dict[str, dict[str, Any]] = Field(default_factory=dict, alias="from")
-    unverified: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    computed: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
 class _File(_Strict):
@@ -94,7 +101,7 @@ def _build(kind: str, entry: _Entry, sources: Mapping[str, Source], path: Path) 
     values: dict[str, Any] = {}
     origins: dict[str, Provenance] = {}
     where = f"parts file {path.name}: {entry.name}"
-    for verified, tables in ((True, entry.from_), (False, entry.unverified)):
+    for verified, tables in ((True, entry.from_), (False, entry.computed)):
         for key, stated in tables.items():
             if key not in sources:
                 raise DataError(f"{where}: unknown source {key!r}")
@@ -125,7 +132,7 @@ def own_part(kind: str, name: str, values: Mapping[str, Any], where: str) -> Par
     if known is not None and not values:
         return known
     base = {} if known is None else _values(known)
-    missing = [field for field in _required(kind) if field not in base and field not in values]
+    missing = [field for field in _required(kind) if not (known or field in values)]
     if missing:
         chip = kind == "gpu" and find_chip(name) is not None
         what = f"{name} is a chip, and the card matters" if chip else f"unknown {kind} {name!r}"
@@ -169,8 +176,8 @@ def _required(kind: str) -> tuple[str, ...]:
         one.name
         for one in dataclasses.fields(KINDS[kind])
         if one.name != "name"
-        and one.default is dataclasses.MISSING
         and one.default_factory is dataclasses.MISSING
+        and (one.default is dataclasses.MISSING or "needed" in one.metadata)
     )
 
 

@@ -1,15 +1,16 @@
 """What each kind of part says of itself: the figures that the rules of a build compare.
 
 Units are those that data sheets print, and stand in the name: mm, W, dB, GiB.  A field without a
-default is needed by a rule that no build escapes, and is asked for where an entry lacks it; None
-elsewhere means unknown, and the rule that needs it is not applied.
+default, or with `NEEDED_FIELD`, is what a rule that no build escapes compares: a user's own entry
+is asked for it.  The catalog leaves such a field out where no source was found for it, and the rule
+says "not known" instead of judging.  None of another field: the part has no such thing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 
@@ -23,6 +24,17 @@ Generation = Annotated[int, Field(ge=1, le=7)]
 Connector = Literal["12V-2x6", "8-pin", "6-pin", "eps", "8-pin-eps"]
 Cooling = Literal["axial", "blower", "water", "passive"]
 _STRICT = ConfigDict(extra="forbid", frozen=True)
+_Value = TypeVar("_Value")
+
+
+NEEDED_FIELD: Mapping[str, bool] = {"needed": True}
+"""Of a figure that a rule compares: asked for in a user's own entry, None where not known."""
+
+
+def stated(value: _Value | None) -> _Value:
+    """The value of a field that may be left out, in a rule that is applied where it is known."""
+    assert value is not None
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +42,18 @@ class Slot:
     """An expansion slot of a board."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-    position: Annotated[int, Field(ge=1, le=20)]
-    """1 is next to the processor; each position is 20.32 mm further."""
+    position: Annotated[int, Field(ge=1, le=20)] | None = None
+    """1 is next to the processor; each position is 20.32 mm further.  None: not known."""
     lanes: Literal[1, 2, 4, 8, 16]
     """Wired, whatever the length of the socket."""
     generation: Generation
     from_cpu: bool = True
     """False where the lanes come through the chipset, which shares one link."""
-    splits: tuple[Literal[2, 4], ...] = ()
-    """Into how many links the firmware can divide it (bifurcation)."""
+    splits: tuple[Literal[2, 4], ...] | None = None
+    """Into how many links the firmware can divide it (bifurcation); None: not known."""
+
+
+Slots = Annotated[tuple[Slot, ...], Field(min_length=1, max_length=20)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +64,16 @@ class GpuCard:
     name: Text
     chip: Text
     """Of `trainrig catalog`, where its memory, power and PCIe generation stand."""
-    length_mm: Size
-    slots: Annotated[float, Field(gt=0, le=10)]
+    length_mm: Size | None = field(default=None, metadata=NEEDED_FIELD)
+    slots: Annotated[float, Field(gt=0, le=10)] | None = field(default=None, metadata=NEEDED_FIELD)
     """Width in positions; 2.5-slot cards exist."""
-    cooling: Cooling
+    cooling: Cooling | None = field(default=None, metadata=NEEDED_FIELD)
     """``axial`` (open-air), ``blower``, ``water``, ``passive`` (needs the chassis' fans)."""
-    connectors: Mapping[Connector, Some]
+    connectors: Mapping[Connector, Some] | None = field(default=None, metadata=NEEDED_FIELD)
     watts: Size | None = None
     """None: the chip's TDP."""
     radiator_mm: Some | None = None
+    """Of a card with ``water``, the length of its radiator; None: not known."""
     noise_db: Size | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
@@ -69,18 +85,18 @@ class Board:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     socket: Text
-    form_factor: Text
+    form_factor: Text | None = field(default=None, metadata=NEEDED_FIELD)
     memory_type: Text
     memory_slots: Some
     memory_channels: Some
-    slots: Annotated[tuple[Slot, ...], Field(min_length=1, max_length=20)]
-    m2_slots: Count
+    slots: Slots | None = field(default=None, metadata=NEEDED_FIELD)
+    m2_slots: Count | None = field(default=None, metadata=NEEDED_FIELD)
     memory_max_gib: Some | None = None
-    registered: bool = False
-    """Whether it takes RDIMMs, and no UDIMMs."""
-    eps_connectors: Some = 2
-    sata_ports: Count = 4
-    u2_ports: Count = 0
+    registered: bool | None = None
+    """Whether it takes RDIMMs, and no UDIMMs; None: either."""
+    eps_connectors: Some | None = None
+    sata_ports: Count | None = None
+    u2_ports: Count | None = None
     sockets: Annotated[int, Field(ge=1, le=8)] = 1
     lane_modes: tuple[tuple[Count, ...], ...] = ()
     """Lanes of each slot in the ways in which the board can share them; none: all as wired."""
@@ -98,9 +114,9 @@ class Processor:
     socket: Text
     watts: Size
     """Of the package under sustained load (PPT, PL2)."""
-    lanes: Some
+    lanes: Some | None = field(default=None, metadata=NEEDED_FIELD)
     """For slots and disks, without the link to the chipset."""
-    generation: Generation
+    generation: Generation | None = None
     memory_channels: Some
     memory_types: tuple[Text, ...]
     cores: Some | None = None
@@ -128,9 +144,9 @@ class PowerSupply:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     watts: Size
-    atx: Literal["2", "3.0", "3.1"]
+    atx: Literal["2", "3.0", "3.1"] | None = field(default=None, metadata=NEEDED_FIELD)
     """Version of the design guide that it follows: 3.x takes excursions of cards."""
-    connectors: Mapping[Connector, Some]
+    connectors: Mapping[Connector, Some] | None = field(default=None, metadata=NEEDED_FIELD)
     efficiency: Annotated[float, Field(gt=0.5, le=1.0)]
     """At half load."""
     length_mm: Size | None = None
@@ -147,22 +163,28 @@ class Chassis:
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
-    form_factors: tuple[Text, ...]
-    gpu_length_mm: Size
-    slots: Some
-    """Openings for cards, counted from the first position of the board."""
-    cooler_height_mm: Size
+    form_factors: tuple[Text, ...] | None = field(default=None, metadata=NEEDED_FIELD)
+    gpu_length_mm: Size | None = field(default=None, metadata=NEEDED_FIELD)
+    slots: Some | None = field(default=None, metadata=NEEDED_FIELD)
+    """Openings for cards, counted from the first position of the board; a frame needs none."""
+    cooler_height_mm: Size | None = field(default=None, metadata=NEEDED_FIELD)
     airflow: Literal["tower", "front-to-back", "open"]
-    psu_bays: Some = 1
-    radiator_mm: Count = 0
-    """Of the longest radiator that it takes."""
-    radiators: Count = 2
-    """How many of them."""
+    psu_bays: Some | None = None
+    """Where more than one."""
+    radiator_mm: Count | None = None
+    """Of the longest radiator that it takes; 0: of none."""
+    radiators: Count | None = None
+    """How many of them, where more than one."""
     riser_cards: Count = 0
     """Cards that it holds away from the board."""
     rack_units: Some | None = None
     noise_db: Size | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
+
+    def room(self, name: str) -> float | None:
+        """One of its measures; nothing is in the way of an open frame of which it is not stated."""
+        stated_: float | None = getattr(self, name)
+        return 1e3 if stated_ is None and self.airflow == "open" else stated_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +194,7 @@ class Cooler:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     sockets: tuple[Text, ...]
-    watts: Size
+    watts: Size | None = field(default=None, metadata=NEEDED_FIELD)
     """That it takes away."""
     height_mm: Size | None = None
     radiator_mm: Some | None = None
@@ -204,7 +226,7 @@ class NetworkCard:
     gbps: Size
     """Of a port."""
     lanes: Literal[1, 2, 4, 8, 16]
-    generation: Generation
+    generation: Generation | None = None
     ports: Some = 1
     watts: Size = 15.0
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
@@ -216,8 +238,8 @@ class Riser:
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
-    generation: Generation
-    length_mm: Size
+    generation: Generation | None = field(default=None, metadata=NEEDED_FIELD)
+    length_mm: Size | None = field(default=None, metadata=NEEDED_FIELD)
     splits: Literal[1, 2, 4] = 1
     """Cards that one slot feeds through it."""
     retimer: bool = False
@@ -276,3 +298,12 @@ def kind_of(part: Part) -> str:
 def field_names(kind: str) -> tuple[str, ...]:
     """What may be said of a part of this kind, its name aside."""
     return tuple(one.name for one in fields(KINDS[kind]) if one.name not in ("name", "provenance"))
+
+
+def absent(part: Part) -> tuple[str, ...]:
+    """Fields that rules compare, and of which no source is known."""
+    return tuple(
+        one.name
+        for one in fields(part)
+        if "needed" in one.metadata and getattr(part, one.name) is None
+    )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trainrig.procure.parts import Board, Chassis, GpuCard, NetworkCard, Riser, Slot
+from trainrig.procure.parts import Board, Chassis, GpuCard, NetworkCard, Riser, Slot, stated
 
 TOLERANCE = 0.15
 """Of a position: a card of 3.1 slots stands in three, one of 3.35 takes four."""
@@ -30,6 +30,12 @@ class Seat:
     lanes: int
     on_riser: bool = False
 
+    @property
+    def text(self) -> str:
+        """``position 3 x16``."""
+        where = "a slot" if self.slot.position is None else f"position {self.slot.position}"
+        return f"{where} x{self.lanes}" + (" by riser" if self.on_riser else "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -44,7 +50,7 @@ class Placement:
     def gpus(self) -> list[Seat]:
         """The seats of GPUs, in the board's order."""
         found = [seat for seat in self.seats if seat.card >= 0]
-        return sorted(found, key=lambda seat: seat.slot.position)
+        return sorted(found, key=lambda seat: seat.slot.position or 0)
 
     @property
     def fewest_lanes(self) -> int:
@@ -53,13 +59,25 @@ class Placement:
 
     def distances(self) -> list[int]:
         """Positions from each GPU on the board to the next one."""
-        there = [seat.slot.position for seat in self.gpus() if not seat.on_riser]
+        there = [seat.slot.position or 0 for seat in self.gpus() if not seat.on_riser]
         return [later - earlier for earlier, later in itertools.pairwise(there)]
 
 
 def positions(card: GpuCard) -> int:
     """Positions that a card covers."""
-    return max(1, math.ceil(card.slots - TOLERANCE))
+    return max(1, math.ceil(stated(card.slots) - TOLERANCE))
+
+
+def _divides(slot: Slot, split: int) -> bool:
+    """Whether a slot can feed so many cards; where that is not known, a rule of its own asks."""
+    return slot.splits is None or split in slot.splits
+
+
+def _positions(board: Board) -> tuple[int, ...]:
+    """Of each slot; one after the other where that is not known, and so must not matter."""
+    slots = stated(board.slots)
+    known = tuple(slot.position for slot in slots if slot.position is not None)
+    return known if len(known) == len(slots) else tuple(range(1, len(slots) + 1))
 
 
 def place(
@@ -73,9 +91,11 @@ def place(
     """The best placement, or None where not everything can be plugged in.
 
     Cards are put on risers, the widest first, where there are risers and places for them.
-    ``spans``: distances in positions that bridges need between neighbours.
+    ``spans``: distances in positions that bridges need between neighbours.  Widths of cards and
+    positions of slots must be known, or not matter.
     """
-    order = sorted(range(len(cards)), key=lambda number: -cards[number].slots)
+    wired = stated(board.slots)
+    order = sorted(range(len(cards)), key=lambda number: -stated(cards[number].slots))
     held = min(sum(riser.splits for riser in risers), chassis.riser_cards, len(cards))
     on_riser = order[:held]
     direct = order[held:]
@@ -84,9 +104,9 @@ def place(
     found = _best(
         widths,
         tuple(cards[number].cooling == "axial" for number in direct),
-        tuple(cards[number].slots for number in direct),
+        tuple(stated(cards[number].slots) for number in direct),
         board,
-        chassis.slots,
+        int(stated(chassis.room("slots"))),
         _needed_feeds(feeds, held),
         tuple(nic.lanes for nic in nics),
         tuple(spans),
@@ -94,15 +114,13 @@ def place(
     if found is None:
         return None
     slots, feeding, network, lanes, gap, crowded = found
-    seats = [Seat(card=direct[i], slot=board.slots[n], lanes=lanes[n]) for i, n in enumerate(slots)]
+    seats = [Seat(card=direct[i], slot=wired[n], lanes=lanes[n]) for i, n in enumerate(slots)]
     waiting = list(on_riser)
     for number, split in feeding:
         for _ in range(min(split, len(waiting))):
             share = lanes[number] // split
-            seats.append(
-                Seat(card=waiting.pop(0), slot=board.slots[number], lanes=share, on_riser=True)
-            )
-    seats += [Seat(card=-1, slot=board.slots[n], lanes=lanes[n]) for n in network]
+            seats.append(Seat(card=waiting.pop(0), slot=wired[number], lanes=share, on_riser=True))
+    seats += [Seat(card=-1, slot=wired[n], lanes=lanes[n]) for n in network]
     return Placement(seats=tuple(seats), gap=gap, crowded=crowded)
 
 
@@ -138,16 +156,15 @@ def _best(
 ) -> _Found | None:
     """Slots of the cards on the board, of risers and network cards; lanes of all slots."""
     best: tuple[tuple[float, ...], _Found] | None = None
-    modes = board.lane_modes or (tuple(slot.lanes for slot in board.slots),)
-    for slots in _direct(widths, board, openings):
+    wired, at = stated(board.slots), _positions(board)
+    modes = board.lane_modes or (tuple(slot.lanes for slot in wired),)
+    for slots in _direct(widths, at, openings):
         covered = {
-            board.slots[n].position + step
-            for n, width in zip(slots, widths, strict=True)
-            for step in range(width)
+            at[n] + step for n, width in zip(slots, widths, strict=True) for step in range(width)
         }
-        free = [n for n, slot in enumerate(board.slots) if slot.position not in covered]
-        gap, crowded = _air(slots, widths, slots_wide, axial, board)
-        reached = _bridged(slots, board, spans)
+        free = [n for n, place in enumerate(at) if place not in covered]
+        gap, crowded = _air(slots, widths, slots_wide, axial, at)
+        reached = _bridged(slots, at, spans)
         for lanes in modes:
             if any(lanes[n] == 0 for n in slots):
                 continue
@@ -156,7 +173,7 @@ def _best(
                 continue
             feeding, network = rest
             shares = [lanes[n] for n in slots] + [lanes[n] // split for n, split in feeding]
-            direct_cpu = sum(board.slots[n].from_cpu for n in slots)
+            direct_cpu = sum(wired[n].from_cpu for n in slots)
             score = (
                 reached,
                 -max(0, crowded - 1),
@@ -164,23 +181,25 @@ def _best(
                 direct_cpu,
                 sum(shares),
                 gap if gap is not None else 99.0,
-                -sum(board.slots[n].position for n in slots),
+                -sum(at[n] for n in slots),
             )
             if best is None or score > best[0]:
                 best = score, (slots, feeding, network, lanes, gap, crowded)
     return best[1] if best else None
 
 
-def _direct(widths: tuple[int, ...], board: Board, openings: int) -> Iterator[tuple[int, ...]]:
+def _direct(
+    widths: tuple[int, ...], at: tuple[int, ...], openings: int
+) -> Iterator[tuple[int, ...]]:
     """Ways to plug cards into the board from the first position on, none over another."""
 
     def further(card: int, begin: int) -> Iterator[tuple[int, ...]]:
         if card == len(widths):
             yield ()
             return
-        for n, slot in enumerate(board.slots):
-            end = slot.position + widths[card] - 1
-            if slot.position >= begin and end <= openings:
+        for n, place in enumerate(at):
+            end = place + widths[card] - 1
+            if place >= begin and end <= openings:
                 for rest in further(card + 1, end + 1):
                     yield (n, *rest)
 
@@ -198,7 +217,7 @@ def _others(
     left = sorted((n for n in free if lanes[n] > 0), key=lambda n: (-lanes[n], n))
     feeding = []
     for split in feeds:
-        able = [n for n in left if split == 1 or split in board.slots[n].splits]
+        able = [n for n in left if split == 1 or _divides(stated(board.slots)[n], split)]
         fitting = [n for n in able if lanes[n] >= split]
         if not fitting:
             return None
@@ -219,7 +238,7 @@ def _air(
     widths: tuple[int, ...],
     slots_wide: tuple[float, ...],
     axial: tuple[bool, ...],
-    board: Board,
+    at: tuple[int, ...],
 ) -> tuple[float | None, int]:
     """Smallest gap between neighbours, and the longest row of open-air cards without a gap."""
     if not slots:
@@ -227,7 +246,7 @@ def _air(
     gaps: list[float] = []
     row, longest = int(axial[0]), int(axial[0])
     for i in range(1, len(slots)):
-        apart = board.slots[slots[i]].position - board.slots[slots[i - 1]].position
+        apart = at[slots[i]] - at[slots[i - 1]]
         gaps.append(apart - slots_wide[i - 1])
         touching = apart - widths[i - 1] < 1
         row = row + 1 if touching and axial[i] and row else int(axial[i])
@@ -235,9 +254,9 @@ def _air(
     return min(gaps, default=None), longest
 
 
-def _bridged(slots: tuple[int, ...], board: Board, spans: tuple[int, ...]) -> int:
+def _bridged(slots: tuple[int, ...], at: tuple[int, ...], spans: tuple[int, ...]) -> int:
     """How many bridges reach from a card to its neighbour."""
-    there = [board.slots[n].position for n in slots]
+    there = [at[n] for n in slots]
     distances = [later - earlier for earlier, later in itertools.pairwise(there)]
     found, number = 0, 0
     left = list(spans)

@@ -2,14 +2,16 @@
 
 Numbers stand in catalog/build_rules.toml; `fit_rules` and `load_rules` are the arithmetic.  A check
 is one rule applied to one build: its arithmetic in figures, whether it holds, and what to do.
+Where the catalog lacks a figure that a rule compares, the check is of severity ``unknown``: it
+names part and field, and neither passes nor fails.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,9 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import trainrig.catalog
 from trainrig.errors import DataError, first_problem
+from trainrig.procure.parts import Part, kind_of
+from trainrig.procure.parts_list import Build
 
 RULES_FILE = Path(trainrig.catalog.__file__).parent / "build_rules.toml"
-Severity = Literal["ok", "warning", "error"]
+Severity = Literal["ok", "warning", "error", "unknown"]
+Rule = Callable[[Build], Iterator["Check"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,8 @@ class Check:
     fix: str = ""
     used: float | None = None
     """Need over what there is, where the rule is a bound: 1 is the limit."""
+    not_known: tuple[str, ...] = ()
+    """Fields that a check of severity ``unknown`` asks for: ``case.gpu_length_mm``."""
 
 
 class _Strict(BaseModel):
@@ -45,10 +52,8 @@ class RuleSource(_Strict):
     """A document that a rule comes from."""
 
     title: str
-    url: str | None = None
-    date: str
-    verified: bool
-    """Whether it was looked up; else it is recalled."""
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 
 
 class BuildRule(_Strict):
@@ -166,3 +171,49 @@ def graded(
         fix="" if severity == "ok" else fix,
         used=used,
     )
+
+
+def not_known(rule: str, part: Part, *names: str) -> Check:
+    """A check that waits for fields of a part, which the catalog does not know."""
+    kind = kind_of(part)
+    table, entry = f"[[{kind}]]", "; ".join(f"{name} = …" for name in names)
+    listed = tuple(f"{kind}.{name}" for name in names)
+    return Check(
+        rule=rule,
+        severity="unknown",
+        message=f"not known of {part.name}",
+        arithmetic="; ".join(listed),
+        fix=f"add {entry} to {table} from the maker's sheet",
+        not_known=listed,
+    )
+
+
+def needs(rule: str, *wanted: str) -> Callable[[Rule], Rule]:
+    """Guard of a rule that compares ``wanted`` fields of parts, ``case.gpu_length_mm``.
+
+    It is applied where all of them are known; where one is not, it yields which.  A kind of which
+    the build has no part asks for nothing: that is a rule of its own.
+    """
+    fields = [name.split(".") for name in wanted]
+
+    def guard(judge: Rule) -> Rule:
+        @wraps(judge)
+        def guarded(build: Build) -> Iterator[Check]:
+            there = {item.kind for item in build.items}
+            if not {kind for kind, _ in fields} <= there:
+                yield from judge(build)
+                return
+            gaps = []
+            for item in {item.part.name: item for item in build.items}.values():
+                names = [
+                    name
+                    for kind, name in fields
+                    if kind == item.kind and getattr(item.part, name) is None
+                ]
+                if names:
+                    gaps.append(not_known(rule, item.part, *names))
+            yield from gaps or judge(build)
+
+        return guarded
+
+    return guard

@@ -21,7 +21,7 @@ from trainrig.procure.load_rules import card_watts, power_of, rating
 from trainrig.procure.part_catalog import chip_of
 from trainrig.procure.parts import Connector, GpuCard, PowerSupply, Riser
 from trainrig.procure.parts_list import Build
-from trainrig.procure.rule_book import Check, check, rule_book
+from trainrig.procure.rule_book import Check, check, needs, rule_book
 from trainrig.units import counted
 
 
@@ -67,9 +67,11 @@ def eights_needed(
     slot = rule_book().value("psu-rails", "slot_watts")
     need: Counter[Connector] = Counter()
     for card in cards:
-        need.update(card.connectors)
+        need.update(card.connectors or {})
     adapted = max(0, need["12V-2x6"] - connectors.get("12V-2x6", 0))
-    heavy = sorted((card_watts(c) for c in cards if c.connectors.get("12V-2x6")), reverse=True)
+    heavy = sorted(
+        (card_watts(c) for c in cards if (c.connectors or {}).get("12V-2x6")), reverse=True
+    )
     plugs = sum(math.ceil((watts - slot) / each) for watts in heavy[-adapted:] if adapted)
     return need["8-pin"] + need["8-pin-eps"] * 2 + need["6-pin"] + plugs, adapted, plugs
 
@@ -121,7 +123,7 @@ def supply_loads(build: Build) -> tuple[SupplyLoad, ...]:
         supplies=supplies,
         limits=[most * given for given in ratings],
         holds=[
-            given * values["atx2" if one.atx == "2" else "atx3"]
+            given * values["atx2" if one.atx in (None, "2") else "atx3"]
             for one, given in zip(supplies, ratings, strict=True)
         ],
         base=power.cpu + power.rest,
@@ -182,9 +184,9 @@ class _Rack:
     ) -> tuple[int, float]:
         """Plugs that a supply lacks, then how near it is to its limits."""
         supply = self.supplies[place]
-        eights, _, _ = eights_needed([draws[n].card for n in hung[place]], supply.connectors)
+        eights, _, _ = eights_needed([draws[n].card for n in hung[place]], supply.connectors or {})
         watts, peak = self.carried(draws, hung, board, place)
-        lacking = max(0, eights - supply.connectors.get("8-pin", 0))
+        lacking = max(0, eights - (supply.connectors or {}).get("8-pin", 0))
         return lacking, max(watts / self.limits[place], peak / self.holds[place])
 
     def load(
@@ -206,7 +208,7 @@ class _Rack:
         away = [draws[n].slot for k, each in enumerate(hung) if k != board for n in each]
         for slot, number in Counter(away).items() if is_board else ():
             base += f" + {number} × {slot:g} W" if slot else ""
-        eights, _, _ = eights_needed([draws[n].card for n in hung[place]], supply.connectors)
+        eights, _, _ = eights_needed([draws[n].card for n in hung[place]], supply.connectors or {})
         return SupplyLoad(
             number=place + 1,
             supply=supply,
@@ -219,7 +221,7 @@ class _Rack:
             text=_sum(base, terms),
             peak_text=_sum(base, peaks),
             eights=eights,
-            eights_there=supply.connectors.get("8-pin", 0),
+            eights_there=(supply.connectors or {}).get("8-pin", 0),
         )
 
 
@@ -230,6 +232,7 @@ def _sum(base: str, terms: Counter[str]) -> str:
 # ---- the rules
 
 
+@needs("psu-transients", "psu.atx")
 def psu_transients(build: Build) -> Iterator[Check]:
     """Supplies ride out what cards draw for milliseconds, each by itself."""
     if not build.supplies or not build.cards:
@@ -249,6 +252,7 @@ def psu_transients(build: Build) -> Iterator[Check]:
         )
 
 
+@needs("psu-connectors", "psu.connectors", "gpu.connectors")
 def psu_connectors(build: Build) -> Iterator[Check]:
     """Each card and the board have their cables, from one supply."""
     if not build.supplies or not build.cards:
@@ -259,8 +263,8 @@ def psu_connectors(build: Build) -> Iterator[Check]:
             continue
         need: Counter[Connector] = Counter()
         for card in own:
-            need.update(card.connectors)
-        eights, adapted, plugs = eights_needed(own, one.supply.connectors)
+            need.update(card.connectors or {})
+        eights, adapted, plugs = eights_needed(own, one.supply.connectors or {})
         more = f"; {adapted} by adapter on {plugs} 8-pins" if adapted else ""
         fits = eights <= one.eights_there
         several = len(build.supplies) > 1
@@ -277,19 +281,19 @@ def psu_connectors(build: Build) -> Iterator[Check]:
             message,
             f"cards want {_plugs_text(need) or 'none'}{more}: {eights} 8-pins "
             f"{'≤' if fits else '>'} {one.eights_there}; the supply has "
-            f"{_plugs_text(one.supply.connectors)}",
+            f"{_plugs_text(one.supply.connectors or {})}",
             "a supply with more cables; never two plugs of a card on one cable",
             used=eights / one.eights_there if one.eights_there else None,
         )
     board = build.board
     if board is not None:
         wanted = 1 if board.sockets == 1 else board.sockets
-        there = sum(one.connectors.get("eps", 0) for one in build.supplies)
+        there = sum((one.connectors or {}).get("eps", 0) for one in build.supplies)
         yield check(
             "psu-connectors",
             there >= wanted,
             "cables of the processor",
-            f"{wanted} of {board.eps_connectors} EPS plugs, {there} there",
+            f"{wanted} of {board.eps_connectors or '?'} EPS plugs, {there} there",
             "a supply with EPS cables",
         )
 

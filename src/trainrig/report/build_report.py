@@ -42,8 +42,8 @@ if TYPE_CHECKING:  # the catalog of parts is read where a build is checked
     from trainrig.procure.rule_book import Check
     from trainrig.procure.several_machines import ClusterPlan
 
-_TONES: dict[str, Tone] = {"ok": "good", "warning": "warn", "error": "bad"}
-_WORDS = {"ok": "holds", "warning": "close", "error": "broken"}
+_TONES: dict[str, Tone] = {"ok": "good", "warning": "warn", "error": "bad", "unknown": "warn"}
+_WORDS = {"ok": "holds", "warning": "close", "error": "broken", "unknown": "not known"}
 
 
 def build_document(report: BuildReport) -> Document:
@@ -53,20 +53,26 @@ def build_document(report: BuildReport) -> Document:
     reason = (
         f"{counted(len(errors), 'rule')} broken: {', '.join(dict.fromkeys(e.rule for e in errors))}"
         if errors
-        else f"{counted(len({one.rule for one in report.checks}), 'rule')} hold"
+        else _held(report)
     )
     blocks: list[Block] = [
         Badge(
             build.name,
             "LEGAL" if report.legal else "REFUSED",
             reason,
-            "good" if report.legal else "bad",
+            "bad" if not report.legal else "warn" if report.not_known else "good",
         ),
         Facts(tuple(_facts(report))),
     ]
-    if report.findings:
-        found = tuple(finding_item(one) for one in report.findings)
+    if found := tuple(finding_item(one) for one in report.findings if one.severity != "unknown"):
         blocks.append(Section("What is not in order", (Findings(found),)))
+    if missing := tuple(finding_item(one) for one in report.not_known):
+        lead = Paragraph(
+            "The catalog has no source for these figures, so these rules neither hold nor break: "
+            "look each one up in the maker's sheet, write it into the list, and check again.",
+            "dim",
+        )
+        blocks.append(Section("What is not known", (lead, Findings(missing))))
     blocks.append(Section("Parts", (_parts_table(report),)))
     blocks.append(Section("The arithmetic", (_checks_table(report),)))
     if report.warnings:
@@ -79,9 +85,10 @@ def build_document(report: BuildReport) -> Document:
 
 
 _SOURCES = (
-    "Rules and their sources: catalog/build_rules.toml. Parts: catalog/parts/, from BuildCores "
-    "OpenDB (ODC-By 1.0) where looked up; a part with a question mark has figures that were "
-    "recalled or computed: hold them against the maker's sheet before you order."
+    "Rules and their sources: catalog/build_rules.toml. Parts: catalog/parts/, each figure with "
+    "its source, most from BuildCores OpenDB (ODC-By 1.0) and linuxhw/DMI (CC-BY 4.0); a part with "
+    "a question mark lacks a figure that a rule compares. Hold all of them against the maker's "
+    "sheet before you order."
 )
 
 
@@ -110,18 +117,24 @@ def _facts(report: BuildReport) -> Iterator[tuple[str, str]]:
         f"{format_share(power.efficiency)} efficient)",
     )
     if report.placement and (seats := report.placement.gpus()):
-        listed = ", ".join(
-            f"position {seat.slot.position} x{seat.lanes}" + (" by riser" if seat.on_riser else "")
-            for seat in seats
-        )
-        yield "GPUs in", listed
+        yield "GPUs in", ", ".join(seat.text for seat in seats)
     if report.tightest is not None and report.tightest.used is not None:
         yield "nearest limit", f"{report.tightest.rule}, {format_share(report.tightest.used)} used"
 
 
+def _held(report: BuildReport) -> str:
+    held = {one.rule for one in report.checks} - {one.rule for one in report.not_known}
+    text = f"{counted(len(held), 'rule')} hold"
+    if not report.not_known:
+        return text
+    waiting = ", ".join(dict.fromkeys(one.rule for one in report.not_known))
+    return f"{text}; not known: {waiting}"
+
+
 def _doubt(item: PartCount) -> str:
-    unverified = [name for name, one in item.part.provenance.items() if not one.verified]
-    return "?" if unverified else ""
+    from trainrig.procure.parts import absent
+
+    return "?" if absent(item.part) else ""
 
 
 def _parts_table(report: BuildReport) -> Table:

@@ -21,9 +21,9 @@ def test_measuring_follows_the_work() -> None:
 def test_it_speaks_of_this_build() -> None:
     text = as_markdown(checked(PAIR))
     assert "NVLink bridge RTX 3090, 4 slots" in text and "nvidia-smi nvlink" in text
-    assert "by its riser" in as_markdown(checked(FRAME))
+    assert "by riser" in as_markdown(checked(FRAME))
     one = as_markdown(checked(ONE))
-    assert "839 W" in one and "position 2" in one and "12V-2x6" in one
+    assert "840 W" in one and "12V-2x6" in one and "not known of" in one
     assert "bridge" not in one and "The same with each other card" not in one
 
 

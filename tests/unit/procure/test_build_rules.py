@@ -6,11 +6,13 @@ A build here is the content of a parts list: the fault is in the list, below eve
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
 
-from trainrig.procure.build_rules import BuildReport, check_build
+from trainrig.procure.build_rules import BuildReport, check_build, report_dict
+from trainrig.procure.parts import KINDS
 from trainrig.procure.parts_list import build_of
 from trainrig.procure.rule_book import rule_book
 
@@ -33,13 +35,25 @@ ONE: Content = {
 }
 """About 34,000 CNY."""
 
+CREATOR = [
+    {
+        "part": "ASUS ProArt X670E-Creator WiFi",
+        "slots": [
+            {"position": 2, "lanes": 16, "generation": 5, "splits": [2, 4]},
+            {"position": 5, "lanes": 8, "generation": 5},
+            {"position": 7, "lanes": 2, "generation": 4, "from_cpu": False},
+        ],
+    }
+]
+"""Its slots as a builder reads them in its manual: the catalog has no source for positions."""
+
 SERVER: Content = {
     "name": "four blowers",
     "gpu": [{"part": "ASUS Turbo RTX 3090", "count": 4}],
     "board": [{"part": "ASRock Rack ROMED8-2T"}],
     "cpu": [{"part": "AMD EPYC 7443P"}],
     "ram": [{"part": "DDR4-3200 RDIMM 32 GiB", "count": 8}],
-    "psu": [{"part": "SilverStone HELA 2050 Platinum"}],
+    "psu": [{"part": "SilverStone HELA 2050 Platinum", "atx": "3.0"}],
     "case": [{"part": "Phanteks Enthoo Pro 2 Server Edition"}],
     "cooling": [{"part": "Noctua NH-U14S TR4-SP3"}],
     "disk": [{"part": "Samsung 990 PRO 4 TB"}],
@@ -55,6 +69,11 @@ PAIR: Content = SERVER | {
     "gpu": [{"part": "ASUS TUF Gaming RTX 3090", "count": 2}],
     "bridge": [{"part": "NVLink bridge RTX 3090, 4 slots"}],
 }
+
+
+CUBE = {"form_factors": ["mATX", "Mini-ITX"], "gpu_length_mm": 340, "slots": 4,
+        "cooler_height_mm": 170, "airflow": "tower"}  # fmt: skip
+UNSPLIT = [{"position": 2, "lanes": 16, "generation": 4, "splits": []}]
 
 
 def changed(base: Content, **tables: Any) -> Content:
@@ -93,12 +112,16 @@ BAD: dict[str, tuple[Content, Content]] = {
     "memory-size": (changed(SERVER, ram=part("DDR4-3200 RDIMM 16 GiB", 4)), SERVER),
     "memory-channels": (changed(ONE, ram=part("DDR5-5600 UDIMM 32 GiB", 6)), ONE),
     "form-factor": (
-        changed(ONE, board=part("Gigabyte TRX50 AI TOP"), case=part("Fractal Design Meshify C")),
+        changed(ONE, case=part("My cube", **CUBE)),
         ONE,
     ),
     "card-length": (
         changed(ONE, gpu=part("ASUS ROG Strix RTX 4090 OC"), case=part("Fractal Design Meshify C")),
-        changed(ONE, gpu=part("RTX 4090 blower, two slots"), case=part("Fractal Design Meshify C")),
+        changed(
+            ONE,
+            gpu=part("NVIDIA RTX 4090 Founders Edition"),
+            case=part("Fractal Design Meshify C"),
+        ),
     ),
     "slots": (changed(SERVER, gpu=part("ASUS TUF Gaming RTX 3090", 4)), FRAME),
     "airflow": (
@@ -132,7 +155,7 @@ BAD: dict[str, tuple[Content, Content]] = {
     "bifurcation": (
         changed(
             ONE,
-            board=part("ASUS TUF Gaming B650-Plus"),
+            board=part("ASRock X570 Phantom Gaming X", slots=UNSPLIT, lane_modes=[]),
             nic=None,
             riser=part("PCIe 4.0 x16 to two x8 riser"),
             case=part("Open frame for eight cards on risers"),
@@ -140,6 +163,7 @@ BAD: dict[str, tuple[Content, Content]] = {
         changed(
             ONE,
             nic=None,
+            board=CREATOR,
             riser=part("PCIe 4.0 x16 to two x8 riser"),
             case=part("Open frame for eight cards on risers"),
         ),
@@ -175,21 +199,30 @@ BAD: dict[str, tuple[Content, Content]] = {
         changed(FRAME, psu=part("EVGA SuperNOVA 1600 P2", 2), wiring={"psu_sync": True}),
     ),
     "psu-bays": (
-        changed(ONE, psu=part("Seasonic Vertex GX-1000", 2), wiring={"psu_sync": True}),
+        changed(
+            ONE,
+            psu=part("Seasonic Vertex GX-1000", 3),
+            wiring={"psu_sync": True},
+            case=part("Phanteks Enthoo 719", psu_bays=2),
+        ),
         changed(
             ONE,
             psu=part("Seasonic Vertex GX-1000", 2),
             wiring={"psu_sync": True},
-            case=part("Phanteks Enthoo 719"),
+            case=part("Phanteks Enthoo 719", psu_bays=2),
         ),
     ),
-    "cooler": (changed(ONE, cooling=part("Noctua NH-U12A")), ONE),
+    "cooler": (changed(ONE, cooling=part("Noctua NH-U12A", watts=190)), ONE),
     "radiator": (
         changed(
-            ONE, cooling=part("ARCTIC Liquid Freezer III 420"), case=part("Corsair 5000D Airflow")
+            ONE,
+            cooling=part("ARCTIC Liquid Freezer III 420"),
+            case=part("Corsair 5000D Airflow", radiator_mm=360),
         ),
         changed(
-            ONE, cooling=part("ARCTIC Liquid Freezer III 360"), case=part("Corsair 5000D Airflow")
+            ONE,
+            cooling=part("ARCTIC Liquid Freezer III 360"),
+            case=part("Corsair 5000D Airflow", radiator_mm=360),
         ),
     ),
     "breaker": (
@@ -220,7 +253,10 @@ BAD: dict[str, tuple[Content, Content]] = {
             use={"model": "gpt3-13B", "tokens": 300e9, "keep_checkpoints": 5},
         ),
     ),
-    "disk-ports": (changed(ONE, disk=part("Crucial MX500 4 TB", 6)), ONE),
+    "disk-ports": (
+        changed(ONE, board=part("MSI PRO B650M-P"), disk=part("Crucial MX500 4 TB", 6)),
+        ONE,
+    ),
     "nvlink-bridge": (
         changed(PAIR, bridge=part("NVLink bridge RTX A6000, 2 slots")),
         PAIR,
@@ -229,7 +265,11 @@ BAD: dict[str, tuple[Content, Content]] = {
 CLOSE: dict[str, tuple[Content, Content]] = {
     # what is a warning: it works, and costs something
     "outlet": (
-        changed(ONE, psu=part("Seasonic Prime TX-1600"), room={"volts": 115, "breaker_amps": 20}),
+        changed(
+            ONE,
+            psu=part("Seasonic Prime TX-1600", watts_115v=1300),
+            room={"volts": 115, "breaker_amps": 20},
+        ),
         changed(ONE, psu=part("Seasonic Prime TX-1600"), room={"volts": 230, "breaker_amps": 20}),
     ),
     "memory-channels": (changed(SERVER, ram=part("DDR4-3200 RDIMM 32 GiB", 6)), SERVER),
@@ -259,6 +299,73 @@ def test_what_is_close_is_a_warning_and_stays_legal(rule: str) -> None:
     assert rule not in close(checked(repaired))
 
 
+# ---- what the catalog does not know
+
+
+WATER = changed(
+    SERVER,
+    gpu=part("EVGA RTX 3090 XC3 Ultra Hybrid", 2, radiator_mm=240),
+    psu=part("SilverStone HELA 2050 Platinum", watts_115v=1650),
+    disk=part("Samsung 990 PRO 4 TB", 9),
+    cooling=part("ARCTIC Liquid Freezer WS360-SP6", watts=380),
+    riser=part("PCIe 4.0 x16 riser, 200 mm"),
+    case=part("Fractal Design Torrent", radiator_mm=360, radiators=3, riser_cards=1),
+    room={"volts": 115, "breaker_amps": 60, "noise_limit_db": 90},
+)
+ASKED = [
+    (kind, one.name)
+    for kind, made in KINDS.items()
+    for one in dataclasses.fields(made)
+    if "needed" in one.metadata and kind not in ("bridge",)
+]
+SOMETIMES = [
+    ("gpu", "radiator_mm"),
+    ("case", "radiator_mm"),
+    ("case", "radiators"),
+    ("psu", "watts_115v"),
+    ("cooling", "height_mm"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), [*ASKED, *SOMETIMES])
+def test_a_figure_that_is_missing_is_asked_for_and_never_passes(kind: str, name: str) -> None:
+    """The fault lies in the part itself: the one field of it that nobody knows."""
+    content = changed(WATER, cooling=part("Noctua NH-U14S TR4-SP3", watts=280)) if (
+        name in ("height_mm", "cooler_height_mm")) else WATER  # fmt: skip
+    build = build_of(content, "list.toml")
+    blank = tuple(
+        dataclasses.replace(item, part=dataclasses.replace(item.part, **{name: None}))
+        if item.kind == kind
+        else item
+        for item in build.items
+    )
+    whole, report = check_build(build), check_build(dataclasses.replace(build, items=blank))
+    asked = {field for one in report.not_known for field in one.not_known}
+    assert f"{kind}.{name}" in asked - {f for one in whole.not_known for f in one.not_known}
+    fixes = [one.fix for one in report.not_known if f"{kind}.{name}" in one.not_known]
+    assert all(name in fix and f"[[{kind}]]" in fix for fix in fixes)
+    assert "not_known" in report_dict(report)["parts"][0]
+
+
+def test_slots_of_unknown_position_are_asked_for_where_it_matters() -> None:
+    one, two = changed(ONE, nic=None), changed(ONE, gpu=part("PNY RTX A4000", 2), nic=None)
+    assert not {"slots", "lanes"} & {check.rule for check in checked(one).not_known}
+    report = checked(two)
+    assert {"slots", "lanes"} <= {check.rule for check in report.not_known}
+    assert report.placement is None and "position = …" in report.not_known[0].fix
+    known = checked(changed(two, board=CREATOR))
+    assert known.placement is not None and not {"slots", "lanes"} & {
+        check.rule for check in known.not_known
+    }
+
+
+def test_shops_lists_of_formats_end_at_atx() -> None:
+    board = part("Gigabyte TRX50 AI TOP")
+    report = checked(changed(ONE, board=board, case=part("Fractal Design Define 7 XL")))
+    assert "form-factor" in {check.rule for check in report.not_known}
+    assert "form-factor" not in broken(report)
+
+
 def test_every_rule_of_the_book_has_a_build_that_breaks_it() -> None:
     assert set(rule_book().rules) == set(BAD) | set(CLOSE)
 
@@ -286,7 +393,7 @@ def test_two_4090s_on_1000_w_are_refused_with_the_arithmetic() -> None:
     assert "psu-watts" in broken(report)
     found = next(one for one in report.findings if one.rule == "psu-watts")
     assert found.arithmetic == (
-        "2 × 450 W + 230 W processor + 92 W rest = 1,222 W > 0.9 × 1,000 W = 900 W"
+        "2 × 450 W + 230 W processor + 93 W rest = 1,223 W > 0.9 × 1,000 W = 900 W"
     )
 
 
@@ -325,7 +432,7 @@ def test_cards_take_the_slots_with_most_lanes_and_leave_air() -> None:
 
 
 def test_a_shared_slot_takes_lanes_from_the_first() -> None:
-    two = changed(ONE, gpu=part("RTX 4090 blower, two slots", 2), nic=None,
+    two = changed(ONE, gpu=part("RTX 4090 blower, two slots", 2), nic=None, board=CREATOR,
                   psu=part("be quiet! Straight Power 12 1500W"))  # fmt: skip
     report = checked(two)
     assert report.placement is not None
@@ -333,7 +440,7 @@ def test_a_shared_slot_takes_lanes_from_the_first() -> None:
 
 
 def test_a_bridge_of_the_wrong_length_is_refused() -> None:
-    three = part("NVLink bridge RTX 3090, 3 slots")
+    three = part("NVLink bridge RTX A6000, 3 slots")
     slots = [{"position": n, "lanes": 16, "generation": 4} for n in (1, 5)]
     board = part("ASRock Rack ROMED8-2T", slots=slots)
     assert "nvlink-bridge" in broken(checked(changed(PAIR, bridge=three, board=board)))
@@ -359,7 +466,7 @@ def test_a_bridge_of_the_wrong_length_is_refused() -> None:
         ("qlc-checkpoints", changed(ONE, disk=part("Samsung 870 QVO 4 TB")), ONE),
         ("used-cards", SERVER, ONE),
         ("daisy-chain", SERVER, ONE),
-        ("no-bmc", changed(SERVER, board=part("ASUS Pro WS WRX80E-Sage SE WiFi")), SERVER),
+        ("no-bmc", changed(SERVER, board=part("ASUS Pro WS W790E-Sage SE")), SERVER),
         ("power-limit", SERVER, ONE),
         (
             "chipset-slot",

@@ -27,10 +27,10 @@ PRICES = {
         "MSI RTX 4090 Ventus 3X OC": 16000,
         "PNY RTX A4000": 5000,
     },
-    "board": {"ASUS ProArt X670E-Creator WiFi": 3800, "ASRock Rack ROMED8-2T": 5200},
-    "cpu": {"AMD Ryzen 7 7700": 1700, "AMD EPYC 7302P": 1500},
-    "ram": {"DDR5-5600 UDIMM 32 GiB": 700, "DDR4-3200 RDIMM 32 GiB": 450},
-    "psu": {"Corsair RM1000x (2021)": 1100, "EVGA SuperNOVA 1600 P2": 2500},
+    "board": {"ASRock X570 Phantom Gaming X": 3800, "ASRock Rack ROMED8-2T": 5200},
+    "cpu": {"AMD Ryzen 9 5950X": 1700, "AMD EPYC 7302P": 1500},
+    "ram": {"DDR4-3200 UDIMM 32 GiB": 700, "DDR4-3200 RDIMM 32 GiB": 450},
+    "psu": {"Antec NE1000G M ATX 3.0": 1100, "EVGA SuperNOVA 1600 P2": 2500},
     "case": {"Fractal Design Torrent": 1300, "Phanteks Enthoo Pro 2 Server Edition": 1500},
     "cooling": {"Noctua NH-U12A": 700, "Noctua NH-U9 TR4-SP3": 500},
     "disk": {"Samsung 990 PRO 2 TB": 1200},
@@ -70,6 +70,8 @@ def every_build(budget: float) -> list[tuple[float, float, str]]:
             continue
         if any(one.rule == "memory-channels" for one in report.findings):
             continue  # some channels are empty
+        if any(one.rule != "cooler" for one in report.not_known):
+            continue  # nothing is suggested on a figure that nobody knows
         lanes = max(n for n in (4, 8, 16) if n <= report.placement.fewest_lanes)
         key = card.chip, number, lanes
         if key not in rates:
