@@ -276,6 +276,7 @@ class Framework:
                 grad_norms=tuple(probe["grad_norms"]),
                 narrowing=probe.get("narrowing") or 1.0,
                 only_first=bool(probe.get("only_first")),
+                autocast=bool(probe.get("autocast")),
             )
             if probe
             else None,

@@ -69,6 +69,18 @@ def test_the_tolerance_is_relative_to_the_reference() -> None:
     assert disagreement(off, small, "fp32") is not None
 
 
+def test_weights_under_autocast_are_rounded_elsewhere_once_and_no_more() -> None:
+    """One rounding of bf16 where one side alone has fp32 weights; the loss is held to 1e-3."""
+    for norm, fine in ((1.0019, True), (0.9981, True), (1.002, False)):
+        own = dataclasses.replace(changed("grad_norms", 0, norm), autocast=True)
+        assert (disagreement(own, REFERENCE, "bf16") is None) is fine
+        both = dataclasses.replace(REFERENCE, autocast=True)
+        assert "gradient norm" in str(disagreement(own, both, "bf16"))
+        assert "autocast" in str(own.rounding)
+    off = dataclasses.replace(changed("losses", 0, 1.0015), autocast=True)
+    assert "loss of step 0" in str(disagreement(off, REFERENCE, "bf16"))
+
+
 def test_an_overflow_of_fp16_in_both_is_equal() -> None:
     """The loss's scale begins too high: the first steps have no norm and move no weight."""
     norms = (None, *REFERENCE.grad_norms[1:])

@@ -83,6 +83,7 @@ def train(folder: Path, events: Events) -> None:
             grad_norms=norms,
             narrowing=trainer.narrowing,
             only_first=options["lora_rank"] > 0,
+            autocast=options["precision"] == "bf16",
         )
 
 
