@@ -19,6 +19,7 @@ that the package carries; takes some seconds.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -44,7 +45,7 @@ from trainrig.stats import ErrorSummary
 from validation.cases import table as case_table
 from validation.fit_step import BOUNDS, fit, is_stated, left_out, profiled, stated, write
 from validation.out_of_family import cell_lines, outcome, read, summary
-from validation.protocols import protocols
+from validation.protocols import conformal_width, protocols
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     kept, profiles = profiled(stated())
     if options.fit:
-        write(fit(kept, profiles))
+        write(dataclasses.replace(fit(kept, profiles), width=conformal_width()))
     found, refused = row_errors(stated())
     text = page(found, refused, left_out(kept, profiles), later())
     print(text)

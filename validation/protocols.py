@@ -15,6 +15,7 @@ source more than `MOST` of all.  A row that is refused counts with the error of 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -27,12 +28,13 @@ import numpy as np
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
 from trainrig.predict.rates.from_chip import class_of
+from trainrig.predict.step import compose
 from trainrig.predict.step.calibration import BELIEVED, Constants, fitted
 from trainrig.predict.step.profile import profile
 from trainrig.predict.table import case_of
 from trainrig.predict.table_errors import left_out_by, measured_time
 from trainrig.predict.table_words import Row
-from validation.fit_step import composed, fit, is_stated, stack
+from validation.fit_step import TARGET, composed, fit, is_stated, stack
 from validation.out_of_family import Outcome, cell_of, flat_by_print, flat_error, read
 
 MOST = 0.05
@@ -210,6 +212,33 @@ def weights(sources: Sequence[str]) -> Any:
             for name, one in share.items()
         }
     return np.array([share[name] / count[name] for name in sources])
+
+
+def conformal_width() -> float:
+    """`Constants.width` that holds `TARGET` of the rows of families that a fit has not seen.
+
+    Cells weigh as in `score`.  Of an error, what blank cells and an unknown class of chips are
+    allowed is taken off first; the rest is compared with what the parts of the step are unsure by.
+    """
+    rows, kept, found = known()
+    own = np.array([case.spread for _, _, case, _ in kept])
+    measured = np.array([time for _, _, _, time in kept])
+    ratios = np.full(len(kept), np.nan)
+    for name in dict.fromkeys(one.family for one in rows):
+        left = fitted_without(lambda one, name=name: one.family == name)  # type: ignore[misc]
+        step = compose(found, dataclasses.replace(left, width=1.0))
+        wide = np.sqrt(np.maximum(step.spread**2 - found.unsure**2, 1e-12))
+        rest = np.log(step.total / measured) ** 2 - own**2 - found.unsure**2
+        places = [one.place for one in rows if one.family == name and one.place is not None]
+        ratios[places] = (np.sqrt(np.maximum(rest, 0.0)) / wide)[places]
+    answered = [one for one in rows if one.place is not None]
+    cells = [one.cell for one in answered]
+    names = list(dict.fromkeys(cells))
+    each = dict(zip(names, weights([name.split()[0] for name in names]), strict=True))
+    share = np.array([each[cell] / cells.count(cell) for cell in cells])
+    ratio = ratios[np.array([one.place for one in answered], dtype=int)]
+    ordered = np.argsort(ratio)
+    return float(ratio[ordered][np.searchsorted(np.cumsum(share[ordered]), TARGET)])
 
 
 def by_parts(part: Callable[[Known], str]) -> Score:

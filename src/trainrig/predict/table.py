@@ -107,6 +107,7 @@ def case_of(row: Row) -> Case:
     fabric = fabric_of(cells, sizes)
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
     rates = _rates(chip.name, *place, is_fp4(cells))
+    kernels = kernels_of(cells, chip, framework)
     is_torch1 = re.search(r"torch 1\.", cells.word("framework"))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
@@ -114,8 +115,8 @@ def case_of(row: Row) -> Case:
         precision=precision,
         # Not stated: full where weights are sharded, for want of memory.
         recompute=cells.choice("recompute", RECOMPUTE, "full" if zero == 3 else "none"),
-        kernels=kernels_of(cells, chip, framework),
-        overlap=overlap_of(cells),
+        kernels=kernels,
+        overlap=overlap_of(cells, kernels),
         framework=framework,
         parallel=parallel,
         states=states_of(cells, shape.family),
@@ -161,7 +162,7 @@ def case_of(row: Row) -> Case:
     )
 
 
-_TOO_MUCH = 1.3
+_TOO_MUCH = 2.0
 """Of a GPU's memory: more than what is not known of a run can explain."""
 
 
@@ -196,15 +197,17 @@ def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> L
             if share(layout) > _NOT_HELD and stage > layout.zero and is_legal(shape, more):
                 layout = more
     is_open = "recompute" in cells.unstated and not shape.num_experts
-    if is_open and share(layout) > _RECOMPUTED:
-        layout = layout.replace(recompute="full")
+    for way in ("selective", "full"):  # what is cheap first, where it is enough
+        if is_open and share(layout) > _RECOMPUTED:
+            layout = layout.replace(recompute=way)
     return layout
 
 
 _NOT_HELD = 1.1
 """Of a GPU's memory: what sharding is presumed from, where nobody says whether there is any."""
-_RECOMPUTED = 1.5
-"""And recomputation, which costs a third more: activations are known less well than states.
+_RECOMPUTED = 1.15
+"""And recomputation: what does not fit was computed again.  Above 1 by what memory errs (its 90 %
+quantile, docs/accuracy.md); selective first, which frees least and costs least.
 
 Mixtures of experts recompute parts of a block, of which nothing follows from memory.
 """

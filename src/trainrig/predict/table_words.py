@@ -464,14 +464,18 @@ _ENGINES = re.compile(
 """Programs that are built on Transformer Engine, or on kernels as new."""
 
 
-def overlap_of(cells: Cells) -> str:
-    """One of OVERLAPS: programs whose way to experts and back runs beside computation say so.
+def overlap_of(cells: Cells, kernels: str) -> str:
+    """One of OVERLAPS: what a program runs beside computation, where its name tells.
 
     DualPipe and DeepEP are DeepSeek's (arXiv 2412.19437, section 3.2), HAI-LLM the program around
-    them.
+    them.  Megatron-LM by itself has tensor parallel's user buffers off (its --tp-comm-overlap),
+    which NeMo's and Megatron-Bridge's recipes switch on.
     """
-    is_beside = re.search(r"hai.?llm|dual.?pipe|deep.?ep\b", cells.word("framework"))
-    return "experts" if is_beside else "auto"
+    framework = cells.word("framework")
+    if re.search(r"hai.?llm|dual.?pipe|deep.?ep\b", framework):
+        return "experts"
+    is_plain = "megatron-lm" in framework.replace(" ", "-") and not _ENGINES.search(framework)
+    return "data" if is_plain and kernels == "flash+fused" else "auto"
 
 
 _LINKS = {

@@ -66,8 +66,8 @@ class Class(NamedTuple):
     """0: no such limit seen."""
     multicast: float = 0.0
     """0: the switch has no reduction of its own."""
-    untuned: float = 1.0
-    """See `Rates`."""
+    untuned: float = 0.0
+    """Share of the claimed tensor peak that is reached where nobody tunes; 0: tuning is no step."""
 
 
 @cache
@@ -161,10 +161,16 @@ def rates_of_chip(
         power=chip.tdp or 400.0,
         peaks=_claimed(chip),
         spread=spread,
-        untuned=kind.untuned,
+        untuned=_untuned(chip, kind, full),
         unsure=0.0 if name in constants()["error"]["published"] else _UNSEEN_CLASS,
         provenance=_provenance(chip, name, kind, words, links),
     )
+
+
+def _untuned(chip: Chip, kind: Class, full: Mapping[str, float]) -> float:
+    """`Rates.untuned`: what is left of the tuned rate."""
+    claim = peak(chip, "bf16") if kind.untuned else None
+    return min(1.0, kind.untuned * claim.rate / full["bf16"]) if claim else 1.0
 
 
 def _claimed(chip: Chip) -> dict[str, float]:
