@@ -24,6 +24,10 @@ from hypothesis import settings
 
 pytest_plugins = ["pytester"]
 
+# Threads of a product sleep while they wait for work: tests share few processors, and threads that
+# spin take three times as much of them.  It is read once, when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # The same examples each time, and no limit on the time of one: machines are busy.
 settings.register_profile("trainrig", derandomize=True, deadline=None, database=None)
 settings.load_profile("trainrig")
