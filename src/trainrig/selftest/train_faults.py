@@ -61,7 +61,7 @@ def faults() -> Iterator[Fault]:
             variants=variants,
             twin="probe",
         )
-    told = (
+    planted = (
         ("a slow rank that the others wait for", "rank-waited-for", _slow_rank),
         ("a rank that was killed, and a training that went on", "rank-lost", _lost),
         ("a training that broke", "training-failed", _broken),
@@ -71,7 +71,7 @@ def faults() -> Iterator[Fault]:
         ("a model that learned token frequencies alone", "does-not-learn", _unlearned),
         ("a batch that does not fit", "batch-too-large", _too_large),
     )
-    rows = ((name, finds, partial(_run_view, trained)) for name, finds, trained in told)
+    rows = ((name, finds, partial(_run_view, trained)) for name, finds, trained in planted)
     yield from named_faults("train", rows, _judged, "run")
     yield Fault(
         name="a loss that does not fall",
@@ -180,7 +180,7 @@ def _compared(train: Callable[[], Probe]) -> Iterable[str]:
     return [f"DIFFERS: {message}"] if message is not None else []
 
 
-# ---- what is told of a run
+# ---- what is planted of a run
 
 RANK_FACTS = {
     "num_parameters": 1000,

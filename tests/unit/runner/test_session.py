@@ -73,9 +73,7 @@ def test_a_demand_reaches_the_judge_and_one_that_nothing_answers_leaves_no_run(m
 
     def run(demand):
         demands, out = demands_of([demand]), machine / "runs"
-        return session.carry_out(
-            "qualify", plan, budget=8.0, out=out, early=False, demands=demands
-        )
+        return session.carry_out("qualify", plan, budget=8.0, out=out, early=False, demands=demands)
 
     with pytest.raises(UsageError, match="--min link"):
         run("link=50GB/s")
