@@ -219,11 +219,12 @@ def _burn_numbers(view: RunView) -> Iterator[KeyNumber]:
     what = f"{errors:,} wrong" if errors else "none wrong"
     compared = sum(point.number("checked") for point in points)
     yield KeyNumber(name="Results compared", value=compared, unit="", what=what)
-    for name, unit in (("Best matmul", "FLOP/s"), ("Memory", "B/s")):
+    for name, unit in (("Best rate", "FLOP/s"), ("Memory", "B/s")):
         rated = [point for point in points if point.record.unit == unit and point.rate]
         if rated:
             best = max(rated, key=lambda point: point.rate or 0.0)
-            yield KeyNumber(name=name, value=best.rate or 0.0, unit=unit, what=best.name)
+            what = "" if best.name == name.lower() else best.name
+            yield KeyNumber(name=name, value=best.rate or 0.0, unit=unit, what=what)
     if hot := [device for device in devices if device.temperature_c]:
         hottest = max(hot, key=lambda device: device.temperature_c.high)  # type: ignore[union-attr]
         high = hottest.temperature_c.high if hottest.temperature_c else 0.0

@@ -147,7 +147,7 @@ def _outcome(comparison: RunComparison) -> tuple[str, doc.Tone]:
     return "CANNOT TELL", "warn"
 
 
-_MOST_TILES = 4
+_MOST_TILES, _MOST_RUNS = 4, 8
 _OUTCOMES: tuple[tuple[Change, str, doc.Tone], ...] = (
     (Change.WORSE, "WORSE", "bad"),
     (Change.BETTER, "BETTER", "good"),
@@ -202,15 +202,22 @@ def _several_head(found: Sequence[RunComparison]) -> Iterator[doc.Block]:
     yield doc.Badge(
         title, word if counts[word] == len(found) else f"{counts[word]} {word}", reason, tone
     )
+    tiles = []
+    for number, one in enumerate(found[:_MOST_RUNS], start=1):
+        ratios = [each.comparison.ratio for each in one.judged]
+        change = signed_share(median(ratios) - 1.0) if ratios else "-"
+        tiles.append(doc.Tile(f"Run {number}, median", change, (_counts(one.count),)))
     decided = [
         (max(moved, key=_weight), number)
         for number, one in enumerate(found, start=1)
         if (moved := [e for e in one.judged if e.change in (Change.WORSE, Change.BETTER)])
     ]
+    decided.sort(key=lambda pair: _weight(pair[0]), reverse=True)
+    if decided:
+        yield doc.Paragraph(f"Changed most: {_changed(decided[0][0])}.", "strong")
+    yield doc.Tiles(tuple(tiles))
     if not decided:
         return
-    decided.sort(key=lambda pair: _weight(pair[0]), reverse=True)
-    yield doc.Paragraph(f"Changed most: {_changed(decided[0][0])}.", "strong")
     items = [
         doc.Item(
             text=_changed(far),

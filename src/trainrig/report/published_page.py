@@ -57,6 +57,7 @@ def published_page(cases: Sequence[PublishedCase], wanted: PublishedSelection) -
     script = folder.joinpath("published.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     cards = card_summaries(cases)
+    widest = max([max(_reached_and_claimed(card)) for card in cards], default=0.0)
     names = list(dict.fromkeys(name for one in cases for name in one.sources))
     places = {name: n for n, name in enumerate(names, start=1)}
     what = wanted.words()
@@ -70,13 +71,18 @@ def published_page(cases: Sequence[PublishedCase], wanted: PublishedSelection) -
         title=translate("What is normal") + (f": {translate(what)}" if what else ""),
         version=version("trainrig"),
         lede=translate(lede if cases else f"No published figure fits: {what}."),
-        cards=[{"device": card.device, "cells": list(_card_cells(card))} for card in cards],
+        cards=[
+            {"device": card.device, "cells": list(_card_cells(card)), "bar": _bar(card, widest)}
+            for card in cards
+        ],
         card_heads=CARD_HEADS,
         cards_note=translate(
             "16 bit: the best product of each source in fp16 or bf16, beside the vendor's claim; "
             "memory: the best cold stream or copy; layer: forward and backward. In brackets: "
             "how many sources."
-        ),
+        )
+        + " "
+        + translate("Bar: the best in 16 bit, in the outline of the claim."),
         cases=[_case(one, places) for one in cases],
         case_heads=CASE_HEADS,
         cases_note=translate(RULE + " Trainings: tokens a second of one GPU."),
@@ -114,6 +120,18 @@ def _case(one: PublishedCase, places: dict[str, int]) -> dict[str, Any]:
         "dates": one.dates,
         "source": f"[{ranges(sorted(places[name] for name in one.sources))}]",
     }
+
+
+def _reached_and_claimed(card: CardSummary) -> tuple[float, float]:
+    """FLOP/s in 16 bit: the best that was published, and the vendor's claim; 0 where unknown."""
+    known = card.chip and (peak(card.chip, "bf16") or peak(card.chip, "fp16"))
+    return card.matmul.high if card.matmul else 0.0, known.rate if known else 0.0
+
+
+def _bar(card: CardSummary, widest: float) -> tuple[str, str]:
+    """Widths of a card's bar, reached and claimed: ``62.5 %`` of the column."""
+    reached, claimed = (100.0 * rate / (widest or 1.0) for rate in _reached_and_claimed(card))
+    return f"{reached:.1f}%", f"{claimed:.1f}%"
 
 
 def _card_cells(card: CardSummary) -> Iterator[tuple[str, float | None, str]]:
