@@ -84,7 +84,7 @@ def test_the_surface_is_as_promised() -> None:
             "--staff-hours-per-month --staff-rate --mtbf-hours --checkpoint-seconds "
             "--restart-seconds --interruptions-per-day --model --seq-len --precision --kernels "
             "--optimizer --recompute --offload --lora-rank --on --gpus --gpus-per-node --link "
-            "--fabric-gbps --p2p --measured --prices --currency --html --md --json",
+            "--host-memory --fabric-gbps --p2p --measured --prices --currency --html --md --json",
             "prices": "import CSV --currency --date --source --to --json | list PART --to --json "
             "| template --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --text-key --json | info DIR --json",
@@ -103,7 +103,7 @@ def test_the_surface_is_as_promised() -> None:
             "export": "FROM --to --out --model --precision --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-"
-            "node --link --fabric-gbps --p2p --framework --parallel --states "
+            "node --link --host-memory --fabric-gbps --p2p --framework --parallel --states "
             "--quantize --optimizer-in-backward --software --overlap --batch-size "
             "--grad-accum --tp --pp --cp --ep --interleave --schedule --zero --shard-"
             "size --sequence-parallel --tokens --what-if --price --cases --simulate --json | "
@@ -112,13 +112,13 @@ def test_the_surface_is_as_promised() -> None:
             "--kernels --html --md --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
-            "--fabric-gbps --p2p --framework --parallel --states "
+            "--host-memory --fabric-gbps --p2p --framework --parallel --states "
             "--quantize --optimizer-in-backward --software --overlap "
             "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero "
             "--shard-size --sequence-parallel --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
-            "--fabric-gbps --p2p --framework --parallel --states "
+            "--host-memory --fabric-gbps --p2p --framework --parallel --states "
             "--quantize --optimizer-in-backward --software --overlap --global-batch --tokens "
             "--days --top --what-if --write --json",
             "remote": "forward HOST --port --reverse --name --config --json | "

@@ -20,7 +20,10 @@ WHAT = rows(
     "Model and numerics",
     ("--model", MODELS, "", "A name, gpt2:num_layers=4,hidden=256, or a config.json."),
     ("--seq-len", int, "the model's, at most 4096", "Tokens of a sample."),
-    ("--precision", _words("PRECISIONS"), "bf16, or what the chip has", "{words}."),
+    (
+        *("--precision", _words("PRECISIONS"), "bf16, or what the chip has"),
+        "{words}; mxfp8, nvfp4 and mxfp4 where the chip has them.",
+    ),
     ("--kernels", _words("KERNELS"), "flash where the chip can", "{words}."),
     ("--optimizer", _words("OPTIMIZERS"), "adamw-fused", "{words}."),
     ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
@@ -65,6 +68,10 @@ WHERE = (
         ("--gpus", int, "tp × pp", "Number of GPUs."),
         ("--gpus-per-node", int, "8, or all of fewer", "GPUs a node."),
         ("--link", "LINK", "the chip's own", "Link inside a node: nvlink or pcie."),
+        (
+            *("--host-memory", float, "the server's; else no limit"),
+            "GiB of a node's processors, for what is offloaded.",
+        ),
         ("--fabric-gbps", float, "the usual one for the chip", "Network of a node, in Gb/s."),
         ("--p2p/--no-p2p", None, "as the chip can", "One GPU reads another's memory over PCIe."),
     ),

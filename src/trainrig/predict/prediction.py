@@ -26,7 +26,7 @@ from trainrig.workload.flops import hardware_flops, model_flops
 from trainrig.workload.held import held
 from trainrig.workload.layout import Layout, layout_warnings
 from trainrig.workload.memory import PARTS as MEMORY_PARTS
-from trainrig.workload.memory import Memory, memory
+from trainrig.workload.memory import Memory, host_bytes, memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import scheme_of
 
@@ -88,13 +88,17 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether one GPU's memory is enough."""
-        return bool(self.memory.total <= self.rates.memory_bytes)
+        """Whether one GPU's memory is enough, and a node's for what is offloaded."""
+        is_enough = bool(self.memory.total <= self.rates.memory_bytes)
+        return is_enough and self.question.fits_host
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is seldom meant, and what will not run."""
         words, chip = self.layout.precision, self.question.cluster.chip
+        if self.question.cluster.is_fp4:
+            scaled = "products are in fp4, all else is priced as fp8; MFU is of the fp8 peak"
+            return (*layout_warnings(self.layout), scaled)
         if chip is None or not self.rates.peaks or self.rates.peaks.get(words) is not None:
             return layout_warnings(self.layout)
         absent = f"no {words} rate is claimed of {chip.name}: another precision's stands for it"
@@ -195,6 +199,8 @@ def _subject(question: Question, device: str, needed: Memory) -> dict[str, Any]:
         "memory_allocated_bytes_per_gpu": int(needed.allocated),
         "interval": {"memory_bytes_per_gpu": [float(end) for end in needed.interval("device")]},
         "memory_parts_bytes": memory_parts(needed),
+        "host_memory_bytes_per_node": int(host_bytes(question.shape, question.layout)),
+        "host_memory_limit_bytes": question.cluster.host_memory,
     }
 
 

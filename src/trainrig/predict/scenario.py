@@ -19,7 +19,7 @@ from trainrig.catalog.lookup import find_chip
 from trainrig.catalog.servers import find_server
 from trainrig.errors import UsageError, unknown
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import LINKS, rates_of_chip
+from trainrig.predict.rates.from_chip import LINKS, in_fp4, rates_of_chip
 from trainrig.predict.rates.from_records import rates_of_records
 from trainrig.predict.search.space import Space
 from trainrig.record import Record
@@ -32,6 +32,7 @@ from trainrig.workload.layout import (
     refuse_unpredicted,
 )
 from trainrig.workload.layout_rules import MOST_COUNT
+from trainrig.workload.memory import host_bytes
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
 
@@ -54,7 +55,11 @@ class Cluster:
     memory: float | None = None
     """B of one device, where the catalog does not know the chip."""
     host_memory: float | None = None
-    """B/s of a node's processors; None: presumed."""
+    """B of a node's processors, for what is offloaded; None: not known, and no limit."""
+    is_fp4: bool = False
+    """Products of fp8 are in fp4 (NVFP4, MXFP4), where the chip claims those."""
+    host_bandwidth: float | None = None
+    """B/s of it; None: presumed."""
     disk: float | None = None
     """B/s of a node's disks; None: presumed."""
 
@@ -66,7 +71,8 @@ class Cluster:
             return found.replace(memory_bytes=self.memory) if self.memory else found
         assert self.chip is not None
         found = rates_of_chip(self.chip, **places)
-        own = {"host_memory": self.host_memory, "disk": self.disk}
+        found = in_fp4(found, self.chip) if self.is_fp4 else found
+        own = {"host_memory": self.host_bandwidth, "disk": self.disk}
         return found.replace(**{name: rate for name, rate in own.items() if rate is not None})
 
     def replace(self, **changes: Any) -> Cluster:
@@ -79,6 +85,9 @@ class Cluster:
         return self.replace(chip=dataclasses.replace(self.chip, **changes))
 
 
+SCALED = {"mxfp8": "fp8", "nvfp4": "fp8", "mxfp4": "fp8"}
+"""Number formats with a scale for each block of numbers, and the precision that they are priced as:
+what is not a product is the same, and in fp4 products have that rate (`Cluster.is_fp4`)."""
 LONGEST = 4096
 GBIT = 1e9 / 8.0
 MOST_GBPS = 1e6
@@ -107,6 +116,12 @@ class Question:
     shape: ModelShape
     layout: Layout
     cluster: Cluster
+
+    @property
+    def fits_host(self) -> bool:
+        """Whether a node's memory is enough for what is offloaded; where it is not known, it is."""
+        limit = self.cluster.host_memory
+        return limit is None or bool(host_bytes(self.shape, self.layout) <= limit)
 
 
 def question(given: Options, measured: Measured = NOTHING) -> Question:
@@ -147,6 +162,7 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
         global_batch=batch,
         framework=options.get("framework"),
         recompute=(options["recompute"],) if "recompute" in options else RECOMPUTE,
+        host_memory=cluster.host_memory,
     )
     return every, cluster
 
@@ -171,6 +187,8 @@ _WORDS_AND_LENGTHS = (
 
 def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     options = {name: value for name, value in given.items() if value is not None}
+    if (scaled := options.get("precision")) in SCALED:
+        options |= {"precision": SCALED[scaled], "is_fp4": scaled.endswith("fp4")}
     refuse_unpredicted(Layout(schedule=options.get("schedule", SCHEDULES[0])))
     if "model" not in options:
         raise UsageError("missing --model", "as --model gpt2-medium; or a path to a config.json")
@@ -202,8 +220,12 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
         )
     if options.get("link", LINKS[0]) not in LINKS:
         raise unknown("link", options["link"], LINKS)
+    is_fp4 = bool(options.get("is_fp4"))
+    if is_fp4 and chip is not None and peak(chip, "fp4") is None:
+        raise UsageError(f"{chip.name} has no fp4 products", "--precision fp8 or bf16")
     return Cluster(
         chip=chip,
+        is_fp4=is_fp4,
         gpus=gpus,
         gpus_per_node=options.get("gpus_per_node", max(1, min(gpus, node))),
         link=options.get("link", server.link if server else None),
@@ -211,9 +233,17 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
         p2p=options.get("p2p", server.p2p if server else None),
         records=measured.records,
         memory=measured.memory if chip is None else None,
-        host_memory=server.host_memory if server else None,
+        host_memory=_host_memory(options, server.memory if server else None),
+        host_bandwidth=server.host_memory if server else None,
         disk=server.disk if server else None,
     )
+
+
+def _host_memory(options: Options, usual: float | None) -> float | None:
+    """B of a node's memory: as given in GiB, or the server's own."""
+    if "host_memory" not in options:
+        return usual
+    return positive("host-memory", options["host_memory"]) * 1024.0**3
 
 
 def _node(chip: Chip | None) -> int:

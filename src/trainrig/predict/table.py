@@ -258,7 +258,8 @@ def _optimizer_of(cells: Cells) -> str:
     is_narrow, is_paged = bool(re.search(r"8-?bit", word)), "paged" in word
     if is_narrow or is_paged:
         return "adamw" + "-8bit" * is_narrow + "-paged" * is_paged
-    return next((name for name in ("adafactor", "muon", "sgd") if name in word), "adamw-fused")
+    others = ("adafactor", "muon", "galore", "sgd")
+    return next((name for name in others if name in word), "adamw-fused")
 
 
 def _usual_interleave(shape: ModelShape, layout: Layout) -> int:

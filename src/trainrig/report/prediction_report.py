@@ -49,6 +49,7 @@ from trainrig.workload.numerics import scheme_of
 
 if TYPE_CHECKING:  # numpy: the ledger needs none
     from trainrig.predict.prediction import Prediction
+    from trainrig.predict.scenario import Question
     from trainrig.predict.search import Candidate, LayoutFamily, Ranking
     from trainrig.predict.search.gpu_count import Budget
     from trainrig.predict.search.memory_options import Fit, OptionEffect
@@ -171,6 +172,7 @@ def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]
     low, high = map(format_time, found.interval)
     yield "step", f"{format_time(found.time)}, 80 % between {low} and {high}"
     yield "layout", layout_text(found.layout)
+    yield from _host_facts(found.question)
     yield (
         "rate",
         f"{format_count(found.tokens_per_s)} tokens/s, {format_count(found.tokens_per_s * DAY)} "
@@ -442,6 +444,7 @@ def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
     low, high = (format_memory(float(end)) for end in found.memory.interval("device"))
     yield "layout", layout_text(found.question.layout)
     yield "80 % interval", f"{low} to {high}" + ("; borderline" if found.is_close else "")
+    yield from _host_facts(found.question)
     yield "peak at", peak_moment(found.question.shape, found.question.layout)
     largest = found.largest_batch_size
     yield "largest batch size", str(largest) if largest else "none: batch size 1 does not fit"
@@ -452,6 +455,22 @@ def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
         if found.adapters:
             yield "adapters fit", _changes(found, found.adapters)
         yield "else", "more GPUs, or a smaller model"
+
+
+def _host_facts(question: Question) -> Iterator[tuple[str, str]]:
+    """What a node's own memory must hold, where something is offloaded."""
+    from trainrig.workload.memory import host_bytes
+
+    needed, limit = float(host_bytes(question.shape, question.layout)), question.cluster.host_memory
+    if not needed:
+        return
+    need, have = format_memory(needed), format_memory(limit or 0.0)
+    if limit is None:
+        yield "host memory", f"{need} a node"
+    elif question.fits_host:
+        yield "host memory", f"{need} a node of {have}"
+    else:
+        yield "host memory", f"{need} a node, which has {have}: not enough"
 
 
 def _changes(found: Fit, effects: Sequence[OptionEffect]) -> str:

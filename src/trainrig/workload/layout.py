@@ -60,7 +60,7 @@ SCHEDULES = ("1f1b", "gpipe", "zb", "zbv")
 KERNELS = ("eager", "fused", "flash", "flash+fused", "compiled")
 PARALLEL = ("auto", "ddp", "fsdp", "dataparallel")
 OPTIMIZERS = (
-    *("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor", "muon"),
+    *("adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor", "muon", "galore"),
     *("adamw-paged", "adamw-8bit-paged"),
 )
 QUANTIZE = ("none", "int8", "nf4", "nf4-double", "fp4")

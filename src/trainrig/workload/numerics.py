@@ -141,10 +141,14 @@ MOMENTS = {
     "adamw-paged": 2.0,
     "adamw-8bit-paged": 2.0,
     "muon": 1.0,
+    "galore": 0.75,
 }
 """Numbers that an optimizer keeps for each parameter; Adafactor's rows and columns are nothing
 beside it (Shazeer and Stern 2018).  Muon's is of matrices: AdamW's second one of the embedding and
-head is left out."""
+head is left out.  GaLore's two are of gradients projected to a quarter of the width, ½, and beside
+them lies the projection, ¼ of a square matrix (Zhao et al. 2024, arXiv 2403.03507, table 1, rank
+h/4); its decompositions, each few hundred steps, are not timed, and embedding and head are taken to
+be projected, too."""
 _FOUR_BITS = 0.5 + 4 / 64
 FROZEN = {
     "none": 0.0,

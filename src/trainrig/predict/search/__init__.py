@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from trainrig.predict.search.space import Space, layouts
 from trainrig.predict.step import PARTS, predict_step
 from trainrig.predict.step.simulate import simulated
 from trainrig.workload.layout import Layout
-from trainrig.workload.memory import memory
+from trainrig.workload.memory import host_bytes, memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -182,13 +182,21 @@ def price(space: Space, layout: Layout, rates: Rates) -> Candidate:
     """One layout by itself."""
     step = predict_step(space.shape, layout, rates)
     needed = float(memory(space.shape, layout).total)
+    fits = needed <= rates.memory_bytes and bool(_fits_host(space, layout))
     return Candidate(
         layout=layout,
         time=float(step.total),
         memory=needed,
         parts={name: float(getattr(step, name)) for name in PARTS},
-        fits=needed <= rates.memory_bytes,
+        fits=fits,
     )
+
+
+def _fits_host(space: Space, layout: Layout) -> Any:
+    """Whether a node's memory holds what is offloaded."""
+    if space.host_memory is None:
+        return True
+    return host_bytes(space.shape, layout) <= space.host_memory
 
 
 def _price(
@@ -196,7 +204,7 @@ def _price(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
     """Bytes of all, which of them fit, and seconds of those that do: a row for each of PARTS."""
     needed = np.broadcast_to(memory(space.shape, group).total * 1.0, (len(group),))
-    fits = needed <= rates.memory_bytes
+    fits = (needed <= rates.memory_bytes) & _fits_host(space, group)
     if not fits.any():
         return needed, fits, np.empty((len(PARTS), 0))
     step = predict_step(space.shape, group.part(fits), rates)

@@ -17,6 +17,7 @@ adapters (LoRA) instead of all weights, which is another training and therefore 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -29,7 +30,7 @@ from trainrig.predict.scenario import Question, has_flash
 from trainrig.predict.step import predict_step
 from trainrig.workload.frameworks import OFFLOADS_ALONE
 from trainrig.workload.layout import RECOMPUTE, Layout, is_legal
-from trainrig.workload.memory import Memory, memory
+from trainrig.workload.memory import Memory, host_bytes, memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import FROZEN, scheme_of
 
@@ -179,8 +180,8 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether one GPU's memory is enough."""
-        return float(self.memory.total) <= self.capacity
+        """Whether one GPU's memory is enough, and a node's for what is offloaded."""
+        return float(self.memory.total) <= self.capacity and self.question.fits_host
 
     @property
     def is_close(self) -> bool:
@@ -192,7 +193,8 @@ class Fit:
 def fit(question: Question) -> Fit:
     """Whether a layout fits, and what to do about it."""
     rates, shape, layout = question.cluster.rates(), question.shape, question.layout
-    trial = _Trial(shape, rates, has_flash(question.cluster.chip, layout.precision))
+    can_flash = has_flash(question.cluster.chip, layout.precision)
+    trial = _Trial(shape, rates, can_flash, question.cluster.host_memory)
     effects = trial.effects(layout)
     needed = memory(shape, layout)
     sequence = trial.sequence(layout)
@@ -240,6 +242,8 @@ class _Trial:
     shape: ModelShape
     rates: Rates
     can_flash: bool
+    host: float | None
+    """B of a node's memory: what needs more there is no option."""
 
     def sample_time(self, layout: Layout) -> float:
         """s of a step, over its samples."""
@@ -249,7 +253,12 @@ class _Trial:
     def effects(self, layout: Layout) -> tuple[OptionEffect, ...]:
         """Every option of a layout."""
         options = memory_options(self.shape, layout, can_flash=self.can_flash)
-        return tuple(self._effect(layout, *option) for option in options)
+        limit = math.inf if self.host is None else self.host
+        return tuple(
+            self._effect(layout, change, after)
+            for change, after in options
+            if host_bytes(self.shape, after) <= limit
+        )
 
     def _effect(self, before: Layout, change: Change, after: Layout) -> OptionEffect:
         needed, takes = int(memory(self.shape, after).total), self.sample_time(after)

@@ -53,6 +53,8 @@ class Space:
     """None: what usually runs such a layout (`Layout.usual_framework`)."""
     recompute: Sequence[str] = RECOMPUTE
     schedules: Sequence[str] = PREDICTED_SCHEDULES
+    host_memory: float | None = None
+    """B of a node's memory, for what is offloaded; None: no limit."""
 
     def replace(self, **changes: Any) -> Space:
         """A copy with some fields changed."""

@@ -27,7 +27,7 @@ Array = Any
 _SLICES = 4
 """Of a product whose result is sent while it is computed: the first, or last, has nothing beside
 it.  Transformer Engine's pipelined overlap has four by default."""
-_STYLE = {"adamw": "multi", "sgd": "multi", "adafactor": "multi", "muon": "multi"}
+_STYLE = dict.fromkeys(("adamw", "sgd", "adafactor", "muon", "galore"), "multi")
 
 
 def gradient_bytes(layout: Layout) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from trainrig.workload.arrays import choose, is_plain, smaller
+from trainrig.workload.arrays import choose, is_plain, larger, smaller
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import overheads
 from trainrig.workload.memory.pipeline_stage import Bytes, Stage, places, stage_of
@@ -205,6 +205,30 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
         found = _fullest(shape, piece, head)
         pieces.append({n: np.broadcast_to(v, (len(piece),)) for n, v in found.items()})
     return _whole({n: np.concatenate([p[n] for p in pieces]) for n in pieces[0]}, layout)
+
+
+def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:
+    """Bytes of one node's memory that its ranks keep there: the stage that has most, on all.
+
+    With the optimizer on the host its masters and moments lie there, what ZeRO 2 shards of the
+    gradients, and FSDP's shards of weights (`pipeline_stage`); on disk the optimizer's states do
+    not.  Pages of paged optimizers are the host's, too.  Buffers that are passed through are not
+    counted.
+    """
+    most: Bytes = 0.0
+    for place in places(shape, layout):
+        stage = stage_of(shape, layout, place)
+        states, own = stage.states, stage.owned(1)
+        size = states.paged * own
+        if layout.offload != "none":
+            on_host = states.master + states.moments if layout.offload == "host" else 0.0
+            grads = states.lasting_grad + states.passing_grad
+            size = size + on_host * own + choose(layout.zero >= 2, grads * stage.owned(2), 0.0)
+        if layout.offload != "none" and layout.scheme == "fsdp":
+            frozen = stage.frozen_bytes / stage.sharded(2) if layout.lora_rank else 0.0
+            size = size + choose(layout.zero >= 2, states.weight * stage.owned(2) + frozen, 0.0)
+        most = larger(most, size)
+    return most * smaller(layout.gpus_per_node, layout.gpus)
 
 
 def peak_moment(shape: ModelShape, layout: Layout) -> str:

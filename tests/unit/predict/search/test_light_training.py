@@ -16,12 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainrig.errors import UsageError
 from trainrig.predict.prediction import predict
-from trainrig.predict.scenario import question
+from trainrig.predict.scenario import question, space
+from trainrig.predict.search import search
 from trainrig.predict.search.memory_options import fit
 from trainrig.workload import named, parameters
 from trainrig.workload.layout import Layout, is_legal
-from trainrig.workload.memory import memory
+from trainrig.workload.memory import host_bytes, memory
 from trainrig.workload.numerics import FROZEN
 
 GIB = 2**30
@@ -176,3 +178,39 @@ def test_lighter_always_needs_less(model: str, batch: int, recompute: str) -> No
     assert memory(shape, plain.replace(states="pure")).total < memory(shape, plain).total
     inside = plain.replace(optimizer_in_backward=1)
     assert memory(shape, inside).total <= memory(shape, plain).total
+
+
+def test_what_is_offloaded_must_fit_the_host() -> None:
+    asked = {"model": "llama-13B", "on": "V100 SXM2 32GB", "offload": "host", "zero": 2}
+    asked |= {"framework": "deepspeed", "recompute": "full", "seq_len": 512}
+    small, enough = (fit(question(asked | {"host_memory": gib})) for gib in (64, 256))
+    assert enough.fits and not small.fits
+    assert float(small.memory.total) <= small.capacity, "the GPU is not what is too small"
+    # masters and moments of 12 bytes, gradients of 2, of 13 billion parameters
+    needed = host_bytes(small.question.shape, small.question.layout)
+    assert needed == pytest.approx(14 * 13.0e9, rel=0.01)
+    assert {effect.change for effect in enough.options} >= {e.change for e in small.options}
+    searched = {"model": "llama-13B", "on": "H100 SXM5 80GB", "gpus": 8, "global_batch": 64}
+    found = []
+    for gib in (100, 1000):
+        every, cluster = space(searched | {"offload": "host", "host_memory": gib})
+        found.append(search(every, cluster.rates(), top=1))
+    assert found[0].fitting < found[1].fitting and not found[0].best[0].fits
+    served = question({"model": "llama-13B", "on": "DGX H100", "offload": "host", "zero": 3})
+    assert served.cluster.host_memory == 2048 * 2**30
+    assert host_bytes(served.shape, served.layout.replace(offload="none")) == 0
+
+
+def test_galore_keeps_less_than_adam_and_scaled_formats_are_priced() -> None:
+    asked = {"model": "llama-7B", "on": "B200 SXM"}
+    sizes = {
+        name: predict(question(asked | {"optimizer": name})).memory.optimizer
+        for name in ("adamw-fused", "galore")
+    }
+    assert sizes["galore"] == pytest.approx(0.375 * sizes["adamw-fused"], rel=0.01)
+    fp8, mxfp8, nvfp4 = (
+        predict(question(asked | {"precision": name})) for name in ("fp8", "mxfp8", "nvfp4")
+    )
+    assert nvfp4.time < fp8.time == mxfp8.time and nvfp4.warnings
+    with pytest.raises(UsageError, match="no fp4 products"):
+        question({"model": "llama-7B", "on": "H100 SXM5 80GB", "precision": "nvfp4"})
