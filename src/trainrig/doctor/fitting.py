@@ -7,7 +7,7 @@ which compiler, and which cards a wheel has kernels for, stands in `catalog.cuda
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trainrig.catalog.cuda import cuda_table, parts_of
 from trainrig.doctor.check import (
@@ -25,7 +25,7 @@ from trainrig.doctor.check import (
     version_of,
 )
 from trainrig.machine.health import Health, NetworkPort
-from trainrig.machine.snapshot import Missing, Snapshot, value_or
+from trainrig.machine.snapshot import Gpu, Missing, Snapshot, value_or
 from trainrig.record import Finding
 from trainrig.units import format_memory
 
@@ -235,30 +235,33 @@ def _order(snapshot: Snapshot) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES that names what is not there, or shows a part; CUDA's own order."""
     variables, gpus = snapshot.software.environment, gpus_of(snapshot)
     nvidia = [gpu for gpu in gpus if gpu.vendor == "nvidia"]
-    visible = variables.get("CUDA_VISIBLE_DEVICES")
-    names = [word.strip() for word in (visible or "").split(",") if word.strip()]
-    if nvidia and names and names[0] not in ("-1", "NoDevFiles"):
-        known = {str(gpu.index) for gpu in nvidia}
-        uuids = [gpu.uuid for gpu in nvidia if isinstance(gpu.uuid, str)]
-        wrong = [
-            name
-            for name in names
-            if name not in known
-            and not any(uuid.startswith(name) for uuid in uuids)
-            and not name.startswith("MIG-")
-        ]
-        if wrong or len(set(names)) < len(names):
-            evidence = f"CUDA_VISIBLE_DEVICES={visible}: there are GPUs 0 to {len(nvidia) - 1}"
-            yield finding("gpu-index-unknown", "warning", evidence, "unset CUDA_VISIBLE_DEVICES")
-        elif len(names) < len(nvidia) or names != sorted(names, key=lambda name: (len(name), name)):
-            what = "shows" if len(names) < len(nvidia) else "reorders"
-            evidence = f"CUDA_VISIBLE_DEVICES={visible} {what} {len(names)} of {len(nvidia)} GPUs"
-            yield finding("gpus-partly-visible", "info", evidence, "unset CUDA_VISIBLE_DEVICES")
+    yield from _visible(nvidia, variables.get("CUDA_VISIBLE_DEVICES") or "")
     models = {gpu.name for gpu in nvidia if isinstance(gpu.name, str)}
     if len(models) > 1 and variables.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         evidence = "CUDA numbers unlike GPUs by speed, nvidia-smi by their place on the bus"
         fix = "export CUDA_DEVICE_ORDER=PCI_BUS_ID"
         yield finding("device-order-by-speed", "info", evidence, fix)
+
+
+def _visible(nvidia: Sequence[Gpu], visible: str) -> Iterator[Finding]:
+    names = [word.strip() for word in visible.split(",") if word.strip()]
+    if not nvidia or not names or names[0] in ("-1", "NoDevFiles"):
+        return
+    known = {str(gpu.index) for gpu in nvidia}
+    uuids = tuple(gpu.uuid for gpu in nvidia if isinstance(gpu.uuid, str))
+    is_wrong = any(
+        name not in known
+        and not any(uuid.startswith(name) for uuid in uuids)
+        and not name.startswith("MIG-")
+        for name in names
+    )
+    if is_wrong or len(set(names)) < len(names):
+        evidence = f"CUDA_VISIBLE_DEVICES={visible}: there are GPUs 0 to {len(nvidia) - 1}"
+        yield finding("gpu-index-unknown", "warning", evidence, "unset CUDA_VISIBLE_DEVICES")
+    elif len(names) < len(nvidia) or names != sorted(names, key=lambda name: (len(name), name)):
+        what = "shows" if len(names) < len(nvidia) else "reorders"
+        evidence = f"CUDA_VISIBLE_DEVICES={visible} {what} {len(names)} of {len(nvidia)} GPUs"
+        yield finding("gpus-partly-visible", "info", evidence, "unset CUDA_VISIBLE_DEVICES")
 
 
 def _collectives(snapshot: Snapshot) -> Iterator[Finding]:

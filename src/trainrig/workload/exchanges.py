@@ -175,7 +175,6 @@ def _data(
     dtype = _DTYPES[layout.precision]
     apart = layout.ep > 1  # experts, which lie on the ranks that have the same ones
     alone = not layout.zero and int(layout.tp) * int(layout.pp) == 1 and not apart
-    same = int(layout.dp) * layout.cp * int(layout.tp) // layout.ep
     for stage in stages:
         units = stage.units(shape)
         if alone and replicas > 1:  # DDP
@@ -194,15 +193,23 @@ def _data(
                 tally.add("reduce_scatter", "dp_shard", _FP32, padded, sums)
             if replicas > 1:
                 tally.add("all_reduce", "dp_replicate", _FP32, padded // shards, sums)
-            if same > 1 and experts:
-                gathers, sums = _of_unit(layout, around=False)
-                ranks = same if layout.zero else 1
-                held = sum(weight.of_experts(layout.ep).padded(ranks) for weight in experts)
-                if layout.zero:
-                    tally.add("all_gather", "ep_shard", dtype, held, gathers)
-                    tally.add("reduce_scatter", "ep_shard", _FP32, held, sums)
-                else:
-                    tally.add("all_reduce", "ep_replicate", _FP32, held, sums)
+            if experts:
+                _of_experts(tally, layout, experts, dtype)
+
+
+def _of_experts(tally: _Tally, layout: Layout, experts: Sequence[Weight], dtype: str) -> None:
+    """Of the experts of a unit, among the ranks that hold the same ones."""
+    same = int(layout.dp) * layout.cp * int(layout.tp) // layout.ep
+    if same == 1:
+        return
+    gathers, sums = _of_unit(layout, around=False)
+    ranks = same if layout.zero else 1
+    held = sum(weight.of_experts(layout.ep).padded(ranks) for weight in experts)
+    if layout.zero:
+        tally.add("all_gather", "ep_shard", dtype, held, gathers)
+        tally.add("reduce_scatter", "ep_shard", _FP32, held, sums)
+    else:
+        tally.add("all_reduce", "ep_replicate", _FP32, held, sums)
 
 
 def _buckets(shape: ModelShape, width: int) -> Iterator[int]:
