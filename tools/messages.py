@@ -162,7 +162,8 @@ def _forms(node: ast.AST) -> Iterator[str]:
     """The ways in which a string can read, its places in braces."""
     match node:
         case ast.Constant(value=str(text)):
-            yield re.sub(r"\{(?!\w+\})|(?<![\w])\}", "\0", text)  # what format fills in is a place
+            text = text.replace("{}", "{value}")  # what format fills in is a place
+            yield re.sub(r"\{(?!\w+\})|(?<![\w])\}", "\0", text)
         case ast.JoinedStr(values=values):
             for parts in itertools.product(*(list(_forms(value)) for value in values)):
                 yield "".join(parts)

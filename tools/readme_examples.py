@@ -1,4 +1,4 @@
-"""Writes README's predictions anew, as the commands print them: after rates or formulas changed.
+"""Writes the READMEs' predictions as the commands print them: after rates or formulas changed.
 
     python tools/readme_examples.py
 
@@ -11,10 +11,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADING, NEXT = "## What it prints", "## Beside other tools"
 WIDTH = 80
 
 FITS = (*("fits", "--model", "llama-7B", "--on", "RTX-4090"), *("--lora-rank", "16"))
@@ -44,13 +44,63 @@ Before you buy or run:
 {plan}
 
 """
+CHINESE = """\
+{heading}
+
+此处略去另有位置的部分（显存、来源、报告页面）。一次运行的结尾，
+`qualify` 最后这样显示，`trainrig demo` 也是：
+
+{demo}
+
+购买或运行之前：
+
+{fits}
+
+{predict}
+
+{plan}
+
+"""
 
 
-def printed(command: Sequence[str]) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A README, the heading of its section, the heading that ends it, and where outputs are cut."""
+
+    name: str
+    language: str
+    heading: str
+    before: str
+    section: str
+    cuts: tuple[str, str, str, str]
+    """How lines begin: the demo's second action, the changes of fits, memory; the Pareto front."""
+
+
+PAGES = (
+    Page(
+        name="README.md",
+        language="en",
+        heading="## What it prints",
+        before="## Beside other tools",
+        section=SECTION,
+        cuts=("Up to +6.7", "change  ", "memory  ", "less memory"),
+    ),
+    Page(
+        name="README.zh-CN.md",
+        language="zh-CN",
+        heading="## 输出示例",
+        before="## 与其他工具相比",
+        section=CHINESE,
+        cuts=("最多 +6.7", "变化  ", "显存  ", "更省显存"),
+    ),
+)
+
+
+def printed(command: Sequence[str], language: str) -> list[str]:
     """The lines that a command prints on a terminal of WIDTH columns."""
     environ = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": str(WIDTH)}
     result = subprocess.run(
-        [sys.executable, "-m", "trainrig", *command],
+        [sys.executable, "-m", "trainrig", "--lang", language, *command],
         check=False,
         capture_output=True,
         text=True,
@@ -90,22 +140,23 @@ def block(command: Sequence[str], lines: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Replace the section in README.md."""
-    demo = between(printed(("demo",)), "MEASURED", "Up to +6.7")
-    fits = printed(FITS)
-    fits = [*fits[:2], *between(fits, "change  ", "--offload")]
-    step = between(printed(PREDICT), "part  ", "memory  ")
-    plan = between(printed(PLAN), None, "less memory")
-    section = SECTION.format(
-        heading=HEADING,
-        demo=block(("demo",), demo),
-        fits=block(FITS, fits),
-        predict=block(PREDICT, step),
-        plan=block(PLAN, plan),
-    )
-    readme = ROOT / "README.md"
-    before, _, rest = readme.read_text().partition(HEADING)
-    readme.write_text(before + section + NEXT + rest.partition(NEXT)[2])
+    """Replace the section in both READMEs."""
+    for page in PAGES:
+        action, changes, memory, front = page.cuts
+        demo = between(printed(("demo",), page.language), "MEASURED", action)
+        fits = printed(FITS, page.language)
+        fits = [*fits[:2], *between(fits, changes, "--offload")]
+        step = printed(PREDICT, page.language)[2:]
+        section = page.section.format(
+            heading=page.heading,
+            demo=block(("demo",), demo),
+            fits=block(FITS, fits),
+            predict=block(PREDICT, between(step, None, memory)),
+            plan=block(PLAN, between(printed(PLAN, page.language), None, front)),
+        )
+        readme = ROOT / page.name
+        before, _, rest = readme.read_text().partition(page.heading)
+        readme.write_text(before + section + page.before + rest.partition(page.before)[2])
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d
 _SPELLING = {"FLOP/s": "FLOPS", "OP/s": "OPS", "IO/s": "IOPS"}
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _STEP_OF = {prefix: step for step, prefix in _SI_STEPS}
+_TOKENS = re.compile(r"(\d{1,20}(?:\.\d{1,9})?(?:[eE]\+?\d{1,2})?)\s*([kKMBT]?)")
+_TOKEN_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _QUANTITY = re.compile(
     r"(?P<number>\d{1,9}(\.\d{1,9})?)\s*(?P<step>[kMGTP]?)(?P<unit>FLOPS|FLOP/s|OPS|OP/s|B/s)"
 )
@@ -54,6 +56,15 @@ def parse_count(text: str, most: int) -> int:
     value = int(match[1]) * _COUNT_UNITS.get((match[2] or "").lower(), 1) if match else 0
     if not 1 <= value <= most:
         raise UsageError(f"not a size: {text!r}", f"a whole number from 1 to {most}")
+    return value
+
+
+def parse_tokens(text: str) -> float:
+    """A number of tokens: ``140e9``, ``140B``, ``1.5T``, ``300M``.  Raises UsageError otherwise."""
+    match = _TOKENS.fullmatch(text.strip())
+    value = float(match[1]) * _TOKEN_UNITS[(match[2] or "").upper()] if match else 0.0
+    if not 0.0 < value < 1e30:
+        raise UsageError(f"not a number of tokens: {text!r}", "write it like 140e9 or 140B")
     return value
 
 

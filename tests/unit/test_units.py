@@ -18,6 +18,7 @@ from trainrig.units import (
     format_time,
     one_line,
     parse_duration,
+    parse_tokens,
     si_scale,
 )
 
@@ -74,6 +75,20 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 )
 def test_a_quantity_has_three_digits_and_its_prefix(value: float, unit: str, text: str) -> None:
     assert format_quantity(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("140e9", 1.4e11), ("10B", 1e10), ("1.5T", 1.5e12), ("300 M", 3e8), ("26000000", 2.6e7)],
+)
+def test_tokens_are_written_as_the_field_does(text: str, tokens: float) -> None:
+    assert parse_tokens(text) == pytest.approx(tokens)
+
+
+@pytest.mark.parametrize("text", ["", "B", "ten", "-1e9", "0", "1e99", "10X"])
+def test_what_is_no_number_of_tokens_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a number of tokens"):
+        parse_tokens(text)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import click
 
 from trainrig.cli.output import say
 from trainrig.cli.predict_options import WHAT
-from trainrig.cli.verb import PATH, Verb, json_option, option, options, rows
+from trainrig.cli.verb import PATH, TOKENS, Verb, json_option, option, options, rows
 
 if TYPE_CHECKING:
     from trainrig.procure.parts_list import Build
@@ -87,7 +87,7 @@ _SEARCH = rows(
     ("--budget", float, "", "Money for all parts."),
     ("--currency", "XXX", "that of --own", "Currency of the budget: CNY, USD."),
     ("--global-batch", int, "about a million tokens", "Samples of a step."),
-    ("--tokens", float, "no data on disk", "Tokens of the training: disks are sized for them."),
+    ("--tokens", TOKENS, "no data on disk", "Tokens of the training: disks are sized for them."),
     ("--volts", float, "not checked", "Voltage of the outlet."),
     ("--breaker-amps", float, "not checked", "Amperes of its circuit."),
     ("--noise-limit-db", float, "no limit", "Loudest that the room allows."),
@@ -192,7 +192,7 @@ def checklist(file: Path, out: Path | None, as_json: bool) -> None:
 _CLUSTER = rows(
     "Cluster",
     ("--budget", float, "", "Money for machines and network."),
-    ("--tokens", float, "", "Tokens of the training."),
+    ("--tokens", TOKENS, "", "Tokens of the training."),
     ("--network", ["GBPS=PRICE"], "", "Gb/s of a machine, and its price for each; repeatable."),
     ("--global-batch", int, "about a million tokens", "Samples of a step."),
 )

@@ -56,6 +56,8 @@ def command(
         return
     if compare and len(name) < 2:
         raise UsageError("--compare needs two chips or more", "quote names that have spaces")
+    is_several = len(name) > 1 and not find_chip(" ".join(name)) and all(map(find_chip, name))
+    compare = compare or is_several
     wanted = name if compare else ((" ".join(name),) if name else ())
     chips = tuple(require_chip(one) for one in wanted) or load_chips()
 

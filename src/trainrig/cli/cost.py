@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.cli.build import CURRENCY, HTML, MD, PRICES, read_list
 from trainrig.cli.predict_options import WHAT, WHERE, one_machine
-from trainrig.cli.verb import PATH, complete_runs, json_option, option, options, rows, verb
+from trainrig.cli.verb import PATH, TOKENS, complete_runs, json_option, option, options, rows, verb
 from trainrig.units import counted
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _USE = rows(
     ("--years", float, "3", "Years that it is kept."),
     ("--utilisation", float, "1, all hours", "Share of the hours in which it works, 0 to 1."),
     ("--machines", int, "as many as the GPUs need", "How many of them."),
-    ("--tokens", float, "no training", "Tokens of the training that is wanted."),
+    ("--tokens", TOKENS, "no training", "Tokens of the training that is wanted."),
     ("--days", float, "no limit", "Days for them: without --gpus, how many GPUs that takes."),
     ("--global-batch", int, "about a million tokens", "Samples of a step."),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.cli.predict_options import FRAMEWORK, WHAT, WHAT_IF, WHERE, one_machine
-from trainrig.cli.verb import PATH, json_option, option, options, verb
+from trainrig.cli.verb import PATH, TOKENS, json_option, option, options, verb
 
 _search = partial(option, group="Search")
 _result = partial(option, group="Result")
@@ -16,7 +16,7 @@ _result = partial(option, group="Result")
 @verb()
 @options(WHAT, WHERE, FRAMEWORK)
 @_search("--global-batch", type=int, help="Samples of a step.")
-@_search("--tokens", type=float, help="Tokens of the whole training.")
+@_search("--tokens", type=TOKENS, help="Tokens of the whole training.")
 @_search("--days", type=float, help="With --tokens: find how many GPUs it takes.")
 @_result("--top", type=int, default=10, help="Layouts that are shown.")
 @WHAT_IF

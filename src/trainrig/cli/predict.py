@@ -23,6 +23,7 @@ from trainrig.cli.predict_options import (
 from trainrig.cli.verb import (
     CHIPS,
     PATH,
+    TOKENS,
     Verb,
     VerbGroup,
     complete_runs,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 @click.group(cls=VerbGroup, invoke_without_command=True, subcommand_metavar="[COMMAND ...]")
 @options(
     *(WHAT, WHERE, FRAMEWORK, HOW),
-    rows("Result", ("--tokens", float, "", "Show days and energy for a training of N tokens.")),
+    rows("Result", ("--tokens", TOKENS, "", "Show days and energy for a training of N tokens.")),
     [WHAT_IF],
     PRICE,
     rows(

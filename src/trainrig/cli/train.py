@@ -15,6 +15,7 @@ from trainrig.cli.verb import (
     OUT,
     PATH,
     STRICT,
+    TOKENS,
     Names,
     complete_runs,
     json_option,
@@ -43,7 +44,7 @@ _WHAT = rows(
     ("--batch-size", "N|auto", "8", "Samples of a micro-batch; auto: the largest that fits."),
     ("--seq-len", int, "256", "Tokens of a sample."),
     ("--steps", int, "20", "Updates of the weights."),
-    ("--tokens", float, "", "Total training tokens, instead of --steps."),
+    ("--tokens", TOKENS, "", "Total training tokens, instead of --steps."),
     ("--grad-accum", int, "1", "Micro-batches of a step."),
     (
         *("--precision", Names(lambda: ("bf16", "fp32", "tf32", "fp16", "fp8")), "bf16"),

@@ -180,6 +180,21 @@ STRICT = option(
 )
 
 
+class _Tokens(click.ParamType):  # type: ignore[type-arg]  # click of 8.1 takes none
+    """A number of tokens, as the field writes it."""
+
+    name = "number"
+
+    def convert(self, value: Any, *_: Any) -> float:
+        from trainrig.units import parse_tokens
+
+        return parse_tokens(value) if isinstance(value, str) else value
+
+
+TOKENS = _Tokens()
+"""``140e9``, ``140B``."""
+
+
 def json_option(text: str = "One JSON object on stdout.") -> Decorator:
     """``--json``, which every verb has."""
     return option("--json", "as_json", is_flag=True, help=text)

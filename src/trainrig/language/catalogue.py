@@ -35,11 +35,12 @@ _TYPED = re.compile(r"((?:fp|bf|tf|int)\d+|\d+\.|#\d+) (.+)")
 """``fp16 matmul``, ``2. RTX 4090``."""
 _SENTENCE_ENDS = ("\n", "  ", ". ", "; ")
 _COUNT = "number"
+_AMOUNT_ALONE = re.compile(r"\d[\d.,]*[kMBT]?(?: to \d[\d.,]*)?")
 """What begins the names of places that hold a number alone."""
 _OWN_FOR_A_PLACE = 9
 """A form with fewer letters for each of its places, like ``{quantity} of {name}``, is taken only
 where in each place stands a number, a name, or what has an entry."""
-_PROSE = re.compile(r"(?:^|\s)(?:[A-Z]?[a-z]{2,})(?=[\s,.;:]|$)")
+_PROSE = re.compile(r"(?:^|\s)(?:[A-Z]?[a-z]{2,})(?=[\s,;:]|\.\s|\.?$)")
 """A word that is no name."""
 _NUMBER = re.compile(r"[-−+±~$€¥<>×]?\d\S*(?: \S+){0,2}")
 _AMOUNT = re.compile(r"(.+?) ([-−+±×] ?\d\S*(?: \S+)?)")
@@ -133,7 +134,7 @@ class Catalogue:
                 continue
             form = self._compiled.get(pieces) or self._compile(pieces, names)
             match = form.pattern.fullmatch(text)
-            if match is None or not all(map(_is_balanced, match.groups())):
+            if match is None or not all(map(_is_whole_value, match.groups())):
                 continue
             first, last = match.groups()[0], match.groups()[-1]
             if is_whole and (
@@ -141,12 +142,13 @@ class Catalogue:
             ):
                 continue
             if any(
-                name.startswith(_COUNT) and not value[:1].isdigit()
+                name.startswith(_COUNT) and _AMOUNT_ALONE.fullmatch(value) is None
                 for name, value in zip(names, match.groups(), strict=True)
             ):
                 continue
             if _own(pieces) < _OWN_FOR_A_PLACE * len(names) and not all(
-                _is_plain(value) or self._is_known(value, depth) for value in match.groups()
+                ": " not in value and (_is_plain(value) or self._is_known(value, depth))
+                for value in match.groups()
             ):
                 continue
             values = {
@@ -157,12 +159,13 @@ class Catalogue:
         return None
 
     def _is_known(self, text: str, depth: int) -> bool:
-        """Whether an entry or a form is the whole text."""
+        """Whether an entry or a form is the whole text, but for a data type before it."""
+        if (typed := _TYPED.fullmatch(text)) is not None:
+            text = typed[2]
+        spellings = dict.fromkeys((text, text[:1].upper() + text[1:], text[:1].lower() + text[1:]))
         return depth < _DEEPEST and (
-            text in self._whole
-            or text[:1].upper() + text[1:] in self._whole
-            or text[:1].lower() + text[1:] in self._whole
-            or self._formed(text, depth + 1, is_whole=True) is not None
+            any(each in self._whole for each in spellings)
+            or any(self._formed(each, depth + 1, is_whole=True) is not None for each in spellings)
         )
 
     def _compile(self, pieces: tuple[str, ...], names: tuple[str, ...]) -> Form:
@@ -181,11 +184,8 @@ class Catalogue:
             return f" {joined} ".join(text.rsplit(f" {listed[1]} ", 1))
         if " or " in text and not any(map(_PROSE.search, text.split(" or "))):
             return text.replace(" or ", " 或 ")
-        for mark, joined in _ENDS[-2:]:  # an entry that has such marks itself, and a word behind it
-            head, _, tail = text.rpartition(mark)
-            if head and self._is_known(head, depth) and not any(each in tail for each, _ in _ENDS):
-                parts = [self._found(head, depth) or head, self._found(tail, depth) or tail]
-                return _joined(parts, mark, joined)
+        if (around := self._around_mark(text, depth)) is not None:
+            return around
         for mark, joined in _ENDS:
             parts = list(_parts(text, mark))
             if len(parts) > 1:
@@ -195,6 +195,18 @@ class Catalogue:
         if _CHANGE.fullmatch(text) is not None:
             return self._trimmed(text, depth)
         return self._of_arithmetic(text, depth) or self._trimmed(text, depth)
+
+    def _around_mark(self, text: str, depth: int) -> str | None:
+        """A text of two parts, one of which is an entry that has such marks itself."""
+        for mark, joined in _ENDS[-2:]:
+            head, _, tail = text.rpartition(mark)  # and a word behind it
+            if head and self._is_known(head, depth) and not any(each in tail for each, _ in _ENDS):
+                parts = [self._found(head, depth) or head, self._found(tail, depth) or tail]
+                return _joined(parts, mark, joined)
+        head, _, tail = text.partition(": ")  # AMD EPYC: Layer by batch and part: bf16
+        if ": " in tail and any(self._is_known(t, depth) for t in (tail, tail.rpartition(", ")[0])):
+            return f"{self._found(head, depth) or head}：{self._found(tail, depth)}"
+        return None
 
     def _of_arithmetic(self, text: str, depth: int) -> str | None:
         """The terms of a sum with its figures translated each by itself."""
@@ -244,8 +256,11 @@ def _is_plain(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None or _PROSE.search(text) is None
 
 
-def _is_balanced(text: str) -> bool:
-    return all(text.count(first) == text.count(last) for first, last in ("()", "[]", "（）"))
+def _is_whole_value(text: str) -> bool:
+    """Whether it may stand in a place: no half of brackets, no end that something follows."""
+    return not text.endswith((":", ";", ",")) and all(
+        text.count(first) == text.count(last) for first, last in ("()", "[]", "（）")
+    )
 
 
 def _own(pieces: tuple[str, ...]) -> int:

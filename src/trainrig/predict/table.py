@@ -315,7 +315,9 @@ def _rows(lines: Iterator[str], name: str) -> Iterator[dict[str, str]]:
     table = csv.DictReader(chain([head], lines), restkey="", restval="", delimiter=between)
     columns = [column.strip() for column in table.fieldnames or ()]
     table.fieldnames = columns
-    table.fieldnames = columns = [_HEADINGS.get(column.lower(), column) for column in columns]
+    table.fieldnames = columns = [
+        _HEADINGS.get(column.lower().replace("-", "_"), column) for column in columns
+    ]
     lacking = [" or ".join(any_of) for any_of in NEEDED if not set(any_of) & set(columns)]
     if lacking and "\ufffd" in head:
         raise DataError(f"{name} is no CSV in UTF-8", "name a CSV file")
@@ -326,7 +328,7 @@ def _rows(lines: Iterator[str], name: str) -> Iterator[dict[str, str]]:
 
 
 _HEADINGS = {
-    **dict.fromkeys(("gpu", "device", "accelerator"), "chip"),
+    **dict.fromkeys(("gpu", "device", "accelerator", "on"), "chip"),
     **dict.fromkeys(("gpus", "n_gpus", "ngpus", "world_size", "num_devices"), "num_gpus"),
     **dict.fromkeys(("num_nodes", "n_nodes", "nnodes", "hosts", "num_hosts"), "nodes"),
     **dict.fromkeys(("seq_len", "seqlen", "sequence_length", "context_length"), "seq"),
@@ -337,7 +339,7 @@ _HEADINGS = {
     **dict.fromkeys(("ffn_hidden_size", "intermediate_size", "d_ff"), "ffn"),
     **dict.fromkeys(("vocab_size",), "vocab"),
     **dict.fromkeys(("gbs", "global_batch_size"), "global_batch"),
-    **dict.fromkeys(("mbs", "micro_batch_size"), "micro_batch"),
+    **dict.fromkeys(("mbs", "micro_batch_size", "batch_size"), "micro_batch"),
     **dict.fromkeys(("gradient_accumulation_steps", "accumulation"), "grad_accum"),
     **dict.fromkeys(("tp_size", "tensor_parallel"), "tp"),
     **dict.fromkeys(("pp_size", "pipeline_parallel"), "pp"),

@@ -95,7 +95,8 @@ def chip_document(chip: Chip) -> Document:
         if rate is not None
     ]
     columns = (Column("", "words"), Column("", "words"), Column("source", "words"))
-    figures = Table(columns, tuple(rows), title=f"{chip.vendor} {chip.name}")
+    full = chip.name if chip.name.startswith(chip.vendor) else f"{chip.vendor} {chip.name}"
+    figures = Table(columns, tuple(rows), title=full)
     return Document(title=chip.name, blocks=(figures, *_sources([chip])))
 
 

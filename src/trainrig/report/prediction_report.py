@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # numpy: the ledger needs none
 _LABELS = {
     "recompute": "recomputation",
     "gaps": "launch gaps",
-    "tensor_comm": "tensor, context collectives",
+    "tensor_comm": "tensor + context collectives",
     "expert_comm": "tokens to experts and back",
     "pipeline_comm": "pipeline P2P",
     "bubble": "pipeline bubble",
