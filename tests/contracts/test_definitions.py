@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -58,6 +59,17 @@ def test_every_result_of_a_step_is_defined() -> None:
     parts = {f"time.{part}" for part in (*PARTS, OTHER)}
     more = {"train_loss", "heldout_loss", "mfu", "mfu_of_matmul", "peak_memory"}
     assert parts | more <= named(section("training"))
+
+
+def test_every_term_and_result_of_a_cost_is_defined() -> None:
+    from trainrig.procure.ownership import Terms, ask_costs, cost_dict
+
+    found = cost_dict(ask_costs(Terms(buy=2e5, rent_per_hour=32.0), "USD"))
+    results = {*found, *found["ways"]["rent"]} - {"currency", "ways", "terms", "parts"}
+    written = named(section("Cost")) | set(re.findall(r"\*\*(\w+)\*\*", section("Cost")))
+    ends = ("_interval", "_wanted")
+    assert {one for one in results if not one.endswith(ends)} <= written
+    assert {field.name for field in dataclasses.fields(Terms)} <= written
 
 
 def test_layers_stand_there_with_their_numbers() -> None:

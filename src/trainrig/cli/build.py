@@ -175,6 +175,7 @@ def checklist(file: Path, out: Path | None, as_json: bool) -> None:
     A list that is not legal gets its broken rules at the top: mend them before you order.
     """
     from trainrig.cli.output import print_json
+    from trainrig.language import translate
     from trainrig.procure.assembly import as_markdown, steps_of
     from trainrig.procure.build_rules import check_build
     from trainrig.store import write_atomic
@@ -183,10 +184,10 @@ def checklist(file: Path, out: Path | None, as_json: bool) -> None:
     if as_json:
         print_json([{"title": one.title, "items": list(one.items)} for one in steps_of(report)])
     elif out is not None:
-        write_atomic(out, as_markdown(report))
+        write_atomic(out, as_markdown(report, translate))
         say(f"wrote {out}", err=True)
     else:
-        click.echo(as_markdown(report), nl=False)
+        click.echo(as_markdown(report, translate), nl=False)
 
 
 _CLUSTER = rows(

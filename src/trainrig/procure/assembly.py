@@ -6,7 +6,7 @@ each stage is measured before the next one hides its fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trainrig.procure.build_rules import BuildReport
@@ -47,19 +47,25 @@ def steps_of(report: BuildReport) -> list[WorkStep]:
     return [WorkStep(title=title, items=tuple(items)) for title, items in stages]
 
 
-def as_markdown(report: BuildReport) -> str:
-    """The checklist."""
-    lines = [f"# Assembly of {report.build.name}", ""]
+def as_markdown(report: BuildReport, translate: Callable[[str], str] = str) -> str:
+    """The checklist, in the language of ``translate``."""
+    lines = [f"# {translate('Assembly')}: {report.build.name}", ""]
     errors = [one for one in report.findings if one.severity == "error"]
     if errors:
-        lines += ["**This list is not legal.  Mend it before you order:**", ""]
-        lines += [f"- {one.rule}: {one.arithmetic}.  {capital(one.fix)}." for one in errors]
+        lines += [f"**{translate('This list is not legal.  Mend it before you order:')}**", ""]
+        lines += [
+            f"- {one.rule}: {translate(one.arithmetic)}.  {translate(capital(one.fix))}."
+            for one in errors
+        ]
         lines.append("")
     for number, stage in enumerate(steps_of(report), 1):
-        lines += [f"## {number}. {stage.title}", "", *(f"- [ ] {one}" for one in stage.items), ""]
+        lines += [f"## {number}. {translate(stage.title)}", ""]
+        lines += [*(f"- [ ] {translate(one)}" for one in stage.items), ""]
     if report.warnings:
-        lines += ["## What people learned the hard way", ""]
-        lines += [f"- {one.text}  {capital(one.fix)}." for one in report.warnings]
+        lines += [f"## {translate('What people learned the hard way')}", ""]
+        lines += [
+            f"- {translate(one.text)}  {capital(translate(one.fix))}." for one in report.warnings
+        ]
         lines.append("")
     return "\n".join(lines)
 

@@ -313,13 +313,13 @@ def airflow(build: Build) -> Iterator[Check]:
     else:
         crowded, gap = found.crowded, found.gap if found.gap is not None else 99.0
     what = (
-        "open-air cards touch: the upper ones breathe what the lower ones heated"
+        "open-air cards touch, the upper ones breathe what the lower ones heated"
         if crowded > 1
         else "open-air cards have a free position between them"
     )
     widths = " + ".join(f"{stated(card.slots):g}" for card in axial)
     room = "" if gap > 50 else f", smallest space {max(0.0, gap) * 20.32:.0f} mm"
-    arithmetic = f"{widths} slots; {crowded} side by side, at most {most}{room}"
+    arithmetic = f"{widths} slots with {crowded} side by side, at most {most}{room}"
     fix = "blower or water-cooled cards, fewer cards, or risers in an open frame"
     used = crowded / most if crowded > 1 else 0.0
     yield graded("airflow", used, 0.5, what, arithmetic, fix)

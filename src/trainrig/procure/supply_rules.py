@@ -265,8 +265,12 @@ def psu_connectors(build: Build) -> Iterator[Check]:
         for card in own:
             need.update(card.connectors or {})
         eights, adapted, plugs = eights_needed(own, one.supply.connectors or {})
-        more = f"; {adapted} by adapter on {plugs} 8-pins" if adapted else ""
         fits = eights <= one.eights_there
+        listed = [_plugs_text(need) or "none"]
+        if adapted:
+            listed.append(f"{adapted} by adapter on {plugs} × 8-pin")
+        sign, have = "≤" if fits else ">", _plugs_text(one.supply.connectors or {})
+        listed.append(f"{eights} × 8-pin {sign} {one.eights_there} in the supply ({have})")
         several = len(build.supplies) > 1
         message = "cables of the cards" if fits else "too few cables for the cards"
         if several:
@@ -279,9 +283,7 @@ def psu_connectors(build: Build) -> Iterator[Check]:
             "psu-connectors",
             fits,
             message,
-            f"cards want {_plugs_text(need) or 'none'}{more}: {eights} 8-pins "
-            f"{'≤' if fits else '>'} {one.eights_there}; the supply has "
-            f"{_plugs_text(one.supply.connectors or {})}",
+            "; ".join(listed),
             "a supply with more cables; never two plugs of a card on one cable",
             used=eights / one.eights_there if one.eights_there else None,
         )

@@ -19,7 +19,7 @@ from trainrig.predict.search import search
 from trainrig.predict.search.gpu_count import gpus_needed
 from trainrig.predict.search.space import Space
 from trainrig.record import Kind, Record, Status
-from trainrig.units import DAY
+from trainrig.units import DAY, format_share
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
 
@@ -111,7 +111,7 @@ def rate_at(every: Space, cluster: Cluster) -> TrainingRate | None:
         nodes=-(-cluster.gpus // cluster.gpus_per_node),
         gpu_watts=cluster.gpus * found.rates.power,
         source="predicted, best layout, 80 % interval",
-        limits=f"{_WORDS.get(slowest, slowest)} {share:.0%} of a step"
+        limits=f"{_WORDS.get(slowest, slowest)}: {format_share(share)} of a step"
         if share >= 0.1
         else "compute of the GPUs",
         prediction=found,
@@ -123,7 +123,7 @@ _WORDS = {
     "data_comm": "exchange of gradients",
     "tensor_comm": "tensor-parallel exchange",
     "pipeline_comm": "pipeline exchange",
-    "recompute": "recomputation for want of memory:",
+    "recompute": "recomputation for want of memory",
     "gaps": "launch gaps",
     "bubble": "pipeline bubble",
 }

@@ -62,9 +62,14 @@ class DetachedJob:
     @property
     def standing(self) -> str:
         """``running``, ``ended, exit code 0``, or ``killed: by SIGKILL …``."""
-        if self.cause:
-            return f"{self.state}: {self.cause}"
-        return self.state if self.code is None else f"{self.state}, exit code {self.code}"
+        match self.state:
+            case "killed":
+                return f"killed: {self.cause}"
+            case "lost":
+                return f"lost: {self.cause}"
+            case "ended":
+                return f"ended, exit code {self.code}"
+        return "running"
 
     @property
     def shown_command(self) -> str:
@@ -177,7 +182,7 @@ def _why_killed(code: int, memory: int, before: int) -> str:
     if code == 128 + signal.SIGKILL:
         if memory > before:
             return "memory ran out: the kernel killed it, or another process beside it"
-        return "by SIGKILL: somebody, or a limit of memory of its group"
+        return "by SIGKILL, from somebody or from a limit of memory of its group"
     fault = _FAULTS.get(code - 128)
     return f"by a fault of its own ({fault})" if fault else ""
 

@@ -51,7 +51,7 @@ def build_document(report: BuildReport) -> Document:
     build = report.build
     errors = [one for one in report.findings if one.severity == "error"]
     reason = (
-        f"{counted(len(errors), 'rule')} broken: {', '.join(dict.fromkeys(e.rule for e in errors))}"
+        f"rules that are broken: {', '.join(dict.fromkeys(e.rule for e in errors))}"
         if errors
         else _held(report)
     )
@@ -230,7 +230,7 @@ def suggestions_document(found: Suggestions) -> Document:
 def cluster_document(report: BuildReport, plans: Sequence[ClusterPlan], budget: float) -> Document:
     """What a budget for several machines trains, on each network."""
     build = report.build
-    title = f"{format_money(budget, build.currency)} for machines with {build.cards[0].name}"
+    title = f"What {format_money(budget, build.currency)} buys of machines: {build.cards[0].name}"
 
     def layout(one: ClusterPlan) -> str:
         found = one.rate.prediction

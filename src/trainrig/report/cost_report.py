@@ -206,8 +206,8 @@ def _failures(found: CostAnswer) -> Iterator[tuple[str, str]]:
     )
     yield (
         "goodput",
-        f"{format_share(numbers['goodput'])} of the hours are work; simulated "
-        f"{format_share(numbers['goodput_simulated'])}",
+        f"{100.0 * numbers['goodput']:.1f} % of the hours are work; simulated "
+        f"{100.0 * numbers['goodput_simulated']:.1f} %",
     )
 
 

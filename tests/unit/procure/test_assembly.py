@@ -40,7 +40,7 @@ def test_the_verb_writes_markdown(trainrig, tmp_path: Path) -> None:
     file, out = tmp_path / "machine.toml", tmp_path / "assembly.md"
     file.write_text(tomli_w.dumps(ONE))
     code, text, _ = trainrig("build", "checklist", str(file))
-    assert code == 0 and text.startswith("# Assembly of one 4090")
+    assert code == 0 and text.startswith("# Assembly: one 4090")
     code, _, _ = trainrig("build", "checklist", str(file), "--out", str(out))
     assert code == 0 and out.read_text() == text
     code, text, _ = trainrig("build", "checklist", str(file), "--json")
