@@ -149,7 +149,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(
         ("deepspeed", {"zero": 1}),
         ("deepspeed", {"pp": 2, "grad_accum": 2}),
         ("megatron", {"tp": 2, "batch_size": 160}),
-        ("huggingface", {}),
+        ("huggingface", {"steps": 8}),  # it tells its rows behind the last step
     ],
 )
 def test_a_rank_without_memory_is_an_oom_and_leaves_nobody(
