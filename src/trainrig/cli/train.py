@@ -170,22 +170,21 @@ def command(
     from trainrig.runner import launch_scripts, train, train_prepare, train_records, train_resume
     from trainrig.runner.view import view_of
     from trainrig.store import read_run
-    from trainrig.units import parse_duration
 
     if resume is not None and file is not None:
         raise UsageError("a file and a run to resume: which?", "leave one of them out")
     if resume is not None and (dry_run or write):
         hint = "leave --dry-run and --write, or --resume, out"
         raise UsageError("a run that is resumed has been checked already", hint)
-    given = {name: value for name, value in keys.items() if value not in (None, ())}
-    given |= {name: str(given[name]) for name in ("data", "init", "python") if name in given}
-    given |= {"log": ",".join(given["log"])} if "log" in given else {}
-    if batch_size is not None:
-        given["batch_size"] = _batch_size(batch_size)
-    if checkpoint_interval is not None:
-        given["checkpoint_interval"] = parse_duration(checkpoint_interval)
+    given = _given(keys, batch_size, checkpoint_interval)
+    experiments = (
+        train_resume.experiments_of(resume, given)
+        if resume
+        else train_prepare.requested_experiments(file, given)
+    )
+    stall_timeout = train_prepare.stall_timeout_of(timeout)
     if dry_run:
-        found = train_prepare.resolved(train_prepare.requested_experiments(file, given))
+        found = train_prepare.resolved(experiments)
         output.answer(
             as_json,
             lambda: {"experiments": found},
@@ -194,13 +193,8 @@ def command(
         )
         return EXIT_OK
     if write is not None:
-        folders = launch_scripts.write_scripts(
-            train_prepare.requested_experiments(file, given),
-            write,
-            progress.on_stderr(),
-            train_prepare.stall_timeout_of(timeout),
-            runs=out,
-        )
+        watch = progress.on_stderr()
+        folders = launch_scripts.write_scripts(experiments, write, watch, stall_timeout, runs=out)
         output.answer(
             as_json,
             lambda: {"folders": [str(folder) for folder in folders]},
@@ -208,18 +202,13 @@ def command(
             schema="train-write",
         )
         return EXIT_OK
-    experiments = (
-        train_resume.experiments_of(resume, given)
-        if resume
-        else train_prepare.requested_experiments(file, given)
-    )
     if detach:  # what can be refused was refused above, where somebody reads it
         return progress.detach(out, resume, detach, as_json=as_json)
     outcomes = train.train(
         experiments,
         out=out,
         watch=progress.on_stderr(),
-        stall_timeout=train_prepare.stall_timeout_of(timeout),
+        stall_timeout=stall_timeout,
         resume=resume,
         full_scale=train_prepare.at_full_scale(file, given),
     )
@@ -231,6 +220,22 @@ def command(
             say(f"\n{outcomes.verdict.outcome.value}  {outcomes.verdict.reason}")
             say(f"report: {outcomes.run / 'report.html'}")
     return outcomes.exit_code(strict=strict)
+
+
+def _given(
+    keys: dict[str, Any], batch_size: str | None, checkpoint_interval: str | None
+) -> dict[str, Any]:
+    """The keys of an experiment that the command line gives."""
+    from trainrig.units import parse_duration
+
+    given = {name: value for name, value in keys.items() if value not in (None, ())}
+    given |= {name: str(given[name]) for name in ("data", "init", "python") if name in given}
+    given |= {"log": ",".join(given["log"])} if "log" in given else {}
+    if batch_size is not None:
+        given["batch_size"] = _batch_size(batch_size)
+    if checkpoint_interval is not None:
+        given["checkpoint_interval"] = parse_duration(checkpoint_interval)
+    return given
 
 
 def _batch_size(text: str) -> int | str:
