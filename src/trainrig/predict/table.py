@@ -314,10 +314,7 @@ def _rows(lines: Iterator[str], name: str) -> Iterator[dict[str, str]]:
     csv.field_size_limit(LONGEST_CELL)
     table = csv.DictReader(chain([head], lines), restkey="", restval="", delimiter=between)
     columns = [column.strip() for column in table.fieldnames or ()]
-    table.fieldnames = columns
-    table.fieldnames = columns = [
-        _HEADINGS.get(column.lower().replace("-", "_"), column) for column in columns
-    ]
+    table.fieldnames = columns = [_heading(column) for column in columns]
     lacking = [" or ".join(any_of) for any_of in NEEDED if not set(any_of) & set(columns)]
     if lacking and "\ufffd" in head:
         raise DataError(f"{name} is no CSV in UTF-8", "name a CSV file")
@@ -327,11 +324,19 @@ def _rows(lines: Iterator[str], name: str) -> Iterator[dict[str, str]]:
         yield {key: value for key, value in row.items() if isinstance(value, str)}
 
 
+def _heading(column: str) -> str:
+    """``Seq Length`` and ``# GPUs`` as the columns that are read; others stay as they are."""
+    plain = re.sub("[^a-z0-9]+", "_", column.lower()).strip("_")
+    return plain if plain in READ else _HEADINGS.get(plain, column)
+
+
 _HEADINGS = {
     **dict.fromkeys(("gpu", "device", "accelerator", "on"), "chip"),
     **dict.fromkeys(("gpus", "n_gpus", "ngpus", "world_size", "num_devices"), "num_gpus"),
     **dict.fromkeys(("num_nodes", "n_nodes", "nnodes", "hosts", "num_hosts"), "nodes"),
-    **dict.fromkeys(("seq_len", "seqlen", "sequence_length", "context_length"), "seq"),
+    **dict.fromkeys(
+        ("seq_len", "seqlen", "seq_length", "sequence_length", "context_length"), "seq"
+    ),
     **dict.fromkeys(("num_layers", "n_layers", "num_hidden_layers"), "layers"),
     **dict.fromkeys(("hidden_size", "d_model", "n_embd"), "hidden"),
     **dict.fromkeys(("num_heads", "n_heads", "num_attention_heads"), "heads"),
@@ -347,11 +352,14 @@ _HEADINGS = {
     **dict.fromkeys(("ep_size", "expert_parallel"), "ep"),
     **dict.fromkeys(("dp_size", "data_parallel"), "dp"),
     **dict.fromkeys(("zero", "zero_level"), "zero_stage"),
-    **dict.fromkeys(("virtual_pp", "interleave"), "vpp"),
+    **dict.fromkeys(("virtual_pp", "interleave", "vp"), "vpp"),
     **dict.fromkeys(("experts", "n_routed_experts", "num_local_experts"), "num_experts"),
     **dict.fromkeys(("num_experts_per_tok", "top_k", "moe_topk"), "topk"),
     **dict.fromkeys(("moe_intermediate_size", "moe_ffn_hidden_size"), "moe_ffn"),
-    **dict.fromkeys(("parameters_b", "params"), "params_b"),
+    **dict.fromkeys(("parameters_b", "params", "model_size", "parameters"), "params_b"),
+    **dict.fromkeys(("recompute_granularity", "activation_recompute", "remat"), "recompute"),
+    **dict.fromkeys(("model_name", "network"), "model"),
+    **dict.fromkeys(("attention", "kernels"), "kernel_stack"),
 }
 """Other headings of the columns, in frameworks' words."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
+from trainrig.predict.rates.from_chip import SLICE
 from trainrig.predict.table_words import Cells, tpu_slice
 from trainrig.workload.frameworks import LEAST_RESTRICTED
 from trainrig.workload.layout import Layout, check_layout
@@ -104,8 +105,9 @@ def _is_number(text: str) -> bool:
 
 def _counted(cells: Cells) -> int:
     """How many devices the hardware's text counts, ``8x MI350X``, else those of nodes; 0: none."""
-    printed = cells.word("hardware")
+    printed = cells.word("hardware") or cells.word("chip")
     found = re.search(r"(?<![\w.])(\d{1,6})\s*[x×*](?!tx?\b)\s*[a-z\d]", printed)
+    found = found or re.search(r"[\w)]\s*[x×*]\s*(\d{1,6})$", printed)
     nodes = re.search(
         r"(\d{1,5})\s*(?:nodes?|hosts?|servers?)\s*(?:of|with|[x×*,])?\s*(\d{1,3})\b", printed
     )
@@ -142,7 +144,7 @@ def _of_batches(cells: Cells) -> int:
 def joined(chip: Chip, sizes: dict[str, int]) -> tuple[int, dict[str, int]]:
     """Trays of a rack that the chips' link joins to one node, and the sizes with that node."""
     tray, gpus = sizes["gpus_per_node"], sizes["gpus"]
-    most = min(chip.link_domain or tray, gpus) // tray
+    most = min(chip.link_domain or (SLICE if chip.link == "ICI" else tray), gpus) // tray
     trays = max((n for n in range(1, most + 1) if gpus % (tray * n) == 0), default=1)
     return trays, sizes | {"gpus_per_node": tray * trays}
 

@@ -368,7 +368,8 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     named = next((name for word, name in _FRAMEWORKS if word in framework), None)
     if named == "fsdp":
         return "huggingface", "fsdp" if sizes["zero"] else "ddp"
-    if named == "megatron" or sizes["tp"] > 1 or sizes["pp"] > 1:
+    is_split = any(sizes[name] > 1 for name in ("tp", "pp"))
+    if named == "megatron" or is_split or (named is None and sizes["ep"] > 1):
         return "megatron", "auto"
     if named == "deepspeed":
         return named, "auto"

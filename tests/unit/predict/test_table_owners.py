@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from trainrig.catalog.chip import peak
-from trainrig.predict.table import Case, case_of, predict_row
+from trainrig.predict.table import Case, _rows, case_of, predict_row
 from trainrig.workload import model_flops
 from trainrig.workload.model import parameters
 
@@ -301,3 +301,26 @@ def test_amd_s_products_reach_no_more_than_was_seen_where_nobody_tunes() -> None
         share = rates.matmuls.sustained["bf16"] * rates.untuned / rates.peaks["bf16"]
         assert 0.40 < share < tuned, chip
         assert rates.matmuls.sustained["bf16"] / rates.peaks["bf16"] == pytest.approx(tuned, 0.1)
+
+
+def test_headings_are_read_as_people_write_them() -> None:
+    head = "GPU,# GPUs,Model Name,Params (B),Seq Length,GBS,MBS,VP,Recompute granularity\n"
+    (row,) = _rows(iter([head, "H100,8,Llama-3-8B,8.03B,8192,64,1,n/a,full\n"]), "x.csv")
+    assert {"chip", "num_gpus", "model", "params_b", "seq", "global_batch"} <= set(row)
+    layout = case_of(row).layout
+    assert (layout.gpus, layout.seq_len, layout.recompute) == (8, 8192, "full")
+
+
+def test_a_slice_of_tpus_is_joined_by_its_torus_and_cards_are_counted_by_their_name() -> None:
+    slice_ = BASE | {"model": "llama-7b", "framework": "MaxText", "num_gpus": ""}
+    case = case_of(slice_ | {"chip": "v5e-256"})
+    assert case.layout.gpus == case.layout.gpus_per_node == 256
+    small = {"model": "gpt2", "num_gpus": "", "global_batch": "32", "seq": "1024"}
+    for chip in ("2x RTX 4090", "T4 x2"):
+        assert case_of(BASE | small | {"chip": chip}).layout.gpus == 2
+
+
+def test_experts_that_are_shared_are_not_sharded_by_wrappers_too() -> None:
+    row = BASE | {"model": "Phi-3.5-MoE 42B", "ep": "16"}
+    assert case_of(row).layout.framework == "megatron"
+    assert case_of(row | {"framework": "torchtitan"}).layout.framework == "huggingface"

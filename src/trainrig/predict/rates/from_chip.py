@@ -104,6 +104,7 @@ _BANDWIDTH_OF_NO_ONE = 500e9
 _SHARED_LANES = 8  # a desktop's processor has sixteen, and two cards share them
 _LEAST = 0.02  # of the claim, whatever power is said to be left
 _USUAL_NODE = 8
+SLICE = 256  # TPUs that one torus joins: the whole slice of a v5e or v6e, part of the others'
 _UNSEEN_CLASS = 0.4  # natural logarithm: of a step on chips of a class that nobody published
 _SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
 
@@ -322,6 +323,9 @@ def _between(chip: Chip, fabric: float | None) -> Link:
     year = max((y for y in ports if y <= (chip.year or 2022)), default=2017)
     words = "fabric not stated: presumed by the chip's class"
     node = chip.link_domain or _USUAL_NODE
+    if chip.link == "ICI" and chip.link_bandwidth:  # of a block's six sides one leads to the next
+        rate = SLICE * chip.link_bandwidth / 2.0 / 6.0
+        return _link("fabric", rate, "the torus between blocks of a slice")
     return _link("fabric", _FABRIC_OF_NO_ONE if is_card else node * ports[year], words)
 
 
