@@ -24,6 +24,7 @@ from trainrig.report import document as doc
 from trainrig.report.document import column, table
 from trainrig.stats import median
 from trainrig.units import (
+    capital,
     counted,
     format_count,
     format_quantity,
@@ -69,8 +70,9 @@ def _head(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
         yield doc.Badge(title, f"{len(behind)} BEHIND", reason, "bad")
         farthest, own = min(behind.items(), key=lambda pair: pair[1][0][1].deviation or 0.0)
         far = format_share(-(own[0][1].deviation or 0.0))
-        agree = f"{num - len(behind)} of {num} {rack.noun}s agree"
-        yield doc.Paragraph(f"{agree}; {farthest} is {far} below their median.", "strong")
+        even = num - len(behind)
+        text = f"{rack.noun}s that agree: {even} of {num}; {farthest} is {far} below their median."
+        yield doc.Paragraph(capital(text), "strong")
         yield from _tiles(rack, summaries)
         items = tuple(_item(name, own) for name, own in list(behind.items())[:MOST_NAMED])
         yield doc.Findings(items, "Who is behind")
