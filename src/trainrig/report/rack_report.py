@@ -24,7 +24,6 @@ from trainrig.report import document as doc
 from trainrig.report.document import column, table
 from trainrig.stats import median
 from trainrig.units import (
-    capital,
     counted,
     format_count,
     format_quantity,
@@ -70,9 +69,8 @@ def _head(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
         yield doc.Badge(title, f"{len(behind)} BEHIND", reason, "bad")
         farthest, own = min(behind.items(), key=lambda pair: pair[1][0][1].deviation or 0.0)
         far = format_share(-(own[0][1].deviation or 0.0))
-        even = num - len(behind)
-        text = f"{rack.noun}s that agree: {even} of {num}; {farthest} is {far} below their median."
-        yield doc.Paragraph(capital(text), "strong")
+        text = f"{farthest} is {far} below the median of {num}."
+        yield doc.Paragraph(text, "strong")
         yield from _tiles(rack, summaries)
         items = tuple(_item(name, own) for name, own in list(behind.items())[:MOST_NAMED])
         yield doc.Findings(items, "Who is behind")
