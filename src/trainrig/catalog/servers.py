@@ -79,8 +79,8 @@ class Server:
     ports: str | None = None
     """Into the network."""
     source: str | None = None
+    url: str | None = None
     date: str | None = None
-    verified: bool = True
 
 
 class _Strict(BaseModel):
@@ -93,17 +93,17 @@ class _ServerEntry(_Strict):
     chip: Text
     gpus: Count
     fabric_gbps: Size
-    cpu: Text
-    memory_gib: Size
+    cpu: Text | None = None
+    memory_gib: Size | None = None
     joined_by: Text
     ports: Text
-    verified: bool
     source: Text
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 
 
 class _ServersFile(_Strict):
     schema_: Literal[1] = Field(alias="schema")
-    date: Text
     server: list[_ServerEntry]
 
 
@@ -116,8 +116,7 @@ def load_servers() -> dict[str, Server]:
         server = Server(
             chip=require_chip(entry.chip),
             fabric=entry.fabric_gbps * _GBIT,
-            memory=entry.memory_gib * 1024.0**3,
-            date=parsed.date,
+            memory=None if entry.memory_gib is None else entry.memory_gib * 1024.0**3,
             **entry.model_dump(exclude={"chip", "fabric_gbps", "memory_gib", "aliases"}),
         )
         found |= {normalise(name): server for name in (entry.name, *entry.aliases)}
@@ -170,7 +169,7 @@ def server_dict(server: Server) -> dict[str, Any]:
         "cpu": server.cpu,
         "joined_by": server.joined_by,
         "ports": server.ports,
-        "source": {"title": server.source, "date": server.date, "verified": server.verified},
+        "source": {"title": server.source, "url": server.url, "date": server.date},
     }
 
 
@@ -304,7 +303,6 @@ def _cluster(values: dict[str, Any], path: Path) -> Server:
         cpu=cpu.name,
         memory=None if cpu.memory_gib is None else cpu.memory_gib * 1024.0**3,
         source=str(path),
-        verified=False,
     )
 
 

@@ -157,15 +157,12 @@ def _per_watt_row(chips: Sequence[Chip]) -> _Row:
 def servers_document(servers: Sequence[Server]) -> Document:
     """What joins the chips of each server, and what it has into the network."""
 
-    def doubtful(server: Server) -> str:
-        return server.name + ("" if server.verified else DOUBT)
-
     def gbits(server: Server) -> str | None:
         return None if server.fabric is None else f"{server.fabric * 8e-9:,.0f}"
 
     shown = table(
         servers,
-        column("server", doubtful, kind="code"),
+        column("server", lambda server: server.name, kind="code"),
         column("chips", lambda server: f"{server.gpus} × {server.chip.name}", kind="words"),
         column("Gb/s", gbits),
         column("joined by", lambda server: server.joined_by, kind="words"),
@@ -173,7 +170,7 @@ def servers_document(servers: Sequence[Server]) -> Document:
         column("CPU", lambda server: server.cpu, kind="words", optional=2),
     )
     notes = [f"{server.name}: {server.source}, {server.date}" for server in servers]
-    words = f"Gb/s: of the node into the network, one way. {DOUBT}: recalled, not verified."
+    words = "Gb/s: of the node into the network, one way. Blank: its document does not say."
     below = tuple(Paragraph(text, "dim") for text in (words, *notes))
     return Document(title="servers", blocks=(shown, *below))
 
