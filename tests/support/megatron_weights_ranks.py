@@ -12,6 +12,7 @@ import os
 import sys
 from pathlib import Path
 
+import psutil
 import torch
 import torch.nn.functional as F  # noqa: N812
 
@@ -76,6 +77,8 @@ def main() -> None:
     torch.distributed.barrier()
     dist_checkpointing.save(model.sharded_state_dict(), str(out))
     torch.distributed.barrier()
+    for helper in psutil.Process().children(recursive=True):  # Megatron's save leaves its writers
+        helper.kill()
     sys.stdout.flush()
     os._exit(0)  # gloo's threads may abort at exit
 
