@@ -64,7 +64,7 @@ def parse_tokens(text: str) -> float:
     match = _TOKENS.fullmatch(text.strip())
     value = float(match[1]) * _TOKEN_UNITS[(match[2] or "").upper()] if match else 0.0
     if not 0.0 < value < 1e30:
-        raise UsageError(f"not a number of tokens: {text!r}", "write it like 140e9 or 140B")
+        raise UsageError(f"not a number of tokens: {text!r}", "above 0, written like 140e9 or 140B")
     return value
 
 

@@ -7,7 +7,6 @@
     loss                    cross-entropy in chunks, so that the logits never exist whole
     dropout                 what is dropped, the same in every layout
     unfused                 operations written out, to see what their kernels are worth
-    host_sums               sums over tokens in fp32 where a host's kernels keep them in bf16
     hf_weights              weights to and from Hugging Face's names and layouts
 
 A model is built from a `workload.ModelShape` alone and computes what Hugging Face's computes with

@@ -18,8 +18,10 @@ Sources: Shoeybi et al. 2019 (tensor parallel), Korthikanti et al. 2022 (sequenc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import (
@@ -39,9 +41,9 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from trainrig.models import host_sums
-
 Plan = dict[str, ParallelStyle]
+LookUp = Callable[[Tensor, Tensor], Tensor]
+"""Vectors of tokens, of their numbers and a table of weights, as torch's `embedding` finds them."""
 
 _READ = ("qkv", "q", "k", "v", "up", "gate")
 _WRITE = ("out", "down")
@@ -49,8 +51,10 @@ _ATTENTION_ARGUMENTS = {"gpt2": 1, "gpt-neo": 1, "bert": 1, "llama": 2, "t5": 1}
 """What attention takes besides hidden states: masks, biases, angles; whole on each rank."""
 
 
-def plan_of(model: nn.Module, *, sequence_parallel: bool) -> Plan:
+def plan_of(model: nn.Module, *, sequence_parallel: bool, look_up: LookUp = F.embedding) -> Plan:
     """Of a whole model or a pipeline stage; its modules are named as in the whole.
+
+    ``look_up`` stands for torch's `embedding` where that adds gradients up too coarsely.
 
     BERT's last dense layer and norm are computed by each rank for all tokens, as Megatron does.
     """
@@ -58,7 +62,7 @@ def plan_of(model: nn.Module, *, sequence_parallel: bool) -> Plan:
     between: Placement = Shard(1) if sequence_parallel else Replicate()
     shared = SequenceParallel(use_local_output=True)
     plan: Plan = {
-        "tokens": _Vocabulary(between),
+        "tokens": _Vocabulary(between, look_up),
         "head": ColwiseParallel(),
         "bias.buckets": ColwiseParallel(),  # a number for each head: of the heads that are here
         "decoder_bias.buckets": ColwiseParallel(),
@@ -104,24 +108,24 @@ class _Vocabulary(ParallelStyle):
     torch's RowwiseParallel would make the gradient of all rows on each rank.
     """
 
-    def __init__(self, between: Placement) -> None:
+    def __init__(self, between: Placement, look_up: LookUp) -> None:
         super().__init__()
-        self.between = between
+        self.between, self.look_up = between, look_up
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         weight = distribute_tensor(module.weight.data, device_mesh, [Shard(0)], src_data_rank=None)
         module.weight = nn.Parameter(weight)
-        module.forward = partial(_look_up, module, self.between)
+        module.forward = partial(_look_up, module, self.between, self.look_up)
         return module
 
 
-def _look_up(embedding: nn.Module, between: Placement, tokens: Tensor) -> Tensor:
+def _look_up(embedding: nn.Module, between: Placement, look_up: LookUp, tokens: Tensor) -> Tensor:
     """The vectors of those tokens whose rows are here, 0 for others, summed over the ranks."""
     whole: DTensor = embedding.weight
     mesh, own = whole.device_mesh, whole.to_local()
     local = tokens - mesh.get_local_rank() * -(-whole.shape[0] // mesh.size())
     elsewhere = (local < 0) | (local >= len(own))
-    found = host_sums.embedding(local.masked_fill(elsewhere, 0), own)
+    found = look_up(local.masked_fill(elsewhere, 0), own)
     found = found.masked_fill(elsewhere[..., None], 0)
     summed = DTensor.from_local(found, mesh, [Partial()], run_check=False)
     return summed.redistribute(placements=[between]).to_local()

@@ -47,8 +47,8 @@ FOREIGN = list(DRIVERS.glob("*.py"))
 """What runs in a framework's own Python."""
 LIGHT = ("trainrig.process.child", "trainrig.process.events")
 TIMERS = ("trainrig.train.native.step_timer", "trainrig.train.native.breakdown")
-SEES = (*TIMERS, "trainrig.train.native.traffic")
-"""What looks at a step, whoever trains it."""
+SEES = (*TIMERS, "trainrig.train.native.traffic", "trainrig.train.native.host_sums")
+"""What looks at a step, and adds it up, whoever trains it."""
 VARIABLE = "TRAINRIG_HUGGINGFACE_PYTHON"
 FOUND = {"torch": "2.6.0", "numpy": "2.0", "transformers": "4.57.6", "accelerate": "1.1"}
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 import transformers
 from torch import Tensor, nn
 
-from trainrig.models import host_sums
+import trainrig.train.native.host_sums as host_sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

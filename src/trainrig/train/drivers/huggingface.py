@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from trainrig.models import host_sums
+import trainrig.train.native.host_sums as host_sums
 from trainrig.process.child import run_rank
 from trainrig.process.events import Events
 from trainrig.train.drivers import common

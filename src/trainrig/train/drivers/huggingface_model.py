@@ -17,9 +17,9 @@ import torch
 import transformers
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+import trainrig.train.native.host_sums as host_sums
 from trainrig.data.batches import Shard
 from trainrig.data.open_batches import open_batches
-from trainrig.models import host_sums
 from trainrig.train.drivers import common
 
 TAKES_SHIFTED = "shift_labels" in inspect.signature(ForCausalLMLoss).parameters

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch.overrides import TorchFunctionMode
 
-from trainrig.models import host_sums
+import trainrig.train.native.host_sums as host_sums
 
 HOST = torch.device("cpu")
 _IN_FP32: dict[Any, Any] = {

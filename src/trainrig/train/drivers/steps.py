@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from trainrig.models import host_sums
+import trainrig.train.native.host_sums as host_sums
 from trainrig.process.events import Events
 from trainrig.train.drivers import common
 from trainrig.train.native.breakdown import phase, profiled

@@ -35,10 +35,10 @@ from trainrig.data.loader import Loader
 from trainrig.data.masking import IGNORED
 from trainrig.data.open_batches import open_batches
 from trainrig.errors import UnavailableError
-from trainrig.models import host_sums
 from trainrig.models.loss import ahead_of_backward
 from trainrig.train.config import Experiment, objective_of
 from trainrig.train.divergence import LossWatch
+from trainrig.train.native import host_sums
 from trainrig.train.native.cuda_graph import StepGraph, is_recorded
 from trainrig.train.native.precision import LossScale, Weights, local, placed, to_float8
 from trainrig.train.native.step_timer import Marked, Stopwatch, stopwatch_for

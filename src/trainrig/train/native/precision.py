@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from trainrig.errors import UnavailableError
-from trainrig.models import host_sums
 from trainrig.models.recompute import blocks_of
+from trainrig.train.native import host_sums
 from trainrig.workload.model import FP8_RECIPES
 
 DTYPES = {
@@ -328,7 +328,7 @@ class LossScale:
 def total_norm(grads: Sequence[Tensor]) -> Tensor:
     """The 2-norm of plain tensors together.
 
-    On the host row by row (`models.host_sums`).
+    On the host row by row (`host_sums`).
     """
     if not grads or grads[0].device.type != "cpu":
         return torch.nn.utils.get_total_norm(grads)

@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from trainrig.errors import UsageError
 from trainrig.models.layers import Stretch
 from trainrig.models.parallel_plan import plan_of
+from trainrig.train.native import host_sums
 from trainrig.workload.model import ModelShape
 
 
@@ -39,9 +40,8 @@ def apply(
         raise UsageError(
             f"{shape.name} has a vocabulary of {shape.vocab}: too few for tp = {ranks}"
         )
-    parallelize_module(
-        model, mesh, plan_of(model, sequence_parallel=sequence_parallel), src_data_rank=None
-    )
+    plan = plan_of(model, sequence_parallel=sequence_parallel, look_up=host_sums.embedding)
+    parallelize_module(model, mesh, plan, src_data_rank=None)
     if isinstance(getattr(model, "head_bias", None), nn.Parameter):
         bias = distribute_tensor(model.head_bias.data, mesh, [Shard(0)], src_data_rank=None)
         model.head_bias = nn.Parameter(bias)

@@ -348,7 +348,7 @@ REFUSED = [
     ((*PLAN, "--gpus", "4", *BATCH, "--days", "3"), "how many tokens", "--tokens"),
     ((*PLAN, "--gpus", "4", *BATCH, "--days", "3", "--tokens", "1e9"), "--gpus says it", "days"),
     ((*PLAN, *BATCH, "--days", "-3", "--tokens", "1e9"), "days = -3", "above 0"),
-    ((*PLAN, *BATCH, "--days", "3", "--tokens", "nan"), "tokens = nan", "above 0"),
+    ((*PLAN, *BATCH, "--days", "3", "--tokens", "nan"), "not a number of tokens: 'nan'", "above 0"),
     ((*PLAN, "--gpus", "4", *BATCH, "--seq-len", "2048"), "knows 1024 positions", "1024"),
     ((*PLAN, "--gpus", "4", *BATCH, "--what-if", "faster"), "unknown upgrade 'faster'", "nvlink"),
 ]

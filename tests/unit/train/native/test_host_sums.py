@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trainrig import models
-from trainrig.models import host_sums
+from trainrig.train.native import host_sums
 from trainrig.workload import find
 
 TOKENS, WIDTH = 1408, 16
@@ -41,7 +41,7 @@ def test_a_norm_and_an_embedding_have_the_sum_of_all_tokens(dtype: torch.dtype) 
 def test_the_norm_of_many_numbers_is_theirs() -> None:
     """Where clipping and engines take it: torch's own is 4e-4 off, in a process of its own."""
     program = (
-        "import torch\nfrom trainrig.models import host_sums\n"
+        "import torch\nfrom trainrig.train.native import host_sums\n"
         "torch.manual_seed(0)\nx = torch.randn(10**7)\n"
         "exact = x.double().square().sum().sqrt()\n"
         "def gap(found):\n    return abs(float(found) / float(exact) - 1)\n"
