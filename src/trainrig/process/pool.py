@@ -2,7 +2,8 @@
 
 For what computes and prints: no state is kept, and nothing but the answers comes back.  Few items
 are not worth a process, and where none can be forked all is done here; the answers are the same.
-A child leaves the interrupt to its parent, and goes with it.
+A child leaves the interrupt to its parent, and goes with it: who stops listening, by an interrupt
+or else, waits for no answer that is under way.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def ordered_map(
     every = chain(few, items)
     chunks = iter(lambda: list(islice(every, _CHUNK)), [])
     context = multiprocessing.get_context("fork")
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(num, mp_context=context, initializer=_begin)
     try:
         with warnings.catch_warnings():
@@ -55,6 +57,11 @@ def ordered_map(
             answers = pending.popleft().result()
             pending.extend(pool.submit(_ask, ask, c) for c in islice(chunks, 1))
             yield from answers
+    except BaseException:
+        # At once: a second interrupt while they end would leave them waiting, and all behind them.
+        for child in set(multiprocessing.active_children()) - others:
+            child.kill()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 

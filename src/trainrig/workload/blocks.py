@@ -205,15 +205,31 @@ def head(shape: ModelShape, layout: Layout) -> list[Operator]:
 
 
 NONE, CORE, PRODUCTS, HALF, FULL = "none", "core", "products", "half", "full"
+LATENT = "latent"
 """Policies: keep everything; all but the scores (Megatron's selective recomputation); results of
 products and of attention; of every second product and of attention (torchtitan's); the block's
-input alone."""
+input alone; latent attention's: all but results of norms, of what widens and of the activation."""
 
-_ALL = frozenset((NONE, CORE, PRODUCTS, FULL))
+
+def selective_policy(shape: ModelShape, layout: Layout) -> str:
+    """What selective recomputation keeps: the framework's policy.
+
+    Of latent attention that is fused, Megatron's drops what its recipes drop (`--recompute-modules
+    mla_up_proj layernorm moe_act`; DeepSeek-V3, arXiv 2412.19437, section 3.2.3): its core keeps
+    no scores, and the heads that are widened from narrow ones are most of what attention keeps.
+    """
+    of_megatron = layout.traits.recomputes_core and layout.is_flash
+    return LATENT if shape.kv_rank and of_megatron else layout.traits.selective
+
+
+_ALL = frozenset((NONE, CORE, PRODUCTS, FULL, LATENT))
+_SAVED = frozenset((NONE, CORE, PRODUCTS, LATENT))  # a result that even latent attention's keeps
+_INSIDE = frozenset((NONE, CORE, LATENT))  # what single modules keep that are not run again
 _RESULT = frozenset((NONE, CORE, PRODUCTS))  # of a product, and needed by what follows it
 _CHEAP = frozenset((NONE, CORE))  # computed again from a product's result
 _SCORES = frozenset((NONE,))
 _IDLE = frozenset((PRODUCTS,))  # a product's result that no derivative needs, kept all the same
+_LATENT = frozenset((LATENT,))
 _INPUT = frozenset((PRODUCTS, FULL))  # the block's input where only its copy is needed
 
 
@@ -297,10 +313,10 @@ def _saved_by_branch(
     RMSNorm written out keeps an fp32 copy and the normalised numbers, and its result.  BERT's norm
     comes after the sum: the same tensors in another order.
     """
-    wide, c, stream = seq * shape.hidden, numerics.compute, numerics.residual
+    wide, stream = seq * shape.hidden, numerics.residual
     written_out = numerics.norm_written_out and not shape.norm_bias
     copied = written_out and stream < 4
-    needed = _INPUT if first and copied else _ALL if first else _CHEAP
+    needed = _INPUT if first and copied else _ALL if first else _INSIDE
     readers = 1  # copies of the result: autocast narrows it for each product that reads it
     if numerics.autocast and name == "attention" and _apart(shape):
         readers = 3
@@ -314,11 +330,11 @@ def _saved_by_branch(
     if written_out:
         items.append(_seq(f"{name}.norm.scaled", 4 * wide, _CHEAP))
     items += [
-        _seq(f"{name}.norm.out", readers * c * wide, _CHEAP),
+        _seq(f"{name}.norm.out", readers * numerics.product_input * wide, _CHEAP),
         _seq(f"{name}.statistics", 4 * seq * (2 if shape.norm_bias else 1), _CHEAP),
     ]
     if numerics.dropout:
-        items.append(_seq(f"{name}.dropout.mask", wide, _CHEAP))
+        items.append(_seq(f"{name}.dropout.mask", wide, _INSIDE))
     return items
 
 
@@ -332,24 +348,27 @@ def _saved_by_attention(
     """
     c, wide = numerics.compute, seq * shape.num_heads * shape.head_dim
     keys = c * read * shape.num_kv_heads * shape.head_dim
-    items = [_tp(f"{name}.q", c * wide, _RESULT)]
+    values = keys
+    items = [_tp(f"{name}.q", c * wide, _RESULT if shape.q_rank or not shape.kv_rank else _SAVED)]
     if shape.kv_rank:  # what is narrowed, before and after its norm; heads of keys for all queries
-        narrow = 2 * c * seq * (shape.q_rank + shape.kv_rank)
-        items.append(_seq(f"{name}.narrow", narrow, _RESULT))
+        narrow = c * seq * (shape.q_rank + shape.kv_rank)
+        items.append(_seq(f"{name}.narrow", narrow, _SAVED))
+        items.append(_seq(f"{name}.narrow.norm", narrow, _RESULT))
         wide, keys = seq * shape.num_heads * shape.value_dim, c * wide
-    for part in (f"{name}.k", f"{name}.v"):
-        items.append(_tp(part, keys, _IDLE if numerics.repeats_keys else _RESULT))
+        values = c * wide
+    for part, size in ((f"{name}.k", keys), (f"{name}.v", values)):
+        items.append(_tp(part, size, _IDLE if numerics.repeats_keys else _RESULT))
         if numerics.repeats_keys:
             items.append(_tp(f"{part}.repeated", c * wide, _CHEAP))
     if name == "cross" and numerics.autocast:
         items.append(_seq("cross.memory", 2 * c * read * shape.hidden, _CHEAP))
-    items.append(_tp(f"{name}.values", c * wide, _RESULT))
+    items.append(_tp(f"{name}.values", c * wide, _SAVED))
     items.append(_seq(f"{name}.out", c * seq * shape.hidden, _IDLE))
     if numerics.flash:
         if shape.positions == "rotary" and not numerics.native:
             # turned queries lie head by head, and so does the result: heads are merged by a copy
             items.append(_tp(f"{name}.merged", c * wide, _CHEAP))
-        return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _RESULT)]
+        return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _SAVED)]
     scores = shape.num_heads * seq * read  # as²: softmax's result, dropout's mask, dropped result
     items.append(_tp(f"{name}.scores", c * scores, _IDLE))
     items.append(_tp(f"{name}.softmax", numerics.softmax * scores, _SCORES))
@@ -367,6 +386,10 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
     down = _seq("ffn.down", c * per_token * seq * shape.hidden, _IDLE)
     if shape.gated_ffn:
         items = [_tp("ffn.gate", c * wide, _RESULT), _tp("ffn.up", c * wide, _RESULT)]
+        # In 8 bits where products are (`--activation-func-fp8-input-store`; arXiv 2412.19437,
+        # section 3.3.3), for they are needed again together with what is recomputed from them.
+        narrow = numerics.product_input * wide
+        items += [_tp(f"{each.name}.stored", narrow, _LATENT) for each in items]
         if not numerics.fused:
             items.append(_tp("ffn.activated", c * wide, _CHEAP))
     elif shape.activation == "relu":  # its result says all
@@ -377,11 +400,13 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
         items = [_tp("ffn.gelu", (3 * wider + c) * wide, _CHEAP)]
         items.append(_tp("ffn.up", c * wide, _IDLE))
     else:
-        items = [_tp("ffn.up", c * wide, _RESULT)]
-    if shape.num_experts:  # gathered rows; results by expert, weighed after
-        rows = c * per_token * seq * shape.hidden
-        items += [_seq("ffn.rows", rows, _CHEAP), _seq("ffn.results", rows, _RESULT)]
-    return [*items, _tp("ffn.activation", c * wide, _CHEAP), down]
+        items = [_tp("ffn.up", c * wide, _SAVED)]
+    if shape.num_experts:  # gathered rows; results by expert, where they are weighed after
+        rows = per_token * seq * shape.hidden
+        items.append(_seq("ffn.rows", numerics.product_input * rows, _INSIDE))
+        if not numerics.weighs_activations:
+            items.append(_seq("ffn.results", c * rows, _SAVED))
+    return [*items, _tp("ffn.activation", numerics.product_input * wide, _CHEAP), down]
 
 
 def _tp(name: str, num_bytes: float, policies: frozenset[str]) -> SavedTensor:

@@ -45,6 +45,9 @@ class Numerics:
 
     compute: int
     """What products read and write."""
+    product_input: int
+    """What a product keeps of its input: a byte with Transformer Engine's fp8, whose linear layers
+    save what they have quantised (its documentation; DeepSeek-V3's report, section 3.3.3)."""
     residual: int
     """The stream between the blocks."""
     softmax: int
@@ -75,6 +78,9 @@ class Numerics:
     """The model itself widens its logits to fp32 before the loss."""
     frozen: bool
     """Weights have no gradients (LoRA)."""
+    weighs_activations: bool
+    """A token's share of an expert multiplies its activation, so that no derivative needs the
+    expert's results (Megatron-Core since 0.12: `permuted_probs`); elsewhere it multiplies these."""
 
 
 def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
@@ -90,6 +96,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     narrow = fused or (shape.family in ("gpt2", "bert") and not (native or autocast))
     return Numerics(
         compute=compute,
+        product_input=1 if in_eight_bits(layout) else compute,
         residual=4 if autocast else compute,
         softmax=compute if narrow else 4,
         autocast=autocast,
@@ -107,7 +114,13 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         chunked_loss=native or (kernels and flash and not traits.splits_vocabulary),
         wide_loss=shape.family in _WIDE_LOSS[layout.software],
         frozen=layout.lora_rank > 0,
+        weighs_activations=layout.traits.own_kernels and fused,
     )
+
+
+def in_eight_bits(layout: Layout) -> bool:
+    """Whether Transformer Engine's linear layers run it: inputs and weights wait in fp8, too."""
+    return layout.precision == "fp8" and layout.traits.own_kernels
 
 
 def is_bart(shape: ModelShape) -> bool:
@@ -173,6 +186,9 @@ class States:
     """A weight that is not trained, where adapters are."""
     weight_copies: float
     """Narrow copies that autocast keeps until backward has used them."""
+    eight_bits: float
+    """Copies of a block's weights in fp8 that last: as they are and transposed, which products of
+    8 bits need on both ways (Transformer Engine caches them over micro-batches)."""
     lasting_grad: float
     """A gradient that stays from step to step."""
     passing_grad: float
@@ -201,6 +217,7 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
         weight=own,
         frozen=float(numerics.compute),
         weight_copies=float(numerics.compute) if copies else 0.0,
+        eight_bits=2.0 if in_eight_bits(layout) else 0.0,
         lasting_grad=lasting,
         passing_grad=passing,
         master=4.0 if masters else 0.0,

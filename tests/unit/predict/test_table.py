@@ -148,6 +148,8 @@ def test_what_is_not_stated_widens_the_interval() -> None:
         return float(high / low)
 
     assert width(blank) > 1.1 * width(stated)
+    mixture = predict_row(row(model="our MoE"))  # of nobody knows how many experts
+    assert mixture["presumed"] == ["num_experts"] and width(mixture) > 1.3 * width(stated)
     assert case_of(row(kernel_stack="")).unstated == ("kernel_stack",)
     assert case_of(row(precision="")).layout.precision == "bf16"
     assert case_of(row(precision="", chip="V100 SXM2 16GB")).layout.precision == "fp16"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainrig.workload import NAMED, custom, named, parameters
-from trainrig.workload.blocks import CORE, FULL, NONE, saved_tensors, total
+from trainrig.workload.blocks import CORE, FULL, LATENT, NONE, saved_tensors, total
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import KERNELS, OPTIMIZERS, SIZES, Layout
 from trainrig.workload.memory import PARTS, Memory, memory
@@ -50,8 +51,8 @@ layouts = st.builds(
 def block_bytes(layout: Layout, policy: str, shape: Any = GPT) -> float:
     items = saved_tensors(shape, numerics_of(shape, layout), layout.seq_len)
     kept = sum(total(items, policy, split=split) for split in (True, False))
-    statistics = sum(i.num_bytes for i in items if i.name.endswith("statistics"))
-    return kept - (statistics if policy != FULL else 0)
+    own = (i for i in items if i.name.endswith("statistics") and policy in i.policies)
+    return kept - sum(i.num_bytes for i in own)
 
 
 def test_a_classic_block_keeps_what_the_field_says() -> None:
@@ -71,6 +72,26 @@ def test_what_tensor_parallelism_splits_is_what_the_field_says() -> None:
     )
     assert whole == 10 * s * h
     assert total(items, NONE, split=True) == 24 * s * h + 5 * a * s * s
+
+
+def test_latent_attention_keeps_its_narrow_heads_and_fp8_a_byte_of_what_products_read() -> None:
+    """DeepSeek-V3's blocks with experts: 128 heads of 192 and 128, narrowed to 1536 and 512."""
+    shape = replace(named("deepseek-v3"), dense_layers=0)
+    bf16 = Layout(framework="megatron", kernels="flash+fused", seq_len=1)
+    fp8 = bf16.replace(precision="fp8")
+    h, narrow, q, v, f = 7168, 1536 + 512, 128 * 192, 128 * 128, 9 * 2048
+    sums = 4 * 128  # of the softmax
+    heads, stays = 2 * (2 * q + v), 2 * 2 * h + 2 * narrow + 2 * v + sums
+    norms, into_experts = 2 * h, 8 * h
+    assert block_bytes(bf16, LATENT, shape) == stays + 2 * 2 * f + 2 * into_experts
+    assert block_bytes(fp8, LATENT, shape) == stays + 2 * f + into_experts
+    more = heads + 2 * narrow + 2 * 2 * f
+    assert block_bytes(bf16, NONE, shape) == stays + more + 2 * (norms + f + into_experts)
+    assert block_bytes(fp8, NONE, shape) == stays + more + norms + f + into_experts
+    # Transformer Engine's copies of weights in 8 bits, as they are and transposed.
+    weights = [memory(GPT, bf16.replace(precision=p)).weights for p in ("bf16", "fp8")]
+    ends = parameters(GPT).embedding + 2 * GPT.hidden
+    assert weights[1] - weights[0] == 2 * (parameters(GPT).total - ends)
 
 
 def test_flash_keeps_no_scores_and_dropout_a_mask() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainrig.predict.rates import Rates
 from trainrig.workload.arrays import choose, is_plain
-from trainrig.workload.blocks import block, embed, head
+from trainrig.workload.blocks import LATENT, block, embed, head, selective_policy
 from trainrig.workload.flops import until_saved
 from trainrig.workload.kernels import kernels_of
 from trainrig.workload.layout import Layout
@@ -78,7 +78,7 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
         return known[key]
     if more not in known:
         blocks = _blocks(shape, layout)
-        again = sum(s * timed(_again(parts, layout), backward=False) for parts, s in blocks)
+        again = sum(s * timed(_again(shape, parts, layout), backward=False) for parts, s in blocks)
         again[3] += CHECKPOINT_CALLS * rates.launch
         known[more] = dataclasses.replace(known[key], recompute=again)
     return known[more]
@@ -144,21 +144,31 @@ def _blocks(
     ]
 
 
-def _again(parts: list[Operator], layout: Layout) -> list[Operator]:
+def _again(shape: ModelShape, parts: list[Operator], layout: Layout) -> list[Operator]:
     """What is run once more: all of a block, or (selective) what is cheap beside what it saves.
 
     Selective means the core of attention in Megatron, and wherever scores are kept; with a fused
-    attention elsewhere it is torch's: attention and every second product are kept.
+    attention elsewhere it is torch's: attention and every second product are kept.  Of latent
+    attention it is what `selective_policy` drops.
     """
     if layout.recompute == "none":
         return []
     if layout.recompute == "full":
         return until_saved(parts)
+    if selective_policy(shape, layout) == LATENT:
+        return [part for part in parts if part.name in _latent_parts(shape)]
     if not layout.is_flash or layout.traits.recomputes_core:
         return [part for part in parts if ".attend" in part.name]
     products = [part for part in parts if part.kind == "matmul"]
     others = [part for part in parts if part.kind not in ("matmul", "attention")]
     return others + products[::2]
+
+
+def _latent_parts(shape: ModelShape) -> tuple[str, ...]:
+    """Norms, what widens and turns, activations; queries where narrow ones are widened."""
+    widened = ("attention.q",) if shape.q_rank else ()
+    norms = ("attention.norm", "attention.narrow", "ffn.norm")
+    return (*norms, *widened, "attention.kv", "attention.rotary", "ffn.activation")
 
 
 def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
@@ -168,7 +178,7 @@ def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
     )
     num = shape.num_layers + shape.num_decoder_layers
     return sum(
-        round(num * share) * sum(part.forward.flops for part in _again(parts, layout))
+        round(num * share) * sum(part.forward.flops for part in _again(shape, parts, layout))
         for parts, share in _blocks(shape, whole, half=False)
     )
 

@@ -125,6 +125,9 @@ def _weights(stage: Stage) -> Bytes:
     weights = stage.states.weight * stage.owned(level)
     if stage.layout.lora_rank:
         weights = weights + stage.frozen_bytes / stage.sharded(level)
+    if stage.states.eight_bits:
+        blocks = stage.num_parameters - stage.end_parameters
+        weights = weights + stage.states.eight_bits * blocks
     if is_fsdp and stage.layout.offload != "none":
         return choose(stage.layout.zero >= 2, 0.0, weights)
     return weights

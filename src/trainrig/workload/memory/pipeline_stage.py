@@ -16,6 +16,7 @@ from trainrig.workload.blocks import (
     NONE,
     SavedTensor,
     saved_tensors,
+    selective_policy,
     total,
 )
 from trainrig.workload.layout import Layout
@@ -210,7 +211,7 @@ class Stage:
     def policy(self) -> str:
         """Which tensors are kept."""
         if self.layout.recompute == "selective":
-            return self.layout.traits.selective
+            return selective_policy(self.shape, self.layout)
         return FULL if self.layout.recompute == "full" else NONE
 
     @cached_property

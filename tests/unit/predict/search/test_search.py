@@ -105,7 +105,7 @@ BIG = {
     "deepseek-v3": (
         {"on": "H800 SXM5 80GB", "gpus": 2048, "global_batch": 15360, "seq_len": 4096}
         | {"precision": "fp8", "overlap": "experts"},
-        {"pp": 16, "ep": 64},
+        {"pp": 16, "ep": 64, "recompute": "selective"},
         19.9,  # 180,000 hours of a GPU for 10¹² tokens (arXiv 2412.19437, section 1)
     ),
 }
