@@ -35,17 +35,25 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "inspect": ("inspect",),
     "doctor": ("doctor",),
     "catalog": ("catalog RTX-4090", "catalog MI300X"),
+    "catalog-compare": ("catalog --compare RTX-4090 MI300X",),
     "catalog-server": ("catalog DGX-H100",),
     "env": ("env --on RTX-4090 --os ubuntu24", "env --on RTX-4090 --os ubuntu24 --out env.sh"),
+    "env-explain": ("env --explain build.log",),
     "predict": (
         "predict --model gpt2-medium --on RTX-4090 --gpus 2 --what-if nvlink --tokens 1e9",
+        "predict --model gpt2 --on RTX-4090 --offload host --host-memory 64",
         "predict --model mixtral-8x7B --on H100-SXM5-80GB --gpus 64 --ep 8 --zero 1",
     ),
     "predict-beside": ("predict --model gpt2 --on RTX-4090 --on RTX-3090 --price 2 --price 1",),
+    "predict-row": ("predict --cases cases.csv",),
     "predict-matmul": ("predict matmul --on RTX-5090",),
     "predict-vector": ("predict vector --on RTX-5090",),
     "predict-layer": ("predict layer --on RTX-5090",),
-    "fits": ("fits --model llama-7B --on RTX-4090", "fits --model gpt2 --on RTX-4090"),
+    "fits": (
+        "fits --model llama-7B --on RTX-4090",
+        "fits --model gpt2 --on RTX-4090",
+        "fits --model llama-7B --on RTX-4090 --offload host --host-memory 64",
+    ),
     "fits-beside": ("fits --model gpt2 --on RTX-4090 --on RTX-3090",),
     "plan": (
         "plan --model gpt2-medium --on RTX-4090 --gpus 4 --global-batch 64 --write plans",
@@ -81,6 +89,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "import": ("import {captures}",),
     "burn": ("burn --minutes 0.05 --mode matmul --devices cpu --dtype fp32 --out runs",),
     "selftest": ("selftest --only bundle.hash --only train.loss",),
+    "selftest-list": ("selftest --list --only bundle.hash",),
     "published": ("published RTX-4090", "published RTX-3090-Ti RTX-4090"),
     "top": ("top",),
     "remote-list": ("remote list",),
@@ -130,6 +139,11 @@ def prepared(folder: Path) -> None:
     unpack(DEMO, folder / "demo")
     head = "part,price,currency,date,source,kind,per"
     row = "ASUS TUF Gaming RTX 4090,1,USD,2026-11-01,me,gpu,piece"
+    table = "model,chip,gpus,batch_size,seq_len,precision\ngpt2,RTX 4090,1,4,1024,bf16\n?,?,,,,\n"
+    (folder / "build.log").write_text(
+        "#error -- unsupported GNU version! gcc versions later than 12 are not supported!\n"
+    )
+    (folder / "cases.csv").write_text(table)
     (folder / "prices.csv").write_text(f"{head}\n{row}\n")
     both = f'model = "{MODEL}"\nbatch_size = 2\nseq_len = 32\n'
     two = "".join(f'[[experiment]]\nname = "x{n}"\ngrad_accum = {n}\n' for n in (1, 2))

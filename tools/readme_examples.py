@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,24 +139,29 @@ def block(command: Sequence[str], lines: Sequence[str]) -> str:
     return "\n".join("    " + line if line else "" for line in every)
 
 
+def section_of(page: Page, say: Callable[[Sequence[str], str], list[str]] = printed) -> str:
+    """The section of a README as the commands print it; ``say`` runs one in a language."""
+    action, changes, memory, front = page.cuts
+    demo = between(say(("demo",), page.language), "MEASURED", action)
+    fits = say(FITS, page.language)
+    fits = [*fits[:2], *between(fits, changes, "--offload")]
+    step = say(PREDICT, page.language)[2:]
+    return page.section.format(
+        heading=page.heading,
+        demo=block(("demo",), demo),
+        fits=block(FITS, fits),
+        predict=block(PREDICT, between(step, None, memory)),
+        plan=block(PLAN, between(say(PLAN, page.language), None, front)),
+    )
+
+
 def main() -> None:
     """Replace the section in both READMEs."""
     for page in PAGES:
-        action, changes, memory, front = page.cuts
-        demo = between(printed(("demo",), page.language), "MEASURED", action)
-        fits = printed(FITS, page.language)
-        fits = [*fits[:2], *between(fits, changes, "--offload")]
-        step = printed(PREDICT, page.language)[2:]
-        section = page.section.format(
-            heading=page.heading,
-            demo=block(("demo",), demo),
-            fits=block(FITS, fits),
-            predict=block(PREDICT, between(step, None, memory)),
-            plan=block(PLAN, between(printed(PLAN, page.language), None, front)),
-        )
         readme = ROOT / page.name
         before, _, rest = readme.read_text().partition(page.heading)
-        readme.write_text(before + section + page.before + rest.partition(page.before)[2])
+        after = page.before + rest.partition(page.before)[2]
+        readme.write_text(before + section_of(page) + after)
 
 
 if __name__ == "__main__":

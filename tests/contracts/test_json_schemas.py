@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,13 @@ WITHOUT = {
     "demo": "prints a report's",
     "metrics": "serves, and says where",
 }
+NOT_SAMPLED = {"env-try-extension", "job", "detach"}
+"""They need a compiler for CUDA, or a job that runs."""
 # Other inputs than those from which the schemas were made.
 ASKED = {
     "catalog": "catalog A100-SXM4-80GB",
+    "catalog-compare": "catalog --compare A30 L40S",
+    "selftest-list": "selftest --list --only train.loss",
     "predict": "predict --model llama-7B --on H100-SXM5-80GB --gpus 16 --zero 3",
     "predict-beside": "predict --model bert-large --on A30 --on L40S",
     "fits": "fits --model bert-large --on RTX-3090 --batch-size 62",
@@ -57,6 +62,7 @@ def test_what_is_printed_is_as_its_schema_says(
     monkeypatch.setattr(sys, "argv", ["trainrig", *words])
     _, out, _ = trainrig(*words)
     jsonschema.validate(json.loads(out), schema(name))
+    assert set(json.loads(out)) <= set(schema(name)["properties"])
 
 
 def test_a_value_of_another_type_and_a_key_that_is_gone_are_seen() -> None:
@@ -79,6 +85,12 @@ def test_every_verb_and_every_other_answer_has_a_schema() -> None:
         and isinstance(node.value, ast.Constant)
     }
     assert named <= set(NAMES)
+    by_position = {
+        name
+        for path in (ROOT / "src" / "trainrig" / "cli").glob("*.py")
+        for name in re.findall(r'print_(?:json|values)\(.*, "([a-z-]+)"\)', path.read_text())
+    }
+    assert "predict-row" in by_position and by_position <= {*NAMES, *NOT_SAMPLED}
 
 
 def test_the_page_is_made_of_the_schemas() -> None:

@@ -10,12 +10,15 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+from tools import readme_examples
 
-from trainrig import errors
+from trainrig import errors, language
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "trainrig"
@@ -151,6 +154,39 @@ def test_documents_name_files_and_targets_that_exist(document: str) -> None:
         assert target in targets
     for path in re.findall(r"\(((?:docs|src)/[\w./-]+|[A-Z]+\.md)\)|`(src/[\w./]+)`", text):
         assert "NAME" in "".join(path) or (ROOT / "".join(path)).exists(), path
+
+
+@pytest.mark.parametrize("page", readme_examples.PAGES, ids=lambda page: page.name)
+def test_what_a_readme_shows_is_what_the_commands_print(
+    page: readme_examples.Page, trainrig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for how long a search took.  To mend: python tools/readme_examples.py."""
+    monkeypatch.setenv("COLUMNS", str(readme_examples.WIDTH))
+
+    def say(words: Sequence[str], tag: str) -> list[str]:
+        try:
+            _, out, _ = trainrig("--lang", tag, *words)
+        finally:
+            language.activate(language.ENGLISH)
+            click.Context.formatter_class = click.HelpFormatter
+        return [line.rstrip() for line in out.splitlines()]
+
+    def timeless(text: str) -> str:
+        return re.sub(r"(layoutsin|布局，用时)[\d.]+m?s", r"\1", "".join(text.split()))
+
+    text = (ROOT / page.name).read_text()
+    shown = readme_examples.section_of(page, say)
+    assert timeless(shown) in timeless(text)
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_a_readme_says_the_error_that_the_page_of_accuracy_says(name: str) -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text()
+    row = re.search(r"one family of software left out \| \d+ \| ([\d.]+)% \| ([\d.]+)%", page)
+    own = re.search(r"groups used for the fit \| ([\d.]+)%", page)
+    assert row and own
+    said = re.findall(r"\d+ %", (ROOT / name).read_text().partition("ledger`")[0])
+    assert said[-3:] == [f"{round(float(each))} %" for each in (*row.groups(), own[1])]
 
 
 def test_the_quick_start_has_the_exit_codes() -> None:

@@ -63,14 +63,16 @@ def command(
 
     def content() -> object:
         content = [chip_dict(chip) for chip in chips]
-        return content[0] if len(wanted) == 1 else content
+        if compare:
+            return {"chips": content}
+        return content[0] if wanted else content
 
     def document() -> Document:
         if compare:
             return chip_report.compare_document(chips)
         return chip_report.chip_document(chips[0]) if wanted else chip_report.list_document(chips)
 
-    answer(as_json, content, document)
+    answer(as_json, content, document, schema="catalog-compare" if compare else "")
 
 
 def _show_models(as_json: bool) -> None:

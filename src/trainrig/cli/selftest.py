@@ -46,7 +46,7 @@ def command(only: tuple[str, ...], clean_runs: int, as_list: bool, as_json: bool
     if as_list:
         faults = [fault for own in all_faults(only).values() for fault in own]
         rows = [{"fault": fault.name, "check": fault.check} for fault in faults]
-        answer(as_json, lambda: {"faults": rows}, lambda: listed(faults))
+        answer(as_json, lambda: {"faults": rows}, lambda: listed(faults), schema="selftest-list")
         return EXIT_OK
     result = run_all(only, clean_runs, watch=_say)
     answer(as_json, result.to_dict, lambda: selftest_document(result))

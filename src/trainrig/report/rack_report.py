@@ -36,8 +36,8 @@ MOST_METRICS = 12
 MOST_NAMED = 8
 RULE = (
     f"Behind: more than {LIMIT:g} robust standard deviations (1.4826 MAD) and 7 % below the median "
-    f"of {MIN_NODES} or more that are not noisy (?). Of each node its slowest device; spread: one "
-    "robust standard deviation."
+    f"of {MIN_NODES} or more that are not noisy (marked ?). Of each node its slowest device; "
+    "spread: one robust standard deviation."
 )
 
 

@@ -140,7 +140,7 @@ def train(
             resuming=resume is not None,
         )
         what = "1 experiment" if len(ready) == 1 else f"{len(ready)} experiments"
-        watch(Progress(text=f"{what} on {hostname}", level="stage"))
+        watch(Progress(text=f"{hostname}: {what}", level="stage"))
         if any(experiment.device == "cuda" and experiment.mesh.ranks > 1 for experiment in ready):
             watch(Progress(text="NCCL, P2P and FSDP on GPUs: unverified on hardware"))
         interrupted = None

@@ -57,7 +57,7 @@ def test_comparison_keeps_accumulate_types_apart_and_shows_ratios() -> None:
     assert "V100 SXM2 16GB: No tensor unit" in result.output
 
 
-def test_json_of_one_is_an_object_and_of_several_an_array() -> None:
+def test_json_of_one_and_of_a_comparison_is_an_object_and_of_all_an_array() -> None:
     one = json.loads(run("NVIDIA GeForce RTX 4090", "--json").output)
     assert one["name"] == "RTX 4090"
     assert one["bandwidth_bytes_per_s"] == pytest.approx(1008e9)
@@ -68,7 +68,8 @@ def test_json_of_one_is_an_object_and_of_several_an_array() -> None:
     assert one["sources"]["bandwidth_bytes_per_s"]["date"] == "2026-11-20"
     assert len(json.loads(run("--json").output)) == len(load_chips())
     both = json.loads(run("--json", "--compare", "RTX 4090", "RTX 4090 D").output)
-    assert [chip["name"] for chip in both] == ["RTX 4090", "RTX 4090 D"]
+    assert both["schema"] == "trainrig.catalog-compare/1"
+    assert [chip["name"] for chip in both["chips"]] == ["RTX 4090", "RTX 4090 D"]
 
 
 def test_an_unknown_value_is_null_and_every_source_is_that_of_a_field() -> None:
