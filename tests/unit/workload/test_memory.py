@@ -89,9 +89,11 @@ def test_latent_attention_keeps_its_narrow_heads_and_fp8_a_byte_of_what_products
     assert block_bytes(bf16, NONE, shape) == stays + more + 2 * (norms + f + into_experts)
     assert block_bytes(fp8, NONE, shape) == stays + more + norms + f + into_experts
     # Transformer Engine's copies of weights in 8 bits, as they are and transposed.
-    weights = [memory(GPT, bf16.replace(precision=p)).weights for p in ("bf16", "fp8")]
     ends = parameters(GPT).embedding + 2 * GPT.hidden
-    assert weights[1] - weights[0] == 2 * (parameters(GPT).total - ends)
+    for zero, ranks in ((0, 1), (3, 8)):
+        one = bf16.replace(gpus=8, zero=zero)
+        weights = [memory(GPT, one.replace(precision=p)).weights for p in ("bf16", "fp8")]
+        assert weights[1] - weights[0] == 2 * (parameters(GPT).total - ends) / ranks
 
 
 def test_flash_keeps_no_scores_and_dropout_a_mask() -> None:

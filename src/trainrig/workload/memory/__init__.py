@@ -127,7 +127,7 @@ def _weights(stage: Stage) -> Bytes:
         weights = weights + stage.frozen_bytes / stage.sharded(level)
     if stage.states.eight_bits:
         blocks = stage.num_parameters - stage.end_parameters
-        weights = weights + stage.states.eight_bits * blocks
+        weights = weights + stage.states.eight_bits * blocks / stage.sharded(level)
     if is_fsdp and stage.layout.offload != "none":
         return choose(stage.layout.zero >= 2, 0.0, weights)
     return weights
