@@ -20,18 +20,31 @@ import dataclasses
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from trainrig.errors import DataError, first_problem
 
 SCHEMA_VERSION = 1
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def read_by(config: ConfigDict) -> Callable[[type[T]], type[T]]:
+    """A frozen, slotted, keyword-only dataclass, which pydantic reads as ``config`` says."""
+
+    def made(kind: type[T]) -> type[T]:
+        kind.__pydantic_config__ = config  # type: ignore[attr-defined]
+        return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+
+    return made
+
 
 # Whole numbers that every reader of JSON has; a longer one is an attack or an accident.
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -103,11 +116,9 @@ _STRICT: ConfigDict = {
 _AtLeastOne = Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Derivation:
     """What a value was computed from."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     ids: tuple[str, ...]
     """Ids of the records it is derived from, in the same run."""
@@ -115,11 +126,9 @@ class Derivation:
     """How: ``2·m·k·n / median of the attempts' median times``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Limit:
     """The ceiling of a number: the level below it on the waterfall."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     value: Finite
     """In the unit of the record that carries it."""
@@ -127,11 +136,9 @@ class Limit:
     """Where the ceiling comes from: ``RTX 4090 data sheet, fp16 dense, fp32 accumulation``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Record:
     """One number, with everything needed to trace it."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     schema: int = SCHEMA_VERSION
     """Version of this schema."""
@@ -238,11 +245,9 @@ class Record:
         return dataclasses.replace(self, **changes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Finding:
     """Something the user should know, what was seen, and the next thing to do."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     id: str
     """Stable and scriptable: ``gpu-without-driver``, ``below-band``."""
@@ -272,11 +277,9 @@ def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: _GRAVEST_FIRST.index(one.severity)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Verdict:
     """The outcome, why, and what was found."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     schema: int = SCHEMA_VERSION
     """Version of this schema."""
@@ -311,11 +314,9 @@ class RunView:
     """What others published, of any machine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by({"strict": True})
 class _Head:
     """What is read before the rest, so that another version is told from damage."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = {"strict": True}
 
     schema: int | None = None
     id: str | None = None

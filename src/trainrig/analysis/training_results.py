@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -31,7 +31,7 @@ from trainrig.analysis.training_facts import LARGEST, summary_of_records, traini
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.errors import DataError, first_problem
 from trainrig.process.lost_ranks import Restart
-from trainrig.record import Kind, Record, RunView
+from trainrig.record import Kind, Record, RunView, read_by
 from trainrig.units import ranges
 from trainrig.workload.observed_layout import ObservedLayout
 
@@ -62,11 +62,9 @@ _Amount = Annotated[float, Field(ge=0.0, le=LARGEST), AfterValidator(_plausible)
 _Value = str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Parity:
     """Whether its losses are those of one process on the same samples."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     not_comparable: str | None = None
     """Why they are not."""
@@ -90,21 +88,17 @@ class Parity:
     """What of its first gradient norm was known before, and is not compared."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class TrainingRound:
     """One training of an experiment by fresh processes."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     step_times_s: tuple[_Amount, ...]
     disturbed: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class UsedDevice:
     """A device that a rank ran on."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     device: str
     rank: int = 0
@@ -115,11 +109,9 @@ class UsedDevice:
     """``0-3,8``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class RankMemory:
     """The peak of memory of one rank's device."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     rank: int = 0
     device: str | None = None
@@ -132,22 +124,18 @@ class RankMemory:
     ooms: _Amount | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class EnergyUsed:
     """What one device used."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     device: str
     energy_j: _Amount
     uuid: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class ProfiledStep:
     """Seconds of a step under torch's profiler, the mean of its ranks."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     step_s: _Amount
     own_s: _Amount
@@ -162,11 +150,9 @@ class ProfiledStep:
     """Of ``own_s``: no operation ran, on a GPU no kernel.  None: predicted, or of an older run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class HeldOut:
     """The loss over the held-out part, taken while a model was trained or behind it."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     step: int
     """Steps that were trained before."""
@@ -174,14 +160,12 @@ class HeldOut:
     """The mean over its targets, in nats."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class TrainingResult:
     """One experiment: what was asked for, what was observed, how fast it was, and its verdict.
 
     Fields are the keys of ``train --json``.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     name: str
     framework: Annotated[str, Field(validation_alias=AliasChoices("framework", "backend"))]
@@ -403,11 +387,9 @@ def predictions(view: RunView) -> tuple[TrainingPrediction, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by({"extra": "ignore", "allow_inf_nan": False})
 class PublishedFigure:
     """What others published of an experiment's case."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "ignore", "allow_inf_nan": False}
 
     experiment: str
     device: str

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,6 +19,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from trainrig.errors import DataError, first_problem, unknown
+from trainrig.record import read_by
 
 PATH = Path(__file__).parent / "cuda.toml"
 
@@ -27,11 +27,9 @@ Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)*$")]
 _CONFIG = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_CONFIG)
 class Cuda:
     """One version of the CUDA toolkit."""
-
-    __pydantic_config__ = _CONFIG
 
     version: Version
     driver: Version
@@ -45,11 +43,9 @@ class Cuda:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_CONFIG)
 class OlderCuda:
     """A toolkit that nothing is chosen from and that machines still have."""
-
-    __pydantic_config__ = _CONFIG
 
     version: Version
     """And those after it, until the next row's."""
@@ -58,11 +54,9 @@ class OlderCuda:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_CONFIG)
 class TorchSet:
     """A version of torch, the CUDA of its default wheel, and what goes with it."""
-
-    __pydantic_config__ = _CONFIG
 
     version: Version
     cuda: Version
@@ -86,11 +80,9 @@ class TorchSet:
         return any(one[0] == major and one[1] <= minor for one in built)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_CONFIG)
 class CardNeeds:
     """What a generation of cards needs of driver and CUDA."""
-
-    __pydantic_config__ = _CONFIG
 
     capability: Version
     driver: Version
@@ -105,11 +97,9 @@ class CardNeeds:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_CONFIG)
 class ExtensionNeeds:
     """What a package that is built on torch needs."""
-
-    __pydantic_config__ = _CONFIG
 
     name: str
     module: str
@@ -119,11 +109,9 @@ class ExtensionNeeds:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_CONFIG)
 class LinuxSystem:
     """A distribution, and what it packages itself."""
-
-    __pydantic_config__ = _CONFIG
 
     name: str
     title: str
@@ -139,22 +127,18 @@ class LinuxSystem:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_CONFIG)
 class DocumentRead:
     """A document that rows were read from."""
-
-    __pydantic_config__ = _CONFIG
 
     title: str
     date: str
     url: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_CONFIG)
 class CudaTable:
     """The whole file."""
-
-    __pydantic_config__ = _CONFIG
 
     schema: Literal[1]
     sources: dict[str, DocumentRead]

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from dataclasses import field
+from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from trainrig.importers.extract import EXTERNAL, device_name, fitted, point, word
 from trainrig.importers.importer import Given, Importer, Reading, ToolFile
-from trainrig.record import Case, Record, Status
+from trainrig.record import Case, Record, Status, read_by
 
 _STATES = {
     "pass": Status.OK,
@@ -32,10 +32,8 @@ _NO_MEMORY = re.compile(r"(?:un)?able to allocate|allocat\w* (?:error|fail)|out 
 _FAILED_TO = re.compile(r"couldn.t allocate|could not allocate|failed to allocate|unable to", re.I)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Warning:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     warning: str = ""
     error_id: int | None = None
     error_severity: int | None = None
@@ -44,10 +42,8 @@ class _Warning:
 _Texts = str | tuple[str | _Warning, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Result:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     status: str
     gpu_ids: str | int | None = None
     gpu_id: str | int | None = None
@@ -57,52 +53,40 @@ class _Result:
     warnings: _Texts = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Summary:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     status: str | None = None
     info: _Texts = None
     warnings: _Texts = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Test:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     name: Annotated[str, Field(min_length=1, max_length=200)]
     results: tuple[_Result, ...] = ()
     test_summary: _Summary | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Category:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     category: str
     tests: tuple[_Test, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Diagnostic:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     test_categories: tuple[_Category, ...]
     runtime_error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Metadata:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     version: str | None = None
     driver: Annotated[str | None, Field(alias="Driver Version Detected")] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Whole:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     older: Annotated[_Diagnostic | None, Field(alias="DCGM GPU Diagnostic")] = None
     newer: Annotated[_Diagnostic | None, Field(alias="DCGM Diagnostic")] = None
     metadata: _Metadata = field(default_factory=_Metadata)

@@ -12,37 +12,33 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from trainrig.importers.extract import fitted, point, word
 from trainrig.importers.importer import Given, Importer, Reading, ToolFile
-from trainrig.record import Case, Record, Status
+from trainrig.record import Case, Record, Status, read_by
 
 _LENIENT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Nanoseconds = Annotated[float, Field(ge=0.0, lt=1e18)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_LENIENT)
 class FioLatency:
     """Latencies of the operations since the start, nanoseconds."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
 
     N: _Count = 0
     mean: _Nanoseconds = 0.0
     percentile: dict[str, _Nanoseconds] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_LENIENT)
 class FioDirection:
     """Reads, writes or syncs since the start."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
 
     io_bytes: _Count = 0
     total_ios: _Count = 0
@@ -53,11 +49,9 @@ class FioDirection:
     clat_ns: FioLatency = field(default_factory=FioLatency)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_LENIENT)
 class FioJob:
     """The counters of a job, or of a group of them, since its start."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
 
     error: int = 0
     jobname: str = ""
@@ -67,11 +61,9 @@ class FioJob:
     sync: FioDirection | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_LENIENT)
 class FioStatus:
     """One of the objects that fio prints."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _LENIENT
 
     version: Annotated[str, Field(alias="fio version", max_length=80)]
     shared: Annotated[Mapping[str, str], Field(alias="global options")] = field(

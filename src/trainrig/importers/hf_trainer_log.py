@@ -15,14 +15,14 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from trainrig.importers.extract import EXTERNAL, GIGA, TERA, fitted, take_lines, to_count, to_number
 from trainrig.importers.importer import Given, Importer, Reading, ToolFile
 from trainrig.importers.training_log import Log, read_settings, records_of
+from trainrig.record import read_by
 
 _NUMBER = r"(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|-inf)"
 _PAIR = re.compile(rf"['\"](\w+)['\"]:\s*['\"]?{_NUMBER}['\"]?(?=[,}}\s])")
@@ -44,10 +44,8 @@ _SETTING = re.compile(
 _RATE = "train_samples_per_second"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by({"extra": "ignore"})
 class _State:
-    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "ignore"}
-
     log_history: tuple[Mapping[str, Any], ...]
     global_step: Annotated[int, Field(ge=0)] = 0
     train_batch_size: Annotated[int, Field(ge=1)] | None = None
@@ -55,10 +53,8 @@ class _State:
     total_flos: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Results:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     train_samples_per_second: Annotated[float, Field(ge=0.0)]
     train_steps_per_second: Annotated[float, Field(ge=0.0)] | None = None
     train_runtime: Annotated[float, Field(ge=0.0)] | None = None

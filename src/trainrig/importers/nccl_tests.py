@@ -15,9 +15,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from trainrig.importers.extract import (
     EXTERNAL,
@@ -30,7 +30,7 @@ from trainrig.importers.extract import (
     word,
 )
 from trainrig.importers.importer import Given, Importer, Reading, ToolFile
-from trainrig.record import WRONG_ANSWER, Case, Record, Status
+from trainrig.record import WRONG_ANSWER, Case, Record, Status, read_by
 
 COLLECTIVES = {
     "all_reduce": "all_reduce",
@@ -77,11 +77,9 @@ class _Run:
     library: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Side:
     """One half of a row; times in microseconds, bandwidths in GB/s."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
 
     time: Annotated[float, Field(ge=0.0)] | None = None
     cpu_time: Annotated[float, Field(ge=0.0)] | None = None
@@ -269,10 +267,8 @@ def _no_text(value: object) -> object:
     return None if value in ("nan", "N/A") else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _JsonRow:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     size: Annotated[int, Field(ge=0, lt=2**62)]
     type: str = "float"
     redop: str = "none"
@@ -281,35 +277,27 @@ class _JsonRow:
     experiment_name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Device:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     rank: int
     hostname: str = ""
     device_info: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Config:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     devices: tuple[_Device, ...] = ()
     nthreads: Annotated[int, Field(ge=1)] = 1
     ngpus: Annotated[int, Field(ge=1)] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Bounds:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     count: Annotated[int, Field(ge=0)] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Json:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     args: tuple[str, ...] = ()
     nccl_version: Annotated[int, Field(ge=0)] = 0
     config: _Config = field(default_factory=_Config)

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from dataclasses import field
+from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from trainrig.importers.extract import (
     EXTERNAL,
@@ -29,7 +29,7 @@ from trainrig.importers.extract import (
     word,
 )
 from trainrig.importers.importer import Given, Importer, Reading, ToolFile
-from trainrig.record import Case, Record, Status
+from trainrig.record import Case, Record, Status, read_by
 
 _USUAL_BYTES = 1 << 29
 """Of a buffer, unless ``--bufferSize`` says another (default of README.md)."""
@@ -41,10 +41,8 @@ _SUM = re.compile(r"SUM ([a-z0-9_]+) (\S+)$")
 _STATES = {"Passed": Status.OK, "Waived": Status.SKIPPED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Test:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     name: Annotated[str, Field(min_length=1, max_length=200)]
     status: str
     bandwidth_description: str = ""
@@ -53,10 +51,8 @@ class _Test:
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Whole:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     version: Annotated[str | None, Field(alias="version")] = None
     git_version: str | None = None
     driver: Annotated[str | None, Field(alias="Driver Version")] = None
@@ -66,10 +62,8 @@ class _Whole:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(EXTERNAL)
 class _Root:
-    __pydantic_config__: ClassVar[ConfigDict] = EXTERNAL
-
     nvbandwidth: _Whole = field()
 
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field
 
+from trainrig.record import read_by
+
 T = TypeVar("T")
 
 # What a machine does not have is left out on purpose; what it has and we do not know is refused.
@@ -20,8 +22,7 @@ _STRICT: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def fact(kind: type[T]) -> type[T]:
     """A frozen, slotted, keyword-only dataclass that pydantic reads strictly."""
-    kind.__pydantic_config__ = _STRICT  # type: ignore[attr-defined]
-    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+    return read_by(_STRICT)(kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,16 +27,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from trainrig.errors import UnavailableError, first_problem
 from trainrig.process.child import device_fault
 from trainrig.process.events import parse_event
 from trainrig.process.programs import last_line
 from trainrig.process.supervisor import DEATH_TIMEOUT, NOTHING, Child, oom_kills
-from trainrig.record import Case, Status
+from trainrig.record import Case, Status, read_by
 from trainrig.units import format_time
 
 # Importing torch from a cold disk takes tens of seconds on some machines.
@@ -69,11 +69,9 @@ class Request:
         return json.dumps({"id": number, **dataclasses.asdict(self)}).encode() + b"\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by({"extra": "forbid", "allow_inf_nan": False})
 class Reply:
     """The outcome of a case in one worker."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid", "allow_inf_nan": False}
 
     status: Status
     reason: str | None = None

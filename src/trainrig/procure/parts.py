@@ -9,12 +9,13 @@ says "not known" instead of judging.  None of another field: the part has no suc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, ClassVar, Literal, TypeVar
+from dataclasses import field, fields
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 
 from trainrig.catalog.chip import Provenance
+from trainrig.record import read_by
 
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Size = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
@@ -37,11 +38,10 @@ def stated(value: _Value | None) -> _Value:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Slot:
     """An expansion slot of a board."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     position: Annotated[int, Field(ge=1, le=20)] | None = None
     """1 is next to the processor; each position is 20.32 mm further.  None: not known."""
     lanes: Literal[1, 2, 4, 8, 16]
@@ -56,11 +56,10 @@ class Slot:
 Slots = Annotated[tuple[Slot, ...], Field(min_length=1, max_length=20)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class GpuCard:
     """A board partner's card."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     chip: Text
     """Of `trainrig catalog`, where its memory, power and PCIe generation stand."""
@@ -78,11 +77,10 @@ class GpuCard:
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Board:
     """A motherboard."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     socket: Text
     form_factor: Text | None = field(default=None, metadata=NEEDED_FIELD)
@@ -105,11 +103,10 @@ class Board:
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Processor:
     """A CPU."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     socket: Text
     watts: Size
@@ -123,11 +120,10 @@ class Processor:
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class MemoryModule:
     """A module of RAM."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     capacity_gib: Some
     memory_type: Text
@@ -137,11 +133,10 @@ class MemoryModule:
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class PowerSupply:
     """A power supply."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     watts: Size
     atx: Literal["2", "3.0", "3.1"] | None = field(default=None, metadata=NEEDED_FIELD)
@@ -157,11 +152,10 @@ class PowerSupply:
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Chassis:
     """A case, an open frame or a server's chassis."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     form_factors: tuple[Text, ...] | None = field(default=None, metadata=NEEDED_FIELD)
     gpu_length_mm: Size | None = field(default=None, metadata=NEEDED_FIELD)
@@ -187,11 +181,10 @@ class Chassis:
         return 1e3 if stated_ is None and self.airflow == "open" else stated_
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Cooler:
     """Cooling of a processor."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     sockets: tuple[Text, ...]
     watts: Size | None = field(default=None, metadata=NEEDED_FIELD)
@@ -202,11 +195,10 @@ class Cooler:
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class DiskPart:
     """A disk to buy."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     capacity_tb: Size
     """As sold, 10^12 bytes."""
@@ -217,11 +209,10 @@ class DiskPart:
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class NetworkCard:
     """A network card."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     gbps: Size
     """Of a port."""
@@ -232,11 +223,10 @@ class NetworkCard:
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Riser:
     """A cable or adapter from a slot to a card elsewhere."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     generation: Generation | None = field(default=None, metadata=NEEDED_FIELD)
     length_mm: Size | None = field(default=None, metadata=NEEDED_FIELD)
@@ -248,11 +238,10 @@ class Riser:
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(_STRICT)
 class Bridge:
     """An NVLink bridge between two cards."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Text
     chips: tuple[Text, ...]
     span: Annotated[int, Field(ge=1, le=8)]

@@ -10,7 +10,6 @@ figures.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainrig.catalog.published import tables, training
 from trainrig.errors import DataError, first_problem
-from trainrig.record import Record
+from trainrig.record import Record, read_by
 
 __all__ = [
     "PublishedKind",
@@ -112,11 +111,9 @@ def is_measurement(record: Record) -> bool:
     return not str(record.conditions.get("kind", "")).startswith(_NOT_A_MEASUREMENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@read_by(ConfigDict(extra="forbid"))
 class PublishedSource:
     """Where and when figures were printed."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     starts: str
     """How the source begins in the tables' first column."""
