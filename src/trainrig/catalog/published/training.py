@@ -9,7 +9,7 @@ when a row came here, for rows that came after the predictor's constants had bee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trainrig.catalog.published.tables import Row, conditions, device_name, number, read_rows
@@ -41,11 +41,29 @@ def baselines() -> Iterator[Record]:
     Rows of data-parallel training of models that the classic sequence trains.
     Raises DataError.
     """
+    return _records(_case, _AS_PRINTED)
+
+
+def figures() -> Iterator[Record]:
+    """Each row whose rate was printed, as a baseline record: tokens a second of a GPU.
+
+    The case is the model and the layout as printed, so that rows of one layout meet.
+    Raises DataError.
+    """
+    columns = ("framework", "interconnect", "grade", "link")
+    return _records(_layout_case, columns, step_time="step_time_s")
+
+
+def _records(
+    case_of: Callable[[Row], Case | None], columns: Sequence[str], **measured: str
+) -> Iterator[Record]:
+    """The rows that have a case and a printed rate; ``measured``: conditions, and their columns."""
     for record_id, row in read_rows(PATH):
-        case = _case(row)
-        value = number(row["tokens_per_s_per_gpu"])
+        case, value = case_of(row), number(row["tokens_per_s_per_gpu"])
         if case is None or value is None:
             continue
+        more = {name: number(row[column]) for name, column in measured.items()}
+        more["memory"] = number(row["memory_bytes_per_gpu"])
         yield Record(
             id=record_id,
             kind=Kind.BASELINE,
@@ -57,44 +75,7 @@ def baselines() -> Iterator[Record]:
             device=device_name(row["hardware"]),
             device_count=int(row["num_gpus"]),
             source=row["source"],
-            conditions=conditions(row, *_AS_PRINTED, memory=number(row["memory_bytes_per_gpu"])),
-        )
-
-
-def figures() -> Iterator[Record]:
-    """Each row whose rate was printed, as a baseline record: tokens a second of a GPU.
-
-    The case is the model and the layout as printed, so that rows of one layout meet.
-    Raises DataError.
-    """
-    for record_id, row in read_rows(PATH):
-        value = number(row["tokens_per_s_per_gpu"])
-        if value is None or not row["num_gpus"]:
-            continue
-        sizes = {name: row[head] for head, name in _SIZES if row[head] not in ("", "0", "1")}
-        words = {name: row[name] for name in _LAYOUT if row[name] not in ("", "none")}
-        yield Record(
-            id=record_id,
-            kind=Kind.BASELINE,
-            benchmark="training",
-            case={
-                "model": row["model"],
-                "precision": row["precision"],
-                **{name: int(float(text)) for name, text in sizes.items()},
-                **words,
-            },
-            metric="token_rate_per_device",
-            unit="token/s",
-            value=value,
-            device=device_name(row["hardware"]),
-            device_count=int(row["num_gpus"]),
-            source=row["source"],
-            conditions=conditions(
-                row,
-                *("framework", "interconnect", "grade", "link"),
-                step_time=number(row["step_time_s"]),
-                memory=number(row["memory_bytes_per_gpu"]),
-            ),
+            conditions=conditions(row, *columns, **more),
         )
 
 
@@ -106,6 +87,16 @@ _SIZES = (
 )
 """Column, and what a layout calls it; 0 and 1 are left out."""
 _LAYOUT = ("kind", "kernel_stack", "recompute", "optimizer", "offload", "p2p")
+
+
+def _layout_case(row: Row) -> Case | None:
+    """As printed; None without a number of GPUs."""
+    if not row["num_gpus"]:
+        return None
+    sizes = {name: row[head] for head, name in _SIZES if row[head] not in ("", "0", "1")}
+    words = {name: row[name] for name in _LAYOUT if row[name] not in ("", "none")}
+    numbers = {name: int(float(text)) for name, text in sizes.items()}
+    return {"model": row["model"], "precision": row["precision"], **numbers, **words}
 
 
 def _case(row: Row) -> Case | None:
