@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from trainrig.analysis.compare import (
     Difference,
@@ -19,7 +20,7 @@ from trainrig.analysis.compare import (
     differences,
     is_same_run,
 )
-from trainrig.analysis.compare_training import TrainingComparison, compare_trainings
+from trainrig.analysis.compare_training import Speedup, TrainingComparison, compare_trainings
 from trainrig.analysis.rows import name_devices
 from trainrig.analysis.training_results import TrainingResult
 from trainrig.benchmarks.spec import case_text
@@ -38,6 +39,7 @@ from trainrig.units import (
     signed_share,
 )
 
+_Compared = TypeVar("_Compared", Judged, Speedup)
 RULE = (
     f"Better and worse: changed by more than {format_share(SMALLEST_CHANGE)}; at most 5 % of such "
     "calls are expected to be false. Ratio: new over old, the 95 % interval. Could see: the "
@@ -74,7 +76,7 @@ def comparison_document(comparison: RunComparison) -> doc.Document:
     blocks: list[doc.Block] = [
         doc.Group("page", (doc.Group("card", (*_head(comparison), names)),)),
         doc.Group("text", (names,)),
-        *_difference_table(comparison.differences),
+        *_difference_table([comparison.differences]),
     ]
     if comparison.trainings is not None:
         blocks += _training_tables(comparison.trainings)
@@ -106,12 +108,12 @@ def _head(comparison: RunComparison) -> Iterator[doc.Block]:
     """Outcome, counts, the change of each benchmark, and what changed most."""
     word, tone = _outcome(comparison)
     yield doc.Badge("New run against old run", word, headline(comparison), tone)
-    decided = [one for one in comparison.judged if one.change in (Change.WORSE, Change.BETTER)]
+    decided = _moved(comparison.judged)
     trained = comparison.trainings.compared if comparison.trainings else ()
     if decided:
         most = max(decided, key=_weight)
         yield doc.Paragraph(f"Changed most: {_changed(most)}.", "strong")
-    elif ratios := [one for one in trained if one.change in (Change.WORSE, Change.BETTER)]:
+    elif ratios := _moved(trained):
         far = max(ratios, key=lambda one: abs(math.log(one.ratio or 1.0)))
         yield doc.Paragraph(
             f"Changed most: {far.name}, {signed_share((far.ratio or 1.0) - 1.0)}.", "strong"
@@ -127,11 +129,20 @@ def _head(comparison: RunComparison) -> Iterator[doc.Block]:
     seen: dict[tuple[object, ...], doc.Item] = {}
     for one in sorted(decided, key=_weight, reverse=True):
         record = one.pair.record
-        label = signed_share(one.comparison.ratio - 1.0)
-        item = doc.Item(text=_changed(one), label=label, tone=_CHANGES[one.change][1])
-        seen.setdefault((record.benchmark, record.case.get("dtype"), record.device_index), item)
+        place = record.benchmark, record.case.get("dtype"), record.device_index
+        seen.setdefault(place, _change_item(one))
     if len(seen) > 1:
         yield doc.Findings(tuple(seen.values())[:_MOST_TILES], "Largest changes")
+
+
+def _moved(found: Sequence[_Compared]) -> list[_Compared]:
+    """What got better or worse."""
+    return [one for one in found if one.change in (Change.WORSE, Change.BETTER)]
+
+
+def _change_item(one: Judged, run: str = "") -> doc.Item:
+    label = run + signed_share(one.comparison.ratio - 1.0)
+    return doc.Item(text=_changed(one), label=label, tone=_CHANGES[one.change][1])
 
 
 def _weight(one: Judged) -> tuple[bool, float, float]:
@@ -179,7 +190,7 @@ def comparisons_document(found: Sequence[RunComparison]) -> doc.Document:
             words("against the baseline", lambda pair: capital(headline(pair[1]))),
             title="All in all",
         ),
-        *_several_differences(found),
+        *_difference_table([one.differences for one in found], "baseline", [n for n, _ in names]),
     ]
     for number, one in enumerate(found, start=1):
         if one.trainings is not None:
@@ -210,49 +221,18 @@ def _several_head(found: Sequence[RunComparison]) -> Iterator[doc.Block]:
     decided = [
         (max(moved, key=_weight), number)
         for number, one in enumerate(found, start=1)
-        if (moved := [e for e in one.judged if e.change in (Change.WORSE, Change.BETTER)])
+        if (moved := _moved(one.judged))
     ]
     decided.sort(key=lambda pair: _weight(pair[0]), reverse=True)
     if decided:
         yield doc.Paragraph(f"Changed most: {_changed(decided[0][0])}.", "strong")
     yield doc.Tiles(tuple(tiles))
-    if not decided:
-        return
-    items = [
-        doc.Item(
-            text=_changed(far),
-            label=f"{number}: {signed_share(far.comparison.ratio - 1.0)}",
-            tone=_CHANGES[far.change][1],
-        )
-        for far, number in decided[:_MOST_TILES]
-    ]
-    yield doc.Findings(tuple(items), "Largest changes")
+    if decided:
+        items = tuple(_change_item(far, f"{number}: ") for far, number in decided[:_MOST_TILES])
+        yield doc.Findings(items, "Largest changes")
 
 
 _ENDS = (*_OUTCOMES, (Change.CANNOT_TELL, "CANNOT TELL", "warn"))
-
-
-def _several_differences(found: Sequence[RunComparison]) -> Iterator[doc.Table]:
-    """A line a difference, a column a run; what is as in the baseline is empty."""
-    listed: dict[str, dict[int, Difference]] = {}
-    for number, one in enumerate(found):
-        for each in one.differences:
-            listed.setdefault(each.what, {})[number] = each
-
-    def run(number: int) -> doc.Shown[tuple[str, dict[int, Difference]]]:
-        def new(row: tuple[str, dict[int, Difference]]) -> str:
-            return row[1][number].new if number in row[1] else ""
-
-        return words(str(number + 1), new)
-
-    if listed:
-        yield table(
-            listed.items(),
-            words("", lambda row: row[0]),
-            words("baseline", lambda row: next(iter(row[1].values())).old),
-            *map(run, range(len(found))),
-            title="Setup differences",
-        )
 
 
 def _several_tables(found: Sequence[RunComparison]) -> Iterator[doc.Table]:
@@ -296,7 +276,7 @@ def _several_cell(each: Judged) -> doc.Cell:
     change = signed_share(each.comparison.ratio - 1.0)
     return doc.Cell(
         _value(each.pair.new),
-        tone if each.change in (Change.WORSE, Change.BETTER) else "",
+        tone if _moved([each]) else "",
         change if each.change is Change.SAME else f"{change} {word}",
     )
 
@@ -311,18 +291,34 @@ def training_comparison_blocks(old: RunView, new: RunView) -> tuple[doc.Block, .
         return ()
     counts = _counts(found.count) or "none in both"
     note = f"The same experiment in {old.name} and in {new.name}. {capital(counts)}."
-    blocks = (*_difference_table(differences(old, new)), *_training_tables(found))
+    blocks = (*_difference_table([differences(old, new)]), *_training_tables(found))
     return (doc.Section("Old run against new run", blocks, note=note),)
 
 
-def _difference_table(found: Sequence[Difference]) -> Iterator[doc.Table]:
-    """What differs about machine, settings and software: to be read before anything else."""
-    if found:
+def _difference_table(
+    runs: Sequence[Sequence[Difference]], base: str = "old", heads: Sequence[str] = ("new",)
+) -> Iterator[doc.Table]:
+    """What differs about machine, settings and software: to be read before anything else.
+
+    A line a difference, a column a run; what is as in the baseline is empty.
+    """
+    listed: dict[tuple[str, str, int], dict[int, str]] = {}
+    for number, found in enumerate(runs):
+        seen: Counter[tuple[str, str]] = Counter()  # of several GPUs each has a line
+        for each in found:
+            place = each.what, each.old
+            listed.setdefault((*place, seen[place]), {})[number] = each.new
+            seen[place] += 1
+    if listed:
+        columns = [
+            words(head, lambda row, number=number: row[1].get(number, ""))  # type: ignore[misc]
+            for number, head in enumerate(heads)
+        ]
         yield table(
-            found,
-            words("", lambda each: each.what),
-            words("old", lambda each: each.old),
-            words("new", lambda each: each.new),
+            listed.items(),
+            words("", lambda row: row[0][0]),
+            words(base, lambda row: row[0][1]),
+            *columns,
             title="Setup differences",
         )
 

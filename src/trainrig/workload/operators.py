@@ -133,26 +133,10 @@ def linear(
 
     ``groups``: weights, each of which multiplies its part of the rows, in one call.
     """
-    size = dtype_bytes(dtype)
-    x, weight, y = rows * wide_in, groups * wide_in * wide_out, rows * wide_out
-    each = -(-rows // groups)
+    elements = rows * wide_in, groups * wide_in * wide_out, rows * wide_out
+    product = groups, -(-rows // groups), wide_out, wide_in
     flops = 2 * rows * wide_in * wide_out
-    return Operator(
-        name=name,
-        kind="matmul",
-        forward=Cost(
-            products=((groups, each, wide_out, wide_in),),
-            flops=flops,
-            read_bytes=(x + weight) * size,
-            write_bytes=y * size,
-        ),
-        backward=Cost(
-            products=((groups, each, wide_in, wide_out), (groups, wide_out, wide_in, each)),
-            flops=2 * flops,
-            read_bytes=(y + weight + y + x) * size,  # dx = dy·Wᵀ, then dW = xᵀ·dy
-            write_bytes=(x + weight) * size,
-        ),
-    )
+    return _product(name, "matmul", product, flops, elements, dtype_bytes(dtype))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,20 +199,22 @@ def plain_attention(name: str, heads: Heads, dtype: str, bias: int = 0) -> list[
     flops = heads.score_flops
     num, m, n, k_dim = heads.batch * heads.num_heads, heads.queries, heads.keys, heads.head_dim
     return [
-        _product(f"{name}.scores", (num, m, n, k_dim), flops, (q, k, scores), size),
+        _product(f"{name}.scores", "attention", (num, m, n, k_dim), flops, (q, k, scores), size),
         elementwise(f"{name}.softmax", "softmax", scores, dtype, reads=1, extra=bias),
-        _product(f"{name}.values", (num, m, k_dim, n), flops, (scores, k, q), size),
+        _product(f"{name}.values", "attention", (num, m, k_dim, n), flops, (scores, k, q), size),
     ]
 
 
 def _product(
-    name: str, product: Product, flops: int, elements: tuple[int, int, int], size: int
+    name: str, kind: str, product: Product, flops: int, elements: tuple[int, int, int], size: int
 ) -> Operator:
+    """left·right = out, and backward the gradients of both; a weight's lies as the weight does."""
     left, right, out = elements
     num, m, n, k = product
+    of_right = (num, n, k, m) if kind == "matmul" else (num, k, n, m)
     return Operator(
         name=name,
-        kind="attention",
+        kind=kind,
         forward=Cost(
             products=(product,),
             flops=flops,
@@ -236,9 +222,9 @@ def _product(
             write_bytes=out * size,
         ),
         backward=Cost(
-            products=((num, m, k, n), (num, k, n, m)),
+            products=((num, m, k, n), of_right),
             flops=2 * flops,
-            read_bytes=(2 * out + left + right) * size,
+            read_bytes=(2 * out + left + right) * size,  # the result's gradient for each of both
             write_bytes=(left + right) * size,
         ),
     )

@@ -197,3 +197,23 @@ def test_the_verb_takes_several_runs_and_writes_a_page(tmp_path: Path) -> None:
     assert "against the baseline" in page.read_text()
     twice = call(runs[0], runs[1], runs[1])
     assert isinstance(twice.exception, UsageError)
+
+
+def test_each_gpu_that_was_set_otherwise_has_a_line_beside_several_runs() -> None:
+    """Two cards of one limit that differ since: the second is not said in place of the first."""
+
+    def limits(name: str, *watts: float) -> RunView:
+        gpus = [{"name": "RTX 4090", "power_limit_w": each} for each in watts]
+        return run(point(matmul(512), near(1e14, 1)), name=name, machine={"gpus": gpus})
+
+    base = limits("golden", 450.0, 450.0)
+    found = [
+        compare_runs(base, limits("a", 300.0, 400.0)),
+        compare_runs(base, limits("b", 450, 450)),
+    ]
+    document = comparisons_document(found)
+    (table,) = [b for b in document.blocks if isinstance(b, Table) and b.title.startswith("Setup")]
+    assert table.rows == (
+        ("power limit", "450 W", "300 W", ""),
+        ("power limit", "450 W", "400 W", ""),
+    )
