@@ -38,8 +38,6 @@ PCIE_LANES = (1, 2, 4, 8, 12, 16, 32)
 class HostClaim:
     """A ceiling that follows from a host's parts."""
 
-    quantity: str
-    """``peak``, ``bandwidth`` or ``link``."""
     dtype: str | None
     low: float
     """FLOP/s, OP/s or B/s; equal to `high` where nothing is uncertain."""
@@ -49,6 +47,11 @@ class HostClaim:
     """With the numbers filled in."""
     note: str | None = None
     """What the range leaves open."""
+
+    @property
+    def source(self) -> str:
+        """How it comes about."""
+        return self.formula if self.note is None else f"{self.formula}; {self.note}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +151,6 @@ def _claim(engine: _Engine, cores: int, clock: float) -> HostClaim:
     counted = str(fewest) if fewest == most else f"{fewest} to {most}"
     certain = "" if fewest == most else "the flags do not give the number of units; "
     return HostClaim(
-        quantity="peak",
         dtype=engine.dtype,
         low=low,
         high=high,
@@ -170,9 +172,7 @@ def memory_bandwidth(transfers: float, channels: int) -> HostClaim:
         raise UsageError(f"not a memory: {channels} channels at {transfers} transfers/s")
     rate = transfers * channels * _BYTES_PER_TRANSFER
     formula = f"{transfers / 1e6:.5g} MT/s × {channels} channels × {_BYTES_PER_TRANSFER} bytes"
-    return HostClaim(
-        quantity="bandwidth", dtype=None, low=rate, high=rate, unit="B/s", formula=formula
-    )
+    return HostClaim(dtype=None, low=rate, high=rate, unit="B/s", formula=formula)
 
 
 def pcie_bandwidth(generation: int, lanes: int) -> HostClaim:
@@ -187,7 +187,6 @@ def pcie_bandwidth(generation: int, lanes: int) -> HostClaim:
     giga, share = _PCIE[generation]
     rate = giga * 1e9 * lanes * share / 8.0
     return HostClaim(
-        quantity="link",
         dtype=None,
         low=rate,
         high=rate,

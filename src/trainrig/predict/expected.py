@@ -130,8 +130,7 @@ def host_claims(snapshot: Snapshot, device: str) -> tuple[Record, ...]:
     found = [_cpu_claim(claim) for claim in _cpu_peaks(snapshot)]
     if not isinstance(speed, Missing) and not isinstance(channels, Missing):
         claim = memory_bandwidth(speed * 1e6, channels)
-        source = claim.formula if claim.note is None else f"{claim.formula}; {claim.note}"
-        found.append(_claim(MEMORY_CLAIM, {}, ("byte_rate", "B/s"), claim.high, source))
+        found.append(_claim(MEMORY_CLAIM, {}, ("byte_rate", "B/s"), claim.high, claim.source))
     return tuple(claim.replace(device=device) for claim in found)
 
 
@@ -174,9 +173,8 @@ def _both(card: int | None, slot: int | None) -> int | None:
 
 
 def _cpu_claim(claim: HostClaim) -> Record:
-    source = claim.formula if claim.note is None else f"{claim.formula}; {claim.note}"
     case = {"dtype": claim.dtype, "accumulate": DEFAULT_ACCUMULATE[str(claim.dtype)]}
-    found = _claim(PEAK, case, ("flop_rate", claim.unit), claim.high, source)
+    found = _claim(PEAK, case, ("flop_rate", claim.unit), claim.high, claim.source)
     # What the flags leave open is the report's to show.
     return found.replace(interval=(claim.low, claim.high)) if claim.low < claim.high else found
 
