@@ -5,7 +5,7 @@ chip, `chip` defines the fields and the peaks, `fields` their units, `host_parts
 states claims of CPUs, memory and PCIe, `published` holds measured baselines.
 """
 
-from trainrig.catalog.chip import Chip, Peak, Provenance, Source, peak, vector_peak
+from trainrig.catalog.chip import Chip, Peak, Provenance, Source, peak
 from trainrig.catalog.load import load_chips
 from trainrig.catalog.lookup import (
     candidates,
@@ -27,5 +27,4 @@ __all__ = [
     "load_chips",
     "peak",
     "require_chip",
-    "vector_peak",
 ]

@@ -192,9 +192,3 @@ def peak(chip: Chip, dtype: str, accumulate: str | None = None) -> Peak | None:
     wanted = accumulate or DEFAULT_ACCUMULATE.get(dtype)
     found = [p for p in chip.peaks if p.dtype == dtype and p.accumulate == wanted]
     return max(found, key=lambda p: p.rate, default=None)
-
-
-def vector_peak(chip: Chip, dtype: str) -> Peak | None:
-    """The ceiling of elementwise arithmetic in ``dtype``: the ordinary lanes alone."""
-    found = [p for p in chip.peaks if p.dtype == dtype and p.unit == "vector"]
-    return max(found, key=lambda p: p.rate, default=None)

@@ -8,8 +8,7 @@ Definitions.  Busy: processor time the kernel counts as user, nice, system, irq
 and softirq, over all logical processors, less what the measuring process itself
 used; the kernel counts in ticks of 10 ms, so a short span reads coarsely.
 Steal: time a virtual machine wanted to run and the hypervisor ran another.
-Pressure: share of the time in which some task waited for a core
-(/proc/pressure/cpu).  Source: the kernel's proc(5), psi.rst and cgroup-v2.rst.
+Source: the kernel's proc(5) and cgroup-v2.rst.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ class HostReading:
     threads: int | Missing
     busy_s: float | Missing
     steal_s: float | Missing
-    waited_s: float | Missing
-    """Time in which some task waited for a core."""
     throttled_s: float | Missing
     """Time in which the control group's quota held this process back."""
     thermal_events: int | Missing
@@ -68,7 +65,6 @@ class HostConditions:
     """Share of all processors' time that the hypervisor took, 0 to 1."""
     own_cpus: float
     """Processors' worth of time the measuring process used."""
-    pressure_fraction: float | Missing
     throttled_fraction: float | Missing
     """Share of the time in which the control group's quota was used up."""
     thermal_events: int | Missing
@@ -97,7 +93,6 @@ class HostLoad:
             threads=threads,
             busy_s=busy,
             steal_s=steal,
-            waited_s=parse_pressure(host.read("/proc/pressure/cpu")),
             throttled_s=throttled_s(host),
             thermal_events=int(sum(heat)) if heat else Missing("no heat events are counted"),
             load_1m=number(host.read("/proc/loadavg"), "load"),
@@ -115,7 +110,6 @@ def between(before: HostReading, after: HostReading) -> HostConditions:
         busy_other_fraction=_share(_rise(before.busy_s, after.busy_s), own, total),
         steal_fraction=_share(_rise(before.steal_s, after.steal_s), 0.0, total),
         own_cpus=own / wall,
-        pressure_fraction=_share(_rise(before.waited_s, after.waited_s), 0.0, wall),
         throttled_fraction=_share(_rise(before.throttled_s, after.throttled_s), 0.0, wall),
         thermal_events=if_known(int, _rise(before.thermal_events, after.thermal_events)),
         load_1m=after.load_1m,
@@ -263,17 +257,6 @@ def parse_stat(
     user, nice, system, _idle, _iowait, irq, softirq, steal = known
     busy = user + nice + system + irq + softirq
     return threads, busy / _TICKS_PER_S, steal / _TICKS_PER_S
-
-
-def parse_pressure(content: str | Missing) -> float | Missing:
-    """Seconds of ``some`` in a file of /proc/pressure; its total is in microseconds."""
-    if isinstance(content, Missing):
-        return content
-    for line in content.splitlines():
-        _, found, total = line.partition("total=")
-        if line.startswith("some ") and found:
-            return scaled(total, 1e-6, "pressure")
-    return Missing("no total in /proc/pressure/cpu")
 
 
 def _counters(host: Host) -> tuple[list[str], list[str]]:

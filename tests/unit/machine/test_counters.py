@@ -20,7 +20,6 @@ from trainrig.machine.counters import (
     HostReading,
     between,
     gpu_conditions,
-    parse_pressure,
     parse_stat,
     throttled_share,
 )
@@ -37,7 +36,6 @@ def reading(**changes: float | Missing) -> HostReading:
         threads=4,
         busy_s=1000.0,
         steal_s=10.0,
-        waited_s=2.0,
         throttled_s=0.0,
         thermal_events=3,
         load_1m=0.5,
@@ -50,7 +48,7 @@ def test_a_quiet_machine() -> None:
     after = reading(time_s=110.0, own_cpu_s=15.0, busy_s=1010.0)
     seen = between(reading(), after)
     assert (seen.busy_other_fraction, seen.steal_fraction, seen.own_cpus) == (0.0, 0.0, 1.0)
-    assert (seen.pressure_fraction, seen.thermal_events, seen.load_1m) == (0.0, 0, 0.5)
+    assert (seen.thermal_events, seen.load_1m) == (0, 0.5)
 
 
 def test_others_that_take_half_of_the_machine() -> None:
@@ -62,10 +60,10 @@ def test_a_hypervisor_that_takes_a_quarter() -> None:
     assert between(reading(), reading(time_s=110.0, steal_s=20.0)).steal_fraction == 0.25
 
 
-def test_waiting_throttling_and_heat() -> None:
-    after = reading(time_s=110.0, waited_s=3.0, throttled_s=4.0, thermal_events=5)
+def test_throttling_and_heat() -> None:
+    after = reading(time_s=110.0, throttled_s=4.0, thermal_events=5)
     seen = between(reading(), after)
-    assert (seen.pressure_fraction, seen.throttled_fraction, seen.thermal_events) == (0.1, 0.4, 2)
+    assert (seen.throttled_fraction, seen.thermal_events) == (0.4, 2)
 
 
 def test_own_time_beyond_the_kernels_ticks_is_not_negative() -> None:
@@ -197,24 +195,17 @@ def test_stat_of_another_shape_is_missing(content: str) -> None:
     assert all(isinstance(value, Missing) for value in parse_stat(content))
 
 
-def test_pressure() -> None:
-    content = "some avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\nfull avg10=0 total=9"
-    assert parse_pressure(content) == 2.5
-    assert isinstance(parse_pressure("full total=9"), Missing)
-
-
 def test_reads_what_there_is() -> None:
     files = {
         "/proc/stat": STAT,
         "/proc/loadavg": "1.25 0.8 0.5 2/300 4242",
-        "/proc/pressure/cpu": "some avg10=0.00 total=1000000",
     }
     for cpu, (package, clock) in enumerate([("0", "3000000"), ("0", "4000000"), ("1", "5000000")]):
         files[f"{CPU}/cpu{cpu}/topology/physical_package_id"] = package
         files[f"{CPU}/cpu{cpu}/cpufreq/scaling_cur_freq"] = clock
         files[f"{CPU}/cpu{cpu}/thermal_throttle/package_throttle_count"] = "2"
     seen = HostLoad(FakeHost(files=files)).read(own_cpu_s=1.5)
-    assert (seen.own_cpu_s, seen.load_1m, seen.waited_s, seen.clock_hz) == (1.5, 1.25, 1.0, 4e9)
+    assert (seen.own_cpu_s, seen.load_1m, seen.clock_hz) == (1.5, 1.25, 4e9)
     assert seen.thermal_events == 4  # two packages, each counted once
 
 

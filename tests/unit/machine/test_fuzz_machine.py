@@ -16,7 +16,7 @@ from trainrig.doctor import diagnose
 from trainrig.errors import DataError
 from trainrig.machine import from_dict, inspect, to_dict
 from trainrig.machine.amd import parse_amd_smi, parse_rocm_smi
-from trainrig.machine.counters import parse_pressure, parse_stat
+from trainrig.machine.counters import parse_stat
 from trainrig.machine.cpu import lscpu_caches, lscpu_fields
 from trainrig.machine.disks import parse_lsblk
 from trainrig.machine.memory import count_channels, parse_dimms, slowest_speed
@@ -55,7 +55,7 @@ JSON_PARSERS: list[Callable[[str], object]] = [
 ]
 TEXT_PARSERS: list[Callable[[str], object]] = [
     *JSON_PARSERS,
-    *(parse_dimms, parse_stat, parse_pressure, version_literals),
+    *(parse_dimms, parse_stat, version_literals),
     lambda text: names_in_pci_ids(text, {"10de:2684"}),
 ]
 
