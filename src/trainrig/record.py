@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform, get_args
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -356,7 +356,11 @@ def from_json(line: str | bytes) -> Record:
     Raises DataError if it is not JSON, misses a field, has an unknown one, or
     was written under another schema version.
     """
-    head, record = _read(Record, line, "record")
+    try:
+        head = _check_head(line, "the record")
+        record: Record = _adapter(Record).validate_json(line)
+    except ValidationError as error:
+        raise DataError(f"not a record: {first_problem(error)}") from None
     if head.id is None:  # it has a default for those who make records, not for those who read
         raise DataError("not a record: id: Field required")
     return record
@@ -369,17 +373,18 @@ def verdict_to_json(verdict: Verdict) -> str:
 
 def verdict_from_json(data: str | bytes) -> Verdict:
     """The verdict in a JSON object.  Raises DataError for anything else."""
-    return _read(Verdict, data, "verdict")[1]
-
-
-def _read(kind: type[T], data: str | bytes, what: str) -> tuple[_Head, T]:
     try:
-        head: _Head = _adapter(_Head).validate_json(data)
-        check_schema(head.schema, f"the {what}")
-        found: T = _adapter(cast("Any", kind)).validate_json(data)
+        _check_head(data, "the verdict")
+        verdict: Verdict = _adapter(Verdict).validate_json(data)
     except ValidationError as error:
-        raise DataError(f"not a {what}: {first_problem(error)}") from None
-    return head, found
+        raise DataError(f"not a verdict: {first_problem(error)}") from None
+    return verdict
+
+
+def _check_head(data: str | bytes, what: str) -> _Head:
+    head: _Head = _adapter(_Head).validate_json(data)
+    check_schema(head.schema, what)
+    return head
 
 
 def check_schema(found: object, what: str, current: int = SCHEMA_VERSION) -> None:
