@@ -161,6 +161,18 @@ def test_what_is_folded_is_printed(browser: Any) -> None:
     page.close()
 
 
+@pytest.mark.parametrize("name", ["eight nodes", "compare eight"])
+def test_a_table_is_a_table_on_paper(browser: Any, name: str) -> None:
+    """A4 without its margins is narrower than a screen on which tables become lists."""
+    page = open_page(browser, html_of(name, "zh-CN"), 718, "light")
+    state = "() => document.querySelector('table.many thead').checkVisibility()"
+    is_head_on_a_screen = page.evaluate(state)
+    page.emulate_media(media="print")
+    assert (is_head_on_a_screen, page.evaluate(state)) == (False, True)
+    assert page.evaluate(CHECKS) == []
+    page.close()
+
+
 FIRST = {"desktop": (1440, 900), "phone": (390, 844)}
 
 

@@ -37,6 +37,12 @@
       say("clipped or beside its box", node.data);
   }
 
+  for (const table of document.querySelectorAll("table")) {
+    const card = table.closest(".tabled,.card,section,main");
+    if (card && table.checkVisibility() && table.getBoundingClientRect().right > card.getBoundingClientRect().right + 1.5)
+      say("table beside its card", table.innerText);
+  }
+
   // Text over text: glyphs fill about the middle two thirds of a line's box.
   const shrunk = pieces.map(({ node, parent, box }) => ({
     node, parent, left: box.left + 0.5, right: box.right - 0.5,
