@@ -119,7 +119,7 @@ class LinuxSystem:
     """ID and VERSION_ID of /etc/os-release; a VERSION_ID may go on after a dot."""
     packager: Literal["apt", "dnf"]
     branch: int
-    """Newest driver branch that the distribution packages; 0: none."""
+    """Driver branch that is taken of those that the distribution packages; 0: it packages none."""
     gcc: int
     python: Version
     driver_open: tuple[str, ...]

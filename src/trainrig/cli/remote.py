@@ -72,6 +72,14 @@ def forward(
     default=Path("~/.config/trainrig/frp.secret"),
     help="File of mode 600 with the key of machine and visitor.",
 )
+@option(
+    "--ca",
+    type=PATH,
+    default_text="none: the relay is not verified",
+    help="Machine, visitor: certificate to verify the relay by.",
+)
+@option("--cert", type=PATH, default_text="none", help="Relay: its certificate (PEM).")
+@option("--key", type=PATH, default_text="none", help="Relay: the key of --cert, mode 600.")
 @option("--name", default="gpu", help="Name of the proxy, alike on machine and visitor.")
 @json_option()
 def frp(role: str, as_json: bool, **given: Any) -> int:
@@ -82,21 +90,33 @@ def frp(role: str, as_json: bool, **given: Any) -> int:
     trainrig remote frp --role machine --server relay.example --port 8888
     trainrig remote frp --role visitor --server relay.example --port 8888
 
-    Nobody reaches the machine's port but a visitor with the secret key.  frp 0.64
-    or newer is the user's own; where it is installed, it checks the file.
+    Nobody reaches the machine's port but a visitor with the secret key.  Without
+    --ca nothing notices who poses as the relay: give it --cert and --key, and the
+    others that certificate.  frp 0.64 or newer is the user's own; where it is
+    installed, it checks the file.  Unverified: no test here has run frp itself.
     """
     from trainrig.errors import UsageError
     from trainrig.remote import tunnels
 
     token, secret = given["token_file"].expanduser(), given["secret_file"].expanduser()
-    name, port = given["name"], given["port"]
+    name, cert, key, ca = (given[word] for word in ("name", "cert", "key", "ca"))
     if role == "relay":
-        setup = tunnels.frp_server(f"{name}-relay", token, given["server_port"])
+        if ca is not None:
+            raise UsageError("--ca is for machine and visitor", "the relay takes --cert and --key")
+        if (cert is None) != (key is None):
+            raise UsageError("--cert and --key go together", "openssl req -x509 makes both")
+        pair = None if cert is None or key is None else (cert, key)
+        setup = tunnels.frp_server(f"{name}-relay", token, given["server_port"], pair)
     else:
         if given["server"] is None:
             raise UsageError("which relay?", "--server ADDRESS")
+        if cert is not None or key is not None:
+            raise UsageError("--cert and --key are for the relay", f"the {role} takes --ca")
+        relay = tunnels.FrpRelay(
+            server=given["server"], port=given["server_port"], token_file=token, ca=ca
+        )
         make = tunnels.frp_machine if role == "machine" else tunnels.frp_visitor
-        setup = make(name, given["server"], given["server_port"], token, secret, port)
+        setup = make(name, relay, secret, given["port"])
     return _write(setup, as_json)
 
 
@@ -116,7 +136,8 @@ def cloudflared(
     \b
     trainrig remote cloudflared --hostname gpu.example.com --team lab --aud TAG
 
-    Who has not signed in is turned away at the edge, and again here.
+    Who has not signed in is turned away at the edge, and again here.  Unverified:
+    no test here has run cloudflared itself; where it is installed, it checks its file.
     """
     from trainrig.remote import tunnels
 

@@ -34,6 +34,8 @@ _SIGNS = (" = ", " ≤ ", " ≥ ", " + ")
 _TYPED = re.compile(r"((?:fp|bf|tf|int)\d+|\d+\.|#\d+) (.+)")
 """``fp16 matmul``, ``2. RTX 4090``."""
 _SENTENCE_ENDS = ("\n", "  ", ". ", "; ")
+_CODE = "toml"
+"""A place of this name holds what is typed or copied: it stays."""
 _COUNT = "number"
 _AMOUNT_ALONE = re.compile(r"\d[\d.,]*[kMBT]?(?: to \d[\d.,]*)?")
 """What begins the names of places that hold a number alone."""
@@ -152,7 +154,7 @@ class Catalogue:
             ):
                 continue
             values = {
-                name: self._found(value, depth + 1) or value
+                name: value if name == _CODE else self._found(value, depth + 1) or value
                 for name, value in zip(form.names, match.groups(), strict=True)
             }
             return _filled(form.translation, values)

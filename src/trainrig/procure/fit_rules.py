@@ -22,6 +22,7 @@ from trainrig.procure.parts import (
     NetworkCard,
     Processor,
     Riser,
+    Slot,
     stated,
 )
 from trainrig.procure.parts_list import Build
@@ -83,11 +84,20 @@ def _too_wide(build: Build) -> bool:
     return before >= last or sum(widths) > (chassis.room("slots") or 1e3)
 
 
+def _slot_entry(slot: Slot) -> str:
+    """A slot as a list states it, without the position that is not known."""
+    place = "…" if slot.position is None else slot.position
+    text = f"position = {place}, lanes = {slot.lanes}, generation = {slot.generation}"
+    text += "" if slot.from_cpu else ", from_cpu = false"
+    return f"{{ {text}{'' if slot.splits is None else f', splits = {list(slot.splits)}'} }}"
+
+
 def _where(build: Build, rule: str) -> Iterator[Check]:
     """What a rule on neighbours asks for: the position of each slot."""
     if build.board is not None and _unknown_positions(build):
-        table, entry = "[[board]]", "slots = [{ position = … }]"
-        fix = f"add {entry} of each slot to {table} from the board's manual"
+        slots = ", ".join(_slot_entry(slot) for slot in build.board.slots or ())
+        table, toml = "[[board]]", f"slots = [{slots}]"
+        fix = f"add {toml} to {table}, with positions from the board's manual"
         asks = not_known(rule, build.board, "slots")
         yield replace(asks, arithmetic="board.slots.position", fix=fix)
 

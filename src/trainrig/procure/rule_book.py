@@ -173,17 +173,28 @@ def graded(
     )
 
 
+_FORMS = {
+    ("board", "slots"): "[{ position = …, lanes = …, generation = … }]",
+    ("case", "form_factors"): '["ATX", …]',
+    ("gpu", "connectors"): '{ "8-pin" = …, "12V-2x6" = … }',
+    ("psu", "atx"): '"2", "3.0" or "3.1"',
+    ("psu", "connectors"): '{ eps = …, "8-pin" = …, "12V-2x6" = … }',
+}
+"""How a field is written that is no plain number or word."""
+
+
 def not_known(rule: str, part: Part, *names: str) -> Check:
     """A check that waits for fields of a part, which the catalog does not know."""
     kind = kind_of(part)
-    table, entry = f"[[{kind}]]", "; ".join(f"{name} = …" for name in names)
+    forms = {name: _FORMS.get((kind, name), "…") for name in names}
+    table, toml = f"[[{kind}]]", ", ".join(f"{name} = {form}" for name, form in forms.items())
     listed = tuple(f"{kind}.{name}" for name in names)
     return Check(
         rule=rule,
         severity="unknown",
         message=f"not known of {part.name}",
         arithmetic="; ".join(listed),
-        fix=f"add {entry} to {table} from the maker's sheet",
+        fix=f"add {toml} to {table} from the maker's sheet",
         not_known=listed,
     )
 

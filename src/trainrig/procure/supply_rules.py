@@ -1,12 +1,13 @@
 """Which card hangs on which power supply, and whether each supply carries what hangs on it.
 
 A supply trips by its own load, whatever the others have left: with several, its watts, its peaks
-and its plugs are each held against what hangs on it.  A card has all of its plugs on one supply;
-what comes through its slot (75 W at most by PCI-SIG's CEM) is the board's supply's, unless its
-riser has a plug of its own.  Of all ways to hang them up the one is taken whose most loaded supply
-is loaded least, or the list's own (``gpu_supplies``, ``board_supply`` under [wiring]).  Cards are
-dealt out one by one, each to where it loads least, the largest first: for cards of one kind no
-other way is better.
+and its plugs are each held against what hangs on it.  A card has all of its plugs on one supply.
+Through its slot it takes between nothing and 75 W (PCI-SIG's CEM) from the board's supply, unless
+its riser has a plug of its own; how much is the card's, so that each supply is held against its
+worst: all of the card on its plugs, and 75 W on the board's supply as well.  Of all ways to hang
+them up the one is taken whose most loaded supply is loaded least, or the list's own
+(``gpu_supplies``, ``board_supply`` under [wiring]).  Cards are dealt out one by one, each to where
+it loads least, the largest first: for cards of one kind no other way is better.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class _Draw:
     watts: float
     peak: float
     slot: float
-    """Of its watts, those that come through its slot."""
+    """Of its watts, those that may come through its slot."""
 
 
 def _draws(build: Build) -> list[_Draw]:
@@ -173,8 +174,7 @@ class _Rack:
         """Watts of a supply, and its peak."""
         here = [draws[n] for n in hung[place]]
         if place != board:
-            slots = sum(one.slot for one in here)
-            return sum(one.watts for one in here) - slots, sum(one.peak for one in here) - slots
+            return sum(one.watts for one in here), sum(one.peak for one in here)
         other = sum(draws[n].slot for k, each in enumerate(hung) if k != board for n in each)
         base = self.base + other
         return base + sum(one.watts for one in here), base + sum(one.peak for one in here)
@@ -198,12 +198,8 @@ class _Rack:
         terms: Counter[str] = Counter()
         peaks: Counter[str] = Counter()
         for one in (draws[n] for n in hung[place]):
-            each, high = f"{one.watts:g} W", f"{peak_factor(one.card):g} × {one.watts:g} W"
-            if one.slot and not is_board:
-                less = f" − {one.slot:g} W"
-                each, high = f"({each}{less})", f"({high}{less})"
-            terms[each] += 1
-            peaks[high] += 1
+            terms[f"{one.watts:g} W"] += 1
+            peaks[f"{peak_factor(one.card):g} × {one.watts:g} W"] += 1
         base = f"{self.base:,.0f} W" if is_board else ""
         away = [draws[n].slot for k, each in enumerate(hung) if k != board for n in each]
         for slot, number in Counter(away).items() if is_board else ():
@@ -313,7 +309,7 @@ def psu_rails(build: Build) -> Iterator[Check]:
     for one in supply_loads(build):
         fits = one.watts <= one.limit
         what = counted(len(one.cards), "card")
-        message = f"supply {one.number} carries {what} without their slots"
+        message = f"supply {one.number} carries {what}"
         if one.is_board:
             message = f"supply {one.number} carries the board, all slots and {what}"
         yield check(

@@ -6,8 +6,12 @@ Every end that is listened on here is on loopback.  OpenSSH: keys alone, a jump 
 the secret key reaches; the dashboard has no port.  cloudflared: an Access policy is required, so
 that who has no session of the team is turned away at the edge and again here.
 
+frpc verifies the relay's certificate only where it is given what to trust (``trustedCaFile``):
+without it TLS keeps out who listens, and nobody notices who poses as the relay (frp's
+pkg/transport/tls.go, read in November 2026).
+
 The programs themselves are the user's (on PATH): no package brings them.  Where one is there, its
-own check is run over the file (`check_with`).
+own check is run over the file (`check_with`).  No test of this project has run either of them.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
-from trainrig.errors import UnavailableError, UsageError
+from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.process.programs import last_line, run_program
 from trainrig.remote.setups import Setup, read_secret
 
@@ -89,15 +94,35 @@ def forward(
     return Setup(name=name, kind="forward", command=(*words, flag, spec, host), reach=reach)
 
 
-def frp_server(name: str, token_file: Path, port: int) -> Setup:
-    """The relay (frps), for a machine that both others reach."""
+UNVERIFIED = "unverified: no test of trainrig has run {program} itself; read its file first"
+"""Said with each file of frp and cloudflared."""
+_NOBODY_CHECKS = (
+    "without --ca this end takes any certificate: TLS keeps out who listens, not who poses as the "
+    "relay and so sees who connects, or cuts it off (the secret key encrypts what passes)"
+)
+
+
+def frp_server(name: str, token_file: Path, port: int, pair: tuple[Path, Path] | None) -> Setup:
+    """The relay (frps), for a machine that both others reach.
+
+    ``pair``: its certificate and the key of that, in PEM; None: frps makes one at each start, which
+    the others cannot verify.
+    """
     read_secret(token_file, "token")
+    tls, others = "", "..."
+    note = "its certificate is made at each start, and nobody can verify it: --cert and --key"
+    if pair is not None:
+        cert, key = _pem(pair[0], "CERTIFICATE"), _pem(pair[1], "PRIVATE KEY")
+        tls = _line("transport.tls.certFile", cert) + _line("transport.tls.keyFile", key)
+        note = f"copy {pair[0]} to both others: --ca there verifies this relay"
+        others = f"--ca {pair[0].name} ..."
     text = (
         "# frps 0.64 or newer.  The dashboard stays closed: webServer.port is not set.\n"
         f"bindPort = {_port(port)}\n"
         'auth.method = "token"\n'
         f"{_token_source(token_file)}"
         "transport.tls.force = true\n"
+        f"{tls}"
         "# stcp alone, which needs no public port: the only one allowed is taken by frps itself.\n"
         f"allowPorts = [{{ single = {port} }}]\n"
         "detailedErrorsToClient = false\n"
@@ -107,17 +132,37 @@ def frp_server(name: str, token_file: Path, port: int) -> Setup:
         kind="frp",
         command=("frps", "-c", "FOLDER/frps.toml"),
         files={"frps.toml": text},
-        reach=f"trainrig remote frp --role machine --server THIS-HOST --server-port {port} ...",
-        notes=(f"open port {port}/tcp of this host, and no other",),
+        reach="trainrig remote frp --role machine --server THIS-HOST "
+        f"--server-port {port} {others}",
+        notes=(
+            f"open port {port}/tcp of this host, and no other",
+            note,
+            UNVERIFIED.format(program="frps"),
+        ),
     )
 
 
-def frp_machine(
-    name: str, server: str, server_port: int, token_file: Path, secret_file: Path, port: int
-) -> Setup:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrpRelay:
+    """The relay, as machine and visitor know it."""
+
+    server: str
+    port: int
+    token_file: Path
+    ca: Path | None
+    """What its certificate is verified by, in PEM; None: it is not verified."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the written file does not protect against, and what nobody has run."""
+        verified = f"the relay's certificate has to name {self.server} (subjectAltName)"
+        return (verified if self.ca else _NOBODY_CHECKS, UNVERIFIED.format(program="frpc"))
+
+
+def frp_machine(name: str, relay: FrpRelay, secret_file: Path, port: int) -> Setup:
     """The machine that is to be reached (frpc with an stcp proxy)."""
     secret = read_secret(secret_file, "secret key")
-    text = _frp_client(server, server_port, token_file) + (
+    text = _frp_client(relay) + (
         "\n[[proxies]]\n"
         f"name = {json.dumps(name)}\n"
         'type = "stcp"\n'
@@ -131,17 +176,19 @@ def frp_machine(
         kind="frp",
         command=("frpc", "-c", "FOLDER/frpc.toml"),
         files={"frpc.toml": text},
-        reach=f"trainrig remote frp --role visitor --name {name} --server {server} --port {port}",
-        notes=("the visitor needs the same token and secret key, in files of mode 600",),
+        reach=f"trainrig remote frp --role visitor --name {name} --server {relay.server} "
+        f"--server-port {relay.port} --port {port}{f' --ca {relay.ca.name}' if relay.ca else ''}",
+        notes=(
+            "the visitor needs the same token and secret key, in files of mode 600",
+            *relay.notes,
+        ),
     )
 
 
-def frp_visitor(
-    name: str, server: str, server_port: int, token_file: Path, secret_file: Path, port: int
-) -> Setup:
+def frp_visitor(name: str, relay: FrpRelay, secret_file: Path, port: int) -> Setup:
     """The machine that one sits at (frpc with an stcp visitor on loopback)."""
     secret = read_secret(secret_file, "secret key")
-    text = _frp_client(server, server_port, token_file) + (
+    text = _frp_client(relay) + (
         "\n[[visitors]]\n"
         f"name = {json.dumps(name + '-visitor')}\n"
         'type = "stcp"\n'
@@ -157,20 +204,48 @@ def frp_visitor(
         command=("frpc", "-c", "FOLDER/frpc.toml"),
         files={"frpc.toml": text},
         reach=f"http://127.0.0.1:{port}",
+        notes=relay.notes,
     )
 
 
-def _frp_client(server: str, server_port: int, token_file: Path) -> str:
-    read_secret(token_file, "token")
+def _frp_client(relay: FrpRelay) -> str:
+    read_secret(relay.token_file, "token")
+    tls = ""
+    if relay.ca is not None:
+        tls = _line("transport.tls.trustedCaFile", _pem(relay.ca, "CERTIFICATE"))
+        tls += _line("transport.tls.serverName", json.dumps(relay.server.strip("[]")))
     return (
         "# frpc 0.64 or newer.\n"
-        f"serverAddr = {json.dumps(check_host(server))}\n"
-        f"serverPort = {_port(server_port)}\n"
+        f"serverAddr = {json.dumps(check_host(relay.server))}\n"
+        f"serverPort = {_port(relay.port)}\n"
         'auth.method = "token"\n'
-        f"{_token_source(token_file)}"
+        f"{_token_source(relay.token_file)}"
         "transport.tls.enable = true\n"
+        f"{tls}"
         "loginFailExit = false\n"
     )
+
+
+def _line(key: str, value: str) -> str:
+    return f"{key} = {value}\n"
+
+
+def _pem(path: Path, what: str) -> str:
+    """The quoted path of a file that holds a certificate, or a key that is its owner's alone.
+
+    Raises DataError where it cannot be read, UsageError where it holds none.
+    """
+    path = path.expanduser()
+    try:
+        mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise DataError(f"{path}: {reason.lower()}", "a file in PEM (openssl req -x509)") from None
+    if not re.search(rf"-----BEGIN [A-Z ]*{what}-----", text):
+        raise UsageError(f"{path} holds no {what.lower()} in PEM", "openssl req -x509 makes both")
+    if what == "PRIVATE KEY" and mode & 0o077:
+        raise UsageError(f"{path} is readable by others", f"chmod 600 {path}")
+    return json.dumps(str(path.resolve()))
 
 
 def _token_source(path: Path) -> str:
@@ -227,6 +302,7 @@ def cloudflared(name: str, tunnel: str, hostname: str, port: int, team: str, aud
             f"once: cloudflared tunnel login; cloudflared tunnel create {tunnel}",
             f"once: cloudflared tunnel route dns {tunnel} {hostname}",
             f"an Access application for {hostname} with a policy that names who may enter",
+            UNVERIFIED.format(program="cloudflared"),
         ),
     )
 

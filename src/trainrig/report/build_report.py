@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,7 @@ def build_document(report: BuildReport) -> Document:
     ]
     if found := tuple(finding_item(one) for one in report.findings if one.severity != "unknown"):
         blocks.append(Section("What is not in order", (Findings(found),)))
-    if missing := tuple(finding_item(one) for one in report.not_known):
+    if missing := tuple(_asked_items(report.not_known)):
         lead = Paragraph(
             "The catalog has no source for these figures, so these rules neither hold nor break: "
             "look each one up in the maker's sheet, write it into the list, and check again.",
@@ -86,9 +87,8 @@ def build_document(report: BuildReport) -> Document:
 
 _SOURCES = (
     "Rules and their sources: catalog/build_rules.toml. Parts: catalog/parts/, each figure with "
-    "its source, most from BuildCores OpenDB (ODC-By 1.0) and linuxhw/DMI (CC-BY 4.0); a part with "
-    "a question mark lacks a figure that a rule compares. Hold all of them against the maker's "
-    "sheet before you order."
+    "its source, most from BuildCores OpenDB (ODC-By 1.0) and linuxhw/DMI (CC-BY 4.0). Hold all of "
+    "them against the maker's sheet before you order."
 )
 
 
@@ -96,6 +96,16 @@ def finding_item(one: Check) -> Item:
     """A rule that is broken or close, with its arithmetic."""
     text = f"{capital(one.message)}: {one.arithmetic}" if one.message else one.arithmetic
     return Item(text=text, fix=one.fix, label=one.rule, tone=_TONES[one.severity])
+
+
+def _asked_items(checks: Sequence[Check]) -> Iterator[Item]:
+    """What is asked for, once each: several rules may wait for one figure."""
+    waiting: dict[tuple[str, str, str], list[Check]] = {}
+    for one in checks:
+        waiting.setdefault((one.message, one.arithmetic, one.fix), []).append(one)
+    for found in waiting.values():
+        names = ", ".join(dict.fromkeys(one.rule for one in found))
+        yield dataclasses.replace(finding_item(found[0]), label=names)
 
 
 def _facts(report: BuildReport) -> Iterator[tuple[str, str]]:
@@ -131,10 +141,13 @@ def _held(report: BuildReport) -> str:
     return f"{text}; not known: {waiting}"
 
 
+_DOUBT = "A part with (?) lacks a figure that a rule compares."
+
+
 def _doubt(item: PartCount) -> str:
     from trainrig.procure.parts import absent
 
-    return "?" if absent(item.part) else ""
+    return " (?)" if absent(item.part) else ""
 
 
 def _parts_table(report: BuildReport) -> Table:
@@ -151,6 +164,7 @@ def _parts_table(report: BuildReport) -> Table:
         column("each", lambda item: "" if item.price is None else f"{item.price:,.0f}"),
         column(build.currency or "price", amount),
         words("price from", lambda item: Cell(item.priced, "dim")),
+        notes=[_DOUBT] if any(map(_doubt, build.items)) else [],
     )
     if build.total is None:
         return rows
@@ -182,7 +196,7 @@ def suggestions_document(found: Suggestions) -> Document:
 
     def limit(one: Suggestion) -> str:
         tight = one.report.tightest
-        near = f"; {tight.rule} at {format_share(tight.used)}" if tight and tight.used else ""
+        near = f"; {tight.rule}, {format_share(tight.used)} used" if tight and tight.used else ""
         return one.rate.limits + near
 
     ranked = table(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from trainrig.catalog.chip import Chip, Peak, Provenance, Source, peak
-from trainrig.catalog.load import load_chips, read_chips
+from trainrig.catalog.load import CHIPS_DIR, load_chips, read_chips
 from trainrig.catalog.lookup import chip_by_pci_id, find_chip
 from trainrig.errors import DataError
 
@@ -91,6 +92,16 @@ def test_nothing_is_recalled_and_what_is_presumed_is_never_called_verified() -> 
         or (origin.source.key in PRESUMED and origin.verified)
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted(CHIPS_DIR.parent.rglob("*.toml")), ids=lambda path: path.stem
+)
+def test_no_file_of_the_catalog_is_from_memory(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"\brecall|from memory|not looked up", text, re.IGNORECASE)
+    for name, source in tomllib.loads(text).get("sources", {}).items():
+        assert source["title"] and re.match(r"20\d\d-\d\d", source["date"]), name
 
 
 # Vendors round the claim (8 TB/s for 8.18), so up to 2.5 % apart; a wrong bus width, stack count

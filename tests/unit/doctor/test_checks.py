@@ -228,6 +228,8 @@ def test_the_next_step_suits_the_reason(reason: str, container: str, fix: str) -
         ("10.0", "12.8", True),
         ("6.1", "13.0", False),
         ("3.7", "12.1", False),
+        ("3.7", "11.4", True),
+        ("3.0", "11.4", False),
     ],
 )
 def test_which_cuda_knows_which_architecture(capability: str, built: str, usable: bool) -> None:

@@ -82,12 +82,17 @@ def test_plugs_of_another_supply_do_not_help() -> None:
     assert check_build(build([card(3, 350)], [supply(2000), many])).legal
 
 
-def test_a_slot_s_watts_are_the_board_s_supply_s() -> None:
+def test_a_slot_s_watts_may_be_either_supply_s() -> None:
+    """Some cards take 10 W through their slot, some 75: neither supply may count on the other."""
     plain = [{"part": "PCIe 4.0 x16 riser, 300 mm", "count": 4}]
     wiring = {"psu_sync": True, "board_supply": 1, "gpu_supplies": [1, 1, 2, 2]}
     found = supply_loads(build([card(4, 350)], [supply(1600)] * 2, riser=plain, wiring=wiring))
     assert found[0].watts == 308 + 2 * 350 + 2 * 75 and "+ 2 × 75 W" in found[0].text
-    assert found[1].watts == 2 * 275 and "(350 W − 75 W)" in found[1].text
+    assert found[1].watts == 2 * 350 and found[1].text == "2 × 350 W"
+    assert found[1].peak == 2 * 1.75 * 350
+    tight = [supply(1600), supply(700)]  # 0.9 × 700 W is enough for 2 × (350 W − 75 W) alone
+    report = check_build(build([card(4, 350)], tight, riser=plain, wiring=wiring))
+    assert [one.severity for one in report.checks if one.rule == "psu-rails"][1] == "error"
 
 
 @pytest.mark.parametrize(

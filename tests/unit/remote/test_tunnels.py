@@ -85,8 +85,46 @@ def test_a_host_is_no_option_and_no_command(host: str) -> None:
 # ---- frp
 
 
+def relay(secrets: tuple[Path, Path], ca: Path | None = None) -> tunnels.FrpRelay:
+    return tunnels.FrpRelay(server="relay.example", port=7001, token_file=secrets[0], ca=ca)
+
+
+def machine(secrets: tuple[Path, Path], ca: Path | None = None) -> tunnels.Setup:
+    return tunnels.frp_machine("gpu", relay(secrets, ca), secrets[1], 8888)
+
+
+def pem(path: Path, what: str) -> Path:
+    path.write_text(f"-----BEGIN {what}-----\nMII\n-----END {what}-----\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_the_relay_is_verified_by_its_certificate_or_the_output_says_that_it_is_not(
+    secrets, tmp_path: Path
+) -> None:
+    cert = pem(tmp_path / "relay.crt", "CERTIFICATE")
+    key = pem(tmp_path / "relay.key", "RSA PRIVATE KEY")
+    served = tunnels.frp_server("gpu-relay", secrets[0], 7001, (cert, key))
+    tls = tomllib.loads(served.files["frps.toml"])["transport"]["tls"]
+    assert tls == {"force": True, "certFile": str(cert), "keyFile": str(key)}
+    verified, blind = machine(secrets, cert), machine(secrets)
+    tls = tomllib.loads(verified.files["frpc.toml"])["transport"]["tls"]
+    assert tls == {"enable": True, "trustedCaFile": str(cert), "serverName": "relay.example"}
+    assert tomllib.loads(blind.files["frpc.toml"])["transport"]["tls"] == {"enable": True}
+    assert any("poses as the relay" in note for note in blind.notes)
+    assert not any("poses as the relay" in note for note in verified.notes)
+    assert all(any("unverified" in n for n in made.notes) for made in (served, verified, blind))
+    with pytest.raises(UsageError, match="holds no certificate"):
+        machine(secrets, key)
+    with pytest.raises(DataError, match="no such file"):
+        machine(secrets, tmp_path / "none")
+    key.chmod(0o640)
+    with pytest.raises(UsageError, match="readable by others"):
+        tunnels.frp_server("gpu-relay", secrets[0], 7001, (cert, key))
+
+
 def test_the_relay_s_file(secrets) -> None:
-    made = tunnels.frp_server("gpu-relay", secrets[0], 7000)
+    made = tunnels.frp_server("gpu-relay", secrets[0], 7000, None)
     assert tomllib.loads(made.files["frps.toml"]) == {
         "bindPort": 7000,
         "auth": {
@@ -100,16 +138,17 @@ def test_the_relay_s_file(secrets) -> None:
 
 
 def test_the_machine_s_and_the_visitor_s_files_fit_together(secrets) -> None:
-    machine = tunnels.frp_machine("gpu", "relay.example", 7000, *secrets, 8888)
-    visitor = tunnels.frp_visitor("gpu", "relay.example", 7000, *secrets, 9999)
-    one, two = (tomllib.loads(each.files["frpc.toml"]) for each in (machine, visitor))
+    far = machine(secrets)
+    near = tunnels.frp_visitor("gpu", relay(secrets), secrets[1], 9999)
+    one, two = (tomllib.loads(each.files["frpc.toml"]) for each in (far, near))
     (proxy,), (door,) = one.pop("proxies"), two.pop("visitors")
     assert one == two and one["transport"]["tls"]["enable"] is True
     assert one["auth"]["tokenSource"]["file"]["path"] == str(secrets[0].resolve())
     assert (proxy["type"], proxy["localIP"], proxy["localPort"]) == ("stcp", "127.0.0.1", 8888)
     assert (door["type"], door["bindAddr"], door["bindPort"]) == ("stcp", "127.0.0.1", 9999)
     assert proxy["secretKey"] == door["secretKey"] == SECRET and door["serverName"] == "gpu"
-    for made in (machine, visitor):
+    assert far.reach.endswith("--server relay.example --server-port 7001 --port 8888")
+    for made in (far, near):
         text = made.files["frpc.toml"]
         assert TOKEN not in text and "webServer" not in text and "remotePort" not in text
         assert SECRET not in " ".join(made.command) + made.reach
@@ -119,7 +158,7 @@ def test_the_machine_s_and_the_visitor_s_files_fit_together(secrets) -> None:
 def test_a_secret_that_others_may_read_is_refused(secrets, mode: int) -> None:
     secrets[0].chmod(mode)
     with pytest.raises(UsageError, match="readable by others") as error:
-        tunnels.frp_server("x", secrets[0], 7000)
+        tunnels.frp_server("x", secrets[0], 7000, None)
     assert error.value.hint == f"chmod 600 {secrets[0]}"
 
 
@@ -172,7 +211,7 @@ def test_a_tunnel_without_a_policy_is_refused(hostname: str, team: str, aud: str
 
 
 def test_what_was_written_is_the_owner_s_alone_and_goes_again(secrets) -> None:
-    made = tunnels.frp_machine("gpu", "relay.example", 7000, *secrets, 8888)
+    made = machine(secrets)
     files = write_setup(made)
     assert files == [setups_folder() / "gpu" / "frpc.toml", unit_path("gpu")]
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)
@@ -186,7 +225,7 @@ def test_what_was_written_is_the_owner_s_alone_and_goes_again(secrets) -> None:
 
 
 def test_a_file_that_was_changed_since_stays(secrets) -> None:
-    write_setup(tunnels.frp_machine("gpu", "relay.example", 7000, *secrets, 8888))
+    write_setup(machine(secrets))
     file = setups_folder() / "gpu" / "frpc.toml"
     file.write_text("mine")
     gone, stay = remove_setup("gpu")
@@ -211,14 +250,17 @@ def test_the_unit_starts_again_and_survives_a_reboot() -> None:
 
 
 @pytest.mark.needs("systemd-analyze")
-def test_systemd_reads_the_unit(tmp_path: Path) -> None:
+def test_systemd_reads_the_user_s_unit(tmp_path: Path) -> None:
+    """With all that it would read otherwise: quotes, %, $, spaces and a backslash."""
+    words = ("sh", "-c", "f'{x}'; echo \"50% $HOME\" \\", "FOLDER/token", "--dir=/a b/ü")
     unit = tmp_path / "trainrig-x.service"
-    unit.write_text(unit_text(tunnels.Setup(name="x", kind="y", command=("sh", "-c", "a; b"))))
-    command = ["systemd-analyze", "verify", str(unit)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert unit.name not in done.stderr, done.stderr
+    unit.write_text(unit_text(tunnels.Setup(name="x", kind="y", command=words)))
+    command = ["systemd-analyze", "--user", "verify", str(unit)]
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
     unit.write_text(unit.read_text().replace("Restart=always", "Restart=sometimes"))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert unit.name in done.stderr
 
 
@@ -262,7 +304,7 @@ def test_the_program_checks_its_file_and_a_refusal_takes_it_back(
 def test_a_set_up_runs_its_program_again_whenever_it_ends(tmp_path, monkeypatch, secrets) -> None:
     log = stub(tmp_path / "bin", "frpc", 1)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    write_setup(tunnels.frp_machine("gpu", "relay.example", 7000, *secrets, 8888))
+    write_setup(machine(secrets))
     waits: list[float] = []
     lines: list[str] = []
     keep_running(command_of("gpu"), lines.append, sleep=waits.append, rounds=4)
@@ -287,6 +329,9 @@ def test_list_and_remove_as_verbs(trainrig, secrets) -> None:
     [
         ("frp", "--server", "relay.example"),
         ("frp", "--role", "machine"),
+        ("frp", "--role", "relay", "--ca", "x"),
+        ("frp", "--role", "relay", "--cert", "x"),
+        ("frp", "--server", "relay.example", "--key", "x"),
         ("forward", "-oProxyCommand=id"),
         ("forward", "gpu1", "--port", "0.0.0.0:1:2"),
         ("cloudflared", "--hostname", "x", "--team", "y", "--aud", "z"),
