@@ -123,7 +123,7 @@ def test_the_surface_is_as_promised() -> None:
             "--days --top --what-if --write --json",
             "remote": "forward HOST --port --reverse --name --config --json | "
             "frp --role --server --server-port --port --token-file --secret-file --name "
-            "--json | "
+            "--ca --cert --key --json | "
             "cloudflared --tunnel --hostname --team --aud --port --name --json | "
             "notebook --port --root --python --name --json | list --json | "
             "run NAME --detach --tmux --json | remove NAME --json | "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainrig.cli.output import say
-from trainrig.cli.verb import DETACH, PATH, Verb, json_option, option
+from trainrig.cli.verb import DETACH, PATH, Verb, json_option, option, options, rows
 from trainrig.errors import EXIT_FINDING, EXIT_OK
 
 if TYPE_CHECKING:
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 _NAME = option("--name", default_text="by what it is", help="Name of the set-up.")
 _CONFIG = option("--config", type=PATH, default_text="~/.ssh/config", help="OpenSSH's settings.")
+
+_END = "This end"
+_TLS = rows(
+    "Which relay it is",
+    ("--ca", PATH, "none: not verified", "Machine, visitor: certificate to verify the relay by."),
+    ("--cert", PATH, "none", "Relay: its certificate (PEM)."),
+    ("--key", PATH, "none", "Relay: the key of --cert, mode 600."),
+)
 
 
 @click.group()
@@ -55,32 +63,35 @@ def forward(
     "--role",
     type=click.Choice(["relay", "machine", "visitor"]),
     default="machine",
+    group=_END,
     help="What this end is.",
 )
-@option("--server", default_text="none", help="The relay's address; not for the relay itself.")
-@option("--server-port", type=int, default=7000, help="The relay's port.")
-@option("--port", type=int, default=8888, help="Port on this end's loopback.")
+@option(
+    "--server",
+    default_text="none",
+    group=_END,
+    help="The relay's address; not for the relay itself.",
+)
+@option("--server-port", type=int, default=7000, group=_END, help="The relay's port.")
+@option("--port", type=int, default=8888, group=_END, help="Port on this end's loopback.")
 @option(
     "--token-file",
     type=PATH,
     default=Path("~/.config/trainrig/frp.token"),
+    group=_END,
     help="File of mode 600 with the token of all three.",
 )
 @option(
     "--secret-file",
     type=PATH,
     default=Path("~/.config/trainrig/frp.secret"),
+    group=_END,
     help="File of mode 600 with the key of machine and visitor.",
 )
 @option(
-    "--ca",
-    type=PATH,
-    default_text="none: the relay is not verified",
-    help="Machine, visitor: certificate to verify the relay by.",
+    "--name", default="gpu", group=_END, help="Name of the proxy, alike on machine and visitor."
 )
-@option("--cert", type=PATH, default_text="none", help="Relay: its certificate (PEM).")
-@option("--key", type=PATH, default_text="none", help="Relay: the key of --cert, mode 600.")
-@option("--name", default="gpu", help="Name of the proxy, alike on machine and visitor.")
+@options(_TLS)
 @json_option()
 def frp(role: str, as_json: bool, **given: Any) -> int:
     """Write frp's files: token, TLS, stcp with a secret key, no dashboard.

@@ -83,7 +83,7 @@ def _readable(host: Host) -> object:
 _KEYS_ONLY = (
     "printf 'PasswordAuthentication no\\nKbdInteractiveAuthentication no\\n' | "
     f"sudo tee {_SSHD}.d/10-keys-only.conf; "
-    "sudo systemctl reload ssh (keep a session open until a key has let you in)"
+    "sudo systemctl reload ssh  # keep a session open until a key has let you in"
 )
 _SSHD_UNDO = f"sudo rm {_SSHD}.d/10-keys-only.conf; sudo systemctl reload ssh"
 
@@ -139,7 +139,7 @@ def _set(line: str) -> str:
     """A command that puts a line before all others of sshd's settings, beside those of keys."""
     return (
         f"echo '{line}' | sudo tee -a {_SSHD}.d/10-keys-only.conf; "
-        "sudo systemctl reload ssh (keep a session open until a key has let you in)"
+        "sudo systemctl reload ssh  # keep a session open until a key has let you in"
     )
 
 

@@ -11,7 +11,7 @@ import os
 import secrets
 from pathlib import Path
 
-from trainrig.errors import UnavailableError
+from trainrig.errors import UnavailableError, UsageError
 from trainrig.process.python_env import missing_requirement
 from trainrig.remote.setups import Setup, setups_folder
 from trainrig.remote.tunnels import port_pair
@@ -26,11 +26,14 @@ _START = (
 
 
 def notebook(name: str, python: str, port: int, root: Path) -> tuple[Setup, str]:
-    """The set-up of a notebook server, and its token.  Raises UnavailableError without JupyterLab.
+    """The set-up of a notebook server, and its token.
 
-    ``root``: the folder that it shows.
+    ``root``: the folder that it shows.  Raises UnavailableError without JupyterLab,
+    UsageError where the folder or the port is none.
     """
     port = port_pair(str(port))[0]
+    if not root.expanduser().is_dir():
+        raise UsageError(f"{root} is no folder", "--root FOLDER, which the notebook shows")
     if (missing := missing_requirement(python, {"jupyterlab": "4"})) is not None:
         raise UnavailableError(missing, f"{python} -m pip install jupyterlab")
     token = secrets.token_urlsafe(32)
@@ -39,7 +42,7 @@ def notebook(name: str, python: str, port: int, root: Path) -> tuple[Setup, str]
         *("--no-browser", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"),
         *("--ServerApp.port_retries=0", "--ServerApp.allow_remote_access=False"),
         "--ServerApp.allow_origin=",
-        f"--ServerApp.root_dir={root.resolve()}",
+        f"--ServerApp.root_dir={root.expanduser().resolve()}",
         *(["--allow-root"] if os.getuid() == 0 else []),
     )
     saved = setups_folder() / name / "token"

@@ -96,13 +96,15 @@ def forward(
 
 UNVERIFIED = "unverified: no test of trainrig has run {program} itself; read its file first"
 """Said with each file of frp and cloudflared."""
-_NOBODY_CHECKS = (
+_UNVERIFIED_RELAY = (
     "without --ca this end takes any certificate: TLS keeps out who listens, not who poses as the "
     "relay and so sees who connects, or cuts it off (the secret key encrypts what passes)"
 )
 
 
-def frp_server(name: str, token_file: Path, port: int, pair: tuple[Path, Path] | None) -> Setup:
+def frp_server(
+    name: str, token_file: Path, port: int, pair: tuple[Path, Path] | None = None
+) -> Setup:
     """The relay (frps), for a machine that both others reach.
 
     ``pair``: its certificate and the key of that, in PEM; None: frps makes one at each start, which
@@ -156,7 +158,7 @@ class FrpRelay:
     def notes(self) -> tuple[str, ...]:
         """What the written file does not protect against, and what nobody has run."""
         verified = f"the relay's certificate has to name {self.server} (subjectAltName)"
-        return (verified if self.ca else _NOBODY_CHECKS, UNVERIFIED.format(program="frpc"))
+        return (verified if self.ca else _UNVERIFIED_RELAY, UNVERIFIED.format(program="frpc"))
 
 
 def frp_machine(name: str, relay: FrpRelay, secret_file: Path, port: int) -> Setup:

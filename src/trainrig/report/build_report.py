@@ -67,7 +67,7 @@ def build_document(report: BuildReport) -> Document:
     ]
     if found := tuple(finding_item(one) for one in report.findings if one.severity != "unknown"):
         blocks.append(Section("What is not in order", (Findings(found),)))
-    if missing := tuple(_asked_items(report.not_known)):
+    if missing := tuple(_unknown_items(report.not_known)):
         lead = Paragraph(
             "The catalog has no source for these figures, so these rules neither hold nor break: "
             "look each one up in the maker's sheet, write it into the list, and check again.",
@@ -98,7 +98,7 @@ def finding_item(one: Check) -> Item:
     return Item(text=text, fix=one.fix, label=one.rule, tone=_TONES[one.severity])
 
 
-def _asked_items(checks: Sequence[Check]) -> Iterator[Item]:
+def _unknown_items(checks: Sequence[Check]) -> Iterator[Item]:
     """What is asked for, once each: several rules may wait for one figure."""
     waiting: dict[tuple[str, str, str], list[Check]] = {}
     for one in checks:

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
+import tomllib
 from typing import Any
 
 import pytest
 
+from trainrig.language.catalogue import Catalogue
 from trainrig.procure.build_rules import BuildReport, check_build, report_dict
 from trainrig.procure.parts import KINDS
 from trainrig.procure.parts_list import build_of
 from trainrig.procure.rule_book import rule_book
+from trainrig.report.build_report import build_document
+from trainrig.report.render.markdown import to_markdown
 
 Content = dict[str, Any]
 
@@ -445,6 +450,25 @@ def test_a_bridge_of_the_wrong_length_is_refused() -> None:
     board = part("ASRock Rack ROMED8-2T", slots=slots)
     assert "nvlink-bridge" in broken(checked(changed(PAIR, bridge=three, board=board)))
     assert checked(changed(PAIR, board=board)).legal
+
+
+# ---- what is asked for
+
+
+def test_what_is_asked_for_is_asked_once_and_can_be_pasted() -> None:
+    name = "ASUS ProArt X670E-Creator WiFi"
+    report = checked(changed(ONE, board=part(name)))
+    asked = {one.rule: one.fix for one in report.not_known}
+    assert asked["slots"] == asked["lanes"]
+    shown = to_markdown(build_document(report))
+    assert shown.count("position = …, lanes = 16") == 1 and "slots, lanes" in shown
+    assert f"{name} (?)" not in shown  # its slots are known, but for their positions
+    found = re.search(r"add (slots = .*) to \[\[board\]\]", asked["slots"])
+    assert found is not None and found[1] in Catalogue.of("zh-CN").translate(asked["slots"])
+    places = iter("258")
+    pasted = tomllib.loads(re.sub("…", lambda _: next(places), found[1]))
+    again = checked(changed(ONE, board=part(name, **pasted)))
+    assert not {"slots", "lanes"} & {one.rule for one in again.not_known}
 
 
 # ---- warnings of the hard way

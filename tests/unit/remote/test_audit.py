@@ -8,7 +8,7 @@ from machine_fakes import FakeHost, healthy
 from trainrig.doctor import Answer
 from trainrig.machine.snapshot import Missing
 from trainrig.remote.audit import audit
-from trainrig.remote.tunnels import cloudflared, frp_machine, frp_server
+from trainrig.remote.tunnels import FrpRelay, cloudflared, frp_machine, frp_server
 
 HOME = "/home/ada"
 SSHD = "/etc/ssh/sshd_config"
@@ -182,7 +182,8 @@ def test_what_this_program_writes_is_clean(tmp_path) -> None:
         (tmp_path / name).write_text("x" * 40)
         (tmp_path / name).chmod(0o600)
     server = frp_server("r", tmp_path / "token", 7000).files["frps.toml"]
-    client = frp_machine("g", "h", 7000, tmp_path / "token", tmp_path / "secret", 8888)
+    relay = FrpRelay(server="h", port=7000, token_file=tmp_path / "token", ca=None)
+    client = frp_machine("g", relay, tmp_path / "secret", 8888)
     assert ids({"/etc/frp/frps.toml": server}) == set()
     assert ids({"/etc/frp/frpc.toml": client.files["frpc.toml"]}) == set()
 

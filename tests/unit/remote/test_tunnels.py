@@ -336,6 +336,7 @@ def test_list_and_remove_as_verbs(trainrig, secrets) -> None:
         ("forward", "gpu1", "--port", "0.0.0.0:1:2"),
         ("cloudflared", "--hostname", "x", "--team", "y", "--aud", "z"),
         ("notebook", "--port", "99999"),
+        ("notebook", "--root", "/no/folder"),
         ("notebook", "--python", "/no/python"),
         ("run", "nothing"),
         ("test", "x", "--seconds", "nan"),
