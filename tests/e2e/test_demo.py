@@ -13,6 +13,7 @@ from trainrig.analysis.patterns import find_patterns
 from trainrig.analysis.rows import rows
 from trainrig.analysis.run_summary import summarise
 from trainrig.analysis.waterfall import build_waterfalls
+from trainrig.benchmarks.spec import case_text
 from trainrig.catalog.published import published_records
 from trainrig.cli.report import read_view
 from trainrig.record import Kind, Outcome
@@ -53,6 +54,12 @@ def test_every_figure_is_a_claim_or_somebodys_and_says_whose() -> None:
     assert run.verdict.outcome is Outcome.MEASURED
     verdict = read_view(BUNDLE).verdict
     assert verdict == run.verdict, "as stored: what is published has no points to confirm"
+
+
+def test_no_two_trainings_are_shown_by_one_name() -> None:
+    trainings = [r for r in read_run(BUNDLE).records if r.benchmark == "training"]
+    named = [(r.metric, case_text("training", r.case)) for r in trainings]
+    assert len(set(named)) == len(named)
 
 
 def test_every_figure_stands_in_the_tables_unchanged() -> None:

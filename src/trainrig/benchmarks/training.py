@@ -164,7 +164,12 @@ def _label(case: Case) -> str:
     if case.get("experiment"):
         return str(case["experiment"])
     named = " ".join(str(word) for word in (dtype_of(case), case.get("model")) if word)
-    return ", ".join([named or "a model without a name", *spec.sizes_text(case)])
+    more = [
+        *([f"{case['nproc']} ranks"] if int(case.get("nproc") or 1) > 1 else []),
+        *([f"accumulation {case['grad_accum']}"] if int(case.get("grad_accum") or 1) > 1 else []),
+        *(["peer access off"] if case.get("p2p") is False else []),
+    ]
+    return ", ".join([named or "a model without a name", *spec.sizes_text(case), *more])
 
 
 BENCHMARK = spec.Benchmark(
