@@ -423,6 +423,10 @@ def test_trained_exported_generated_and_trained_on(
     code, text, _ = trainrig("export", run, "--to", "huggingface", "--out", out, "--json")
     assert code == 0 and json.loads(text)["step"] == 20
     code, text, _ = trainrig("generate", run, "--prompt", "the cat", "--max-tokens", "12", "--json")
+    code, exported, _ = trainrig(
+        "generate", out, "--prompt", "the cat", "--max-tokens", "12", "--json"
+    )
+    assert code == 0 and json.loads(exported)["text"] == json.loads(text)["text"]
     model = transformers.AutoModelForCausalLM.from_pretrained(out)
     coder = transformers.AutoTokenizer.from_pretrained(out)
     ids = coder("the cat", return_tensors="pt")

@@ -31,7 +31,8 @@ def command(run: Path, prompt: str | None, as_json: bool, **keys: Any) -> int:
     trainrig generate runs/20270101T000000Z-host-train-1a2b3c --prompt "def main("
     trainrig generate runs/mine --temperature 0.8 --top-k 50 --seed 1
 
-    RUN is a run of trainrig train, or a folder of checkpoints, saved under any layout.
+    RUN is a run of trainrig train, a folder of checkpoints, saved under any layout, or a folder
+    that trainrig export wrote.
     """
     import dataclasses
 

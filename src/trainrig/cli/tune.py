@@ -64,7 +64,9 @@ def command(
     )
     with output.best_effort():
         output.answer(
-            as_json, found.to_dict, lambda: tuning_document(found.ranking, found.left_out)
+            as_json,
+            found.to_dict,
+            lambda: tuning_document(found.ranking, found.left_out, found.refused),
         )
         if not as_json:
             verdict = found.outcome.verdict

@@ -10,7 +10,8 @@ by Python version, hence the hash.
 
 A corpus whose files all say of which part they are (train, valid or validation or dev, test, in
 their names or in folders', as wikitext and `datasets` have them) is split as they say: the second
-part is held out, a third is left out.  Where there is no second, the third is held out.
+part is held out, a third is left out.  Where there is no second, the third is held out.  Of several
+folders that are named, each's own name says it where nothing in it does.
 
 What is no text is passed over with a reason: empty files, and binary ones (a NUL byte,
 or more than 1 % of the characters are not UTF-8).  Below that limit, what cannot be
@@ -102,6 +103,8 @@ class Corpus:
     """Files that are held out, and no others; empty: files do not say."""
     left_out: tuple[Path, ...] = ()
     """Files of a third part, which is neither trained on nor held out."""
+    unsaid: tuple[Path, ...] = ()
+    """Files that say no part, for which the others' parts hold nothing out."""
 
     def read(self) -> Iterator[TextDocument | Skipped]:
         """All documents, and what was passed over.  Raises DataError for unreadable files."""
@@ -133,19 +136,25 @@ def open_corpus(paths: tuple[Path, ...], text_key: str = "text") -> Corpus:
             raise DataError(f"no file or folder {path}", _TEXT_HINT)
         for file in _walk(path, _UNWANTED) if path.is_dir() else [path]:
             found.setdefault(file.resolve(), file)
-            parts[file] = _part_of(file.relative_to(path) if path.is_dir() else Path(file.name))
+            part = _part_of(file.relative_to(path) if path.is_dir() else Path(file.name))
+            if part is None and len(paths) > 1 and path.is_dir():
+                part = _part_of(Path(path.resolve().name))
+            parts.setdefault(file, part)
     files = [
         file
         for file in found.values()
         if file.name not in _OF_DATASETS or not _holds_tables(file.parent)
     ]
-    heldout, left_out = _given_split({file: parts[file] for file in files})
+    said = {file: parts[file] for file in files}
+    heldout, left_out = _given_split(said)
+    is_mixed = {"train"} < set(said.values()) - {None} and None in said.values()
     return Corpus(
         name="text",
         files=tuple(file for file in files if file not in left_out),
         text_key=text_key,
-        heldout=frozenset(heldout),
-        left_out=tuple(left_out),
+        heldout=heldout,
+        left_out=tuple(file for file in files if file in left_out),
+        unsaid=tuple(file for file in files if said[file] is None) if is_mixed else (),
     )
 
 
@@ -156,18 +165,18 @@ def _part_of(path: Path) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _given_split(parts: Mapping[Path, str | None]) -> tuple[list[Path], list[Path]]:
+def _given_split(parts: Mapping[Path, str | None]) -> tuple[frozenset[Path], frozenset[Path]]:
     """The files that are held out, and those that are left; none unless all files say their part.
 
     Something must be trained on and something held out.
     """
     of = {
-        part: [file for file, own in parts.items() if own == part]
+        part: frozenset(file for file, own in parts.items() if own == part)
         for part in ("train", "validation", "test")
     }
     if None in parts.values() or not of["train"]:
-        return [], []
-    return (of["validation"], of["test"]) if of["validation"] else (of["test"], [])
+        return frozenset(), frozenset()
+    return (of["validation"], of["test"]) if of["validation"] else (of["test"], frozenset())
 
 
 def _holds_tables(folder: Path) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -413,17 +413,25 @@ def _sha256(path: Path) -> str:
 def _report_survey(corpus: Corpus, found: Survey, say: Say) -> None:
     say(f"{found.num_documents} documents, {found.num_bytes / 1e6:.1f} MB of text")
     if corpus.heldout:
-        held = ", ".join(sorted(one_line(str(file)) for file in corpus.heldout)[:3])
-        say(f"held out are the files that say so: {held}")
+        say(f"held out are the files that say so: {_listed(sorted(corpus.heldout))}")
     if corpus.left_out:
-        left = ", ".join(one_line(str(file)) for file in corpus.left_out[:3])
-        say(f"left out, as tests: {left}")
+        say(f"left out, as tests: {_listed(corpus.left_out)}")
+    if corpus.unsaid:
+        say(
+            f"no part is said by {_listed(corpus.unsaid)}: files called validation or test are "
+            "trained on as the others"
+        )
     for item in found.skipped[:5]:
         say(f"skipped {one_line(item.path)}: {item.reason}")
     if len(found.skipped) > 5:
         say(f"skipped {len(found.skipped) - 5} more files that are no text")
     if found.num_replaced:
         say(f"replaced {found.num_replaced} characters that are not UTF-8")
+
+
+def _listed(files: Sequence[Path]) -> str:
+    names, more = [one_line(str(file)) for file in files[:3]], len(files) - 3
+    return ", ".join([*names, *([f"and {more} more"] if more > 0 else [])])
 
 
 def _existing(

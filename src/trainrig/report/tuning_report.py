@@ -15,8 +15,15 @@ from trainrig.units import format_quantity, format_time, signed_share
 _TONES: dict[str, doc.Tone] = {"DIFFERS": "bad", "FAIL": "bad", "NOT COMPARABLE": "warn"}
 
 
-def tuning_document(ranking: Sequence[Standing], left_out: Sequence[str] = ()) -> doc.Document:
-    """One line a layout; ``left_out``: names of those that were not trained."""
+def tuning_document(
+    ranking: Sequence[Standing],
+    left_out: Sequence[str] = (),
+    refused: Sequence[tuple[str, str]] = (),
+) -> doc.Document:
+    """One line a layout; ``left_out``: names of those that were not trained.
+
+    ``refused``: names of those that this machine cannot train, and why.
+    """
     notes = []
     if any(one.tied for one in ranking):
         notes.append("=: cannot tell from the first of its place; more --rounds would decide more.")
@@ -25,6 +32,7 @@ def tuning_document(ranking: Sequence[Standing], left_out: Sequence[str] = ()) -
         notes.append(f"Nothing was predicted: {hint}")
     if left_out:
         notes.append(f"not among the best by prediction, not trained: {', '.join(left_out)}")
+    notes += [f"cannot be trained here: {name}: {reason}" for name, reason in refused]
     return doc.Document(
         title="Layouts by measured speed",
         blocks=(

@@ -4,7 +4,8 @@ The layouts are the experiment files of a folder that ``plan --write`` made, in 
 experiments of one file, in the order of their predictions on this machine.  They are trained as
 `runner.train` trains any experiments: each by fresh processes, compared with one process on the
 same samples, and then again in further rounds, so that each round of one meets the machine together
-with a round of the others.
+with a round of the others.  What this machine cannot train is passed over with its reason, and the
+next one takes its place.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from typing import Any
 from trainrig.analysis import training_results
 from trainrig.analysis.compare_training import LEAST_ROUNDS
 from trainrig.analysis.tuning import Standing, standings
-from trainrig.errors import UsageError
-from trainrig.machine import inspect, to_dict
+from trainrig.errors import TrainrigError, UnavailableError, UsageError
+from trainrig.machine import Snapshot, inspect, to_dict
 from trainrig.process.supervisor import STALL_TIMEOUT
 from trainrig.runner.expectations import forecast, grounds_of
 from trainrig.runner.history import machine_key
 from trainrig.runner.progress import Watcher, null_progress
 from trainrig.runner.targets import choose, described, find_targets
 from trainrig.runner.train import train
-from trainrig.runner.train_prepare import requested_experiments, site_of
+from trainrig.runner.train_prepare import lacks, placed, requested_experiments, site_of
 from trainrig.runner.view import RunOutcome, view_of
 from trainrig.store import read_run
-from trainrig.train.config import Experiment, case_of
+from trainrig.train.config import Experiment, case_of, check
+from trainrig.train.engines import Site, engine_of
+from trainrig.workload import find, parameters
 
 ROUNDS = LEAST_ROUNDS
 
@@ -41,6 +44,8 @@ class Tuned:
     ranking: tuple[Standing, ...]
     left_out: tuple[str, ...]
     """Experiments that were not among the best, by prediction or by the order of their files."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Names of those that cannot be trained here, and why."""
 
     def to_dict(self) -> dict[str, Any]:
         """As others script against it."""
@@ -50,6 +55,7 @@ class Tuned:
             **head,
             "ranking": [each.to_dict() for each in self.ranking],
             "left_out": list(self.left_out),
+            "refused": [{"name": name, "reason": reason} for name, reason in self.refused],
         }
 
 
@@ -69,22 +75,105 @@ def tune(
     if top < 2:
         raise UsageError(f"top = {top}", "2 or more: one alone has nothing to be ranked with")
     keys = {"rounds": ROUNDS, **keys}
+    refused: list[tuple[str, TrainrigError]] = []
+    snapshot = described(inspect())
     if plan.is_dir():
         files = sorted(plan.glob("*.toml"))
         if not files:
             hint = f"trainrig plan ... --write {plan} writes experiment files to it"
             raise UsageError(f"{plan} has no experiment files", hint)
-        every = _distinct([(path, requested_experiments(path, keys)) for path in files])
+        every = _distinct(_read(files, keys, refused))
     else:
-        every = _by_prediction(requested_experiments(plan, keys), out)
-    if len(every) < 2:
+        every = _by_prediction(requested_experiments(plan, keys), snapshot, out)
+    if keys.get("scale") == "tiny":
+        every = _of_one_model(every)
+    best, rest = _trainable(every, top, site_of(snapshot), refused)
+    if not best and refused:
+        raise refused[0][1]
+    if len(best) < 2:
         hint = "trainrig plan --top 5 --write DIR writes several"
-        raise UsageError(f"{plan} has 1 experiment: nothing to rank", hint)
-    best, rest = every[:top], every[top:]
+        if refused:
+            name, error = refused[0]
+            hint = f"{name}: {error.message}"
+        raise UsageError(f"{plan} has 1 experiment to train: nothing to rank", hint)
     outcome = train(best, out=out, watch=watch, stall_timeout=stall_timeout)
     view = view_of(read_run(outcome.run))
     found = standings(training_results.results(view), training_results.predictions(view))
-    return Tuned(outcome=outcome, ranking=found, left_out=tuple(own.name for own in rest))
+    return Tuned(
+        outcome=outcome,
+        ranking=found,
+        left_out=tuple(own.name for own in rest),
+        refused=tuple((name, error.message) for name, error in refused),
+    )
+
+
+def _read(
+    files: Sequence[Path], keys: Mapping[str, Any], refused: list[tuple[str, TrainrigError]]
+) -> list[tuple[Path, Sequence[Experiment]]]:
+    """The experiments of each file; what contradicts itself is added to ``refused``."""
+    found: list[tuple[Path, Sequence[Experiment]]] = []
+    for path in files:
+        try:
+            found.append((path, requested_experiments(path, keys)))
+        except UsageError as error:
+            refused.append((path.stem, error))
+    return found
+
+
+def _trainable(
+    experiments: Sequence[Experiment],
+    top: int,
+    site: Site,
+    refused: list[tuple[str, TrainrigError]],
+) -> tuple[list[Experiment], list[Experiment]]:
+    """The first ``top`` that can be trained here, and those behind them, which nobody asked."""
+    found: list[Experiment] = []
+    for number, own in enumerate(experiments):
+        if len(found) == top:
+            return found, list(experiments[number:])
+        try:
+            error: TrainrigError | None = lacks(placed(own, site), site)
+        except (UsageError, UnavailableError) as refusal:
+            error = refusal
+        if error is None:
+            found.append(own)
+        else:
+            refused.append((own.name, error))
+    return found, []
+
+
+def _of_one_model(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """With one tiny model a family, where there is one that all layouts of it can split.
+
+    A tiny model has as many layers as its own layout has stages: samples of different models are
+    other work, and would have no ratio.
+    """
+    families: dict[str, list[Experiment]] = {}
+    for own in experiments:
+        families.setdefault(find(own.model).family, []).append(own)
+    shared = {family: _shared_model(members) for family, members in families.items()}
+    return [
+        own.replace(model=model) if (model := shared[find(own.model).family]) else own
+        for own in experiments
+    ]
+
+
+def _shared_model(experiments: Sequence[Experiment]) -> str | None:
+    """The smallest of their models that each of them can train; None: no one can be."""
+    models = sorted(
+        {own.model for own in experiments}, key=lambda model: parameters(find(model)).total
+    )
+    return next((model for model in models if all(_fits(own, model) for own in experiments)), None)
+
+
+def _fits(own: Experiment, model: str) -> bool:
+    other = own.replace(model=model)
+    try:
+        check(other)
+        engine_of(other.framework).check(other)
+    except UsageError:
+        return False
+    return True
 
 
 def _distinct(files: Sequence[tuple[Path, Sequence[Experiment]]]) -> list[Experiment]:
@@ -97,9 +186,10 @@ def _distinct(files: Sequence[tuple[Path, Sequence[Experiment]]]) -> list[Experi
     return list(found.values())
 
 
-def _by_prediction(experiments: Sequence[Experiment], out: Path) -> list[Experiment]:
+def _by_prediction(
+    experiments: Sequence[Experiment], snapshot: Snapshot, out: Path
+) -> list[Experiment]:
     """The fastest by its predicted time of a sample first; what has no prediction stays behind."""
-    snapshot = described(inspect())
     targets = find_targets(snapshot)
     site = site_of(snapshot, targets)
     grounds = grounds_of(out, machine_key(to_dict(snapshot)), site.cores)

@@ -140,9 +140,9 @@ def _fewer_ranks(found: Experiment) -> Experiment:
     stays as it is, and is refused where it is trained.
     """
     mesh, whole = found.mesh, found.shard_size
-    inner = mesh.ranks // mesh.dp
-    if mesh.ranks <= SHARING or found.devices:
+    if mesh.ranks <= SHARING or found.devices or not mesh.dp:
         return found
+    inner = mesh.ranks // mesh.dp
     for shards in (n for n in range(whole or 1, 1 if whole else 0, -1) if (whole or 1) % n == 0):
         group = math.lcm(shards * (2 if whole < mesh.dp else 1) if whole else 2, mesh.ep)
         fitting = [n for n in range(group, mesh.dp, group) if n * inner <= SHARING]

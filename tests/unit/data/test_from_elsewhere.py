@@ -15,6 +15,7 @@ import pytest
 from trainrig.data import megatron_indexed
 from trainrig.data import prepare as prepare_module
 from trainrig.data.batches import Shard
+from trainrig.data.corpus import open_corpus
 from trainrig.data.manifest import MANIFEST, open_part, read_manifest
 from trainrig.data.open_batches import open_batches
 from trainrig.data.prepare import prepare, verify
@@ -207,6 +208,7 @@ def test_tables_give_what_text_files_give(write: Write, tmp_path: Path) -> None:
         (("en/train-00000-of-00001.txt", "en/test-00000-of-00001.txt"), "files"),
         (("train.txt", "valid.txt", "README.txt"), "tails"),
         (("valid.txt", "test.txt", "contest.txt"), "tails"),
+        (("latest.txt", "contest.txt", "attested.txt"), "tails"),
     ],
 )
 def test_a_corpus_is_split_as_all_of_its_files_say(
@@ -234,6 +236,21 @@ def test_a_corpus_is_split_as_all_of_its_files_say(
         assert other.reused
     else:
         assert {"hold", "this"} <= set(train.split())
+        line = next((one for one in said if "no part is said by" in one), "")
+        assert ("README.txt" in line) is ("README.txt" in names)
+
+
+def test_folders_that_are_named_say_their_part(tmp_path: Path) -> None:
+    """Of several; one that is named alone may be called anything."""
+    for name in ("train", "dev", "test"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.txt").write_text(f"{name} " * 300)
+    folders = tuple(tmp_path / name for name in ("train", "dev", "test"))
+    found = open_corpus(folders)
+    assert found.files == (folders[0] / "0.txt", folders[1] / "0.txt")
+    assert found.heldout == {folders[1] / "0.txt"} and found.left_out == (folders[2] / "0.txt",)
+    assert open_corpus((folders[0],)).files == (folders[0] / "0.txt",)
+    assert not open_corpus((tmp_path / "train", tmp_path / "train" / "0.txt")).heldout
 
 
 @pytest.mark.parametrize("write", TABLES)

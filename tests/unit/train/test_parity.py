@@ -77,6 +77,8 @@ def test_weights_under_autocast_are_rounded_elsewhere_once_and_no_more() -> None
         both = dataclasses.replace(REFERENCE, autocast=True)
         assert "gradient norm" in str(disagreement(own, both, "bf16"))
         assert "autocast" in str(own.rounding)
+        narrowed = dataclasses.replace(own, narrowing=1.002)
+        assert all(words in str(narrowed.rounding) for words in ("1/N", "autocast", "2.0e-3"))
     off = dataclasses.replace(changed("losses", 0, 1.0015), autocast=True)
     assert "loss of step 0" in str(disagreement(off, REFERENCE, "bf16"))
 

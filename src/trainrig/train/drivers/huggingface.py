@@ -7,7 +7,8 @@ writes the events that our own rank writes, from facts that it reads off Trainer
 Trainer is used as its documentation has it.  Three things are given to it so that what it trains
 on can be compared: batches in our order, the learning rate of each step, and for masked and span
 losses a loss function that divides by the targets of the whole step, since Trainer otherwise
-multiplies the loss of a model that takes keyword arguments by ranks and micro-batches.
+multiplies the loss of a model that takes keyword arguments by ranks and micro-batches.  On a host
+long sums are torch's in another order and type (`train.native.host_sums`); on a GPU none is.
 
 Works with transformers 4.49 and newer, 5 included.  Until 4.49 Trainer divided by micro-batches in
 other places; what is called or done differently since then is asked of its objects, not versions.

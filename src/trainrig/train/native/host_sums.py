@@ -8,8 +8,10 @@ Sums over tokens:
     a norm's bias keeps 0.55 of 1,408 summands of one sign and 0.11 of 11,264, an embedding's row
     0.999 of 99.  How much is lost depends on how tokens are spread over ranks and micro-batches, so
     layouts of one model have different gradients.  RMSNorm, products and their biases are right.
-    Here the operation is given fp32 and its result is rounded: the same forward to within a
-    rounding, and a backward whose sums are fp32's (`apply`).
+    Here a norm is given fp32 and its result is rounded: the same forward to within a rounding, and
+    a backward whose sums are fp32's; an embedding's forward is torch's, and of its gradient the
+    rows that occur are added up in fp32 (`apply`).  One thread, 2,048 tokens of 768: a norm
+    takes 2.0 to 2.4 ms for 1.9, forward and backward, a table of 50,257 rows as long as torch's.
 
 The norm of a tensor:
 
@@ -24,7 +26,7 @@ Imports torch alone: drivers use it in their engine's environment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,11 +70,43 @@ def layer_norm(
     return F.layer_norm(x.float(), shape, scale, shift, eps).to(x.dtype)
 
 
-def embedding(tokens: Tensor, weight: Tensor, *rest: Any, **more: Any) -> Tensor:
-    """torch's, of what is narrow in fp32.  (...), (V, C) → (..., C), of the type of ``weight``."""
-    if not _rounds_each(weight):
-        return F.embedding(tokens, weight, *rest, **more)
-    return F.embedding(tokens, weight.float(), *rest, **more).to(weight.dtype)
+def embedding(
+    tokens: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    *rest: Any,
+    **more: Any,
+) -> Tensor:
+    """torch's, its gradient added up in fp32.  (...), (V, C) → (..., C), of ``weight``'s type."""
+    is_torchs = max_norm is not None or any((*rest[1:], *more.values()))
+    if is_torchs or not _rounds_each(weight):
+        return F.embedding(tokens, weight, padding_idx, max_norm, *rest, **more)
+    if type(weight) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling():
+        return F.embedding(tokens, weight.float(), padding_idx).to(weight.dtype)
+    found: Tensor = _Rows.apply(tokens, weight, padding_idx)
+    return found
+
+
+class _Rows(torch.autograd.Function):
+    """Of a table that is as large as a model's, the rows that occur alone are widened."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor, padding_idx: int | None) -> Tensor:
+        ctx.save_for_backward(tokens)
+        ctx.shape, ctx.padding_idx = weight.shape, padding_idx
+        return F.embedding(tokens, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (tokens,), (grad,) = ctx.saved_tensors, grads
+        rows, places = tokens.flatten().unique(return_inverse=True)
+        sums = torch.zeros(len(rows), ctx.shape[1])
+        sums.index_add_(0, places, grad.reshape(-1, ctx.shape[1]).float())
+        whole = grad.new_zeros(ctx.shape).index_copy_(0, rows, sums.to(grad.dtype))
+        if ctx.padding_idx is not None:
+            whole[ctx.padding_idx] = 0
+        return None, whole, None
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -89,22 +123,36 @@ def install_norms() -> None:
     named._foreach_norm = _of_each
 
 
-def _or_torchs(name: str, x: Any, ord: Any = 2.0, *rest: Any, **more: Any) -> Any:  # noqa: A002
+def _or_torchs(name: str, *given: Any, **named: Any) -> Any:
     """``torch.norm`` calls the second argument ``p``."""
-    given = more.pop("p", ord)
-    if not rest and not more and _is_long(x) and given in (2, "fro", None):
-        return _norm(x)
-    return _TORCHS[name](x, given, *rest, **more)
+    if _is_plain(given, named) and _is_long(given[0]):
+        return _norm(given[0])
+    return _TORCHS[name](*given, **named)
 
 
-def _of_each(tensors: Any, ord: Any = 2.0, **more: Any) -> Any:  # noqa: A002
-    if more or ord != 2 or not any(map(_is_long, tensors)):
-        return _TORCHS["foreach"](tensors, ord, **more)
-    return [_norm(each) for each in tensors]
+def _of_each(*given: Any, **named: Any) -> Any:
+    if _is_plain(given, named) and any(map(_is_long, given[0])):
+        return [_norm(each) for each in given[0]]
+    return _TORCHS["foreach"](*given, **named)
+
+
+def _is_plain(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether nothing but a 2-norm of the whole is asked for; any other call is torch's."""
+    orders = [*given[1:], *named.values()]
+    return (
+        len(given) > 0
+        and named.keys() <= {"ord", "p"}
+        and len(orders) <= 1
+        and all(isinstance(one, (int, float, str)) and one in (2, "fro") for one in orders)
+    )
 
 
 def _is_long(x: Any) -> bool:
+    """Of a host, without a gradient of its own: torch's has one where all numbers are 0."""
     plain = type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu"
+    plain = (
+        plain and x.layout is torch.strided and not (x.requires_grad and torch.is_grad_enabled())
+    )
     return plain and x.is_floating_point() and x.numel() > _ROW
 
 

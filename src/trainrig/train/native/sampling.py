@@ -20,8 +20,9 @@ from trainrig import models
 from trainrig.data.tokenizer import TextTokenizer, load_tokenizer
 from trainrig.errors import DataError, UsageError
 from trainrig.train.checkpoint_folder import checkpoints_in, read_saved
-from trainrig.train.config import from_run, objective_of
+from trainrig.train.config import Experiment, from_run, objective_of
 from trainrig.train.native.checkpoint import load_weights
+from trainrig.train.native.weight_source import weights_of
 from trainrig.workload import find
 
 
@@ -37,8 +38,8 @@ class Generated:
     ended_by: str
     """max_tokens, or end: the model ended the document."""
     checkpoint: str
-    step: int
-    """Steps that were trained before the checkpoint."""
+    step: int | None
+    """Steps that were trained before the checkpoint; None: its folder does not say."""
 
 
 def generate(
@@ -53,31 +54,45 @@ def generate(
 ) -> Generated:
     """Go on with ``prompt``; ``run``: a training's run, its checkpoints, or one of them.
 
-    ``top_k`` 0: all tokens.  Raises UsageError, DataError.
+    Or a folder of weights with its config.json and tokenizer, as `trainrig export` writes it.
+    ``top_k`` 0: all tokens.  Raises UsageError, DataError, UnavailableError.
     """
     if max_tokens < 1 or not 0.0 <= temperature < float("inf") or top_k < 0:
         wrong = f"max_tokens {max_tokens}, temperature {temperature:g}, top_k {top_k}"
         raise UsageError(wrong, "at least 1, 0 (greedy) or more, 0 (all) or more")
-    saved = read_saved(checkpoints_in(run))
-    own = from_run(saved.experiment, str(saved.path))
+    is_elsewheres = (run / "config.json").is_file()
+    saved = None if is_elsewheres else read_saved(checkpoints_in(run))
+    own = (
+        from_run(saved.experiment, str(saved.path))
+        if saved
+        else Experiment.of(model=str(run / "config.json"))
+    )
     shape = find(own.model)
     if objective_of(shape) != "causal":
         raise UsageError(f"{shape.family} does not go on with a text", "a gpt2 or llama model")
-    tokenizer = load_tokenizer(Path(own.data))
+    text = Path(own.data) if saved else run
+    tokenizer = load_tokenizer(text)
     if tokenizer.info.vocab_size > shape.vocab:
         raise DataError(
-            f"{own.data} has {tokenizer.info.vocab_size} tokens, and the model {shape.vocab}: "
+            f"{text} has {tokenizer.info.vocab_size} tokens, and the model {shape.vocab}: "
             "another text was prepared there",
             "prepare the text of the training again",
         )
     model = models.build(shape, device="meta", attention=own.attention)
     model.to_empty(device=device)
-    load_weights(saved, model)
+    if saved:
+        load_weights(saved, model)
+    else:
+        read = weights_of(run, shape)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                weight.copy_(read(name))
+    seq_len = own.seq_len if saved else shape.max_positions
     tokens = _ids(tokenizer, prompt)
     random = torch.Generator(device=device).manual_seed(seed)
     found: list[int] = []
     while len(found) < max_tokens:
-        given = torch.tensor([(tokens + found)[-own.seq_len :]], device=device)
+        given = torch.tensor([(tokens + found)[-seq_len:]], device=device)
         logits = _last_logits(model, given)[: tokenizer.info.vocab_size]
         token = int(_chosen(logits, temperature, top_k, random))
         if token == tokenizer.info.end:
@@ -88,8 +103,8 @@ def generate(
         text=tokenizer.tokenizer.decode(found),
         tokens=len(found),
         ended_by="max_tokens" if len(found) == max_tokens else "end",
-        checkpoint=str(saved.path),
-        step=saved.next_step,
+        checkpoint=str(saved.path if saved else run),
+        step=saved.next_step if saved else None,
     )
 
 

@@ -38,6 +38,21 @@ def test_a_norm_and_an_embedding_have_the_sum_of_all_tokens(dtype: torch.dtype) 
         assert made(given).dtype is dtype
 
 
+def test_an_embeddings_gradient_is_torchs_but_for_rounding() -> None:
+    """Rows that do not occur and the one of padding have none; what is unusual is torch's own."""
+    tokens = torch.tensor([[3, 0, 3], [1, 4, 4]])
+    after = torch.randn(2, 3, 4)
+    for keys in ({}, {"padding_idx": 1}, {"padding_idx": -1}, {"scale_grad_by_freq": True}):
+        plain, own = (nn.Embedding(5, 4, **keys).bfloat16() for _ in range(2))
+        own.load_state_dict(plain.state_dict())
+        host_sums.apply(own)
+        assert torch.equal(own(tokens), plain(tokens))
+        for model in (plain, own):
+            model(tokens).backward(after.bfloat16())
+        torch.testing.assert_close(own.weight.grad, plain.weight.grad, rtol=2**-7, atol=2**-7)
+        assert not own.weight.grad[2].any()
+
+
 def test_the_norm_of_many_numbers_is_theirs() -> None:
     """Where clipping and engines take it: torch's own is 4e-4 off, in a process of its own."""
     program = (
@@ -53,6 +68,11 @@ def test_the_norm_of_many_numbers_is_theirs() -> None:
         "rows = torch.linalg.vector_norm(x.view(10, -1), dim=1)\n"
         "assert rows.shape == (10,) and gap(torch.linalg.vector_norm(x, 1)) > 1\n"
         "assert torch.norm(x.bfloat16()).dtype is torch.bfloat16\n"
+        "assert max(gap(torch.norm(input=x)), gap(torch._foreach_norm([x], 2)[0])) < 1e-2\n"
+        "assert torch._foreach_norm([x], 2, torch.float64)[0].dtype is torch.float64\n"
+        "zero = torch.zeros(9999, requires_grad=True)\n"
+        "torch.norm(zero).backward()\nassert not zero.grad.any()\n"
+        "assert torch.norm(torch.ones(9999).to_sparse()) > 99\n"
         "assert float(torch.norm(torch.ones(3))) == float(host_sums.total_norm([torch.ones(3)]))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from trainrig.data.tokenizer import load_tokenizer
-from trainrig.errors import TrainrigError, UsageError
+from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.train.config import Experiment, check
 from trainrig.train.native import checkpoint
+from trainrig.train.native.export_weights import export
 from trainrig.train.native.loop import Engine
 from trainrig.train.native.sampling import generate
 
@@ -65,6 +66,17 @@ def test_greedy_takes_the_most_probable_token(
         for _ in range(8):
             tokens = [*tokens, int(model(torch.tensor([tokens]))[0, -1].argmax())]
     assert tokenizer.decode(tokens) == "the cat" + found.text
+
+
+def test_what_was_exported_goes_on_as_the_run_does(run: Path, tmp_path: Path) -> None:
+    """Its length is the model's; a tokenizer that is not there is one line."""
+    pytest.importorskip("safetensors")
+    export(run, to="huggingface", out=tmp_path / "out")
+    found, own = generate(tmp_path / "out", "the cat"), generate(run, "the cat", max_tokens=8)
+    assert found.text.startswith(own.text) and (found.step, found.tokens) == (None, 100)
+    (tmp_path / "out" / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match="has no tokenizer"):
+        generate(tmp_path / "out", "the cat")
 
 
 def test_draws_follow_the_seed(run: Path) -> None:
