@@ -145,16 +145,16 @@ def open_corpus(paths: tuple[Path, ...], text_key: str = "text") -> Corpus:
         for file in found.values()
         if file.name not in _OF_DATASETS or not _holds_tables(file.parent)
     ]
-    said = {file: parts[file] for file in files}
-    heldout, left_out = _given_split(said)
-    is_mixed = {"train"} < set(said.values()) - {None} and None in said.values()
+    part_of = {file: parts[file] for file in files}
+    heldout, left_out = _given_split(part_of)
+    is_mixed = {"train"} < set(part_of.values()) - {None} and None in part_of.values()
     return Corpus(
         name="text",
         files=tuple(file for file in files if file not in left_out),
         text_key=text_key,
         heldout=heldout,
         left_out=tuple(file for file in files if file in left_out),
-        unsaid=tuple(file for file in files if said[file] is None) if is_mixed else (),
+        unsaid=tuple(file for file in files if part_of[file] is None) if is_mixed else (),
     )
 
 

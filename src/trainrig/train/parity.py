@@ -81,18 +81,18 @@ class Probe:
                 "its first loss alone is compared: adapters begin as no change, and their "
                 "gradients are of other weights"
             )
-        said = []
+        notes = []
         if abs(self._by_rounding - 1) >= FIRST / 10:
-            said.append(
+            notes.append(
                 f"the 1/N of a mean over N targets is {self.narrowing:.4f} times itself in half "
                 "precision, and all gradients with it: their first norm is compared without that"
             )
         if self.autocast:
-            said.append(
+            notes.append(
                 "its weights are fp32 under autocast, the reference's bf16: their first norms are "
                 "compared within one rounding of bf16, 2.0e-3"
             )
-        return "; ".join(said) or None
+        return "; ".join(notes) or None
 
 
 def probe_of(experiment: Experiment) -> Experiment:
