@@ -75,13 +75,15 @@ def embedding(
     weight: Tensor,
     padding_idx: int | None = None,
     max_norm: float | None = None,
-    *rest: Any,
-    **more: Any,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
 ) -> Tensor:
     """torch's, its gradient added up in fp32.  (...), (V, C) → (..., C), of ``weight``'s type."""
-    is_torchs = max_norm is not None or any((*rest[1:], *more.values()))
-    if is_torchs or not _rounds_each(weight):
-        return F.embedding(tokens, weight, padding_idx, max_norm, *rest, **more)
+    others = max_norm is not None or scale_grad_by_freq or sparse
+    if others or not _rounds_each(weight):
+        named = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        return F.embedding(tokens, weight, *named)
     if type(weight) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling():
         return F.embedding(tokens, weight.float(), padding_idx).to(weight.dtype)
     found: Tensor = _Rows.apply(tokens, weight, padding_idx)
