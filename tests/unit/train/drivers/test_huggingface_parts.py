@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -143,7 +144,9 @@ def test_processes_read_where_they_are_asked_for() -> None:
     In a process of its own: torch forks its readers, and one with many threads may wait for ever.
     """
     words = [sys.executable, "-c", READ_BY_TWO]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    # A process that has threads of OpenMP may be forked while one holds a lock.
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, env=env)
     assert done.stdout == "2 2 [0, 1, 4, 9]\n"  # in their order
 
 
