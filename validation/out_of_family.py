@@ -2,6 +2,7 @@
 
     python -m validation.out_of_family             print it
     python -m validation.out_of_family --table F   of another table with the published one's columns
+    ... --half choose|unseen                       of the sources that are dealt to that half
 
 Three sets, and what may be decided by each:
 
@@ -13,16 +14,18 @@ Three sets, and what may be decided by each:
 
 A cell is a source's family on one chip; each weighs alike, however many rows it has.  A row that is
 refused counts with the error of a flat MFU, which answers everything.  An error is predicted /
-measured - 1, of its absolute value where nothing else is said.
+measured - 1, of its absolute value where nothing else is said.  A third table's sources are dealt
+by the first digit of the SHA-256 of their names: even to *choose*, odd to *unseen* (docs/log.md).
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -31,8 +34,8 @@ import numpy as np
 from trainrig.catalog import find_chip
 from trainrig.catalog.chip import peak
 from trainrig.errors import TrainrigError
-from trainrig.predict.table import Case, case_of, time_of
-from trainrig.predict.table_errors import measured_time
+from trainrig.predict.table import Case, case_of, memory_of, time_of
+from trainrig.predict.table_errors import measured_time, positive
 from trainrig.predict.table_words import Row
 from trainrig.workload import model_flops
 
@@ -51,6 +54,9 @@ class Outcome:
     """Whether the measured time lies in the stated interval of 80 %."""
     flat: float | None
     refused: str = ""
+    memory: float | None = None
+    """The error of a GPU's memory, where it is printed and predicted."""
+    is_memory_inside: bool = False
 
     @property
     def scored(self) -> float | None:
@@ -72,20 +78,34 @@ class CellLine:
     """Of the rows that were answered."""
     flat: float
     """Median error of a flat MFU."""
+    memory: float | None
+    """Median error of a GPU's memory; None where no row prints it."""
+    memory_inside: float | None
 
 
 def outcome(row: Row) -> Outcome:
     """The errors of one row."""
-    cell = cell_of(row)
+    found = Outcome(cell=cell_of(row), error=None, flat=None)
     try:
         case = case_of(row)
+    except TrainrigError as error:
+        return replace(found, flat=flat_by_print(row), refused=str(error))
+    try:
+        held, (low, memory, high) = positive(row, "memory_bytes_per_gpu"), memory_of(case)
+        found = replace(found, memory=memory / held - 1.0, is_memory_inside=low <= held <= high)
+    except TrainrigError:
+        pass
+    try:
         measured = measured_time(row, case)
         low, predicted, high = time_of(case)
     except TrainrigError as error:
-        return Outcome(cell=cell, error=None, flat=flat_by_print(row), refused=str(error))
-    off = predicted / measured - 1.0
-    inside = low <= measured <= high
-    return Outcome(cell=cell, error=off, inside=inside, flat=flat_error(case, measured))
+        return replace(found, flat=flat_by_print(row), refused=str(error))
+    return replace(
+        found,
+        error=predicted / measured - 1.0,
+        inside=low <= measured <= high,
+        flat=flat_error(case, measured),
+    )
 
 
 def cell_of(row: Row) -> str:
@@ -105,9 +125,16 @@ def flat_error(case: Case, measured: float) -> float | None:
 
 
 def flat_by_print(row: Row) -> float | None:
-    """A flat MFU's error where only the printed utilisation says how fast the step was."""
-    printed = row.get("mfu") or ""
-    return float(printed) / FLAT - 1.0 if printed else None
+    """A flat MFU's error of a row without a layout: by what is printed, utilisation or parameters."""
+    if printed := row.get("mfu"):
+        return float(printed) / FLAT - 1.0
+    chip = find_chip(row["chip"]) or find_chip(row["hardware"])
+    claim = peak(chip, "bf16") if chip else None
+    try:
+        flops = 6e9 * positive(row, "params_b") * positive(row, "tokens_per_s_per_gpu")
+    except TrainrigError:
+        return None
+    return flops / (FLAT * claim.rate) - 1.0 if claim else None
 
 
 def cell_lines(outcomes: Iterable[Outcome]) -> list[CellLine]:
@@ -121,6 +148,7 @@ def cell_lines(outcomes: Iterable[Outcome]) -> list[CellLine]:
         signed = [one.scored for one in members if one.scored is not None]
         errors = [abs(one) for one in signed]
         answered = [one for one in members if one.error is not None]
+        memory = [one for one in members if one.memory is not None]
         found.append(
             CellLine(
                 name=name,
@@ -131,6 +159,8 @@ def cell_lines(outcomes: Iterable[Outcome]) -> list[CellLine]:
                 bias=median(signed),
                 inside=fmean(one.inside for one in answered) if answered else 0.0,
                 flat=median(abs(one.flat) for one in members if one.flat is not None),
+                memory=median(abs(one.memory or 0.0) for one in memory) if memory else None,
+                memory_inside=fmean(one.is_memory_inside for one in memory) if memory else None,
             )
         )
     return found
@@ -139,6 +169,8 @@ def cell_lines(outcomes: Iterable[Outcome]) -> list[CellLine]:
 def summary(cells: Sequence[CellLine]) -> CellLine:
     """The mean over cells; its ``inside`` over those with an answer."""
     inside = [one.inside for one in cells if one.answered]
+    memory = [one.memory for one in cells if one.memory is not None]
+    held = [one.memory_inside for one in cells if one.memory_inside is not None]
     return CellLine(
         name="mean of cells",
         num=sum(one.num for one in cells),
@@ -148,6 +180,8 @@ def summary(cells: Sequence[CellLine]) -> CellLine:
         bias=fmean(one.bias for one in cells),
         inside=fmean(inside) if inside else 0.0,
         flat=fmean(one.flat for one in cells),
+        memory=fmean(memory) if memory else None,
+        memory_inside=fmean(held) if held else None,
     )
 
 
@@ -157,22 +191,41 @@ def read(path: Path = TABLE) -> list[Row]:
         return list(csv.DictReader(lines))
 
 
+def half_of(group: str) -> str:
+    """Which half of a third table a source is dealt to: choose, or unseen."""
+    digit = int(hashlib.sha256(group.encode()).hexdigest()[0], 16)
+    return "unseen" if digit % 2 else "choose"
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--table", type=Path, default=TABLE)
-    outcomes = [outcome(row) for row in read(parser.parse_args(argv).table)]
+    parser.add_argument("--half", choices=("choose", "unseen"))
+    options = parser.parse_args(argv)
+    rows = [row for row in read(options.table) if options.half in (None, half_of(row["group"]))]
+    outcomes = [outcome(row) for row in rows]
     cells = cell_lines(outcomes)
     table = [*cells, summary(cells)]
     wide = max(len(one.name) for one in table)
-    print(f"{'':{wide}}     n  answered  median     p90    bias  in 80 %  flat MFU")
+    print(
+        f"{'':{wide}}     n  answered  median     p90    bias  in 80 %  flat MFU  memory  in 80 %"
+    )
     for one in table:
         print(
             f"{one.name:{wide}} {one.num:5d} {one.answered:9.0%} {one.median:7.1%} {one.p90:7.1%}"
             f" {one.bias:+7.1%} {one.inside:8.0%} {one.flat:9.1%}"
+            f" {_share(one.memory, 1):>7} {_share(one.memory_inside, 0):>8}"
         )
     refused = Counter(one.refused for one in outcomes if one.refused)
-    print("\nrefused: " + "; ".join(f"{num} × {why}" for why, num in refused.most_common(12)))
+    print(f"\nrefused, {sum(refused.values())} of {len(rows)}:")
+    for why, num in refused.most_common(12):
+        print(f"  {num} x {why}")
+
+
+def _share(value: float | None, digits: int) -> str:
+    """A share in percent; nothing where there is none."""
+    return "" if value is None else f"{value:.{digits}%}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from validation.cases import cases
-from validation.out_of_family import Outcome, cell_lines, outcome, read, summary
+from validation.out_of_family import Outcome, cell_lines, half_of, outcome, read, summary
 from validation.protocols import family_of, score, weights
 
 
@@ -29,6 +29,17 @@ def test_a_refused_row_counts_with_the_flat_error_and_cells_weigh_alike() -> Non
     assert [(one.name, one.num, one.answered) for one in cells] == [("a", 2, 0.5), ("b", 9, 1.0)]
     assert [round(one.median, 6) for one in cells] == [0.3, 0.0]
     assert round(summary(cells).median, 6) == 0.15 and summary(cells).inside == 0.5
+
+
+def test_memory_counts_where_it_is_printed_and_halves_are_dealt_by_name() -> None:
+    outcomes = [
+        Outcome(cell="a", error=0.1, flat=0.5, memory=-0.2, is_memory_inside=True),
+        Outcome(cell="b", error=0.1, flat=0.5),
+    ]
+    known = summary(cell_lines(outcomes))
+    assert (known.memory, known.memory_inside) == (0.2, 1.0)
+    assert summary(cell_lines(outcomes[1:])).memory is None
+    assert {half_of(f"source {n}") for n in range(20)} == {"choose", "unseen"}
 
 
 def test_no_source_weighs_more_than_its_share_however_many_cards_it_has() -> None:

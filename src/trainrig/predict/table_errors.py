@@ -85,9 +85,11 @@ def row_errors(
 
 
 def measured_time(row: Row, case: Case) -> float:
-    """Seconds of a step as printed, or from tokens a second.  DataError where neither is."""
+    """Seconds of a step as printed, or from samples or tokens a second.  DataError without any."""
     if (row.get("step_time_s") or "").strip():
         return positive(row, "step_time_s")
+    if (row.get("samples_per_s") or "").strip():
+        return float(case.layout.global_batch / positive(row, "samples_per_s"))
     tokens = case.layout.global_batch * case.layout.seq_len / case.layout.gpus
     return float(tokens / positive(row, "tokens_per_s_per_gpu"))
 
