@@ -125,7 +125,7 @@ def flat_error(case: Case, measured: float) -> float | None:
 
 
 def flat_by_print(row: Row) -> float | None:
-    """A flat MFU's error of a row without a layout: by what is printed, utilisation or parameters."""
+    """A flat MFU's error of a row without a layout: by its utilisation or its parameters."""
     if printed := row.get("mfu"):
         return float(printed) / FLAT - 1.0
     chip = find_chip(row["chip"]) or find_chip(row["hardware"])
