@@ -87,8 +87,10 @@ class Top(App[None]):
         self.sub_title = "paused" if self._paused else ""
 
     def look(self) -> None:
-        if not self._paused:
-            self.run_worker(self.take, thread=True, exclusive=True)
+        # A look that takes longer than the period is waited for: a thread cannot be cancelled, and
+        # two would ask the same devices.
+        if not self._paused and all(one.is_finished for one in self.workers):
+            self.run_worker(self.take, thread=True)
 
     def take(self) -> None:
         view = self._watch.look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from textual.widgets import DataTable, Sparkline, Static
@@ -77,6 +78,30 @@ def test_it_looks_again_pauses_and_ends() -> None:
         assert app.return_code == 0
 
     asyncio.run(drive())
+
+
+def test_a_look_that_takes_longer_than_the_period_is_shown_and_is_the_only_one() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Looker):
+        def look(self):
+            found = super().look()
+            begun.set()
+            assert go_on.wait(30.0)
+            return found
+
+    async def drive() -> int:
+        app = Top(Slow(), period_s=60.0)
+        async with app.run_test(size=(80, 24)) as pilot:
+            while not begun.is_set():
+                await pilot.pause(0.01)
+            app.look()
+            app.look()
+            go_on.set()
+            await settled(pilot, app)
+            return app._watch.looks
+
+    assert asyncio.run(drive()) == 1
 
 
 def test_a_machine_without_work_says_so() -> None:
