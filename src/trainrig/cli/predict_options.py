@@ -81,7 +81,7 @@ FRAMEWORK = rows(
     ("--framework", _words("FRAMEWORKS"), "by the layout", "{words}."),
     (
         *("--parallel", _words("PARALLEL"), "as --zero says"),
-        "Wrapper of data-parallel ranks: ddp or fsdp.",
+        "Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",
     ),
     ("--states", _words("STATES"), "as the framework does", "Weights in mixed precision: {words}."),
     (

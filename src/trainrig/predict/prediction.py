@@ -20,8 +20,9 @@ from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question
 from trainrig.predict.search.memory_options import Fit, OptionEffect
 from trainrig.predict.step import PARTS, StepTime, predict_step
+from trainrig.predict.step.communication import MeshSizes, data_parallel
 from trainrig.predict.step.compute import recomputed_flops
-from trainrig.units import DAY
+from trainrig.units import DAY, format_time
 from trainrig.workload.flops import hardware_flops, model_flops
 from trainrig.workload.held import held
 from trainrig.workload.layout import Layout, layout_warnings
@@ -96,6 +97,9 @@ class Prediction:
     def warnings(self) -> tuple[str, ...]:
         """What is seldom meant, and what will not run."""
         words, chip = self.layout.precision, self.question.cluster.chip
+        if costs := self.data_parallel:
+            spent = ", ".join(f"{name} {format_time(each)}" for name, each in costs.items())
+            return (f"DataParallel, each micro-batch by GPU 0: {spent}",)
         if self.question.cluster.is_fp4:
             scaled = "products are in fp4, all else is priced as fp8; MFU is of the fp8 peak"
             return (*layout_warnings(self.layout), scaled)
@@ -103,6 +107,18 @@ class Prediction:
             return layout_warnings(self.layout)
         absent = f"no {words} rate is claimed of {chip.name}: another precision's stands for it"
         return (*layout_warnings(self.layout), absent)
+
+    @property
+    def data_parallel(self) -> dict[str, float] | None:
+        """s of what torch.nn.DataParallel exchanges for a micro-batch; None: it is not asked for.
+
+        Uncontended and by themselves; its fifth cost, one interpreter's lock, is in the step's
+        ``gaps``.
+        """
+        if self.layout.scheme != "dataparallel" or self.layout.gpus == 1:
+            return None
+        mesh = MeshSizes(self.question.shape, self.layout)
+        return {n: float(s) for n, s in data_parallel(mesh, self.rates, 1.0).items()}
 
     def days(self, tokens: float) -> float:
         """Days that so many tokens take."""
@@ -144,6 +160,7 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
         "step_time_s": found.time,
         "parts_s": {name: float(getattr(found.step, name)) for name in PARTS},
         "overlapped_s": float(found.step.overlapped),
+        "data_parallel_s": found.data_parallel,
         "held_bytes": dataclasses.asdict(own) if own is not None else None,
         "gpu_memory_bytes": found.rates.memory_bytes,
         "fits": found.fits,

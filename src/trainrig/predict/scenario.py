@@ -258,9 +258,6 @@ def _layout(
     """A layout of what is given of ``names``, and of defaults that suit the chip."""
     fields = {name: options[name] for name in names if name in options}
     chip = cluster.chip
-    if fields.get("parallel") == "dataparallel":
-        what = "torch.nn.DataParallel's scattering and gathering is not modelled"
-        raise UsageError(what, "--parallel ddp; trainrig train measures DataParallel")
     half = next((name for name in ("bf16", "fp16") if chip is None or peak(chip, name)), "fp32")
     precision = fields.setdefault("precision", half)
     # A chip without units for fp8 does not compute in it; other precisions are emulated.

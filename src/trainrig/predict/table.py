@@ -3,8 +3,8 @@
 Answers what `trainrig predict --cases` asks: for each row of a CSV with the published table's
 columns, seconds of a step and bytes a GPU with an interval each, or a reason why not.  A blank
 cell is not stated: a default stands for it (`table_words`, or what follows from the other cells)
-and widens the interval.  Where a row comes from and what is noted about it is not read: `READ`
-lists all columns that are.
+and widens the interval.  Where a row comes from is not read, and of what is noted about it words
+for a scheme alone (`framework_of`): `READ` lists all columns that are.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ READ = (
     *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
     *("memory_kind", "offload", "states", "mean_seq", "masked_share", "optimizer"),
-    *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes"),
+    *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes", "notes"),
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24

@@ -366,6 +366,10 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     """
     framework = cells.word("framework")
     named = next((name for word, name in _FRAMEWORKS if word in framework), None)
+    split = any(sizes[name] > 1 for name in ("tp", "pp", "cp", "ep", "zero"))
+    is_alone = 1 < sizes["gpus"] <= sizes["gpus_per_node"] and not split
+    if named is None and is_alone and _is_data_parallel(cells):
+        return "huggingface", "dataparallel"
     if named == "fsdp":
         return "huggingface", "fsdp" if sizes["zero"] else "ddp"
     is_split = any(sizes[name] > 1 for name in ("tp", "pp"))
@@ -388,6 +392,13 @@ def states_of(cells: Cells, family: str) -> str:
     is_pure = "torchtune" in framework or (is_loaded and cells.word("precision") == "bf16")
     usual = "masters" if "apex" in framework else "pure" if is_pure else "auto"
     return cells.choice("states", STATES, usual, is_unsure=False)
+
+
+def _is_data_parallel(cells: Cells) -> bool:
+    """Whether torch.nn.DataParallel is named: in one word that no other one is joined to, or DP."""
+    framework = cells.word("framework")
+    words = f"{framework} {cells.word('notes')}"
+    return bool(re.search(r"(?<![a-z])dataparallel\b", words) or re.search(r"\bdp\b", framework))
 
 
 _SPELLED = (

@@ -26,7 +26,7 @@ from trainrig.benchmarks.matmul import DTYPES
 from trainrig.benchmarks.spec import LINK_CLAIM, MEMORY_CLAIM, benchmark, find
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import flops
-from trainrig.errors import TrainrigError, UnavailableError, UsageError
+from trainrig.errors import TrainrigError, UsageError
 from trainrig.machine.snapshot import Snapshot, value_or
 from trainrig.predict.expected import (
     Demands,
@@ -352,8 +352,6 @@ def _memory(own: Experiment, target: Target) -> PredictedMetric:
 
 def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:
     """Of one rank's device.  UnavailableError where nothing is known of it."""
-    if own.parallel == "dataparallel":
-        raise UnavailableError("DataParallel's scattering and gathering is not modelled")
     newest: dict[object, Record] = {}
     for point in grounds.points:
         if point.device == target.name and (point.disturbed is None or point.key not in newest):

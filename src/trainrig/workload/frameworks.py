@@ -18,6 +18,8 @@ class Traits:
     own_models: bool = False
     """Our models: a norm or a GELU is one kernel, the softmax wide, the loss in chunks, and there
     is no dropout; micro-batches add up in fp32 beside narrow gradients."""
+    threads: bool = False
+    """torch.nn.DataParallel goes around its models: one process, a thread for each GPU."""
     own_scheme: bool = False
     """Data parallelism of its own instead of torch's wrappers."""
     own_kernels: bool = False
@@ -44,8 +46,10 @@ class Traits:
 
 
 FRAMEWORKS = {
-    "native": Traits(own_models=True, composes=True, zero_bubble=True, selective="products"),
-    "huggingface": Traits(autocasts=True),
+    "native": Traits(
+        own_models=True, threads=True, composes=True, zero_bubble=True, selective="products"
+    ),
+    "huggingface": Traits(autocasts=True, threads=True),
     # reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers
     "deepspeed": Traits(own_scheme=True, lasting_grads=True, bucket=2e8, selective="core"),
     "megatron": Traits(

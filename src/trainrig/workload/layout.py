@@ -15,7 +15,7 @@ Two words say who spreads a training and how, and they are two axes:
                 Megatron and DeepSpeed have ways of their own, and no choice.
 
 `Layout.scheme` is what `parallel` comes to.  DataParallel differs from DDP in nothing that sizes
-say, so it is had by its name alone.
+say, so it is had by its name alone; its micro-batch is that of one GPU, too.
 
 Devices are a mesh of pipeline × data × context × tensor parallel; neighbours in a tensor-parallel
 group are nearest (ranks of one node), then context, data, pipeline (the order of Megatron-LM).
@@ -215,7 +215,7 @@ class Layout:
         return usual_framework(
             split=_any(self.tp * self.pp * self.cp, 2),
             sharded=_any(self.zero, 2) or self.parallel == "fsdp",
-            several=_any(self.gpus, 2) or self.parallel == "ddp",
+            several=_any(self.gpus, 2) or self.parallel in ("ddp", "dataparallel"),
         )
 
     @property

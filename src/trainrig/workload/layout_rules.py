@@ -297,10 +297,17 @@ RULES = (
     Rule(
         lambda c: (
             (c.x.parallel == "dataparallel")
-            & ((not c.x.traits.own_models) | (c.x.zero > 0) | (c.x.tp * c.x.pp > 1))
+            & ((not c.x.traits.threads) | (c.x.zero > 0) | (c.x.tp * c.x.pp * c.x.cp * c.x.ep > 1))
         ),
-        lambda _: "torch.nn.DataParallel has every weight on every GPU, in our own framework alone",
+        lambda _: (
+            "torch.nn.DataParallel has every weight on every GPU, and is native's or huggingface's"
+        ),
         "--framework native --zero 0, or leave --parallel out",
+    ),
+    Rule(
+        lambda c: (c.x.parallel == "dataparallel") & (c.x.gpus > c.x.gpus_per_node),
+        lambda c: f"torch.nn.DataParallel is one process: {c.x.gpus} GPUs are on several nodes",
+        lambda c: f"--gpus {c.x.gpus_per_node} at most, or --parallel ddp",
     ),
     Rule(
         lambda c: (

@@ -106,7 +106,7 @@ REFUSED = [
     (GPT, {"zero": 3, "shard_size": 5}, "cannot be cut into groups of 5", "1, 2, 4, 8"),
     (T5, {"pp": 2}, "encoder-decoder .* come later", "--pp 1"),
     (GPT, {"parallel": "ddp"}, "deepspeed has its own data parallelism", "--parallel"),
-    (GPT, {"framework": "huggingface", "parallel": "dataparallel"}, "DataParallel", "native"),
+    (GPT, {"framework": "torchtitan", "parallel": "dataparallel"}, "DataParallel", "native"),
     (GPT, {"framework": "huggingface", "tp": 2}, "DDP splits neither", "--tp 1"),
     (GPT, {**DDP, "zero": 2}, "DDP shards the optimizer at most", "--parallel fsdp"),
     (GPT, {"framework": "megatron", "zero": 3}, "megatron shards the optimizer", "--zero 1"),

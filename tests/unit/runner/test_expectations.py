@@ -115,7 +115,6 @@ def test_without_grounds_it_says_so() -> None:
         (OWN, Grounds(), "no measured product of matrices"),
         (OWN, Grounds(points=(product(),)), "no measured stream of bytes"),
         (OWN.replace(precision="bf16"), GROUNDS, "no rate of bf16 products"),
-        (OWN.replace(parallel="dataparallel"), GROUNDS, "DataParallel"),
         (OWN, Grounds(points=(product(device="other"), stream(device="other"))), "no measured"),
     ):
         (missing,) = predicted(own, grounds=grounds).values()

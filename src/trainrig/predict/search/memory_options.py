@@ -71,6 +71,7 @@ def memory_options(
         after = layout.replace(**change)
         if next(iter(change)) in ("zero", "tp", "pp", "cp", "ep") and not is_legal(shape, after):
             after = after.replace(parallel="auto")
+            change["parallel"] = "auto"
             change["framework"] = after.usual_framework
             after = after.replace(framework=change["framework"])
         if is_legal(shape, after):
@@ -87,6 +88,8 @@ def _changes(layout: Layout, can_flash: bool) -> Iterator[Change]:
     for stack in STACKS.get(layout.kernels, ()):
         if can_flash or stack == "fused":
             yield {"kernels": stack}
+    if layout.scheme == "dataparallel":
+        yield {"parallel": "ddp"}
     if layout.dp > 1:
         for stage in range(int(layout.zero) + 1, 4):
             yield {"zero": stage}
@@ -265,7 +268,7 @@ class _Trial:
         words = [
             f"--{name.replace('_', '-')}" + ("" if name in _FLAGS else f" {value}")
             for name, value in change.items()
-            if name != "parallel"
+            if name != "parallel" or before.parallel != "auto"
         ]
         return OptionEffect(
             option=next(iter(change)).replace("_", "-"),

@@ -116,7 +116,10 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     loads = (p.forward, p.backward, p.recompute, p.last, p.first)
     times = [_times(p, load, c) for load in loads]
     device_f, device_b, device_r, device_l, device_e = (device for device, _ in times)
-    host_f, host_b, host_r, host_l, host_e = (host for _, host in times)
+    # Threads of one interpreter launch forward passes in turn; autograd's for backward need none.
+    host_f, host_b, host_r, host_l, host_e = (
+        host * turns for (_, host), turns in zip(times, _turns(p.threads), strict=True)
+    )
     m, stages, n = p.micro_batches, p.stages, p.stage_layers
     ends_device = _ends(p, device_f + device_b + device_r, device_l, device_e)
     ends_host = _ends(p, host_f + host_b + host_r, host_l, host_e)
@@ -195,6 +198,11 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
             **{name: getattr(p, name) for name in ("fewer_first", "fewer_last")},
         }
     return StepTime(**parts, overlapped=overlapped, spread=spread)
+
+
+def _turns(threads: Array) -> tuple[Array, ...]:
+    """How often forward, backward, what is recomputed and both ends are launched by one thread."""
+    return threads, 1.0, threads, (threads + 2.0) / 3.0, (threads + 2.0) / 3.0
 
 
 def _split(p: Profile, block: Array, c: Constants) -> Array:

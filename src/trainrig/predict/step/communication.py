@@ -27,6 +27,8 @@ Array = Any
 _SLICES = 4
 """Of a product whose result is sent while it is computed: the first, or last, has nothing beside
 it.  Transformer Engine's pipelined overlap has four by default."""
+_WHOLE = ("none", "ddp", "dataparallel")
+"""Schemes that leave weights and gradients whole."""
 _STYLE = dict.fromkeys(("adamw", "sgd", "adafactor", "muon", "galore"), "multi")
 
 
@@ -36,7 +38,7 @@ def gradient_bytes(layout: Layout) -> int:
         return layout.reduce_bytes
     if dtype_bytes(layout.precision) >= 4:
         return 4
-    if layout.scheme in ("none", "ddp"):
+    if layout.scheme in _WHOLE:
         is_apex = layout.kernels == "fused" and layout.precision == "fp16"
         return 2 if is_apex else 4
     if layout.traits.grad_buffer:
@@ -102,9 +104,9 @@ class MeshSizes:
         return larger(self.per_node // near, 1)
 
 
-def exchanges(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
-    """Seconds of all exchanges by name of `Profile`'s fields."""
-    found = _tensor(mesh, rates) | _pipeline(mesh, rates) | _data(mesh, rates)
+def exchanges(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
+    """Seconds of all exchanges by name of `Profile`'s fields; ``head`` as in `profile`."""
+    found = _tensor(mesh, rates) | _pipeline(mesh, rates) | _data(mesh, rates, head)
     return found | {"routed": _routed(mesh, rates)}
 
 
@@ -239,10 +241,46 @@ def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     return {"send": choose(mesh.pp > 1, sent, 0.0)}
 
 
-def _data(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
+def data_parallel(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
+    """What torch.nn.DataParallel exchanges for each micro-batch, with nothing beside it.
+
+    GPU 0 has all samples, weights and sums: it sends token numbers (ids, labels, mask, 8 bytes
+    each) and every weight before forward, collects the outputs behind it, gradients after backward
+    (torch.nn.parallel: scatter, replicate, gather; the sum is replicate's own backward).  Weights
+    and sums pass the GPUs in a chain, as NCCL's broadcast and reduce do; inputs and outputs go to
+    and from each GPU by themselves.  Outputs of Hugging Face's models are logits and loss, those of
+    our own the loss alone.
+    """
+    layout, shape = mesh.layout, mesh.shape
+    others = mesh.dp - 1
+    tokens = mesh.batch_size * (layout.seq_len + layout.target_seq_len)
+    outputs: Array = 0.0
+    if not layout.traits.own_models:
+        size = dtype_bytes(layout.precision)
+        outputs = mesh.batch_size * layout.written * head * shape.vocab * size
+    links, near = rates.links, mesh.per_node
+    held = states_of(layout, numerics_of(shape, layout))  # replicas are as the weights are held
+    frozen = held.frozen * mesh.stage_parameters if layout.lora_rank else 0.0
+
+    def chain(num_bytes: Array) -> Array:
+        return links.collective("broadcast", num_bytes, mesh.dp, near)
+
+    return {
+        "scatter": others * links.send(3.0 * 8.0 * tokens, 0),
+        "replicate": chain(mesh.trained * held.weight + frozen),
+        "gather": others * links.send(outputs + 4.0, 0),
+        "reduce": chain(mesh.trained * held.weight),
+    }
+
+
+def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     """Weights and gradients over data-parallel ranks, by framework and what is sharded."""
     layout = mesh.layout
     bucket, scheme = layout.traits.bucket, layout.scheme
+    if scheme == "dataparallel":
+        found = dict.fromkeys(("gather_forward", "gather_backward", "scatter", "after"), 0.0)
+        whole = sum(data_parallel(mesh, rates, head).values())
+        return found | {"ahead": 0.0, "each": 1.0, "hides": 0.0, "ends": whole}
     near = mesh.data_near
     shard_near = smaller(near, mesh.shards)
     replicas = mesh.dp // larger(mesh.shards, 1)

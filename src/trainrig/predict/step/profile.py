@@ -10,6 +10,8 @@ groups in one node share its fabric.
 
 Which engine does what with gradients (docs/definitions.md):
 ddp        all-reduce in buckets beside the last micro-batch's backward
+dataparallel  weights, samples, outputs and gradients of each micro-batch from and to GPU 0, beside
+           nothing; one interpreter launches for all of them
 fsdp       weights gathered a block ahead, gradients scattered a block behind, each micro-batch
 megatron   one all-reduce (zero 1: reduce-scatter, then all-gather) after the last micro-batch;
            where its options for it are on (`Layout.overlaps`), beside its backward, and the gather
@@ -104,6 +106,8 @@ class Profile:
     """1: gradients of weights are computed apart, where the pipeline would wait (ZB-H1)."""
     adding: Array
     """Host seconds for each layer: its gradients are added to the accumulated ones, one by one."""
+    threads: Array
+    """GPUs that one interpreter launches for: their threads pass its lock to each other."""
     weights: Array
     """Streams over the weights for each micro-batch: casts, accumulation."""
     optimizer: Array
@@ -116,7 +120,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
     Numbers for one layout whose sizes are, arrays for many.
     """
     mesh = MeshSizes(shape, layout)
-    parts = exchanges(mesh, rates) | {
+    parts = exchanges(mesh, rates, head) | {
         "layers": mesh.layers,
         "stage_layers": mesh.stage_layers,
         "fewer_first": mesh.fewer_first,
@@ -131,6 +135,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "unsure": rates.unsure,
         "late": (layout.schedule == "zb") * choose(mesh.virtual == 1, 1.0, 0.0),
         "adding": _adding(mesh, rates),
+        "threads": mesh.dp if layout.scheme == "dataparallel" else 1,
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
         "offload": offloaded(mesh, rates),
@@ -197,7 +202,7 @@ def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     if _adds_inside(layout):
         return widened
     wide = dtype_bytes(layout.precision) >= 4
-    is_autocast = layout.scheme in ("none", "ddp") and layout.kernels in (
+    is_autocast = layout.scheme in ("none", "ddp", "dataparallel") and layout.kernels in (
         "eager",
         "flash",
         "compiled",

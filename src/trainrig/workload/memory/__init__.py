@@ -50,7 +50,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
         passing=adding_up,
         copies=states.weight_copies,
         activations=stage.waiting + stage.early + stage.late,
-        logits=stage.has_loss * logits + before,
+        logits=stage.has_loss * (logits + stage.collected) + before,
         bucket=True,
     )
     # The last block's backward.
@@ -77,7 +77,10 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     # The end of backward: all gradients, and the activations of a pipeline's other micro-batches.
     others = stage.waiting * (1 - 1 / stage.in_flight)
     activations = others + stage.in_first_block()
-    yield _parts(stage, passing=at_end, activations=activations, logits=rests, bucket=True)
+    ending = _parts(stage, passing=at_end, activations=activations, logits=rests, bucket=True)
+    if layout.scheme == "dataparallel":  # GPU 0's own gradients beside the sums of all
+        ending["buffers"] = ending["buffers"] + states.weight * stage.num_trained
+    yield ending
     # The optimizer.
     parts = _parts(stage, passing=at_end, activations=0, logits=rests)
     if layout.offload == "none":

@@ -291,6 +291,17 @@ class Stage:
         """Tokens that logits are computed for."""
         return self.head * self._seqs[1] * self.layout.batch_size
 
+    @cached_property
+    def collected(self) -> Bytes:
+        """Logits of all GPUs, beside its own, on GPU 0 of torch.nn.DataParallel.
+
+        They are collected into a tensor of their own; Hugging Face's models return them.
+        """
+        layout = self.layout
+        if layout.scheme != "dataparallel" or layout.traits.own_models:
+            return 0.0
+        return layout.dp * self.rows * self.shape.vocab * self.numerics.compute
+
     # --- the backward pass of one block ----------------------------------------------------
 
     def in_block(self, *, decoder: bool = False) -> Bytes:

@@ -1,0 +1,78 @@
+"""torch.nn.DataParallel beside DDP: its four exchanges, its lock, GPU 0's memory, its words.
+
+The published pair is Hugging Face's own (transformers, "Efficient training on multiple GPUs": 2
+TITAN RTX with two NVLinks, torch 1.8, run_clm of GPT-2 in fp32, 4 samples of 1024 tokens each, 200
+steps): DataParallel 110.6 s, DDP 101.9 s.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from trainrig.predict.prediction import Prediction, predict, prediction_dict
+from trainrig.predict.scenario import question
+from trainrig.predict.table import case_of
+
+ASKED = {
+    "model": "gpt2",
+    "on": "TITAN RTX",
+    "gpus": 2,
+    "batch_size": 4,
+    "seq_len": 1024,
+    "precision": "fp32",
+    "kernels": "eager",
+    "framework": "huggingface",
+    "link": "nvlink",
+    "optimizer": "adamw",
+}
+
+
+def found(parallel: str, **more: object) -> Prediction:
+    return predict(question(ASKED | {"parallel": parallel} | more))
+
+
+def test_it_costs_what_was_published() -> None:
+    ours, theirs = found("dataparallel"), found("ddp")
+    assert ours.time == pytest.approx(110.5948 / 200, rel=0.1)
+    assert theirs.time == pytest.approx(101.9003 / 200, rel=0.1)
+    assert ours.time / theirs.time == pytest.approx(1.085, abs=0.04)
+
+
+def test_its_four_exchanges_hide_nowhere_and_come_with_each_micro_batch() -> None:
+    one, two = found("dataparallel"), found("dataparallel", grad_accum=2)
+    costs = one.data_parallel
+    assert costs is not None
+    assert list(costs) == ["scatter", "replicate", "gather", "reduce"]
+    assert min(costs.values()) > 0.0
+    assert costs["scatter"] < 0.1 * costs["replicate"]
+    assert costs["gather"] > costs["reduce"], "logits are more than GPT-2 has weights"
+    assert float(two.step.data_comm) == pytest.approx(2.0 * float(one.step.data_comm))
+    assert float(one.step.data_comm) >= sum(costs.values())
+    assert prediction_dict(one)["data_parallel_s"] == costs
+    assert prediction_dict(found("ddp"))["data_parallel_s"] is None
+    ours = found("dataparallel", framework="native").data_parallel
+    assert ours is not None
+    assert ours["gather"] < 1e-3, "our own models return a loss alone"
+
+
+def test_one_interpreter_launches_for_all_and_gpu_0_holds_more() -> None:
+    small = {"batch_size": 1, "seq_len": 64}
+    alone, four = (found("dataparallel", gpus=n, gpus_per_node=4, **small) for n in (1, 4))
+    assert float(four.step.gaps) > 2.0 * float(alone.step.gaps)
+    assert found("dataparallel").memory.total > found("ddp").memory.total
+
+
+@pytest.mark.parametrize(
+    ("words", "scheme"),
+    [
+        ({"framework": "PyTorch nn.DataParallel"}, "dataparallel"),
+        ({"framework": "HF Trainer, DP"}, "dataparallel"),
+        ({"framework": "PyTorch", "notes": "DataParallel over both cards"}, "dataparallel"),
+        ({"framework": "PyTorch DistributedDataParallel"}, "ddp"),
+        ({"framework": "torch", "notes": "FullyShardedDataParallel was slower; dp 2"}, "ddp"),
+        ({"framework": "PyTorch nn.DataParallel", "num_gpus": "16", "gpus_per_node": "8"}, "ddp"),
+    ],
+)
+def test_a_table_names_it(words: dict[str, str], scheme: str) -> None:
+    row = {"chip": "RTX 3090", "num_gpus": "2", "model": "gpt2", "micro_batch": "4"}
+    assert case_of(row | words).layout.scheme == scheme
