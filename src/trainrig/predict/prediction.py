@@ -16,6 +16,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from trainrig.predict.published_runs import published_runs
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question
 from trainrig.predict.search.memory_options import Fit, OptionEffect
@@ -174,6 +175,7 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
         "convention": CONVENTION,
         "provenance": dict(found.rates.provenance),
         "warnings": list(found.warnings),
+        "published": [dataclasses.asdict(run) for run in published_runs(found)],
     }
     result["interval"] |= {"step_time_s": found.interval}
     if tokens is not None:

@@ -49,6 +49,7 @@ from trainrig.workload.numerics import scheme_of
 
 if TYPE_CHECKING:  # numpy: the ledger needs none
     from trainrig.predict.prediction import Prediction
+    from trainrig.predict.published_runs import PublishedRun
     from trainrig.predict.scenario import Question
     from trainrig.predict.search import Candidate, LayoutFamily, Ranking
     from trainrig.predict.search.gpu_count import Budget
@@ -162,6 +163,7 @@ def prediction_document(
         Facts(tuple(_facts(found, tokens)), "Prediction"),
         *(Paragraph(warning, "warn", label="Warning") for warning in found.warnings),
         _memory_table(found.memory, found.rates.memory_bytes, fits=found.fits),
+        *_published_table(found),
         Facts(origins, "Where the rates come from"),
         *_upgrade_table(upgrades),
     ]
@@ -213,6 +215,27 @@ def _memory_table(memory: Memory, limit: float, *, fits: bool) -> Table:
         Line(("a GPU has", _gib(limit), "", has), "dim"),
     ]
     return _parts_table(("memory", "GiB"), parts, limit, _gib, sums)
+
+
+def _published_table(found: Prediction) -> Iterator[Table]:
+    """What others measured of the same step."""
+    from trainrig.predict.published_runs import SLOW, published_runs
+
+    def why(run: PublishedRun) -> str:
+        if run.host_call_s is not None:
+            call, presumed = format_time(run.host_call_s), format_time(found.rates.launch)
+            return f"a host that takes {call} a call, not {presumed}, would explain it"
+        return "no slow host explains it" if run.ratio > SLOW else ""
+
+    if runs := published_runs(found):
+        yield table(
+            runs,
+            words("measured by others", lambda run: run.source),
+            column("step", lambda run: format_time(run.step_time_s)),
+            column("times ours", lambda run: f"{run.ratio:.2f}"),
+            words("framework", lambda run: f"{run.framework}; {run.kernels}"),
+            line=lambda run, cells: Line(cells, note=why(run)),
+        )
 
 
 def _parts_table(

@@ -100,7 +100,9 @@ def _layout_case(row: Row) -> Case | None:
 
 
 def _case(row: Row) -> Case | None:
-    """In an experiment's words; None for what no experiment of ours is."""
+    """In an experiment's words; None for what no experiment of ours is, and for grade C."""
+    if row["grade"] == "C":  # as runs that a slow host may explain: nothing to stand beside
+        return None
     split = any(row[name] not in ("", "1") for name in ("tp", "pp", "cp", "ep"))
     sharded = split or row["zero_stage"] not in ("", "0")
     precision = row["precision"]

@@ -1,0 +1,103 @@
+"""What others measured of the very step that is asked about, beside its prediction.
+
+A published run (`catalog.published.training`) is of the same step where chip, number of GPUs,
+model, lengths, batch, precision and parallelism are the same; kernels and framework may differ, and
+are named.  Where it took much longer than predicted, the step is solved for a host that would
+explain it: seconds for each call that the framework makes, with which the predicted step takes as
+long as the measured one.  Owners of one card differ by that much: a slow or busy processor leaves
+the device waiting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainrig.catalog.published import training
+from trainrig.errors import TrainrigError
+from trainrig.predict.step import predict_step
+
+if TYPE_CHECKING:
+    from trainrig.predict.prediction import Prediction
+    from trainrig.predict.table_words import Row
+
+MOST = 6
+SLOW = 1.5
+"""Times the predicted step, from which on a run's host is asked for."""
+SLOWEST_CALL = 1e-3
+"""s of the host for one call: beyond it, something else is wrong."""
+_SAME = (
+    *("gpus", "tp", "pp", "cp", "ep", "zero", "batch_size", "grad_accum", "seq_len", "precision"),
+    *("recompute", "offload", "lora_rank"),
+)
+"""What two layouts of one step share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRun:
+    """One published step of the layout that is predicted."""
+
+    source: str
+    framework: str
+    kernels: str
+    step_time_s: float
+    ratio: float
+    """Times the predicted step."""
+    host_call_s: float | None
+    """s of the host for each call that would explain a slow run; None: not slow, or none does."""
+
+
+def published_runs(found: Prediction) -> tuple[PublishedRun, ...]:
+    """Published runs of what is predicted, the nearest to it first.  None of measured rates."""
+    chip, shape = found.question.cluster.chip, found.question.shape
+    if chip is None:
+        return ()
+    wanted = {"layers": shape.num_layers, "hidden": shape.hidden, "seq": found.layout.seq_len}
+    wanted |= {"num_gpus": int(found.layout.gpus)}
+    texts = {name: str(value) for name, value in wanted.items()}
+    runs = [
+        run
+        for row in training.read()
+        if all(row[name] == text for name, text in texts.items())
+        and (run := _run(row, found, chip.name)) is not None
+    ]
+    return tuple(sorted(runs, key=lambda run: abs(run.ratio - 1.0))[:MOST])
+
+
+def _run(row: Row, found: Prediction, chip: str) -> PublishedRun | None:
+    from trainrig.predict.table import case_of  # a table's words: only where a row is near
+    from trainrig.predict.table_errors import measured_time
+
+    try:
+        case = case_of(row)
+        seconds = measured_time(row, case)
+    except TrainrigError:
+        return None
+    x = case.layout
+    is_same = case.chip.name == chip and case.shape.family == found.question.shape.family
+    if not is_same or any(getattr(x, name) != getattr(found.layout, name) for name in _SAME):
+        return None
+    return PublishedRun(
+        source=row["source"],
+        framework=row["framework"],
+        kernels=x.kernels,
+        step_time_s=seconds,
+        ratio=seconds / found.time,
+        host_call_s=_slow_host(found, seconds) if seconds > SLOW * found.time else None,
+    )
+
+
+def _slow_host(found: Prediction, seconds: float) -> float | None:
+    """s of the host for a call with which the predicted step takes ``seconds``."""
+    shape, layout, rates = found.question.shape, found.layout, found.rates
+
+    def step(call: float) -> float:
+        return float(predict_step(shape, layout, rates.replace(launch=call)).total)
+
+    low, high = rates.launch, SLOWEST_CALL
+    if step(high) < seconds:
+        return None
+    while high / low > 1.01:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if step(middle) < seconds else (low, middle)
+    return high

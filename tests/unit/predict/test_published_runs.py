@@ -1,0 +1,35 @@
+"""Published runs of the step that is asked about, and the host that would explain a slow one."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainrig.predict.prediction import Prediction, predict
+from trainrig.predict.published_runs import published_runs
+from trainrig.predict.scenario import question
+
+BERT = {"model": "bert-large", "on": "RTX 4090", "framework": "huggingface", "precision": "fp32"}
+BERT |= {"seq_len": 512, "kernels": "eager"}
+
+
+def asked(**changes: object) -> Prediction:
+    return predict(question(BERT | {"batch_size": 8} | changes))
+
+
+def test_two_owners_of_one_card_and_what_lies_between_them() -> None:
+    found = asked()
+    near, slow = published_runs(found)
+    assert near.ratio == pytest.approx(1.0, abs=0.12) and near.host_call_s is None
+    assert slow.ratio == pytest.approx(2.7, abs=0.3)
+    assert slow.host_call_s is not None and slow.host_call_s > 10 * found.rates.launch
+    with_it = found.rates.replace(launch=slow.host_call_s)
+    from trainrig.predict.step import predict_step
+
+    again = predict_step(found.question.shape, found.layout, with_it)
+    assert float(again.total) == pytest.approx(slow.step_time_s, rel=0.02)
+
+
+def test_another_batch_precision_or_card_is_another_step() -> None:
+    assert not published_runs(asked(batch_size=9))
+    assert not published_runs(asked(precision="tf32"))
+    assert not published_runs(asked(on="RTX 3090"))
