@@ -147,7 +147,7 @@ def loaded_by(tmp_path: Path, *command: str) -> set[str]:
         (["catalog", "--compare", "RTX 4090", "RTX 3090"], TEXT),
         (["ledger"], TEXT),
         (["demo"], TEXT),
-        (["predict", "--model", "gpt2", "--on", "RTX 4090"], TEXT | {"numpy"}),
+        (["predict", "--model", "gpt2", "--on", "RTX 4090"], TEXT),  # one layout in plain numbers
         (["fits", "--model", "gpt2", "--on", "RTX 4090"], TEXT | {"numpy"}),
         (["plan", "--model", "gpt2", "--on", "RTX 4090", *PLANNED], TEXT | {"numpy"}),
         (["report", DEMO, "--html", "report.html"], TEXT | {"jinja2"}),

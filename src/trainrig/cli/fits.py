@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trainrig.cli.predict_options import FRAMEWORK, HOW, WHAT, WHERE, machines
+from trainrig.cli.predict_options import FRAMEWORK, HOW, WHAT, WHERE, machines, measured
 from trainrig.cli.verb import json_option, options, verb
 
 
@@ -30,7 +30,6 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     from trainrig.predict.search.memory_options import fit
     from trainrig.report.prediction_report import fits_document
     from trainrig.report.side_by_side import fits_beside
-    from trainrig.runner.view import measured
 
     questions = machines(**keys)
     if len(questions) > 1:

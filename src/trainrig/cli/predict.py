@@ -19,6 +19,7 @@ from trainrig.cli.predict_options import (
     WHAT_IF,
     WHERE,
     machines,
+    measured,
 )
 from trainrig.cli.verb import (
     CHIPS,
@@ -35,6 +36,7 @@ from trainrig.cli.verb import (
 
 if TYPE_CHECKING:
     from trainrig.predict.rates import Rates
+    from trainrig.predict.search.upgrades import Ranked
     from trainrig.record import Record
 
 
@@ -82,13 +84,9 @@ def command(
         return 0
     from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
-    from trainrig.predict.beside import beside, beside_dict
     from trainrig.predict.prediction import predict, prediction_dict
     from trainrig.predict.scenario import positive, question
-    from trainrig.predict.search.upgrades import upgrades_of_answer
     from trainrig.report.prediction_report import prediction_document
-    from trainrig.report.side_by_side import predictions_beside
-    from trainrig.runner.view import measured
 
     if cases is not None:
         _print_cases(cases, as_json, simulate=bool(simulate))
@@ -101,6 +99,9 @@ def command(
     if len(questions) > 1 or price:
         if what_if is not None:
             raise UsageError("--what-if asks about one machine", "one --on, without --price")
+        from trainrig.predict.beside import beside, beside_dict
+        from trainrig.report.side_by_side import predictions_beside
+
         several = beside(questions, lambda one: predict(question(one, measured(rates))), price)
         answer(
             as_json,
@@ -110,7 +111,11 @@ def command(
         )
         return EXIT_OK if all(one.fits for one in several) else EXIT_FINDING
     found = predict(question(questions[0], measured(rates)))
-    ranked = () if what_if is None else upgrades_of_answer(found, what_if)
+    ranked: tuple[Ranked, ...] = ()
+    if what_if is not None:
+        from trainrig.predict.search.upgrades import upgrades_of_answer
+
+        ranked = upgrades_of_answer(found, what_if)
 
     def content() -> dict[str, Any]:
         upgrades = {} if what_if is None else {"upgrades": [asdict(one) for one in ranked]}
@@ -241,7 +246,6 @@ def _print_grids(given: dict[str, Any], grid: Callable[[Rates], Iterator[Record]
     from trainrig.predict.grids import grid_dict
     from trainrig.predict.scenario import machine
     from trainrig.report.notebook_tables import grids_document
-    from trainrig.runner.view import measured
 
     run = measured(given["rates"])
     questions = machines(on=given["on"], chip=given["chip"], cluster=())

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainrig.cli.verb import CHIPS, MODELS, PATH, complete_runs, names_in, option, rows
 from trainrig.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainrig.predict.scenario import Measured
 
 _words = partial(names_in, "workload.layout")
 PRECISION, KERNELS = rows(
@@ -147,6 +150,20 @@ def machines(
             found[flag] = int(found[flag])
     named = list(dict.fromkeys((*on, *files)))
     return [found | {"on": name} for name in named] or [found]
+
+
+def measured(run: Path | None) -> Measured:
+    """What a run measured, where one is named; the rooms that judge runs are loaded for it alone.
+
+    Raises DataError where nothing usable was measured.
+    """
+    from trainrig.predict.scenario import NOTHING
+
+    if run is None:
+        return NOTHING
+    from trainrig.runner.view import rates_of_run
+
+    return rates_of_run(run)
 
 
 def one_machine(**values: Any) -> dict[str, Any]:

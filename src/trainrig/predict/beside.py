@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trainrig.catalog.lookup import normalise
 from trainrig.catalog.servers import find_server
 from trainrig.errors import TrainrigError, UsageError
 from trainrig.predict.prediction import Prediction
-from trainrig.predict.search.memory_options import Fit
 
-Answer = TypeVar("Answer", Prediction, Fit)
+if TYPE_CHECKING:
+    from trainrig.predict.search.memory_options import Fit
+
+Answer = TypeVar("Answer", Prediction, "Fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

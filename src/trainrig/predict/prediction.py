@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.published_runs import published_runs
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question
-from trainrig.predict.search.memory_options import Fit, OptionEffect
 from trainrig.predict.step import PARTS, StepTime, predict_step
 from trainrig.predict.step.communication import MeshSizes, data_parallel
 from trainrig.predict.step.compute import recomputed_flops
@@ -31,6 +30,9 @@ from trainrig.workload.memory import PARTS as MEMORY_PARTS
 from trainrig.workload.memory import Memory, host_bytes, memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import scheme_of
+
+if TYPE_CHECKING:  # numpy: one layout needs none
+    from trainrig.predict.search.memory_options import Fit, OptionEffect
 
 CONVENTION = (
     "model FLOPs: forward + 2 × forward for backward, causal attention in full, nothing for "

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainrig.catalog.chip import Chip, peak
 from trainrig.catalog.lookup import find_chip
@@ -20,9 +20,6 @@ from trainrig.catalog.servers import find_server
 from trainrig.errors import UsageError, unknown
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import LINKS, in_fp4, rates_of_chip
-from trainrig.predict.rates.from_records import rates_of_records
-from trainrig.predict.search.space import Space
-from trainrig.record import Record
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import (
     RECOMPUTE,
@@ -35,6 +32,10 @@ from trainrig.workload.layout_rules import MOST_COUNT
 from trainrig.workload.memory import host_bytes
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
+
+if TYPE_CHECKING:
+    from trainrig.predict.search.space import Space
+    from trainrig.record import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,8 @@ class Cluster:
         """How fast operations go there."""
         places: dict[str, Any] = {"link": self.link, "fabric": self.fabric, "p2p": self.p2p}
         if self.records:
+            from trainrig.predict.rates.from_records import rates_of_records
+
             found = rates_of_records(self.records, self.chip, **places)
             return found.replace(memory_bytes=self.memory) if self.memory else found
         assert self.chip is not None
@@ -156,6 +159,8 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
         raise UsageError(f"global-batch = {batch}", f"a whole number from 1 to {MOST_COUNT}")
     # What all of the space have in common.
     check_layout(shape, base.replace(framework=LEAST_RESTRICTED, parallel="auto"))
+    from trainrig.predict.search.space import Space  # numpy: one layout needs none
+
     every = Space(
         shape=shape,
         base=base,

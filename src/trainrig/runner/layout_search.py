@@ -21,13 +21,13 @@ from trainrig.catalog.servers import find_server
 from trainrig.errors import StoreError, UsageError
 from trainrig.predict.prediction import Prediction, layout_dict, predict, prediction_dict
 from trainrig.predict.rates import Rates
-from trainrig.predict.scenario import Cluster, Question, positive, space
+from trainrig.predict.scenario import NOTHING, Cluster, Question, positive, space
 from trainrig.predict.search import SIMULATED, Candidate, LayoutFamily, Ranking, families, search
 from trainrig.predict.search.gpu_count import Budget, gpus_needed
 from trainrig.predict.search.space import Space
 from trainrig.predict.search.upgrades import Ranked, upgrades_of_search
 from trainrig.report.prediction_report import layout_text
-from trainrig.runner.view import measured
+from trainrig.runner.view import rates_of_run
 from trainrig.store import store_errors, write_atomic
 from trainrig.train.config import KEYS_OF_LAYOUT, Experiment
 from trainrig.train.engines import ENGINES, engine_of
@@ -175,7 +175,9 @@ def plan(
     if not 1 <= top <= MOST_SHOWN:
         raise UsageError(f"top = {top}", f"a whole number from 1 to {MOST_SHOWN}")
     _check_budget(options, tokens, days)
-    every, cluster = space(_with_gpus(options, days), measured(rates))
+    every, cluster = space(
+        _with_gpus(options, days), NOTHING if rates is None else rates_of_run(rates)
+    )
     budget = None
     if days is not None and tokens is not None:
         budget = gpus_needed(every, cluster, tokens, days)

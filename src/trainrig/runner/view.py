@@ -185,10 +185,3 @@ def rates_of_run(path: Path) -> Measured:
         memory = min(known, default=None)
     own = tuple(r for r in chosen if r.device == device)
     return Measured(records=own, device=device, memory=memory)
-
-
-def measured(path: Path | None) -> Measured:
-    """As `rates_of_run`, and nothing where no run is named."""
-    from trainrig.predict.scenario import Measured
-
-    return Measured() if path is None else rates_of_run(path)

@@ -58,6 +58,14 @@ def test_a_row_is_simulated_beside_its_closed_form() -> None:
     assert found["simulated_step_time_s"] == pytest.approx(plain["step_time_s"], rel=0.05)
     assert found["simulated_step_time_s"] != plain["step_time_s"]
     assert {name: found[name] for name in plain} == plain
+
+
+def test_a_simulated_row_may_have_no_logits() -> None:
+    encoder = {"model": "bert-large", "kind": "finetune", "layers": "", "hidden": "", "heads": ""}
+    blank = dict.fromkeys(("kv_heads", "ffn", "vocab", "seq"), "")
+    found = predict_row(row(**encoder, **blank), simulate=True)
+    assert found["reason"] is None
+    assert found["simulated_step_time_s"] == pytest.approx(found["step_time_s"], rel=1e-12)
     refused = predict_row(row(chip="no such"), simulate=True)
     assert refused["simulated_step_time_s"] is None and refused["reason"]
 

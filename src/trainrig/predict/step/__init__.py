@@ -19,8 +19,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import Constants, fitted
 from trainrig.predict.step.profile import Array, Profile, profile
@@ -84,6 +82,8 @@ def predict_step(
     names, constants = [field.name for field in dataclasses.fields(StepTime)], constants or fitted()
     if layout.is_one:
         return compose(profile(shape, layout, rates, head), constants)
+    import numpy as np
+
     pieces = [
         compose(profile(shape, piece, rates, head), constants)
         for piece in (layout.part(slice(at, at + CHUNK)) for at in range(0, len(layout), CHUNK))
@@ -96,6 +96,8 @@ def stage_seconds(
     shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0
 ) -> tuple[StepTime, dict[str, Array]]:
     """Seconds of one step of each layout, and of its blocks and ends by themselves (`simulate`)."""
+    import numpy as np
+
     named: dict[str, Array] = {}
     num = len(layout)
     arrays = {name: np.broadcast_to(getattr(layout, name), (num,)) for name in SIZES}

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
-import numpy as np
-
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import DISPATCHING, HOST_ADAM_BYTES, PORT
 from trainrig.workload.arrays import between, choose, is_any, is_not, larger, smaller
@@ -57,6 +55,8 @@ class MeshSizes:
         self.shape, self.layout = shape, layout
         sizes = [getattr(layout, name) for name in SIZES]
         if not layout.is_one:
+            import numpy as np
+
             sizes = [np.atleast_1d(np.asarray(size, dtype=np.int64)) for size in sizes]
         self.gpus, per_node, self.tp, self.pp, self.virtual, *others = sizes
         self.batch_size, self.micro_batches, self.zero, shard_size, split = others

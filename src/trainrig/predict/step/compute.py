@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from trainrig.predict.rates import Rates
 from trainrig.workload.arrays import choose, is_plain
@@ -24,9 +23,9 @@ from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import Numerics, is_bart, numerics_of
 from trainrig.workload.operators import Operator, dtype_bytes
 
-DeviceTime = Any
-"""Array of four: seconds of products, fused attention, streams; host seconds of launches; of many
-layouts four rows."""
+DeviceTime = tuple[Any, Any, Any, Any]
+"""Seconds of products, of fused attention, of streams; host seconds of launches: each a number, of
+many layouts an array."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +65,13 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
         blocks = _blocks(shape, layout)
         begin = embed(shape, _as_counted(shape, layout), layout.part_of_sequence)
         ends = begin, _head(shape, layout, head)
-        first, last = (timed(parts, backward=False) + timed(parts, backward=True) for parts in ends)
+        first, last = (
+            _sum((timed(parts, backward=way), 1.0) for way in (False, True)) for parts in ends
+        )
         known[key] = DeviceTimes(
-            forward=sum(share * timed(parts, backward=False) for parts, share in blocks),
-            backward=sum(share * timed(parts, backward=True) for parts, share in blocks),
-            recompute=np.zeros_like(first),
+            forward=_sum((timed(parts, backward=False), share) for parts, share in blocks),
+            backward=_sum((timed(parts, backward=True), share) for parts, share in blocks),
+            recompute=(0.0, 0.0, 0.0, 0.0),
             first=first,
             last=last,
         )
@@ -78,10 +79,24 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
         return known[key]
     if more not in known:
         blocks = _blocks(shape, layout)
-        again = sum(s * timed(_again(shape, parts, layout), backward=False) for parts, s in blocks)
-        again[3] += CHECKPOINT_CALLS * rates.launch
-        known[more] = dataclasses.replace(known[key], recompute=again)
+        *again, host = _sum(
+            (timed(_again(shape, parts, layout), backward=False), share) for parts, share in blocks
+        )
+        host = host + CHECKPOINT_CALLS * rates.launch
+        known[more] = dataclasses.replace(known[key], recompute=(*again, host))
     return known[more]
+
+
+def _sum(times: Iterable[tuple[DeviceTime, float]]) -> DeviceTime:
+    """The sum of several, each times a share."""
+    a: Any = 0.0
+    b, c, d = a, a, a
+    for (products, attention, streams, launches), share in times:
+        a = a + share * products
+        b = b + share * attention
+        c = c + share * streams
+        d = d + share * launches
+    return a, b, c, d
 
 
 CHECKPOINT_CALLS = 12
@@ -241,8 +256,7 @@ def _timed(
         )
     for num_bytes, num in found.streams:
         streams += rates.stream(num_bytes, kernels=num)
-    seconds = (products, attention, streams, launches * rates.launch)
-    return np.stack(np.broadcast_arrays(*seconds)) if many else np.array(seconds)
+    return products, attention, streams, launches * rates.launch
 
 
 def _alignment(n: Any, k: Any, dtype: str, unaligned: float, half: float) -> Any:

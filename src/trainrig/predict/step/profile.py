@@ -24,8 +24,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.communication import (
     MeshSizes,
@@ -49,7 +47,7 @@ Array = Any
 class Profile:
     """Unhidden, unscaled seconds; every field is a number, or an array over layouts.
 
-    DeviceTimes have a leading axis of four: products, attention, streams, launches.
+    DeviceTimes are four each: products, attention, streams, launches.
     """
 
     forward: Array
@@ -142,9 +140,10 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
     }
     if is_plain(mesh.tp):
         one = device_times(shape, layout, rates, head)
-        return Profile(**{name: getattr(one, name).tolist() for name in _COMPUTED}, **parts)
-    found = _computed(shape, layout, rates, head)
-    num = (found["forward"].shape[-1],)
+        return Profile(**{name: getattr(one, name) for name in _COMPUTED}, **parts)
+    import numpy as np
+
+    found, num = _computed(shape, layout, rates, head), (len(layout),)
     arrays = {name: np.asarray(value, dtype=float) for name, value in parts.items()}
     spread = {
         name: array if array.shape == num else np.broadcast_to(array, num)
@@ -159,17 +158,21 @@ _COMPUTED = ("forward", "backward", "recompute", "first", "last")
 
 def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> dict[str, Array]:
     """DeviceTimes of each layout; blocks are priced once for each unique share."""
+    import numpy as np
+
     whole = np.asarray(layout.expert_tp) == layout.tp
     sizes = [layout.tp, layout.batch_size, layout.sequence_parallel, whole]
     tp, batch, split, whole = np.broadcast_arrays(*(np.atleast_1d(size) for size in sizes))
-    num = len(layout)
     key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 2) + 2 * (split > 0) + whole
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     spread = layout.replace(tp=tp, batch_size=batch, sequence_parallel=split)
     found = device_times(shape, spread.part(first), rates, head)
-    where = np.broadcast_to(inverse.reshape(-1), (num,))
-    table = {name: np.broadcast_to(getattr(found, name), (4, len(first))) for name in _COMPUTED}
-    return {name: values.take(where, axis=1) for name, values in table.items()}
+    where = np.broadcast_to(inverse.reshape(-1), (len(layout),))
+
+    def dealt(seconds: Any) -> Array:  # what costs the same for all is one number
+        return np.broadcast_to(seconds, (len(first),)).take(where)
+
+    return {name: tuple(map(dealt, getattr(found, name))) for name in _COMPUTED}
 
 
 def _adding(mesh: MeshSizes, rates: Rates) -> Array:

@@ -22,8 +22,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-
 from trainrig.workload.arrays import choose, is_plain, larger, smaller
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import overheads
@@ -205,6 +203,8 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
     num = len(layout)
     if num <= _CHUNK:
         return _whole(_fullest(shape, layout, head), layout)
+    import numpy as np
+
     pieces = []
     for start in range(0, num, _CHUNK):
         piece = layout.part(slice(start, start + _CHUNK))
@@ -283,8 +283,11 @@ def _whole(parts: Parts, layout: Layout) -> Memory:
     """Whole bytes: ints for one layout, arrays for many."""
     parts = parts | {"framework": overheads.around(sum(parts.values()), layout)}
     many = not all(map(is_plain, parts.values()))
-    rounded: dict[str, Any] = {}
-    for name, value in parts.items():
-        whole = np.rint(value).astype(np.int64) if many else round(float(value))
-        rounded[name] = np.broadcast_to(whole, (len(layout),)) if many else whole
-    return Memory(**rounded)
+    if not many:
+        return Memory(**{name: round(float(value)) for name, value in parts.items()})
+    import numpy as np
+
+    def whole(value: Bytes) -> Bytes:
+        return np.broadcast_to(np.rint(value).astype(np.int64), (len(layout),))
+
+    return Memory(**{name: whole(value) for name, value in parts.items()})
