@@ -29,7 +29,7 @@ class Traits:
     lasting_grads: bool = False
     """Gradients stay allocated from step to step."""
     grad_buffer: bool = False
-    """They lie in one buffer, in fp32 unless trained in fp16, and are not sharded."""
+    """They lie in one buffer, in fp32 unless trained in fp16, or in shards of it."""
     bucket: float = 0.0
     """Gradients that leave at once during backward, over one ring of ranks; 0: no such bucket."""
     splits_vocabulary: bool = False

@@ -319,11 +319,8 @@ RULES = (
         "--framework megatron or deepspeed, --zero 3, or --tp 1 --pp 1",
     ),
     Rule(
-        lambda c: ((c.x.scheme == "ddp") | c.x.traits.grad_buffer) & (c.x.zero >= 2),
-        lambda c: (
-            f"{c.x.framework if c.x.traits.grad_buffer else 'DDP'} shards the optimizer at most, "
-            f"not what ZeRO {c.x.zero} does"
-        ),
+        lambda c: (c.x.scheme == "ddp") & (c.x.zero >= 2),
+        lambda c: f"DDP shards the optimizer at most, not what ZeRO {c.x.zero} does",
         "--parallel fsdp, --framework deepspeed, or --zero 1",
     ),
     Rule(

@@ -109,7 +109,7 @@ REFUSED = [
     (GPT, {"framework": "torchtitan", "parallel": "dataparallel"}, "DataParallel", "native"),
     (GPT, {"framework": "huggingface", "tp": 2}, "DDP splits neither", "--tp 1"),
     (GPT, {**DDP, "zero": 2}, "DDP shards the optimizer at most", "--parallel fsdp"),
-    (GPT, {"framework": "megatron", "zero": 3}, "megatron shards the optimizer", "--zero 1"),
+    (GPT, {"framework": "megatron", "zero": 3, "pp": 2}, "ZeRO 3 cannot shard what 2", "--zero 1"),
     (GPT, {**FSDP, "zero": 1}, "ZeRO 1 neither", "--zero 3"),
     (GPT, {"quantize": "nf4"}, "weights in nf4 are not trained", "--lora-rank 16"),
     (

@@ -317,7 +317,7 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
 
     is_many = mesh.dp > 1
     streams = (scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
-    each = streams | ((bucket > 0) & (mesh.zero == 2))
+    each = streams | ((bucket > 0 or layout.traits.grad_buffer) & (mesh.zero == 2))
     hides = each | (layout.overlaps != "none")
     block, ends = gathered(mesh.block, streams, mesh.experts), gathered(mesh.ends, streams)
     is_full = mesh.zero == 3

@@ -16,6 +16,8 @@ fsdp       weights gathered a block ahead, gradients scattered a block behind, e
 megatron   one all-reduce (zero 1: reduce-scatter, then all-gather) after the last micro-batch;
            where its options for it are on (`Layout.overlaps`), beside its backward, and the gather
            beside the next step's first forward
+           zero 2 and 3 are Megatron-FSDP (optim_grads, optim_grads_params): beside backward and,
+           zero 3, beside forward with each micro-batch, which its gradients add up after
 deepspeed  zero 0 and 1 as megatron; zero 2 and 3 beside backward, each micro-batch
 """
 
@@ -33,7 +35,7 @@ from trainrig.predict.step.communication import (
     optimized,
 )
 from trainrig.predict.step.compute import device_times
-from trainrig.workload.arrays import choose, is_plain
+from trainrig.workload.arrays import choose, is_not, is_plain
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import FROZEN
@@ -182,13 +184,16 @@ def _adding(mesh: MeshSizes, rates: Rates) -> Array:
     """
     tensors = 12 if mesh.shape.qkv_bias else 9
     traits = mesh.layout.traits
-    if traits.own_models or _adds_inside(mesh.layout):
+    if traits.own_models:
         return 0.0
-    return choose(traits.grad_buffer | (mesh.micro_batches > 1), tensors * rates.launch, 0.0)
+    adds = (traits.grad_buffer | (mesh.micro_batches > 1)) & is_not(_adds_inside(mesh))
+    return choose(adds, tensors * rates.launch, 0.0)
 
 
-def _adds_inside(layout: Layout) -> bool:
-    return layout.traits.own_kernels and layout.kernels == "flash+fused"
+def _adds_inside(mesh: MeshSizes) -> Array:
+    """Megatron-FSDP is run without it (its guide: no gradient accumulation fusion)."""
+    layout = mesh.layout
+    return (layout.traits.own_kernels and layout.kernels == "flash+fused") & (mesh.zero < 2)
 
 
 def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
@@ -202,8 +207,6 @@ def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     if layout.quantize != "none":  # each pass reads what is stored and writes it widened
         stored = (mesh.stage_parameters - mesh.ends) * (FROZEN[layout.quantize] + 2.0)
         widened = rates.stream((2.0 + (layout.recompute == "full")) * stored, kernels=1)
-    if _adds_inside(layout):
-        return widened
     wide = dtype_bytes(layout.precision) >= 4
     is_autocast = layout.scheme in ("none", "ddp", "dataparallel") and layout.kernels in (
         "eager",
@@ -214,4 +217,4 @@ def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     adds = 3.0 * mesh.gradient_bytes
     # What is frozen lies there as it is used, and has no gradient.
     counted = mesh.trained * (casts + adds * (mesh.micro_batches > 1))
-    return widened + rates.stream(counted, kernels=1)
+    return widened + choose(_adds_inside(mesh), 0.0, rates.stream(counted, kernels=1))

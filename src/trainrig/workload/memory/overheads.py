@@ -8,7 +8,9 @@ fsdp        two blocks' weights gathered at a time, the one computed with and th
             all weights stay gathered
 deepspeed   during all of backward a bucket for 2e8 gradients, with stage 2 a second one, filled
             while the first is on its way (`overlap_comm`); with stage 3 the gathered weights
-megatron    gradients lie in their buffer already; with sequence parallelism what is gathered
+megatron    gradients lie in their buffer already; with sequence parallelism what is gathered; with
+            zero 2 and 3 (Megatron-FSDP) a block's gradients before they are shards, with zero 3 two
+            blocks' weights and those of the ends
 Sources: torch's and DeepSpeed's documentation of the options named here.
 
 Between the tensors' sum and what the card shows lie estimates, with intervals:

@@ -195,6 +195,9 @@ class Stage:
             gathered = compute * (2 * block + self.end_parameters)
             gathered = gathered + (0.0 if layout.lora_rank else grad) * block
             size = size + choose(gathers & (zero >= 3), gathered, 0.0)
+        if layout.traits.grad_buffer and is_any(zero == 2):  # a block's gradients, before shards
+            block = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
+            size = size + choose(gathers & (zero == 2), grad * block, 0.0)
         if layout.scheme == "fsdp" and is_any(zero == 2):
             frozen = self.num_parameters if layout.lora_rank else 0
             held = self.num_trained + frozen

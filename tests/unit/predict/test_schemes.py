@@ -1,4 +1,4 @@
-"""torch.nn.DataParallel beside DDP: its four exchanges, its lock, GPU 0's memory, its words.
+"""Ways of spreading data: torch.nn.DataParallel, Megatron-FSDP.
 
 The published pair is Hugging Face's own (transformers, "Efficient training on multiple GPUs": 2
 TITAN RTX with two NVLinks, torch 1.8, run_clm of GPT-2 in fp32, 4 samples of 1024 tokens each, 200
@@ -76,3 +76,34 @@ def test_one_interpreter_launches_for_all_and_gpu_0_holds_more() -> None:
 def test_a_table_names_it(words: dict[str, str], scheme: str) -> None:
     row = {"chip": "RTX 3090", "num_gpus": "2", "model": "gpt2", "micro_batch": "4"}
     assert case_of(row | words).layout.scheme == scheme
+
+
+MEGATRON = {
+    "model": "llama-8B",
+    "on": "8x H100 SXM5 80GB",
+    "framework": "megatron",
+    "kernels": "flash+fused",
+    "seq_len": 8192,
+    "grad_accum": 4,
+}
+
+
+def test_megatron_fsdp_shards_more_and_sends_more() -> None:
+    """`optim`, `optim_grads` and `optim_grads_params` of its data-parallel sharding strategy."""
+    one, two, three = (predict(question(MEGATRON | {"zero": stage})) for stage in (1, 2, 3))
+    assert two.memory.gradients == one.memory.gradients / 8
+    assert three.memory.gradients == two.memory.gradients
+    assert three.memory.weights == two.memory.weights / 8
+    assert one.memory.total > two.memory.total > three.memory.total
+    assert one.step.data_comm < two.step.data_comm < three.step.data_comm
+    computed = float(three.step.forward + three.step.backward)
+    assert float(three.step.data_comm) < 0.2 * computed, "gathered and scattered beside computation"
+    assert float(three.step.overlapped) > 0.1 * float(three.step.data_comm)
+
+
+def test_a_table_means_megatron_fsdp_by_its_name() -> None:
+    row = {"chip": "H100", "num_gpus": "64", "model": "llama-8B", "global_batch": "128"}
+    layout = case_of(row | {"framework": "Megatron-FSDP (Megatron Bridge)"}).layout
+    assert (layout.framework, layout.zero, layout.kernels) == ("megatron", 3, "flash+fused")
+    layout = case_of(row | {"framework": "Megatron-Core", "zero_stage": "optim_grads"}).layout
+    assert (layout.framework, layout.zero) == ("megatron", 2)
