@@ -15,10 +15,13 @@ mistake and keeps its traceback.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pydantic import ValidationError
 
 # Exit codes are an interface (scripts and schedulers read them).
@@ -66,6 +69,15 @@ class NeedsCompilerError(UnavailableError):
 
 class NeedsGpuError(UnavailableError):
     """Only GPUs have what was asked for: a machine without one has failed nothing."""
+
+
+@contextmanager
+def reading(path: Path, hint: str | None = None) -> Iterator[None]:
+    """What the system refuses inside it is a DataError: ``cannot read PATH: Permission denied``."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}", hint) from None
 
 
 def first_problem(error: ValidationError, whole: str = "the whole") -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import tomllib
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -61,6 +62,20 @@ def _finite(value: float) -> float:
 
 
 Finite = Annotated[float, AfterValidator(_finite)]
+
+
+def read_toml(path: Path, kind: type[T], called: str, key: str | None = None) -> T:
+    """A data file of ours, or what stands under ``key`` in it, as pydantic reads ``kind``.
+
+    Raises DataError that begins with ``called``.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return TypeAdapter(kind).validate_python(content if key is None else content.get(key))
+    except ValidationError as error:
+        raise DataError(f"{called}: {first_problem(error, 'the file')}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{called}: {error}") from None
 
 
 class Kind(StrEnum):

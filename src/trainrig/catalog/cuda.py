@@ -10,16 +10,15 @@ Not answered here: what is installed (`machine`), and what is wrong with it (`do
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StringConstraints
 
-from trainrig.errors import DataError, first_problem, unknown
-from trainrig.record import read_by
+from trainrig.errors import DataError, unknown
+from trainrig.record import read_by, read_toml
 
 PATH = Path(__file__).parent / "cuda.toml"
 
@@ -204,13 +203,7 @@ def newest(versions: Iterable[str]) -> str:
 @cache
 def cuda_table(path: Path = PATH) -> CudaTable:
     """The table, checked: each row names sources that are listed.  Raises DataError."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        table = TypeAdapter(CudaTable).validate_python(data)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"{path.name}: {error}") from None
-    except ValidationError as error:
-        raise DataError(f"{path.name}: {first_problem(error, 'the file')}") from None
+    table = read_toml(path, CudaTable, path.name)
     named = [
         *(row.sources for row in table.cuda),
         *(row.sources for row in table.older_cuda),

@@ -23,24 +23,17 @@ carry the units that people print; this module converts to base SI.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    create_model,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 from trainrig.catalog.chip import Chip, Peak, Provenance, Size, Source, Text
 from trainrig.catalog.fields import FIELDS
-from trainrig.errors import DataError, first_problem
+from trainrig.errors import DataError
+from trainrig.record import read_toml
 
 CHIPS_DIR = Path(__file__).parent / "chips"
 SCHEMA_VERSION = 1
@@ -110,12 +103,7 @@ def read_chips(paths: Iterable[Path]) -> tuple[Chip, ...]:
 
 
 def _read_file(path: Path) -> Iterator[Chip]:
-    try:
-        parsed = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"chip file {path.name}: {error}") from None
-    except ValidationError as error:
-        raise DataError(f"chip file {path.name}: {first_problem(error, 'the file')}") from None
+    parsed = read_toml(path, _File, f"chip file {path.name}")
     sources = {key: Source(key=key, **entry.model_dump()) for key, entry in parsed.sources.items()}
     for entry in parsed.chip:
         try:

@@ -48,7 +48,8 @@ from trainrig.catalog.chip import (
 from trainrig.catalog.fields import FIELDS
 from trainrig.catalog.load import KNOWN, Dtype
 from trainrig.catalog.lookup import normalise, require_chip
-from trainrig.errors import DataError, UsageError, first_problem
+from trainrig.errors import DataError, UsageError, first_problem, reading
+from trainrig.record import read_toml
 
 PATH = Path(__file__).parent / "servers.toml"
 _GBIT = 1e9 / 8.0
@@ -110,7 +111,7 @@ class _ServersFile(_Strict):
 @cache
 def load_servers() -> dict[str, Server]:
     """Every server of the catalog, by its names as `normalise` writes them."""
-    parsed = _ServersFile.model_validate(tomllib.loads(PATH.read_text(encoding="utf-8")))
+    parsed = read_toml(PATH, _ServersFile, PATH.name)
     found: dict[str, Server] = {}
     for entry in parsed.server:
         server = Server(
@@ -181,9 +182,8 @@ def read_server(path: Path) -> Server:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", _EXAMPLES) from None
+        with reading(path, _EXAMPLES):
+            return tomllib.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"{path} is not TOML: {error}", _EXAMPLES) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -107,8 +108,5 @@ def command(
     result = bench.bench(
         request, budget=parse_duration(budget), out=out, watch=progress.on_stderr()
     )
-    if as_json:
-        progress.print_json(bench.summary(result))
-    else:
-        progress.print_run(result.run)
+    progress.print_end(as_json, partial(bench.summary, result), result.run)
     return result.exit_code(strict=strict)

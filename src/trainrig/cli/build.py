@@ -9,7 +9,7 @@ import click
 
 from trainrig.cli.output import say
 from trainrig.cli.predict_options import WHAT
-from trainrig.cli.verb import PATH, TOKENS, Verb, json_option, option, options, rows
+from trainrig.cli.verb import PAGES, PATH, TOKENS, Verb, json_option, option, options, rows
 
 if TYPE_CHECKING:
     from trainrig.procure.parts_list import Build
@@ -24,8 +24,6 @@ PRICES = option(
 CURRENCY = option(
     "--currency", metavar="XXX", default_text="the list's", help="Three letters: CNY, USD."
 )
-HTML = option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file.")
-MD = option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")
 
 
 @click.group()
@@ -45,8 +43,7 @@ def read_list(file: Path, prices: Path | None, currency: str | None) -> Build:
 @click.argument("file", type=PATH)
 @PRICES
 @CURRENCY
-@HTML
-@MD
+@options(PAGES)
 @json_option()
 def check(
     file: Path,
@@ -98,8 +95,7 @@ _SEARCH = rows(
 @command.command(cls=Verb, short_help="The five best legal builds under a budget.")
 @options(_SEARCH, WHAT)
 @PRICES
-@HTML
-@MD
+@options(PAGES)
 @json_option()
 def suggest(
     budget: float | None,
@@ -204,8 +200,7 @@ _CLUSTER = rows(
 @options(_CLUSTER, WHAT)
 @PRICES
 @CURRENCY
-@HTML
-@MD
+@options(PAGES)
 @json_option("A JSON array, an object a network.")
 def cluster(
     file: Path,

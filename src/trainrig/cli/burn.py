@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,10 +97,7 @@ def command(
         return progress.detach(out, None, detach, as_json=as_json)
     with _live() as look:
         result = burn.burn(request, out=out, watch=progress.on_stderr(), look=look)
-    if as_json:
-        progress.print_json(burn.summary(result))
-    else:
-        progress.print_run(result.run)
+    progress.print_end(as_json, partial(burn.summary, result), result.run)
     return result.exit_code()
 
 

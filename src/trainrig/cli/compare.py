@@ -6,14 +6,13 @@ from pathlib import Path
 
 import click
 
-from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
+from trainrig.cli.verb import PAGES, PATH, complete_runs, json_option, options, verb
 
 
 @verb()
 @click.argument("old", type=PATH, shell_complete=complete_runs)
 @click.argument("new", type=PATH, nargs=-1, required=True, shell_complete=complete_runs)
-@option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file.")
-@option("--md", type=PATH, metavar="FILE", help="Write the comparison as markdown; - is stdout.")
+@options(PAGES)
 @json_option("One JSON object a comparison on stdout.")
 def command(
     old: Path, new: tuple[Path, ...], html: Path | None, md: Path | None, as_json: bool
@@ -32,7 +31,7 @@ def command(
     nothing could be compared (all noisy, or nothing in common), else 0.
     """
     from trainrig.analysis.compare import compare_runs, is_same_run, to_dict
-    from trainrig.cli.output import print_json, print_text, publish
+    from trainrig.cli.output import print_json, print_text, write_pages
     from trainrig.errors import EXIT_FINDING, EXIT_INCOMPLETE, EXIT_OK, UsageError
     from trainrig.report.compare_report import comparisons_document
     from trainrig.runner.view import view_of
@@ -51,8 +50,7 @@ def command(
         seen.append((path, view))
     found = [compare_runs(base, view) for view in others]
     document = comparisons_document(found)
-    if html is not None or md is not None:
-        publish(False, dict, lambda: document, html=html, md=md)
+    write_pages(lambda: document, html, md)
     if as_json:
         for one in found:
             print_json(to_dict(one))

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainrig.cli.build import CURRENCY, HTML, MD, PRICES, read_list
+from trainrig.cli.build import CURRENCY, PRICES, read_list
 from trainrig.cli.predict_options import WHAT, WHERE, one_machine
-from trainrig.cli.verb import PATH, TOKENS, complete_runs, json_option, option, options, rows, verb
+from trainrig.cli.verb import PAGES, PATH, RUN, TOKENS, json_option, options, rows, verb
 from trainrig.units import counted
 
 if TYPE_CHECKING:
@@ -53,22 +53,20 @@ _FAILURES = rows(
     ("--restart-seconds", float, "300", "From a failure to the next step."),
     ("--interruptions-per-day", float, "none are counted", "How often spot is taken away."),
 )
+_MEASURED = rows(
+    "Machine",
+    (
+        *("--measured", RUN, ""),
+        "Take tokens/s and watts that this run measured, and show what they change.",
+    ),
+)
 
 
 @verb()
-@options(_WAYS, _USE, _OWNING, _FAILURES, WHAT, WHERE[:1], WHERE[4:])
-@option(
-    "--measured",
-    metavar="RUN",
-    type=PATH,
-    group="Machine",
-    shell_complete=complete_runs,
-    help="Take tokens/s and watts that this run measured, and show what they change.",
-)
+@options(_WAYS, _USE, _OWNING, _FAILURES, WHAT, WHERE[:1], WHERE[4:], _MEASURED)
 @PRICES
 @CURRENCY
-@HTML
-@MD
+@options(PAGES)
 @json_option()
 def command(
     prices: Path | None,

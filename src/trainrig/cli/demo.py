@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainrig.cli.verb import PATH, json_option, option, verb
+from trainrig.cli.verb import PAGES, json_option, options, verb
 
 
 @verb()
-@option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file.")
-@option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")
+@options(PAGES)
 @json_option()
 def command(html: Path | None, md: Path | None, as_json: bool) -> None:
     """Show the report of two RTX 3090 Ti, before you have any.

@@ -70,8 +70,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Read files of other tools into a run; the help text is made from the importers' specs."""
-    from trainrig.cli.output import print_json
-    from trainrig.cli.progress import print_run
+    from trainrig.cli.progress import print_end
     from trainrig.importers import Given
     from trainrig.runner.imported import import_files, summary
 
@@ -79,8 +78,5 @@ def command(
         device=on, model=model, precision=precision, seq_len=seq_len, batch_size=batch_size
     )
     done = import_files(file, out, tool, given)
-    if as_json:
-        print_json(summary(done))
-    else:
-        print_run(done.run)
+    print_end(as_json, lambda: summary(done), done.run)
     return done.exit_code()

@@ -47,13 +47,20 @@ def publish(
     html: Path | None = None,
     md: Path | None = None,
 ) -> None:
-    """Write the pages that were asked for, markdown to stdout where it is ``-``; else `answer`.
+    """Write the pages that were asked for, else `answer`.  Raises StoreError, as `write_pages`."""
+    if not write_pages(document, html, md):
+        answer(as_json, content, document)
+    elif as_json:
+        print_json(content())
 
-    Raises StoreError where a file cannot be written.
+
+def write_pages(document: Callable[[], Document], html: Path | None, md: Path | None) -> bool:
+    """Write a document to the files that were asked for; whether any was.
+
+    Markdown goes to stdout where its file is ``-``.  Raises StoreError where one cannot be written.
     """
     if html is None and md is None:
-        answer(as_json, content, document)
-        return
+        return False
     from trainrig.report.render.html import to_html
     from trainrig.report.render.markdown import to_markdown
     from trainrig.store import write_atomic
@@ -65,8 +72,7 @@ def publish(
         elif path is not None:
             write_atomic(path, render(page))
             say(f"wrote {path}", err=True)
-    if as_json:
-        print_json(content())
+    return True
 
 
 def print_json(content: object, schema: str = "") -> None:

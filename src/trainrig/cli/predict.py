@@ -15,6 +15,7 @@ from trainrig.cli.predict_options import (
     KERNELS,
     PRECISION,
     PRICE,
+    RATES_OF,
     WHAT,
     WHAT_IF,
     WHERE,
@@ -22,14 +23,15 @@ from trainrig.cli.predict_options import (
     measured,
 )
 from trainrig.cli.verb import (
-    CHIPS,
+    FILES,
+    MACHINES,
+    PAGES,
     PATH,
+    RUN,
     TOKENS,
     Verb,
     VerbGroup,
-    complete_runs,
     json_option,
-    option,
     options,
     rows,
 )
@@ -162,26 +164,11 @@ def _refuse_options(ctx: click.Context) -> None:
 
 # ---- tables by size
 
-PLACE = (
-    option(
-        "--on",
-        multiple=True,
-        metavar="MACHINE",
-        shell_complete=CHIPS.complete,
-        help='A chip of the catalog: "RTX 5090"; may be given again.',
-    ),
-    option("--chip", multiple=True, type=PATH, metavar="FILE", help="A chip of your own, in TOML."),
-    option(
-        "--rates",
-        metavar="RUN",
-        type=PATH,
-        shell_complete=complete_runs,
-        help="Take the rates that this run measured, not the catalog's.",
-    ),
-)
-PAGES = (
-    option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file."),
-    option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout."),
+PLACE = rows(
+    "",
+    ("--on", MACHINES, "", 'A chip of the catalog: "RTX 5090"; may be given again.'),
+    ("--chip", FILES, "", "A chip of your own, in TOML."),
+    ("--rates", RUN, "", RATES_OF),
 )
 
 

@@ -7,13 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainrig.cli.verb import CHIPS, MODELS, PATH, complete_runs, names_in, option, rows
+from trainrig.cli.verb import FILES, MACHINES, MODELS, RUN, names_in, option, rows
 from trainrig.errors import UsageError
 
 if TYPE_CHECKING:
     from trainrig.predict.scenario import Measured
 
 _words = partial(names_in, "workload.layout")
+RATES_OF = "Take the rates that this run measured, not the catalog's."
 PRECISION, KERNELS = rows(
     "",
     ("--precision", _words("PRECISIONS"), "bf16, or what the chip has", "{words}."),
@@ -33,51 +34,24 @@ WHAT = rows(
     ("--offload", _words("OFFLOAD"), "none", "Keep the optimizer off the GPU: on host or disk."),
     ("--lora-rank", int, "0, all weights are trained", "Train adapters of this rank alone."),
 )
-WHERE = (
-    option(
-        "--on",
-        multiple=True,
-        metavar="MACHINE",
-        group="Machine",
-        shell_complete=CHIPS.complete,
-        help='A chip or server of the catalog: "RTX 3090 Ti", "8x H100", "DGX H100"; or a .toml.',
+WHERE = rows(
+    "Machine",
+    (
+        *("--on", MACHINES, ""),
+        'A chip or server of the catalog: "RTX 3090 Ti", "8x H100", "DGX H100"; or a .toml.',
     ),
-    option(
-        "--chip",
-        multiple=True,
-        type=PATH,
-        metavar="FILE",
-        group="Machine",
-        help="A chip of your own, in TOML (docs/machines.md).",
+    ("--chip", FILES, "", "A chip of your own, in TOML (docs/machines.md)."),
+    ("--cluster", FILES, "", "A cluster of your own: chips, node, links, fabric, CPU."),
+    ("--rates", RUN, "", RATES_OF),
+    ("--gpus", int, "tp × pp", "Number of GPUs."),
+    ("--gpus-per-node", int, "8, or all of fewer", "GPUs a node."),
+    ("--link", "LINK", "the chip's own", "Link inside a node: nvlink or pcie."),
+    (
+        *("--host-memory", float, "the server's; else no limit"),
+        "GiB of a node's processors, for what is offloaded.",
     ),
-    option(
-        "--cluster",
-        multiple=True,
-        type=PATH,
-        metavar="FILE",
-        group="Machine",
-        help="A cluster of your own: chips, node, links, fabric, CPU.",
-    ),
-    option(
-        "--rates",
-        metavar="RUN",
-        type=PATH,
-        group="Machine",
-        shell_complete=complete_runs,
-        help="Take the rates that this run measured, not the catalog's.",
-    ),
-    *rows(
-        "Machine",
-        ("--gpus", int, "tp × pp", "Number of GPUs."),
-        ("--gpus-per-node", int, "8, or all of fewer", "GPUs a node."),
-        ("--link", "LINK", "the chip's own", "Link inside a node: nvlink or pcie."),
-        (
-            *("--host-memory", float, "the server's; else no limit"),
-            "GiB of a node's processors, for what is offloaded.",
-        ),
-        ("--fabric-gbps", float, "the usual one for the chip", "Network of a node, in Gb/s."),
-        ("--p2p/--no-p2p", None, "as the chip can", "One GPU reads another's memory over PCIe."),
-    ),
+    ("--fabric-gbps", float, "the usual one for the chip", "Network of a node, in Gb/s."),
+    ("--p2p/--no-p2p", None, "as the chip can", "One GPU reads another's memory over PCIe."),
 )
 FRAMEWORK = rows(
     "Layout",

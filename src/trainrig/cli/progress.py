@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,15 @@ def _say(text: str, *, nl: bool = True) -> None:
         click.echo(text, err=True, nl=nl)
 
 
+def print_end(as_json: bool, summary: Callable[[], Mapping[str, Any]], run: Path) -> None:
+    """What came out, last: one JSON object on stdout, or the run's report."""
+    if not as_json:
+        print_run(run)
+        return
+    with output.best_effort():
+        output.print_json(summary())
+
+
 def print_run(run: Path) -> None:
     """The run's report on stdout, and where its files lie."""
     from trainrig.report.run_report import run_document
@@ -63,12 +72,6 @@ def print_run(run: Path) -> None:
         if (sentence := ledger_sentence(run.parent)) is not None:
             click.echo("\n" + translate(f"predictions, {sentence}"))
         click.echo("\n" + translate(f"report: {run / 'report.html'}"))
-
-
-def print_json(summary: Mapping[str, Any]) -> None:
-    """One JSON object on the last line of stdout."""
-    with output.best_effort():
-        output.print_json(summary)
 
 
 def detach(out: Path, resume: Path | None, how: str, *, as_json: bool) -> int:

@@ -2,55 +2,43 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from trainrig.cli.verb import DETACH, OUT, PATH, STRICT, json_option, option, verb
+from trainrig.cli.verb import DETACH, OUT, RUN, STRICT, json_option, option, options, rows, verb
 
 
 @verb()
 @option("--budget", group="What is measured", default="4m", help="Time for all: 5s, 4m, 1h.")
-@option(
-    "--devices",
-    group="What is measured",
-    metavar="0,2",
-    default="",
-    default_text="all",
-    help="GPUs: by the driver's numbers; cpu: none.",
-)
-@option(
-    "--only",
-    group="What is measured",
-    metavar="NAMES",
-    default="",
-    default_text="all",
-    help="Benchmarks, and links.",
+@options(
+    rows(
+        "What is measured",
+        ("--devices", "0,2", "all", "GPUs: by the driver's numbers; cpu: none."),
+        ("--only", "NAMES", "all", "Benchmarks, and links."),
+    )
 )
 @OUT
-@option("--resume", type=PATH, metavar="RUN", help="Resume an interrupted run.")
-@option(
-    "--min",
-    "least",
-    group="Judgement",
-    multiple=True,
-    metavar="NAME=RATE",
-    default_text="none",
-    help="The least that you accept: bf16=600TFLOPS, memory=3TB/s, link=50GB/s; repeatable.",
-)
-@option(
-    "--baseline",
-    group="Judgement",
-    type=PATH,
-    metavar="RUN",
-    default_text="none",
-    help="Judge by this run on the same model of card, a folder or a bundle.",
+@option("--resume", **RUN, help="Resume an interrupted run.")
+@options(
+    rows(
+        "Judgement",
+        (
+            *("--min,least", ["NAME=RATE"], "none"),
+            "The least that you accept: bf16=600TFLOPS, memory=3TB/s, link=50GB/s; repeatable.",
+        ),
+        (
+            *("--baseline", RUN, "none"),
+            "Judge by this run on the same model of card, a folder or a bundle.",
+        ),
+    )
 )
 @DETACH
 @STRICT
 @json_option("Print the verdict as one JSON object, last.")
 def command(
     budget: str,
-    devices: str,
-    only: str,
+    devices: str | None,
+    only: str | None,
     out: Path,
     resume: Path | None,
     least: tuple[str, ...],
@@ -88,12 +76,9 @@ def command(
         out=out,
         resume=resume,
         watch=progress.on_stderr(),
-        devices=devices.replace(",", " ").split(),
-        only=only.replace(",", " ").split(),
+        devices=(devices or "").replace(",", " ").split(),
+        only=(only or "").replace(",", " ").split(),
         demands=demands,
     )
-    if as_json:
-        progress.print_json(session.summary(result))
-    else:
-        progress.print_run(result.run)
+    progress.print_end(as_json, partial(session.summary, result), result.run)
     return result.exit_code(strict=strict)

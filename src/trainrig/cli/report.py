@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 import click
 
 from trainrig.cli.output import say
-from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
+from trainrig.cli.verb import FILE, PAGES, PATH, complete_runs, json_option, options, rows, verb
 
 if TYPE_CHECKING:
     from trainrig.record import RunView
 
-GATHER = "For programs that gather"
+_GATHER = rows(
+    "For programs that gather",
+    ("--csv", FILE, "", "Write each node's values as CSV."),
+    ("--junit", FILE, "", "Write a test suite a node."),
+    ("--prometheus", FILE, "", "Write gauges as text."),
+)
 
 
 @verb()
 @click.argument("run", nargs=-1, required=True, type=PATH, shell_complete=complete_runs)
-@option("--html", type=PATH, metavar="FILE", help="Write one offline HTML file.")
-@option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")
-@option("--csv", type=PATH, metavar="FILE", help="Write each node's values as CSV.", group=GATHER)
-@option("--junit", type=PATH, metavar="FILE", help="Write a test suite a node.", group=GATHER)
-@option("--prometheus", type=PATH, metavar="FILE", help="Write gauges as text.", group=GATHER)
+@options(PAGES, _GATHER)
 @json_option("One JSON object a run on stdout.")
 def command(
     run: tuple[Path, ...], html: Path | None, md: Path | None, as_json: bool, **gather: Path | None
@@ -75,23 +76,12 @@ def show(views: list[RunView], *, html: Path | None, md: Path | None, as_json: b
     from dataclasses import asdict
 
     from trainrig.analysis.run_summary import summarise
-    from trainrig.cli.output import print_json, print_text
-    from trainrig.report.render.html import to_html
-    from trainrig.report.render.markdown import to_markdown
+    from trainrig.cli.output import print_json, print_text, write_pages
     from trainrig.report.run_report import run_document
-    from trainrig.store import write_atomic
 
-    files = [(file, to) for file, to in ((html, to_html), (md, to_markdown)) if file is not None]
-    if files or not as_json:
-        document = run_document(views)
-        for file, render in files:
-            if str(file) == "-" and file is md:
-                click.echo(render(document), nl=False)
-            else:
-                write_atomic(file, render(document))
-                say(f"wrote {file}", err=True)
-        if not files:
-            print_text(document)
+    wrote = write_pages(lambda: run_document(views), html, md)
     if as_json:
         for view in views:
             print_json(asdict(summarise(view)), "report")
+    elif not wrote:
+        print_text(run_document(views))

@@ -14,10 +14,10 @@ from trainrig.cli.verb import (
     MODELS,
     OUT,
     PATH,
+    RUN,
     STRICT,
     TOKENS,
     Names,
-    complete_runs,
     json_option,
     names_in,
     option,
@@ -125,13 +125,7 @@ _FILE = rows(
 @click.argument("file", required=False, type=PATH)
 @options(_WHAT, _LAYOUT, _FILE)
 @OUT
-@option(
-    "--resume",
-    type=PATH,
-    metavar="RUN",
-    shell_complete=complete_runs,
-    help="Resume an interrupted run from its last checkpoint.",
-)
+@option("--resume", **RUN, help="Resume an interrupted run from its last checkpoint.")
 @DETACH
 @STRICT
 @json_option("Print the result as one JSON object, last.")

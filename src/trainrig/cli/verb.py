@@ -119,8 +119,8 @@ def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...
     """Options of one group as rows: names with commas, what it takes, ``default_text``, help.
 
     It takes a number (int, float), a path (PATH), one of some `Names`, what a function completes,
-    or any text (how help calls it, in a list where it may be repeated); None stands for a flag or,
-    where the name has a slash, for a switch.
+    or any text (how help calls it, in a list where it may be repeated), or as click's settings say
+    (FILE, FILES, RUN); None stands for a flag or, where the name has a slash, for a switch.
     """
     decorators = []
     for name, takes, default_text, text in listed:
@@ -128,6 +128,8 @@ def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...
         match takes:
             case None:
                 settings = {"is_flag": True, "default": None}
+            case dict():
+                settings = takes
             case [metavar]:
                 settings = {"metavar": metavar, "multiple": True}
             case str():
@@ -178,6 +180,15 @@ DETACH = options(
 STRICT = option(
     "--strict", is_flag=True, help="Exit with 3 where nothing was judged (MEASURED), not with 0."
 )
+
+
+FILE: dict[str, Any] = {"type": PATH, "metavar": "FILE"}
+FILES: dict[str, Any] = {**FILE, "multiple": True}
+PAGES = (
+    option("--html", **FILE, help="Write one offline HTML file."),
+    option("--md", **FILE, help="Write markdown; - is stdout."),
+)
+"""Where a document is written to, besides the terminal: see `cli.output.publish`."""
 
 
 class _Tokens(click.ParamType):  # type: ignore[type-arg]  # click of 8.1 takes none
@@ -245,5 +256,11 @@ def names_in(module: str, table: str) -> Names:
     return Names(lambda: list(getattr(importlib.import_module(f"trainrig.{module}"), table)))
 
 
+RUN: dict[str, Any] = {"type": PATH, "metavar": "RUN", "shell_complete": complete_runs}
 CHIPS = Names(chip_names)
+MACHINES: dict[str, Any] = {
+    "multiple": True,
+    "metavar": "MACHINE",
+    "shell_complete": CHIPS.complete,
+}
 MODELS = names_in("workload.presets", "NAMED")

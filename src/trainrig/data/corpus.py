@@ -36,7 +36,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trainrig.errors import DataError, UnavailableError
+from trainrig.errors import DataError, UnavailableError, reading
 
 JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (".parquet", ".arrow")
@@ -109,13 +109,11 @@ class Corpus:
     def read(self) -> Iterator[TextDocument | Skipped]:
         """All documents, and what was passed over.  Raises DataError for unreadable files."""
         for path in self.files:
-            try:
+            with reading(path, _TEXT_HINT):
                 for item in _read_file(path, self.text_key):
                     if self.heldout and isinstance(item, TextDocument):
                         item = replace(item, heldout=path in self.heldout)  # noqa: PLW2901
                     yield item
-            except OSError as error:
-                raise DataError(f"cannot read {path}: {error.strerror}", _TEXT_HINT) from None
 
     def documents(self) -> Iterator[TextDocument]:
         """The documents alone."""

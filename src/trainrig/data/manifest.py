@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainrig.data.megatron_indexed import Indexed, open_indexed
-from trainrig.errors import DataError
+from trainrig.errors import DataError, reading
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -98,9 +98,8 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a prepared folder.  Raises DataError when there is none that fits."""
     path = folder / MANIFEST
     try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", _HINT) from None
+        with reading(path, _HINT):
+            content = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         raise DataError(f"{path} is not JSON", _HINT) from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from trainrig.errors import DataError
+from trainrig.errors import DataError, reading
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -175,12 +175,8 @@ def _path(prefix: Path, suffix: str) -> Path:
 
 
 def _size(path: Path) -> int:
-    try:
+    with reading(path, "make it with trainrig data prepare"):
         return path.stat().st_size
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}", "make it with trainrig data prepare"
-        ) from None
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:

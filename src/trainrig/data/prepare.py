@@ -53,7 +53,7 @@ from trainrig.data.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
-from trainrig.errors import DataError, UsageError
+from trainrig.errors import DataError, UsageError, reading
 from trainrig.store import draft_folder
 from trainrig.units import one_line
 
@@ -109,8 +109,7 @@ def prepare(
     _report_survey(corpus, found, say)
     kind = f"bpe{vocab_size}" if given is None else given.info.sha256[:8]
     out = out or parent / f"{corpus.name}-{found.sha256[:8]}-{kind}"
-    existing = _existing(out, found, given, vocab_size)
-    if existing is not None:
+    if (existing := _existing(out, found.sha256, given, vocab_size)) is not None:
         return PreparedText(folder=out, manifest=existing, reused=True)
     with draft_folder(out) as draft:
         split = _Split(corpus=corpus, survey=found)
@@ -169,18 +168,15 @@ def _adopt(
     sha, documents = digest.hexdigest(), sum(each.num_documents for each in given)
     say(f"{documents} documents, {tokens} tokens, a vocabulary of {coder.info.vocab_size}")
     out = out or parent / f"megatron-{sha[:8]}-{coder.info.sha256[:8]}"
-    if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
-        manifest = verify(out)
-        if (manifest.corpus_sha256, manifest.tokens.sha256) != (sha, coder.info.sha256):
-            words = f"{out} exists and holds something else"
-            raise UsageError(words, "name another folder with --out, or remove it")
-        return PreparedText(folder=out, manifest=manifest, reused=True)
+    if (existing := _existing(out, sha, coder, None)) is not None:
+        return PreparedText(folder=out, manifest=existing, reused=True)
     with draft_folder(out) as draft:
         (draft / TOKENIZER).write_bytes(coder.content)
         rule = _copy_split(given, draft, dtype_for(coder.info.vocab_size))
-        parts = {name: open_indexed(draft / name) for name in PARTS}
-        manifest = Manifest(
-            schema=SCHEMA,
+        manifest = _manifest(
+            draft,
+            coder,
+            dict.fromkeys(PARTS, 0),
             corpus="megatron",
             corpus_sha256=sha,
             num_documents=documents,
@@ -188,20 +184,7 @@ def _adopt(
             num_skipped=0,
             num_replaced=0,
             split=rule,
-            dtype=parts["train"].tokens.dtype.name,
-            max_token=max(part.max_token() for part in parts.values()),
             unknown_share=0.0,
-            unigram_entropy_nats=unigram_entropy(parts["heldout"].tokens),
-            tokens=coder.info,
-            **{
-                name: Part(
-                    num_documents=part.num_documents,
-                    num_tokens=part.tokens.size,
-                    num_bytes=0,
-                    sha256=_sha256(draft / f"{name}.bin"),
-                )
-                for name, part in parts.items()
-            },
         )
         (draft / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return PreparedText(folder=out, manifest=manifest, reused=False)
@@ -337,11 +320,11 @@ def _write(draft: Path, split: _Split, coder: TextTokenizer) -> Manifest:
     sizes = _encode(draft, split, coder)
     if not all((draft / f"{name}.bin").stat().st_size for name in PARTS):
         raise DataError("there is too little text to hold some of it out", "prepare more text")
-    parts = {name: open_indexed(draft / name) for name in PARTS}
-    unknown = _unknown_share(coder, parts)
     found = split.survey
-    return Manifest(
-        schema=SCHEMA,
+    return _manifest(
+        draft,
+        coder,
+        sizes,
         corpus=split.corpus.name,
         corpus_sha256=found.sha256,
         num_documents=found.num_documents,
@@ -349,20 +332,31 @@ def _write(draft: Path, split: _Split, coder: TextTokenizer) -> Manifest:
         num_skipped=len(found.skipped),
         num_replaced=found.num_replaced,
         split=split.rule,
+        unknown_share=_unknown_share(draft, coder),
+    )
+
+
+def _manifest(draft: Path, coder: TextTokenizer, sizes: dict[str, int], **found: Any) -> Manifest:
+    """What is known of the parts that were written; ``sizes`` are the bytes of text in each."""
+    parts = {name: open_indexed(draft / name) for name in PARTS}
+
+    def described(name: str) -> Part:
+        return Part(
+            num_documents=parts[name].num_documents,
+            num_tokens=parts[name].tokens.size,
+            num_bytes=sizes[name],
+            sha256=_sha256(draft / f"{name}.bin"),
+        )
+
+    return Manifest(
+        schema=SCHEMA,
         dtype=parts["train"].tokens.dtype.name,
         max_token=max(part.max_token() for part in parts.values()),
-        unknown_share=unknown,
         unigram_entropy_nats=unigram_entropy(parts["heldout"].tokens),
         tokens=coder.info,
-        **{
-            name: Part(
-                num_documents=part.num_documents,
-                num_tokens=part.tokens.size,
-                num_bytes=sizes[name],
-                sha256=_sha256(draft / f"{name}.bin"),
-            )
-            for name, part in parts.items()
-        },
+        train=described("train"),
+        heldout=described("heldout"),
+        **found,
     )
 
 
@@ -388,11 +382,12 @@ def _encode(draft: Path, split: _Split, coder: TextTokenizer) -> dict[str, int]:
     return sizes
 
 
-def _unknown_share(coder: TextTokenizer, parts: dict[str, Indexed]) -> float:
+def _unknown_share(draft: Path, coder: TextTokenizer) -> float:
     if coder.unknown is None:
         return 0.0
-    total = sum(part.tokens.size for part in parts.values())
-    pieces = (piece for part in parts.values() for piece in _pieces(part.tokens))
+    parts = [open_indexed(draft / name).tokens for name in PARTS]
+    total = sum(part.size for part in parts)
+    pieces = (piece for part in parts for piece in _pieces(part))
     share = sum(int((piece == coder.unknown).sum()) for piece in pieces) / total
     if share > _MAX_UNKNOWN:
         raise DataError(
@@ -403,11 +398,8 @@ def _unknown_share(coder: TextTokenizer, parts: dict[str, Indexed]) -> float:
 
 
 def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    with reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _report_survey(corpus: Corpus, found: Survey, say: Say) -> None:
@@ -435,7 +427,7 @@ def _listed(files: Sequence[Path]) -> str:
 
 
 def _existing(
-    out: Path, found: Survey, given: TextTokenizer | None, vocab_size: int
+    out: Path, corpus_sha256: str, given: TextTokenizer | None, vocab_size: int | None
 ) -> Manifest | None:
     """What ``out`` holds, if it is what was asked for.  Raises UsageError for anything else."""
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
@@ -448,12 +440,7 @@ def _existing(
     except DataError:
         raise other from None
     tokens = manifest.tokens
-    wanted = tokens.sha256 if given is None else given.info.sha256
-    requested = vocab_size if given is None else None
-    if (manifest.corpus_sha256, tokens.sha256, tokens.vocab_asked) != (
-        found.sha256,
-        wanted,
-        requested,
-    ):
+    wanted = (vocab_size, tokens.sha256) if given is None else (None, given.info.sha256)
+    if (manifest.corpus_sha256, tokens.vocab_asked, tokens.sha256) != (corpus_sha256, *wanted):
         raise other
     return manifest

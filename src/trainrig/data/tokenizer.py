@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainrig.data.manifest import TOKENIZER, Tokens
-from trainrig.errors import DataError, UsageError
+from trainrig.errors import DataError, UsageError, reading
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -120,10 +120,8 @@ def load_tokenizer(path: Path) -> TextTokenizer:
     if path.name in ("vocab.json", "merges.txt", "vocab.txt"):
         tokenizer = _of_vocabulary(path)
         return _describe(tokenizer, tokenizer.to_str().encode(), vocab_asked=None)
-    try:
+    with reading(path, "name a tokenizer.json"):
         content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", "name a tokenizer.json") from None
     try:
         tokenizer = Tokenizer.from_str(content.decode())
     except Exception as error:  # noqa: BLE001  the library raises Exception itself

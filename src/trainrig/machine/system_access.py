@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Mapping
-from typing import BinaryIO, Protocol
+from collections.abc import Callable, Mapping
+from typing import BinaryIO, Protocol, TypeVar
 
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.snapshot import Missing, if_known
 from trainrig.process.programs import last_line, run_program
 
 COMMAND_TIMEOUT_S = 1.0
+T = TypeVar("T")
 
 # /proc/cpuinfo of 512 threads is about 800 kB, pci.ids 1.5 MB.
 _MAX_BYTES = 8_000_000
@@ -87,35 +88,20 @@ class ThisMachine:
             return Missing(f"{path!r} is not a path")
 
     def names(self, path: str) -> tuple[str, ...] | Missing:
-        try:
-            return tuple(sorted(os.listdir(path)))
-        except OSError as error:
-            return Missing(f"{path}: {_reason(error)}")
+        return _answer(path, lambda: tuple(sorted(os.listdir(path))))
 
     def resolve(self, path: str) -> str | Missing:
-        try:
-            return os.path.realpath(path, strict=True)
-        except OSError as error:
-            return Missing(f"{path}: {_reason(error)}")
+        return _answer(path, lambda: os.path.realpath(path, strict=True))
 
     def link_text(self, path: str) -> str | Missing:
-        try:
-            return os.readlink(path)
-        except OSError as error:
-            return Missing(f"{path}: {_reason(error)}")
+        return _answer(path, lambda: os.readlink(path))
 
     def mode(self, path: str) -> int | Missing:
-        try:
-            return stat.S_IMODE(os.stat(path).st_mode)
-        except OSError as error:
-            return Missing(f"{path}: {_reason(error)}")
+        return _answer(path, lambda: stat.S_IMODE(os.stat(path).st_mode))
 
     def capacity_bytes(self, path: str) -> int | Missing:
-        try:
-            status = os.statvfs(path)
-        except OSError as error:
-            return Missing(f"{path}: {_reason(error)}")
-        return status.f_frsize * status.f_blocks
+        found = _answer(path, lambda: os.statvfs(path))
+        return if_known(lambda status: status.f_frsize * status.f_blocks, found)
 
     def run(
         self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S, any_exit: bool = False
@@ -126,6 +112,13 @@ class ThisMachine:
         if not hasattr(os, "sched_getaffinity"):
             return Missing("this system has no CPU affinity")
         return len(os.sched_getaffinity(0))
+
+
+def _answer(path: str, ask: Callable[[], T]) -> T | Missing:
+    try:
+        return ask()
+    except OSError as error:
+        return Missing(f"{path}: {_reason(error)}")
 
 
 def _is_special(mode: int) -> bool:

@@ -28,7 +28,6 @@ asked for, by the fields that the rules need.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -41,6 +40,7 @@ from trainrig.catalog.chip import Chip, Provenance, Source
 from trainrig.catalog.lookup import find_chip, normalise, require_chip
 from trainrig.errors import DataError, UsageError, first_problem
 from trainrig.procure.parts import KINDS, GpuCard, Part, field_names
+from trainrig.record import read_toml
 
 PARTS_DIR = Path(trainrig.catalog.__file__).parent / "parts"
 _ADAPTERS = {kind: TypeAdapter(made) for kind, made in KINDS.items()}
@@ -85,12 +85,7 @@ def load_parts() -> Mapping[str, tuple[Part, ...]]:
 
 def read_parts_file(path: Path) -> tuple[str, list[Part]]:
     """The kind and the parts of one data file.  Raises DataError."""
-    try:
-        parsed = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"parts file {path.name}: {error}") from None
-    except ValidationError as error:
-        raise DataError(f"parts file {path.name}: {first_problem(error, 'the file')}") from None
+    parsed = read_toml(path, _File, f"parts file {path.name}")
     if parsed.kind not in KINDS:
         raise DataError(f"parts file {path.name}: no kind is called {parsed.kind!r}")
     sources = {key: Source(key=key, **entry.model_dump()) for key, entry in parsed.sources.items()}

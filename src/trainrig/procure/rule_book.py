@@ -8,19 +8,19 @@ names part and field, and neither passes nor fails.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 import trainrig.catalog
-from trainrig.errors import DataError, first_problem
+from trainrig.errors import DataError
 from trainrig.procure.parts import Part, kind_of
 from trainrig.procure.parts_list import Build
+from trainrig.record import read_toml
 
 RULES_FILE = Path(trainrig.catalog.__file__).parent / "build_rules.toml"
 Severity = Literal["ok", "warning", "error", "unknown"]
@@ -120,12 +120,7 @@ class RuleBook:
 @cache
 def rule_book() -> RuleBook:
     """The rules as they stand in their file.  Raises DataError where it is broken."""
-    try:
-        book = _Book.model_validate(tomllib.loads(RULES_FILE.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"{RULES_FILE.name}: {error}") from None
-    except ValidationError as error:
-        raise DataError(f"{RULES_FILE.name}: {first_problem(error, 'the file')}") from None
+    book = read_toml(RULES_FILE, _Book, RULES_FILE.name)
     stated = {one.id: one.source for one in book.rule}
     stated |= {one.id: one.source for one in book.warning}
     for name, source in stated.items():

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainrig.errors import DataError, StoreError
+from trainrig.errors import DataError, StoreError, reading
 from trainrig.store.run_folder import CONFIG, LOGS, RECORDS, parse_config, read_file
 from trainrig.store.writer import write_atomic
 
@@ -72,10 +72,8 @@ def _pack_payload(run: Path) -> bytes:
         is_plain = path.is_file() and not path.is_symlink()
         if is_plain and _SAFE_NAME.fullmatch(f"run/{name}") and not name.startswith(f"{LOGS}/"):
             found[name] = path
-    try:
+    with reading(run):
         num_bytes = sum(path.stat().st_size for path in found.values())
-    except OSError as error:
-        raise DataError(f"cannot read {run}: {error.strerror}") from None
     if num_bytes > _MAX_UNPACKED:
         raise DataError(f"{run} is larger than the 1 GiB that a bundle may hold")
     files = {name: read_file(path) or b"" for name, path in found.items()}
@@ -109,12 +107,10 @@ def open_bundle(path: Path) -> tuple[str, dict[str, bytes]]:
     Raises DataError if a byte was changed, the bundle is newer, it holds anything
     but plain files of one run, or more than can be read.
     """
-    try:
+    with reading(path):
         if path.stat().st_size > _MAX_UNPACKED:
             raise DataError(f"{path} is refused: it is larger than 1 GiB")
         raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
     payload = _check_hash(path, raw)
     try:
         name, files = _read_archive(path, _gunzip(path, payload))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainrig.errors import DataError
+from trainrig.errors import DataError, reading
 from trainrig.record import Record, RunView, from_json, verdict_from_json
 from trainrig.store.bundle import is_bundle, open_bundle
 from trainrig.store.run_folder import (
@@ -33,7 +33,7 @@ def read_run(path: Path) -> RunView:
     Raises DataError for what is not a run, was written under another schema, or
     has a damaged line before its last.
     """
-    try:
+    with reading(path, "check its permissions"):
         if path.parent == Path() and not path.exists() and (Path("runs") / path).exists():
             path = Path("runs") / path
         if path.is_dir():
@@ -45,8 +45,6 @@ def read_run(path: Path) -> RunView:
             files = {name: data for name, data in read.items() if data is not None}
             return _parse(folder.resolve().name, folder, files)
         exists = path.exists()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", "check its permissions") from None
     if is_bundle(path):
         name, files = open_bundle(path)
         return _parse(name, path, files)

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from trainrig.errors import DataError
+from trainrig.errors import DataError, reading
 from trainrig.record import check_schema
 
 CONFIG = "run.toml"
@@ -38,7 +38,5 @@ def read_file(path: Path) -> bytes | None:
 
     Raises DataError when it cannot be read.
     """
-    try:
+    with reading(path, "check its permissions"):
         return path.read_bytes() if path.is_file() else None
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", "check its permissions") from None

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainrig.errors import DataError, UsageError
+from trainrig.errors import DataError, UsageError, reading
 from trainrig.store import write_atomic
 from trainrig.train.config import Experiment, to_dict
 
@@ -191,7 +191,8 @@ def read_saved(path: Path) -> Saved:
         words = "an older trainrig saved it as one file" if old else "no whole checkpoint"
         raise DataError(f"{path}: {words}", AGAIN)
     try:
-        content = json.loads((place / MANIFEST).read_text())
+        with reading(place / MANIFEST, AGAIN):
+            content = json.loads((place / MANIFEST).read_text())
         if content["schema"] != SCHEMA:
             raise DataError(f"{place} is of schema {content['schema']}, not {SCHEMA}", AGAIN)
         return Saved(
@@ -203,8 +204,6 @@ def read_saved(path: Path) -> Saved:
             numbers=dict(content["numbers"]),
             files={name: (int(size), int(crc)) for name, (size, crc) in content["files"].items()},
         )
-    except OSError as error:
-        raise DataError(f"cannot read {place / MANIFEST}: {error.strerror}", AGAIN) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f"{place / MANIFEST} is no checkpoint's, or truncated", AGAIN) from None
 

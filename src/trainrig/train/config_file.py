@@ -37,7 +37,7 @@ from typing import Any
 
 import tomli_w
 
-from trainrig.errors import DataError, TrainrigError, UsageError, unknown
+from trainrig.errors import DataError, TrainrigError, UsageError, reading, unknown
 from trainrig.train.config import KEYS as EXPERIMENT_KEYS
 from trainrig.train.config import Experiment, check, field_text, no_key
 from trainrig.train.engines import SHARING, engine_of
@@ -198,16 +198,14 @@ def _keys_of_each(content: Keys, changes: Keys) -> Iterator[tuple[int, dict[str,
 
 def _content(path: Path) -> tuple[str, dict[str, Any]]:
     """The text of a file, and what it says."""
+    hint = "trainrig plan --write DIR makes such files, and docs/experiments.md shows one"
     try:
-        with path.open("rb") as file:
+        with reading(path, hint), path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             raise DataError(f"{path} is no experiment file: it is larger than 16 MiB")
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
         return text, tomllib.loads(text)
-    except OSError as error:
-        hint = "trainrig plan --write DIR makes such files, and docs/experiments.md shows one"
-        raise DataError(f"cannot read {path}: {error.strerror}", hint) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no TOML: {error}") from None
 

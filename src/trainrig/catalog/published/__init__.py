@@ -9,16 +9,15 @@ figures.
 
 from __future__ import annotations
 
-import tomllib
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
 from trainrig.catalog.published import tables, training
-from trainrig.errors import DataError, first_problem
-from trainrig.record import Record, read_by
+from trainrig.errors import DataError
+from trainrig.record import Record, read_by, read_toml
 
 __all__ = [
     "PublishedKind",
@@ -133,13 +132,4 @@ def published_source(name: str) -> PublishedSource:
 
 @cache
 def _sources() -> tuple[PublishedSource, ...]:
-    try:
-        parsed = tomllib.loads(_SOURCES.read_text(encoding="utf-8"))
-        found: list[PublishedSource] = TypeAdapter(list[PublishedSource]).validate_python(
-            parsed.get("source")
-        )
-    except ValidationError as error:
-        raise DataError(f"{_SOURCES.name}: {first_problem(error)}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"{_SOURCES.name}: {error}") from None
-    return tuple(found)
+    return tuple(read_toml(_SOURCES, list[PublishedSource], _SOURCES.name, "source"))

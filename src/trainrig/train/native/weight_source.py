@@ -34,7 +34,7 @@ from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from trainrig import models
-from trainrig.errors import DataError, TrainrigError, UnavailableError
+from trainrig.errors import DataError, TrainrigError, UnavailableError, reading
 from trainrig.models import hf_weights, megatron_weights
 from trainrig.models.first_weights import Given
 from trainrig.process.child import first_line
@@ -89,11 +89,10 @@ def open_source(path: Path) -> WeightSource:
 def _read(path: Path, act: Callable[[], Any]) -> Any:
     """What ``act`` reads; what a library says of a broken file is one line."""
     try:
-        return act()
+        with reading(path):
+            return act()
     except TrainrigError:
         raise
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     except Exception as error:  # noqa: BLE001  safetensors, torch and pickle each have their own
         raise DataError(f"{path} is damaged: {first_line(error)}", "save it again") from None
 
