@@ -104,8 +104,8 @@ def test_the_surface_is_as_promised() -> None:
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-"
             "node --link --host-memory --fabric-gbps --p2p --framework --parallel --states "
-            "--quantize --optimizer-in-backward --software --overlap --batch-size "
-            "--grad-accum --tp --pp --cp --ep --interleave --schedule --zero --shard-"
+            "--quantize --optimizer-in-backward --software --overlap --offload-overlap "
+            "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero --shard-"
             "size --sequence-parallel --tokens --what-if --price --cases --simulate --json | "
             "matmul --on --chip --rates --html --md --json | vector --on --chip "
             "--rates --html --md --json | layer --on --chip --rates --precision "
@@ -113,14 +113,14 @@ def test_the_surface_is_as_promised() -> None:
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --framework --parallel --states "
-            "--quantize --optimizer-in-backward --software --overlap "
+            "--quantize --optimizer-in-backward --software --overlap --offload-overlap "
             "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero "
             "--shard-size --sequence-parallel --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --framework --parallel --states "
-            "--quantize --optimizer-in-backward --software --overlap --global-batch --tokens "
-            "--days --top --what-if --write --json",
+            "--quantize --optimizer-in-backward --software --overlap --offload-overlap "
+            "--global-batch --tokens --days --top --what-if --write --json",
             "remote": "forward HOST --port --reverse --name --config --json | "
             "frp --role --server --server-port --port --token-file --secret-file --name "
             "--ca --cert --key --json | "

@@ -71,6 +71,10 @@ FRAMEWORK = rows(
         *("--overlap", _words("OVERLAP"), "as the framework does"),
         "Collectives beside computation: {words}.",
     ),
+    (
+        *("--offload-overlap", _words("OFFLOAD_OVERLAP"), "as the framework does"),
+        "With --offload: what runs beside the GPU: {words}.",
+    ),
 )
 HOW = rows(
     "Layout",

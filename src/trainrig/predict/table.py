@@ -3,8 +3,8 @@
 Answers what `trainrig predict --cases` asks: for each row of a CSV with the published table's
 columns, seconds of a step and bytes a GPU with an interval each, or a reason why not.  A blank
 cell is not stated: a default stands for it (`table_words`, or what follows from the other cells)
-and widens the interval.  Where a row comes from is not read, and of what is noted about it words
-for a scheme alone (`framework_of`): `READ` lists all columns that are.
+and widens the interval.  Where a row comes from and what is noted about it is not read: `READ`
+lists all columns that are.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from trainrig.predict.table_words import (
     is_fp4,
     kernels_of,
     link_of,
+    offload_overlap_of,
     overlap_of,
     power_of,
     precision_of,
@@ -57,7 +58,8 @@ READ = (
     *("global_batch", "micro_batch", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum"),
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
     *("memory_kind", "offload", "states", "mean_seq", "masked_share", "optimizer"),
-    *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes", "notes"),
+    *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes"),
+    "parallel",
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
@@ -126,6 +128,7 @@ def case_of(row: Row) -> Case:
         offload=cells.choice(
             "offload", OFFLOAD, "none", is_unsure=framework == "deepspeed" and zero >= 2
         ),
+        offload_overlap=offload_overlap_of(cells),
         lora_rank=_rank_of(cells),
         quantize=quantized_of(cells),
         optimizer=_optimizer_of(cells),
@@ -360,6 +363,7 @@ _HEADINGS = {
     **dict.fromkeys(("recompute_granularity", "activation_recompute", "remat"), "recompute"),
     **dict.fromkeys(("model_name", "network"), "model"),
     **dict.fromkeys(("attention", "kernels"), "kernel_stack"),
+    **dict.fromkeys(("parallelism", "strategy", "distributed", "wrapper"), "parallel"),
 }
 """Other headings of the columns, in frameworks' words."""
 

@@ -397,8 +397,8 @@ def states_of(cells: Cells, family: str) -> str:
 def _is_data_parallel(cells: Cells) -> bool:
     """Whether torch.nn.DataParallel is named: in one word that no other one is joined to, or DP."""
     framework = cells.word("framework")
-    words = f"{framework} {cells.word('notes')}"
-    return bool(re.search(r"(?<![a-z])dataparallel\b", words) or re.search(r"\bdp\b", framework))
+    words = f"{framework} {cells.word('parallel')}"
+    return bool(re.search(r"(?<![a-z])dataparallel\b", words) or re.search(r"\bdp\b", words))
 
 
 _SPELLED = (
@@ -434,6 +434,17 @@ def precision_of(cells: Cells, chip: Chip) -> str:
             "bf16" if (chip.year or 2020) >= 2020 and chip.compute_capability != "7.5" else "fp16"
         )
     return found
+
+
+def offload_overlap_of(cells: Cells) -> str:
+    """One of OFFLOAD_OVERLAP, where the offload's cell says more than what is offloaded."""
+    word = cells.word("offload")
+    also = (
+        (r"delay|dpu", "delayed"),
+        (r"(no|without).{0,3}overlap", "none"),
+        (r"overlap", "update"),
+    )
+    return next((how for pattern, how in also if re.search(pattern, word)), "auto")
 
 
 def is_fp4(cells: Cells) -> bool:

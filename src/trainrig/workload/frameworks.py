@@ -41,17 +41,27 @@ class Traits:
     """Replicas of weights go with tensor and pipeline parallelism, without its own scheme."""
     zero_bubble: bool = False
     """Its pipelines compute gradients of inputs and of weights apart (torch's schedules)."""
+    offload_overlap: str = "none"
+    """What of an offloaded optimizer runs beside the device (`predict.step.offload` has the words
+    and sources)."""
     recomputes_core: bool = False
     """Selective recomputation runs the core of attention again, a fused one, too."""
 
 
 FRAMEWORKS = {
     "native": Traits(
-        own_models=True, threads=True, composes=True, zero_bubble=True, selective="products"
+        own_models=True,
+        threads=True,
+        composes=True,
+        zero_bubble=True,
+        selective="products",
+        offload_overlap="copies",
     ),
     "huggingface": Traits(autocasts=True, threads=True),
     # reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers
-    "deepspeed": Traits(own_scheme=True, lasting_grads=True, bucket=2e8, selective="core"),
+    "deepspeed": Traits(
+        own_scheme=True, lasting_grads=True, bucket=2e8, selective="core", offload_overlap="copies"
+    ),
     "megatron": Traits(
         own_scheme=True,
         own_kernels=True,
@@ -61,7 +71,7 @@ FRAMEWORKS = {
         selective="core",
         recomputes_core=True,
     ),
-    "torchtitan": Traits(autocasts=True, zero_bubble=True),
+    "torchtitan": Traits(autocasts=True, zero_bubble=True, offload_overlap="copies"),
 }
 """Frameworks that a layout may name; `train.engines.register` adds one that trains."""
 NATIVE = "native"

@@ -65,6 +65,7 @@ OPTIMIZERS = (
 )
 QUANTIZE = ("none", "int8", "nf4", "nf4-double", "fp4")
 OFFLOAD = ("none", "host", "disk")
+OFFLOAD_OVERLAP = ("auto", "none", "copies", "update", "delayed")
 STATES = ("auto", "masters", "autocast", "pure")
 DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
@@ -133,6 +134,9 @@ class Layout:
     optimizer: str = "adamw-fused"
     offload: str = "none"
     """Where the optimizer and its states live."""
+    offload_overlap: str = "auto"
+    """What of that runs beside the device: nothing, copies, the update in turn with them, or the
+    update one step late; auto: as the framework does."""
     lora_rank: int = 0
     """Rank of the trained adapters on all matrices of the blocks; 0: all weights are trained."""
     quantize: str = "none"
@@ -314,6 +318,7 @@ _WORDS = {
     "optimizer": OPTIMIZERS,
     "quantize": QUANTIZE,
     "offload": OFFLOAD,
+    "offload_overlap": OFFLOAD_OVERLAP,
     "states": STATES,
     "drops": DROPS,
     "software": SOFTWARE,

@@ -67,9 +67,9 @@ def test_one_interpreter_launches_for_all_and_gpu_0_holds_more() -> None:
     [
         ({"framework": "PyTorch nn.DataParallel"}, "dataparallel"),
         ({"framework": "HF Trainer, DP"}, "dataparallel"),
-        ({"framework": "PyTorch", "notes": "DataParallel over both cards"}, "dataparallel"),
+        ({"framework": "PyTorch", "parallel": "DP"}, "dataparallel"),
         ({"framework": "PyTorch DistributedDataParallel"}, "ddp"),
-        ({"framework": "torch", "notes": "FullyShardedDataParallel was slower; dp 2"}, "ddp"),
+        ({"framework": "torch", "parallel": "FullyShardedDataParallel, ddp"}, "ddp"),
         ({"framework": "PyTorch nn.DataParallel", "num_gpus": "16", "gpus_per_node": "8"}, "ddp"),
     ],
 )

@@ -4,7 +4,8 @@ Answers seconds by part for one layout, or arrays of them for many.  A step is
     micro-batches · (forward + backward + what is recomputed + their exchanges)
     + filling and draining the pipeline + exposed gradients + optimizer + offload
 where a phase takes the longer of its device time and the host's time to launch it, and a collective
-that an engine starts early counts for what is left after the computation beside it.  The seconds
+that an engine starts early counts for what is left after the computation beside it (as does what
+is copied to the host: `offload`).  The seconds
 that are composed come from `profile`; the shares that hide from `calibration`.
 
 Sources: the pipeline's bubble, (p − 1)/(m·v) of the ideal time, is Narayanan et al. 2021, section
@@ -21,6 +22,7 @@ from typing import Any
 
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import Constants, fitted
+from trainrig.predict.step.offload import NOTHING, Offload, waited_for
 from trainrig.predict.step.profile import Array, Profile, profile
 from trainrig.workload.arrays import choose, hypotenuse, larger, smaller
 from trainrig.workload.layout import SIZES, Layout
@@ -174,7 +176,7 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
         "bubble": choose(stages > 1, larger(others, 0.0) / p.virtual, 0.0),
         "data_comm": data_comm,
         "optimizer": c.optimizer * p.optimizer,
-        "offload": p.offload,
+        "offload": _waited(p, (forward + gap_f, backward + recompute + gap_b), c),
         "data": c.fixed + 0.0 * data_comm,
     }
     spread = hypotenuse(c.width * _uncertainty(parts), p.unsure)
@@ -195,11 +197,18 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
             "exposed_backward": exposed_b,
             "send": c.send * p.send,
             "exposed": exposed + exposed_ahead + c.data * p.after,
-            "after": parts["optimizer"] + p.offload + c.fixed,
+            "after": parts["optimizer"] + parts["offload"] + c.fixed,
             **{name: getattr(p, name) for name in ("layers", "stage_layers")},
             **{name: getattr(p, name) for name in ("fewer_first", "fewer_last")},
         }
     return StepTime(**parts, overlapped=overlapped, spread=spread)
+
+
+def _waited(p: Profile, windows: tuple[Array, Array], c: Constants) -> Array:
+    """What the device waits for the host, beside a micro-batch's passes of those seconds."""
+    if p.offload is NOTHING:
+        return 0.0 * windows[0]
+    return waited_for(Offload(*p.offload), p.micro_batches, windows, c)
 
 
 def _turns(threads: Array) -> tuple[Array, ...]:

@@ -1,7 +1,7 @@
 """What devices exchange in a step, and what is done once a step: seconds of each by itself.
 
 `MeshSizes` holds the sizes that follow from a layout (ranks of each group, members of a node, bytes
-of a stage); `exchanges`, `optimized` and `offloaded` price them with `Rates`.  All take arrays.
+of a stage); `exchanges` and `optimized` price them with `Rates`.  All take arrays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Any
 
 from trainrig.predict.rates import Rates
-from trainrig.predict.step.calibration import DISPATCHING, HOST_ADAM_BYTES, PORT
+from trainrig.predict.step.calibration import DISPATCHING, PORT
 from trainrig.workload.arrays import between, choose, is_any, is_not, larger, smaller
 from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.layout_rules import longest_stage
@@ -384,28 +384,3 @@ def _orthogonal(mesh: MeshSizes, rates: Rates) -> Array:
     flops = 5.0 * 6.0 * h * mesh.block * mesh.stage_layers / share
     dtype = "bf16" if layout.precision == "fp8" else layout.precision
     return flops / rates.matmuls.sustained[dtype]
-
-
-def offloaded(mesh: MeshSizes, rates: Rates) -> Array:
-    """Gradients to the host, its Adam over this rank's share, weights back.
-
-    FSDP's shards are on the host, frozen ones too: they cross the link for each forward pass, and
-    with ZeRO 3 for each backward pass as well, as gradients do for each micro-batch.
-    """
-    layout, shards = mesh.layout, larger(mesh.shards, 1)
-    if layout.offload == "none":
-        paged = states_of(layout, numerics_of(mesh.shape, layout)).paged
-        return rates.offload(2.0 * paged * mesh.owned) if paged else 0.0
-    mine = mesh.trained / shards
-    moved = mine * (mesh.gradient_bytes + mesh.weight_bytes)
-    if layout.scheme == "fsdp":
-        held = states_of(layout, numerics_of(mesh.shape, layout))
-        frozen = held.frozen * mesh.stage_parameters / shards if layout.lora_rank else 0.0
-        passes = choose(mesh.zero >= 3, 2, 1)
-        moved = passes * (held.weight * mine + frozen) + mine * mesh.gradient_bytes
-        moved = mesh.micro_batches * moved
-    link = rates.offload(moved, to="host")
-    adam = mine * HOST_ADAM_BYTES * mesh.per_node / rates.host_memory
-    if layout.offload == "disk":
-        adam = larger(adam, rates.offload(mine * 24.0 * mesh.per_node, to="disk"))
-    return link + adam

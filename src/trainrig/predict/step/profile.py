@@ -31,10 +31,10 @@ from trainrig.predict.step.communication import (
     MeshSizes,
     exchanges,
     given_up,
-    offloaded,
     optimized,
 )
 from trainrig.predict.step.compute import device_times
+from trainrig.predict.step.offload import NOTHING, Offload, offloaded
 from trainrig.workload.arrays import choose, is_not, is_plain
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
@@ -112,6 +112,7 @@ class Profile:
     """Streams over the weights for each micro-batch: casts, accumulation."""
     optimizer: Array
     offload: Array
+    """An `Offload`: seconds of its pieces."""
 
 
 def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Profile:
@@ -146,12 +147,15 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
     import numpy as np
 
     found, num = _computed(shape, layout, rates, head), (len(layout),)
+    offload: Any = parts.pop("offload")
+    if offload is not NOTHING:
+        offload = Offload(*(np.broadcast_to(piece * 1.0, num) for piece in offload))
     arrays = {name: np.asarray(value, dtype=float) for name, value in parts.items()}
     spread = {
         name: array if array.shape == num else np.broadcast_to(array, num)
         for name, array in arrays.items()
     }
-    return Profile(**found, **spread)
+    return Profile(**found, **spread, offload=offload)
 
 
 _COMPUTED = ("forward", "backward", "recompute", "first", "last")

@@ -1,0 +1,120 @@
+"""What an offloaded training copies to the host and back, and what of it the device waits for.
+
+An offloaded step has four pieces of work beside the device's own: gradients cross the host link,
+the host's Adam reads and writes its states at the rate of the host's memory (on disk: of the disk,
+if that is slower), updated weights cross back, and FSDP's shards cross for each pass that gathers
+them.  `Layout.offload_overlap` says what runs beside what:
+
+none       nothing: copies when the device is done, then the update, then weights back
+copies     copies run beside computation, by engines of their own, both ways at once: gradients
+           beside the backward pass that makes them, FSDP's weights beside the passes before; what
+           they are longer by is waited for, then the update and the weights' way back
+update     and gradients' way, update and way back take each other's pieces, a block at a time, once
+           the last gradient is there (its norm is needed first): the longest counts, and a block of
+           the other two
+delayed    as copies, and the update runs beside the next step's computation, of weights that are
+           a step older (Ren et al. 2021, section 4.3: one-step delayed parameter update)
+auto       as the framework does (`Traits.offload_overlap`): DeepSpeed copies beside backward with
+           ZeRO 2 and 3 (section 4.2), FSDP2 from pinned memory (torch's CPUOffloadPolicy); Trainer
+           and Megatron do nothing beside (Megatron-Core: --overlap-cpu-optimizer-d2h-h2d is off)
+
+Not modelled: processors that the host's Adam takes from the threads which launch, links that copies
+share with collectives, and a delayed update's effect on what is learnt.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from trainrig.predict.rates import Rates
+from trainrig.predict.step.calibration import HOST_ADAM_BYTES, Constants
+from trainrig.predict.step.communication import MeshSizes
+from trainrig.workload.arrays import choose, larger, smaller
+from trainrig.workload.numerics import numerics_of, states_of
+
+Array = Any
+_DISK_BYTES = 24.0
+"""Read and written on disk for a parameter: master and two moments in fp32, both ways."""
+
+
+class Offload(NamedTuple):
+    """Seconds of each piece by itself; fields are numbers, or arrays over layouts."""
+
+    forward: Array = 0.0
+    """Weights of a micro-batch's forward pass, to the device."""
+    backward: Array = 0.0
+    """Weights of its backward pass, to the device."""
+    gradients: Array = 0.0
+    """Gradients of each micro-batch, to the host."""
+    once: Array = 0.0
+    """Gradients of a step, to the host."""
+    update: Array = 0.0
+    back: Array = 0.0
+    """Updated weights, to the device."""
+    copies: Array = 0.0
+    """1: copies run beside computation."""
+    pieces: Array = 0.0
+    """Blocks that copies and update are cut into, where they take turns; 0: they are not."""
+    delayed: Array = 0.0
+    """1: the update runs beside the next step."""
+
+
+NOTHING = Offload()
+
+
+def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
+    """Gradients to the host, its Adam over this rank's share, weights back.
+
+    FSDP's shards are on the host, frozen ones too: they cross the link for each forward pass, and
+    with ZeRO 3 for each backward pass as well, as gradients do for each micro-batch.  Pages of
+    paged optimizers cross for each update, and nothing is beside them.
+    """
+    layout, shards = mesh.layout, larger(mesh.shards, 1)
+    held = states_of(layout, numerics_of(mesh.shape, layout))
+    if layout.offload == "none":
+        paged = held.paged
+        return Offload(update=rates.offload(2.0 * paged * mesh.owned)) if paged else NOTHING
+    mine = mesh.trained / shards
+    gradients = rates.offload(mine * mesh.gradient_bytes, to="host")
+    adam = mine * HOST_ADAM_BYTES * mesh.per_node / rates.host_memory
+    how = layout.offload_overlap
+    if layout.offload == "disk":
+        states = rates.offload(mine * _DISK_BYTES * mesh.per_node, to="disk")
+        adam = adam + states if how == "none" else larger(adam, states)
+    is_usual = how == "auto"
+    how = layout.traits.offload_overlap if is_usual else how
+    # What nobody asked for is done where gradients leave during backward alone.
+    copies = choose(mesh.zero >= 2, 1.0, 0.0) if is_usual else 1.0
+    ways = {
+        "update": adam,
+        "copies": copies if how != "none" else 0.0,
+        "pieces": mesh.stage_layers if how == "update" else 0.0,
+        "delayed": float(how == "delayed"),
+    }
+    if layout.scheme == "fsdp":
+        frozen = held.frozen * mesh.stage_parameters / shards if layout.lora_rank else 0.0
+        weights = rates.offload(held.weight * mine + frozen, to="host")
+        again = choose(mesh.zero >= 3, weights, 0.0)
+        return Offload(forward=weights, backward=again, gradients=gradients, **ways)
+    return Offload(once=gradients, back=rates.offload(mine * mesh.weight_bytes, to="host"), **ways)
+
+
+def waited_for(
+    o: Offload, micro_batches: Array, window: tuple[Array, Array], c: Constants
+) -> Array:
+    """Seconds of a step that the device waits for the host; ``window``: a micro-batch's passes."""
+    forward, backward = window
+
+    def beside(copied: Array, computed: Array) -> Array:
+        hidden = o.copies * smaller(copied, c.hidden * computed)
+        return copied - hidden + c.sliced * hidden
+
+    # Beside computation the link carries both ways at once.
+    both = choose(o.copies > 0, larger(o.backward, o.gradients), o.backward + o.gradients)
+    each = beside(o.forward, forward) + beside(both, backward)
+    in_turn = larger(larger(o.once, o.update), o.back)
+    lasts = o.once + o.update + o.back
+    pieced = in_turn + (lasts - in_turn) / larger(o.pieces, 1.0)
+    hidden = o.delayed * smaller(o.update, c.hidden * micro_batches * (forward + backward))
+    plain = beside(o.once, backward) + o.update - hidden + o.back
+    return micro_batches * each + choose(o.pieces > 0, smaller(pieced, plain), plain)

@@ -1,0 +1,70 @@
+"""What is offloaded runs beside the device as far as its framework lets it, and no further."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trainrig.catalog import require_chip
+from trainrig.predict.rates.from_chip import rates_of_chip
+from trainrig.predict.step import predict_step
+from trainrig.predict.step.communication import MeshSizes
+from trainrig.predict.step.offload import offloaded
+from trainrig.workload import named
+from trainrig.workload.layout import OFFLOAD_OVERLAP, Layout
+
+SHAPE = named("llama-1B")
+RATES = rates_of_chip(require_chip("A100 SXM4 80GB"))
+DEEPSPEED = Layout(
+    gpus=8, zero=2, batch_size=8, grad_accum=4, framework="deepspeed", offload="host", seq_len=2048
+)
+FSDP = DEEPSPEED.replace(framework="torchtitan", zero=3)
+
+
+def waits(layout: Layout, how: str = "auto") -> float:
+    return float(predict_step(SHAPE, layout.replace(offload_overlap=how), RATES).offload)
+
+
+@pytest.mark.parametrize("layout", [DEEPSPEED, FSDP, DEEPSPEED.replace(offload="disk")])
+def test_more_overlap_never_waits_longer(layout: Layout) -> None:
+    none, copies, update, delayed = (waits(layout, how) for how in OFFLOAD_OVERLAP[1:])
+    assert none > copies >= update
+    assert copies > delayed
+    pieces = offloaded(MeshSizes(SHAPE, layout.replace(offload_overlap="none")), RATES)
+    each = pieces.forward + pieces.backward + pieces.gradients
+    assert none == pytest.approx(4 * each + pieces.once + pieces.update + pieces.back)
+    pieces = offloaded(MeshSizes(SHAPE, layout.replace(offload_overlap="copies")), RATES)
+    assert copies >= pieces.update + pieces.back, "an update waits for its gradients' norm"
+
+
+def test_what_is_longer_than_the_computation_is_waited_for() -> None:
+    """A step of one short sequence has nothing to hide a copy of the weights behind."""
+    short = FSDP.replace(batch_size=1, seq_len=16)
+    pieces = offloaded(MeshSizes(SHAPE, short), RATES)
+    alone = predict_step(SHAPE, short.replace(offload="none"), RATES)
+    passed = float(alone.forward + alone.backward + alone.gaps)
+    copied = 4 * (pieces.forward + max(pieces.backward, pieces.gradients))
+    assert waits(short) > copied - passed + pieces.update
+
+
+@pytest.mark.parametrize(
+    ("framework", "zero", "usual"),
+    [
+        ("deepspeed", 3, "copies"),
+        ("deepspeed", 1, "none"),  # gradients leave when backward is over
+        ("torchtitan", 3, "copies"),
+        ("huggingface", 3, "none"),
+        ("megatron", 1, "none"),
+    ],
+)
+def test_defaults_are_the_frameworks(framework: str, zero: int, usual: str) -> None:
+    layout = DEEPSPEED.replace(framework=framework, zero=zero)
+    assert waits(layout) == waits(layout, usual)
+    assert waits(layout, "none") > waits(layout, "copies")
+
+
+def test_many_layouts_at_once_wait_as_long_as_each() -> None:
+    sizes = np.array([1, 4, 64])
+    many = predict_step(SHAPE, DEEPSPEED.replace(batch_size=sizes), RATES).offload
+    each = [waits(DEEPSPEED.replace(batch_size=int(size))) for size in sizes]
+    assert many == pytest.approx(each)
