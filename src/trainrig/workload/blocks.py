@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainrig.workload.arrays import choose, larger, smaller
+from trainrig.workload.arrays import choose, is_any, larger, smaller
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import Matrix, ModelShape, matrices
 from trainrig.workload.numerics import Numerics
@@ -168,7 +168,7 @@ def _net(nets: list[Matrix], rows: int, dtype: str) -> list[Operator]:
 
 def _product(matrix: Matrix, rows: int, dtype: str) -> Operator:
     name, groups = f"{matrix.branch}.{matrix.part}", matrix.copies
-    if groups > 1:
+    if is_any(groups > 1):
         groups = smaller(groups, larger(1, rows))
     return linear(name, rows, matrix.wide_in, matrix.wide_out, dtype, groups)
 

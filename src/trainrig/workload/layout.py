@@ -115,10 +115,10 @@ class Layout:
     """Ranks that share one copy when zero > 0 (hybrid sharding); 0 = all of data parallel."""
     sequence_parallel: Whole = 0
     """1: what tensor parallel does not split is split along the sequence (Korthikanti 2022)."""
+    ep: Whole = 1
+    """Data-parallel ranks that share the experts of a mixture (expert parallel)."""
     cp: int = 1
     """Devices that share each sequence (context parallel, Ulysses: attention by heads)."""
-    ep: int = 1
-    """Data-parallel ranks that share the experts of a mixture (expert parallel)."""
 
     seq_len: int = 1024
     target_seq_len: int = 0
@@ -305,8 +305,9 @@ SIZES = (
     "zero",
     "shard_size",
     "sequence_parallel",
+    "ep",
 )
-"""The fields that may be arrays; cp and ep are one number for all."""
+"""The fields that may be arrays; cp is one number for all."""
 
 _WORDS = {
     "precision": PRECISIONS,

@@ -78,11 +78,8 @@ def layouts(space: Space) -> tuple[Layout, ...]:
     """
     found: list[Layout] = []
     for cp in _context_ranks(space):
-        shared = space.replace(base=space.base.replace(cp=cp))
-        columns = _sizes(shared)
-        for ep in _expert_ranks(space):
-            one = shared.replace(base=shared.base.replace(ep=ep))
-            found += [group for group in _groups(one, columns) if len(group)]
+        one = space.replace(base=space.base.replace(cp=cp))
+        found += [group for group in _groups(one, _sizes(one)) if len(group)]
     if not found:
         raise UsageError(
             f"no layout of {space.shape.name} on {space.base.gpus} GPUs makes a global batch of "
@@ -107,14 +104,17 @@ def _expert_ranks(space: Space) -> list[int]:
 def _sizes(space: Space) -> Columns:
     """A row for each combination of sizes; not all of them are legal."""
     gpus = int(space.base.gpus)
-    rows = np.empty((0, 6), dtype=np.int64)
+    grids = []
     for tp, pp, dp, share in _meshes(space):
         interleaves = divisors(longest_stage(space.shape, pp)) if pp > 1 else [1]
         shardings = _shardings(dp, pp, space.base.parallel)
         splits = [0, 1] if tp > 1 else [0]
         grid = np.meshgrid(tp, pp, interleaves, divisors(share), shardings, splits, indexing="ij")
-        rows = np.concatenate([rows, np.stack([axis.ravel() for axis in grid], axis=1)])
-    tps, pps, interleave, micro, sharding, sequence = rows.T
+        grids.append(np.stack([axis.ravel() for axis in grid]))
+    rows = np.concatenate([np.empty((6, 0), dtype=np.int64), *grids], axis=1)
+    ranks = _expert_ranks(space)
+    ep = np.repeat(ranks, rows.shape[1])
+    tps, pps, interleave, micro, sharding, sequence = np.tile(rows, len(ranks))
     return {
         "tp": tps,
         "pp": pps,
@@ -124,6 +124,7 @@ def _sizes(space: Space) -> Columns:
         "zero": sharding % 4,
         "shard_size": sharding // 4,
         "sequence_parallel": sequence,
+        "ep": ep,
     }
 
 

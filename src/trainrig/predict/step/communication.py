@@ -59,7 +59,7 @@ class MeshSizes:
 
             sizes = [np.atleast_1d(np.asarray(size, dtype=np.int64)) for size in sizes]
         self.gpus, per_node, self.tp, self.pp, self.virtual, *others = sizes
-        self.batch_size, self.micro_batches, self.zero, shard_size, split = others
+        self.batch_size, self.micro_batches, self.zero, shard_size, split, self.ep = others
         self.per_node, self.split = smaller(per_node, self.gpus), split > 0
         # Ranks that share a sequence have the same weights, and gradients of their own.
         self.dp = self.gpus // (self.tp * self.pp)
@@ -89,7 +89,7 @@ class MeshSizes:
         self.trained_share = self.trained / self.stage_parameters
         self.owned = _most(stage.owned(1) for stage in stages)
         self.expert_tp = layout.expert_tp
-        around = layout.ep * self.expert_tp
+        around = self.ep * self.expert_tp
         self.expert_dp = larger(self.dp * self.tp // around, 1)
         """Ranks that have the same experts."""
         self.expert_near = between(self.per_node // around, 1, self.expert_dp)
@@ -118,13 +118,13 @@ def _routed(mesh: MeshSizes, rates: Rates) -> Array:
     scatter the rows before and behind.  All experts are taken to be chosen equally often.
     """
     layout, shape = mesh.layout, mesh.shape
-    if not shape.num_experts or (layout.ep == 1 and not is_any(mesh.tp > 1)):
+    if not shape.num_experts or not is_any((mesh.ep > 1) | (mesh.tp > 1)):
         return 0.0
     mixed = 1.0 - shape.dense_layers / shape.num_layers
     size = dtype_bytes("bf16" if layout.precision == "fp8" else layout.precision)
     rows = mesh.batch_size * layout.part_of_sequence * shape.experts_per_token
     num_bytes = rows * shape.hidden * size
-    near = between(mesh.per_node // mesh.expert_tp, 1, layout.ep)
+    near = between(mesh.per_node // mesh.expert_tp, 1, mesh.ep)
     sharing = mesh.groups(near)
     one = _dispatched(mesh, rates, num_bytes / mesh.tp, near, sharing)
     inside = smaller(mesh.expert_tp, mesh.per_node)
@@ -143,7 +143,7 @@ def _dispatched(
     experts it has there, in fp8 if products are (on the way there alone), and is passed on inside.
     """
     layout, shape = mesh.layout, mesh.shape
-    links, ranks = rates.links, layout.ep
+    links, ranks = rates.links, mesh.ep
     if layout.overlap != "experts":
         return links.collective("all_to_all", num_bytes, ranks, near, sharing)
     chosen = max(1, shape.experts_per_token)
@@ -162,10 +162,10 @@ def _dispatched(
 
 def given_up(mesh: MeshSizes, rates: Rates) -> Array:
     """Share by which computation is longer where some processors move tokens instead."""
-    if mesh.layout.overlap != "experts" or mesh.layout.ep == 1:
+    if mesh.layout.overlap != "experts":
         return 0.0
     processors = rates.matmuls.processors
-    return processors / max(1.0, processors - DISPATCHING) - 1.0
+    return choose(mesh.ep > 1, processors / max(1.0, processors - DISPATCHING) - 1.0, 0.0)
 
 
 def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:

@@ -45,15 +45,17 @@ class DeviceTimes:
 def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> DeviceTimes:
     """Seconds of a micro-batch's parts; what a search asks for again is priced once.
 
-    Of the layout's sizes tp, batch_size and sequence_parallel are read; ``head``: share of the
+    Of the layout's sizes tp, batch_size, sequence_parallel, ep and expert_tp are read; ``head``: share of the
     tokens that logits are computed for.
     """
     numerics = numerics_of(shape, layout)
-    sizes: Any = (layout.tp, layout.batch_size, layout.sequence_parallel, layout.expert_tp)
+    sizes: Any = (
+        *(layout.tp, layout.batch_size, layout.sequence_parallel, layout.expert_tp, layout.ep),
+    )
     key = (
         *(shape, numerics, *(s if is_plain(s) else s.tobytes() for s in sizes), head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.cp),
-        *(layout.framework, layout.scheme, layout.ep),
+        *(layout.framework, layout.scheme),
     )
     known: dict[object, DeviceTimes] = _known(rates)
     more = (*key, layout.recompute)

@@ -167,11 +167,13 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     import numpy as np
 
     whole = np.asarray(layout.expert_tp) == layout.tp
-    sizes = [layout.tp, layout.batch_size, layout.sequence_parallel, whole]
-    tp, batch, split, whole = np.broadcast_arrays(*(np.atleast_1d(size) for size in sizes))
+    sizes = [layout.tp, layout.batch_size, layout.sequence_parallel, layout.ep]
+    tp, batch, split, ep, whole = np.broadcast_arrays(*map(np.atleast_1d, [*sizes, whole]))
+    _, place = np.unique(ep, return_inverse=True)  # few, and the key is one whole number
     key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 2) + 2 * (split > 0) + whole
+    key = key * (1 + place.max()) + place.reshape(-1)
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    spread = layout.replace(tp=tp, batch_size=batch, sequence_parallel=split)
+    spread = layout.replace(tp=tp, batch_size=batch, sequence_parallel=split, ep=ep)
     found = device_times(shape, spread.part(first), rates, head)
     where = np.broadcast_to(inverse.reshape(-1), (len(layout),))
 

@@ -118,9 +118,16 @@ class Stage:
     @cached_property
     def expert_parameters(self) -> Bytes:
         """Of the experts of an average block, on one rank: other ranks share them than the rest."""
-        shape, ranks = self.shape, self.layout.ep * self.layout.expert_tp
+        shape = self.shape
+        if not shape.num_experts:
+            return 0.0
         mixed = 1.0 - shape.dense_layers / shape.num_layers
-        return mixed * expert_parameters(shape) / ranks if shape.num_experts else 0.0
+        return mixed * expert_parameters(shape) / self._expert_ranks
+
+    @cached_property
+    def _expert_ranks(self) -> Bytes:
+        """Ranks that share one set of experts."""
+        return self.layout.ep * self.layout.expert_tp
 
     @cached_property
     def num_trained(self) -> Bytes:
@@ -160,12 +167,17 @@ class Stage:
 
         Fewer ranks have the same experts than have the rest: they share each among fewer.
         """
-        ranks = self.sharded(stage)
+        return self._owned[stage - 1]
+
+    @cached_property
+    def _owned(self) -> tuple[Bytes, ...]:
         if not self.shape.num_experts or self.layout.lora_rank:
-            return self.num_trained / ranks
+            return tuple(self.num_trained / ranks for ranks in self._sharded)
         experts = self.blocks[0] * self.expert_parameters
-        same = ranks * self.layout.tp / (self.layout.ep * self.layout.expert_tp)
-        return (self.num_trained - experts) / ranks + experts / larger(same, 1.0)
+        others, apart = self.num_trained - experts, self.layout.tp / self._expert_ranks
+        return tuple(
+            others / ranks + experts / larger(ranks * apart, 1.0) for ranks in self._sharded
+        )
 
     @cached_property
     def _sharded(self) -> tuple[Bytes, ...]:
@@ -326,7 +338,7 @@ class Stage:
         size = layout.batch_size * (self._inside(seq) / layout.tp + outside)
         matrix = shape.hidden * shape.ffn / layout.tp
         if shape.num_experts:
-            matrix = expert_parameters(shape) / (layout.ep * layout.expert_tp)
+            matrix = expert_parameters(shape) / self._expert_ranks
             matrix = matrix / (3 if shape.gated_ffn else 2)
         if layout.lora_rank:  # one matrix at a time is widened
             return size + self.numerics.compute * matrix * (layout.quantize != "none")
