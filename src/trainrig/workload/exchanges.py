@@ -199,12 +199,13 @@ def _data(
 
 def _of_experts(tally: _Tally, layout: Layout, experts: Sequence[Weight], dtype: str) -> None:
     """Of the experts of a unit, among the ranks that hold the same ones."""
-    same = int(layout.dp) * layout.cp * int(layout.tp) // layout.ep
+    ep = int(layout.ep)
+    same = int(layout.dp) * layout.cp * int(layout.tp) // ep
     if same == 1:
         return
     gathers, sums = _of_unit(layout, around=False)
     ranks = same if layout.zero else 1
-    held = sum(weight.of_experts(layout.ep).padded(ranks) for weight in experts)
+    held = sum(weight.of_experts(ep).padded(ranks) for weight in experts)
     if layout.zero:
         tally.add("all_gather", "ep_shard", dtype, held, gathers)
         tally.add("reduce_scatter", "ep_shard", _FP32, held, sums)

@@ -45,8 +45,8 @@ class DeviceTimes:
 def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> DeviceTimes:
     """Seconds of a micro-batch's parts; what a search asks for again is priced once.
 
-    Of the layout's sizes tp, batch_size, sequence_parallel, ep and expert_tp are read; ``head``: share of the
-    tokens that logits are computed for.
+    Of the layout's sizes tp, ep, expert_tp, batch_size and sequence_parallel are read; ``head``:
+    share of the tokens that logits are computed for.
     """
     numerics = numerics_of(shape, layout)
     sizes: Any = (
