@@ -72,6 +72,10 @@ FRAMEWORK = rows(
         "Collectives beside computation: {words}.",
     ),
     (
+        *("--cp-comm", _words("CP_COMM"), "as the framework does"),
+        "How GPUs share a sequence: {words}.",
+    ),
+    (
         *("--offload-overlap", _words("OFFLOAD_OVERLAP"), "as the framework does"),
         "With --offload: what runs beside the GPU: {words}.",
     ),

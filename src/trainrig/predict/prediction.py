@@ -234,6 +234,7 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
     """A layout in plain values, with what follows from it."""
     found = {name: value for name, value in dataclasses.asdict(layout).items() if name in _SHOWN}
     found |= {"parallel": layout.scheme, "states": scheme_of(layout)}
+    found |= {"cp_comm": layout.context if layout.cp > 1 else "none"}
     return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
 
 

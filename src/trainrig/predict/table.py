@@ -31,6 +31,7 @@ from trainrig.predict.table_words import (
     Cells,
     Row,
     chip_of,
+    cp_comm_of,
     die_of,
     fabric_of,
     framework_of,
@@ -59,7 +60,7 @@ READ = (
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
     *("memory_kind", "offload", "states", "mean_seq", "masked_share", "optimizer"),
     *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes"),
-    "parallel",
+    *("parallel", "cp_comm"),
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
@@ -128,6 +129,7 @@ def case_of(row: Row) -> Case:
         offload=cells.choice(
             "offload", OFFLOAD, "none", is_unsure=framework == "deepspeed" and zero >= 2
         ),
+        cp_comm=cp_comm_of(cells),
         offload_overlap=offload_overlap_of(cells),
         lora_rank=_rank_of(cells),
         quantize=quantized_of(cells),
@@ -363,6 +365,7 @@ _HEADINGS = {
     **dict.fromkeys(("recompute_granularity", "activation_recompute", "remat"), "recompute"),
     **dict.fromkeys(("model_name", "network"), "model"),
     **dict.fromkeys(("attention", "kernels"), "kernel_stack"),
+    **dict.fromkeys(("cp_comm_type", "cp_type", "context_parallel_rotate_method"), "cp_comm"),
     **dict.fromkeys(("parallelism", "strategy", "distributed", "wrapper"), "parallel"),
 }
 """Other headings of the columns, in frameworks' words."""

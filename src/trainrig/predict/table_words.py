@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from trainrig.catalog import Chip, find_chip
 from trainrig.catalog.lookup import candidates
 from trainrig.errors import UsageError
-from trainrig.workload.layout import KERNELS, STATES
+from trainrig.workload.layout import CP_COMM, KERNELS, STATES
 
 Row = Mapping[str, str]
 
@@ -45,6 +45,7 @@ _UNSURE = {
     "tp": 0.2,
     "pp": 0.2,
     "cp": 0.1,
+    "cp_comm": 0.05,
     "framework": 0.1,
     "gpus_per_node": 0.1,
     "seq_parallel": 0.05,
@@ -168,6 +169,11 @@ _ALSO = {
         (r"no\b|none|off$|false|^0|disab", "none"),
         (r"nvme|disk|ssd", "disk"),
         (r"cpu|host|optim|param|true|yes|^1|zero.?off", "host"),
+    ),
+    "cp_comm": (
+        (r"p2p|zig|strip|balanc", "zigzag"),
+        (r"gather", "all-gather"),
+        (r"a2a|ulys|all.?to.?all", "ulysses"),
     ),
     "states": (
         (r"pure|^bf16$|all", "pure"),
@@ -434,6 +440,12 @@ def precision_of(cells: Cells, chip: Chip) -> str:
             "bf16" if (chip.year or 2020) >= 2020 and chip.compute_capability != "7.5" else "fp16"
         )
     return found
+
+
+def cp_comm_of(cells: Cells) -> str:
+    """One of CP_COMM: what the cell says, or a program's name."""
+    usual = "ulysses" if "ulysses" in cells.word("framework") else "auto"
+    return cells.choice("cp_comm", CP_COMM, usual, is_unsure=False)
 
 
 def offload_overlap_of(cells: Cells) -> str:

@@ -101,7 +101,7 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
         (layout.scheme not in ("none", "own"), layout.scheme),
         (layout.tp > 1, f"tp {layout.tp}"),
         (layout.pp > 1, f"pp {layout.pp}"),
-        (layout.cp > 1, f"cp {layout.cp}"),
+        (layout.cp > 1, f"cp {layout.cp}" + f" by {layout.cp_comm}" * (layout.cp_comm != "auto")),
         (layout.ep > 1, f"ep {layout.ep}"),
         (layout.dp > 1, f"dp {layout.dp}"),
         (layout.interleave > 1, f"interleave {layout.interleave}"),

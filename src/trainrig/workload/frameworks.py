@@ -1,9 +1,11 @@
 """What each framework does by itself: one table, which layouts, memory and times are told by.
 
 Sources: the frameworks' documentation and code.  Megatron-LM: one buffer of gradients, vocabulary
-split and padded, the core of attention as its selective recomputation (Korthikanti et al. 2022).
+split and padded, the core of attention as its selective recomputation (Korthikanti et al. 2022);
+keys and values on a ring, two chunks of a causal sequence on each rank (its --cp-comm-type p2p).
 DeepSpeed: ZeRO by buckets (Rajbhandari et al. 2020).  Trainer and torchtitan: torch's autocast and
-wrappers.
+wrappers, whose context parallelism gathers (torch's context_parallel, torchtitan's
+context_parallel_rotate_method, accelerate's cp_comm_strategy: allgather).
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ class Traits:
     """Replicas of weights go with tensor and pipeline parallelism, without its own scheme."""
     zero_bubble: bool = False
     """Its pipelines compute gradients of inputs and of weights apart (torch's schedules)."""
+    context: str = "zigzag"
+    """How ranks that share a sequence exchange it (`Layout.cp_comm`)."""
     offload_overlap: str = "none"
     """What of an offloaded optimizer runs beside the device (`predict.step.offload` has the words
     and sources)."""
@@ -55,12 +59,18 @@ FRAMEWORKS = {
         composes=True,
         zero_bubble=True,
         selective="products",
+        context="ulysses",
         offload_overlap="copies",
     ),
-    "huggingface": Traits(autocasts=True, threads=True),
+    "huggingface": Traits(autocasts=True, threads=True, context="all-gather"),
     # reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers
     "deepspeed": Traits(
-        own_scheme=True, lasting_grads=True, bucket=2e8, selective="core", offload_overlap="copies"
+        own_scheme=True,
+        lasting_grads=True,
+        bucket=2e8,
+        selective="core",
+        context="ulysses",
+        offload_overlap="copies",
     ),
     "megatron": Traits(
         own_scheme=True,
@@ -71,7 +81,9 @@ FRAMEWORKS = {
         selective="core",
         recomputes_core=True,
     ),
-    "torchtitan": Traits(autocasts=True, zero_bubble=True, offload_overlap="copies"),
+    "torchtitan": Traits(
+        autocasts=True, zero_bubble=True, context="all-gather", offload_overlap="copies"
+    ),
 }
 """Frameworks that a layout may name; `train.engines.register` adds one that trains."""
 NATIVE = "native"

@@ -65,6 +65,7 @@ OPTIMIZERS = (
 )
 QUANTIZE = ("none", "int8", "nf4", "nf4-double", "fp4")
 OFFLOAD = ("none", "host", "disk")
+CP_COMM = ("auto", "ring", "zigzag", "all-gather", "ulysses")
 OFFLOAD_OVERLAP = ("auto", "none", "copies", "update", "delayed")
 STATES = ("auto", "masters", "autocast", "pure")
 DROPS = ("auto", "no", "yes")
@@ -118,7 +119,13 @@ class Layout:
     ep: Whole = 1
     """Data-parallel ranks that share the experts of a mixture (expert parallel)."""
     cp: int = 1
-    """Devices that share each sequence (context parallel, Ulysses: attention by heads)."""
+    """Devices that share each sequence (context parallel)."""
+    cp_comm: str = "auto"
+    """How they exchange it.  ring: keys and values go round, each rank has one stretch of tokens;
+    zigzag: likewise, with an early and a late stretch each, so that causal attention is dealt
+    evenly; all-gather: keys and values of all before attention (Llama 3, arXiv 2407.21783, 3.3.2);
+    ulysses: tokens against heads, all-to-all (DeepSpeed-Ulysses, arXiv 2309.14509).
+    auto = as the framework does (`context`)."""
 
     seq_len: int = 1024
     target_seq_len: int = 0
@@ -247,6 +254,20 @@ class Layout:
         return self.target_seq_len or self.seq_len
 
     @property
+    def context(self) -> str:
+        """How ranks that share a sequence exchange it: `cp_comm`, or the framework's way."""
+        return self.traits.context if self.cp_comm == "auto" else self.cp_comm
+
+    @property
+    def causal_load(self) -> float:
+        """Causal scores of the rank that has most, over an equal share of them.
+
+        Of a sequence in n stretches the last rank's queries look at n - 1/2 of n, on average of all
+        ranks at half: 2 - 1/n.
+        """
+        return 2.0 - 1.0 / self.cp if self.context == "ring" else 1.0
+
+    @property
     def part_of_sequence(self) -> int:
         """Tokens of a sequence on one of the ranks that share it."""
         return self.seq_len // self.cp
@@ -324,6 +345,7 @@ _WORDS = {
     "drops": DROPS,
     "software": SOFTWARE,
     "overlap": OVERLAP,
+    "cp_comm": CP_COMM,
 }
 
 

@@ -132,13 +132,19 @@ RULES = (
         lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
     ),
     Rule(
-        # Megatron passes keys and values round; what exchanges heads for tokens needs some of each.
-        lambda c: c.x.traits.own_models & (c.m.num_kv_heads % (c.x.tp * c.x.cp) != 0),
+        # What exchanges heads for tokens needs some of each; DeepSpeed's deals uneven ones.
+        lambda c: (
+            (c.x.context == "ulysses")
+            & (c.x.traits.own_models | (c.x.cp_comm != "auto"))
+            & (c.m.num_kv_heads % (c.x.tp * c.x.cp) != 0)
+        ),
         lambda c: (
             f"{c.m.num_kv_heads} heads of keys and values cannot be split over "
             f"{c.x.tp * c.x.cp} devices that share a sequence"
         ),
-        lambda c: "tensor × context parallel " + _divisors(c.m.num_kv_heads),
+        lambda c: (
+            "tensor × context parallel " + _divisors(c.m.num_kv_heads) + "; or --cp-comm ring"
+        ),
     ),
     Rule(
         lambda c: (c.x.cp > 1) & (c.x.seq_len % c.x.cp != 0),

@@ -8,11 +8,14 @@ import pytest
 
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
+from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import rates_of_chip
-from trainrig.predict.step import predict_step
+from trainrig.predict.step import StepTime, predict_step
+from trainrig.predict.table import case_of
 from trainrig.workload.blocks import block
-from trainrig.workload.layout import Layout, check_layout
+from trainrig.workload.layout import CP_COMM, Layout, check_layout
 from trainrig.workload.memory import memory
+from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.presets import named
 
 SHAPE = named("llama-8B")
@@ -51,3 +54,61 @@ def test_only_what_exchanges_heads_needs_some_for_each_rank() -> None:
     check_layout(SHAPE, split)
     with pytest.raises(UsageError, match="16 devices that share a sequence"):
         check_layout(SHAPE, split.replace(framework="native", kernels="flash", zero=0))
+
+
+SHARED = ONE.replace(cp=8, seq_len=65536)
+
+
+def seconds(layout: Layout, rates: Rates = H100) -> StepTime:
+    return predict_step(SHAPE, layout, rates)
+
+
+def test_an_unbalanced_ring_waits_for_its_last_rank() -> None:
+    """Of eight stretches the last one's queries look at 7½, on average at 4: 2 - 1/8."""
+    ring, zigzag = (seconds(SHARED.replace(cp_comm=kind)) for kind in ("ring", "zigzag"))
+    bert = named("bert-base")
+    both = SHARED.replace(framework="huggingface", seq_len=512, cp=2, zero=0)
+    assert 1.4 < ring.total / zigzag.total < 2.0 - 1.0 / 8
+    whole = [
+        float(predict_step(bert, both.replace(cp_comm=kind), H100).forward)
+        for kind in ("ring", "zigzag")
+    ]
+    assert whole[0] == whole[1], "attention to both sides is dealt evenly"
+
+
+def test_what_runs_beside_attention_and_what_does_not() -> None:
+    kinds = {kind: seconds(SHARED.replace(cp_comm=kind)) for kind in CP_COMM[1:]}
+    assert kinds["all-gather"].tensor_comm > 3.0 * kinds["zigzag"].tensor_comm
+    assert kinds["all-gather"].forward == kinds["zigzag"].forward
+    # Grouped heads: 8 of keys beside 32 of queries; by heads each rank sends an eighth of both.
+    assert kinds["ulysses"].tensor_comm < kinds["all-gather"].tensor_comm
+    kept, whole = (
+        stage_of(SHAPE, SHARED.replace(cp_comm=kind), "last").in_block()
+        for kind in ("zigzag", "all-gather")
+    )
+    assert whole - kept == 4 * 2 * 65536 * 8 * 128, "keys, values and their gradients, in bf16"
+
+
+@pytest.mark.parametrize(
+    ("framework", "kind"),
+    [
+        ("megatron", "zigzag"),
+        ("torchtitan", "all-gather"),
+        ("deepspeed", "ulysses"),
+        ("native", "ulysses"),
+    ],
+)
+def test_defaults_are_the_frameworks_and_a_table_may_say_it(framework: str, kind: str) -> None:
+    usual = ONE.replace(cp=2, framework=framework, zero=3 if framework == "torchtitan" else 1)
+    assert usual.context == kind
+    assert seconds(usual).total == seconds(usual.replace(cp_comm=kind)).total
+    row = {"chip": "H100", "num_gpus": "8", "model": "llama-8B", "global_batch": "8", "cp": "4"}
+    row |= {"framework": "Megatron-Core", "seq": "32768"}
+    for word, meant in (("a2a", "ulysses"), ("p2p", "zigzag"), ("allgather", "all-gather")):
+        assert case_of(row | {"cp_comm": word}).layout.context == meant
+
+
+def test_heads_are_exchanged_where_there_are_enough() -> None:
+    with pytest.raises(UsageError, match="8 heads of keys and values") as refused:
+        check_layout(SHAPE, ONE.replace(gpus=16, cp=16, cp_comm="ulysses"))
+    assert "--cp-comm ring" in str(refused.value.hint)

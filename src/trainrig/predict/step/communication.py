@@ -176,8 +176,8 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """
     layout, shape = mesh.layout, mesh.shape
     if not is_any(mesh.tp > 1):
-        found: dict[str, Array] = dict.fromkeys(("tensor", "tensor_ends"), 0.0)
-        return found | {"tensor_beside": _passed_round(mesh, rates)}
+        exposed, beside = _context(mesh, rates)
+        return {"tensor": exposed, "tensor_beside": beside, "tensor_ends": 0.0}
     size = min(2, dtype_bytes(layout.precision)) if layout.precision not in ("fp32", "tf32") else 4
     seq = layout.part_of_sequence
     num_bytes = mesh.batch_size * seq * shape.hidden * size
@@ -198,29 +198,41 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
         forward, backward, again = (first * each for each in (forward, backward, again))
     ends = choose(mesh.split, 2 * (gather + scatter), 2 * reduce)
     is_split = mesh.tp > 1
+    exposed, passed = _context(mesh, rates)
     return {
-        "tensor": choose(is_split, forward + backward + again, 0.0),
-        "tensor_beside": choose(is_split, beside, 0.0) + _passed_round(mesh, rates),
+        "tensor": choose(is_split, forward + backward + again, 0.0) + exposed,
+        "tensor_beside": choose(is_split, beside, 0.0) + passed,
         "tensor_ends": choose(is_split, ends, 0.0),
     }
 
 
-def _passed_round(mesh: MeshSizes, rates: Rates) -> Array:
-    """Keys and values of a block on the ring of the ranks that share a sequence, beside attention.
+def _context(mesh: MeshSizes, rates: Rates) -> tuple[Array, Array]:
+    """What the ranks that share a sequence exchange for a block: exposed, and beside attention.
 
-    Forward each rank sees all others'; backward again, and their gradients come back.
+    On a ring keys and values pass all ranks while these work on the last ones; backward they pass
+    again, and their gradients come back.  Gathered, they are there before attention begins.  By
+    heads, queries, keys, values and results change places, and again in backward.
     """
     layout, shape = mesh.layout, mesh.shape
-    ring = layout.cp
-    if ring == 1:
-        return 0.0
-    wide = 2 * larger(shape.num_kv_heads / mesh.tp, 1.0) * shape.head_dim
-    num_bytes = mesh.batch_size * layout.seq_len * wide * min(4, dtype_bytes(layout.precision))
-    near = between(mesh.per_node // mesh.tp, 1, ring)
-    groups = mesh.groups(near)
-    gather = rates.links.collective("all_gather", num_bytes, ring, near, sharing=groups)
-    scatter = rates.links.collective("reduce_scatter", num_bytes, ring, near, sharing=groups)
-    return (2.0 + (layout.recompute == "full")) * gather + scatter
+    ranks = layout.cp
+    if ranks == 1:
+        return 0.0, 0.0
+    keys = 2 * larger(shape.num_kv_heads / mesh.tp, 1.0) * shape.head_dim
+    size = mesh.batch_size * min(4, dtype_bytes(layout.precision))
+    near = between(mesh.per_node // mesh.tp, 1, ranks)
+    groups, passes = mesh.groups(near), 2.0 + (layout.recompute == "full")
+
+    def one(kind: str, num_bytes: Array) -> Array:
+        return rates.links.collective(kind, num_bytes, ranks, near, sharing=groups)
+
+    if layout.context == "ulysses":
+        part = size * layout.part_of_sequence
+        queries = larger(shape.num_heads / mesh.tp, 1.0) * shape.head_dim
+        ways = 2.0 * one("all_to_all", part * queries) + 2.0 * one("all_to_all", part * keys / 2)
+        return passes * ways, 0.0
+    whole = size * layout.seq_len * keys
+    moved = passes * one("all_gather", whole) + one("reduce_scatter", whole)
+    return (moved, 0.0) if layout.context == "all-gather" else (0.0, moved)
 
 
 def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:

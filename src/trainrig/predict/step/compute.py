@@ -55,7 +55,7 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     key = (
         *(shape, numerics, *(s if is_plain(s) else s.tobytes() for s in sizes), head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.cp),
-        *(layout.framework, layout.scheme),
+        *(layout.framework, layout.scheme, layout.context),
     )
     known: dict[object, DeviceTimes] = _known(rates)
     more = (*key, layout.recompute)
@@ -244,7 +244,7 @@ def _timed(
             streams += rates.stream(3.0 * count * (m * k + n * k), kernels=2)
             launches += 2
     for one in found.attention:
-        attention += rates.attention(
+        seconds = rates.attention(
             batch=one.batch,
             heads=one.num_heads,
             kv_heads=one.num_kv_heads,
@@ -256,6 +256,9 @@ def _timed(
             backward=backward,
             kernels="flash" if layout.kernels == "compiled" else layout.kernels,
         )
+        # The slowest rank of a sequence sets the pace; of a window each has as much.
+        is_whole = one.half and one.keys >= layout.seq_len
+        attention += seconds * (layout.causal_load if is_whole else 1.0)
     for num_bytes, num in found.streams:
         streams += rates.stream(num_bytes, kernels=num)
     return products, attention, streams, launches * rates.launch

@@ -335,7 +335,7 @@ class Stage:
         """The residual's gradient, and inside the branch that needs most."""
         layout, shape = self.layout, self.shape
         outside = self.numerics.residual * seq * shape.hidden / self._sequence_shares
-        size = layout.batch_size * (self._inside(seq) / layout.tp + outside)
+        size = layout.batch_size * ((self._inside(seq) + self._gathered) / layout.tp + outside)
         matrix = shape.hidden * shape.ffn / layout.tp
         if shape.num_experts:
             matrix = expert_parameters(shape) / self._expert_ranks
@@ -345,6 +345,14 @@ class Stage:
         if layout.traits.grad_buffer:  # in fp32, before it is added to the buffer
             return size + 4 * (2 if shape.gated_ffn else 1) * matrix
         return size + choose(self.grads_add_up, 0, self.states.passing_grad * matrix)
+
+    @property
+    def _gathered(self) -> float:
+        """Bytes of one sample: keys and values of all ranks that share it, and their gradients."""
+        layout, shape = self.layout, self.shape
+        if layout.cp == 1 or layout.context != "all-gather":
+            return 0.0
+        return 4.0 * self.numerics.compute * layout.seq_len * shape.num_kv_heads * shape.head_dim
 
     def _inside(self, seq: int) -> float:
         """Bytes of one sample: the activation's gradients, or those of the scores."""
