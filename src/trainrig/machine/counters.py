@@ -26,7 +26,7 @@ from trainrig.machine.nvidia import NVML_PROGRAM, PATIENCE_S, read_device
 from trainrig.machine.parse import integer, json_object, number, objects, percent, scaled
 from trainrig.machine.snapshot import Gpu, Missing, if_known
 from trainrig.machine.system_access import Host, ThisMachine
-from trainrig.process.supervisor import DEATH_TIMEOUT, Child
+from trainrig.process.supervisor import Child
 
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -196,8 +196,7 @@ class GpuWatch:
 
     def close(self) -> None:
         """End the child."""
-        self._child.kill()
-        self._child.wait(DEATH_TIMEOUT)
+        self._child.end()
 
     def latest(self) -> tuple[Gpu, ...]:
         """As the driver described them in these seconds; empty where it did not.  Never waits.

@@ -44,8 +44,7 @@ from trainrig.measure.burn_slice import (
     error_slice,
     flipped_bit,
 )
-from trainrig.measure.timing import Unsupported
-from trainrig.process.child import first_line, is_unsupported
+from trainrig.measure.timing import Unsupported, unsupported_as
 
 if TYPE_CHECKING:
     import torch
@@ -126,13 +125,8 @@ class Products:
         self._out = [torch.empty(self.m, self.n, dtype=kind, device=device) for _ in range(2)]
         self._width = self._out[0].element_size()
         self._done = 0
-        try:
+        with unsupported_as(f"{dtype} products do not run here"):
             torch.matmul(self._left, self._right, out=self._out[0])
-        except (RuntimeError, ValueError) as error:
-            if not is_unsupported(error):
-                raise
-            words = f"{dtype} products do not run here: {first_line(error)}"
-            raise Unsupported(words) from None
         self._first = self._out[0].clone()
         self._first_sums = as_words(self._first).sum(dim=1)
         self._held = {"A": self._sums(self._left), "B": self._sums(self._right)}

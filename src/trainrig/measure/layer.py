@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from trainrig.benchmarks.layer import layer_shape, layer_tokens
 from trainrig.measure import EPS, torch_dtype
 from trainrig.measure.layer_blocks import Runnable, build, fresh_state
-from trainrig.measure.timing import Prepared, Unsupported
-from trainrig.process.child import first_line, is_unsupported
+from trainrig.measure.timing import Prepared, Unsupported, unsupported_as
 from trainrig.record import Case
 
 if TYPE_CHECKING:
@@ -47,13 +46,8 @@ def prepare(case: Case, device: str) -> Prepared:
     """One pass with fresh gradients, ready to be timed, and the check of what it left."""
     if case["dtype"] == "tf32" and device == "cpu":
         raise Unsupported("tf32 is a mode of NVIDIA's tensor cores; this is a CPU")
-    try:
+    with unsupported_as(f"{case['dtype']} layers do not run here"):
         return _prepare(case, device)
-    except (RuntimeError, ValueError) as error:
-        if not is_unsupported(error):
-            raise
-        reason = first_line(error)
-        raise Unsupported(f"{case['dtype']} layers do not run here: {reason}") from None
 
 
 def _prepare(case: Case, device: str) -> Prepared:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.benchmarks.matmul import shape
 from trainrig.measure import EPS, torch_dtype
-from trainrig.measure.timing import Prepared, Unsupported
-from trainrig.process.child import first_line, is_unsupported
+from trainrig.measure.timing import Prepared, Unsupported, unsupported_as
 from trainrig.record import Case
 
 if TYPE_CHECKING:
@@ -47,13 +46,8 @@ def prepare(case: Case, device: str) -> Prepared:
     def call() -> None:
         latest[:] = [multiply()]
 
-    try:
+    with unsupported_as(f"{dtype} matmul does not run here"):
         call()  # checked below, so that a slow case is not run once more
-    except (RuntimeError, ValueError) as error:
-        if not is_unsupported(error):
-            raise
-        reason = first_line(error)
-        raise Unsupported(f"{dtype} matmul does not run here: {reason}") from None
 
     def wrong() -> str | None:
         """Checks what the latest call left, and spoils it: a call that writes nothing is seen."""

@@ -12,11 +12,13 @@ two fresh processes and `noise` watches the machine meanwhile.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from trainrig.errors import TrainrigError
 from trainrig.measure.clock import Clock
+from trainrig.process.child import first_line, is_unsupported
 from trainrig.record import Case
 from trainrig.stats import Interval, median, median_interval
 
@@ -42,6 +44,17 @@ _WARM_UP_SHARE = 0.1
 
 class Unsupported(TrainrigError):
     """This device or this torch has no such operation; the case is skipped with the reason."""
+
+
+@contextmanager
+def unsupported_as(words: str) -> Iterator[None]:
+    """What this device or this torch lacks inside it is `Unsupported`: ``words``, and torch's."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        if not is_unsupported(error):
+            raise
+        raise Unsupported(f"{words}: {first_line(error)}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ class Child:
                 words = f"{command[0]} cannot be started: {error.strerror}"
                 raise UnavailableError(words) from None
 
-    def wait(self, timeout: float) -> int | None:
+    def wait(self, timeout: float | None) -> int | None:
         """The exit code; None if it lives longer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(timeout)
@@ -110,6 +110,18 @@ class Child:
         """Kill it and all that it started, without waiting; it may be over already."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it and all that it started, and see it dead."""
+        self.kill()
+        self.wait(DEATH_TIMEOUT)
+
+    def see_out(self, timeout: float | None = None) -> int | None:
+        """The exit code, None after ``timeout``; nothing of it is left then, whatever ends this."""
+        try:
+            return self.wait(timeout)
+        finally:
+            self.end()
 
     def how_it_ended(self, name: str, where: str = "") -> Ended:
         """Why a child that is over has failed: the memory's killer, a signal or its exit code."""
@@ -241,24 +253,16 @@ def follow(command: Command, folder: Path) -> int:
     Its log is rank.log in ``folder``.  It is killed with us.
     """
     env = _environment(external=command.external) | dict(command.env)
-    child = Child(command.argv, folder / "rank.log", env)
-    try:
-        return child.process.wait()
-    finally:
-        child.kill()
-        child.wait(DEATH_TIMEOUT)
+    code = Child(command.argv, folder / "rank.log", env).see_out()
+    assert code is not None
+    return code
 
 
 def _prepare(command: Command, folder: Path, timeout: float) -> Ended | None:
     """Run the program that comes first; None if it went well."""
     env = _environment(external=False) | dict(command.env)
     child = Child(command.prepare, folder / "prepare.log", env)
-    try:
-        code = child.wait(timeout)
-    finally:
-        child.kill()
-        child.wait(DEATH_TIMEOUT)
-    if code is None:
+    if (code := child.see_out(timeout)) is None:
         return Ended(status=Status.TIMEOUT, reason=f"the preparation took over {timeout:.0f} s")
     return child.how_it_ended("the preparation") if code else None
 

@@ -35,7 +35,7 @@ from trainrig.errors import UnavailableError, first_problem
 from trainrig.process.child import device_fault
 from trainrig.process.events import parse_event
 from trainrig.process.programs import last_line
-from trainrig.process.supervisor import DEATH_TIMEOUT, NOTHING, Child, oom_kills
+from trainrig.process.supervisor import NOTHING, Child, oom_kills
 from trainrig.record import Case, Status, read_by
 from trainrig.units import format_time
 
@@ -134,7 +134,7 @@ class Worker:
         event = parse_event(line or b"")
         if event is None or event["event"] != "ready":
             alive = line is None and self._child.wait(0.5) is None
-            self._kill()
+            self._child.end()
             printed = (
                 f"it wrote {line[:80]!r}" if line is not None else last_line(self._log, NOTHING)
             )
@@ -200,7 +200,7 @@ class Worker:
         self.wait_ready(START_TIMEOUT if self._number == 0 else RESTART_TIMEOUT)
 
     def _restart(self) -> None:
-        self._kill()
+        self._child.end()
         with self._lock:
             if not self._stopped:
                 self._close()
@@ -216,14 +216,14 @@ class Worker:
         """End the process, also from another thread; it holds nothing that needs saving."""
         with self._lock:
             self._stopped = True
-        self._kill()
+        self._child.end()
         if not self._busy:  # else whoever reads from the pipes closes them
             self._close()
 
     def _post_mortem(self, timeout: float, duration: float) -> Reply:
         """Why no reply came; the process is gone afterwards."""
         code = self._child.wait(0.5)  # a pipe closes a moment before the exit code is known
-        self._kill()
+        self._child.end()
         if code is None:
             reason = f"no answer within {format_time(timeout)}; the worker was killed"
             return Reply(status=Status.TIMEOUT, reason=reason, duration=duration)
@@ -250,10 +250,6 @@ class Worker:
                 return self._buffer[:80]
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
-
-    def _kill(self) -> None:
-        self._child.kill()
-        self._child.wait(DEATH_TIMEOUT)
 
     def _close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):

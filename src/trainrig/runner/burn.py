@@ -50,7 +50,7 @@ from trainrig.runner.burn_stress import stress, stress_program
 from trainrig.runner.expectations import claims_for, limit_of_point
 from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
 from trainrig.runner.targets import Target, described, find_targets
-from trainrig.runner.view import RunOutcome, close_broken, close_run
+from trainrig.runner.view import RunOutcome, fill_run
 from trainrig.store import RunWriter, create_run, read_run
 from trainrig.units import format_quantity
 
@@ -87,17 +87,13 @@ def burn(
         "devices": list(request.devices),
     }
     run = create_run(out, BENCHMARK.name, config)
+
+    def fill() -> None:
+        with alone(watch, request.seconds):
+            _Burn(run, request, planned, watch, look).carry_out()
+
     with run, interrupted_once():
-        interrupted = None
-        try:
-            with alone(watch, request.seconds):
-                _Burn(run, request, planned, watch, look).carry_out()
-        except KeyboardInterrupt:
-            interrupted = "interrupted before its time was over"
-        except BaseException as error:
-            close_broken(run, error)
-            raise
-        outcome = close_run(run, interrupted)
+        outcome = fill_run(run, fill, "interrupted before its time was over")
     planned.golden.add_run(run.path, outcome.verdict.outcome)
     return outcome
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainrig.errors import UnavailableError
-from trainrig.process.supervisor import DEATH_TIMEOUT, Child
+from trainrig.process.supervisor import Child
 from trainrig.record import WRONG_ANSWER, Scalar, Status
 
 _SHARE = 1 / 3
@@ -60,8 +60,7 @@ def stress(program: str, wanted: float, log: Path, over: Callable[[], bool]) -> 
         while code is None and time.monotonic() < end and not over():
             code = child.wait(0.5)
     finally:
-        child.kill()
-        child.wait(DEATH_TIMEOUT)
+        child.end()
     return read_stress(code, log.read_text(errors="replace"))
 
 

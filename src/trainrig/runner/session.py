@@ -35,7 +35,7 @@ from trainrig.runner.qualified_training import Trainer, text_to_train_on, with_t
 from trainrig.runner.ranks import Exchanger
 from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_target, find_targets
 from trainrig.runner.train import TrainRun
-from trainrig.runner.view import RunOutcome, close_broken, close_run
+from trainrig.runner.view import RunOutcome, fill_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run
 from trainrig.units import DAY
 
@@ -143,27 +143,25 @@ def carry_out(
         )
     head = {"trainrig": version("trainrig"), "python": sys.version.split()[0], "budget_s": budget}
     run = resume_run(resume) if resume else create_run(out, verb, {**head, **(config or {})})
+
+    def fill() -> None:
+        with ExitStack() as stack:
+            stack.enter_context(alone(watch, budget))
+            deadline = time.monotonic() + budget - _CLOSING
+            numbers = (1, 2) if early and budget < SMALL_BUDGET else ()
+            workers = [Worker(HOST, run.log_path(f"host-{number}")) for number in numbers]
+            ready = [stack.enter_context(worker) for worker in workers]
+            examine = verb == "qualify"
+            _measure(run, plan, deadline, watch, ready, demands, exchange, examine=examine)
+
     with run, interrupted_once():
-        interrupted = None
         try:
-            with ExitStack() as stack:
-                stack.enter_context(alone(watch, budget))
-                deadline = time.monotonic() + budget - _CLOSING
-                numbers = (1, 2) if early and budget < SMALL_BUDGET else ()
-                workers = [Worker(HOST, run.log_path(f"host-{number}")) for number in numbers]
-                ready = [stack.enter_context(worker) for worker in workers]
-                examine = verb == "qualify"
-                _measure(run, plan, deadline, watch, ready, demands, exchange, examine=examine)
-        except KeyboardInterrupt:
-            interrupted = "interrupted before all required steps had run"
+            words = "interrupted before all required steps had run"
+            return fill_run(run, fill, words, refusal=(UsageError,))
         except UsageError:
             if resume is None:
                 run.discard()
             raise
-        except BaseException as error:
-            close_broken(run, error)
-            raise
-        return close_run(run, interrupted)
 
 
 def check_budget(budget: float) -> None:

@@ -73,7 +73,7 @@ from trainrig.runner.train_records import (
     step_row,
 )
 from trainrig.runner.train_resume import checkpoints_of, done_in
-from trainrig.runner.view import RunOutcome, close_broken, close_run
+from trainrig.runner.view import RunOutcome, fill_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run, store_errors, write_atomic
 from trainrig.train.checkpoint_folder import newest, read_saved
 from trainrig.train.config import Experiment, case_of, check, objective_of
@@ -143,15 +143,11 @@ def train(
         watch(Progress(text=f"{hostname}: {what}", level="stage"))
         if any(experiment.device == "cuda" and experiment.mesh.ranks > 1 for experiment in ready):
             watch(Progress(text="NCCL, P2P and FSDP on GPUs: unverified on hardware"))
-        interrupted = None
-        try:
-            _train_all(session, ready, lacking, full_scale)
-        except KeyboardInterrupt:
-            interrupted = "interrupted; trainrig train --resume goes on with what is not done"
-        except BaseException as error:
-            close_broken(run, error)
-            raise
-        return close_run(run, interrupted)
+        return fill_run(
+            run,
+            lambda: _train_all(session, ready, lacking, full_scale),
+            "interrupted; trainrig train --resume goes on with what is not done",
+        )
 
 
 def _train_all(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,10 +155,29 @@ def close_run(run: RunWriter, interrupted: str | None) -> RunOutcome:
     )
 
 
-def close_broken(run: RunWriter, error: BaseException) -> None:
-    """Close a run that ``error`` ended: with a verdict and a report, as far as they can be made."""
-    with suppress(Exception):  # the error itself is what is told
-        close_run(run, f"stopped by {type(error).__name__}: {first_line(error)}")
+def fill_run(
+    run: RunWriter,
+    fill: Callable[[], object],
+    interrupted: str,
+    refusal: tuple[type[Exception], ...] = (),
+) -> RunOutcome:
+    """Do what an open run is for, and close it whatever ends that.
+
+    ``interrupted``: what the verdict says after Ctrl-C or SIGTERM.  An error closes the run, too,
+    with a verdict and a report as far as they can be made, and is raised again; a ``refusal`` comes
+    before anything is measured, and leaves the run as it is.
+    """
+    try:
+        fill()
+    except KeyboardInterrupt:
+        return close_run(run, interrupted)
+    except refusal:
+        raise
+    except BaseException as error:
+        with suppress(Exception):  # the error itself is what is told
+            close_run(run, f"stopped by {type(error).__name__}: {first_line(error)}")
+        raise
+    return close_run(run, None)
 
 
 def rates_of_run(path: Path) -> Measured:

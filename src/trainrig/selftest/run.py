@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from trainrig.process.child import PARENT, die_with_parent
-from trainrig.process.supervisor import DEATH_TIMEOUT, Child
+from trainrig.process.supervisor import Child
 from trainrig.selftest.registry import (
     CLEAN_RUNS,
     Alarm,
@@ -110,7 +110,7 @@ def run_all(
                         over[family.name] = family
         finally:
             for family in running:
-                _end(family.child)
+                family.child.end()
     events = [event for name in sorted(over) for event in over[name].results]
     return SelfTest(
         results=tuple(event for event in events if isinstance(event, FaultResult)),
@@ -120,17 +120,12 @@ def run_all(
     )
 
 
-def _end(child: Child) -> None:
-    child.kill()
-    child.wait(DEATH_TIMEOUT)
-
-
 def _look_at(family: _Family, limit_s: float) -> tuple[Sequence[Event], bool]:
     """What a family has to say since it was looked at last, and whether it has ended."""
     code = family.child.process.poll()
     news = family.news()
     if code is None and time.monotonic() > family.deadline:
-        _end(family.child)
+        family.child.end()
         return [*news, *family.lost(f"not done within {limit_s:.0f} s")], True
     if code:
         return [*news, *family.lost(family.child.how_it_ended("its process").reason or "")], True
