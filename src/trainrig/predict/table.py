@@ -13,7 +13,7 @@ import csv
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -28,6 +28,7 @@ from trainrig.predict.step.simulate import simulated
 from trainrig.predict.table_layout import is_legal, joined, made_legal, sizes_of
 from trainrig.predict.table_shape import shape_of
 from trainrig.predict.table_words import (
+    UNSURE,
     Cells,
     Row,
     chip_of,
@@ -94,12 +95,82 @@ class Case:
 
 
 def case_of(row: Row) -> Case:
-    """The case that a row means.  UsageError with the reason where it means none."""
+    """The case that a row means.  UsageError with the reason where it means none.
+
+    A run that memory cannot hold as the row reads was split, or kept its states elsewhere, where
+    the row leaves that open: the least that is enough.
+    """
+    case = _read(row)
+    for more in _further(row, case):
+        try:
+            other = _read({**row, **more})
+        except UsageError:
+            continue
+        if _share(other) <= _RECOMPUTED:
+            spread = math.hypot(other.spread, *(UNSURE[name] for name in more))
+            return replace(other, unstated=(*other.unstated, *more), spread=spread)
+    if not row.get("layers") and _is_part(case):  # scaled down for few GPUs, and nobody says so
+        name = case.shape.name
+        raise UsageError(f"layers: not stated, and {name} whole does not fit: a part of it?")
+    return case
+
+
+def _share(case: Case) -> float:
+    """Of a GPU's memory, what a case needs."""
+    needed = memory(case.shape, case.layout, head=case.head).total
+    return float(needed / case.rates.memory_bytes)
+
+
+def _is_part(case: Case) -> bool:
+    """Whether a whole model cannot have been run, whatever is not known of how."""
+    least = memory(case.shape, case.layout.replace(recompute="full", batch_size=1)).total
+    return bool(least > _TOO_MUCH * case.rates.memory_bytes)
+
+
+def _further(row: Row, case: Case) -> list[dict[str, str]]:
+    """Sets of cells to presume, in turn, for a row whose case does not fit and leaves them open.
+
+    DeepSpeed's usual configurations keep the optimizer on the host.  Tensor parallelism is within a
+    node, and stages come when that is not enough (Narayanan et al. 2021, takeaway 1); experts are
+    spread before tensors are split (Megatron-Core's guide on mixtures).
+    """
+    cells, x = Cells(row), case.layout
+    is_open = not (cells["tp"] or cells["pp"]) and x.gpus > 1
+    offloads = not cells["offload"] and x.framework == "deepspeed" and int(x.zero) >= 2
+    most = _RECOMPUTED if x.framework == "megatron" else _TOO_MUCH  # what others seldom do
+    if not (is_open or offloads) or _share(case) <= most:
+        return []
+    found: list[dict[str, str]] = [{"offload": "host"}] if offloads else []
+    if not is_open:
+        return found
+    inside = [size for size in (1, 2, 4, 8) if size <= x.gpus_per_node]
+    spread = [1]
+    if case.shape.num_experts and not cells["ep"]:
+        ranks = min(case.shape.num_experts, int(x.gpus), 64)
+        spread = [1 << n for n in range(7) if 1 << n <= ranks]
+    tries = [(1, 1, ep) for ep in spread]
+    if case.shape.num_experts:
+        tries += [(1, pp, ep) for pp in _STAGES for ep in spread[-3:]]
+        tries += [(tp, pp, spread[-1]) for pp in (1, *_STAGES) for tp in inside[1:]]
+    else:
+        tries += [(tp, 1, 1) for tp in inside[1:]] + [(inside[-1], pp, 1) for pp in _STAGES]
+    for tp, pp, ep in tries:
+        whole = tp * pp * (ep if pp > 1 else 1)
+        if x.gpus % whole == 0 and pp <= case.shape.num_layers and max(tp, pp, ep) > 1:
+            sizes = {"tp": tp, "pp": pp} | ({"ep": ep} if ep > 1 else {})
+            found.append({name: str(size) for name, size in sizes.items()})
+    return found
+
+
+_STAGES = (2, 4, 8, 16, 32)
+
+
+def _read(row: Row) -> Case:
+    """The case that a row means as it reads, blank cells as they usually are."""
     cells = Cells(row)
     _refuse(cells)
     chip = die_of(chip_of(cells), cells)
     shape = shape_of(cells)
-    is_named = not cells["layers"]
     if spelled(cells["model"]) is None or shape.family != "llama":
         cells.unstated += [name for name in ("heads", "ffn", "vocab") if not cells[name]]
     sizes = sizes_of(cells)
@@ -145,9 +216,6 @@ def case_of(row: Row) -> Case:
     if not cells["vpp"] and layout.pp > 1 and layout.overlaps == "all":
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
         cells.unstated.append("vpp")
-    least = memory(shape, layout.replace(recompute="full", batch_size=1)).total if is_named else 0
-    if least > _TOO_MUCH * rates.memory_bytes:  # scaled down for few GPUs, and nobody says so
-        raise UsageError(f"layers: not stated, and {shape.name} whole does not fit: a part of it?")
     mean_seq = cells.whole("mean_seq", 0)
     if mean_seq > layout.seq_len:
         raise UsageError(f"mean_seq = {mean_seq}: more than seq, {layout.seq_len}")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import SLICE
-from trainrig.predict.table_words import Cells, tpu_slice
+from trainrig.predict.table_words import Cells, server_in, tpu_slice
 from trainrig.workload.frameworks import LEAST_RESTRICTED
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.model import ModelShape
@@ -29,13 +29,16 @@ def sizes_of(cells: Cells) -> dict[str, int]:
     tp, pp, cp = (cells.whole(name, 1) or 1 for name in ("tp", "pp", "cp"))
     dp, split = cells.whole("dp", 0), tp * pp * cp
     words = f"tp {tp} × pp {pp}" + (f" × cp {cp}" if cp > 1 else "")
-    gpus = cells.whole("num_gpus", dp * split) or _counted(cells) or _of_batches(cells) * split
-    gpus = gpus or _alone(cells)
+    gpus = _of_nodes(cells) or cells.whole("num_gpus", dp * split) or _counted(cells)
+    gpus = gpus or _of_batches(cells) * split or _alone(cells)
     if not gpus:
         raise UsageError("num_gpus: not stated, nor does it follow from dp")
     if gpus % split and cp > 1 and gpus % (tp * pp) == 0:
         cells.unstated.append("cp")  # counted among the data-parallel ranks
         cp, split = math.gcd(cp, gpus // (tp * pp)), tp * pp * math.gcd(cp, gpus // (tp * pp))
+    if 0 < gpus % split <= gpus / 16:  # as many replicas as there can be; the rest stood by
+        cells.unstated.append("num_gpus")
+        gpus -= gpus % split
     if gpus % split:
         raise UsageError(f"{gpus} GPUs are no multiple of {words}")
     if dp not in (0, gpus // split):
@@ -45,7 +48,9 @@ def sizes_of(cells: Cells) -> dict[str, int]:
     if not cells["zero_stage"] and dp > 1:
         cells.unstated.append("zero_stage")
     zero = _stage_of(cells, pp)
-    filled = max(n for n in range(1, 9) if gpus % n == 0)
+    server = server_in(cells["hardware"]) or server_in(cells["chip"])
+    most = min((server and server.gpus) or _NODE, gpus)
+    filled = max(n for n in range(1, most + 1) if gpus % n == 0)
     node = min(cells.whole("gpus_per_node", filled), gpus)
     if not cells["gpus_per_node"] and tp > node and gpus % (most := math.lcm(node, tp)) == 0:
         node = most  # tensor parallelism stays where links are quick: such nodes are larger
@@ -107,7 +112,8 @@ def _counted(cells: Cells) -> int:
     """How many devices the hardware's text counts, ``8x MI350X``, else those of nodes; 0: none."""
     printed = cells.word("hardware") or cells.word("chip")
     found = re.search(r"(?<![\w.])(\d{1,6})\s*[x×*](?!tx?\b)\s*[a-z\d]", printed)
-    found = found or re.search(r"[\w)]\s*[x×*]\s*(\d{1,6})$", printed)
+    # "H100 x 8" and "A100x8", but not "RTX 5090" nor "MI300X 8-way".
+    found = found or re.search(r"(?:[\w)]\s+|[)\d]|\dx)[x×*]\s*(\d{1,6})$", printed)
     nodes = re.search(
         r"(\d{1,5})\s*(?:nodes?|hosts?|servers?)\s*(?:of|with|[x×*,])?\s*(\d{1,3})\b", printed
     )
@@ -124,6 +130,16 @@ def _counted(cells: Cells) -> int:
     if counted:
         cells.unstated.append("num_gpus")
     return counted
+
+
+def _of_nodes(cells: Cells) -> int:
+    """Devices of a cell that counts nodes: ``64x8``, ``64 nodes``; 0: it doesn't."""
+    found = re.fullmatch(
+        r"(\d{1,6})\s*(?:nodes?|hosts?|servers?)?\s*(?:[x×*]\s*(\d{1,4}))?", cells.word("num_gpus")
+    )
+    if found is None or cells["num_gpus"].isdigit():
+        return 0
+    return int(found[1]) * int(found[2] or cells.whole("gpus_per_node", _NODE))
 
 
 _NODE = 8

@@ -59,15 +59,17 @@ def _mixture_of(cells: Cells) -> dict[str, int]:
     if found.get("num_experts", 0) <= 1 and cells["num_experts"]:
         return {}
     words = set(re.split("[^a-z]+", cells.word("model")))
-    if several := _SEVERAL.search(cells.word("model")):
+    if several := _SEVERAL.search(cells.word("model")) or _EXPERTS.search(cells.word("model")):
         found = {"num_experts": int(several[1])} | found
     if found or words & {"moe", "dmoe", "mixtral", "experts", "switch"} or _active_of(cells):
         return {"num_experts": 0} | found
     return {}
 
 
-_ACTIVE = re.compile(r"(\d+(?:\.\d+)?)b[-_ ]*a(\d+(?:\.\d+)?)b")
+_ACTIVE = re.compile(r"(\d+(?:\.\d+)?)b[-_ ]*a(\d+(?:\.\d+)?)([bm])")
 """``30B-A3B``: parameters in all, and those that a token meets."""
+_EXPERTS = re.compile(r"\b(\d{1,4})[- _]?e(?:xperts?)?\b")
+"""``2B-8E``, ``1.3B + 64 experts``."""
 _SEVERAL = re.compile(r"\b(\d{1,3})x(\d+(?:\.\d+)?)([bm])")
 """``8x7B``: experts, each in a model of that size."""
 
@@ -75,7 +77,7 @@ _SEVERAL = re.compile(r"\b(\d{1,3})x(\d+(?:\.\d+)?)([bm])")
 def _active_of(cells: Cells) -> float:
     """Parameters that a token meets, by a mixture's name; 0: it does not say."""
     found = _ACTIVE.search(cells.word("model"))
-    return float(found[2]) * 1e9 if found else 0.0
+    return float(found[2]) * {"b": 1e9, "m": 1e6}[found[3]] if found else 0.0
 
 
 def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
@@ -235,7 +237,9 @@ def _wanted(cells: Cells) -> float:
     elif found := re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z0-9])", cells.word("model")):
         wanted = float(found[1]) * {"t": 1e12, "b": 1e9, "m": 1e6}[found[2]]
     else:
-        raise UsageError(f"{lacking}: not stated")
+        if not cells["model"]:
+            raise UsageError(f"{lacking}: not stated")
+        raise UsageError(f"{lacking}: not stated, and the name of the model does not say")
     if not 1e6 < wanted < 1e14:
         raise UsageError(f"{lacking}: not stated, nor a number of parameters that is one")
     return wanted

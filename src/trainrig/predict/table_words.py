@@ -12,15 +12,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from trainrig.catalog import Chip, find_chip
 from trainrig.catalog.lookup import candidates
+from trainrig.catalog.servers import Server, named_server
 from trainrig.errors import UsageError
 from trainrig.workload.layout import CP_COMM, KERNELS, STATES
 
 Row = Mapping[str, str]
 
-_UNSURE = {
+UNSURE = {
     "recompute": 0.15,
     "kernel_stack": 0.15,
     "micro_batch": 0.15,
@@ -64,6 +66,11 @@ _NUMBER = re.compile(
     r"(?:tokens|gpus|chips|seqs|sequences|samples|layers|gbps|gb/s)?\s*(?:\([^()]*\))?"
 )
 """Ways of writing a number: ``1,024``, ``4k``, ``~7B``, ``TP8``, ``64 (8x8)``."""
+_RANGE = re.compile(
+    r"(?:\d[\d.,]*[kmb]?\s*(?:-+>?|/|→|to|\.\.+|–)|up to|max\.?|<=?|≤)\s*"
+    r"(\d[\d.,]*\s*[kmb]?\D*)"
+)
+"""Two ends of a number, ``512-2048``, or the upper one alone, ``up to 8192``."""
 
 
 class Cells:
@@ -112,6 +119,9 @@ class Cells:
         except ValueError:
             pass
         found = _NUMBER.fullmatch(text.lower())
+        if found is None and (ends := _RANGE.fullmatch(text.lower())):
+            self.unstated.append(name if name in UNSURE else "global_batch")
+            found = _NUMBER.fullmatch(ends[1])  # a ramp's end, or the longest
         if found is None:
             raise UsageError(f"{name} = {text[:40]!r}: not a number")
         thousand = 1024 if name in _BINARY else 1000
@@ -143,7 +153,7 @@ class Cells:
     @property
     def spread(self) -> float:
         """What blank cells add to the half width of the interval; they err by themselves."""
-        return math.hypot(*(_UNSURE[name] for name in self.unstated))
+        return math.hypot(*(UNSURE[name] for name in self.unstated))
 
 
 _ALSO = {
@@ -181,18 +191,19 @@ _ALSO = {
         (r"master|mixed|o2|fp32", "masters"),
     ),
 }
-_MEMORY = re.compile(r"\s*[(-]?\s*(\d+)\s*g(?:i?b)?\)?\s*$", re.IGNORECASE)
+_MEMORY = re.compile(r"\s*[(-]?\s*(\d+\s*gi?b|\d{2,}\s*g)\)?\s*$", re.IGNORECASE)
+"""``80GB``, ``(80 GiB)`` or ``80G`` behind a name; ``8g`` is a cloud's number of cards."""
 
 
 def chip_of(cells: Cells) -> Chip:
     """The chip of a row; blank: the one that is named in what is printed of the hardware."""
     name, printed = cells["chip"], cells["hardware"]
     if name:
-        found = find_chip(name) or _of_size(name) or _usual(name, cells)
+        found = find_chip(name) or find_chip(f"RTX {name}") or _of_size(name) or _usual(name, cells)
         if found is None and _has_size(near := _named_in(name, cells), name):
             found = near
     else:
-        found = find_chip(printed) or _named_in(printed, cells)
+        found = find_chip(printed) or find_chip(f"RTX {printed}") or _named_in(printed, cells)
     if found is None:
         what = (
             f"{name[:60]!r} is not in the catalog" if name else "not stated, or none of the catalog"
@@ -261,6 +272,11 @@ _MACHINES = (
     ("dgx-h200", "H200 SXM 141GB"),
     ("dgx-b200", "B200 SXM"),
     ("dgx-spark", "GB10"),
+    ("p6e", "GB200"),
+    ("a4x", "GB200"),
+    ("g7e", "RTX PRO 6000 Blackwell"),
+    ("grace-hopper", "GH200 96GB"),
+    ("grace-blackwell", "GB200"),
 )
 """Sources: the makers' pages of these instances and systems."""
 
@@ -272,15 +288,17 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
     several whole names the longest does.
     """
     plain = printed.lower().replace("_", " ").replace("昇腾", "ascend ").replace("升腾", "ascend ")
-    plain = _SLICE.sub(lambda found: f"tpu {_generation(found[1])}", plain)
-    counted = re.sub(r"\b\d+\s*[x×*]\s*(?=[a-z])|(?:(?<=\d)|\s)[x×*]\s*\d+\b", " ", plain)
+    if slice_ := tpu_slice(plain):
+        plain = _SLICE.sub(slice_[0].lower(), plain)
+    counted = re.sub(r"\b\d+\s*[x×*]\s*(?=[a-z])|(?:(?<=\d)|(?<=\dx)|\s)[x×*]\s*\d+\b", " ", plain)
     words = re.findall(r"[\w+]+", counted)
     if _PARTS & set(words):
         return None
-    joined = ["".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
-    for text in sorted(joined, key=len, reverse=True):
-        if (found := find_chip(text)) is not None:
-            return found
+    parts = [(i, j) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
+    for i, j in sorted(parts, key=lambda ends: len("".join(words[slice(*ends)])), reverse=True):
+        if (found := find_chip("".join(words[i:j]))) is not None:
+            longer = " ".join(words[i : j + 1])  # an M2 Ultra is no M2
+            return (_usual(longer, cells) if "".join(words[j : j + 1]).isalpha() else None) or found
     machine = "-".join(words)
     for word, name in _MACHINES:
         if re.search(rf"(^|-){word}(-|$)", machine):
@@ -296,15 +314,17 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
     return None
 
 
-_SLICE = re.compile(r"\b(?:tpu[ -]*)?(v[2-6][a-z]*)-(\d+)\b")
+_SLICE = re.compile(r"\b(?:tpu[ -]*)?(v[2-6][a-z]*|(?:tpu|v)[ -]*7x?|ironwood)-(\d+)\b")
 
 
 def _generation(printed: str) -> str:
-    return "v5e" if printed.startswith("v5lite") else printed
+    if printed.startswith("v5lite"):
+        return "v5e"
+    return "7x" if "7" in printed or printed == "ironwood" else printed
 
 
 def tpu_slice(printed: str) -> tuple[str, int] | None:
-    """A TPU slice's chip and number of chips: until v5p the figure counts cores, two a chip.
+    """A TPU slice's chip and number of chips; but for v5e and v6e the figure is of cores, two each.
 
     Source: cloud.google.com/tpu/docs, "TPU versions".
     """
@@ -312,9 +332,12 @@ def tpu_slice(printed: str) -> tuple[str, int] | None:
     if found is None:
         return None
     chip = _generation(found[1])
-    return f"TPU {chip}", int(found[2]) // (1 if chip in ("v5e", "v6e") else 2)
+    name = "TPU7x" if chip == "7x" else f"TPU {chip}"
+    return name, int(found[2]) // (1 if chip in ("v5e", "v6e") else 2)
 
 
+_SHARED_MEMORY = ("Apple",)
+"""Makers of chips whose memory is the processor's, and comes in more sizes than are listed."""
 _PARTS = {"laptop", "mobile", "mig", "grid", "vgpu"}
 """What is said of another chip than the one whose name it bears, or of a part of one."""
 
@@ -324,7 +347,8 @@ def _has_size(chip: Chip | None, name: str) -> bool:
     stated = _MEMORY.search(name)
     if chip is None or stated is None or chip.memory is None:
         return True
-    return 0.9 < chip.memory / (float(stated[1]) * 2**30) < 1.1
+    share = float(stated[1].lower().rstrip("gib ")) * 2**30 / chip.memory
+    return share < 1.1 and (share > 0.9 or chip.vendor in _SHARED_MEMORY)
 
 
 def _of_size(name: str) -> Chip | None:
@@ -546,12 +570,24 @@ def link_of(cells: Cells, chip: Chip) -> str | None:
     return word
 
 
+@lru_cache(maxsize=1024)
+def server_in(printed: str) -> Server | None:
+    """The server of the catalog that a text has among other words: ``64 x p4d.24xlarge``."""
+    words = re.findall(r"[\w.+-]+", printed)[:24]
+    parts = (" ".join(words[at : at + num]) for num in (3, 2, 1) for at in range(len(words)))
+    return next(filter(None, map(named_server, parts)), None)
+
+
 def fabric_of(cells: Cells, sizes: Mapping[str, int]) -> float | None:
-    """B/s of a node into the network; blank: as such nodes are sold."""
+    """B/s of a node into the network; blank: the named server's, or as such nodes are sold."""
     name = "fabric_gbps_per_node"
     if not cells[name]:
-        if sizes["gpus"] > sizes["gpus_per_node"]:
-            cells.unstated.append(name)
+        if sizes["gpus"] <= sizes["gpus_per_node"]:
+            return None
+        server = server_in(cells["hardware"]) or server_in(cells["chip"])
+        if server is not None and server.fabric:
+            return server.fabric
+        cells.unstated.append(name)
         return None
     rate = cells.number(name) / 8.0 * 1e9
     if not 1e6 < rate < 1e15:

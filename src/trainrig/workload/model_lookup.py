@@ -49,6 +49,9 @@ def spelled(text: str) -> ModelShape | None:
     Letters and figures count alone, and a point between figures; of several names the longest does.
     """
     short = text.rpartition("/")[2]  # without whose it is: microsoft/phi-4
+    if (whole := (_ALSO | _ALONE).get(_plain(short))) is not None:
+        return named(whole)
+    text = _TOWERS.sub(r"\1", text)
     for plain_of, names in ((_pointed, _pointed_names()), (_plain, _plain_names())):
         wanted = plain_of(text)
         found = max((plain for plain in names if plain in wanted), key=len, default="")
@@ -113,6 +116,8 @@ def _pointed_names() -> dict[str, str]:
     return {_pointed(name): name for name in (*published(), *NAMED)}
 
 
+_TOWERS = re.compile(r"(qwen[\d.]*)[- _]*(?:vl|coder|math|omni|audio)\b", re.IGNORECASE)
+"""Qwen's models for pictures, programs and the like have the language model of their size."""
 _SHORTEST = 5
 _ALSO = {
     "dbrx132b": "dbrx",
@@ -165,8 +170,46 @@ _ALSO = {
     "qwen257binstruct1m": "qwen2.5-7B",
     "qwen3moe30b": "qwen3-30B-A3B",
     "qwen3moe235b": "qwen3-235B-A22B",
+    "deepseekllm7b": "deepseek-7B",
+    "deepseekllm67b": "deepseek-67B",
+    "xlmrlarge": "xlm-roberta-large",
+    "xlmrbase": "xlm-roberta-base",
+    "linglite": "ling-lite-16.8B-A2.75B",
+    "lingplus": "ling-plus-290B-A28.8B",
+    "dotsllm1": "dots.llm1-142B-A14B",
+    "minimaxtext01": "minimax-01-456B-A45.9B",
+    "snowflakearctic": "arctic-480B-A17B",
+    "hunyuanlarge": "hunyuan-large-389B-A52B",
+    "hunyuana13b": "hunyuan-80B-A13B",
+    "llava157b": "llama-7B",
+    "llava1513b": "llama-13B",
+    "alpaca7b": "llama-7B",
+    "zephyr7b": "mistral-7B",
+    "qwq32b": "qwen2.5-32B",
 }
 """Other spellings, letters and figures alone, of names in NAMED."""
+_ALONE = {
+    "qwen3next": "qwen3-next-80B-A3B",
+    "olmoe": "olmoe-1B-7B",
+    "tinyllama": "tinyllama-1.1B",
+    "starcoder": "starcoder-15B",
+    "starcoderbase": "starcoder-15B",
+    "bloom": "bloom-176B",
+    "commandr": "command-r-35B",
+    "commandrplus": "command-r-plus-104B",
+    "dsv3": "deepseek-v3",
+    "dsv2": "deepseek-v2",
+    "dsv2lite": "deepseek-v2-lite",
+    "nanogpt": "gpt2",
+    "nanogpt124m": "gpt2",
+    "moddednanogpt": "gpt2",
+    "minimax01": "minimax-01-456B-A45.9B",
+    "glm46": "glm-4.5",
+    "marian": "transformer-base",
+    "m2m100": "m2m100-418M",
+    "qwen25vl": "qwen2.5-7B",
+}
+"""Families that are named without a size, which then is the one that is meant; only whole."""
 
 
 def with_layers(text: str, layers: int) -> str:

@@ -120,7 +120,7 @@ def test_no_chip_stands_for_another(name: str) -> None:
 def test_what_tables_write_for_nothing_is_nothing(blank: str) -> None:
     changes = dict.fromkeys(("kv_heads", "grad_accum", "vpp", "cp", "ep", "dp"), blank)
     assert predict_row(row(**changes)) == predict_row(row(**dict.fromkeys(changes, "")))
-    assert predict_row(row(layers=blank, model="ours"))["reason"] == "layers: not stated"
+    assert predict_row(row(layers=blank, model=""))["reason"] == "layers: not stated"
     assert case_of(row(link="none", recompute="None")).unstated == ()
 
 

@@ -266,6 +266,7 @@ def test_a_way_to_experts_beside_computation_is_known_by_its_program() -> None:
 
 def test_a_layout_that_needs_more_memory_than_there_is_is_answered_with_a_remark() -> None:
     row = BASE | {"model": "llama-13b", "num_gpus": "8", "zero_stage": "0", "recompute": "none"}
+    row |= {"tp": "1", "pp": "1"}
     found = predict_row(row | {"layers": "40", "hidden": "5120", "micro_batch": "8"})
     assert found["step_time_s"] and "times the memory of H100" in found["remark"]
     assert predict_row(row | {"zero_stage": "3", "micro_batch": "1"})["remark"] is None

@@ -11,7 +11,7 @@ import pytest
 from trainrig.predict.step import predict_step
 from trainrig.predict.table import case_of, predict_row
 from trainrig.workload.model import parameters
-from trainrig.workload.model_lookup import find
+from trainrig.workload.model_lookup import find, spelled
 from trainrig.workload.presets import named
 
 ROW = {"chip": "A100 SXM4 80GB", "num_gpus": "8", "layers": "32", "hidden": "4096", "seq": "2048"}
@@ -197,3 +197,69 @@ def test_a_short_name_alone_and_adapters_in_a_name_are_read() -> None:
     assert case_of(ROW | blank | {"model": "gpt2", "seq": "1024"}).shape.name == "gpt2"
     assert case_of(ROW | blank | {"model": "microsoft/phi-4"}).shape.name == "phi-4"
     assert case_of(ROW | {"model": "Llama2-70B-LoRA"}).layout.lora_rank > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "chip"),
+    [
+        ("a3-highgpu-8g", "H100 SXM5 80GB"),
+        ("Mac Studio M2 Ultra", "Apple M2 Ultra (76-core)"),
+        ("M2 Ultra 192GB", "Apple M2 Ultra (76-core)"),
+        ("4060 Ti 16GB", "RTX 4060 Ti 16GB"),
+        ("tpu7x-128", "TPU7x"),
+    ],
+)
+def test_a_name_with_a_part_of_another_is_the_longer_one(text: str, chip: str) -> None:
+    assert case_of(ROW | {"chip": "", "hardware": text}).chip.name == chip
+    assert case_of(ROW | {"chip": text}).chip.name == chip
+
+
+def test_a_card_whose_name_ends_with_a_number_is_one() -> None:
+    one = ROW | {"chip": "", "num_gpus": "", "global_batch": ""}
+    for hardware, gpus in (("RTX 5090", 1), ("H100 x 8", 8), ("MI300Xx8", 8), ("A100x4", 4)):
+        assert case_of(one | {"hardware": hardware}).layout.gpus == gpus, hardware
+
+
+def test_numbers_with_two_ends_are_the_upper_one() -> None:
+    layout = case_of(ROW | {"seq": "up to 2048", "global_batch": "64-256"}).layout
+    assert (layout.seq_len, layout.global_batch) == (2048, 256)
+    assert case_of(ROW | {"num_gpus": "4x8"}).layout.gpus == 32
+    assert case_of(ROW | {"num_gpus": "4 nodes"}).layout.gpus == 32
+    assert case_of(ROW | {"num_gpus": "100", "tp": "8"}).layout.gpus == 96
+
+
+def test_what_one_device_cannot_hold_is_presumed_to_be_split() -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tp", "pp"), "")
+    row = ROW | blank | {"framework": "NeMo", "num_gpus": "64", "model": "Llama 3 70B"}
+    found = predict_row(row)
+    assert "tp" in found["presumed"] and found["remark"] is None
+    assert case_of(row).layout.tp == 8
+    experts = row | {"model": "Mixtral-8x7B"}
+    assert case_of(experts).layout.ep == 8 and case_of(experts).layout.tp == 1
+    assert case_of(row | {"tp": "2", "pp": "8"}).layout.tp == 2, "it is stated"
+    few = predict_row(row | {"num_gpus": "8", "tp": "1", "pp": "1"})
+    assert "whole does not fit" in few["reason"]
+
+
+def test_a_named_server_has_its_own_network_and_size() -> None:
+    row = ROW | {"num_gpus": "64", "chip": ""}
+    wide, narrow = (case_of(row | {"hardware": name}) for name in ("DGX A100", "p4de.24xlarge"))
+    assert wide.rates.links.between.bandwidth > 3 * narrow.rates.links.between.bandwidth
+    assert case_of(row | {"hardware": "trn1n.32xlarge"}).layout.gpus_per_node == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Qwen2.5-VL-7B", "qwen2.5-7B"),
+        ("DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7B"),
+        ("OLMoE", "olmoe-1B-7B"),
+        ("DeepSeek-MoE-16B", "deepseek-moe-16B"),
+        ("ESM2-650M", "esm2-650M"),
+        ("deepseek-coder-6.7b-instruct", "deepseek-coder-6.7B"),
+    ],
+)
+def test_models_are_known_by_what_they_are_called(text: str, name: str) -> None:
+    found = spelled(text)
+    assert found is not None and found.name == name
+    assert spelled("bloomz-9b") is None, "a family is no size"

@@ -318,7 +318,8 @@ def _between(chip: Chip, fabric: float | None) -> Link:
     """Not stated: what nodes of such chips are usually sold with, a port a module."""
     if fabric is not None:
         return _link("fabric", fabric, "fabric between nodes")
-    is_card = chip.form_factor is None or "PCIe" in chip.form_factor or chip.link_bandwidth is None
+    form = chip.form_factor or ("PCIe" if chip.link_bandwidth is None else "module")
+    is_card = "PCIe" in form or form == "SoC"
     ports = {2017: 6.25e9, 2020: 25e9, 2022: 50e9}
     year = max((y for y in ports if y <= (chip.year or 2022)), default=2017)
     words = "fabric not stated: presumed by the chip's class"
