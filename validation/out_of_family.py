@@ -76,8 +76,8 @@ class CellLine:
     bias: float
     inside: float
     """Of the rows that were answered."""
-    flat: float
-    """Median error of a flat MFU."""
+    flat: float | None
+    """Median error of a flat MFU; None where no peak is claimed."""
     memory: float | None
     """Median error of a GPU's memory; None where no row prints it."""
     memory_inside: float | None
@@ -149,6 +149,7 @@ def cell_lines(outcomes: Iterable[Outcome]) -> list[CellLine]:
         errors = [abs(one) for one in signed]
         answered = [one for one in members if one.error is not None]
         memory = [one for one in members if one.memory is not None]
+        flat = [abs(one.flat) for one in members if one.flat is not None]
         found.append(
             CellLine(
                 name=name,
@@ -158,7 +159,7 @@ def cell_lines(outcomes: Iterable[Outcome]) -> list[CellLine]:
                 p90=float(np.quantile(errors, 0.9)),
                 bias=median(signed),
                 inside=fmean(one.inside for one in answered) if answered else 0.0,
-                flat=median(abs(one.flat) for one in members if one.flat is not None),
+                flat=median(flat) if flat else None,
                 memory=median(abs(one.memory or 0.0) for one in memory) if memory else None,
                 memory_inside=fmean(one.is_memory_inside for one in memory) if memory else None,
             )
@@ -179,7 +180,7 @@ def summary(cells: Sequence[CellLine]) -> CellLine:
         p90=fmean(one.p90 for one in cells),
         bias=fmean(one.bias for one in cells),
         inside=fmean(inside) if inside else 0.0,
-        flat=fmean(one.flat for one in cells),
+        flat=fmean(one.flat for one in cells if one.flat is not None),
         memory=fmean(memory) if memory else None,
         memory_inside=fmean(held) if held else None,
     )
@@ -214,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for one in table:
         print(
             f"{one.name:{wide}} {one.num:5d} {one.answered:9.0%} {one.median:7.1%} {one.p90:7.1%}"
-            f" {one.bias:+7.1%} {one.inside:8.0%} {one.flat:9.1%}"
+            f" {one.bias:+7.1%} {one.inside:8.0%} {_share(one.flat, 1):>9}"
             f" {_share(one.memory, 1):>7} {_share(one.memory_inside, 0):>8}"
         )
     refused = Counter(one.refused for one in outcomes if one.refused)
