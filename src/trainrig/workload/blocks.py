@@ -314,21 +314,28 @@ def _saved_by_branch(
     comes after the sum: the same tensors in another order.
     """
     wide, stream = seq * shape.hidden, numerics.residual
-    written_out = numerics.norm_written_out and not shape.norm_bias
-    copied = written_out and stream < 4
+    if name == "ffn" and numerics.one_norm:  # a further copy of the one norm's result
+        return [_seq("ffn.norm.out", numerics.product_input * wide, _CHEAP)] * numerics.autocast
+    written_out = numerics.norm_written_out
+    copied = (written_out or numerics.autocast) and stream < 4
     needed = _INPUT if first and copied else _ALL if first else _INSIDE
     readers = 1  # copies of the result: autocast narrows it for each product that reads it
-    if numerics.autocast and name == "attention" and _apart(shape):
-        readers = 3
-    elif numerics.autocast and name == "ffn" and shape.gated_ffn:
-        readers = 2
+    if numerics.autocast and not numerics.joins_products:
+        if name == "attention" and _apart(shape):
+            readers = 3
+        elif name == "ffn" and shape.gated_ffn:
+            readers = 2
     items = []
-    if first or not copied:
-        items.append(_seq(f"{name}.x", stream * wide, needed))
+    if first or not copied or shape.family == "t5":  # T5's is scaled from what it is itself
+        kept = _ALL if first and shape.family == "t5" else needed
+        items.append(_seq(f"{name}.x", stream * wide, kept))
     if copied:
         items.append(_seq(f"{name}.norm.fp32", 4 * wide, _CHEAP))
-    if written_out:
-        items.append(_seq(f"{name}.norm.scaled", 4 * wide, _CHEAP))
+    if written_out and not numerics.frozen:
+        items.append(_seq(f"{name}.norm.scaled", numerics.scaled * wide, _CHEAP))
+    if numerics.outer_norms:  # of the branch's result
+        size = (numerics.scaled + 4) if written_out else numerics.compute
+        items.append(_seq(f"{name}.norm.outer", size * wide, _CHEAP))
     items += [
         _seq(f"{name}.norm.out", readers * numerics.product_input * wide, _CHEAP),
         _seq(f"{name}.statistics", 4 * seq * (2 if shape.norm_bias else 1), _CHEAP),
@@ -356,6 +363,9 @@ def _saved_by_attention(
         items.append(_seq(f"{name}.narrow.norm", narrow, _RESULT))
         wide, keys = seq * shape.num_heads * shape.value_dim, c * wide
         values = c * wide
+    if numerics.head_norms:
+        size = (c if numerics.fused else numerics.scaled_heads + 4) * (wide + keys // c)
+        items.append(_tp(f"{name}.heads.norm", size, _CHEAP))
     for part, size in ((f"{name}.k", keys), (f"{name}.v", values)):
         items.append(_tp(part, size, _IDLE if numerics.repeats_keys else _RESULT))
         if numerics.repeats_keys:
@@ -363,15 +373,22 @@ def _saved_by_attention(
     if name == "cross" and numerics.autocast:
         items.append(_seq("cross.memory", 2 * c * read * shape.hidden, _CHEAP))
     items.append(_tp(f"{name}.values", c * wide, _SAVED))
+    if numerics.frozen and numerics.autocast:  # by way of the adapters' fp32
+        items.append(_tp(f"{name}.values.narrowed", c * wide, _CHEAP))
+    if numerics.frozen:
+        items.append(_seq(f"{name}.adapters", 4 * c * numerics.rank * seq, _CHEAP))
     items.append(_seq(f"{name}.out", c * seq * shape.hidden, _IDLE))
     if numerics.flash:
-        if shape.positions == "rotary" and not numerics.native:
-            # turned queries lie head by head, and so does the result: heads are merged by a copy
+        if numerics.joins_products and numerics.merges_heads:  # values are a part of one tensor
+            items.append(_tp(f"{name}.qkv", c * wide + keys, _CHEAP))
+        if numerics.merges_heads:
             items.append(_tp(f"{name}.merged", c * wide, _CHEAP))
         return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _SAVED)]
     scores = shape.num_heads * seq * read  # as²: softmax's result, dropout's mask, dropped result
     items.append(_tp(f"{name}.scores", c * scores, _IDLE))
     items.append(_tp(f"{name}.softmax", numerics.softmax * scores, _SCORES))
+    if numerics.caps_scores:
+        items.append(_tp(f"{name}.capped", c * scores, _SCORES))
     if numerics.dropout:
         items.append(_tp(f"{name}.softmax.mask", scores, _SCORES))
         items.append(_tp(f"{name}.softmax.dropped", c * scores, _SCORES))
@@ -401,6 +418,13 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
         items.append(_tp("ffn.up", c * wide, _IDLE))
     else:
         items = [_tp("ffn.up", c * wide, _SAVED)]
+    if numerics.frozen and not shape.num_experts:
+        num = 3 if shape.gated_ffn else 2
+        items.append(_seq("ffn.adapters", num * c * numerics.rank * seq, _CHEAP))
+    if numerics.dropout and shape.family == "t5":  # inside the net, too
+        items.append(_tp("ffn.dropout.inner", wide, _CHEAP))
+        if not shape.gated_ffn:
+            items.append(_tp("ffn.dropped", c * wide, _CHEAP))
     if shape.num_experts:  # gathered rows; results by expert, where they are weighed after
         rows = per_token * seq * shape.hidden
         items.append(_seq("ffn.rows", numerics.product_input * rows, _INSIDE))

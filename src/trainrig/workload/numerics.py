@@ -34,6 +34,8 @@ from trainrig.workload.operators import dtype_bytes
 
 _WITH_DROPOUT = ("gpt2", "bert", "t5")
 """Families whose published configurations train with dropout."""
+_WITHOUT_DROPOUT = ("pythia", "gpt-neox", "gpt-j", "bloom", "mpt")
+"""Of these families, published models that were trained without, told by their names."""
 _WIDE_LOSS = {"current": ("gpt2", "gpt-neo", "llama"), "torch1": ("gpt-neo", "llama")}
 """Families whose code widens the logits to fp32 before the loss (Hugging Face's models: all causal
 ones since its version 4.46, of the older ones those that were published later)."""
@@ -67,6 +69,23 @@ class Numerics:
     """RMSNorm is several operations on an fp32 copy, each of which keeps what it needs."""
     rms: bool
     """Norms are RMSNorm."""
+    scaled: int
+    """Of RMSNorm written out, what its weights multiply: the stream's type, fp32 in Gemma."""
+    scaled_heads: int
+    """Likewise of norms of heads, which read a product's result."""
+    one_norm: bool
+    """Attention and feed-forward net lie side by side behind one norm."""
+    outer_norms: bool
+    """Each branch has a norm behind it, too."""
+    head_norms: bool
+    """Heads of queries and of keys have a norm."""
+    caps_scores: bool
+    """Scores pass a tanh before the softmax."""
+    joins_products: bool
+    """Queries, keys and values come from one product, gate and up from another."""
+    merges_heads: bool
+    """A part of each head is turned and put together with the rest, head by head; so lies
+    attention's result, which is copied."""
     gelu_written_out: bool
     """The tanh form of GELU is run line by line, as in Hugging Face's GPT-2."""
     repeats_keys: bool
@@ -78,6 +97,8 @@ class Numerics:
     """The model itself widens its logits to fp32 before the loss."""
     frozen: bool
     """Weights have no gradients (LoRA)."""
+    rank: int
+    """Of the adapters beside them; each keeps what lies between its two matrices."""
     weighs_activations: bool
     """A token's share of an expert multiplies its activation, so that no derivative needs the
     expert's results (Megatron-Core since 0.12: `permuted_probs`); elsewhere it multiplies these."""
@@ -94,10 +115,18 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     grouped = shape.num_kv_heads != shape.num_heads
     # GPT-2 and BERT, as published, have the softmax in the type of the scores.
     narrow = fused or (shape.family in ("gpt2", "bert") and not (native or autocast))
+    is_later = shape.variant == "falcon" or (shape.family == "t5" and layout.software == "current")
+    narrow = narrow or (is_later and not (native or autocast))
+    is_phi3 = shape.variant == "phi3" or shape.name.startswith(("phi-3", "phi-4"))
+    rms, outer = _has_rms(shape), shape.variant.startswith("gemma") and shape.vectors > shape.hidden
+    # Adapters lie beside weights that were loaded narrow; of quantised ones norms and ends are
+    # widened (peft's `prepare_model_for_kbit_training`).  BERT's stream is LayerNorm's wide result.
+    is_loaded = layout.lora_rank > 0 and layout.quantize == "none" and shape.family != "bert"
+    residual = 4 if autocast and not is_loaded else compute
     return Numerics(
         compute=compute,
         product_input=1 if in_eight_bits(layout) else compute,
-        residual=4 if autocast else compute,
+        residual=residual,
         softmax=compute if narrow else 4,
         autocast=autocast,
         scheme=scheme,
@@ -106,16 +135,35 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         fused=fused,
         compiled=compiled,
         native=kernels,
-        norm_written_out=not (native or fused),
-        rms=not shape.norm_bias and not is_bart(shape),
+        norm_written_out=rms and not (native or fused),
+        rms=rms,
+        scaled=4 if shape.variant.startswith("gemma") else residual,
+        scaled_heads=4 if shape.variant.startswith("gemma") else compute,
+        one_norm=shape.variant in _ONE_NORM,
+        outer_norms=outer,
+        head_norms=shape.vectors - outer * 2 * shape.hidden == 2 * shape.head_dim,
+        caps_scores=outer and shape.vectors == 2 * shape.hidden,
+        joins_products=is_phi3 or shape.variant == "falcon",
+        merges_heads=(is_phi3 or shape.variant == "phi") and not (native or fused),
         gelu_written_out=not (native or fused) and shape.activation == "gelu_tanh",
-        repeats_keys=grouped and not kernels and not (native and flash),
+        repeats_keys=grouped and not kernels and not flash,
         dropout=has_dropout(shape, layout),
         chunked_loss=native or (kernels and flash and not traits.splits_vocabulary),
         wide_loss=shape.family in _WIDE_LOSS[layout.software],
         frozen=layout.lora_rank > 0,
+        rank=layout.lora_rank,
         weighs_activations=layout.traits.own_kernels and fused,
     )
+
+
+_LAYER_NORM = ("phi", "falcon", "nemotron", "starcoder", "starcoder2", "phi3small")
+"""Variants of Llama that have LayerNorm."""
+_ONE_NORM = ("phi", "falcon")
+
+
+def _has_rms(shape: ModelShape) -> bool:
+    """Whether norms are RMSNorm."""
+    return not (shape.norm_bias or is_bart(shape) or shape.variant in _LAYER_NORM)
 
 
 def in_eight_bits(layout: Layout) -> bool:
@@ -139,7 +187,11 @@ def has_dropout(shape: ModelShape, layout: Layout) -> bool:
     """As the layout says; otherwise where it was usual: with the older kernels and families."""
     if layout.drops != "auto":
         return layout.drops == "yes"
-    if layout.kernels not in ("eager", "fused") or layout.traits.own_models:
+    if layout.traits.own_models or shape.name.startswith(_WITHOUT_DROPOUT):
+        return False
+    if layout.kernels not in ("eager", "fused") and not (
+        layout.framework == "huggingface" and layout.kernels == "flash"
+    ):
         return False
     families = (*_WITH_DROPOUT, "gpt-neo") if layout.traits.own_kernels else _WITH_DROPOUT
     return shape.family in families
@@ -185,7 +237,7 @@ class States:
     frozen: float
     """A weight that is not trained, where adapters are."""
     weight_copies: float
-    """Narrow copies that autocast keeps until backward has used them."""
+    """Narrow copies that autocast keeps until backward has used them (`Stage.copied`)."""
     eight_bits: float
     """Copies of a block's weights in fp8 that last: as they are and transposed, which products of
     8 bits need on both ways (Transformer Engine caches them over micro-batches)."""
@@ -209,7 +261,7 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
     narrow, masters = numerics.compute < 4, numerics.scheme == "masters" and numerics.compute < 4
     own = float(numerics.compute if masters or numerics.scheme == "pure" else 4)
     lasting, passing = _gradients(layout, numerics, own)
-    copies = numerics.autocast and layout.recompute != "full" and not layout.lora_rank
+    copies = numerics.autocast and not layout.lora_rank
     state_width = 4.0 if masters or numerics.scheme == "autocast" or not narrow else own
     state_width = _BLOCK_8BIT if "8bit" in layout.optimizer else state_width
     moments, paged = MOMENTS[layout.optimizer] * state_width, "paged" in layout.optimizer

@@ -46,7 +46,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     yield _parts(
         stage,
         passing=adding_up,
-        copies=states.weight_copies,
+        copies=states.weight_copies * stage.copied(at_loss=True),
         activations=stage.waiting + stage.early + stage.late,
         logits=stage.has_loss * (logits + stage.collected) + before,
         bucket=True,
@@ -55,7 +55,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     yield _parts(
         stage,
         passing=adding_up,
-        copies=states.weight_copies,
+        copies=states.weight_copies * stage.copied(at_loss=False),
         activations=stage.waiting
         + stage.early
         + stage.in_block(decoder=shape.num_decoder_layers > 0),
@@ -75,6 +75,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     # The end of backward: all gradients, and the activations of a pipeline's other micro-batches.
     others = stage.waiting * (1 - 1 / stage.in_flight)
     activations = others + stage.in_first_block()
+    activations = activations + stage.embedding_gradient
     ending = _parts(stage, passing=at_end, activations=activations, logits=rests, bucket=True)
     if layout.scheme == "dataparallel":  # GPU 0's own gradients beside the sums of all
         ending["buffers"] = ending["buffers"] + states.weight * stage.num_trained
@@ -93,19 +94,19 @@ def _parts(
     passing: Bytes,
     activations: Bytes,
     logits: Bytes,
-    copies: float = 0.0,
+    copies: Bytes = 0.0,
     bucket: bool = False,
 ) -> Parts:
     """What stands at any moment, and what this one adds.
 
-    ``passing``: the share of passing gradients that exist; ``copies``: bytes a parameter of narrow
-    copies; ``bucket``: gradients are on their way to other ranks.
+    ``passing``: the share of passing gradients that exist; ``copies``: bytes of narrow copies of
+    weights; ``bucket``: gradients are on their way to other ranks.
     """
     states = stage.states
     owned = stage.owned(1) * (stage.layout.offload == "none")
     grads: Any = states.lasting_grad + states.passing_grad * passing
     return {
-        "weights": _weights(stage) + (copies * stage.num_parameters if copies else 0.0),
+        "weights": _weights(stage) + copies,
         "gradients": grads * _gradient_numbers(stage),
         "master": states.master * owned,
         "optimizer": states.moments * owned,

@@ -25,7 +25,8 @@ of workspace for each cuBLAS handle, and some 10 to 40 MiB for each channel of N
 The two ends of a model keep embedding, final norm, logits and loss.  Loss in torch's own operations
 (`F.cross_entropy` is a softmax of the logits' type and a sum), at the worst moment of its backward
 pass, for each logit:
-    widened by the model   softmax, its gradient, the logits' gradient in fp32; the narrow logits
+    widened by the model   softmax, its gradient, the logits' gradient in fp32 (the narrow logits
+                           are gone where the loop keeps the loss alone, as Trainer's does)
     autocast               the softmax is narrow (the call names its type, which autocast respects),
                            a copy in fp32 for the sum, and that one's gradient
     all narrow             softmax, its gradient, the logits' gradient in the narrow type
@@ -117,7 +118,7 @@ def end_bytes(shape: ModelShape, numerics: Numerics, seq: int) -> float:
     out = 0 if numerics.chunked_loss else numerics.compute
     copy = (
         4 + numerics.residual
-        if numerics.norm_written_out and not shape.norm_bias
+        if numerics.norm_written_out
         else numerics.residual
     )
     return wide * (copy + out)
@@ -142,7 +143,7 @@ def _loss_width(numerics: Numerics) -> int:
     if c == 4:
         return 12
     if numerics.wide_loss:
-        return 12 if numerics.autocast else 12 + c
+        return 12
     return 8 + c if numerics.autocast else 3 * c
 
 

@@ -103,6 +103,17 @@ class Stage:
         num = plain * self.block_parameters() + self.end_parameters
         return num + crossed * self.block_parameters(decoder=True)
 
+    def copied(self, *, at_loss: bool) -> Bytes:
+        """Weights that have narrow copies, which wait for their product's backward.
+
+        Of blocks that are computed again only those of one at a time: at the loss, the head's.
+        """
+        if self.layout.recompute != "full":
+            return self.num_parameters
+        if at_loss:
+            return self.has_loss * self.shape.vocab * self.shape.hidden / self.layout.tp
+        return self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
+
     def block_parameters(self, *, decoder: bool = False) -> Bytes:
         """Of one rank, of an average block; norms are whole on each."""
         shape = self.shape
@@ -365,6 +376,15 @@ class Stage:
         if shape.positions == "relative":  # a bias for each score has a gradient
             return max(inside, c * scores)
         return inside
+
+    @cached_property
+    def embedding_gradient(self) -> Bytes:
+        """A tied matrix's second gradient, whole as it comes, before it is added to the head's."""
+        layout = self.layout
+        if not self.shape.tied or layout.lora_rank or layout.traits.own_models:
+            return 0.0
+        width = self.states.passing_grad + self.states.lasting_grad
+        return self._alone * width * self.shape.vocab * self.shape.hidden / layout.tp
 
     @cached_property
     def grads_add_up(self) -> Any:
