@@ -39,6 +39,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "validation: accuracy": ("-m", "validation.accuracy"),
     "validation: rates": ("-m", "validation.rates"),
     "validation: memory": ("-m", "validation.memory_golden"),
+    "validation: memory of families": ("-m", "validation.memory_families"),
 }
 # Exit codes that are results: a machine may be incomplete (3), and that is no fault of the program.
 FINE = {"qualify, four minutes": (0, 3)}

@@ -327,8 +327,8 @@ def _saved_by_branch(
             readers = 2
     items = []
     if first or not copied or shape.family == "t5":  # T5's is scaled from what it is itself
-        kept = _ALL if first and shape.family == "t5" else needed
-        items.append(_seq(f"{name}.x", stream * wide, kept))
+        policies = _ALL if first and shape.family == "t5" else needed
+        items.append(_seq(f"{name}.x", stream * wide, policies))
     if copied:
         items.append(_seq(f"{name}.norm.fp32", 4 * wide, _CHEAP))
     if written_out and not numerics.frozen:
@@ -372,21 +372,27 @@ def _saved_by_attention(
             items.append(_tp(f"{part}.repeated", c * wide, _CHEAP))
     if name == "cross" and numerics.autocast:
         items.append(_seq("cross.memory", 2 * c * read * shape.hidden, _CHEAP))
+    copies = 2 if numerics.frozen and numerics.autocast else 1  # by way of the adapters' fp32
     items.append(_tp(f"{name}.values", c * wide, _SAVED))
-    if numerics.frozen and numerics.autocast:  # by way of the adapters' fp32
-        items.append(_tp(f"{name}.values.narrowed", c * wide, _CHEAP))
-    if numerics.frozen:
-        items.append(_seq(f"{name}.adapters", 4 * c * numerics.rank * seq, _CHEAP))
+    items.append(_tp(f"{name}.values.narrowed", (copies - 1) * c * wide, _CHEAP))
+    items.append(_seq(f"{name}.adapters", 4 * c * numerics.rank * seq, _CHEAP))
     items.append(_seq(f"{name}.out", c * seq * shape.hidden, _IDLE))
-    if numerics.flash:
-        if numerics.joins_products and numerics.merges_heads:  # values are a part of one tensor
+    if not numerics.flash:
+        return items + _saved_scores(numerics, name, shape.num_heads * seq * read)
+    if numerics.merges_heads:
+        items.append(_tp(f"{name}.merged", c * wide, _CHEAP))
+        if numerics.joins_products:  # values are a part of one tensor
             items.append(_tp(f"{name}.qkv", c * wide + keys, _CHEAP))
-        if numerics.merges_heads:
-            items.append(_tp(f"{name}.merged", c * wide, _CHEAP))
-        return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _SAVED)]
-    scores = shape.num_heads * seq * read  # as²: softmax's result, dropout's mask, dropped result
-    items.append(_tp(f"{name}.scores", c * scores, _IDLE))
-    items.append(_tp(f"{name}.softmax", numerics.softmax * scores, _SCORES))
+    return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _SAVED)]
+
+
+def _saved_scores(numerics: Numerics, name: str, scores: int) -> list[SavedTensor]:
+    """Of as² ``scores``: the softmax's result, dropout's mask and its result."""
+    c = numerics.compute
+    items = [
+        _tp(f"{name}.scores", c * scores, _IDLE),
+        _tp(f"{name}.softmax", numerics.softmax * scores, _SCORES),
+    ]
     if numerics.caps_scores:
         items.append(_tp(f"{name}.capped", c * scores, _SCORES))
     if numerics.dropout:
@@ -418,7 +424,7 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
         items.append(_tp("ffn.up", c * wide, _IDLE))
     else:
         items = [_tp("ffn.up", c * wide, _SAVED)]
-    if numerics.frozen and not shape.num_experts:
+    if not shape.num_experts:
         num = 3 if shape.gated_ffn else 2
         items.append(_seq("ffn.adapters", num * c * numerics.rank * seq, _CHEAP))
     if numerics.dropout and shape.family == "t5":  # inside the net, too

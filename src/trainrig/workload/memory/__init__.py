@@ -27,6 +27,7 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.memory import overheads
 from trainrig.workload.memory.pipeline_stage import Bytes, Stage, places, stage_of
 from trainrig.workload.model import ModelShape
+from trainrig.workload.numerics import States
 
 Parts = dict[str, Bytes]
 
@@ -51,6 +52,17 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
         logits=stage.has_loss * (logits + stage.collected) + before,
         bucket=True,
     )
+    if _copies_all(layout, states):
+        # Before: autocast forgets its copies where forward ends, with a gradient's numbers less.
+        width = overheads.NARROW * stage.has_loss * stage.rows * shape.vocab / layout.tp
+        yield _parts(
+            stage,
+            passing=adding_up,
+            copies=states.weight_copies * stage.num_parameters,
+            activations=stage.waiting + stage.early + stage.late,
+            logits=stage.has_loss * logits + before - width,
+            bucket=True,
+        )
     # The last block's backward.
     yield _parts(
         stage,
@@ -86,6 +98,11 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
         update = states.update * stage.owned(1) * at_end
         parts["optimizer"] = parts["optimizer"] + update
     yield parts
+
+
+def _copies_all(layout: Layout, states: States) -> bool:
+    """Whether forward holds copies of weights that backward makes anew."""
+    return layout.recompute == "full" and states.weight_copies > 0
 
 
 def _parts(
@@ -243,18 +260,19 @@ def peak_moment(shape: ModelShape, layout: Layout) -> str:
     peaks = [
         (float(sum(peak.values())), name)
         for place in places(shape, layout)
-        for name, peak in zip(
-            _moments(shape), memory_peaks(stage_of(shape, layout, place)), strict=True
-        )
+        for stage in [stage_of(shape, layout, place)]
+        for name, peak in zip(_moments(stage), memory_peaks(stage), strict=True)
     ]
     return max(peaks, key=lambda peak: peak[0])[1]
 
 
-def _moments(shape: ModelShape) -> tuple[str, ...]:
+def _moments(stage: Stage) -> tuple[str, ...]:
     """What `memory_peaks` sums up, in its order."""
-    plain = ("backward of the last plain block",) if shape.num_decoder_layers else ()
+    plain = ("backward of the last plain block",) if stage.shape.num_decoder_layers else ()
+    copied = ("the end of forward",) if _copies_all(stage.layout, stage.states) else ()
     return (
         "the loss, when all activations and logits exist",
+        *copied,
         "backward of the last block",
         *plain,
         "the end of backward, when all gradients exist",

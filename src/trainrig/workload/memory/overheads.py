@@ -116,11 +116,7 @@ def end_bytes(shape: ModelShape, numerics: Numerics, seq: int) -> float:
     if shape.family == "bert":  # dense, gelu, norm
         return wide * (2 * numerics.compute + numerics.residual)
     out = 0 if numerics.chunked_loss else numerics.compute
-    copy = (
-        4 + numerics.residual
-        if numerics.norm_written_out
-        else numerics.residual
-    )
+    copy = 4 + numerics.residual if numerics.norm_written_out else numerics.residual
     return wide * (copy + out)
 
 
@@ -145,6 +141,10 @@ def _loss_width(numerics: Numerics) -> int:
     if numerics.wide_loss:
         return 12
     return 8 + c if numerics.autocast else 3 * c
+
+
+NARROW = 2
+"""Bytes that each logit takes less before backward begins, under autocast."""
 
 
 def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
