@@ -37,6 +37,8 @@ class Traits:
     splits_vocabulary: bool = False
     """Tensor parallelism is Megatron's: the vocabulary is padded and its loss computed in place,
     parts of the sequence are gathered into a buffer, messages between stages are cut."""
+    drops_with: tuple[str, ...] = ()
+    """Further kernels with which models have the dropout of their published configurations."""
     selective: str = "half"
     """The policy (`blocks`) of what selective recomputation keeps."""
     composes: bool = False
@@ -62,7 +64,9 @@ FRAMEWORKS = {
         context="ulysses",
         offload_overlap="copies",
     ),
-    "huggingface": Traits(autocasts=True, threads=True, context="all-gather"),
+    "huggingface": Traits(
+        autocasts=True, drops_with=("flash",), threads=True, context="all-gather"
+    ),
     # reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers
     "deepspeed": Traits(
         own_scheme=True,

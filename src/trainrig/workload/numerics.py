@@ -35,7 +35,7 @@ from trainrig.workload.operators import dtype_bytes
 _WITH_DROPOUT = ("gpt2", "bert", "t5")
 """Families whose published configurations train with dropout."""
 _WITHOUT_DROPOUT = ("pythia", "gpt-neox", "gpt-j", "bloom", "mpt")
-"""Of these families, published models that were trained without, told by their names."""
+"""Names of published models of families with dropout that were trained without."""
 _WIDE_LOSS = {"current": ("gpt2", "gpt-neo", "llama"), "torch1": ("gpt-neo", "llama")}
 """Families whose code widens the logits to fp32 before the loss (Hugging Face's models: all causal
 ones since its version 4.46, of the older ones those that were published later)."""
@@ -72,7 +72,7 @@ class Numerics:
     scaled: int
     """Of RMSNorm written out, what its weights multiply: the stream's type, fp32 in Gemma."""
     scaled_heads: int
-    """Likewise of norms of heads, which read a product's result."""
+    """What the weights of written-out norms of heads multiply, which read a product's result."""
     one_norm: bool
     """Attention and feed-forward net lie side by side behind one norm."""
     outer_norms: bool
@@ -189,9 +189,7 @@ def has_dropout(shape: ModelShape, layout: Layout) -> bool:
         return layout.drops == "yes"
     if layout.traits.own_models or shape.name.startswith(_WITHOUT_DROPOUT):
         return False
-    if layout.kernels not in ("eager", "fused") and not (
-        layout.framework == "huggingface" and layout.kernels == "flash"
-    ):
+    if layout.kernels not in (*("eager", "fused"), *layout.traits.drops_with):
         return False
     families = (*_WITH_DROPOUT, "gpt-neo") if layout.traits.own_kernels else _WITH_DROPOUT
     return shape.family in families
