@@ -56,11 +56,11 @@ def candidates(name: str) -> tuple[Chip, ...]:
     return tuple(chip for chip in load_chips() if _fits(_words(chip.name), wanted))
 
 
-def did_you_mean(name: str, limit: int = 3) -> tuple[str, ...]:
+def did_you_mean(name: str) -> tuple[str, ...]:
     """Names of the catalog that look like ``name``.  A hint for people, never a match."""
     spelled = {normalise(known): chip.name for chip in load_chips() for known in _names(chip)}
-    near = difflib.get_close_matches(normalise(name)[:_MAX_NAME], spelled, n=2 * limit, cutoff=0.6)
-    return tuple(dict.fromkeys(spelled[found] for found in near))[:limit]
+    near = difflib.get_close_matches(normalise(name)[:_MAX_NAME], spelled, n=6, cutoff=0.6)
+    return tuple(dict.fromkeys(spelled[found] for found in near))[:3]
 
 
 def require_chip(name: str) -> Chip:

@@ -33,13 +33,17 @@ IGNORED = -100
 _CHOOSE, _REPLACE, _RANDOM, _NOISE, _TEXT = range(5)
 
 
+_MASKED = 0.15
+"""Share of a sample's tokens, as BERT has it."""
+
+
 def mask_tokens(
-    tokens: Ints, numbers: Ints, *, seed: int, mask: int, vocab_size: int, share: float = 0.15
+    tokens: Ints, numbers: Ints, *, seed: int, mask: int, vocab_size: int
 ) -> tuple[Ints, Ints]:
     """BERT's inputs and labels for ``tokens``, shape (batch, length), of samples ``numbers``."""
     shape, rows = tokens.shape, numbers[:, None]
     places = np.arange(shape[1])[None, :]
-    count = max(1, round(share * shape[1]))
+    count = max(1, round(_MASKED * shape[1]))
     ranks = np.argsort(random_bits(seed, _CHOOSE, rows, places), axis=1, kind="stable")
     chosen = np.zeros(shape, dtype=bool)
     np.put_along_axis(chosen, ranks[:, :count], values=True, axis=1)

@@ -120,9 +120,7 @@ _MOST_READ = 16 * 2**20
 
 
 def try_extension(
-    python: str = sys.executable,
-    env: Mapping[str, str] | None = None,
-    timeout_s: float = TIMEOUT_S,
+    python: str = sys.executable, env: Mapping[str, str] | None = None
 ) -> ExtensionBuild:
     """Build the smallest extension with a Python's torch, load it and check what it computes.
 
@@ -131,7 +129,7 @@ def try_extension(
     variables = dict(os.environ if env is None else env)
     with tempfile.TemporaryDirectory(prefix="trainrig-extension-") as folder:
         try:
-            done = run_program([python, "-c", _PROGRAM, folder], timeout_s, env=variables)
+            done = run_program([python, "-c", _PROGRAM, folder], TIMEOUT_S, env=variables)
         except OSError as error:
             failed = BuildError(
                 id="no-python",

@@ -46,21 +46,19 @@ class Cores:
     unit = "FLOP/s"
     what = "rounds"
 
-    def __init__(
-        self, *, size: int = SIZE, cores: Sequence[int] | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, *, size: int = SIZE) -> None:
         """Draw the numbers and make the first round on the first processor."""
         import torch
 
         self.size = size
         # A team of threads for each of them would have every processor do a part of each round.
         torch.set_num_threads(1)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(0)
         draw = {"generator": generator}
         self._wide = [torch.randn(size, size, dtype=torch.float64, **draw) for _ in range(2)]
         self._narrow = [torch.randn(size, size, **draw) for _ in range(2)]
         self._integers = torch.randint(-(2**31), 2**31, (size, size), **draw)
-        self.cores = tuple(cores or sorted(os.sched_getaffinity(0)))
+        self.cores = tuple(sorted(os.sched_getaffinity(0)))
         self._unit_time = UnitTime(_MOST_ROUNDS)
         first = [_Found()]
         self._first: list[torch.Tensor] = []

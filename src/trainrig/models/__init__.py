@@ -89,10 +89,9 @@ def build_block(
     *,
     decoder: bool = False,
     device: str = "cpu",
-    dtype: torch.dtype = torch.float32,
     attention: str = "auto",
 ) -> nn.Module:
-    """One block by itself, with torch's default weights.
+    """One block by itself in fp32, with torch's default weights.
 
     ``decoder``: t5's, with cross-attention.  UsageError for a family without one.
     """
@@ -101,8 +100,8 @@ def build_block(
         raise UsageError(f"{shape.family} has no decoder block apart", "only t5 has")
     family = _FILES[shape.family]
     with torch.device(device):
-        block = (family.DecoderBlock if decoder else family.Block)(shape, attention)
-    return block.to(dtype)
+        block: nn.Module = (family.DecoderBlock if decoder else family.Block)(shape, attention)
+    return block
 
 
 def block_inputs(shape: ModelShape, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:

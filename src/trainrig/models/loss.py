@@ -35,7 +35,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -67,14 +66,6 @@ def ahead_of_backward(around: Around) -> Iterator[None]:
         _around.reset(token)
 
 
-def plain_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None = None
-) -> Tensor:
-    """The definition: mean over the tokens with a target of logsumexp(logits) − logits[target]."""
-    logits = F.linear(hidden, weight, bias)
-    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORED)
-
-
 def cross_entropy(
     hidden: Tensor,
     weight: Tensor,
@@ -86,7 +77,7 @@ def cross_entropy(
     aligned: int = 64,
     compiled: bool = False,
 ) -> Tensor:
-    """`plain_cross_entropy`, ``rows`` tokens at a time (chosen by the vocabulary if None).
+    """logsumexp(logits) − logits[target], ``rows`` tokens at a time (by the vocabulary if None).
 
     hidden (…, C), weight (V, C), targets (…) with IGNORED where there is none, bias (V).  Under
     autocast the products run in its dtype; softmax and sums are in fp32 always.  ``reduction``:

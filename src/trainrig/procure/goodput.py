@@ -66,15 +66,15 @@ def goodput(failures: Failures, interval: float) -> float:
     return interval / wall
 
 
-def simulate_goodput(failures: Failures, interval: float, *, draws: int = FAILURES) -> float:
-    """Work over wall time, of so many failures drawn at random and followed one by one.
+def simulate_goodput(failures: Failures, interval: float) -> float:
+    """Work over wall time, of FAILURES failures drawn at random and followed one by one.
 
     After each failure the machine restarts, then works and saves in turn until the next one: what
     it saved counts, what it did since is lost.
     """
     import numpy as np
 
-    until = np.random.default_rng(20_060).exponential(failures.mtbf_s, draws)
+    until = np.random.default_rng(20_060).exponential(failures.mtbf_s, FAILURES)
     awake = np.maximum(0.0, until - failures.restart_s)
     saved = np.floor(awake / (interval + failures.checkpoint_s))
     return float(saved.sum() * interval / until.sum())

@@ -251,9 +251,7 @@ def follow(
             sleep(_POLL_S)
 
 
-def end_job(
-    job: DetachedJob, grace_s: float = _GRACE_S, sleep: Callable[[float], None] = time.sleep
-) -> DetachedJob:
+def end_job(job: DetachedJob, grace_s: float = _GRACE_S) -> DetachedJob:
     """End a job: SIGTERM to its session, so that it may save, then SIGKILL.  Returns how it ended.
 
     Raises UsageError for one that does not run.
@@ -266,7 +264,7 @@ def end_job(
     age = datetime.now(UTC) - datetime.fromisoformat(job.started)
     again = grace_s - _AGAIN_S if age.total_seconds() < _YOUNG_S else -1.0
     while read_job(folder).state == "running" and left > 0:
-        sleep(_POLL_S)
+        time.sleep(_POLL_S)
         left -= _POLL_S
         if left < again:  # its keeper may have taken the signal before the command was there
             signal_session(job.pid, signal.SIGTERM)
@@ -279,7 +277,7 @@ def end_job(
         for _ in range(25):
             if read_job(folder).state != "running":
                 break
-            sleep(_POLL_S)
+            time.sleep(_POLL_S)
         if _end(folder) is None:
             with store_errors(folder):
                 cause = f"it did not end within {grace_s:g} s of being asked to"

@@ -101,10 +101,10 @@ def runs_of(machine: str, paths: Iterable[Path]) -> Iterator[RunView]:
                 yield run
 
 
-def ledger_sentence(parent: Path, machine: str | None = None) -> str | None:
+def ledger_sentence(parent: Path) -> str | None:
     """``last 12 runs: median error 6 %``; None where nothing was predicted and measured yet."""
     try:
-        ledger = read_ledger(parent, machine, newest=_GLANCE)
+        ledger = read_ledger(parent, newest=_GLANCE)
     except TrainrigError:
         return None
     last = set(ledger.runs[-LAST:])

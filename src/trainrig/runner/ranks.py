@@ -79,11 +79,11 @@ def place(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
     return RankPlace(rank=int(rank), ranks=int(ranks), nodes=nodes, env=env)
 
 
-def follow_first(own: RankPlace, backend: str, program: Sequence[str] = PROGRAM) -> int:
+def follow_first(own: RankPlace, backend: str) -> int:
     """Be a rank that the first one, elsewhere, leads: its exit code."""
     with tempfile.TemporaryDirectory(prefix="trainrig-") as folder:
         env = {**own.env, "TRAINRIG_BACKEND": backend, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        return follow(Command(argv=(*program, folder), env=env), Path(folder))
+        return follow(Command(argv=(*PROGRAM, folder), env=env), Path(folder))
 
 
 class Exchanger:

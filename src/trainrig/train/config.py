@@ -29,7 +29,7 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
@@ -380,7 +380,7 @@ def _checked(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Keys that there are, each of its type and within its range.  Raises UsageError."""
     for name in keys:
         if name not in KEYS:
-            raise no_key(name, KEYS)
+            raise no_key(name)
     for (name, word), other in RETIRED_WORDS.items():
         if keys.get(name) == word:
             raise UsageError(f"{name} {word}: it is called {other} now", f"{name} = {other!r}")
@@ -398,12 +398,12 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def no_key(key: str, known: Iterable[str]) -> UsageError:
+def no_key(key: str) -> UsageError:
     """The error for a key that no experiment has."""
     short = key if len(key) < _MOST_SHOWN else key[:_MOST_SHOWN] + "…"
     if key in RETIRED:
         return UsageError(f"an experiment has no {short!r}", f"it is called {RETIRED[key]} now")
-    return UsageError(f"an experiment has no {short!r}", unknown("key", key, known).hint)
+    return UsageError(f"an experiment has no {short!r}", unknown("key", key, KEYS).hint)
 
 
 def from_run(content: Mapping[str, Any], run: str) -> Experiment:

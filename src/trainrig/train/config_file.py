@@ -224,7 +224,7 @@ def _check_values(keys: Keys) -> None:
     """Every key is one that there is, what it says can be printed, and a length is said once."""
     for key, value in keys.items():
         if key not in KEYS:
-            raise no_key(key, KEYS)
+            raise no_key(key)
         if isinstance(value, str) and not value.isprintable():
             raise UsageError(field_text(key, value), "text without line breaks and control codes")
     if keys.keys() >= _LENGTH:
@@ -307,7 +307,7 @@ def _check_keys(content: Keys, lines: Lines) -> None:
     keys += [(key, name) for name in ("sweep", "tiny") for key in content.get(name, {})]
     for key, place in keys:
         if key not in KEYS:
-            error = no_key(key, KEYS)
+            error = no_key(key)
             raise lines.error(key, place, error.message, error.hint)
 
 
