@@ -159,13 +159,15 @@ def outcomes(constants: Constants, of: Iterable[Known]) -> list[Outcome]:
 
 
 def fitted_without(left: Callable[[Known], bool]) -> Constants:
-    """Constants fitted to the rows of the first table that are not left out."""
+    """Constants fitted to the rows of the first table that are not left out, and their width."""
     rows, kept, found = known()
     chosen = [o.place for o in rows if o.place is not None and o.is_fitted and not left(o)]
     if not chosen:
         return BELIEVED
     part = {name: getattr(found, name)[..., chosen] for name in found.__slots__}
-    return fit([kept[place] for place in chosen], type(found)(**part))
+    constants = fit([kept[place] for place in chosen], type(found)(**part))
+    rest = [one for one in rows if one.place is not None and not left(one)]
+    return dataclasses.replace(constants, width=width_of(rest, ratios(constants)))
 
 
 def score(found: Sequence[Outcome]) -> Score:
@@ -214,31 +216,47 @@ def weights(sources: Sequence[str]) -> Any:
     return np.array([share[name] / count[name] for name in sources])
 
 
-def conformal_width() -> float:
-    """`Constants.width` that holds `TARGET` of the rows of families that a fit has not seen.
+def ratios(constants: Constants) -> Any:
+    """Of each profiled row, its error against what the parts of its step are unsure by.
 
-    Cells weigh as in `score`.  Of an error, what blank cells and an unknown class of chips are
-    allowed is taken off first; the rest is compared with what the parts of the step are unsure by.
+    Of the error, what blank cells and an unknown class of chips are allowed is taken off first.
     """
-    rows, kept, found = known()
+    _, kept, found = known()
     own = np.array([case.spread for _, _, case, _ in kept])
     measured = np.array([time for _, _, _, time in kept])
-    ratios = np.full(len(kept), np.nan)
-    for name in dict.fromkeys(one.family for one in rows):
-        left = fitted_without(lambda one, name=name: one.family == name)  # type: ignore[misc]
-        step = compose(found, dataclasses.replace(left, width=1.0))
-        wide = np.sqrt(np.maximum(step.spread**2 - found.unsure**2, 1e-12))
-        rest = np.log(step.total / measured) ** 2 - own**2 - found.unsure**2
-        places = [one.place for one in rows if one.family == name and one.place is not None]
-        ratios[places] = (np.sqrt(np.maximum(rest, 0.0)) / wide)[places]
-    answered = [one for one in rows if one.place is not None]
+    step = compose(found, dataclasses.replace(constants, width=1.0))
+    wide = np.sqrt(np.maximum(step.spread**2 - found.unsure**2, 1e-12))
+    rest = np.log(step.total / measured) ** 2 - own**2 - found.unsure**2
+    return np.sqrt(np.maximum(rest, 0.0)) / wide
+
+
+def width_of(answered: Sequence[Known], ratio: Any) -> float:
+    """`Constants.width` that holds `TARGET` of answered rows, cells weighing as in `score`.
+
+    Families are what is drawn, not rows: of fewer than four there is no quantile of 80 % for the
+    next one (conformal: the (n + 1)·0.8-th of n), and what was believed is the least.
+    """
     cells = [one.cell for one in answered]
     names = list(dict.fromkeys(cells))
     each = dict(zip(names, weights([name.split()[0] for name in names]), strict=True))
     share = np.array([each[cell] / cells.count(cell) for cell in cells])
-    ratio = ratios[np.array([one.place for one in answered], dtype=int)]
-    ordered = np.argsort(ratio)
-    return float(ratio[ordered][np.searchsorted(np.cumsum(share[ordered]), TARGET)])
+    of_rows = ratio[np.array([one.place for one in answered], dtype=int)]
+    ordered = np.argsort(of_rows)
+    at = min(int(np.searchsorted(np.cumsum(share[ordered]), TARGET)), len(ordered) - 1)
+    width = float(of_rows[ordered][at])
+    families = len({one.family for one in answered})
+    return width if families >= TARGET / (1.0 - TARGET) else max(width, BELIEVED.width)
+
+
+def conformal_width() -> float:
+    """`Constants.width` that holds `TARGET` of the rows of families that a fit has not seen."""
+    rows, kept, _ = known()
+    found = np.full(len(kept), np.nan)
+    for name in dict.fromkeys(one.family for one in rows):
+        left = fitted_without(lambda one, name=name: one.family == name)  # type: ignore[misc]
+        places = [one.place for one in rows if one.family == name and one.place is not None]
+        found[places] = ratios(left)[places]
+    return width_of([one for one in rows if one.place is not None], found)
 
 
 def by_parts(part: Callable[[Known], str]) -> Score:
