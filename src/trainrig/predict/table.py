@@ -26,22 +26,24 @@ from trainrig.predict.rates.from_chip import in_fp4, rates_of_chip
 from trainrig.predict.step import predict_step
 from trainrig.predict.step.simulate import simulated
 from trainrig.predict.table_layout import is_legal, joined, made_legal, sizes_of
+from trainrig.predict.table_machines import (
+    chip_of,
+    die_of,
+    fabric_of,
+    link_of,
+    power_of,
+)
 from trainrig.predict.table_shape import shape_of
 from trainrig.predict.table_words import (
     UNSURE,
     Cells,
     Row,
-    chip_of,
     cp_comm_of,
-    die_of,
-    fabric_of,
     framework_of,
     is_fp4,
     kernels_of,
-    link_of,
     offload_overlap_of,
     overlap_of,
-    power_of,
     precision_of,
     quantized_of,
     states_of,
@@ -250,6 +252,12 @@ def _splits_sequence(layout: Layout) -> bool:
 def _refuse(cells: Cells) -> None:
     if "transformer-xl" in cells.word("model"):
         raise UsageError("Transformer-XL attends to what it remembers: not modelled")
+    if _BESIDES.search(cells.word("kind")):  # pairs, a second model, or text that is made first
+        cells.unstated.append("kind")
+
+
+_BESIDES = re.compile(r"\b(?:[dpcs]po|o?rpo|kto|grpo|rl\w*|rm|reward\w*|distil\w*)\b")
+"""Kinds of training that do more than a step on their batch, which is what is predicted."""
 
 
 def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> Layout:
@@ -265,7 +273,9 @@ def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> L
         return float(memory(shape, one.replace(**least)).total / capacity)
 
     if not cells["zero_stage"] and layout.gpus > layout.tp * layout.pp:
-        for stage in (1, 3):
+        # Megatron's own way is to split the model; only its FSDP shards weights.
+        is_split_first = layout.framework == "megatron" and not cells.is_fsdp
+        for stage in (1,) if is_split_first else (1, 3):
             more = layout.replace(zero=stage)
             if share(layout) > _NOT_HELD and stage > layout.zero and is_legal(shape, more):
                 layout = more

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import SLICE
-from trainrig.predict.table_words import Cells, server_in, tpu_slice
+from trainrig.predict.table_machines import server_in, tpu_slice
+from trainrig.predict.table_words import Cells
 from trainrig.workload.frameworks import LEAST_RESTRICTED
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.model import ModelShape

@@ -263,3 +263,13 @@ def test_models_are_known_by_what_they_are_called(text: str, name: str) -> None:
     found = spelled(text)
     assert found is not None and found.name == name
     assert spelled("bloomz-9b") is None, "a family is no size"
+
+
+def test_programs_are_spread_and_widened_as_their_documentation_says() -> None:
+    row = ROW | {"num_gpus": "64", "precision": "bf16"}
+    for framework, parallel in (("NeMo Automodel", "fsdp"), ("levanter", "fsdp"), ("MLX", "auto")):
+        assert case_of(row | {"framework": framework}).layout.parallel == parallel
+    assert case_of(row | {"framework": "ModelLink"}).layout.framework == "megatron"
+    wide, narrow = (case_of(row | {"framework": name}).spread for name in ("MLX", "PyTorch"))
+    assert wide > narrow
+    assert case_of(row | {"kind": "dpo"}).spread > case_of(row | {"kind": "sft"}).spread

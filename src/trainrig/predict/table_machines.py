@@ -1,0 +1,256 @@
+"""Which machine a row of a table means: chip, die, power, link, server and network.
+
+Answers from what strangers write of their hardware.  A chip's name that is short of a variant
+("H100") stands for the one that is sold in most servers; one with the memory's size behind it is
+the chip of that size; names of no chip are refused: nothing is taken from a neighbour.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from trainrig.catalog import Chip, find_chip
+from trainrig.catalog.lookup import candidates
+from trainrig.catalog.servers import Server, named_server
+from trainrig.errors import UsageError
+from trainrig.predict.table_words import Cells
+
+_MEMORY = re.compile(r"\s*[(-]?\s*(\d+\s*gi?b|\d{2,}\s*g)\)?\s*$", re.IGNORECASE)
+"""``80GB``, ``(80 GiB)`` or ``80G`` behind a name; ``8g`` is a cloud's number of cards."""
+
+
+def chip_of(cells: Cells) -> Chip:
+    """The chip of a row; blank: the one that is named in what is printed of the hardware."""
+    name, printed = cells["chip"], cells["hardware"]
+    if name:
+        found = find_chip(name) or find_chip(f"RTX {name}") or _of_size(name) or _usual(name, cells)
+        if found is None and _has_size(near := _named_in(name, cells), name):
+            found = near
+    else:
+        found = find_chip(printed) or find_chip(f"RTX {printed}") or _named_in(printed, cells)
+    if found is None:
+        what = (
+            f"{name[:60]!r} is not in the catalog" if name else "not stated, or none of the catalog"
+        )
+        raise UsageError(f"chip: {what}")
+    return found
+
+
+_DIES = {
+    "MI250X": ("MI250X GCD", 4),
+    "MI250": ("MI250 GCD", 4),
+    "Ascend 910C": ("Ascend 910C die", 8),
+}
+"""Modules of two dies, each a device to software: the die, and modules of a node as it is sold."""
+
+
+def die_of(chip: Chip, cells: Cells) -> Chip:
+    """One die of a module, where a node has more devices than modules are sold in one."""
+    name, modules = _DIES.get(chip.name, ("", 0))
+    if not name or cells.whole("gpus_per_node", 0) <= modules:
+        return chip
+    return find_chip(name) or chip
+
+
+def power_of(cells: Cells) -> float | None:
+    """W that a row's chips are limited to, where it says that they are and to how many."""
+    printed = cells["hardware"].lower()
+    if not any(word in printed for word in ("limit", "capped", "custom")):
+        return None
+    watts = re.search(r"(\d{2,4})\s*w\b", printed)
+    if watts is None:
+        cells.unstated.append("chip")
+    return float(watts[1]) if watts else None
+
+
+_MACHINES = (
+    # Clouds' and makers' names of whole machines; the first that is found counts.
+    ("p3dn", "V100 SXM2 32GB"),
+    ("p3", "V100 SXM2 16GB"),
+    ("p4de", "A100 SXM4 80GB"),
+    ("p4d", "A100 SXM4 40GB"),
+    ("p5en", "H200 SXM 141GB"),
+    ("p5e", "H200 SXM 141GB"),
+    ("p5", "H100 SXM5 80GB"),
+    ("p6", "B200 SXM"),
+    ("g4dn", "T4"),
+    ("g5", "A10G"),
+    ("g6e", "L40S"),
+    ("g6", "L4"),
+    ("trn1n", "Trainium1"),
+    ("trn1", "Trainium1"),
+    ("trn2", "Trainium2"),
+    ("a2-ultragpu", "A100 SXM4 80GB"),
+    ("a2-megagpu", "A100 SXM4 40GB"),
+    ("a2-highgpu", "A100 SXM4 40GB"),
+    ("a3-ultragpu", "H200 SXM 141GB"),
+    ("a3", "H100 SXM5 80GB"),
+    ("a4", "B200 SXM"),
+    ("nd96amsr", "A100 SXM4 80GB"),
+    ("nd96asr", "A100 SXM4 40GB"),
+    ("nd96isr", "H100 SXM5 80GB"),
+    ("dgx-1", "V100 SXM2 32GB"),
+    ("dgx-2", "V100 SXM2 32GB"),
+    ("dgx-a100", "A100 SXM4 80GB"),
+    ("dgx-h100", "H100 SXM5 80GB"),
+    ("dgx-h200", "H200 SXM 141GB"),
+    ("dgx-b200", "B200 SXM"),
+    ("dgx-spark", "GB10"),
+    ("p6e", "GB200"),
+    ("a4x", "GB200"),
+    ("g7e", "RTX PRO 6000 Blackwell"),
+    ("grace-hopper", "GH200 96GB"),
+    ("grace-blackwell", "GB200"),
+)
+"""Sources: the makers' pages of these instances and systems."""
+
+
+def _named_in(printed: str, cells: Cells) -> Chip | None:
+    """The chip in a longer text: ``8x A100-SXM4-80GB (AWS)``, ``p4d.24xlarge``, ``TPU v5e-256``.
+
+    A whole name counts before a machine's, and that before a shortened one with its memory; of
+    several whole names the longest does.
+    """
+    plain = printed.lower().replace("_", " ").replace("昇腾", "ascend ").replace("升腾", "ascend ")
+    if slice_ := tpu_slice(plain):
+        plain = _SLICE.sub(slice_[0].lower(), plain)
+    counted = re.sub(r"\b\d+\s*[x×*]\s*(?=[a-z])|(?:(?<=\d)|(?<=\dx)|\s)[x×*]\s*\d+\b", " ", plain)
+    words = re.findall(r"[\w+]+", counted)
+    if _PARTS & set(words):
+        return None
+    parts = [(i, j) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
+    for i, j in sorted(parts, key=lambda ends: len("".join(words[slice(*ends)])), reverse=True):
+        if (found := find_chip("".join(words[i:j]))) is not None:
+            longer = " ".join(words[i : j + 1])  # an M2 Ultra is no M2
+            return (_usual(longer, cells) if "".join(words[j : j + 1]).isalpha() else None) or found
+    machine = "-".join(words)
+    for word, name in _MACHINES:
+        if re.search(rf"(^|-){word}(-|$)", machine):
+            return find_chip(name)
+    size = re.search(r"(\d+)\s*gi?b?\b", counted)
+    form = next((w[:4] for w in words if w.startswith(("pcie", "sxm", "nvl"))), "")
+    more = (f" {form} {size[1]}GB" if size else f" {form}", f" {size[1]}GB" if size else "", "")
+    for at in range(len(words)):
+        for text in (" ".join(words[at : at + 2]), words[at]):
+            fitting = (_usual(text + detail, cells) for detail in more)
+            if any(map(str.isdigit, text)) and (found := next(filter(None, fitting), None)):
+                return found
+    return None
+
+
+_SLICE = re.compile(r"\b(?:tpu[ -]*)?(v[2-6][a-z]*|(?:tpu|v)[ -]*7x?|ironwood)-(\d+)\b")
+
+
+def _generation(printed: str) -> str:
+    if printed.startswith("v5lite"):
+        return "v5e"
+    return "7x" if "7" in printed or printed == "ironwood" else printed
+
+
+def tpu_slice(printed: str) -> tuple[str, int] | None:
+    """A TPU slice's chip and number of chips; but for v5e and v6e the figure is of cores, two each.
+
+    Source: cloud.google.com/tpu/docs, "TPU versions".
+    """
+    found = _SLICE.search(printed.lower())
+    if found is None:
+        return None
+    chip = _generation(found[1])
+    name = "TPU7x" if chip == "7x" else f"TPU {chip}"
+    return name, int(found[2]) // (1 if chip in ("v5e", "v6e") else 2)
+
+
+_SHARED_MEMORY = ("Apple",)
+"""Makers of chips whose memory is the processor's, and comes in more sizes than are listed."""
+_PARTS = {"laptop", "mobile", "mig", "grid", "vgpu"}
+"""What is said of another chip than the one whose name it bears, or of a part of one."""
+
+
+def _has_size(chip: Chip | None, name: str) -> bool:
+    """Whether a chip has the memory that stands behind its name, where one does."""
+    stated = _MEMORY.search(name)
+    if chip is None or stated is None or chip.memory is None:
+        return True
+    share = float(stated[1].lower().rstrip("gib ")) * 2**30 / chip.memory
+    return share < 1.1 and (share > 0.9 or chip.vendor in _SHARED_MEMORY)
+
+
+def _of_size(name: str) -> Chip | None:
+    """``RTX 4090 24GB``: the chip without its memory, if that is its memory."""
+    stated = _MEMORY.search(name)
+    found = find_chip(name[: stated.start()]) if stated else None
+    if stated is None or found is None or found.memory is None:
+        return None
+    return found if _has_size(found, name) else None
+
+
+def _usual(name: str, cells: Cells) -> Chip | None:
+    """``A100``: the module for servers, where all that fit are variants of one chip."""
+    fitting = candidates(name)
+    if len(fitting) < 2:
+        return fitting[0] if fitting else None
+    if not any(map(str.isdigit, name)):  # "RTX" or "TPU" alone is a family, not a chip
+        return None
+    cells.unstated.append("chip")
+    modules = [chip for chip in fitting if "SXM" in (chip.form_factor or "")]
+    return max(modules or fitting[:1], key=lambda chip: chip.memory or 0.0)
+
+
+_LINKS = {
+    "nvlink": "nvlink",
+    "nvswitch": "nvlink",
+    "nvl72": "nvlink",
+    "pcie": "pcie",
+    "sxm": "nvlink",
+    "nvl": "nvlink",
+    "xgmi": "",
+    "infinity fabric": "",
+    "neuronlink": "",
+    "oam": "",
+    "ici": "ici",
+    "hccs": "hccs",
+}
+"""What words for links contain; what AMD's modules have is their own."""
+
+
+def link_of(cells: Cells, chip: Chip) -> str | None:
+    """The link inside a node; blank: the chip's own."""
+    word = cells.word("link")
+    word = next((link for part, link in _LINKS.items() if part in word), word)
+    if not word:
+        cells.unstated.append("link")
+        return None
+    if word not in ("nvlink", "pcie", "ici", "hccs", "none"):
+        cells.unstated.append("link")  # what it says is of no link here: the chip's own
+        return None
+    if word == "nvlink" and (chip.link is None or chip.link == "none"):
+        cells.unstated.append("link")  # the card has none: it is another's, or a mistake
+        return None
+    return word
+
+
+@lru_cache(maxsize=1024)
+def server_in(printed: str) -> Server | None:
+    """The server of the catalog that a text has among other words: ``64 x p4d.24xlarge``."""
+    words = re.findall(r"[\w.+-]+", printed)[:24]
+    parts = (" ".join(words[at : at + num]) for num in (3, 2, 1) for at in range(len(words)))
+    return next(filter(None, map(named_server, parts)), None)
+
+
+def fabric_of(cells: Cells, sizes: Mapping[str, int]) -> float | None:
+    """B/s of a node into the network; blank: the named server's, or as such nodes are sold."""
+    name = "fabric_gbps_per_node"
+    if not cells[name]:
+        if sizes["gpus"] <= sizes["gpus_per_node"]:
+            return None
+        server = server_in(cells["hardware"]) or server_in(cells["chip"])
+        if server is not None and server.fabric:
+            return server.fabric
+        cells.unstated.append(name)
+        return None
+    rate = cells.number(name) / 8.0 * 1e9
+    if not 1e6 < rate < 1e15:
+        raise UsageError(f"{name} = {cells[name][:40]}: Gbit/s of one node")
+    return rate
