@@ -153,7 +153,7 @@ class Cells:
 
 _SHARDING = (
     *("fsdp", "torchtitan", "fully_shard", "maxtext", "levanter", "easylm", "axlearn"),
-    *("foundry", "olmo"),
+    *("foundry", "olmo", "automodel"),
 )
 _ALSO = {
     # What cells contain, and the word for it; the first that is found counts.
@@ -193,7 +193,7 @@ _ALSO = {
 _XLA = ("maxtext", "pax", "jax", "t5x", "easylm", "levanter", "axlearn", "flax")
 """Programs that XLA compiles."""
 _TRAINERS = (
-    *("llama-factory", "llamafactory", "llama factory", "axolotl", "unsloth", "xtuner", "swift"),
+    *("llama-factory", "llamafactory", "axolotl", "unsloth", "xtuner", "swift"),
     *("trl", "openrlhf", "lmflow", "fastchat", "peft", "accelerate", "lightning", "fabric"),
     *("optimum", "torch", "hf", "hugging", "transformers"),
 )
@@ -228,7 +228,7 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     named = next((name for word, name in _FRAMEWORKS if word in framework), None)
     split = any(sizes[name] > 1 for name in ("tp", "pp", "cp", "ep", "zero"))
     is_alone = 1 < sizes["gpus"] <= sizes["gpus_per_node"] and not split
-    if named is None and is_alone and _is_data_parallel(cells):
+    if named in (None, "trainer") and is_alone and _is_data_parallel(cells):
         return "huggingface", "dataparallel"
     if named == "fsdp":
         return "huggingface", "fsdp" if sizes["zero"] else "ddp"
