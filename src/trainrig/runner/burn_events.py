@@ -63,7 +63,6 @@ class SeenPart:
     digests: dict[str, Any] | None = None
     is_over: bool = False
     failure: tuple[Status, str] | None = None
-    began: float | None = None
 
     def checked_text(self) -> str:
         """``3,120 results compared``."""
