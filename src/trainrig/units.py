@@ -217,6 +217,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def device_text(model: str | None, index: int | None) -> str:
+    """``RTX 4090 #1``; a host, which has no index, is its model."""
+    return str(model) if index is None else f"{model} #{index}"
+
+
 def capital(text: str) -> str:
     """With a capital letter, unless the first word is a name like ``fp16``."""
     first = text.split(" ", 1)[0]

@@ -12,7 +12,7 @@ from typing import Any
 from trainrig.analysis.evidence import plain
 from trainrig.record import Case, Kind, Record, RunView
 from trainrig.stats import grouped
-from trainrig.units import counted, format_time
+from trainrig.units import counted, device_text, format_time
 
 TELEMETRY, WORK, DIGESTS = "telemetry", "burn", "burn-digests"
 """Series of a burn: the machine second by second, the work slice by slice, digests of steps."""
@@ -94,7 +94,7 @@ class BurnDevice:
     @property
     def label(self) -> str:
         """``RTX 4090 #0``."""
-        return self.name if self.index is None else f"{self.name} #{self.index}"
+        return device_text(self.name, self.index)
 
     @property
     def errors(self) -> int:

@@ -39,7 +39,7 @@ from trainrig.stats import (
     median,
     shared_scatter,
 )
-from trainrig.units import counted, format_quantity, format_share, range_text
+from trainrig.units import counted, device_text, format_quantity, format_share, range_text
 
 IMPLAUSIBLE = 1.5
 """No chip runs half as fast again as its data sheet: the definition or the clock is wrong."""
@@ -350,10 +350,11 @@ def in_no_part(rows: Sequence[Row]) -> Iterator[Finding]:
         other = next((r.value for r in rows if (r.metric, r.case, r.index) == part), 0.0)
         if abs(other) > MAX_OTHER * value:
             where = "none of its parts" if other > 0.0 else "two of its parts at once"
+            device = device_text(point.device, point.device_index)
             yield Finding(
                 id="time-in-no-part",
                 severity="warning",
-                evidence=f"{case_text(point.benchmark, point.case)} on {_device(point)}: "
+                evidence=f"{case_text(point.benchmark, point.case)} on {device}: "
                 f"{format_share(abs(other) / value)} of a step "
                 f"({format_quantity(abs(other), 's')}) belongs to {where}",
                 fix="profile one step: torch.profiler shows what runs between the parts",
@@ -500,8 +501,8 @@ def _required_rows(rows: Iterable[Row]) -> dict[str, list[Row]]:
         planned = row.predicted.conditions if row.predicted is not None else {}
         is_one = row.count == 1 or row.role is Role.COLLECTIVE
         if "step" in planned and planned.get("required") and is_one:
-            number = "" if row.index is None else f" #{row.index}"
-            steps.setdefault(f"{planned['step']} on {row.device}{number}", []).append(row)
+            where = device_text(row.device, row.index)
+            steps.setdefault(f"{planned['step']} on {where}", []).append(row)
     return steps
 
 
@@ -552,9 +553,5 @@ def _at_least(row: Row) -> str:
 def _name(record: Record) -> str:
     is_exchange = role_of(record.benchmark) is Role.COLLECTIVE
     what = case_text(record.benchmark, record.case) if is_exchange else ""
-    return f"{what or f'{record.benchmark} {case_label(record.case)}'} on {_device(record)}"
-
-
-def _device(record: Record) -> str:
-    number = "" if record.device_index is None else f" #{record.device_index}"
-    return f"{record.device}{number}"
+    where = device_text(record.device, record.device_index)
+    return f"{what or f'{record.benchmark} {case_label(record.case)}'} on {where}"

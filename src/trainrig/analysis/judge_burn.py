@@ -28,7 +28,14 @@ from trainrig.machine.snapshot import FAULTY_REASONS, NOT_READ
 from trainrig.process.child import device_fault
 from trainrig.record import Finding, Outcome, Record, RunView, Status, Verdict, by_severity
 from trainrig.stats import grouped, median
-from trainrig.units import counted, format_memory, format_quantity, format_share, signed_share
+from trainrig.units import (
+    counted,
+    device_text,
+    format_memory,
+    format_quantity,
+    format_share,
+    signed_share,
+)
 
 BEHIND = 0.03
 """A device so far below the others' median is named; from SIBLING_MARGIN on it is a fault."""
@@ -203,10 +210,11 @@ def _digests(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             of = "the golden digests" if golden else "its siblings"
             if not golden and len(mine) == 2:
                 of = f"#{usual['index']} (which of the two is wrong is not known)"
+            device = device_text(row["device"], row["index"])
             yield Finding(
                 id="digests-differ",
                 severity="error",
-                evidence=f"{_device(row)}: training steps in {row['key'].get('dtype')} differ from "
+                evidence=f"{device}: training steps in {row['key'].get('dtype')} differ from "
                 f"{of}; the first is {_first_difference(row, usual)}",
                 fix="repeat it: trainrig burn --mode step; if it stays, take the device out of "
                 "service",
@@ -216,10 +224,6 @@ def _digests(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 def _most(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The row whose steps most devices have."""
     return max(rows, key=lambda row: sum(other["steps"] == row["steps"] for other in rows))
-
-
-def _device(row: Mapping[str, Any]) -> str:
-    return str(row["device"]) if row["index"] is None else f"{row['device']} #{row['index']}"
 
 
 def _first_difference(row: Mapping[str, Any], usual: Mapping[str, Any]) -> str:

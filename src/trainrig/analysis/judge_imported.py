@@ -29,7 +29,7 @@ from trainrig.record import (
     by_severity,
 )
 from trainrig.stats import grouped, median
-from trainrig.units import counted, format_quantity, format_share, range_text
+from trainrig.units import counted, device_text, format_quantity, format_share, range_text
 
 VERB = "import"
 """Of the run.toml of a run that was imported."""
@@ -121,8 +121,8 @@ def _outcome(
 def name_of(record: Record) -> str:
     """``collective all_reduce …, nccl-tests 2.13 on H100 #0``."""
     tool = " ".join(str(record.conditions.get(key, "")) for key in ("tool", "tool_version")).strip()
-    index = "" if record.device_index is None else f" #{record.device_index}"
-    device = f" on {record.device}{index}" if record.device else ""
+    where = device_text(record.device, record.device_index)
+    device = f" on {where}" if record.device else ""
     return f"{record.benchmark} {case_text(record.benchmark, record.case)} ({tool}){device}"
 
 

@@ -24,6 +24,7 @@ from trainrig.benchmarks.spec import (
 )
 from trainrig.predict import expected
 from trainrig.record import Case, Kind, Record, RunView, Status
+from trainrig.units import device_text
 
 Key = tuple[object, ...]
 Device = tuple[str | None, int | None]
@@ -192,9 +193,7 @@ def name_devices(devices: Iterable[Device]) -> dict[Device, str]:
     known = list(devices)
     several = sum(index is not None for _, index in known) > 1
     return {
-        (device, index): f"{device or 'unknown device'} #{index}"
-        if several and index is not None
-        else device or "unknown device"
+        (device, index): device_text(device or "unknown device", index if several else None)
         for device, index in known
     }
 

@@ -24,7 +24,7 @@ from trainrig.record import Record, RunView, Status
 from trainrig.report import document as doc
 from trainrig.report.charts.link_diagram import DrawnGpu, LinkDiagram, is_nvlink
 from trainrig.stats import grouped
-from trainrig.units import binary, format_quantity, si_scale
+from trainrig.units import binary, device_text, format_quantity, si_scale
 
 _SHADES = 5
 _MOST = 16
@@ -266,12 +266,11 @@ def _by_node(points: Iterable[Record]) -> Iterator[doc.Table]:
         def to(head: str, cell: Any = cell) -> doc.Shown[str]:
             return doc.column(_UNBOUND.get(head, head), lambda place: cell(place, head))
 
-        named = f"{device}" if index is None else f"{device} #{index}"
         what = "copy on the host" if index is None else "copies between host and GPU"
         yield doc.table(
             places,
             doc.words("processors", lambda place: _UNBOUND.get(place, place)),
             *map(to, heads),
-            title=f"{what}, {named}",
+            title=f"{what}, {device_text(device, index)}",
             notes=tuple(dict.fromkeys(r.reason for r in own if r.reason)),
         )

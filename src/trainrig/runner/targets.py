@@ -21,6 +21,7 @@ from trainrig.measure.disk_activity import PREFIX, is_disk
 from trainrig.measure.scratch_file import free_bytes, probe
 from trainrig.process.worker import Worker
 from trainrig.record import Case
+from trainrig.units import device_text
 
 HOST = "cpu"
 
@@ -64,7 +65,7 @@ class Target:
     @property
     def label(self) -> str:
         """For people: ``RTX 4090`` or ``RTX 4090 #1``."""
-        return self.name if self.index is None else f"{self.name} #{self.index}"
+        return device_text(self.name, self.index)
 
 
 Ask = Callable[[str], Mapping[str, Any]]
