@@ -120,7 +120,7 @@ def test_the_surface_is_as_promised() -> None:
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --framework --parallel --states "
             "--quantize --optimizer-in-backward --software --overlap --cp-comm --offload-overlap "
-            "--global-batch --tokens --days --top --what-if --write --json",
+            "--global-batch --schedule --tokens --days --top --what-if --write --json",
             "remote": "forward HOST --port --reverse --name --config --json | "
             "frp --role --server --server-port --port --token-file --secret-file --name "
             "--ca --cert --key --json | "

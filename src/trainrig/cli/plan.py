@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.cli.predict_options import FRAMEWORK, WHAT, WHAT_IF, WHERE, one_machine
-from trainrig.cli.verb import PATH, TOKENS, json_option, option, options, verb
+from trainrig.cli.verb import PATH, TOKENS, json_option, names_in, option, options, rows, verb
 
 _search = partial(option, group="Search")
 _result = partial(option, group="Result")
@@ -16,6 +16,15 @@ _result = partial(option, group="Result")
 @verb()
 @options(WHAT, WHERE, FRAMEWORK)
 @_search("--global-batch", type=int, help="Samples of a step.")
+@options(
+    rows(
+        "Search",
+        (
+            *("--schedule", names_in("workload.layout", "SCHEDULES")),
+            *("the best but dualpipe", "Pipeline schedule: {words}."),
+        ),
+    )
+)
 @_search("--tokens", type=TOKENS, help="Tokens of the whole training.")
 @_search("--days", type=float, help="With --tokens: find how many GPUs it takes.")
 @_result("--top", type=int, default=10, help="Layouts that are shown.")

@@ -23,10 +23,8 @@ from trainrig.predict.rates.from_chip import LINKS, in_fp4, rates_of_chip
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import (
     RECOMPUTE,
-    SCHEDULES,
     Layout,
     check_layout,
-    refuse_unpredicted,
 )
 from trainrig.workload.layout_rules import MOST_COUNT
 from trainrig.workload.memory import host_bytes
@@ -151,6 +149,7 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
     if "global_batch" not in options:
         raise UsageError("how many samples is a step?", "as --global-batch 512")
     base = _layout(options, cluster, shape, _WORDS_AND_LENGTHS)
+    schedules, base = (base.schedule,), base.replace(schedule="1f1b")
     for name, known in (("recompute", RECOMPUTE), ("framework", tuple(FRAMEWORKS))):
         if options.get(name, known[0]) not in known:
             raise unknown(name, options[name], known)
@@ -169,6 +168,8 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
         recompute=(options["recompute"],) if "recompute" in options else RECOMPUTE,
         host_memory=cluster.host_memory,
     )
+    if "schedule" in options:
+        every = every.replace(schedules=schedules)
     return every, cluster
 
 
@@ -195,7 +196,6 @@ def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     options = {name: value for name, value in given.items() if value is not None}
     if (scaled := options.get("precision")) in SCALED:
         options |= {"precision": SCALED[scaled], "is_fp4": scaled.endswith("fp4")}
-    refuse_unpredicted(Layout(schedule=options.get("schedule", SCHEDULES[0])))
     if "model" not in options:
         raise UsageError("missing --model", "as --model gpt2-medium; or a path to a config.json")
     return find(options["model"]), options

@@ -46,6 +46,7 @@ from trainrig.predict.table_words import (
     overlap_of,
     precision_of,
     quantized_of,
+    schedule_of,
     states_of,
 )
 from trainrig.process.pool import ordered_map
@@ -63,7 +64,7 @@ READ = (
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
     *("memory_kind", "offload", "states", "mean_seq", "masked_share", "optimizer"),
     *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes"),
-    *("parallel", "cp_comm"),
+    *("parallel", "cp_comm", "schedule"),
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
@@ -211,11 +212,11 @@ def _read(row: Row) -> Case:
     if not cells["seq_parallel"] and layout.tp > 1 and _splits_sequence(layout):
         layout = layout.replace(sequence_parallel=1)
         cells.unstated.append("seq_parallel")
-    shape, layout = made_legal(shape, layout, cells)
+    shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
     layout = _held(shape, layout, cells, rates.memory_bytes)
     if "micro_batch" in cells.unstated:
         layout = _fitting(shape, layout, rates.memory_bytes)
-    if not cells["vpp"] and layout.pp > 1 and layout.overlaps == "all":
+    if not cells["vpp"] and layout.pp > 1 and _interleaves(layout):
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
         cells.unstated.append("vpp")
     mean_seq = cells.whole("mean_seq", 0)
@@ -235,6 +236,19 @@ def _read(row: Row) -> Case:
         unstated=tuple(cells.unstated),
         spread=cells.spread,
     )
+
+
+def _scheduled(shape: ModelShape, layout: Layout, cells: Cells) -> Layout:
+    """The layout with the schedule that the row names, where that can be."""
+    named = layout.replace(schedule=schedule_of(cells))
+    if named.schedule == "zbv" and not cells["vpp"]:
+        named = named.replace(interleave=2)
+    return named if layout.pp > 1 and is_legal(shape, named) else layout
+
+
+def _interleaves(layout: Layout) -> bool:
+    """Whether stages are interleaved where nobody says: in today's Megatron with 1F1B."""
+    return layout.overlaps == "all" and layout.schedule == "1f1b"
 
 
 _TOO_MUCH = 2.0
@@ -443,6 +457,7 @@ _HEADINGS = {
     **dict.fromkeys(("recompute_granularity", "activation_recompute", "remat"), "recompute"),
     **dict.fromkeys(("model_name", "network"), "model"),
     **dict.fromkeys(("attention", "kernels"), "kernel_stack"),
+    **dict.fromkeys(("pipeline_schedule", "pipeline_parallel_schedule", "pp_schedule"), "schedule"),
     **dict.fromkeys(("cp_comm_type", "cp_type", "context_parallel_rotate_method"), "cp_comm"),
     **dict.fromkeys(("parallelism", "strategy", "distributed", "wrapper"), "parallel"),
 }

@@ -304,6 +304,21 @@ def precision_of(cells: Cells, chip: Chip) -> str:
     return found
 
 
+def schedule_of(cells: Cells) -> str:
+    """One of SCHEDULES: what the cell says, or DeepSeek's own program; interleaving is ``vpp``'s.
+
+    Of a mixture of words (``interleaved 1F1B``) the schedule's name counts.
+    """
+    words = f"{cells.word('schedule')} {cells.word('framework')}"
+    also = (
+        (r"dual.?pipe|hai.?llm", "dualpipe"),
+        (r"zb.?v\b|v.?schedule", "zbv"),
+        (r"\bzb|zero.?bubble", "zb"),
+        (r"gpipe|all.?f(orward)?.?all.?b", "gpipe"),
+    )
+    return next((name for pattern, name in also if re.search(pattern, words)), "1f1b")
+
+
 def cp_comm_of(cells: Cells) -> str:
     """One of CP_COMM: what the cell says, or a program's name."""
     usual = "ulysses" if "ulysses" in cells.word("framework") else "auto"

@@ -37,7 +37,6 @@ from trainrig.workload.arrays import choose
 from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, Traits, usual_framework
 from trainrig.workload.layout_rules import (
     ONE_BACKWARD,
-    PREDICTED_SCHEDULES,
     RANGES,
     RULES,
     Pairing,
@@ -55,8 +54,9 @@ Whole: TypeAlias = "int | NDArray[np.int64]"
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
-SCHEDULES = ("1f1b", "gpipe", "zb", "zbv")
-"""Of pipelines: 1F1B (interleaved where stages are), GPipe, and Qi et al.'s zero-bubble ones."""
+SCHEDULES = ("1f1b", "gpipe", "zb", "zbv", "dualpipe")
+"""Of pipelines: 1F1B (interleaved where stages are), GPipe, Qi et al.'s zero-bubble ones, and
+DeepSeek-V3's from both ends at once (arXiv 2412.19437, section 3.2.1)."""
 KERNELS = ("eager", "fused", "flash", "flash+fused", "compiled")
 PARALLEL = ("auto", "ddp", "fsdp", "dataparallel")
 OPTIMIZERS = (
@@ -222,12 +222,22 @@ class Layout:
     def usual_framework(self) -> str:
         """The framework that usually runs such a layout, where none is asked for."""
         if self.schedule not in ONE_BACKWARD:
-            return NATIVE
+            return "megatron" if self.schedule == "dualpipe" else NATIVE
         return usual_framework(
             split=_any(self.tp * self.pp * self.cp, 2),
             sharded=_any(self.zero, 2) or self.parallel == "fsdp",
             several=_any(self.gpus, 2) or self.parallel in ("ddp", "dataparallel"),
         )
+
+    @property
+    def folds(self) -> bool:
+        """Whether a pipeline's first rank has the model's last stage, too."""
+        return self.schedule in ("zbv", "dualpipe")
+
+    @property
+    def stage_copies(self) -> int:
+        """Stages' worth of weights and gradients on a rank: DualPipe's has one for either way."""
+        return 2 if self.schedule == "dualpipe" else 1
 
     @property
     def overlaps(self) -> str:
@@ -388,13 +398,6 @@ def legal_mask(shape: ModelShape, layout: Layout) -> NDArray[np.bool_]:
     for rule in RULES:
         legal &= ~np.asarray(rule.broken(Pairing(shape, layout)), dtype=bool)
     return legal
-
-
-def refuse_unpredicted(layout: Layout) -> None:
-    """Raise UsageError for what trains, maybe, and whose time and memory are not predicted."""
-    if layout.schedule not in PREDICTED_SCHEDULES:
-        words = f"schedule {layout.schedule} is not predicted yet"
-        raise UsageError(words, "one of: " + ", ".join(PREDICTED_SCHEDULES))
 
 
 def layout_warnings(layout: Layout) -> tuple[str, ...]:

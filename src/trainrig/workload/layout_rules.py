@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from trainrig.workload.model import ModelShape
 
-PREDICTED_SCHEDULES = ("1f1b", "gpipe", "zb")
 ONE_BACKWARD = ("1f1b", "gpipe")
 """Schedules whose backward pass is one; in the others inputs' gradients come before weights'."""
 MOST_GPUS = 1 << 20
@@ -214,7 +213,7 @@ RULES = (
     ),
     Rule(  # torch's checkpointing and compiled graphs know no backward pass in two halves
         lambda c: (
-            (c.x.schedule not in ONE_BACKWARD)
+            (c.x.schedule in ("zb", "zbv"))
             & ((c.x.recompute == "selective") | (c.x.kernels == "compiled"))
         ),
         lambda c: (
@@ -227,6 +226,20 @@ RULES = (
         lambda c: (c.x.pp > 1) & (c.x.interleave != 2) & (c.x.schedule == "zbv"),
         lambda _: "ZBV has two stages on each rank",
         "--interleave 2, or --schedule zb",
+    ),
+    Rule(
+        lambda c: (
+            (c.x.schedule == "dualpipe")
+            & (c.x.pp > 1)
+            & ((c.x.pp % 2 > 0) | (c.x.interleave > 1) | (c.x.grad_accum % 2 > 0))
+        ),
+        lambda _: "DualPipe feeds its stages from both ends: half of them, half of micro-batches",
+        "an even --pp and --grad-accum, without --interleave",
+    ),
+    Rule(
+        lambda c: (c.x.schedule == "dualpipe") & (c.x.grad_accum < 2 * c.x.pp) & (c.x.pp > 1),
+        lambda c: f"{c.x.grad_accum} micro-batches do not fill DualPipe's {c.x.pp} stages",
+        lambda c: f"--grad-accum {2 * c.x.pp} at least",
     ),
     Rule(
         lambda c: (c.x.pp > 1) & (_blocks(c.m) + _bare_ends(c.x) < c.x.pp * c.x.interleave),
@@ -360,9 +373,14 @@ RULES = (
         lambda c: f"--seq-len {c.m.max_positions} at most, or a shape with more max_positions",
     ),
     Rule(
-        lambda c: (c.x.schedule not in ONE_BACKWARD) & (not c.x.traits.zero_bubble),
+        lambda c: (c.x.schedule in ("zb", "zbv")) & (not c.x.traits.zero_bubble),
         lambda c: f"{c.x.framework} has no schedule {c.x.schedule}",
         "--framework native or torchtitan, or --schedule 1f1b",
+    ),
+    Rule(
+        lambda c: (c.x.schedule == "dualpipe") & (not c.x.traits.grad_buffer),
+        lambda c: f"{c.x.framework} has no schedule {c.x.schedule}",
+        "--framework megatron (as DeepSeek's own program), or --schedule 1f1b",
     ),
 )
 """For numbers within their ranges; those where nothing is divided by 0."""

@@ -22,6 +22,7 @@ GPT = named("gpt2-medium")
 T5 = named("t5-base")
 NARROW = custom("llama", num_layers=2, hidden=64, num_heads=4, head_dim=16, ffn=101)
 MANY = {"gpus": 64, "framework": "deepspeed"}
+DUAL = {"schedule": "dualpipe", "framework": "megatron"}
 DDP = {"framework": "huggingface", "parallel": "ddp"}
 FSDP = {"framework": "huggingface", "parallel": "fsdp"}
 
@@ -76,6 +77,9 @@ REFUSED = [
     ),
     (GPT, {"pp": 2, "schedule": "zb"}, "deepspeed has no schedule zb", "native or torchtitan"),
     (GPT, {"pp": 2, "schedule": "zbv"}, "two stages on each rank", "--interleave 2"),
+    (GPT, {"pp": 8, "grad_accum": 3, **DUAL}, "from both ends", "an even --pp"),
+    (GPT, {"pp": 8, "grad_accum": 8, **DUAL}, "do not fill DualPipe's 8", "16 at least"),
+    (GPT, {"pp": 2, "grad_accum": 4, "schedule": "dualpipe"}, "no schedule dualpipe", "megatron"),
     (GPT, {"pp": 2, "zero": 2}, "ZeRO 2 cannot shard what 2 pipeline", "--zero 1"),
     (GPT, {"pp": 2, "zero": 3}, "ZeRO 3 cannot shard what 2 pipeline", "--pp 1"),
     (
@@ -170,18 +174,6 @@ def test_every_rule_is_seen_to_refuse() -> None:
         with contextlib.suppress(ZeroDivisionError):  # out of range, which is refused before
             seen |= {number for number, rule in enumerate(layout_rules.RULES) if rule.broken(asked)}
     assert seen == set(range(len(layout_rules.RULES)))
-
-
-@pytest.mark.parametrize(
-    ("numbers", "says"),
-    [
-        ({"schedule": "zbv"}, "schedule zbv is not predicted yet"),
-    ],
-)
-def test_what_is_not_predicted_yet_is_said(numbers, says) -> None:
-    with pytest.raises(UsageError, match=says):
-        layout_rules.refuse_unpredicted(Layout(**numbers))
-    layout_rules.refuse_unpredicted(Layout(gpus=8, tp=2, pp=2))
 
 
 def test_tensor_parallelism_beyond_a_node_is_warned_of() -> None:

@@ -27,7 +27,7 @@ from trainrig.workload.layout import (
     Layout,
     legal_mask,
 )
-from trainrig.workload.layout_rules import ONE_BACKWARD, PREDICTED_SCHEDULES, longest_stage
+from trainrig.workload.layout_rules import ONE_BACKWARD, longest_stage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +52,8 @@ class Space:
     framework: str | None = None
     """None: what usually runs such a layout (`Layout.usual_framework`)."""
     recompute: Sequence[str] = RECOMPUTE
-    schedules: Sequence[str] = PREDICTED_SCHEDULES
+    schedules: Sequence[str] = ("1f1b", "gpipe", "zb", "zbv")
+    """Of pipelines; DualPipe by its name alone."""
     host_memory: float | None = None
     """B of a node's memory, for what is offloaded; None: no limit."""
 
@@ -165,11 +166,7 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
         base = space.base.replace(framework=list(FRAMEWORKS)[group // 2], schedule="1f1b")
         legal = legal_mask(space.shape, base.replace(**rows))
         rows = {name: column[legal] for name, column in rows.items()}
-        # Elsewhere the schedule makes no difference, or it is 1F1B's where stages are interleaved.
-        is_plain = (rows["pp"] > 1) & (rows["interleave"] == 1)
-        plain = {name: column[is_plain] for name, column in rows.items()}
-        for schedule in space.schedules:
-            chosen = rows if schedule == "1f1b" else plain
+        for schedule, chosen in _by_schedule(space, rows):
             for recompute in space.recompute:
                 words = base.replace(schedule=schedule, recompute=recompute)
                 found = words.replace(**chosen)
@@ -179,14 +176,38 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
                     yield found.part(legal_mask(space.shape, found))
 
 
+def _by_schedule(space: Space, rows: Columns) -> Iterator[tuple[str, Columns]]:
+    """Rows by the schedules that they may have: without a pipeline 1F1B stands for all.
+
+    1F1B interleaves any number of stages and ZB-V two; the others' are simulated alone.
+    """
+
+    def those(mask: NDArray[np.bool_]) -> Columns:
+        return {name: column[mask] for name, column in rows.items()}
+
+    piped, groups = rows["pp"] > 1, rows["interleave"]
+    if "1f1b" not in space.schedules:
+        yield "1f1b", those(~piped)
+    for schedule in space.schedules:
+        if schedule == "1f1b":
+            yield schedule, rows
+        else:
+            yield schedule, those(piped & (groups == (2 if schedule == "zbv" else 1)))
+
+
 def _frameworks(space: Space, columns: Columns) -> NDArray[np.int64]:
     """For each row the framework that runs it, by its place in `FRAMEWORKS`."""
     names = list(FRAMEWORKS)
     if space.framework is not None:
         return np.full(len(columns["tp"]), names.index(space.framework))
-    base = space.base.replace(pp=1)
-    usual = [base.replace(tp=1 + s, zero=zero).usual_framework for s in (0, 1) for zero in range(4)]
+    named = space.schedules[0] if len(space.schedules) == 1 else "1f1b"
+    meshes = ((1, 1, "1f1b"), (2, 1, "1f1b"), (1, 2, named))
+    usual = [
+        space.base.replace(tp=tp, pp=pp, zero=zero, schedule=schedule).usual_framework
+        for tp, pp, schedule in meshes
+        for zero in range(4)
+    ]
     places = np.array([names.index(name) for name in usual])
-    split = columns["tp"] * columns["pp"] > 1
+    split = np.where(columns["pp"] > 1, 2, columns["tp"] > 1)
     found: NDArray[np.int64] = places[4 * split + columns["zero"]]
     return found

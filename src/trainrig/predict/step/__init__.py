@@ -9,7 +9,9 @@ is copied to the host: `offload`).  The seconds
 that are composed come from `profile`; the shares that hide from `calibration`.
 
 Sources: the pipeline's bubble, (p − 1)/(m·v) of the ideal time, is Narayanan et al. 2021, section
-2.2; ZB-H1's, (p − 1)·(F + B − W) where B is of inputs alone, Qi et al. 2023, table 2; the volumes
+2.2; ZB-H1's, (p − 1)·(F + B − W) where B is of inputs alone, Qi et al. 2023, table 2, and half of
+it in ZB-V (as torch's order of it comes out in `simulate`); DualPipe's, (p/2 − 1)·(F&B + B − 3W)
+where B is whole, DeepSeek-V3's report (arXiv 2412.19437), table 2; the volumes
 of tensor and sequence parallel are Korthikanti et al. 2022, section 4.
 """
 
@@ -136,6 +138,7 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     host_b = host_b + c.launch * p.adding
     gap_b = larger(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
     computed = forward + backward + recompute
+    later = backward + recompute + gap_b
     routed, hidden_routed = _routed(p, n * c.tensor * p.routed, computed, c)
     sends = c.send * 2.0 * p.virtual * p.send
     # Exchanges of each block beside its computation, or while the device waits for the host.
@@ -161,10 +164,8 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
         (device_f, device_b + device_r, device_l + device_e, stages * weights),
         (host_f, host_b + host_r, host_l + host_e, 0.0),
     )
-    others = larger(whole - computed - gap_f - gap_b, 0.0)
-    # A zero-bubble schedule computes weights' gradients while others wait, twice a stage's worth.
-    late = p.late * _products(p, p.backward, c) / 2.0
-    others = others + (stages - 1.0) * (tensor + routed + sends - 2.0 * p.stage_layers * late)
+    late, windows = p.late * _products(p, p.backward, c) / 2.0, (forward + gap_f, later)
+    bubble = _bubble(p, windows, whole, tensor + routed + sends, p.stage_layers * late)
     parts: dict[str, Any] = {
         "forward": m * forward,
         "backward": m * backward,
@@ -173,10 +174,10 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
         "tensor_comm": m * tensor,
         "expert_comm": m * routed,
         "pipeline_comm": m * sends,
-        "bubble": choose(stages > 1, larger(others, 0.0) / p.virtual, 0.0),
+        "bubble": bubble,
         "data_comm": data_comm,
         "optimizer": c.optimizer * p.optimizer,
-        "offload": _waited(p, (forward + gap_f, backward + recompute + gap_b), c),
+        "offload": _waited(p, windows, c),
         "data": c.fixed + 0.0 * data_comm,
     }
     spread = hypotenuse(c.width * _uncertainty(parts), p.unsure)
@@ -202,6 +203,22 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
             **{name: getattr(p, name) for name in ("fewer_first", "fewer_last")},
         }
     return StepTime(**parts, overlapped=overlapped, spread=spread)
+
+
+def _bubble(
+    p: Profile, passes: tuple[Array, Array], whole: Array, exchanged: Array, late: Array
+) -> Array:
+    """Filling and draining, of a micro-batch's passes on one stage and through all (``whole``).
+
+    ``late``: gradients of a stage's weights, which a zero-bubble schedule computes while others
+    wait, twice a stage's worth.
+    """
+    forward, backward = passes
+    others = larger(whole - forward - backward, 0.0)
+    others = others + (p.stages - 1.0) * (exchanged - 2.0 * late)
+    both_ends = (p.stages / 2.0 - 1.0) * (forward + 2.0 * backward + 1.5 * exchanged - 3.0 * late)
+    others = choose(p.dual > 0, both_ends, others)
+    return choose(p.stages > 1, larger(others, 0.0) / p.virtual, 0.0)
 
 
 def _waited(p: Profile, windows: tuple[Array, Array], c: Constants) -> Array:
@@ -235,6 +252,8 @@ def _ends(p: Profile, block: Array, last: Array, first: Array) -> Array:
     Of several it is an end, as far as that is more than the blocks which the end lacks.
     """
     over = larger(last - p.fewer_last * block, first - p.fewer_first * block)
+    both = last + first - (p.fewer_last + p.fewer_first) * block
+    over = choose(p.folded > 0, p.folded * both, over)
     return choose(p.stages > 1, larger(over, 0.0), last + first)
 
 

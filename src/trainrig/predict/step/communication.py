@@ -334,14 +334,14 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     block, ends = gathered(mesh.block, streams, mesh.experts), gathered(mesh.ends, streams)
     is_full = mesh.zero == 3
     gathers = (mesh.zero > 0) & is_not(streams)
-    of_experts = mesh.stage_layers * mesh.experts
+    of_experts = layout.stage_copies * mesh.stage_layers * mesh.experts
     others = mesh.stage_parameters - of_experts
     weights = gathered(others * trained, gathers, of_experts * trained)
     ahead = layout.overlaps != "none" and scheme == "own"
     found = {
         "gather_forward": choose(streams, block, 0.0),
         "gather_backward": choose(is_full, block, 0.0),
-        "scatter": reduced(mesh.block, mesh.experts),
+        "scatter": layout.stage_copies * reduced(mesh.block, mesh.experts),
         "ends": reduced(mesh.ends) + choose(streams, ends, 0.0),
         "after": choose(gathers & is_not(ahead), weights, 0.0),
         "ahead": choose(gathers & ahead, weights, 0.0),

@@ -103,7 +103,11 @@ class Profile:
     unsure: Array
     """What the chip's class adds to the half width of the interval (natural logarithm)."""
     late: Array
-    """1: gradients of weights are computed apart, where the pipeline would wait (ZB-H1)."""
+    """1: gradients of weights are computed apart, where the pipeline would wait (ZB-H1, ZB-V)."""
+    folded: Array
+    """Share of micro-batches that begin and end on the first rank: ZB-V 1, DualPipe 1/2, else 0."""
+    dual: Array
+    """1: micro-batches come from both ends (DualPipe)."""
     adding: Array
     """Host seconds for each layer: its gradients are added to the accumulated ones, one by one."""
     threads: Array
@@ -134,7 +138,9 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "untuned": rates.untuned if layout.precision not in ("fp32", "tf32") else 1.0,
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
         "unsure": rates.unsure,
-        "late": (layout.schedule == "zb") * choose(mesh.virtual == 1, 1.0, 0.0),
+        "late": _late(mesh),
+        "folded": (layout.folds / layout.stage_copies) * (mesh.pp > 1),
+        "dual": float(layout.schedule == "dualpipe") * (mesh.pp > 1),
         "adding": _adding(mesh, rates),
         "threads": mesh.dp if layout.scheme == "dataparallel" else 1,
         "weights": _over_weights(mesh, rates),
@@ -183,6 +189,13 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     return {name: tuple(map(dealt, getattr(found, name))) for name in _COMPUTED}
 
 
+def _late(mesh: MeshSizes) -> Array:
+    """Interleaved stages of other schedules are taken for 1F1B's."""
+    schedule = mesh.layout.schedule
+    is_alone = choose(mesh.virtual == 1, 1.0, 0.0) if schedule == "zb" else 0.0
+    return 1.0 if schedule in ("zbv", "dualpipe") else is_alone
+
+
 def _adding(mesh: MeshSizes, rates: Rates) -> Array:
     """A launch for each tensor of a block and micro-batch, but where a product does it itself.
 
@@ -222,5 +235,5 @@ def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     casts = 12.0 if is_autocast and not wide else 0.0
     adds = 3.0 * mesh.gradient_bytes
     # What is frozen lies there as it is used, and has no gradient.
-    counted = mesh.trained * (casts + adds * (mesh.micro_batches > 1))
+    counted = mesh.trained / layout.stage_copies * (casts + adds * (mesh.micro_batches > 1))
     return widened + choose(_adds_inside(mesh), 0.0, rates.stream(counted, kernels=1))

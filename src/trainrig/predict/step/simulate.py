@@ -11,7 +11,8 @@ Streams of a rank: its computation (with the collectives of its blocks, as far a
 messages between stages, gradients.  Of a long step 4·stages micro-batches and more are simulated;
 the rest repeats: each further round of ``stages`` micro-batches takes as long as the last one.
 
-Interleaved stages are simulated in the order of 1F1B, whatever the schedule.
+Interleaved stages are simulated in the order of 1F1B, whatever the schedule, but ZB-V's, of which
+each rank has one on the way out and one on the way back.  DualPipe is the closed form's alone.
 
 Sources: 1F1B and its interleaved form are Narayanan et al. 2021 (arXiv 2104.04473), section 2.2, in
 Megatron-LM's order; ZB-H1, whose backward is cut in two, is Qi et al. 2023 (arXiv 2401.10241).
@@ -19,6 +20,7 @@ Megatron-LM's order; ZB-H1, whose backward is cut in two, is Qi et al. 2023 (arX
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -56,10 +58,12 @@ class Stages:
 
 
 def orders(schedule: str, ranks: int, groups: int, batches: int) -> tuple[tuple[Task, ...], ...]:
-    """What each rank computes, in order: Megatron-LM's, GPipe's or ZB-H1's."""
+    """What each rank computes, in order: Megatron-LM's, GPipe's, ZB-H1's or ZB-V's."""
     if schedule == "gpipe":
         one = [(FORWARD, 0, i) for i in range(batches)] + [(BACKWARD, 0, i) for i in range(batches)]
         return tuple(tuple(one) for _ in range(ranks))
+    if schedule == "zbv":
+        return tuple(_folded(rank, ranks, batches) for rank in range(ranks))
     if groups > 1:
         return tuple(_interleaved(rank, ranks, groups, batches) for rank in range(ranks))
     return tuple(_one_by_one(rank, ranks, batches, schedule) for rank in range(ranks))
@@ -79,6 +83,30 @@ def _one_by_one(rank: int, ranks: int, batches: int, schedule: str) -> tuple[Tas
     if schedule == "zb":
         found += [(WEIGHTS, 0, i) for i in range(max(0, batches - late), batches)]
     return tuple(found)
+
+
+def _folded(rank: int, ranks: int, batches: int) -> tuple[Task, ...]:
+    """ZB-V: the second half of the stages comes back over the ranks, the last one on the first.
+
+    The order of torch's ScheduleZBVZeroBubble, which deals micro-batches that do not exist where
+    there are fewer than 2·ranks - 1.
+    """
+    ahead, behind = (FORWARD, 0), (FORWARD, 1)
+    early, late = ([(BACKWARD, group), (WEIGHTS, group)] for group in (0, 1))
+    dealt = max(2 * ranks - 1, batches)
+    outward = dealt - (2 * ranks - rank - 1)  # forward passes that are left for later
+    order = [ahead] * (2 * (ranks - rank) - 1) + [behind, ahead] * rank
+    order += [behind, *late] * (ranks - rank)
+    for turn in range(dealt - ranks):
+        order += [*([ahead] if turn < outward else []), *early, behind, *late]
+    order += [early[0], late[0]] * rank + early * (ranks - rank)
+    order += [late[1]] * rank + [early[1]] * rank
+    number: Counter[tuple[int, int]] = Counter()
+    found = []
+    for kind, group in order:
+        found.append((kind, group, number[kind, group]))
+        number[kind, group] += 1
+    return tuple(task for task in found if task[2] < batches)
 
 
 def _interleaved(rank: int, ranks: int, groups: int, batches: int) -> tuple[Task, ...]:
@@ -117,6 +145,7 @@ class _Wave:
 @lru_cache(maxsize=4096)
 def _waves(schedule: str, ranks: int, groups: int, batches: int) -> tuple[tuple[_Wave, ...], int]:
     """The tasks in waves, and how many there are."""
+    needs = _needed_folded if schedule == "zbv" else _needed
     lists = orders(schedule, ranks, groups, batches)
     place: dict[tuple[int, int, int, int], int] = {}
     total = sum(map(len, lists))
@@ -128,7 +157,7 @@ def _waves(schedule: str, ranks: int, groups: int, batches: int) -> tuple[tuple[
             if at[rank] == len(lists[rank]):
                 continue
             task = lists[rank][at[rank]]
-            needed = _needed(rank, task, ranks, groups)
+            needed = needs(rank, task, ranks, groups)
             if needed is not None and needed not in place:
                 continue
             is_sent = needed is not None and needed[0] != rank
@@ -159,6 +188,23 @@ def _needed(rank: int, task: Task, ranks: int, groups: int) -> tuple[int, int, i
     if group < groups - 1:
         return 0, BACKWARD, group + 1, batch
     return rank, FORWARD, group, batch
+
+
+def _needed_folded(
+    rank: int, task: Task, ranks: int, _groups: int
+) -> tuple[int, int, int, int] | None:
+    """As `_needed`, where the second group of each rank is on the way back."""
+    kind, group, batch = task
+    if kind == WEIGHTS:
+        return rank, BACKWARD, group, batch
+    outward = (kind == FORWARD) == (group == 0)  # from the first rank to the last
+    if outward and rank > 0:
+        return rank - 1, kind, group, batch
+    if not outward and rank < ranks - 1:
+        return rank + 1, kind, group, batch
+    if group == (0 if kind == FORWARD else 1):  # where a micro-batch's way begins, or turns
+        return None if kind == FORWARD else (rank, FORWARD, 1, batch)
+    return rank, kind, 1 - group, batch
 
 
 def run_pipeline(stages: Stages, schedule: str, batches: int) -> Array:
@@ -206,25 +252,29 @@ def simulated(
         np.broadcast_to(n, found.shape) for n in (layout.pp, layout.interleave, layout.grad_accum)
     )
     several = np.flatnonzero(ranks > 1)
-    if not len(several):
+    if not len(several) or layout.schedule == "dualpipe":
         return found, step
     forms = np.stack([ranks, groups, batches], axis=1)[several]
     distinct, inverse = np.unique(forms, axis=0, return_inverse=True)
     for number, (num_ranks, num_groups, count) in enumerate(distinct.tolist()):
         chosen = several[inverse.reshape(-1) == number]
-        halves = layout.schedule == "zb" and num_groups == 1
-        stages = _stages(seconds, chosen, num_ranks, num_groups, halves=halves)
+        folded = layout.schedule == "zbv"
+        halves = folded or (layout.schedule == "zb" and num_groups == 1)
+        ends = {"halves": halves, "folded": folded}
+        stages = _stages(seconds, chosen, num_ranks, num_groups, **ends)
         found[chosen] = run_pipeline(stages, layout.schedule, count)
     return found, step
 
 
 def _stages(
-    seconds: dict[str, Array], chosen: Array, ranks: int, groups: int, *, halves: bool
+    seconds: dict[str, Array], chosen: Array, ranks: int, groups: int, *, halves: bool, folded: bool
 ) -> Stages:
     """Seconds of each rank and group from those of a block and of the ends.
 
-    ``halves``: gradients of blocks' weights are computed apart, in the time that they take there.
+    ``halves``: gradients of blocks' weights are computed apart, in the time that they take there;
+    ``folded``: the last stage is on the first rank.
     """
+    end_rank = 0 if folded else -1
 
     def of(name: str) -> Array:
         return seconds[name][chosen]
@@ -232,7 +282,7 @@ def _stages(
     of_group = (of("stage_layers") / groups)[:, None, None]
     layers = np.broadcast_to(of_group, (len(chosen), ranks, groups)).copy()
     layers[:, 0, 0] -= of("fewer_first")
-    layers[:, -1, -1] -= of("fewer_last")
+    layers[:, end_rank, -1] -= of("fewer_last")
     lacking = layers.sum(axis=(1, 2)) - of("layers")
     layers[:, 1:-1, -1] -= np.arange(1, ranks - 1) <= lacking[:, None]
     layers = np.maximum(layers, 0.0)
@@ -241,7 +291,7 @@ def _stages(
         for way, share in (("forward", 1.0 / 3.0), ("backward", 2.0 / 3.0)):
             end = np.zeros_like(layers)
             end[:, 0, 0] += of(f"{name}_first") * share
-            end[:, -1, -1] += of(f"{name}_last") * share
+            end[:, end_rank, -1] += of(f"{name}_last") * share
             ends[name, way] = layers * of(f"{name}_{way}")[:, None, None] + end
     more = {name: of(name)[:, None, None] for name in ("each_forward", "each_backward")}
     forward = np.maximum(ends["device", "forward"], ends["host", "forward"])

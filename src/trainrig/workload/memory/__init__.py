@@ -12,8 +12,10 @@ here they are put together.  Sizes may be arrays, one number for each layout.
 
 Pipeline: with 1F1B the first of p stages keeps p micro-batches, with v interleaved groups
 p + (p - 1)/v of them (Korthikanti et al. 2022, section 4.2.3; Narayanan et al. 2021), with GPipe
-all; with ZB-H1 each stage as many as the first of 1F1B (Qi et al. 2023, table 2).  Not modelled:
-what kernels allocate and free within one call.
+all; with ZB-H1 each stage as many as the first of 1F1B (Qi et al. 2023, table 2), with ZB-V too, of
+which the first rank has both ends; with DualPipe each p + 1, beside weights and gradients of two
+stages, whose optimizer both their ranks share (DeepSeek-V3, arXiv 2412.19437, table 2).  Not
+modelled: what kernels allocate and free within one call.
 """
 
 from __future__ import annotations

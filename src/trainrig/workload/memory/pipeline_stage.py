@@ -63,6 +63,8 @@ class Stage:
         here = longest_stage(self.shape, self.layout.pp)
         if not crossed:
             lacking = here * self.layout.pp - plain
+            if self.layout.folds and not self.inner:  # DualPipe: the mean of its two stages
+                return here - smaller(lacking, 2) / self.layout.stage_copies, 0
             return here - (0 if self.inner else 1 * (lacking >= (1 if self.last else 2))), 0
         if self.last:
             of_crossed = smaller(here, crossed)
@@ -73,12 +75,12 @@ class Stage:
     @cached_property
     def has_loss(self) -> Any:
         """1 where the head is on this stage."""
-        return self._alone | int(self.last and not self.inner)
+        return self._alone | int((self.last or self.layout.folds) and not self.inner)
 
     @cached_property
     def has_embedding(self) -> Any:
         """1 where the embedding is on this stage."""
-        return self._alone | int(not (self.last or self.inner))
+        return self._alone | int((self.layout.folds or not self.last) and not self.inner)
 
     @cached_property
     def _alone(self) -> Any:
@@ -100,8 +102,8 @@ class Stage:
     def num_parameters(self) -> Bytes:
         """Of one rank, before ZeRO."""
         plain, crossed = self.blocks
-        num = plain * self.block_parameters() + self.end_parameters
-        return num + crossed * self.block_parameters(decoder=True)
+        num = plain * self.block_parameters() + crossed * self.block_parameters(decoder=True)
+        return self.layout.stage_copies * num + self.end_parameters
 
     def copied(self, *, at_loss: bool) -> Bytes:
         """Weights that have narrow copies, which wait for their product's backward.
@@ -184,7 +186,7 @@ class Stage:
     def _owned(self) -> tuple[Bytes, ...]:
         if not self.shape.num_experts or self.layout.lora_rank:
             return tuple(self.num_trained / ranks for ranks in self._sharded)
-        experts = self.blocks[0] * self.expert_parameters
+        experts = self.layout.stage_copies * self.blocks[0] * self.expert_parameters
         others, apart = self.num_trained - experts, self.layout.tp / self._expert_ranks
         return tuple(
             others / ranks + experts / larger(ranks * apart, 1.0) for ranks in self._sharded
@@ -195,7 +197,7 @@ class Stage:
         zero = self.layout.zero
         if not is_any(zero > 0):
             return 1, 1, 1
-        shards = self.layout.shards
+        shards = self.layout.shards * self.layout.stage_copies  # two ranks hold each of DualPipe's
         return tuple(choose(zero >= s, shards, 1) if is_any(zero >= s) else 1 for s in (1, 2, 3))
 
     @cached_property
@@ -285,6 +287,10 @@ class Stage:
         many = choose(p > 1, all_of_them, 1)
         if self.layout.schedule == "gpipe":
             return many
+        if self.layout.schedule == "dualpipe":
+            return smaller(p + 1, many)
+        if self.layout.schedule == "zbv":
+            return smaller(p, many)
         if self.layout.schedule == "zb":  # later stages keep what weights' gradients need
             return smaller(choose(v > 1, p + (p - 1) / v, p), many)
         if self.last:
@@ -416,4 +422,6 @@ def places(shape: ModelShape, layout: Layout) -> tuple[str, ...]:
     if not is_any(pp > 1):
         return ("last",)
     lacking = longest_stage(shape, pp) * pp - shape.num_layers - shape.num_decoder_layers
+    if layout.folds:
+        return ("inner", "last") if is_any((pp > 1) & (lacking > 0)) else ("last",)
     return STAGES if is_any((pp > 2) & (lacking > 1)) else ("first", "last")

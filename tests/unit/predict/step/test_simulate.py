@@ -14,6 +14,7 @@ from trainrig.catalog import require_chip
 from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.scenario import space
 from trainrig.predict.search import search
+from trainrig.predict.search.space import layouts
 from trainrig.predict.step import predict_step
 from trainrig.predict.step.simulate import Stages, orders, run_pipeline, simulated
 from trainrig.workload.layout import Layout
@@ -65,6 +66,48 @@ def test_gradients_of_weights_fill_what_a_zero_bubble_schedule_leaves() -> None:
     assert found < run(uniform(4), "1f1b", 8)
 
 
+def test_stages_that_come_back_leave_half_of_that() -> None:
+    """ZB-V in torch's order; the first rank has both ends of the model."""
+    found = run(uniform(4, 2, weights=1.0), "zbv", 8)
+    assert found == pytest.approx(8 * 3.0 + 3 * (1.0 + 1.0 - 1.0) / 2)
+    shape = named("megatron-18B")
+    plain = LAYOUT.replace(framework="native")
+    folded = plain.replace(schedule="zbv", interleave=2)
+    bubbles = [
+        float(predict_step(shape, one, RATES).bubble)
+        for one in (plain, plain.replace(schedule="zb"), folded)
+    ]
+    assert bubbles == sorted(bubbles, reverse=True)
+    first, back = stage_of(shape, plain, "first"), stage_of(shape, folded, "last")
+    assert back.in_flight == first.in_flight, "as much as 1F1B's first rank, on each"
+    assert back.has_embedding and back.has_loss
+
+
+def test_dualpipe_holds_two_stages_and_waits_least() -> None:
+    """DeepSeek-V3's report, table 2: parameters twice, p + 1 activations, half of the bubble."""
+    shape = named("megatron-18B")
+    plain = LAYOUT.replace(zero=1, grad_accum=32)
+    dual = plain.replace(schedule="dualpipe")
+    one, two = (memory(shape, layout) for layout in (plain, dual))
+    assert two.weights == pytest.approx(2 * one.weights, rel=0.1)
+    assert two.gradients == pytest.approx(2 * one.gradients, rel=0.1)
+    assert two.optimizer == pytest.approx(one.optimizer, rel=0.1), "both ranks share its states"
+    assert stage_of(shape, dual, "last").in_flight == 5
+    step, late = (predict_step(shape, layout, RATES) for layout in (plain, dual))
+    assert late.bubble < 0.5 * step.bubble
+    assert late.data_comm > step.data_comm
+    assert float(simulated(shape, dual, RATES)[0][0]) == float(late.total)
+
+
+def test_a_plan_takes_the_schedule_that_it_is_told() -> None:
+    asked = {"model": "megatron-18B", "on": "H100 SXM5 80GB", "gpus": 64, "global_batch": 64}
+    for schedule, framework in (("zbv", "native"), ("dualpipe", "megatron"), ("gpipe", "megatron")):
+        found = layouts(space(asked | {"schedule": schedule, "seq_len": 2048})[0])
+        piped = [one for one in found if np.any(one.pp > 1)]
+        assert {(one.schedule, one.framework) for one in piped} == {(schedule, framework)}
+        assert len(piped) < len(found), "and what has no pipeline"
+
+
 def test_a_zero_bubble_layout_waits_less_and_fills_its_last_stage() -> None:
     native = LAYOUT.replace(framework="native")
     shape, late = named("megatron-18B"), native.replace(schedule="zb")
@@ -102,7 +145,13 @@ def test_a_long_step_is_its_steady_state_repeated() -> None:
 
 
 def test_each_rank_computes_everything_once() -> None:
-    for schedule, groups, kinds in (("1f1b", 1, 2), ("1f1b", 3, 2), ("gpipe", 1, 2), ("zb", 1, 3)):
+    for schedule, groups, kinds in (
+        ("1f1b", 1, 2),
+        ("1f1b", 3, 2),
+        ("gpipe", 1, 2),
+        ("zb", 1, 3),
+        ("zbv", 2, 3),
+    ):
         for tasks in orders(schedule, 4, groups, 8):
             assert len(tasks) == len(set(tasks)) == 8 * groups * kinds
 
