@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -176,7 +177,7 @@ def _read(row: Row) -> Case:
     shape = shape_of(cells)
     if spelled(cells["model"]) is None or shape.family != "llama":
         cells.unstated += [name for name in ("heads", "ffn", "vocab") if not cells[name]]
-    sizes = sizes_of(cells)
+    sizes = sizes_of(cells, shape)
     trays, sizes = joined(chip, sizes)
     zero = sizes["zero"]
     framework, parallel = framework_of(cells, sizes)
@@ -509,6 +510,15 @@ def _known(
         return time_of(case), memory_of(case), presumed, _remark(case), None
     except (TrainrigError, OverflowError) as error:
         return None, None, (), None, str(error)
+    except Exception as error:  # noqa: BLE001 - whatever one row hits, the others are answered
+        return None, None, (), None, _mistake(error)
+
+
+def _mistake(error: Exception) -> str:
+    """The reason why there is no answer, where the fault is ours: what was raised, and where."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).stem}.{place.name}, line {place.lineno}"
+    return f"an error of trainrig itself: {type(error).__name__} in {where} ({str(error)[:80]})"
 
 
 def _remark(case: Case) -> str | None:

@@ -20,12 +20,12 @@ from trainrig.predict.table_machines import server_in, tpu_slice
 from trainrig.predict.table_words import Cells
 from trainrig.workload.frameworks import LEAST_RESTRICTED
 from trainrig.workload.layout import Layout, check_layout
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import ModelShape, parameters
 
 Pair = tuple[ModelShape, Layout]
 
 
-def sizes_of(cells: Cells) -> dict[str, int]:
+def sizes_of(cells: Cells, shape: ModelShape) -> dict[str, int]:
     """Devices and batch; what is blank follows from the other numbers."""
     tp, pp, cp = (cells.whole(name, 1) or 1 for name in ("tp", "pp", "cp"))
     dp, split = cells.whole("dp", 0), tp * pp * cp
@@ -45,7 +45,7 @@ def sizes_of(cells: Cells) -> dict[str, int]:
     if dp not in (0, gpus // split):
         cells.unstated.append("dp")  # some count the ranks of experts or of one sequence apart
     dp = gpus // split
-    micro, accum = _batch_of(cells, dp, pp)
+    micro, accum = _batch_of(cells, shape, dp, pp)
     if not cells["zero_stage"] and dp > 1:
         cells.unstated.append("zero_stage")
     zero = _stage_of(cells, pp)
@@ -117,7 +117,7 @@ def _counted(cells: Cells) -> int:
     found = found or re.search(r"(?:[\w)]\s+|[)\d]|\dx)[x×*]\s*(\d{1,6})$", printed)
     nodes = re.search(
         r"(\d{1,5})\s*(?:nodes?|hosts?|servers?)\s*(?:of|with|[x×*,])?\s*(\d{1,3})\b", printed
-    )
+    ) or re.search(r"\s(\d{1,4})[x×*](\d{1,2})$", printed)
     if nodes:
         counted = int(nodes[1]) * int(nodes[2])
     elif found:
@@ -166,17 +166,15 @@ def joined(chip: Chip, sizes: dict[str, int]) -> tuple[int, dict[str, int]]:
     return trays, sizes | {"gpus_per_node": tray * trays}
 
 
-def _batch_of(cells: Cells, dp: int, pp: int) -> tuple[int, int]:
+def _batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, int]:
     """Micro-batch and how many: from two of global batch, micro-batch and accumulation."""
     micro, accum = cells.whole("micro_batch", 0), cells.whole("grad_accum", 0)
     batch = cells.whole("global_batch", 0)
     if batch and re.search(r"tok|[mM]$", cells["global_batch"]):  # tokens, as papers count
         batch = max(1, round(batch / cells.whole("seq", 2048)))
     if not batch and not micro:
-        if not accum:
-            raise UsageError("neither global_batch nor micro_batch is stated")
-        cells.unstated.append("micro_batch")
-        micro = 1
+        cells.unstated += ["micro_batch"] if accum else ["global_batch", "micro_batch"]
+        micro, accum = 1, accum or _usual_samples(cells, shape, dp, pp)
     if not micro:
         if not accum:
             cells.unstated.append("micro_batch")
@@ -190,6 +188,25 @@ def _batch_of(cells: Cells, dp: int, pp: int) -> tuple[int, int]:
     if batch and not 0.95 < batch / (micro * accum * dp) < 1.05:
         return _agreed(cells, batch, micro, accum, dp)
     return micro, accum
+
+
+def _usual_samples(cells: Cells, shape: ModelShape, dp: int, pp: int) -> int:
+    """Samples of a rank's step where nobody says: tokens a second hardly depend on it.
+
+    A pre-training's are its share of the tokens that GPT-3's models of the size had (Brown et al.
+    2020, table 2.1: half a million of 125 million parameters, 3.2 million of 175 billion), within
+    bounds that one step of a rank seldom leaves; another training has the least of these.
+    """
+    size = parameters(shape).total / 125e6
+    whole = 0.5e6 * min(max(size, 1.0), 1400.0) ** 0.256
+    is_tuned = re.search(r"tun|sft|lora|peft|[dp]po", cells.word("kind"))
+    tokens = _LEAST if is_tuned else min(max(whole / dp, _LEAST), _MOST if pp == 1 else whole)
+    samples = max(1.0, tokens / cells.whole("seq", 2048), 4.0 * pp if pp > 1 else 1.0)
+    return pp * (1 << max(0, round(math.log2(samples / pp))))
+
+
+_LEAST, _MOST = 8192, 65536
+"""Tokens of a rank's step, the least and, without stages to fill, the most that are presumed."""
 
 
 def _agreed(cells: Cells, batch: int, micro: int, accum: int, dp: int) -> tuple[int, int]:
@@ -288,20 +305,28 @@ def _fewer_expert_ranks(shape: ModelShape, layout: Layout) -> Pair:
 
 
 def _repeated_keys(shape: ModelShape, layout: Layout) -> Pair:
-    """Heads of keys are copied to each rank; what does not divide is padded."""
-    tp = int(layout.tp)
-    if shape.num_heads % tp or shape.family != "llama":
+    """Heads of keys are copied to each rank; what does not divide is padded.
+
+    So do programs that exchange heads among the ranks of a sequence (XTuner's repeat_kv).
+    """
+    tp, ranks = int(layout.tp), _head_ranks(layout)
+    if shape.num_heads % ranks or shape.family != "llama":
         return shape, layout
-    heads = shape.num_kv_heads if shape.num_kv_heads % tp == 0 else tp
+    heads = math.lcm(shape.num_kv_heads, ranks)
     return dataclasses.replace(shape, num_kv_heads=heads, ffn=-(-shape.ffn // tp) * tp), layout
+
+
+def _head_ranks(layout: Layout) -> int:
+    """Ranks that heads are dealt to."""
+    return int(layout.tp * (layout.cp if layout.context == "ulysses" else 1))
 
 
 def _padded_heads(shape: ModelShape, layout: Layout) -> Pair:
     """Heads that tensor parallelism does not divide: further ones that nobody reads."""
-    tp = int(layout.tp)
-    if shape.num_heads % tp == 0 or shape.kv_rank or shape.num_heads < tp:
+    tp, ranks = int(layout.tp), _head_ranks(layout)
+    heads = -(-shape.num_heads // ranks) * ranks
+    if heads == shape.num_heads or shape.kv_rank or heads > 2 * shape.num_heads:
         return shape, layout
-    heads = -(-shape.num_heads // tp) * tp
     changes = {"num_heads": heads, "num_kv_heads": heads, "ffn": -(-shape.ffn // tp) * tp}
     more = {} if shape.family in ("llama", "t5") else _as_llama(shape)
     return dataclasses.replace(shape, **changes, **more), layout  # type: ignore[arg-type]
@@ -339,6 +364,10 @@ def _one_stack(shape: ModelShape, layout: Layout) -> Pair:
     return dataclasses.replace(shape, **changes, **_as_llama(shape)), layout  # type: ignore[arg-type]
 
 
+def _ring(shape: ModelShape, layout: Layout) -> Pair:
+    return shape, layout.replace(cp_comm="zigzag" if layout.cp > 1 else layout.cp_comm)
+
+
 def _whole_weights(shape: ModelShape, layout: Layout) -> Pair:
     return shape, layout.replace(quantize="none")
 
@@ -350,6 +379,7 @@ _CHANGES: tuple[tuple[str, Callable[[ModelShape, Layout], Pair]], ...] = (
     ("heads", _repeated_keys),
     ("seq", _longer),
     ("heads", _padded_heads),
+    ("cp_comm", _ring),
     ("framework", _least_restricted),
     ("ep", _fewer_expert_ranks),
     ("zero_stage", _less_sharded),

@@ -42,6 +42,7 @@ _DIES = {
     "MI250X": ("MI250X GCD", 4),
     "MI250": ("MI250 GCD", 4),
     "Ascend 910C": ("Ascend 910C die", 8),
+    "Data Center GPU Max 1550": ("Data Center GPU Max 1550 stack", 6),
 }
 """Modules of two dies, each a device to software: the die, and modules of a node as it is sold."""
 
@@ -113,10 +114,7 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
     A whole name counts before a machine's, and that before a shortened one with its memory; of
     several whole names the longest does.
     """
-    plain = printed.lower().replace("_", " ").replace("昇腾", "ascend ").replace("升腾", "ascend ")
-    if slice_ := tpu_slice(plain):
-        plain = _SLICE.sub(slice_[0].lower(), plain)
-    counted = re.sub(r"\b\d+\s*[x×*]\s*(?=[a-z])|(?:(?<=\d)|(?<=\dx)|\s)[x×*]\s*\d+\b", " ", plain)
+    counted = _uncounted(printed)
     words = re.findall(r"[\w+]+", counted)
     if _PARTS & set(words):
         return None
@@ -124,7 +122,8 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
     for i, j in sorted(parts, key=lambda ends: len("".join(words[slice(*ends)])), reverse=True):
         if (found := find_chip("".join(words[i:j]))) is not None:
             longer = " ".join(words[i : j + 1])  # an M2 Ultra is no M2
-            return (_usual(longer, cells) if "".join(words[j : j + 1]).isalpha() else None) or found
+            larger = _usual(longer, cells) if "".join(words[j : j + 1]).isalpha() else None
+            return larger or _held_by(found, counted, cells)
     machine = "-".join(words)
     for word, name in _MACHINES:
         if re.search(rf"(^|-){word}(-|$)", machine):
@@ -138,6 +137,43 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
             if any(map(str.isdigit, text)) and (found := next(filter(None, fitting), None)):
                 return found
     return None
+
+
+def _uncounted(printed: str) -> str:
+    """The text in small letters, chips as the catalog writes them, without how many there are."""
+    plain = printed.lower().replace("_", " ").replace("昇腾", "ascend ").replace("升腾", "ascend ")
+    for pattern, name in _WRITTEN:
+        plain = pattern.sub(name, plain)
+    if slice_ := tpu_slice(plain):
+        plain = _SLICE.sub(slice_[0].lower(), plain)
+    plain = re.sub(r"(?<!\S)\d{1,4}[x×*]\d{1,2}\b", " ", plain)  # nodes x devices
+    return re.sub(r"\b\d+\s*[x×*]\s*(?=[a-z])|(?:(?<=\d)|(?<=\dx)|\s)[x×*]\s*\d+\b", " ", plain)
+
+
+_WRITTEN = (
+    # Names that would be taken for another chip's, or for two words' worth of one.
+    (re.compile(r"\batlas (?:800t?|900) a2\b"), "ascend 910b"),
+    (re.compile(r"\b(m[1-9])(pro|max|ultra)\b"), r"\1 \2"),
+    (re.compile(r"\b(?:first[- ]gen(?:eration)?|1st[- ]gen) gaudi\b"), "gaudi 1"),
+    (re.compile(r"\b(max 15\d0)\b(?=.*\b(?:tile|stack)s?\b)"), r"\1 stack"),
+)
+"""Sources: what Huawei, Apple, Intel and Habana call their products and parts."""
+
+
+def _held_by(chip: Chip, printed: str, cells: Cells) -> Chip:
+    """The chip, or the least of its line that is sold with the memory that is printed.
+
+    Of makers whose chips' names are a line's ("M3") as well as the least chip's in it.
+    """
+    size = re.search(r"\b(\d+)\s*gi?b\b", printed)
+    if size is None or chip.vendor not in _SHARED_MEMORY or chip.memory is None:
+        return chip
+    wanted = float(size[1]) * 2**30
+    held = [one for one in candidates(chip.name) if (one.memory or 0.0) >= 0.99 * wanted]
+    if chip in held or not held:
+        return chip
+    cells.unstated.append("chip")
+    return min(held, key=lambda one: (one.memory or 0.0, -(one.num_sms or 0)))
 
 
 _SLICE = re.compile(r"\b(?:tpu[ -]*)?(v[2-6][a-z]*|(?:tpu|v)[ -]*7x?|ironwood)-(\d+)\b")

@@ -40,6 +40,8 @@ _MIXTURE = {
     "dense_layers": "first_dense_layers",
 }
 """Numbers of a mixture of experts and the columns that state them."""
+_MAY_BE_NONE = ("shared_experts", "dense_layers")
+"""Of which a mixture may have none: a zero says so."""
 _PLAIN = {
     "num_layers": "layers",
     "hidden": "hidden",
@@ -55,13 +57,15 @@ _COLUMNS = (*_MIXTURE.values(), *_PLAIN.values(), "model", "params_b", "seq", "t
 
 def _mixture_of(cells: Cells) -> dict[str, int]:
     """What a row states of its mixture of experts: nothing of a dense model."""
-    found = {field: cells.whole(name) for field, name in _MIXTURE.items() if cells[name]}
+    found = {field: cells.whole(name, 0) for field, name in _MIXTURE.items() if cells[name]}
     if found.get("num_experts", 0) <= 1 and cells["num_experts"]:
         return {}
+    found = {field: n for field, n in found.items() if n or field in _MAY_BE_NONE}
     words = set(re.split("[^a-z]+", cells.word("model")))
     if several := _SEVERAL.search(cells.word("model")) or _EXPERTS.search(cells.word("model")):
         found = {"num_experts": int(several[1])} | found
-    if found or words & {"moe", "dmoe", "mixtral", "experts", "switch"} or _active_of(cells):
+    is_named = words & {"moe", "dmoe", "mixtral", "experts", "switch"}
+    if any(found.values()) or is_named or _active_of(cells):
         return {"num_experts": 0} | found
     return {}
 
@@ -89,7 +93,7 @@ def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
     if shape is None or (mixture and not shape.num_experts):
         return None
     stated: dict[str, Any] = {f: cells.whole(name) for f, name in _PLAIN.items() if cells[name]}
-    stated |= {field: number for field, number in mixture.items() if number}
+    stated |= {f: number for f, number in mixture.items() if number or f in _MAY_BE_NONE}
     leaves_open = not (cells["layers"] and cells["hidden"]) or (
         bool(mixture) and not mixture["num_experts"]
     )
@@ -230,8 +234,9 @@ def _of_parameters(cells: Cells) -> ModelShape:
 
 def _wanted(cells: Cells) -> float:
     """Parameters as printed, or as the name ends with, where numbers are lacking."""
-    lacking = next(name for name in ("layers", "hidden") if not cells[name])
-    cells.unstated.append("layers")
+    lacking = next((name for name in ("layers", "hidden") if not cells[name]), "params_b")
+    if lacking != "params_b":
+        cells.unstated.append("layers")
     if cells["params_b"]:
         wanted = cells.number("params_b") * 1e9
     elif found := re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z0-9])", cells.word("model")):
@@ -251,9 +256,9 @@ def _completed(cells: Cells, mixture: Mapping[str, int]) -> dict[str, int]:
     Mixtral's 2 of 8 where the name says no more.  Where it says what a token meets: 8 of as many,
     a power of two, as make experts six tenths of that (128 of Qwen3-30B-A3B, 256 of DeepSeek-V3).
     """
-    num, chosen = 8, mixture.get("experts_per_token", 2)
-    if active := _active_of(cells):
-        chosen = mixture.get("experts_per_token", 8)
+    active = _active_of(cells)
+    num, chosen = 8, mixture.get("experts_per_token", 8 if active else 2)
+    if active and not mixture["num_experts"]:
         num = chosen * (1.0 + (_wanted(cells) / active - 1.0) / 0.6)  # type: ignore[assignment]
         num = 1 << max(1, round(math.log2(max(num, 2))))
     if not mixture["num_experts"]:

@@ -8,9 +8,11 @@ import random
 
 import pytest
 
+from trainrig.predict import table
 from trainrig.predict.step import predict_step
 from trainrig.predict.table import case_of, predict_row
-from trainrig.workload.model import parameters
+from trainrig.predict.table_words import Cells
+from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.model_lookup import find, spelled
 from trainrig.workload.presets import named
 
@@ -31,6 +33,12 @@ ROW |= {"heads": "32", "ffn": "11008", "vocab": "32000", "global_batch": "64", "
         ("昇腾910B", "Ascend 910B"),
         ("Strix Halo", "Radeon 8060S"),
         ("RTX 5060 Ti", "RTX 5060 Ti 16GB"),
+        ("Atlas 800T A2 1x8", "Ascend 910B"),
+        ("NVIDIA_H800-80GB 2x8", "H800 SXM5 80GB"),
+        ("M3 128GB", "Apple M3 Max (40-core)"),
+        ("M1Pro 32GB", "Apple M1 Pro (16-core)"),
+        ("First-gen Gaudi, 8 devices", "Gaudi1"),
+        ("max 1550, 2 tile(s)", "Data Center GPU Max 1550 stack"),
     ],
 )
 def test_a_chip_is_known_however_it_is_written(text: str, name: str) -> None:
@@ -273,3 +281,53 @@ def test_programs_are_spread_and_widened_as_their_documentation_says() -> None:
     wide, narrow = (case_of(row | {"framework": name}).spread for name in ("MLX", "PyTorch"))
     assert wide > narrow
     assert case_of(row | {"kind": "dpo"}).spread > case_of(row | {"kind": "sft"}).spread
+
+
+@pytest.mark.parametrize(
+    ("cells", "presumed"),
+    [
+        ({"shared_experts": "0", "first_dense_layers": "0"}, ()),
+        ({"num_experts": "8", "topk": "2", "shared_experts": "0"}, ()),
+        ({"num_experts": "64", "model": "x-57b-a14b"}, ()),
+        ({"global_batch": "", "micro_batch": ""}, ("global_batch", "micro_batch")),
+        ({"global_batch": "", "micro_batch": "", "pp": "4"}, ("global_batch", "micro_batch")),
+        ({"global_batch": "", "micro_batch": "", "kind": "sft"}, ("global_batch", "micro_batch")),
+        ({"kv_heads": "2", "tp": "8"}, ("heads",)),
+        ({"kv_heads": "8", "cp": "16", "cp_comm": "ulysses", "num_gpus": "16"}, ("heads",)),
+        ({"heads": "34", "hidden": "4352", "tp": "4"}, ("heads",)),
+        ({"heads": "6", "hidden": "384", "cp": "64", "cp_comm": "ulysses"}, ("cp_comm",)),
+    ],
+)
+def test_what_was_run_is_answered(cells: dict[str, str], presumed: tuple[str, ...]) -> None:
+    found = predict_row(ROW | {"num_gpus": "64"} | cells)
+    assert found["reason"] is None and set(presumed) <= set(found["presumed"])
+
+
+def test_tokens_a_second_hardly_depend_on_a_batch_that_is_not_stated() -> None:
+    def tokens(cells: dict[str, str]) -> float:
+        case = case_of(ROW | cells)
+        x = case.layout
+        step = predict_step(case.shape, case.timed, case.rates)
+        return float(x.global_batch * x.seq_len / step.total)
+
+    blank = tokens({"global_batch": "", "micro_batch": ""})
+    assert blank == pytest.approx(tokens({"global_batch": "1024", "micro_batch": ""}), rel=0.1)
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+@pytest.mark.parametrize("num", [3, 2100])  # here, and in other processes
+def test_a_mistake_in_one_row_is_its_reason(
+    monkeypatch: pytest.MonkeyPatch, num: int, simulate: bool
+) -> None:
+    real = table.shape_of
+
+    def broken(cells: Cells) -> ModelShape:
+        if cells["model"] == "broken":
+            raise StopIteration
+        return real(cells)
+
+    monkeypatch.setattr(table, "shape_of", broken)
+    rows = [ROW] * (num - 1) + [ROW | {"model": "broken"}]
+    *others, last = table.predict_rows(rows, simulate=simulate)
+    assert all(one["reason"] is None and one["step_time_s"] for one in others)
+    assert last["step_time_s"] is None and "StopIteration in test_table" in last["reason"]
