@@ -88,11 +88,16 @@ class CellLine:
 
 def outcome(row: Row) -> Outcome:
     """The errors of one row."""
-    found = Outcome(cell=cell_of(row), error=None, flat=None)
+    printed = flat_by_print(row)
+    found = Outcome(
+        cell=cell_of(row),
+        error=None,
+        flat=flat_by_parameters(row) if printed is None else printed,
+    )
     try:
         case = case_of(row)
     except TrainrigError as error:
-        return replace(found, flat=flat_by_print(row), refused=str(error))
+        return replace(found, refused=str(error))
     try:
         held, (low, memory, high) = positive(row, "memory_bytes_per_gpu"), memory_of(case)
         found = replace(found, memory=memory / held - 1.0, is_memory_inside=low <= held <= high)
@@ -102,7 +107,7 @@ def outcome(row: Row) -> Outcome:
         measured = measured_time(row, case)
         low, predicted, high = time_of(case)
     except TrainrigError as error:
-        return replace(found, flat=flat_by_print(row), refused=str(error))
+        return replace(found, refused=str(error))
     return replace(
         found,
         error=predicted / measured - 1.0,
@@ -128,9 +133,13 @@ def flat_error(case: Case, measured: float) -> float | None:
 
 
 def flat_by_print(row: Row) -> float | None:
-    """A flat MFU's error of a row without a layout: by its utilisation or its parameters."""
-    if printed := row.get("mfu"):
-        return float(printed) / FLAT - 1.0
+    """A flat MFU's error where only the printed utilisation says how fast the step was."""
+    printed = row.get("mfu") or ""
+    return float(printed) / FLAT - 1.0 if printed else None
+
+
+def flat_by_parameters(row: Row) -> float | None:
+    """A flat MFU's error of a row without a layout: six FLOPs a parameter and token."""
     chip = find_chip(row["chip"]) or find_chip(row["hardware"])
     claim = peak(chip, "bf16") if chip else None
     try:
