@@ -473,6 +473,8 @@ def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
     yield "largest batch size", str(largest) if largest else "none: batch size 1 does not fit"
     if len(found.sequence) > 1:
         yield "to make it fit", _changes(found, found.sequence)
+        if found.adapters:
+            yield "adapters fit", _changes(found, found.adapters)
     elif not found.fits and not found.sequence:
         yield "not enough together", ", ".join(found.tried) or "no option is left"
         if found.adapters:

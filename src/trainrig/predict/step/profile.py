@@ -119,6 +119,13 @@ class Profile:
     """An `Offload`: seconds of its pieces."""
 
 
+def _in_lanes(precision: str, rates: Rates) -> bool:
+    """Whether products are fp32's: also where the library has nothing quicker for TF32 (ROCm)."""
+    sustained = rates.matmuls.sustained
+    is_same = precision == "tf32" and sustained.get("tf32") == sustained.get("fp32")
+    return precision == "fp32" or is_same
+
+
 def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Profile:
     """What a step of each layout is made of; ``head``: share of tokens with logits.
 
@@ -134,7 +141,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "virtual": mesh.virtual,
         "micro_batches": mesh.micro_batches,
         "given_up": given_up(mesh, rates),
-        "cores": float(layout.precision != "fp32"),
+        "cores": float(not _in_lanes(layout.precision, rates)),
         "untuned": rates.untuned if layout.precision not in ("fp32", "tf32") else 1.0,
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
         "unsure": rates.unsure,

@@ -148,22 +148,30 @@ NARROW = 2
 
 
 def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
-    """What the chunked loss holds until the step's end: gradients before their common factor."""
+    """What the chunked loss holds until the step's end: gradients before their common factor.
+
+    Ours adds up in fp32; Liger's kernel in the type that the head's matrix is held in, and not where
+    that is frozen.
+    """
     if not numerics.chunked_loss:
         return 0
     vocab = -(-shape.vocab // layout.tp)
-    return 4 * vocab * shape.hidden + numerics.compute * rows * shape.hidden
+    own = layout.traits.own_models
+    wide = 4 if own or numerics.autocast else numerics.compute
+    sums = 0 if numerics.frozen and not own else wide * vocab * shape.hidden
+    return sums + numerics.compute * rows * shape.hidden
 
 
 def chunk_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
     """While a chunk of logits, in rows of a multiple of 64, is in memory.
 
     It becomes its own gradient, some rows at a time by way of two numbers in fp32 for each; then
-    its product with the hidden states is added to the gradient of the head's matrix.
+    its product with the hidden states is added to the gradient of the head's matrix (Liger's is
+    added in place).
     """
     c, vocab = numerics.compute, -(-shape.vocab // layout.tp)
     at_once = smaller(larger(_FEWEST_ROWS, _CHUNK // vocab), rows)
     tile = smaller(larger(1, _TILE // vocab), at_once)
     logits = c * at_once * (-(-vocab // 64) * 64)
-    product = c * vocab * shape.hidden
+    product = c * vocab * shape.hidden if layout.traits.own_models else 0
     return logits + larger(8 * tile * vocab, product) + loss_rests(shape, layout, numerics, rows)
