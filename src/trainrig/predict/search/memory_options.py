@@ -10,9 +10,9 @@ cannot be run is no option, and neither is another model, precision or length.
 Options are compared by what prediction itself says of each: bytes, and seconds for each sample.
 First come those that make it fit, the fastest first; then those that do not suffice alone, the one
 that saves most first.  Where one is not enough, `sequence` changes one after the other: of those
-that leave the least, the fastest.  Where all are not enough, or only with the optimizer off the GPU,
-`adapters` asks the same of training adapters (LoRA) instead of all weights, which is another training
-and therefore comes last.
+that leave the least, the fastest.  Where all are not enough, or only with the optimizer off the
+GPU, `adapters` asks the same of training adapters (LoRA) instead of all weights, which is another
+training and therefore comes last.
 """
 
 from __future__ import annotations

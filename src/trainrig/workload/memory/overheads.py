@@ -150,8 +150,8 @@ NARROW = 2
 def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
     """What the chunked loss holds until the step's end: gradients before their common factor.
 
-    Ours adds up in fp32; Liger's kernel in the type that the head's matrix is held in, and not where
-    that is frozen.
+    Ours adds up in fp32; Liger's kernel in the type that the head's matrix is held in, and not
+    where that is frozen.
     """
     if not numerics.chunked_loss:
         return 0
