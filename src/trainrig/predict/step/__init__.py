@@ -145,6 +145,9 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     beside_f = device_f + gap_f / n
     beside_b = device_b + device_r + gap_b / n
     tensor = _split(p, beside_f + beside_b, c)
+    # Weights and gradients also move while a block waits for its tensors: half of that each way.
+    waiting = (tensor - c.tensor * p.tensor_ends) / (2.0 * n)
+    beside_f, beside_b = beside_f + waiting, beside_b + waiting
     exposed_f, hidden_f = _beside(c.data * p.gather_forward, beside_f, c.contention, c)
     exposed_b, hidden_b = _beside(
         c.data * (p.gather_backward + p.scatter * p.each), beside_b, c.contention, c

@@ -19,6 +19,7 @@ from trainrig.predict.scenario import question
 from trainrig.predict.step import predict_step
 from trainrig.workload import custom, named
 from trainrig.workload.layout import Layout, is_legal
+from trainrig.workload.memory import memory
 
 CHIPS = ["V100 SXM2 32GB", "A100 SXM4 80GB", "H100 SXM5 80GB", "RTX 4090", "B200 SXM", "MI300X"]
 FEW = st.sampled_from([1, 2, 4, 8])
@@ -31,7 +32,7 @@ shapes = st.builds(
     st.sampled_from([4, 8, 16, 32]),
 )
 layouts = st.builds(
-    lambda pp, tp, dp, batch, accum, framework, recompute: Layout(
+    lambda pp, tp, dp, batch, accum, framework, recompute, zero, kernels: Layout(
         gpus=pp * tp * dp,
         gpus_per_node=min(8, pp * tp * dp),
         pp=pp,
@@ -41,12 +42,16 @@ layouts = st.builds(
         framework=framework,
         recompute=recompute,
         seq_len=1024,
-        kernels="eager",
+        kernels=kernels,
+        zero=zero,
+        sequence_parallel=int(tp > 1 and kernels == "flash+fused"),
         precision="fp16",
     ),
     FEW, FEW, FEW, FEW, FEW,
-    st.sampled_from(["native", "megatron", "deepspeed"]),
+    st.sampled_from(["native", "megatron", "deepspeed", "huggingface", "torchtitan"]),
     st.sampled_from(["none", "full"]),
+    st.sampled_from([0, 1, 2, 3]),
+    st.sampled_from(["eager", "flash", "flash+fused"]),
 )  # fmt: skip
 chips = st.sampled_from(CHIPS)
 
@@ -82,6 +87,39 @@ def test_a_better_chip_is_never_slower(shape, layout, name) -> None:
     assert seconds(shape, layout, wider) <= 1.001 * before
     stronger = dataclasses.replace(chip, tdp=1.3 * (chip.tdp or 300.0))
     assert seconds(shape, layout, stronger) <= 1.001 * before
+
+
+def test_computation_hides_no_two_exchanges_at_once() -> None:
+    """Tensors over PCIe and gradients over the network: more power made such a step slower."""
+    layout = Layout(
+        gpus=64,
+        tp=4,
+        zero=2,
+        sequence_parallel=1,
+        kernels="flash+fused",
+        batch_size=4,
+        seq_len=1024,
+    )
+    chip = require_chip("RTX 4090")
+    steps = [
+        float(predict_step(named("llama-7B"), layout, rates_of_chip(chip, power=watts)).total)
+        for watts in (315.0, 360.0, 405.0, 450.0)
+    ]
+    assert steps == sorted(steps, reverse=True)
+
+
+@given(shape=shapes, layout=layouts)
+@settings(max_examples=60, deadline=None)
+def test_more_is_kept_of_more_and_less_where_more_is_computed_again(shape, layout) -> None:
+    if not is_legal(shape, layout):
+        return
+    total = [
+        float(memory(shape, layout.replace(recompute=way)).total)
+        for way in ("none", "selective", "full")
+    ]
+    assert total == sorted(total, reverse=True)
+    larger = float(memory(shape, layout.replace(batch_size=2 * layout.batch_size)).total)
+    assert larger >= float(memory(shape, layout).total)
 
 
 @pytest.mark.parametrize("zero", [2, 3])
