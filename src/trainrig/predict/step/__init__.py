@@ -144,13 +144,10 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     # Exchanges of each block beside its computation, or while the device waits for the host.
     beside_f = device_f + gap_f / n
     beside_b = device_b + device_r + gap_b / n
-    tensor = _split(p, beside_f + beside_b, c)
-    # Weights and gradients also move while a block waits for its tensors: half of that each way.
-    waiting = (tensor - c.tensor * p.tensor_ends) / (2.0 * n)
-    beside_f, beside_b = beside_f + waiting, beside_b + waiting
-    exposed_f, hidden_f = _beside(c.data * p.gather_forward, beside_f, c.contention, c)
+    tensor, waiting = _split(p, beside_f + beside_b, c)
+    exposed_f, hidden_f = _beside(c.data * p.gather_forward, beside_f + waiting, c.contention, c)
     exposed_b, hidden_b = _beside(
-        c.data * (p.gather_backward + p.scatter * p.each), beside_b, c.contention, c
+        c.data * (p.gather_backward + p.scatter * p.each), beside_b + waiting, c.contention, c
     )
     micro_data = n * (exposed_f + exposed_b) + c.data * p.ends * p.each
     once = (1.0 - p.each) * (n * p.scatter + p.ends)
@@ -236,10 +233,14 @@ def _turns(threads: Array) -> tuple[Array, ...]:
     return threads, 1.0, threads, (threads + 2.0) / 3.0, (threads + 2.0) / 3.0
 
 
-def _split(p: Profile, block: Array, c: Constants) -> Array:
-    """What tensor and context parallel add to a micro-batch, beside blocks of those seconds."""
+def _split(p: Profile, block: Array, c: Constants) -> tuple[Array, Array]:
+    """What tensor and context parallel add to a micro-batch, beside blocks of those seconds.
+
+    And for how long a block waits for them each way, in which weights and gradients move.
+    """
     exposed, _ = _beside(c.tensor * p.tensor_beside, block, c.sliced, c)
-    return p.stage_layers * (c.tensor * p.tensor + exposed) + c.tensor * p.tensor_ends
+    waiting = c.tensor * p.tensor + exposed
+    return p.stage_layers * waiting + c.tensor * p.tensor_ends, waiting / 2.0
 
 
 def _routed(p: Profile, exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:
