@@ -13,7 +13,7 @@ import csv
 import math
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -24,8 +24,8 @@ from trainrig.catalog import Chip, require_chip
 from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import in_fp4, rates_of_chip
-from trainrig.predict.step import predict_step
-from trainrig.predict.step.simulate import simulated
+from trainrig.predict.step import StepTime, predict_step, stage_seconds
+from trainrig.predict.step.simulate import simulated_together
 from trainrig.predict.table_layout import is_legal, joined, made_legal, sizes_of
 from trainrig.predict.table_machines import (
     chip_of,
@@ -467,7 +467,7 @@ _HEADINGS = {
 
 def predict_rows(rows: Iterable[Row], *, simulate: bool = False) -> Iterator[dict[str, Any]]:
     """One object for each row, in order; ``simulate`` as for `predict_row`."""
-    ask = partial(predict_row, simulate=simulate)
+    ask = partial(_answers, simulate=simulate)
     for number, found in enumerate(ordered_map(ask, rows, at_least=500 if simulate else 2000)):
         yield {"row": number} | found
 
@@ -480,38 +480,65 @@ def predict_row(row: Row, *, simulate: bool = False) -> dict[str, Any]:
     ``simulate``: beside the closed form's seconds (``step_time_s``) those of the step's pipeline
     event by event, ``simulated_step_time_s``; without a pipeline they are the same.
     """
-    cells = tuple(row.get(name) or "" for name in READ)
-    time, needed, presumed, remark, reason = _known(cells)
-    found = {"step_time_s": time, "memory_bytes_per_gpu": needed}
-    middles: dict[str, Any] = {n: None if three is None else three[1] for n, three in found.items()}
-    if simulate:
-        middles["simulated_step_time_s"] = None if time is None else _simulated(cells)
+    return _answers([row], simulate=simulate)[0]
+
+
+def _answers(rows: Sequence[Row], *, simulate: bool) -> list[dict[str, Any]]:
+    """`predict_row` of each; pipelines of one form run together."""
+    known = [_known(tuple(row.get(name) or "" for name in READ), simulate) for row in rows]
+    if not simulate:
+        return [_answer(one) for one in known]
+    questions = [one.stages for one in known if one.stages is not None]
+    seconds = iter(simulated_together(questions))
+    return [
+        _answer(one, simulated_step_time_s=None if one.stages is None else next(seconds))
+        for one in known
+    ]
+
+
+def _answer(one: _Known, **more: float | None) -> dict[str, Any]:
+    found = {"step_time_s": one.time, "memory_bytes_per_gpu": one.memory}
+    middles = {name: None if three is None else three[1] for name, three in found.items()}
     ends = {name: None if three is None else three[::2] for name, three in found.items()}
-    words = {"presumed": list(presumed), "remark": remark, "reason": reason}
-    return {**middles, "interval": ends, **words}
+    words = {"presumed": list(one.presumed), "remark": one.remark, "reason": one.reason}
+    return {**middles, **more, "interval": ends, **words}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What is known of a row."""
+
+    time: Three | None = None
+    memory: Three | None = None
+    presumed: tuple[str, ...] = ()
+    remark: str | None = None
+    reason: str | None = None
+    """Why there is no answer."""
+    stages: tuple[Layout, StepTime, Mapping[str, float]] | None = None
+    """What a simulation starts from."""
 
 
 @lru_cache(maxsize=1 << 14)
-def _simulated(row: tuple[str, ...]) -> float:
-    """Seconds of a row's step, event by event."""
-    case = case_of(dict(zip(READ, row, strict=True)))
-    seconds, _ = simulated(case.shape, case.timed, case.rates, case.head)
-    return float(seconds[0])
-
-
-@lru_cache(maxsize=1 << 14)
-def _known(
-    row: tuple[str, ...],
-) -> tuple[Three | None, Three | None, tuple[str, ...], str | None, str | None]:
-    """Time, memory, what is presumed, a remark and the reason, of rows that come again."""
+def _known(row: tuple[str, ...], simulate: bool) -> _Known:
+    """What is known of a row, which may come again."""
     try:
         case = case_of(dict(zip(READ, row, strict=True)))
-        presumed = tuple(dict.fromkeys(case.unstated))
-        return time_of(case), memory_of(case), presumed, _remark(case), None
+        questions = case.shape, case.timed, case.rates
+        if simulate:
+            step, seconds = stage_seconds(*questions, head=case.head)
+        else:
+            step, seconds = predict_step(*questions, head=case.head), {}
+        return _Known(
+            time=_of_step(case, step),
+            memory=memory_of(case),
+            presumed=tuple(dict.fromkeys(case.unstated)),
+            remark=_remark(case),
+            stages=(case.timed, step, seconds) if simulate else None,
+        )
     except (TrainrigError, OverflowError) as error:
-        return None, None, (), None, str(error)
+        return _Known(reason=str(error))
     except Exception as error:  # noqa: BLE001 - whatever one row hits, the others are answered
-        return None, None, (), None, _mistake(error)
+        return _Known(reason=_mistake(error))
 
 
 def _mistake(error: Exception) -> str:
@@ -533,7 +560,10 @@ def _remark(case: Case) -> str | None:
 
 def time_of(case: Case) -> Three:
     """Low, predicted, high seconds of a step."""
-    step = predict_step(case.shape, case.timed, case.rates, head=case.head)
+    return _of_step(case, predict_step(case.shape, case.timed, case.rates, head=case.head))
+
+
+def _of_step(case: Case, step: StepTime) -> Three:
     factor = math.exp(math.hypot(step.spread, case.spread))
     return step.total / factor, step.total, step.total * factor
 

@@ -60,6 +60,17 @@ def test_a_row_is_simulated_beside_its_closed_form() -> None:
     assert {name: found[name] for name in plain} == plain
 
 
+def test_rows_are_simulated_together_as_each_alone() -> None:
+    rows = [one for one in TABLE if one["pp"] not in ("", "1")][:24] + TABLE[:4]
+    rows += [row(layers="22", num_gpus="64", pp="8", dp="8", grad_accum=n) for n in ("8", "50")]
+    name = "simulated_step_time_s"
+    together = [found.pop(name) for found in predict_rows(rows, simulate=True)]
+    alone = [predict_row(one, simulate=True)[name] for one in rows]
+    assert len({seconds for seconds in alone if seconds}) > 20
+    for one, other in zip(together, alone, strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+
+
 def test_a_simulated_row_may_have_no_logits() -> None:
     encoder = {"model": "bert-large", "kind": "finetune", "layers": "", "hidden": "", "heads": ""}
     blank = dict.fromkeys(("kv_heads", "ffn", "vocab", "seq"), "")

@@ -99,17 +99,21 @@ def predict_step(
 def stage_seconds(
     shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0
 ) -> tuple[StepTime, dict[str, Array]]:
-    """Seconds of one step of each layout, and of its blocks and ends by themselves (`simulate`)."""
-    import numpy as np
+    """Seconds of one step of each layout, and of its blocks and ends by themselves (`simulate`).
 
+    Numbers for one layout whose sizes are, arrays for many.
+    """
     named: dict[str, Array] = {}
-    num = len(layout)
-    arrays = {name: np.broadcast_to(getattr(layout, name), (num,)) for name in SIZES}
-    step = compose(profile(shape, layout.replace(**arrays), rates, head), fitted(), named)
+    if not layout.is_one:
+        import numpy as np
+
+        num = len(layout)
+        layout = layout.replace(**{n: np.broadcast_to(getattr(layout, n), (num,)) for n in SIZES})
+    step = compose(profile(shape, layout, rates, head), fitted(), named)
     once = 1.0 / (3.0 if layout.recompute == "full" else 2.0)
     named["each_forward"] = named["exchanged"] * once + named["exposed_forward"]
     named["each_backward"] = named["exchanged"] * (1.0 - once) + named["exposed_backward"]
-    named["blocks"] = np.full_like(named["send"], float(layout.overlaps != "all"))
+    named["blocks"] = 0.0 * named["send"] + float(layout.overlaps != "all")
     return step, named
 
 

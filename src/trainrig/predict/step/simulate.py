@@ -21,6 +21,7 @@ Megatron-LM's order; ZB-H1, whose backward is cut in two, is Qi et al. 2023 (arX
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -222,20 +223,24 @@ def run_pipeline(stages: Stages, schedule: str, batches: int) -> Array:
 def _ran(stages: Stages, schedule: str, batches: int) -> Array:
     ranks, groups = stages.forward.shape[1:]
     waves, total = _waves(schedule, ranks, groups, batches)
-    num = len(stages.forward)
-    seconds = np.stack([stages.forward, stages.backward, stages.weights], axis=1)
-    held = (stages.send * stages.blocks)[:, None]
-    flight = (stages.send * (1.0 - stages.blocks))[:, None]
-    ends = np.zeros((num, total + 1))
-    done = np.zeros((num, ranks))
+    kinds = stages.forward, stages.backward, stages.weights
+    seconds = np.stack([np.moveaxis(kind, 0, -1) for kind in kinds])  # the layouts last of all
+    # What holds up its ends costs the sender as much; the first and last stage send once less.
+    held, flight = stages.send * stages.blocks * (ranks > 1), stages.send * (1.0 - stages.blocks)
+    waits, overlaps = bool(held.any()), bool(flight.any())
+    ends = np.zeros((total + 1, len(flight)))
+    done = np.zeros((ranks, len(flight)))
     for wave in waves:
-        ready = np.maximum(ends[:, wave.own], ends[:, wave.other] + flight * wave.sent)
-        lasts = seconds[:, wave.kind, wave.rank, wave.group]
-        # What holds up its ends costs the sender as much; the first and last stage send once less.
-        found = ready + lasts + held * (wave.kind != WEIGHTS) * (ranks > 1)
-        ends[:, wave.place] = found
-        done[:, wave.rank] = found
-    return (done + stages.reduce).max(axis=1)
+        other = ends[wave.other]
+        if overlaps:
+            other += wave.sent[:, None] * flight
+        found = np.maximum(ends[wave.own], other) + seconds[wave.kind, wave.rank, wave.group]
+        if waits:
+            found += (wave.kind != WEIGHTS)[:, None] * held
+        ends[wave.place] = found
+        done[wave.rank] = found
+    reduced: Array = (done + stages.reduce.T).max(axis=0)
+    return reduced
 
 
 def simulated(
@@ -247,27 +252,62 @@ def simulated(
     simulate: the closed form's own seconds.
     """
     step, seconds = stage_seconds(shape, layout, rates, head)
-    found = np.array(step.total, dtype=float).reshape(-1).copy()
-    ranks, groups, batches = (
-        np.broadcast_to(n, found.shape) for n in (layout.pp, layout.interleave, layout.grad_accum)
-    )
-    several = np.flatnonzero(ranks > 1)
-    if not len(several) or layout.schedule == "dualpipe":
-        return found, step
-    forms = np.stack([ranks, groups, batches], axis=1)[several]
-    distinct, inverse = np.unique(forms, axis=0, return_inverse=True)
-    for number, (num_ranks, num_groups, count) in enumerate(distinct.tolist()):
+    arrays = {name: np.reshape(value, -1) for name, value in seconds.items()}
+    forms = layout.pp, layout.interleave, layout.grad_accum
+    return _through(np.reshape(step.total, -1), arrays, forms, layout.schedule), step
+
+
+def simulated_together(
+    requested: Sequence[tuple[Layout, StepTime, Mapping[str, float]]],
+) -> list[float]:
+    """Seconds of one step of each of some layouts, whatever their models and machines.
+
+    Each is one layout with what `stage_seconds` says of it.
+    """
+    found = np.array([step.total for _, step, _ in requested], dtype=float)
+    for schedule in {layout.schedule for layout, _, _ in requested}:
+        chosen = [n for n, (one, _, _) in enumerate(requested) if one.schedule == schedule]
+        layouts, _, each = zip(*(requested[n] for n in chosen), strict=True)
+        pp, groups, batches = (
+            np.array([getattr(one, size) for one in layouts])
+            for size in ("pp", "interleave", "grad_accum")
+        )
+        seconds = {name: np.array([one[name] for one in each]) for name in each[0]}
+        found[chosen] = _through(found[chosen], seconds, (pp, groups, batches), schedule)
+    several: list[float] = found.tolist()
+    return several
+
+
+def _through(
+    total: Array, seconds: Mapping[str, Array], forms: tuple[Array, Array, Array], schedule: str
+) -> Array:
+    """(layouts,): seconds through the stages; the closed form's ``total`` where there are none.
+
+    ``forms``: stages, groups of layers on each and micro-batches.
+    """
+    found = np.array(total, dtype=float)
+    each = np.stack([np.broadcast_to(size, found.shape) for size in forms], axis=1)
+    several = np.flatnonzero(each[:, 0] > 1)
+    if not len(several) or schedule == "dualpipe":
+        return found
+    distinct, inverse = np.unique(each[several], axis=0, return_inverse=True)
+    for number, (ranks, groups, batches) in enumerate(distinct.tolist()):
         chosen = several[inverse.reshape(-1) == number]
-        folded = layout.schedule == "zbv"
-        halves = folded or (layout.schedule == "zb" and num_groups == 1)
-        ends = {"halves": halves, "folded": folded}
-        stages = _stages(seconds, chosen, num_ranks, num_groups, **ends)
-        found[chosen] = run_pipeline(stages, layout.schedule, count)
-    return found, step
+        folded = schedule == "zbv"
+        halves = folded or (schedule == "zb" and groups == 1)
+        stages = _stages(seconds, chosen, ranks, groups, halves=halves, folded=folded)
+        found[chosen] = run_pipeline(stages, schedule, batches)
+    return found
 
 
 def _stages(
-    seconds: dict[str, Array], chosen: Array, ranks: int, groups: int, *, halves: bool, folded: bool
+    seconds: Mapping[str, Array],
+    chosen: Array,
+    ranks: int,
+    groups: int,
+    *,
+    halves: bool,
+    folded: bool,
 ) -> Stages:
     """Seconds of each rank and group from those of a block and of the ends.
 
