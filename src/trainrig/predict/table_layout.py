@@ -97,6 +97,8 @@ def _stage_of(cells: Cells, pp: int) -> int:
         stage = stage or (1 if "opt" in words else 0)
     else:
         stage = 3 if cells.is_fsdp and pp == 1 else 0
+        if pp > 1 and "torchtitan" in cells.word("framework"):
+            stage = 2  # its weights stay gathered in a pipeline, by default
     if not 0 <= stage <= 3:
         raise UsageError(f"zero_stage = {stage}: 0 to 3")
     return stage

@@ -230,6 +230,8 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     is_alone = 1 < sizes["gpus"] <= sizes["gpus_per_node"] and not split
     if named in (None, "trainer") and is_alone and _is_data_parallel(cells):
         return "huggingface", "dataparallel"
+    if "torchtitan" in framework and sizes["pp"] > 1:
+        return "torchtitan", "auto"
     if named == "fsdp":
         return "huggingface", "fsdp" if sizes["zero"] else "ddp"
     is_split = any(sizes[name] > 1 for name in ("tp", "pp"))

@@ -43,6 +43,8 @@ class Traits:
     """The policy (`blocks`) of what selective recomputation keeps."""
     composes: bool = False
     """Replicas of weights go with tensor and pipeline parallelism, without its own scheme."""
+    shards_stages: bool = False
+    """ZeRO 2 and 3 go with pipeline stages (FSDP2 around each of them)."""
     zero_bubble: bool = False
     """Its pipelines compute gradients of inputs and of weights apart (torch's schedules)."""
     context: str = "zigzag"
@@ -59,6 +61,7 @@ FRAMEWORKS = {
         own_models=True,
         threads=True,
         composes=True,
+        shards_stages=True,
         zero_bubble=True,
         selective="products",
         context="ulysses",
@@ -86,7 +89,11 @@ FRAMEWORKS = {
         recomputes_core=True,
     ),
     "torchtitan": Traits(
-        autocasts=True, zero_bubble=True, context="all-gather", offload_overlap="copies"
+        autocasts=True,
+        shards_stages=True,
+        zero_bubble=True,
+        context="all-gather",
+        offload_overlap="copies",
     ),
 }
 """Frameworks that a layout may name; `train.engines.register` adds one that trains."""

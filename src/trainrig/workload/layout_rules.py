@@ -5,8 +5,8 @@ raises the first that is broken, `layout.legal_mask` is all of them over a searc
 is impossible is refused, not what is slow or does not fit in memory.  The rules are those of the
 frameworks that run such layouts (Megatron-LM, DeepSpeed, FSDP): heads are divided over tensor
 parallel, layers over pipeline stages, micro-batches over interleaved stages, and gradients or
-weights are not sharded where a pipeline accumulates them (ZeRO 2 and 3).  Our own engine reduces
-what it shards after each micro-batch of a pipeline.
+weights are not sharded where a pipeline accumulates them (ZeRO 2 and 3), but by FSDP2: our own
+engine reduces what it shards after each micro-batch of a pipeline, torchtitan's schedules once.
 
 Stages need not be equal: the last one, then the first, may have a layer less than the others, in
 the place of head and embedding (Megatron's account_for_loss_in_pipeline_split and its twin for the
@@ -285,12 +285,17 @@ RULES = (
         "another --seq-len, or leave --sequence-parallel out",
     ),
     Rule(
-        lambda c: (c.x.zero >= 2) & (c.x.pp > 1) & (not c.x.traits.own_models),
+        lambda c: (c.x.zero >= 2) & (c.x.pp > 1) & (not c.x.traits.shards_stages),
         lambda c: f"ZeRO {c.x.zero} cannot shard what {c.x.pp} pipeline stages accumulate",
-        "--zero 1 with a pipeline, --framework native, or --pp 1",
+        "--zero 1 with a pipeline, --framework torchtitan or native, or --pp 1",
     ),
-    Rule(  # FSDP2 reduces where a backward pass ends, and there are two of them
-        lambda c: (c.x.zero >= 2) & (c.x.pp > 1) & (c.x.schedule not in ONE_BACKWARD),
+    Rule(  # ours reduces where a backward pass ends, and there are two; torchtitan's at the end
+        lambda c: (
+            (c.x.zero >= 2)
+            & (c.x.pp > 1)
+            & (c.x.schedule not in ONE_BACKWARD)
+            & c.x.traits.own_models
+        ),
         lambda c: (
             f"schedule {c.x.schedule} computes weights' gradients in a backward pass of their own, "
             f"and ZeRO {c.x.zero} shards gradients after the first"

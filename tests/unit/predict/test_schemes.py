@@ -107,3 +107,34 @@ def test_a_table_means_megatron_fsdp_by_its_name() -> None:
     assert (layout.framework, layout.zero, layout.kernels) == ("megatron", 3, "flash+fused")
     layout = case_of(row | {"framework": "Megatron-Core", "zero_stage": "optim_grads"}).layout
     assert (layout.framework, layout.zero) == ("megatron", 2)
+
+
+TITAN = {"model": "llama-8B", "on": "8x H100 SXM5 80GB", "gpus": 32, "pp": 4, "grad_accum": 16}
+
+
+def test_torchtitan_shards_the_stages_of_a_pipeline() -> None:
+    """Its fsdp_reshard_after_forward: never in a pipeline (ZeRO 2) by default, or always (3)."""
+    one, two, three = (
+        predict(question(TITAN | {"zero": stage, "framework": framework, "seq_len": 4096}))
+        for stage, framework in ((1, "megatron"), (2, "torchtitan"), (3, "torchtitan"))
+    )
+    assert question(TITAN | {"zero": 3}).layout.framework == "torchtitan"
+    whole = 8e9 / 4
+    assert two.memory.gradients > 3.9 * whole, "added up whole, in fp32, to the last micro-batch"
+    assert three.memory.total < two.memory.total < one.memory.total * 1.5
+    assert three.step.data_comm > two.step.data_comm > 0.0
+    twice = predict(question(TITAN | {"zero": 2, "seq_len": 4096, "grad_accum": 32}))
+    assert twice.step.data_comm == pytest.approx(two.step.data_comm, rel=0.05), "once a step"
+    again = predict(question(TITAN | {"zero": 3, "seq_len": 4096, "grad_accum": 32}))
+    assert again.step.overlapped > 1.5 * three.step.overlapped, "with each micro-batch"
+    row = {"chip": "H100", "num_gpus": "32", "pp": "4", "model": "llama-8B", "global_batch": "128"}
+    layout = case_of(row | {"framework": "torchtitan", "seq": "4096"}).layout
+    assert (layout.framework, layout.zero, layout.scheme) == ("torchtitan", 2, "fsdp")
+
+
+def test_our_pipelines_gather_zero_2_once_a_step_too() -> None:
+    ours = [
+        predict(question(TITAN | {"zero": 2, "framework": "native", "grad_accum": micro})).step
+        for micro in (16, 32)
+    ]
+    assert ours[1].overlapped < 2.0 * ours[0].overlapped, "gradients alone come again"

@@ -123,8 +123,9 @@ def _splits(layout: Layout) -> Iterator[Change]:
         while layout.dp % more == 0:
             size = int(getattr(layout, name)) * more
             change = {name: size, "grad_accum": int(layout.grad_accum) * more}
-            if name == "pp" and layout.zero > 1:
-                change["zero"] = 1  # a pipeline accumulates gradients: they cannot be sharded
+            if name == "pp" and layout.zero > 1:  # most pipelines cannot shard what they add up
+                yield dict(change)
+                change["zero"] = 1
             if name != "tp" or size <= layout.gpus_per_node:
                 yield change
             more *= 2

@@ -4,7 +4,8 @@ Varied are the sizes of the mesh (tensor and pipeline parallel, interleaved stag
 ranks that share a mixture's experts, the
 micro-batch (what divides a rank's share of the global batch), what is sharded over how many ranks
 (ZeRO stage, hybrid sharding), sequence parallelism, and, as words, recomputation, the pipeline's
-schedule and the framework.  Fixed are the global batch, the sequence, the precision, the kernels
+schedule and the framework (ZeRO 2 and 3 inside pipeline stages: of one that is named and has them).
+Fixed are the global batch, the sequence, the precision, the kernels
 and the optimizer: with another one of these it would not be the same training.
 
 Each size is a divisor of what it divides, so that the candidates are few; which of them are legal
@@ -108,7 +109,7 @@ def _sizes(space: Space) -> Columns:
     grids = []
     for tp, pp, dp, share in _meshes(space):
         interleaves = divisors(longest_stage(space.shape, pp)) if pp > 1 else [1]
-        shardings = _shardings(dp, pp, space.base.parallel)
+        shardings = _shardings(dp, pp, space)
         splits = [0, 1] if tp > 1 else [0]
         grid = np.meshgrid(tp, pp, interleaves, divisors(share), shardings, splits, indexing="ij")
         grids.append(np.stack([axis.ravel() for axis in grid]))
@@ -149,12 +150,13 @@ def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
             yield *pairs[number], dp, space.global_batch // dp
 
 
-def _shardings(dp: int, pp: int, parallel: str) -> list[int]:
+def _shardings(dp: int, pp: int, space: Space) -> list[int]:
     """Stage of ZeRO and size of a group in one number: stage + 4 · size."""
     if dp == 1:
-        return [3] if parallel == "fsdp" else [0]
+        return [3] if space.base.parallel == "fsdp" else [0]
     sizes = [0, *divisors(dp)[1:-1]]
-    stages = (1,) if pp > 1 else (1, 2, 3)
+    shards_stages = space.framework is not None and FRAMEWORKS[space.framework].shards_stages
+    stages = (1,) if pp > 1 and not shards_stages else (1, 2, 3)
     return [0, *(stage + 4 * size for stage in stages for size in sizes)]
 
 

@@ -293,11 +293,9 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
         found = dict.fromkeys(("gather_forward", "gather_backward", "scatter", "after"), 0.0)
         whole = sum(data_parallel(mesh, rates, head).values())
         return found | {"ahead": 0.0, "each": 1.0, "hides": 0.0, "ends": whole}
-    near = mesh.data_near
-    shard_near = smaller(near, mesh.shards)
-    replicas = mesh.dp // larger(mesh.shards, 1)
+    near, trained = mesh.data_near, mesh.trained_share
+    shard_near, replicas = smaller(near, mesh.shards), mesh.dp // larger(mesh.shards, 1)
     replica_near = larger(near // shard_near, 1)
-    trained = mesh.trained_share
 
     def over_shard_group(kind: str, num_bytes: Array) -> Array:
         sharing = mesh.groups(shard_near)
@@ -327,26 +325,30 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
         whole = over_shard_group("all_gather", num * mesh.weight_bytes)
         return whole + _over_experts(mesh, rates, "all_gather", experts * mesh.weight_bytes)
 
-    is_many = mesh.dp > 1
     streams = (scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
     each = streams | ((bucket > 0 or layout.traits.grad_buffer) & (mesh.zero == 2))
     hides = each | (layout.overlaps != "none")
+    # Stages of FSDP2: with ZeRO 2 weights stay gathered for a step; torch's schedules add gradients
+    # up and reduce them when the last backward is over.
+    whole_stage = streams & (mesh.zero == 2) & (mesh.pp > 1)
+    added = (scheme == "fsdp") & (not layout.traits.own_models) & (mesh.pp > 1)
+    each, hides, anew = each & is_not(added), hides & is_not(added), streams & is_not(whole_stage)
     block, ends = gathered(mesh.block, streams, mesh.experts), gathered(mesh.ends, streams)
-    is_full = mesh.zero == 3
     gathers = (mesh.zero > 0) & is_not(streams)
     of_experts = layout.stage_copies * mesh.stage_layers * mesh.experts
     others = mesh.stage_parameters - of_experts
     weights = gathered(others * trained, gathers, of_experts * trained)
     ahead = layout.overlaps != "none" and scheme == "own"
     found = {
-        "gather_forward": choose(streams, block, 0.0),
-        "gather_backward": choose(is_full, block, 0.0),
+        "gather_forward": choose(anew, block + choose(added, ends / mesh.stage_layers, 0.0), 0.0),
+        "gather_backward": choose(mesh.zero == 3, block, 0.0),
         "scatter": layout.stage_copies * reduced(mesh.block, mesh.experts),
-        "ends": reduced(mesh.ends) + choose(streams, ends, 0.0),
+        "ends": reduced(mesh.ends) + choose(anew & is_not(added), ends, 0.0),
         "after": choose(gathers & is_not(ahead), weights, 0.0),
-        "ahead": choose(gathers & ahead, weights, 0.0),
+        "ahead": choose(gathers & ahead, weights, 0.0)
+        + choose(whole_stage, mesh.stage_layers * block + ends, 0.0),
     }
-    found = {name: choose(is_many, value, 0.0) for name, value in found.items()}
+    found = {name: choose(mesh.dp > 1, value, 0.0) for name, value in found.items()}
     return found | {"each": 1.0 * each, "hides": 1.0 * hides}
 
 

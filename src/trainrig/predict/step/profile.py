@@ -12,7 +12,9 @@ Which engine does what with gradients (docs/definitions.md):
 ddp        all-reduce in buckets beside the last micro-batch's backward
 dataparallel  weights, samples, outputs and gradients of each micro-batch from and to GPU 0, beside
            nothing; one interpreter launches for all of them
-fsdp       weights gathered a block ahead, gradients scattered a block behind, each micro-batch
+fsdp       weights gathered a block ahead, gradients scattered a block behind, each micro-batch; in
+           a pipeline with zero 2 gathered once a step (torchtitan's fsdp_reshard_after_forward,
+           which is zero 3 where it says always), and by torch's schedules scattered once, behind
 megatron   one all-reduce (zero 1: reduce-scatter, then all-gather) after the last micro-batch;
            where its options for it are on (`Layout.overlaps`), beside its backward, and the gather
            beside the next step's first forward

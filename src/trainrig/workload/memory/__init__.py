@@ -160,9 +160,12 @@ def _gradient_numbers(stage: Stage) -> Bytes:
     Those that ZeRO shards follow an offloaded optimizer to the host, bucket by bucket or block by
     block, and need no second GPU for it (Ren et al. 2021).
     """
-    if stage.layout.offload == "none":
-        return stage.owned(2)
-    return choose(stage.layout.zero >= 2, 0, stage.num_trained)
+    layout = stage.layout
+    away = choose(layout.zero >= 2, 0, stage.num_trained)
+    owned = stage.owned(2) if layout.offload == "none" else away
+    if layout.scheme != "fsdp" or layout.traits.own_models:
+        return owned
+    return choose(layout.pp > 1, stage.num_trained, owned)  # torch's schedules add them up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
