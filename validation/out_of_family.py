@@ -128,7 +128,7 @@ def flat_error(case: Case, measured: float) -> float | None:
     claim = peak(case.chip, x.precision)
     if claim is None:
         return None
-    flops = model_flops(case.shape, int(x.global_batch), x.seq_len)
+    flops = model_flops(case.shape, int(x.global_batch), case.timed.seq_len)
     return flops / (FLAT * claim.rate * int(x.gpus)) / measured - 1.0
 
 

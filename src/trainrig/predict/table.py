@@ -23,7 +23,7 @@ from typing import Any
 from trainrig.catalog import Chip, require_chip
 from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import in_fp4, rates_of_chip
+from trainrig.predict.rates.from_chip import narrowed, rates_of_chip
 from trainrig.predict.step import StepTime, predict_step, stage_seconds
 from trainrig.predict.step.simulate import simulated_together
 from trainrig.predict.table_layout import is_legal, joined, made_legal, sizes_of
@@ -35,14 +35,15 @@ from trainrig.predict.table_machines import (
     power_of,
 )
 from trainrig.predict.table_shape import shape_of
+from trainrig.predict.table_tuning import longest, rank_of, usual_length, usual_recompute
 from trainrig.predict.table_words import (
     UNSURE,
     Cells,
     Row,
     cp_comm_of,
     framework_of,
-    is_fp4,
     kernels_of,
+    narrow_of,
     offload_overlap_of,
     overlap_of,
     precision_of,
@@ -65,7 +66,7 @@ READ = (
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
     *("memory_kind", "offload", "states", "mean_seq", "masked_share", "optimizer"),
     *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes"),
-    *("parallel", "cp_comm", "schedule"),
+    *("parallel", "cp_comm", "schedule", "date"),
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
@@ -181,18 +182,17 @@ def _read(row: Row) -> Case:
     trays, sizes = joined(chip, sizes)
     zero = sizes["zero"]
     framework, parallel = framework_of(cells, sizes)
-    precision = precision_of(cells, chip)
+    precision, quantize = precision_of(cells, chip), quantized_of(cells)
     fabric = fabric_of(cells, sizes)
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
-    rates = _rates(chip.name, *place, is_fp4(cells))
+    rates = _rates(chip.name, *place, narrow_of(cells))
     kernels = kernels_of(cells, chip, framework)
     is_torch1 = re.search(r"torch 1\.", cells.word("framework"))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
         seq_len=_length(cells, shape),
         precision=precision,
-        # Not stated: full where weights are sharded, for want of memory.
-        recompute=cells.choice("recompute", RECOMPUTE, "full" if zero == 3 else "none"),
+        recompute=cells.choice("recompute", RECOMPUTE, usual_recompute(cells, zero, quantize)),
         kernels=kernels,
         overlap=overlap_of(cells, kernels),
         framework=framework,
@@ -206,8 +206,8 @@ def _read(row: Row) -> Case:
         ),
         cp_comm=cp_comm_of(cells),
         offload_overlap=offload_overlap_of(cells),
-        lora_rank=_rank_of(cells),
-        quantize=quantized_of(cells),
+        lora_rank=rank_of(cells, quantize),
+        quantize=quantize,
         optimizer=_optimizer_of(cells),
     )
     if not cells["seq_parallel"] and layout.tp > 1 and _splits_sequence(layout):
@@ -221,6 +221,9 @@ def _read(row: Row) -> Case:
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
         cells.unstated.append("vpp")
     mean_seq = cells.whole("mean_seq", 0)
+    if not mean_seq and (most := longest(cells, int(layout.seq_len))):
+        mean_seq = int(layout.seq_len)
+        shape, layout = made_legal(shape, layout.replace(seq_len=most), cells)
     if mean_seq > layout.seq_len:
         raise UsageError(f"mean_seq = {mean_seq}: more than seq, {layout.seq_len}")
     if mean_seq:  # batches are filled from bins, or padded: what is printed is the longest
@@ -330,24 +333,17 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
 
 @lru_cache(maxsize=256)
 def _rates(
-    chip: str, link: str | None, fabric: float | None, power: float | None, fp4: bool
+    chip: str, link: str | None, fabric: float | None, power: float | None, narrow: str
 ) -> Rates:
     found = rates_of_chip(require_chip(chip), link=link, fabric=fabric, power=power)
-    return in_fp4(found, require_chip(chip)) if fp4 else found
+    return narrowed(found, require_chip(chip), narrow) if narrow else found
 
 
 def _length(cells: Cells, shape: ModelShape) -> int:
-    """Tokens of a sequence; not stated: 2048, or as many as the model knows."""
+    """Tokens of a sequence, as stated or as is usual."""
     if not cells["seq"]:
         cells.unstated.append("seq_len")
-    return cells.whole("seq", min(shape.max_positions, 2048))
-
-
-def _rank_of(cells: Cells) -> int:
-    """Rank of adapters: 0 where all weights are trained."""
-    text = f"{cells.word('kind')} {cells.word('model')}"
-    is_adapted = any(word in text for word in ("lora", "peft", "adapter", "dora"))
-    return 8 if is_adapted or quantized_of(cells) != "none" else 0
+    return cells.whole("seq", usual_length(cells, shape))
 
 
 def _optimizer_of(cells: Cells) -> str:

@@ -90,7 +90,7 @@ def measured_time(row: Row, case: Case) -> float:
         return positive(row, "step_time_s")
     if (row.get("samples_per_s") or "").strip():
         return float(case.layout.global_batch / positive(row, "samples_per_s"))
-    tokens = case.layout.global_batch * case.layout.seq_len / case.layout.gpus
+    tokens = case.layout.global_batch * case.timed.seq_len / case.layout.gpus
     return float(tokens / positive(row, "tokens_per_s_per_gpu"))
 
 

@@ -145,6 +145,35 @@ class Cells:
         """Whether the framework's name says that it shards weights, or it does by default."""
         return any(word in self.word("framework") for word in _SHARDING)
 
+    def is_since(self, month: str) -> bool:
+        """Whether the row is dated, and of that month (``2024-01``) or later."""
+        return self._dated >= month
+
+    def is_before(self, month: str) -> bool:
+        """Whether the row is dated, and of an earlier month."""
+        return "" < self._dated < month
+
+    @property
+    def _dated(self) -> str:
+        """Year and month; a year alone is its first."""
+        found = re.match(r"(20\d\d)(-[01]\d)?", self["date"])
+        return found[1] + (found[2] or "-01") if found else ""
+
+    @property
+    def is_tuning(self) -> bool:
+        """Whether a trained model is trained further, on examples of a task."""
+        return bool(re.search(r"tun|sft|lora|peft|instruct|adapter", self.word("kind")))
+
+    @property
+    def adapters(self) -> str:
+        """The cells that adapters are named in, in small letters."""
+        return " ".join(self.word(name) for name in ("kind", "model", "dtype"))
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether adapters are trained beside frozen weights."""
+        return any(word in self.adapters for word in ("lora", "peft", "adapter", "dora"))
+
     @property
     def spread(self) -> float:
         """What blank cells add to the half width of the interval; they err by themselves."""
@@ -254,14 +283,20 @@ _RUNTIMES = (
 def states_of(cells: Cells, family: str) -> str:
     """One of STATES; not stated: masters where apex is, all in bf16 where that is the usual way.
 
-    torchtune trains so.  Models that are published in bf16 (the Llama family) are loaded, and by
+    torchtune trains so, LitGPT's bf16-true and what is measured with it (Thunder), torchao's scripts
+    of 8-bit training.  Models that are published in bf16 (the Llama family) are loaded, and by
     scripts of one device trained, as they are.
     """
     framework = cells.word("framework").replace(" ", "")
     is_loaded = framework.startswith("hftransformers") and family == "llama"
-    is_pure = "torchtune" in framework or (is_loaded and cells.word("precision") == "bf16")
+    is_pure = any(word in framework for word in _PURE)
+    is_pure = is_pure or (is_loaded and cells.word("precision") == "bf16")
     usual = "masters" if "apex" in framework else "pure" if is_pure else "auto"
     return cells.choice("states", STATES, usual, is_unsure=False)
+
+
+_PURE = ("torchtune", "litgpt", "thunder", "torchao")
+"""Programs whose weights are in bf16 alone."""
 
 
 def _is_data_parallel(cells: Cells) -> bool:
@@ -292,9 +327,11 @@ _QUANTIZED = (
 def precision_of(cells: Cells, chip: Chip) -> str:
     """One of PRECISIONS; not stated: bf16, and fp16 on chips that came before it.
 
-    Microscaled fp8 is timed as fp8, fp4 as fp8 with its products' rate (`is_fp4`), and beside
-    quantised weights it is what is multiplied.
+    Microscaled fp8 is timed as fp8, fp4 and int8 as fp8 with their products' rate (`narrow_of`),
+    and beside quantised weights it is what is multiplied.
     """
+    if narrow_of(cells):
+        return "fp8"
     word = cells.word("precision") or cells.word("dtype")
     found = next((name for pattern, name in _SPELLED if pattern.search(word)), None)
     if found is None:
@@ -338,15 +375,27 @@ def offload_overlap_of(cells: Cells) -> str:
     return next((how for pattern, how in also if re.search(pattern, word)), "auto")
 
 
-def is_fp4(cells: Cells) -> bool:
-    """Whether products are in NVFP4 or MXFP4."""
-    return bool(re.search(r"(nv|mx)-?fp4", cells.word("precision") or cells.word("dtype")))
+def narrow_of(cells: Cells) -> str:
+    """What is multiplied where it is narrower than fp8, or int8 instead; empty: neither.
+
+    NVFP4 or MXFP4; int8 of a pre-training (AQT, torchao), but for weights that are stored so.
+    """
+    if re.search(r"(nv|mx)-?fp4", cells.word("precision") or cells.word("dtype")):
+        return "fp4"
+    words = f"{cells.word('precision')} {cells.word('dtype')}"
+    is_int8 = "int8" in words and "weight" not in words and quantized_of(cells) == "none"
+    return "int8" if is_int8 else ""
 
 
 def quantized_of(cells: Cells) -> str:
-    """One of QUANTIZE: how frozen weights are stored beside adapters."""
+    """One of QUANTIZE: how frozen weights are stored beside adapters.
+
+    A pre-training freezes none: its 8 bits are what is multiplied (`narrow_of`).
+    """
     words = " ".join(cells.word(name) for name in ("precision", "dtype", "kind"))
-    return next((name for pattern, name in _QUANTIZED if pattern.search(words)), "none")
+    found = next((name for pattern, name in _QUANTIZED if pattern.search(words)), "none")
+    is_whole = "pretrain" in cells.word("kind").replace("-", "") and not cells.is_adapted
+    return "none" if found == "int8" and is_whole else found
 
 
 def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
@@ -367,10 +416,26 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
         default = "flash+fused" if is_later else "fused"
     elif (year >= 2020 and is_built) or (engine != "megatron" and _COMPILED.match(chip.name)):
         default = "flash+fused"
+    if engine == "huggingface" and "nanogpt" in framework.replace("-", ""):
+        default = "compiled"  # its train.py compiles unless told not to
+    if cells.is_before(_SDPA) and LIBRARY.search(framework) and default == "flash":
+        default = "eager"
     stack = cells.choice("kernel_stack", KERNELS, default)
     # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
-    # asks for 2.1.1).
-    return "flash" if stack == "eager" and re.search(r"torch 2\.[1-9]", framework) else stack
+    # asks for 2.1.1): "eager" is then what is not compiled, "fused" what is beside attention.
+    is_later = re.search(r"torch 2\.[1-9]", framework) or cells.is_since(_SPREAD)
+    is_torch = engine in ("huggingface", "deepspeed") and not any(w in framework for w in _XLA)
+    if stack == "eager" and is_later:
+        return "flash"
+    return "flash+fused" if stack == "fused" and is_later and is_torch else stack
+
+
+_SDPA = "2024-01"
+"""Since when transformers' models call torch's fused attention by default (4.36, 2023-12)."""
+_SPREAD = "2024-07"
+"""And since when a program will have that version, half a year later."""
+LIBRARY = re.compile(r"hugging|\bhf\b|transformers|\bpeft\b|\btrl\b|optimum|llama-?factory")
+"""Programs that run transformers' models as they are."""
 
 
 _COMPILED = re.compile(r"TPU v[4-9]|TPU[7-9]|Trainium|Gaudi")

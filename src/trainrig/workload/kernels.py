@@ -128,10 +128,37 @@ def _multiplied(tally: _Tally, part: Operator, numerics: Numerics, backward: boo
     extra = 1 if backward and not numerics.frozen else 0  # the bias' gradient is a sum
     tally.products += products
     tally.launches += len(products) + extra
+    if numerics.frozen and part.name.startswith(_ADAPTED):
+        _adapted(tally, part, numerics, backward)
     if numerics.autocast and numerics.stack != "compiled":
         count, rows, _, wide_in = part.forward.products[0]
         tally.streams.append((6.0 * count * rows * wide_in, 1))
         tally.launches += 1
+
+
+_ADAPTED = ("attention.", "cross.", "ffn.")
+"""Beginnings of the names of a block's operations, whose matrices have adapters."""
+
+
+def _adapted(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) -> None:
+    """Two narrow products beside a frozen matrix, scaled and added to its result (Hu et al. 2021).
+
+    Backward has their four; the gradient of what they scale is scaled, that of their input added.
+    """
+    rank, size = max(numerics.rank, 1), numerics.compute
+    is_fused = numerics.stack in ("flash+fused", "compiled")
+    for count, rows, wide, wide_in in part.forward.products:
+        if backward:
+            tally.products += [(count, rows, rank, wide), (count, wide, rank, rows)]
+            tally.products += [(count, rank, wide_in, rows), (count, rows, wide_in, rank)]
+            moved = size * count * rows * (2.0 * wide + 3.0 * wide_in)
+        else:
+            tally.products += [(count, rows, rank, wide_in), (count, rows, wide, rank)]
+            moved = size * count * rows * 5.0 * wide
+        tally.launches += 4 if backward else 2
+        if not is_fused:
+            tally.streams.append((moved, 2))
+            tally.launches += 2
 
 
 def _copied(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) -> None:

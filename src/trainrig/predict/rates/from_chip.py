@@ -197,11 +197,16 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
 
 def in_fp4(rates: Rates, chip: Chip) -> Rates:
     """Rates of a step whose fp8 products are in fp4 (NVFP4, MXFP4), where the chip claims those."""
-    claimed = peak(chip, "fp4")
+    return narrowed(rates, chip, "fp4")
+
+
+def narrowed(rates: Rates, chip: Chip, dtype: str) -> Rates:
+    """Rates of a step whose fp8 products are in another ``dtype``, where the chip claims those."""
+    claimed = peak(chip, dtype)
     if claimed is None:
         return rates
     kind = Class(**constants()["class"][class_of(chip)])
-    narrow = claimed.rate * power_share(chip, kind, "fp4", claimed.rate)
+    narrow = claimed.rate * power_share(chip, kind, dtype, claimed.rate)
     sustained = {**rates.matmuls.sustained, "fp8": narrow}
     return rates.replace(matmuls=dataclasses.replace(rates.matmuls, sustained=sustained))
 

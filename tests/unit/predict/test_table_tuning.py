@@ -1,0 +1,64 @@
+"""What fine-tuning programs do where a row does not say: presumed, stated, and by the row's date."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainrig.predict.table import case_of, time_of
+
+ROW = {"chip": "A100 SXM4 80GB", "num_gpus": "1", "model": "Llama-2-7B", "micro_batch": "4"}
+ROW |= {"seq": "1024", "precision": "bf16", "zero_stage": "0", "dp": "1", "grad_accum": "1"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "field", "value"),
+    [
+        ({"framework": "LLaMA-Factory", "kind": "lora"}, "recompute", "full"),
+        ({"framework": "HF PEFT", "kind": "lora"}, "recompute", "none"),
+        ({"framework": "HF PEFT", "kind": "qlora"}, "recompute", "full"),
+        ({"framework": "LLaMA-Factory", "kind": "lora", "recompute": "none"}, "recompute", "none"),
+        ({"kind": "lora", "model": "Llama-2-7B [lora rank32]"}, "lora_rank", 32),
+        ({"kind": "lora"}, "lora_rank", 8),
+        ({"kind": "pretrain", "precision": "int8"}, "lora_rank", 0),
+        ({"kind": "pretrain", "precision": "int8"}, "precision", "fp8"),
+        ({"kind": "pretrain", "precision": "int8", "dtype": "INT8 weights"}, "precision", "bf16"),
+        ({"kind": "lora", "precision": "int8"}, "quantize", "int8"),
+        ({"kind": "sft", "seq": ""}, "seq_len", 512),
+        ({"kind": "finetune", "seq": "", "framework": "HF Trainer"}, "seq_len", 1024),
+        ({"kind": "pretrain", "seq": ""}, "seq_len", 2048),
+        ({"framework": "HF transformers", "date": "2022-12"}, "kernels", "eager"),
+        ({"framework": "HF transformers", "date": "2024-05"}, "kernels", "flash"),
+        ({"framework": "torchao", "date": "2024-08", "kernel_stack": "eager"}, "kernels", "flash"),
+        ({"framework": "HF", "date": "2023-08", "kernel_stack": "eager"}, "kernels", "eager"),
+        ({"framework": "build-nanogpt", "kind": "pretrain"}, "kernels", "compiled"),
+        ({"framework": "LitGPT"}, "states", "pure"),
+    ],
+)
+def test_what_a_program_does_by_itself_is_presumed(
+    cells: dict[str, str], field: str, value: Any
+) -> None:
+    case = case_of(ROW | cells)
+    assert getattr(case.layout, field) == value
+    column = {"recompute": "recompute", "kernels": "kernel_stack"}.get(field, "precision")
+    assert column in case.unstated or column in cells or column == "precision"
+
+
+def test_an_average_length_is_timed_and_the_longest_batch_needs_the_memory() -> None:
+    mean = case_of(ROW | {"kind": "sft", "seq": "210"})
+    assert mean.timed.seq_len == 210 and mean.layout.seq_len == 768 and "seq" in mean.unstated
+    assert not case_of(ROW | {"kind": "sft", "seq": "512"}).mean_seq
+    assert not case_of(ROW | {"kind": "pretrain", "seq": "210"}).mean_seq
+
+
+def test_adapters_cost_time_and_less_than_all_weights() -> None:
+    """A frozen step without its adapters would be the lower bound: gradients of inputs alone."""
+    lora, whole = ({"kind": kind, "recompute": "none"} for kind in ("lora", "finetune"))
+    assert 0.7 < time_of(case_of(ROW | lora))[1] / time_of(case_of(ROW | whole))[1] < 0.95
+
+
+def test_integers_of_a_pretraining_are_multiplied_at_their_own_rate() -> None:
+    row = ROW | {"chip": "RTX 4090", "kind": "pretrain", "model": "Llama-3.2-1B"}
+    sustained = case_of(row | {"precision": "int8"}).rates.matmuls.sustained
+    assert sustained["fp8"] > 1.25 * case_of(row).rates.matmuls.sustained["fp8"]
