@@ -283,9 +283,9 @@ _RUNTIMES = (
 def states_of(cells: Cells, family: str) -> str:
     """One of STATES; not stated: masters where apex is, all in bf16 where that is the usual way.
 
-    torchtune trains so, LitGPT's bf16-true and what is measured with it (Thunder), torchao's scripts
-    of 8-bit training.  Models that are published in bf16 (the Llama family) are loaded, and by
-    scripts of one device trained, as they are.
+    torchtune trains so, LitGPT's bf16-true and what is measured with it (Thunder), torchao's
+    scripts of 8-bit training.  Models that are published in bf16 (the Llama family) are loaded,
+    and by scripts of one device trained, as they are.
     """
     framework = cells.word("framework").replace(" ", "")
     is_loaded = framework.startswith("hftransformers") and family == "llama"

@@ -1,4 +1,4 @@
-"""What fine-tuning programs do where a row does not say: presumed, stated, and by the row's date."""
+"""What fine-tuning programs do where a row does not say: presumed, and by the row's date."""
 
 from __future__ import annotations
 
