@@ -317,8 +317,11 @@ Mixtures of experts recompute parts of a block, of which nothing follows from me
 def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
     """Micro-batches that are not stated: the largest that memory holds, else of one sample.
 
-    A pipeline gets four for each stage where there are as many samples.
+    A pipeline's have one sample: stages are filled by many, and recipes of Megatron and NeMo with
+    stages say 1.
     """
+    if layout.pp > 1:
+        return layout
     samples = int(layout.batch_size * layout.grad_accum)
     least = min(samples, 4 * int(layout.pp)) if layout.pp > 1 else 1
     sizes = [samples] + [1 << n for n in range(10, -1, -1) if 1 << n < samples]

@@ -180,11 +180,12 @@ def _batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, i
     if not micro:
         if not accum:
             cells.unstated.append("micro_batch")
-        # Stages are kept busy by many; `table` makes them larger where there are enough.
+        # Stages are kept busy by many.
         is_least = pp > 1 and not accum
         micro = 1 if is_least else max(1, batch // (dp * max(accum, 1)))
     if not accum:
-        accum = max(1, round(batch / (dp * micro))) if batch else 1
+        usual = _usual_samples(cells, shape, dp, pp) // micro if pp > 1 else 1
+        accum = max(1, round(batch / (dp * micro))) if batch else max(usual, pp)
         if not batch:
             cells.unstated.append("grad_accum")
     if batch and not 0.95 < batch / (micro * accum * dp) < 1.05:

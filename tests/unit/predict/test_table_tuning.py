@@ -62,3 +62,17 @@ def test_integers_of_a_pretraining_are_multiplied_at_their_own_rate() -> None:
     row = ROW | {"chip": "RTX 4090", "kind": "pretrain", "model": "Llama-3.2-1B"}
     sustained = case_of(row | {"precision": "int8"}).rates.matmuls.sustained
     assert sustained["fp8"] > 1.25 * case_of(row).rates.matmuls.sustained["fp8"]
+
+
+def test_stages_are_filled_where_nobody_says_with_how_many() -> None:
+    """By micro-batches of one sample, or as many of the stated size as a step usually has."""
+    row = ROW | {
+        "num_gpus": "8",
+        "pp": "4",
+        "grad_accum": "",
+        "kind": "pretrain",
+        "framework": "NeMo",
+    }
+    assert case_of(row).layout.grad_accum >= 4
+    whole = case_of(row | {"micro_batch": "", "global_batch": "64"}).layout
+    assert (whole.batch_size, whole.grad_accum) == (1, 32)

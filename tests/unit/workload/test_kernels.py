@@ -103,7 +103,7 @@ def test_autocast_moves_wider_numbers_than_masters() -> None:
     assert sum(b for b, _ in wide[0].streams) > 1.3 * sum(b for b, _ in narrow[0].streams)
 
 
-def test_frozen_weights_have_no_gradients() -> None:
+def test_frozen_weights_have_no_gradients_and_adapters_have_their_own() -> None:
     shape = named("llama-7B")
     parts = block(shape, Layout(seq_len=64))
     full, frozen = (
@@ -112,7 +112,9 @@ def test_frozen_weights_have_no_gradients() -> None:
         )
         for rank in (0, 8)
     )
-    assert len(full.products) == 2 * len(frozen.products)
+    adapters = [sizes for sizes in frozen.products if 8 in sizes]
+    assert len(full.products) == 2 * (len(frozen.products) - len(adapters))
+    assert len(adapters) == 4 * (len(full.products) // 2)
 
 
 def test_a_block_alone_and_in_shares_have_the_same_names() -> None:
