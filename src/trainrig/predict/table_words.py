@@ -423,11 +423,11 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     stack = cells.choice("kernel_stack", KERNELS, default)
     # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
     # asks for 2.1.1): "eager" is then what is not compiled, "fused" what is beside attention.
-    is_later = re.search(r"torch 2\.[1-9]", framework) or cells.is_since(_SPREAD)
+    has_own = re.search(r"torch 2\.[1-9]", framework) or cells.is_since(_SPREAD)
     is_torch = engine in ("huggingface", "deepspeed") and not any(w in framework for w in _XLA)
-    if stack == "eager" and is_later:
+    if stack == "eager" and has_own:
         return "flash"
-    return "flash+fused" if stack == "fused" and is_later and is_torch else stack
+    return "flash+fused" if stack == "fused" and has_own and is_torch else stack
 
 
 _SDPA = "2024-01"
