@@ -61,6 +61,7 @@ FRAMEWORK = rows(
         "Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",
     ),
     ("--states", _words("STATES"), "as the framework does", "Weights in mixed precision: {words}."),
+    ("--moments", _words("MOMENTS_IN"), "as --states says", "Optimizer's moments in: {words}."),
     (
         *("--quantize", _words("QUANTIZE"), "none"),
         "With --lora-rank: how frozen weights are stored: {words}.",

@@ -242,7 +242,7 @@ _SHOWN = {
     *("gpus", "gpus_per_node", "tp", "pp", "cp", "interleave", "batch_size", "grad_accum", "zero"),
     *("shard_size", "sequence_parallel", "seq_len", "precision", "recompute", "schedule"),
     *("kernels", "framework", "optimizer", "offload", "lora_rank", "overlap"),
-    *("quantize", "optimizer_in_backward", "offload_overlap"),
+    *("quantize", "optimizer_in_backward", "offload_overlap", "moments"),
 }
 
 

@@ -187,7 +187,7 @@ _SIZES = (
 _WORDS_AND_LENGTHS = (
     *("seq_len", "target_seq_len", "precision", "kernels", "parallel", "optimizer", "offload"),
     *("lora_rank", "schedule", "recompute", "overlap"),
-    *("states", "software", "quantize", "optimizer_in_backward", "offload_overlap"),
+    *("states", "moments", "software", "quantize", "optimizer_in_backward", "offload_overlap"),
     "cp_comm",
 )
 

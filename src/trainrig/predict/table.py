@@ -43,6 +43,7 @@ from trainrig.predict.table_words import (
     cp_comm_of,
     framework_of,
     kernels_of,
+    moments_of,
     narrow_of,
     offload_overlap_of,
     overlap_of,
@@ -66,7 +67,7 @@ READ = (
     *("zero_stage", "seq_parallel", "precision", "dtype", "kernel_stack", "recompute", "kind"),
     *("memory_kind", "offload", "states", "mean_seq", "masked_share", "optimizer"),
     *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes"),
-    *("parallel", "cp_comm", "schedule", "date"),
+    *("parallel", "cp_comm", "schedule", "moments", "date"),
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
@@ -198,6 +199,7 @@ def _read(row: Row) -> Case:
         framework=framework,
         parallel=parallel,
         states=states_of(cells, shape.family),
+        moments=moments_of(cells),
         software="torch1" if is_torch1 else "current",
         # DeepSpeed's usual configurations of ZeRO 2 and 3 keep the optimizer on the host, which
         # takes less memory: there a blank cell is not known, and the interval begins with it.
@@ -458,6 +460,7 @@ _HEADINGS = {
     **dict.fromkeys(("model_name", "network"), "model"),
     **dict.fromkeys(("attention", "kernels"), "kernel_stack"),
     **dict.fromkeys(("pipeline_schedule", "pipeline_parallel_schedule", "pp_schedule"), "schedule"),
+    **dict.fromkeys(("exp_avg_dtype", "moments_dtype"), "moments"),
     **dict.fromkeys(("cp_comm_type", "cp_type", "context_parallel_rotate_method"), "cp_comm"),
     **dict.fromkeys(("parallelism", "strategy", "distributed", "wrapper"), "parallel"),
 }

@@ -299,6 +299,21 @@ _PURE = ("torchtune", "litgpt", "thunder", "torchao")
 """Programs whose weights are in bf16 alone."""
 
 
+def moments_of(cells: Cells) -> str:
+    """One of MOMENTS_IN: by their own cell, or where states or optimizer speak of bf16 moments.
+
+    DeepSeek's own program has them so (arXiv 2412.19437, section 3.3.3).
+    """
+    words = f"{cells.word('states')}; {cells.word('optimizer')}; {cells.word('framework')}"
+    if re.search(r"fp-?32|float32", cells.word("moments")):
+        return "fp32"
+    is_narrow = re.search(r"bf", cells.word("moments")) or re.search(_NARROW_MOMENTS, words)
+    return "bf16" if is_narrow else "auto"
+
+
+_NARROW_MOMENTS = r"bf\w*-?16[ -](moment|optimizer state)|(moments|exp.?avg\w*)\W+(in )?bf|hai.?llm"
+
+
 def _is_data_parallel(cells: Cells) -> bool:
     """Whether torch.nn.DataParallel is named: in one word that no other one is joined to, or DP."""
     framework = cells.word("framework")

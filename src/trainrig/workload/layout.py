@@ -68,6 +68,7 @@ OFFLOAD = ("none", "host", "disk")
 CP_COMM = ("auto", "ring", "zigzag", "all-gather", "ulysses")
 OFFLOAD_OVERLAP = ("auto", "none", "copies", "update", "delayed")
 STATES = ("auto", "masters", "autocast", "pure")
+MOMENTS_IN = ("auto", "fp32", "bf16")
 DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
 OVERLAP = ("auto", "none", "data", "all", "experts")
@@ -156,6 +157,10 @@ class Layout:
     states: str = "auto"
     """Mixed precision by fp32 masters of narrow weights, by autocast of fp32 weights, or none of
     it: everything in the narrow type.  auto = as the framework does (`numerics`)."""
+    moments: str = "auto"
+    """What an optimizer keeps its moments in: fp32 beside fp32 weights or masters, else the narrow
+    type; bf16 beside masters is DeepSeek-V3's (arXiv 2412.19437, section 3.3.3) and Megatron-Core's
+    --exp-avg-dtype."""
     drops: str = "auto"
     """Whether there is dropout, of whatever share; auto: where it was usual (`numerics`)."""
     software: str = "current"
@@ -352,6 +357,7 @@ _WORDS = {
     "offload": OFFLOAD,
     "offload_overlap": OFFLOAD_OVERLAP,
     "states": STATES,
+    "moments": MOMENTS_IN,
     "drops": DROPS,
     "software": SOFTWARE,
     "overlap": OVERLAP,

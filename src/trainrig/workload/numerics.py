@@ -261,6 +261,7 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
     lasting, passing = _gradients(layout, numerics, own)
     copies = numerics.autocast and not layout.lora_rank
     state_width = 4.0 if masters or numerics.scheme == "autocast" or not narrow else own
+    state_width = {"bf16": 2.0, "fp32": 4.0}.get(layout.moments, state_width)
     state_width = _BLOCK_8BIT if "8bit" in layout.optimizer else state_width
     moments, paged = MOMENTS[layout.optimizer] * state_width, "paged" in layout.optimizer
     return States(
@@ -282,7 +283,8 @@ def _gradients(layout: Layout, numerics: Numerics, own: float) -> tuple[float, f
     """(lasting, passing): one of them is 0 but in our own with masters, which has both."""
     wide = float(layout.reduce_bytes)
     if layout.traits.grad_buffer:
-        return wide or (2.0 if layout.precision == "fp16" else 4.0), 0.0
+        narrow = layout.precision == "fp16" or numerics.scheme == "pure"
+        return wide or (own if narrow else 4.0), 0.0
     if layout.traits.lasting_grads:
         return wide or own, 0.0
     if layout.traits.own_models and numerics.scheme == "masters" and numerics.compute < 4:

@@ -138,3 +138,28 @@ def test_our_pipelines_gather_zero_2_once_a_step_too() -> None:
         for micro in (16, 32)
     ]
     assert ours[1].overlapped < 2.0 * ours[0].overlapped, "gradients alone come again"
+
+
+def test_moments_and_all_states_in_bf16_may_be_asked_for() -> None:
+    """16 bytes a parameter with fp32 moments and gradients' buffer of 4: 18; 14; 8 in all bf16."""
+    usual, narrow, pure = (
+        predict(question(MEGATRON | {"zero": 0, "gpus": 1} | more)).memory
+        for more in ({}, {"moments": "bf16"}, {"states": "pure"})
+    )
+    assert narrow.optimizer == usual.optimizer / 2
+    assert (narrow.master, narrow.gradients) == (usual.master, usual.gradients)
+    assert (pure.master, pure.gradients) == (0, usual.gradients / 2)
+    assert pure.optimizer == narrow.optimizer
+    wide = predict(question(MEGATRON | {"states": "pure", "moments": "fp32"})).memory
+    assert wide.optimizer == 2 * predict(question(MEGATRON | {"states": "pure"})).memory.optimizer
+    row = {"chip": "H100", "num_gpus": "8", "model": "llama-8B", "global_batch": "8"}
+    for words, meant in (
+        ({"states": "masters, bf16 moments"}, ("masters", "bf16")),
+        ({"optimizer": "AdamW, exp_avg in bf16"}, ("auto", "bf16")),
+        ({"moments": "bfloat16"}, ("auto", "bf16")),
+        ({"states": "pure bf16"}, ("pure", "auto")),
+        ({"framework": "HAI-LLM"}, ("auto", "bf16")),
+        ({}, ("auto", "auto")),
+    ):
+        layout = case_of(row | {"framework": "Megatron-Core"} | words).layout
+        assert (layout.states, layout.moments) == meant, words

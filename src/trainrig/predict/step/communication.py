@@ -36,6 +36,8 @@ def gradient_bytes(layout: Layout) -> int:
         return layout.reduce_bytes
     if dtype_bytes(layout.precision) >= 4:
         return 4
+    if layout.states == "pure":
+        return 2
     if layout.scheme in _WHOLE:
         is_apex = layout.kernels == "fused" and layout.precision == "fp16"
         return 2 if is_apex else 4
