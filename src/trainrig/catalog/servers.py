@@ -133,7 +133,7 @@ def find_server(text: str) -> Server:
         return read_server(Path(text))
     if (known := named_server(text)) is not None:
         return known
-    counted = re.fullmatch(r"\s*(\d{1,5})\s*[x×]\s*(.+)", text, re.IGNORECASE)
+    counted = re.fullmatch(r"\s*(\d{1,5})\s*[x×](?!tx?\b)\s*(.+)", text, re.IGNORECASE)
     if counted is None:
         chip = require_chip(text)
         return Server(name=chip.name, chip=chip)

@@ -468,6 +468,20 @@ _OTHERS: dict[str, type[_Config]] = {
     "falcon": _Falcon,
 }
 """Further model types, all of the family llama."""
+_ALIKE = {
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "electra", "esm"), "bert"),
+    "distilbert": "bert",
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), "qwen2"),
+    "qwen3_vl": "qwen3",
+    **dict.fromkeys(("olmo2", "granite", "internlm2", "smollm3", "mllama", "stablelm"), "mistral"),
+}
+"""Types whose language model is configured and computes as another's; formulas alone know them."""
+_RENAMED = {
+    "dim": "hidden_size",
+    "hidden_dim": "intermediate_size",
+    "n_heads": "num_attention_heads",
+}
+_RENAMED |= {"n_layers": "num_hidden_layers", "position_embedding_type": ""}
 
 
 _FAMILIES: dict[str, type[_Config]] = {
@@ -541,6 +555,10 @@ def shape_of_config(config: object, where: str) -> ModelShape:
         keys = inner | {"model_type": kind}
     if kind == "mistral" and keys.get("sliding_window"):
         return _windowed(_shape_from("llama", keys, where, _Windowed), keys)
+    if isinstance(kind, str) and (alike := _ALIKE.get(kind)):
+        keys = keys | (inner if isinstance(inner, dict) else {}) | {"model_type": alike}
+        keys = {_RENAMED.get(key, key): keys[key] for key in keys}
+        return replace(shape_of_config(keys, where), variant=kind)
     if not isinstance(kind, str) or kind not in families:
         raise DataError(f"{where}: unknown model_type {kind!r}", "one of: " + ", ".join(families))
     return _windowed(_shape_from(families[kind], keys, where, _OTHERS.get(kind)), keys)

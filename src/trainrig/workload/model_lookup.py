@@ -28,9 +28,11 @@ def find(text: str) -> ModelShape:
         return _first_layers(find(whole), int(layers), text)
     path, is_folder = Path(text), os.path.isdir(text)
     known = text == "" or text.lower() in map(str.lower, NAMED)
-    if not known and (other := _other_name(text)):
+    # A folder with a configuration may be called as a model is.
+    is_config = text.endswith(".json") or os.path.isfile(path / "config.json")
+    if not (known or is_config) and (other := _other_name(text)):
         return named(other)
-    if not known and (text.endswith(".json") or is_folder):
+    if not known and (is_config or is_folder):
         from trainrig.workload.hf_config import read_config  # pydantic: formulas need none
 
         return read_config(path / "config.json" if is_folder else path)

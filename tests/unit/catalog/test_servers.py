@@ -40,6 +40,7 @@ def test_servers_of_the_catalog() -> None:
 
 
 def test_so_many_of_a_chip() -> None:
+    assert find_server("7900 XTX").chip.name == "Radeon RX 7900 XTX", "not 7,900 of TX"
     several = find_server("8x MI350X")
     assert (several.chip.name, several.gpus) == ("MI350X", 8)
     assert find_server("2 × RTX 4090").gpus == 2

@@ -381,3 +381,19 @@ def test_any_value_in_a_config_is_read_or_refused(base: Any, key: Any, value: An
     except TrainrigError:
         return
     assert workload.parameters(shape).total > 0
+
+
+def test_a_folder_s_configuration_wins_over_a_name_like_it(tmp_path: Path) -> None:
+    folder = tmp_path / "mistral-7b"
+    folder.mkdir()
+    config = config_of(workload.find("llama-1B")) | {"model_type": "llama"}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert workload.find(str(folder)).hidden == workload.find("llama-1B").hidden
+
+
+def test_what_is_configured_as_another_is_only_predicted() -> None:
+    sizes = {"dim": 768, "hidden_dim": 3072, "n_layers": 6, "n_heads": 12, "vocab_size": 30522}
+    small = sizes | {"model_type": "distilbert", "max_position_embeddings": 512}
+    shape = shape_of_config(small, "here")
+    assert (shape.family, shape.num_layers, shape.variant) == ("bert", 6, "distilbert")
+    assert shape.is_only_predicted
