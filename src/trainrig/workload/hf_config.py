@@ -468,7 +468,7 @@ _OTHERS: dict[str, type[_Config]] = {
     "falcon": _Falcon,
 }
 """Further model types, all of the family llama."""
-_ALIKE = {
+_CONFIGURED_AS = {
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "electra", "esm"), "bert"),
     "distilbert": "bert",
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), "qwen2"),
@@ -555,8 +555,8 @@ def shape_of_config(config: object, where: str) -> ModelShape:
         keys = inner | {"model_type": kind}
     if kind == "mistral" and keys.get("sliding_window"):
         return _windowed(_shape_from("llama", keys, where, _Windowed), keys)
-    if isinstance(kind, str) and (alike := _ALIKE.get(kind)):
-        keys = keys | (inner if isinstance(inner, dict) else {}) | {"model_type": alike}
+    if isinstance(kind, str) and (other := _CONFIGURED_AS.get(kind)):
+        keys = keys | (inner if isinstance(inner, dict) else {}) | {"model_type": other}
         keys = {_RENAMED.get(key, key): keys[key] for key in keys}
         return replace(shape_of_config(keys, where), variant=kind)
     if not isinstance(kind, str) or kind not in families:
