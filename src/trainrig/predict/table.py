@@ -215,6 +215,8 @@ def _read(row: Row) -> Case:
     if not cells["seq_parallel"] and layout.tp > 1 and _splits_sequence(layout):
         layout = layout.replace(sequence_parallel=1)
         cells.unstated.append("seq_parallel")
+    if shape.num_decoder_layers and layout.seq_len == 512 and cells.is_spans:
+        layout = layout.replace(target_seq_len=_SPANS)
     shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
     layout = _held(shape, layout, cells, rates.memory_bytes)
     if "micro_batch" in cells.unstated:
@@ -257,6 +259,9 @@ def _interleaves(layout: Layout) -> bool:
     return layout.overlaps == "all" and layout.schedule == "1f1b"
 
 
+_SPANS = 128
+"""Tokens that T5's decoder writes of 512 read in pre-training, where 15 % are masked in spans: 114
+(Raffel et al. 2020, section 3.1.4), which NeMo and Megatron pad to 128 (`max_seq_length_dec`)."""
 _TOO_MUCH = 2.0
 """Of a GPU's memory: more than what is not known of a run can explain."""
 
@@ -299,6 +304,10 @@ def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> L
             more = layout.replace(zero=stage)
             if share(layout) > _NOT_HELD and stage > layout.zero and is_legal(shape, more):
                 layout = more
+    is_wide = layout.states == "auto" and layout.precision == "bf16" and layout.gpus == 1
+    if is_wide and share(layout.replace(recompute="full")) > _NOT_HELD:
+        layout = layout.replace(states="pure")  # nor can anyone else keep masters of them here
+        cells.unstated.append("states")
     is_open = "recompute" in cells.unstated and not shape.num_experts
     for way in ("selective", "full"):  # what is cheap first, where it is enough
         if is_open and share(layout) > _RECOMPUTED:

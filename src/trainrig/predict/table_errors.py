@@ -85,8 +85,13 @@ def row_errors(
 
 
 def measured_time(row: Row, case: Case) -> float:
-    """Seconds of a step as printed, or from samples or tokens a second.  DataError without any."""
-    if (row.get("step_time_s") or "").strip():
+    """Seconds of a step as printed, or from samples or tokens a second.  DataError without any.
+
+    A step of a batch that nobody prints says nothing: there a rate counts, where one is printed.
+    """
+    is_open = "global_batch" in case.unstated and not Cells(row)["global_batch"]
+    is_rate = is_open and (row.get("tokens_per_s_per_gpu") or "").strip()
+    if (row.get("step_time_s") or "").strip() and not is_rate:
         return positive(row, "step_time_s")
     if (row.get("samples_per_s") or "").strip():
         return float(case.layout.global_batch / positive(row, "samples_per_s"))

@@ -183,6 +183,9 @@ def _batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, i
         # Stages are kept busy by many.
         is_least = pp > 1 and not accum
         micro = 1 if is_least else max(1, batch // (dp * max(accum, 1)))
+    if not accum and pp > 1 and not batch:  # stages wait for each other unless there are many
+        cells.unstated.append("global_batch")
+        accum = pp * max(4, _usual_samples(cells, shape, dp, pp) // (pp * micro))
     if not accum:
         usual = _usual_samples(cells, shape, dp, pp) // micro if pp > 1 else 1
         accum = max(1, round(batch / (dp * micro))) if batch else max(usual, pp)

@@ -175,6 +175,11 @@ class Cells:
         return any(word in self.adapters for word in ("lora", "peft", "adapter", "dora"))
 
     @property
+    def is_spans(self) -> bool:
+        """Whether a T5 learns to write masked spans, which are fewer tokens than it reads."""
+        return "t5" in self.word("model") and "pretrain" in self.word("kind")
+
+    @property
     def spread(self) -> float:
         """What blank cells add to the half width of the interval; they err by themselves."""
         return math.hypot(*(UNSURE[name] for name in self.unstated))
@@ -442,7 +447,8 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     is_torch = engine in ("huggingface", "deepspeed") and not any(w in framework for w in _XLA)
     if stack == "eager" and has_own:
         return "flash"
-    return "flash+fused" if stack == "fused" and has_own and is_torch else stack
+    is_fused = stack == "fused" and is_torch and (has_own or year >= 2022)
+    return "flash+fused" if is_fused else stack  # torch is of 2023 on a chip of 2022
 
 
 _SDPA = "2024-01"

@@ -11,6 +11,7 @@ import pytest
 from trainrig.predict import table
 from trainrig.predict.step import predict_step
 from trainrig.predict.table import case_of, predict_row
+from trainrig.predict.table_errors import measured_time
 from trainrig.predict.table_words import Cells
 from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.model_lookup import find, spelled
@@ -301,6 +302,45 @@ def test_programs_are_spread_and_widened_as_their_documentation_says() -> None:
 def test_what_was_run_is_answered(cells: dict[str, str], presumed: tuple[str, ...]) -> None:
     found = predict_row(ROW | {"num_gpus": "64"} | cells)
     assert found["reason"] is None and set(presumed) <= set(found["presumed"])
+
+
+def test_a_t5_of_its_own_length_writes_spans_and_its_parameters_say_how_deep_it_is() -> None:
+    row = ROW | {"model": "T5 3B", "layers": "24", "hidden": "2048", "ffn": "5120", "seq": "512"}
+    row |= {"kind": "pretrain-encdec"}
+    blank, printed = case_of(row), case_of(row | {"params_b": "2.85"})
+    assert blank.layout.target_seq_len == 128 and blank.shape.num_layers == 12
+    assert (printed.shape.num_layers, printed.shape.num_decoder_layers) == (24, 24)
+    assert printed.shape.gated_ffn and not blank.shape.gated_ffn
+    assert case_of(row | {"kind": "finetune"}).layout.target_seq_len == 0
+    assert case_of(row | {"model": "t5-v1_1-xl", "layers": ""}).shape.name == "t5-v1.1-xl"
+
+
+def test_what_one_device_and_today_leave_is_presumed() -> None:
+    one = ROW | {
+        "chip": "H100 SXM5 80GB",
+        "num_gpus": "1",
+        "global_batch": "1",
+        "precision": "bf16",
+    }
+    wide = case_of(one)  # 7 billion parameters with fp32 masters need 108 GB
+    assert wide.layout.states == "pure" and "states" in wide.unstated
+    assert case_of(one | {"layers": "8"}).layout.states == "auto"
+    thunder = {"framework": "Lightning Thunder", "kernel_stack": "fused"}
+    assert case_of(one | thunder).layout.kernels == "flash+fused"
+    assert case_of(ROW | {"framework": "build-nanogpt (DDP)"}).layout.kernels == "compiled"
+
+
+def test_stages_are_filled_where_only_a_micro_batch_is_stated() -> None:
+    case = case_of(ROW | {"global_batch": "", "pp": "4"})
+    assert case.layout.grad_accum >= 16 and "global_batch" in case.unstated
+
+
+def test_a_step_of_an_unknown_batch_is_measured_by_its_rate() -> None:
+    row = ROW | {"step_time_s": "90", "tokens_per_s_per_gpu": "2000"}
+    assert measured_time(row, case_of(row)) == 90
+    blank = row | {"global_batch": "", "micro_batch": ""}
+    x = case_of(blank).layout
+    assert measured_time(blank, case_of(blank)) == x.global_batch * 2048 / 8 / 2000
 
 
 def test_tokens_a_second_hardly_depend_on_a_batch_that_is_not_stated() -> None:
