@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from trainrig.catalog.published import training
 from trainrig.errors import DataError, UsageError
-from trainrig.predict.table import READ, case_of, predict_row, predict_rows, read_rows, time_of
+from trainrig.predict.table import case_of, predict_row, predict_rows, time_of
+from trainrig.predict.table_columns import READ, read_rows
 from trainrig.workload.model import parameters
 
 ROW = {

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainrig.predict.table import case_of, predict_row, read_rows
+from trainrig.predict.table import case_of, predict_row
+from trainrig.predict.table_columns import read_rows
 
 ROW = {
     "chip": "A100 SXM4 80GB",

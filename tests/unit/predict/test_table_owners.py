@@ -10,7 +10,8 @@ from __future__ import annotations
 import pytest
 
 from trainrig.catalog.chip import peak
-from trainrig.predict.table import Case, _rows, case_of, predict_row
+from trainrig.predict.table import Case, case_of, predict_row
+from trainrig.predict.table_columns import _rows
 from trainrig.workload import model_flops
 from trainrig.workload.model import parameters
 
