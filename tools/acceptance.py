@@ -40,6 +40,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "validation: rates": ("-m", "validation.rates"),
     "validation: memory": ("-m", "validation.memory_golden"),
     "validation: memory of families": ("-m", "validation.memory_families"),
+    "validation: allocator": ("-m", "validation.allocator"),
 }
 # Exit codes that are results: a machine may be incomplete (3), and that is no fault of the program.
 FINE = {"qualify, four minutes": (0, 3)}

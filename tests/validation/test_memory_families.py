@@ -55,3 +55,25 @@ def test_a_block_keeps_what_was_counted(family: str) -> None:
         told = sum(stage.of_one) / (3 * 4 * 512 * shape.hidden)
         limit = WRITTEN_OUT.get((family, row["attention"]), 0.01)
         assert told == pytest.approx(float(row["bytes"]), rel=limit), row
+
+
+def test_the_allocator_splits_joins_and_gives_back() -> None:
+    """By hand: torch's segments of 2, of 20 and of whole MiB."""
+    pytest.importorskip("transformers", reason="needs transformers")
+    from validation.allocator import MIB, Allocator, replayed
+
+    found = Allocator()
+    small = found.allocate(1000)
+    assert (found.allocated, found.reserved) == (1024, 2 * MIB)
+    first, second = found.allocate(8 * MIB), found.allocate(8 * MIB)
+    assert found.reserved == 22 * MIB, "both in one segment of 20"
+    found.release(first)
+    found.release(second)
+    assert found.allocate(12 * MIB).size == 12 * MIB
+    assert found.reserved == 22 * MIB, "two that are free have become one"
+    found.release(small)
+    large = [(1, 11 * MIB), (1, -1), (2, 15 * MIB)]
+    assert replayed(large).reserved == 28 * MIB, "12 do not hold 15: both stay"
+    assert replayed(large, limit=20 * MIB).reserved == 16 * MIB, "the first is given back"
+    with pytest.raises(MemoryError):
+        replayed(large[:1] + large[2:], limit=20 * MIB)

@@ -69,6 +69,10 @@ FRAMEWORK = rows(
     ("--optimizer-in-backward", None, "", "Update each weight when its gradient is there."),
     ("--software", _words("SOFTWARE"), "current", "Libraries' age: {words}."),
     (
+        *("--loss", _words("LOSS"), "as framework and kernels do"),
+        "Logits at the loss: {words}.",
+    ),
+    (
         *("--overlap", _words("OVERLAP"), "as the framework does"),
         "Collectives beside computation: {words}.",
     ),

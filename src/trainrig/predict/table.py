@@ -33,7 +33,7 @@ from trainrig.predict.table_machines import (
     link_of,
     power_of,
 )
-from trainrig.predict.table_shape import shape_of
+from trainrig.predict.table_shape import head_share, shape_of
 from trainrig.predict.table_tuning import longest, rank_of, usual_length, usual_recompute
 from trainrig.predict.table_words import (
     UNSURE,
@@ -42,20 +42,26 @@ from trainrig.predict.table_words import (
     cp_comm_of,
     framework_of,
     kernels_of,
+    loss_of,
+    memory_kind_of,
     moments_of,
     narrow_of,
     offload_overlap_of,
+    optimizer_of,
     overlap_of,
     precision_of,
     quantized_of,
     schedule_of,
     states_of,
+    updates_in_backward,
 )
 from trainrig.process.pool import ordered_map
+from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout
-from trainrig.workload.memory import memory
+from trainrig.workload.memory import Memory, memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import spelled
+from trainrig.workload.numerics import is_bart
 
 Three = tuple[float, float, float]
 """Low, predicted, high."""
@@ -74,7 +80,8 @@ class Case:
     mean_seq: int = 0
     """Tokens of a sequence on average, where the layout's are the most; 0: they are the mean."""
     memory_kind: str = "allocated"
-    """Whose bytes: the framework's peak, what its allocator reserved, or the device's."""
+    """Whose bytes: the framework's peak, what its allocator reserved, or the device's; "" where
+    nobody says whose."""
     unstated: tuple[str, ...] = ()
     """Cells that a default stands for."""
     spread: float = 0.0
@@ -173,7 +180,7 @@ def _read(row: Row) -> Case:
     fabric = fabric_of(cells, sizes)
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
     rates = _rates(chip.name, *place, narrow_of(cells))
-    kernels = kernels_of(cells, chip, framework)
+    kernels = _kernels_of(cells, chip, framework, shape)
     is_torch1 = re.search(r"torch 1\.", cells.word("framework"))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
@@ -196,7 +203,9 @@ def _read(row: Row) -> Case:
         offload_overlap=offload_overlap_of(cells),
         lora_rank=rank_of(cells, quantize),
         quantize=quantize,
-        optimizer=_optimizer_of(cells),
+        optimizer=optimizer_of(cells),
+        optimizer_in_backward=int(updates_in_backward(cells) and sizes["grad_accum"] == 1),
+        loss=loss_of(cells),
     )
     if not cells["seq_parallel"] and layout.tp > 1 and _splits_sequence(layout):
         layout = layout.replace(sequence_parallel=1)
@@ -218,15 +227,14 @@ def _read(row: Row) -> Case:
         raise UsageError(f"mean_seq = {mean_seq}: more than seq, {layout.seq_len}")
     if mean_seq:  # batches are filled from bins, or padded: what is printed is the longest
         cells.unstated.append("seq")
-    kind = cells["memory_kind"]
     return Case(
         shape=shape,
         layout=layout,
         rates=rates,
         chip=chip,
-        head=_head_share(cells, shape.family),
+        head=head_share(cells, shape.family),
         mean_seq=mean_seq,
-        memory_kind=kind if kind in ("reserved", "device") else "allocated",
+        memory_kind=memory_kind_of(cells),
         unstated=tuple(cells.unstated),
         spread=cells.spread,
     )
@@ -248,6 +256,15 @@ def _interleaves(layout: Layout) -> bool:
 _SPANS = 128
 """Tokens that T5's decoder writes of 512 read in pre-training, where 15 % are masked in spans: 114
 (Raffel et al. 2020, section 3.1.4), which NeMo and Megatron pad to 128 (`max_seq_length_dec`)."""
+
+
+def _kernels_of(cells: Cells, chip: Chip, framework: str, shape: ModelShape) -> str:
+    """One of KERNELS: Hugging Face's T5 had its scores in memory until transformers 5."""
+    found = kernels_of(cells, chip, framework)
+    is_t5 = shape.family == "t5" and not is_bart(shape) and not cells["kernel_stack"]
+    return "eager" if is_t5 and FRAMEWORKS[framework].autocasts and found == "flash" else found
+
+
 _TOO_MUCH = 2.0
 """Of a GPU's memory: more than what is not known of a run can explain."""
 
@@ -346,16 +363,6 @@ def _length(cells: Cells, shape: ModelShape) -> int:
     return cells.whole("seq", usual_length(cells, shape))
 
 
-def _optimizer_of(cells: Cells) -> str:
-    """One of OPTIMIZERS; not stated: fused AdamW."""
-    word = cells.word("optimizer").replace("_", "-")
-    is_narrow, is_paged = bool(re.search(r"8-?bit", word)), "paged" in word
-    if is_narrow or is_paged:
-        return "adamw" + "-8bit" * is_narrow + "-paged" * is_paged
-    others = ("adafactor", "muon", "galore", "sgd")
-    return next((name for name in others if name in word), "adamw-fused")
-
-
 def _usual_interleave(shape: ModelShape, layout: Layout) -> int:
     """Of today's Megatron where nobody says: as many groups of two layers or more as there may be.
 
@@ -368,26 +375,6 @@ def _usual_interleave(shape: ModelShape, layout: Layout) -> int:
         if groups and dealt:
             return max(groups)
     return 1
-
-
-def _head_share(cells: Cells, family: str) -> float:
-    """Share of the tokens that logits are computed for: a fine-tuned encoder has a small head.
-
-    ``masked_share`` is of the tokens that a masked language model is asked for, where its code
-    computes no other logits.
-    """
-    if family != "bert":
-        return 1.0
-    if cells.word("kind") == "finetune":
-        return 0.0
-    text = cells["masked_share"]
-    try:
-        share = float(text) if text else 1.0
-    except ValueError:
-        share = math.nan
-    if not 0.0 < share <= 1.0:
-        raise UsageError(f"masked_share = {text[:40]!r}: a share, above 0 and at most 1")
-    return share
 
 
 def predict_rows(rows: Iterable[Row], *, simulate: bool = False) -> Iterator[dict[str, Any]]:
@@ -513,12 +500,23 @@ _MEMORY_UNSURE = {
 def memory_of(case: Case) -> Three:
     """Low, predicted, high bytes on each GPU, of the kind that the row states."""
     found, kind = memory(case.shape, case.layout, head=case.head), case.memory_kind
-    low, high = found.interval(kind)
+    low, high = _interval(found, kind)
     if "offload" in case.unstated:
         away = memory(case.shape, case.layout.replace(offload="host"), head=case.head)
-        low = min(low, away.interval(kind)[0])
+        low = min(low, _interval(away, kind)[0])
+    if case.layout.kernels == "compiled" and case.layout.loss == "auto":
+        # Some compile their blocks alone (torchtitan, until 2025).
+        apart = memory(case.shape, case.layout.replace(loss="whole"), head=case.head)
+        high = max(high, _interval(apart, kind)[1])
     wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in case.unstated)))
     capacity = case.rates.memory_bytes
     shown = min(found.shown, capacity) if found.total <= capacity else found.total
     middle = {"allocated": found.allocated, "reserved": found.reserved, "device": shown}
-    return low / wider, middle[kind], high * wider
+    return low / wider, middle[kind or "reserved"], high * wider
+
+
+def _interval(found: Memory, kind: str) -> tuple[float, float]:
+    """80 % interval of one kind, or of all where nobody says which."""
+    if kind:
+        return found.interval(kind)
+    return found.interval("allocated")[0], found.interval("device")[1]

@@ -333,3 +333,23 @@ _FAMILIES = {
 """Words in the names of models; the first family that has one counts."""
 _TANH = ("gpt-2", "gpt2", "neo")
 """Models whose GELU is the tanh form, which is written out in Python where nothing fuses it."""
+
+
+def head_share(cells: Cells, family: str) -> float:
+    """Share of the tokens that logits are computed for: a fine-tuned encoder has a small head.
+
+    ``masked_share`` is of the tokens that a masked language model is asked for, where its code
+    computes no other logits.
+    """
+    if family != "bert":
+        return 1.0
+    if cells.word("kind") == "finetune":
+        return 0.0
+    text = cells["masked_share"]
+    try:
+        share = float(text) if text else 1.0
+    except ValueError:
+        share = math.nan
+    if not 0.0 < share <= 1.0:
+        raise UsageError(f"masked_share = {text[:40]!r}: a share, above 0 and at most 1")
+    return share

@@ -467,6 +467,46 @@ _ENGINES = re.compile(
 """Programs that are built on Transformer Engine, or on kernels as new."""
 
 
+def loss_of(cells: Cells) -> str:
+    """One of LOSS, where what is run with says more than that it is fused or compiled.
+
+    torchtune's recipes widen their logits in eight parts since its version 0.3 (September 2024).
+    """
+    words = f"{cells.word('kernel_stack')} {cells.word('framework')}"
+    if re.search(r"cut[-_ ]?cross|\bcce\b|fused[-_ ]?linear|linear[-_ ]?cross", words):
+        return "fused"
+    return "chunked" if re.search(r"chunk|torchtune", words) else "auto"
+
+
+def memory_kind_of(cells: Cells) -> str:
+    """Whose bytes a row prints: allocated, reserved or device; "" where it does not say."""
+    word = cells.word("memory_kind")
+    return next((kind for pattern, kind in _MEMORY_KINDS if re.search(pattern, word)), "")
+
+
+_MEMORY_KINDS = (
+    ("reserv|cach", "reserved"),
+    ("alloc|active|figure|tensor", "allocated"),
+    ("device|smi|driver|nvml|card|total|used", "device"),
+)
+
+
+def optimizer_of(cells: Cells) -> str:
+    """One of OPTIMIZERS; not stated: fused AdamW."""
+    word = cells.word("optimizer").replace("_", "-")
+    is_narrow, is_paged = bool(re.search(r"8-?bit", word)), "paged" in word
+    if is_narrow or is_paged:
+        return "adamw" + "-8bit" * is_narrow + "-paged" * is_paged
+    others = ("adafactor", "muon", "galore", "sgd")
+    return next((name for name in others if name in word), "adamw-fused")
+
+
+def updates_in_backward(cells: Cells) -> bool:
+    """Whether the optimizer updates each weight inside backward."""
+    word = cells.word("optimizer")
+    return bool(re.search(r"(in|fused)[-_ ]*(the[-_ ]*)?(bwd|backward)|lomo", word))
+
+
 def overlap_of(cells: Cells, kernels: str) -> str:
     """One of OVERLAPS: what a program runs beside computation, where its name tells.
 

@@ -71,6 +71,7 @@ STATES = ("auto", "masters", "autocast", "pure")
 MOMENTS_IN = ("auto", "fp32", "bf16")
 DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
+LOSS = ("auto", "whole", "chunked", "fused")
 OVERLAP = ("auto", "none", "data", "all", "experts")
 
 
@@ -166,6 +167,11 @@ class Layout:
     software: str = "current"
     """torch1: libraries around torch 1, which zeroed gradients in place instead of freeing them,
     and took a language model's loss from narrow logits."""
+    loss: str = "auto"
+    """How a language model's loss meets its logits.  whole: all at once, in torch's own operations;
+    chunked: they exist narrow, and are widened some rows at a time (torchtune's); fused: some rows
+    at a time, from hidden states to gradients (Liger's fused linear cross-entropy, ours).  auto: as
+    framework and kernels have it; a compiler's is one kernel over all logits."""
     overlap: str = "auto"
     """Which collectives run beside computation.  data: gradients beside backward, weights of ZeRO-1
     beside forward; all: tensor parallel's too, in slices of the products before and behind them;
@@ -360,6 +366,7 @@ _WORDS = {
     "moments": MOMENTS_IN,
     "drops": DROPS,
     "software": SOFTWARE,
+    "loss": LOSS,
     "overlap": OVERLAP,
     "cp_comm": CP_COMM,
 }

@@ -91,8 +91,12 @@ class Numerics:
     repeats_keys: bool
     """Grouped heads of keys are copied for each head of queries."""
     dropout: bool
-    chunked_loss: bool
+    fused_loss: bool
     """The logits never exist whole: `models.loss`, Liger's fused linear cross-entropy."""
+    chunked_loss: bool
+    """They exist narrow, and are widened some rows at a time."""
+    compiled_loss: bool
+    """One kernel from narrow logits to their gradient."""
     wide_loss: bool
     """The model itself widens its logits to fp32 before the loss."""
     frozen: bool
@@ -119,6 +123,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     narrow = narrow or (is_later and not (native or autocast))
     is_phi3 = shape.variant == "phi3" or shape.name.startswith(("phi-3", "phi-4"))
     rms, outer = _has_rms(shape), shape.variant.startswith("gemma") and shape.vectors > shape.hidden
+    fused_loss = native or (kernels and flash and not traits.splits_vocabulary)
     # Adapters lie beside weights that were loaded narrow; of quantised ones norms and ends are
     # widened (peft's `prepare_model_for_kbit_training`).  BERT's stream is LayerNorm's wide result.
     is_loaded = layout.lora_rank > 0 and layout.quantize == "none" and shape.family != "bert"
@@ -148,7 +153,9 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         gelu_written_out=not (native or fused) and shape.activation == "gelu_tanh",
         repeats_keys=grouped and not kernels and not flash,
         dropout=has_dropout(shape, layout),
-        chunked_loss=native or (kernels and flash and not traits.splits_vocabulary),
+        fused_loss=fused_loss if layout.loss == "auto" else layout.loss == "fused",
+        chunked_loss=layout.loss == "chunked",
+        compiled_loss=compiled and layout.loss in ("auto", "chunked"),
         wide_loss=shape.family in _WIDE_LOSS[layout.software],
         frozen=layout.lora_rank > 0,
         rank=layout.lora_rank,

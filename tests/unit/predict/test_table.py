@@ -154,7 +154,7 @@ def test_deepspeed_that_does_not_say_where_its_optimizer_was_may_have_had_it_on_
 def test_kinds_of_memory_are_told_apart() -> None:
     kinds = ("allocated", "reserved", "device")
     found = [predict_row(row(memory_kind=kind))["memory_bytes_per_gpu"] for kind in kinds]
-    assert found[1] == pytest.approx(1.06 * found[0]), "what the allocator cannot use"
+    assert 1.06 * found[0] <= found[1] < 1.2 * found[0], "blocks that the allocator holds"
     assert found[2] - found[1] > 1e9, "the context and communicators"
 
 

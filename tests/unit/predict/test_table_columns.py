@@ -188,12 +188,28 @@ def test_memory_is_of_the_kind_that_the_row_states() -> None:
     allocated, reserved, device = (
         predict_row(row(memory_kind=kind)) for kind in ("allocated", "reserved", "device")
     )
-    assert predict_row(ROW) == allocated
+    assert predict_row(row(memory_kind="torch.cuda.max_memory_allocated")) == allocated
+    unnamed = predict_row(ROW)
+    assert unnamed["memory_bytes_per_gpu"] == reserved["memory_bytes_per_gpu"], "between the two"
+    low, high = unnamed["interval"]["memory_bytes_per_gpu"]
+    assert low == allocated["interval"]["memory_bytes_per_gpu"][0]
+    assert high == device["interval"]["memory_bytes_per_gpu"][1]
     assert allocated["memory_bytes_per_gpu"] < device["memory_bytes_per_gpu"]
     assert (
         reserved["interval"]["memory_bytes_per_gpu"]
         != allocated["interval"]["memory_bytes_per_gpu"]
     )
+
+
+def test_a_loss_and_an_optimizer_are_known_by_their_words() -> None:
+    def layout(**cells: str) -> Any:
+        return case_of(row(**cells)).layout
+
+    assert layout(framework="torchtune").loss == "chunked"
+    assert layout(kernel_stack="Cut Cross-Entropy").loss == "fused"
+    assert layout().loss == "auto"
+    light = layout(optimizer="PagedAdamW8bit, in backward", global_batch="", grad_accum="1")
+    assert (light.optimizer, light.optimizer_in_backward) == ("adamw-8bit-paged", 1)
 
 
 def test_a_case_knows_no_more_than_an_answer_where_a_row_came_from() -> None:

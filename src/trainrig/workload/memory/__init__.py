@@ -29,7 +29,7 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.memory import overheads
 from trainrig.workload.memory.pipeline_stage import Bytes, Stage, places, stage_of
 from trainrig.workload.model import ModelShape
-from trainrig.workload.numerics import States
+from trainrig.workload.numerics import Numerics, States, numerics_of
 
 Parts = dict[str, Bytes]
 
@@ -187,16 +187,15 @@ class Memory:
     """Communication: buckets, gathered weights."""
     framework: Bytes
     """The context, libraries' workspaces, what the allocator cannot use; an estimate."""
+    reserved: Bytes
+    """What the framework's allocator holds: without the context and what libraries take."""
+    context: Bytes
+    """Besides the allocator: the context, libraries, communicators."""
 
     @property
     def allocated(self) -> Bytes:
         """What the framework's allocator hands out at its peak."""
         return sum(getattr(self, name) for name in PARTS if name != "framework")
-
-    @property
-    def reserved(self) -> Bytes:
-        """What the framework's allocator holds: without the context and what libraries take."""
-        return overheads.reserved(self.allocated)
 
     @property
     def total(self) -> Bytes:
@@ -206,14 +205,14 @@ class Memory:
     @property
     def shown(self) -> Bytes:
         """What the driver shows: with blocks that the allocator would give back if it had to."""
-        return self.total + overheads.CACHED * self.allocated
+        return self.reserved + self.context + overheads.CACHED * self.allocated
 
     def interval(self, kind: str = "allocated") -> tuple[Bytes, Bytes]:
         """80 % interval of one ``kind``: allocated, reserved (by the allocator) or device."""
-        return overheads.interval(self.allocated, kind)
+        return overheads.interval(self.allocated if kind == "allocated" else self.reserved, kind)
 
 
-PARTS = tuple(field.name for field in fields(Memory))
+PARTS = tuple(f.name for f in fields(Memory) if f.name not in ("reserved", "context"))
 _CHUNK = 1 << 14
 """Layouts that are summed up at once: what stays in the cache."""
 
@@ -223,9 +222,9 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
 
     ``head``: share of the tokens that logits are computed for (0 for a small head of fine-tuning).
     """
-    num = len(layout)
+    num, numerics = len(layout), numerics_of(shape, layout)
     if num <= _CHUNK:
-        return _whole(_fullest(shape, layout, head), layout)
+        return _whole(_fullest(shape, layout, head), layout, numerics)
     import numpy as np
 
     pieces = []
@@ -233,7 +232,7 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
         piece = layout.part(slice(start, start + _CHUNK))
         found = _fullest(shape, piece, head)
         pieces.append({n: np.broadcast_to(v, (len(piece),)) for n, v in found.items()})
-    return _whole({n: np.concatenate([p[n] for p in pieces]) for n in pieces[0]}, layout)
+    return _whole({n: np.concatenate([p[n] for p in pieces]) for n in pieces[0]}, layout, numerics)
 
 
 def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:
@@ -303,9 +302,14 @@ def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
     return worst
 
 
-def _whole(parts: Parts, layout: Layout) -> Memory:
+def _whole(parts: Parts, layout: Layout, numerics: Numerics) -> Memory:
     """Whole bytes: ints for one layout, arrays for many."""
-    parts = parts | {"framework": overheads.around(sum(parts.values()), layout)}
+    allocated, context = sum(parts.values()), overheads.context(layout)
+    parts = parts | {
+        "framework": context + overheads.UNUSED * allocated,
+        "reserved": overheads.reserved(allocated, parts["logits"], layout, numerics),
+        "context": context,
+    }
     many = not all(map(is_plain, parts.values()))
     if not many:
         return Memory(**{name: round(float(value)) for name, value in parts.items()})
