@@ -143,7 +143,7 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     gap_b = larger(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
     computed = forward + backward + recompute
     later = backward + recompute + gap_b
-    routed, hidden_routed = _routed(p, n * c.tensor * p.routed, computed, c)
+    routed, hidden_routed = _routed(p, n * c.tensor * p.routed, (computed, gap_f + gap_b), c)
     sends = c.send * 2.0 * p.virtual * p.send
     # Exchanges of each block beside its computation, or while the device waits for the host.
     beside_f = device_f + gap_f / n
@@ -247,9 +247,15 @@ def _split(p: Profile, block: Array, c: Constants) -> tuple[Array, Array]:
     return p.stage_layers * waiting + c.tensor * p.tensor_ends, waiting / 2.0
 
 
-def _routed(p: Profile, exchanged: Array, computed: Array, c: Constants) -> tuple[Array, Array]:
-    """What the way to experts adds to a micro-batch, and what of it runs beside computation."""
-    hidden = choose(p.given_up > 0, smaller(exchanged, c.hidden * computed), 0.0)
+def _routed(
+    p: Profile, exchanged: Array, beside: tuple[Array, Array], c: Constants
+) -> tuple[Array, Array]:
+    """What the way to experts adds to a micro-batch, and what of it runs beside computation.
+
+    ``beside``: what is computed, and what the device waits for the host.
+    """
+    computed, gaps = beside
+    hidden = choose(p.given_up > 0, smaller(exchanged, c.hidden * (computed + gaps)), 0.0)
     # The processors that are given up are what its kernels take: `contention` would count twice.
     return exchanged - hidden + p.given_up * computed, hidden
 
