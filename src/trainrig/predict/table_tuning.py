@@ -19,13 +19,15 @@ is false), Unsloth (`use_gradient_checkpointing`), XTuner (`use_activation_check
 
 
 def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
-    """One of RECOMPUTE for a blank cell.
+    """One of RECOMPUTE for a blank cell; where memory cannot hold it, `table` computes more again.
 
     peft's `prepare_model_for_kbit_training` switches checkpointing on beside quantised weights.
-    Where weights are sharded it is presumed for want of memory.
+    XLA's programs that shard weights compute blocks again by default (MaxText's `remat_policy`);
+    torch's wrappers, DeepSpeed and transformers' Trainer leave it off unless asked.
     """
     is_usual = cells.is_tuning and _CHECKPOINTING.search(cells.word("framework"))
-    return "full" if is_usual or quantize != "none" or zero == 3 else "none"
+    is_usual = is_usual or quantize != "none" or (zero == 3 and cells.is_xla)
+    return "full" if is_usual else "none"
 
 
 def rank_of(cells: Cells, quantize: str) -> int:

@@ -160,6 +160,11 @@ class Cells:
         return found[1] + (found[2] or "-01") if found else ""
 
     @property
+    def is_xla(self) -> bool:
+        """Whether a program is of those that XLA compiles."""
+        return any(word in self.word("framework") for word in _XLA)
+
+    @property
     def is_tuning(self) -> bool:
         """Whether a trained model is trained further, on examples of a task."""
         return bool(re.search(r"tun|sft|lora|peft|instruct|adapter", self.word("kind")))
@@ -429,7 +434,7 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     is_late = year >= 2022 and chip.vendor in ("NVIDIA", "AMD") and "deepspeed" not in framework
     default = "eager" if year < 2020 else "flash"
     is_built = _ENGINES.search(framework) or (engine == "megatron" and is_late)
-    if any(word in framework for word in _XLA):
+    if cells.is_xla:
         # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
         # A TPU has had its own since Pallas.
         is_later = "transformer engine" in framework or year >= 2022 or chip.vendor == "Google"
@@ -444,7 +449,7 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
     # asks for 2.1.1): "eager" is then what is not compiled, "fused" what is beside attention.
     has_own = re.search(r"torch 2\.[1-9]", framework) or cells.is_since(_SPREAD)
-    is_torch = engine in ("huggingface", "deepspeed") and not any(w in framework for w in _XLA)
+    is_torch = engine in ("huggingface", "deepspeed") and not cells.is_xla
     if stack == "eager" and has_own:
         return "flash"
     is_fused = stack == "fused" and is_torch and (has_own or year >= 2022)
