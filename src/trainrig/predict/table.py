@@ -21,7 +21,7 @@ from typing import Any
 from trainrig.catalog import Chip, require_chip
 from trainrig.errors import TrainrigError, UsageError
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import narrowed, rates_of_chip
+from trainrig.predict.rates.from_chip import narrowed, rates_of_chip, with_flash2
 from trainrig.predict.step import StepTime, predict_step, stage_seconds
 from trainrig.predict.step.simulate import simulated_together
 from trainrig.predict.table_columns import READ
@@ -41,6 +41,7 @@ from trainrig.predict.table_words import (
     Row,
     cp_comm_of,
     framework_of,
+    is_flash2,
     kernels_of,
     loss_of,
     memory_kind_of,
@@ -181,6 +182,7 @@ def _read(row: Row) -> Case:
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
     rates = _rates(chip.name, *place, narrow_of(cells))
     kernels = _kernels_of(cells, chip, framework, shape)
+    rates = with_flash2(rates) if kernels == "flash" and is_flash2(cells) else rates
     is_torch1 = re.search(r"torch 1\.", cells.word("framework"))
     layout = Layout(
         **sizes,  # type: ignore[arg-type]

@@ -456,6 +456,13 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     return "flash+fused" if is_fused else stack  # torch is of 2023 on a chip of 2022
 
 
+def is_flash2(cells: Cells) -> bool:
+    """Whether fused attention is FlashAttention-2: named, or since torch calls it (2.2, 2024-01)."""
+    words = f"{cells.word('framework')} {cells.word('kernel_stack')}"
+    is_named = re.search(r"\bfa-?2|flash.?att\w*.?2|torch 2\.([2-9]|1\d)", words)
+    return is_named is not None or cells.is_since("2024-01")
+
+
 _SDPA = "2024-01"
 """Since when transformers' models call torch's fused attention by default (4.36, 2023-12)."""
 _SPREAD = "2024-07"

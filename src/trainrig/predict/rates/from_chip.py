@@ -211,6 +211,21 @@ def narrowed(rates: Rates, chip: Chip, dtype: str) -> Rates:
     return rates.replace(matmuls=dataclasses.replace(rates.matmuls, sustained=sustained))
 
 
+def with_flash2(rates: Rates) -> Rates:
+    """Rates where plain flash attention is its second version (Dao 2023), written for Ampere."""
+    kernels = rates.attentions
+    own, at = kernels.own, kernels.forward
+    if own[0].share <= at.share or not rates.device.startswith(_FLASH2):
+        return rates
+    return rates.replace(
+        attentions=dataclasses.replace(kernels, forward=own[0], backward=own[1])
+    )
+
+
+_FLASH2 = ("A100", "A800", "A30")
+"""Chips of the generation that it was written for and measured on."""
+
+
 def power_slows(chip: Chip, power: float | None) -> float:
     """What a power limit below the chip's own leaves of its products' rate."""
     if not power or not chip.tdp:
