@@ -216,7 +216,7 @@ def _read(row: Row) -> Case:
         layout = layout.replace(target_seq_len=_SPANS)
     shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
     layout = _held(shape, layout, cells, rates.memory_bytes)
-    if "micro_batch" in cells.unstated:
+    if "micro_batch" in cells.unstated and not cells["grad_accum"]:
         layout = _fitting(shape, layout, rates.memory_bytes)
     if not cells["vpp"] and layout.pp > 1 and _interleaves(layout):
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
@@ -500,7 +500,10 @@ _MEMORY_UNSURE = {
 
 
 def memory_of(case: Case) -> Three:
-    """Low, predicted, high bytes on each GPU, of the kind that the row states."""
+    """Low, predicted, high bytes on each GPU, of the kind that the row states.
+
+    Where it states none it is the allocator's, and the interval is from the least to the most.
+    """
     found, kind = memory(case.shape, case.layout, head=case.head), case.memory_kind
     low, high = _interval(found, kind)
     if "offload" in case.unstated:

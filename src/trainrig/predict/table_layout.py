@@ -96,22 +96,12 @@ def _stage_of(cells: Cells, pp: int) -> int:
         stage = 3 if re.search("shard|fsdp|param", words) else 2 if "grad" in words else 0
         stage = stage or (1 if "opt" in words else 0)
     else:
-        stage = 3 if cells.is_fsdp and pp == 1 else 1 if _shards_states(cells) else 0
+        stage = 3 if cells.is_fsdp and pp == 1 else 0
         if pp > 1 and "torchtitan" in cells.word("framework"):
             stage = 2  # its weights stay gathered in a pipeline, by default
     if not 0 <= stage <= 3:
         raise UsageError(f"zero_stage = {stage}: 0 to 3")
     return stage
-
-
-def _shards_states(cells: Cells) -> bool:
-    """Whether a program shards the optimizer over replicas unless told not to.
-
-    `use_distributed_optimizer` is on in the recipes of NeMo, Megatron-Bridge and Primus.
-    """
-    framework = cells.word("framework")
-    is_listed = re.search(r"nemo(?!.?automodel)|megatron.?bridge|primus", framework)
-    return is_listed is not None and not cells.is_fsdp
 
 
 _YES = ("true", "1", "1.0", "yes", "y", "on", "t")

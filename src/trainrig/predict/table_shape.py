@@ -147,6 +147,8 @@ def _read_shape(cells: Cells) -> ModelShape:
     mixture = _mixture_of(cells)
     if (known := _published(cells, mixture)) is not None:
         return known
+    if (part := _part_of(cells, mixture)) is not None:
+        return part
     if mixture:
         mixture = _completed(cells, mixture)
     if not (cells["layers"] and cells["hidden"]):
@@ -234,6 +236,30 @@ def _of_parameters(cells: Cells) -> ModelShape:
     """
     shape = of_size(_wanted(cells), cells["model"] or "a model")
     return dataclasses.replace(shape, max_positions=max(cells.whole("seq", 4096), 512))
+
+
+def _part_of(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
+    """The stated layers, and experts, of a larger model whose size is named; None: it is whole.
+
+    Told by layers that are far fewer than a model of that size has, where no width is stated.
+    """
+    layers = cells.whole("layers", 0)
+    if not layers or cells["hidden"] or not (cells["params_b"] or _SIZED.search(cells["model"])):
+        return None
+    if mixture:
+        whole = _mixture_of_parameters(cells, _completed(cells, {**mixture, "num_experts": 0}))
+    else:
+        whole = _of_parameters(cells)
+    if layers >= _PART * whole.num_layers:
+        return None
+    num = mixture.get("num_experts") or whole.num_experts
+    chosen = min(whole.experts_per_token, num)
+    whole = dataclasses.replace(whole, num_experts=num, experts_per_token=chosen)
+    return dataclasses.replace(whole, num_layers=layers)
+
+
+_PART = 0.6
+_SIZED = re.compile(r"\d\s*[bmt](?![a-z0-9])", re.IGNORECASE)
 
 
 def _wanted(cells: Cells) -> float:

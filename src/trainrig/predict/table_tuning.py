@@ -25,9 +25,9 @@ def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
     XLA's programs that shard weights compute blocks again by default (MaxText's `remat_policy`);
     torch's wrappers, DeepSpeed and transformers' Trainer leave it off unless asked.
     """
-    is_usual = cells.is_tuning and _CHECKPOINTING.search(cells.word("framework"))
-    is_usual = is_usual or quantize != "none" or (zero == 3 and cells.is_xla)
-    return "full" if is_usual else "none"
+    if cells.is_tuning and _CHECKPOINTING.search(cells.word("framework")):
+        return "full"
+    return "full" if quantize != "none" or (zero == 3 and cells.is_xla) else "none"
 
 
 def rank_of(cells: Cells, quantize: str) -> int:

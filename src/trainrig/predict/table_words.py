@@ -457,7 +457,7 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
 
 
 def is_flash2(cells: Cells) -> bool:
-    """Whether fused attention is FlashAttention-2: named, or since torch calls it (2.2, 2024-01)."""
+    """Whether fused attention is FlashAttention-2: named, or since torch has it (2.2, 2024-01)."""
     words = f"{cells.word('framework')} {cells.word('kernel_stack')}"
     is_named = re.search(r"\bfa-?2|flash.?att\w*.?2|torch 2\.([2-9]|1\d)", words)
     return is_named is not None or cells.is_since("2024-01")

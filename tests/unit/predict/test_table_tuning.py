@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trainrig.predict.table import case_of, time_of
+from trainrig.workload.model import parameters
 
 ROW = {"chip": "A100 SXM4 80GB", "num_gpus": "1", "model": "Llama-2-7B", "micro_batch": "4"}
 ROW |= {"seq": "1024", "precision": "bf16", "zero_stage": "0", "dp": "1", "grad_accum": "1"}
@@ -76,3 +77,36 @@ def test_stages_are_filled_where_nobody_says_with_how_many() -> None:
     assert case_of(row).layout.grad_accum >= 4
     whole = case_of(row | {"micro_batch": "", "global_batch": "64"}).layout
     assert (whole.batch_size, whole.grad_accum) == (1, 32)
+
+
+def test_a_stated_part_of_a_named_model_is_that_part() -> None:
+    row = {"chip": "H100 SXM5 80GB", "num_gpus": "8", "seq": "1024", "grad_accum": "4"}
+    part = case_of(row | {"model": "Nobody-35B-A3B, 8 layers", "layers": "8", "num_experts": "8"})
+    assert (part.shape.num_layers, part.shape.num_experts) == (8, 8)
+    assert (part.layout.batch_size, part.layout.grad_accum) == (1, 4)
+    whole = case_of(row | {"model": "Nobody-7B", "layers": "32"}).shape
+    assert parameters(whole).total == pytest.approx(7e9, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("cells", "zero", "recompute"),
+    [
+        ({"framework": "Megatron-LM"}, 0, "none"),
+        ({"framework": "DeepSpeed", "zero_stage": "3"}, 3, "none"),
+        ({"framework": "MaxText", "zero_stage": "3"}, 3, "full"),
+    ],
+)
+def test_what_is_sharded_and_computed_again_is_the_programs_default(
+    cells: dict[str, str], zero: int, recompute: str
+) -> None:
+    """Of 8 H100s that have memory enough."""
+    row = {"chip": "H100 SXM5 80GB", "num_gpus": "8", "micro_batch": "1", "seq": "2048"}
+    layout = case_of(row | {"model": "Llama-3.2-1B"} | cells).layout
+    assert (layout.zero, layout.recompute) == (zero, recompute)
+
+
+def test_flash_attention_on_an_a100_is_its_second_version_since_torch_has_it() -> None:
+    row = ROW | {"kernel_stack": "flash", "seq": "32768", "kind": "pretrain", "recompute": "full"}
+    times = [time_of(case_of(row | {"date": date}))[1] for date in ("2022-06", "2024-06")]
+    assert 0.6 < times[1] / times[0] < 0.85
+    assert case_of(row | {"framework": "torch 2.4"}).rates == case_of(row | {"date": "2025"}).rates

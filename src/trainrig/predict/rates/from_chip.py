@@ -217,9 +217,7 @@ def with_flash2(rates: Rates) -> Rates:
     own, at = kernels.own, kernels.forward
     if own[0].share <= at.share or not rates.device.startswith(_FLASH2):
         return rates
-    return rates.replace(
-        attentions=dataclasses.replace(kernels, forward=own[0], backward=own[1])
-    )
+    return rates.replace(attentions=dataclasses.replace(kernels, forward=own[0], backward=own[1]))
 
 
 _FLASH2 = ("A100", "A800", "A30")
