@@ -247,7 +247,9 @@ def _scheduled(shape: ModelShape, layout: Layout, cells: Cells) -> Layout:
     named = layout.replace(schedule=schedule_of(cells))
     if named.schedule == "zbv" and not cells["vpp"]:
         named = named.replace(interleave=2)
-    return named if layout.pp > 1 and is_legal(shape, named) else layout
+    if layout.pp == 1 or named == layout:
+        return layout
+    return named if is_legal(shape, named) else layout
 
 
 def _interleaves(layout: Layout) -> bool:

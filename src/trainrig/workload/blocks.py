@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from trainrig.workload.arrays import choose, is_any, larger, smaller
@@ -250,6 +251,7 @@ def total(items: Iterable[SavedTensor], policy: str, *, split: bool) -> float:
     return sum(i.num_bytes for i in items if policy in i.policies and i.split == split)
 
 
+@lru_cache(maxsize=1 << 10)  # all stages of a layout keep the same, and rows of one model
 def saved_tensors(
     shape: ModelShape, numerics: Numerics, seq: int, *, decoder: bool = False, read: int = 0
 ) -> list[SavedTensor]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from trainrig.workload.arrays import choose, is_plain, larger, smaller
@@ -222,6 +223,8 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
 
     ``head``: share of the tokens that logits are computed for (0 for a small head of fine-tuning).
     """
+    if layout.is_one:
+        return _of_one(shape, layout, head)
     num, numerics = len(layout), numerics_of(shape, layout)
     if num <= _CHUNK:
         return _whole(_fullest(shape, layout, head), layout, numerics)
@@ -233,6 +236,12 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
         found = _fullest(shape, piece, head)
         pieces.append({n: np.broadcast_to(v, (len(piece),)) for n, v in found.items()})
     return _whole({n: np.concatenate([p[n] for p in pieces]) for n in pieces[0]}, layout, numerics)
+
+
+@lru_cache(maxsize=256)
+def _of_one(shape: ModelShape, layout: Layout, head: float) -> Memory:
+    """One layout's, which is asked for more than once while it is chosen and shown."""
+    return _whole(_fullest(shape, layout, head), layout, numerics_of(shape, layout))
 
 
 def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:

@@ -7,7 +7,7 @@ asked for more than once is computed once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from trainrig.workload.arrays import choose, is_any, larger, smaller
@@ -400,6 +400,10 @@ class Stage:
 
 def stage_of(shape: ModelShape, layout: Layout, place: str, head: float = 1.0) -> Stage:
     """The pipeline stage of a layout at a ``place``, one of STAGES."""
+    return (_known_stage if layout.is_one else _stage_of)(shape, layout, place, head)
+
+
+def _stage_of(shape: ModelShape, layout: Layout, place: str, head: float) -> Stage:
     numerics = numerics_of(shape, layout)
     return Stage(
         shape=shape,
@@ -411,6 +415,9 @@ def stage_of(shape: ModelShape, layout: Layout, place: str, head: float = 1.0) -
         states=states_of(layout, numerics),
     )
 
+
+_known_stage = lru_cache(maxsize=64)(_stage_of)
+"""One layout's: memory, exchanges and the optimizer ask for the same stages."""
 
 STAGES = ("first", "inner", "last")
 """Places of pipeline stages; inner is the one behind the first, with most micro-batches."""
