@@ -147,7 +147,10 @@ def loaded_by(tmp_path: Path, *command: str) -> set[str]:
         (["catalog", "--compare", "RTX 4090", "RTX 3090"], TEXT),
         (["ledger"], TEXT),
         (["demo"], TEXT),
-        (["predict", "--model", "gpt2", "--on", "RTX 4090"], TEXT),  # one layout in plain numbers
+        (
+            ["predict", "--model", "gpt2-medium", "--on", "RTX 4090"],
+            TEXT,
+        ),
         (["fits", "--model", "gpt2", "--on", "RTX 4090"], TEXT | {"numpy"}),
         (["plan", "--model", "gpt2", "--on", "RTX 4090", *PLANNED], TEXT | {"numpy"}),
         (["report", DEMO, "--html", "report.html"], TEXT | {"jinja2"}),

@@ -23,7 +23,6 @@ from trainrig.errors import TrainrigError, UsageError
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import narrowed, rates_of_chip, with_flash2
 from trainrig.predict.step import StepTime, predict_step, stage_seconds
-from trainrig.predict.step.simulate import simulated_together
 from trainrig.predict.table_columns import READ
 from trainrig.predict.table_layout import is_legal, joined, made_legal, sizes_of
 from trainrig.predict.table_machines import (
@@ -56,7 +55,6 @@ from trainrig.predict.table_words import (
     states_of,
     updates_in_backward,
 )
-from trainrig.process.pool import ordered_map
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout
 from trainrig.workload.memory import Memory, memory
@@ -352,7 +350,7 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
     return layout.replace(batch_size=1, grad_accum=samples)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _rates(
     chip: str, link: str | None, fabric: float | None, power: float | None, narrow: str
 ) -> Rates:
@@ -383,6 +381,8 @@ def _usual_interleave(shape: ModelShape, layout: Layout) -> int:
 
 def predict_rows(rows: Iterable[Row], *, simulate: bool = False) -> Iterator[dict[str, Any]]:
     """One object for each row, in order; ``simulate`` as for `predict_row`."""
+    from trainrig.process.pool import ordered_map  # one answer needs no processes, and no numpy
+
     ask = partial(_answers, simulate=simulate)
     for number, found in enumerate(ordered_map(ask, rows, at_least=500 if simulate else 2000)):
         yield {"row": number} | found
@@ -404,6 +404,8 @@ def _answers(rows: Sequence[Row], *, simulate: bool) -> list[dict[str, Any]]:
     known = [_known(tuple(row.get(name) or "" for name in READ), simulate) for row in rows]
     if not simulate:
         return [_answer(one) for one in known]
+    from trainrig.predict.step.simulate import simulated_together
+
     questions = [one.stages for one in known if one.stages is not None]
     seconds = iter(simulated_together(questions))
     return [

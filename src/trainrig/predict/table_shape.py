@@ -136,7 +136,7 @@ def shape_of(cells: Cells) -> ModelShape:
     return shape
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 14)
 def _shape_of(row: tuple[str, ...]) -> tuple[ModelShape, list[str]]:
     """The shape, and which cells a default stands for: tables have many rows of one model."""
     cells = Cells(dict(zip(_COLUMNS, row, strict=True)))

@@ -128,7 +128,7 @@ def _known(rates: Rates) -> dict[object, Any]:
     return found[1]
 
 
-_MOST_KNOWN, _MOST_RATES = 1 << 13, 512
+_MOST_KNOWN, _MOST_RATES = 1 << 13, 1024
 
 
 def _as_counted(shape: ModelShape, layout: Layout) -> Layout:
