@@ -406,8 +406,12 @@ def _answers(rows: Sequence[Row], *, simulate: bool) -> list[dict[str, Any]]:
         return [_answer(one) for one in known]
     from trainrig.predict.step.simulate import simulated_together
 
-    questions = [one.stages for one in known if one.stages is not None]
-    seconds = iter(simulated_together(questions))
+    try:
+        seconds = iter(simulated_together([one.stages for one in known if one.stages is not None]))
+    except Exception as error:  # noqa: BLE001 - likewise: each by itself, to find whose fault it is
+        if len(rows) > 1:
+            return [_answers([row], simulate=True)[0] for row in rows]
+        known, seconds = [_Known(reason=_mistake(error))], iter(())
     return [
         _answer(one, simulated_step_time_s=None if one.stages is None else next(seconds))
         for one in known

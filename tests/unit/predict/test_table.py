@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from trainrig.catalog.published import training
 from trainrig.errors import DataError, UsageError
+from trainrig.predict.step import simulate
 from trainrig.predict.table import case_of, predict_row, predict_rows, time_of
 from trainrig.predict.table_columns import READ, read_rows
 from trainrig.workload.model import parameters
@@ -70,6 +72,31 @@ def test_rows_are_simulated_together_as_each_alone() -> None:
     assert len({seconds for seconds in alone if seconds}) > 20
     for one, other in zip(together, alone, strict=True):
         assert one == pytest.approx(other, rel=1e-12)
+
+
+def test_a_row_whose_pipeline_breaks_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    piped = {"num_gpus": "64", "pp": "8", "dp": "8", "global_batch": ""}
+    rows = [row(**piped, layers=layers, grad_accum="8") for layers in ("22", "24", "26")]
+    plain = [predict_row(one) for one in rows]
+    through = simulate.run_pipeline
+
+    def broken(stages: Any, *form: Any) -> Any:
+        if len(stages.forward) > 1 or stages.forward[0, 0, 0] > longest:
+            raise AssertionError("waits for ever")
+        return through(stages, *form)
+
+    monkeypatch.setattr(simulate, "run_pipeline", through)
+    alone = [predict_row(one, simulate=True)["simulated_step_time_s"] for one in rows]
+    longest = math.inf
+    monkeypatch.setattr(simulate, "run_pipeline", broken)
+    found = list(predict_rows(rows, simulate=True))
+    assert [one["simulated_step_time_s"] for one in found] == pytest.approx(alone, rel=1e-12)
+    longest = 0.0
+    for one, before in zip(predict_rows(rows[:2], simulate=True), plain, strict=False):
+        assert one["simulated_step_time_s"] is None and one["step_time_s"] is None
+        assert "AssertionError" in one["reason"] and before["reason"] is None
 
 
 def test_a_simulated_row_may_have_no_logits() -> None:
