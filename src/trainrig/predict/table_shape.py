@@ -74,7 +74,7 @@ _ACTIVE = re.compile(r"(\d+(?:\.\d+)?)b[-_ ]*a(\d+(?:\.\d+)?)([bm])")
 """``30B-A3B``: parameters in all, and those that a token meets."""
 _EXPERTS = re.compile(r"\b(\d{1,4})[- _]?e(?:xperts?)?\b")
 """``2B-8E``, ``1.3B + 64 experts``."""
-_SEVERAL = re.compile(r"\b(\d{1,3})x(\d+(?:\.\d+)?)([bm])")
+_SEVERAL = re.compile(r"\b(\d{1,3})[x*×](\d+(?:\.\d+)?)([bm])")
 """``8x7B``: experts, each in a model of that size."""
 
 

@@ -54,7 +54,7 @@ def spelled(text: str) -> ModelShape | None:
     short = re.split(r"[(\[,]", short)[0] or short  # nor what is said of it
     if (whole := (_ALSO | _ALONE).get(_plain(short))) is not None:
         return named(whole)
-    text = _TOWERS.sub(r"\1", text)
+    text = _TOWERS.sub(r"\1", text).replace("*", "x")
     for plain_of, names in ((_pointed, _pointed_names()), (_plain, _plain_names())):
         wanted = plain_of(text)
         found = max((plain for plain in names if plain in wanted), key=len, default="")
@@ -174,6 +174,13 @@ _ALSO = {
     "qwen3moe30b": "qwen3-30B-A3B",
     "qwen3moe235b": "qwen3-235B-A22B",
     "deepseekllm7b": "deepseek-7B",
+    "qwen1514bmoe": "qwen1.5-MoE-A2.7B",
+    "qwen15moe": "qwen1.5-MoE-A2.7B",
+    "llama234b": "codellama-34B",
+    "llamaguard7b": "llama-7B",
+    "nemotron8b": "nemotron-3-8B",
+    "nemotron3nano30b": "nemotron-3-nano-30B-A3B",
+    "nemotronv3nano30b": "nemotron-3-nano-30B-A3B",
     "deepseekllm67b": "deepseek-67B",
     "xlmrlarge": "xlm-roberta-large",
     "xlmrbase": "xlm-roberta-base",
@@ -192,6 +199,7 @@ _ALSO = {
 }
 """Other spellings, letters and figures alone, of names in NAMED."""
 _ALONE = {
+    "nemotron3nano": "nemotron-3-nano-30B-A3B",
     "qwen3next": "qwen3-next-80B-A3B",
     "olmoe": "olmoe-1B-7B",
     "tinyllama": "tinyllama-1.1B",
