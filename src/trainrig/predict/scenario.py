@@ -275,6 +275,8 @@ def _layout(
             f"{chip.name} has no flash attention: its kernels are for chips from 2020 on",
             "--kernels eager, fused or compiled",
         )
+    if fields.get("schedule") == "zbv" and "interleave" in names:
+        fields.setdefault("interleave", 2)  # the only number that it has
     fields.setdefault("seq_len", min(shape.max_positions, LONGEST))
     return Layout(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
 

@@ -132,6 +132,12 @@ def test_torchtitan_shards_the_stages_of_a_pipeline() -> None:
     assert (layout.framework, layout.zero, layout.scheme) == ("torchtitan", 2, "fsdp")
 
 
+def test_zbv_has_its_two_stages_by_itself() -> None:
+    layout = question(TITAN | {"schedule": "zbv", "framework": "native"}).layout
+    assert layout.interleave == 2
+    assert question(TITAN | {"schedule": "dualpipe"}).layout.framework == "megatron"
+
+
 def test_our_pipelines_gather_zero_2_once_a_step_too() -> None:
     ours = [
         predict(question(TITAN | {"zero": 2, "framework": "native", "grad_accum": micro})).step

@@ -73,7 +73,7 @@ class MeshSizes:
         lacking = longest_stage(shape, self.pp) * self.pp - self.layers
         self.fewer_last, self.fewer_first = (1 * (lacking >= number) for number in (1, 2))
         self.gradient_bytes = gradient_bytes(layout)
-        self.weight_bytes = min(4 if layout.autocasts else 2, dtype_bytes(layout.precision))
+        self.weight_bytes = dtype_bytes(layout.precision)
         # Parameters of an average block, of the ends and of the stage that holds most, on one
         # device.
         stages = [stage_of(shape, layout, place) for place in places(shape, layout)]
