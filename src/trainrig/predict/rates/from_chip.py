@@ -40,7 +40,13 @@ _NVIDIA = {
     "12.0": "blackwell-consumer",
     "12.1": "blackwell-consumer",
 }
-_ARCHITECTURES = {"Hopper": "hopper", "Blackwell": "blackwell", "Gaudi": "gaudi", "TPU": "tpu"}
+_ARCHITECTURES = {
+    "Hopper": "hopper",
+    "Blackwell": "blackwell",
+    "Gaudi": "gaudi",
+    "TPU": "tpu",
+    "Da Vinci": "davinci",
+}
 
 
 class Class(NamedTuple):
