@@ -276,8 +276,10 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     is_split = any(sizes[name] > 1 for name in ("tp", "pp"))
     if named == "megatron" or is_split or (named is None and sizes["ep"] > 1):
         return "megatron", "auto"
-    if named == "deepspeed":
-        return named, "auto"
+    # Trainer has a host's optimizer with whole weights on the device by DeepSpeed alone.
+    is_away = named == "trainer" and sizes["zero"] in (1, 2) and cells.word("offload") == "host"
+    if named == "deepspeed" or is_away:
+        return "deepspeed", "auto"
     if named is None and any(word in framework for word in _RUNTIMES):
         cells.unstated.append("framework")
     return "megatron" if named is None and sizes["zero"] in (1, 2) else "huggingface", "auto"

@@ -52,6 +52,9 @@ class Traits:
     offload_overlap: str = "none"
     """What of an offloaded optimizer runs beside the device (`predict.step.offload` has the words
     and sources)."""
+    reduces_to_owner: bool = False
+    """ZeRO 1 and 2 sum each bucket on the rank that owns it, one bucket after the other, and what
+    an owner copies to the host is done before the next one is summed."""
     recomputes_core: bool = False
     """Selective recomputation runs the core of attention again, a fused one, too."""
 
@@ -78,6 +81,7 @@ FRAMEWORKS = {
         selective="core",
         context="ulysses",
         offload_overlap="copies",
+        reduces_to_owner=True,
     ),
     "megatron": Traits(
         own_scheme=True,

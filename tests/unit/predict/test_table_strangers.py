@@ -371,3 +371,20 @@ def test_a_mistake_in_one_row_is_its_reason(
     *others, last = table.predict_rows(rows, simulate=simulate)
     assert all(one["reason"] is None and one["step_time_s"] for one in others)
     assert last["step_time_s"] is None and "StopIteration in test_table" in last["reason"]
+
+
+def test_a_hosts_optimizer_of_zero_2_is_deepspeeds() -> None:
+    row = ROW | {"framework": "HF Trainer", "zero_stage": "2", "micro_batch": "1"}
+    assert case_of(row | {"offload": "host"}).layout.framework == "deepspeed"
+    assert case_of(row).layout.framework == "huggingface"
+
+
+def test_what_goes_through_a_desktops_memory_is_less_sure() -> None:
+    pair = ROW | {"chip": "RTX 3090 Ti", "num_gpus": "2", "framework": "DDP", "global_batch": "2"}
+    pair |= {"layers": "4", "hidden": "1024", "ffn": "4096", "heads": "16", "seq": "512"}
+    widths = []
+    for link in ("pcie", "nvlink"):
+        found = predict_row(pair | {"link": link})
+        low, high = found["interval"]["step_time_s"]
+        widths.append(high / low)
+    assert widths[0] > 1.5 * widths[1]

@@ -17,7 +17,7 @@ from typing import Any
 from trainrig.errors import UsageError
 from trainrig.predict.rates.links import Links
 from trainrig.predict.rates.matmul import MatmulRates
-from trainrig.workload.arrays import Number, Real, ceil_div, larger, smaller
+from trainrig.workload.arrays import Number, Real, ceil_div, choose, larger, smaller
 from trainrig.workload.operators import dtype_bytes
 
 OPERATIONS = ("matmul", "attention", "stream", "launch", "collective", "host_link", "disk")
@@ -101,6 +101,8 @@ class Rates:
     """Host seconds for each kernel that an eager framework launches."""
     host_link: float
     """B/s between host memory and device, one direction."""
+    host_link_shared: float = 0.0
+    """Likewise where a node has several devices, which share lanes; 0: as one alone."""
     disk: float
     """B/s that a disk reads or writes."""
     host_memory: float = field(default=120e9)
@@ -205,10 +207,13 @@ class Rates:
         device = self.streams.latency * launches + factor * num_bytes / self.streams.bandwidth
         return larger(device, launches * self.launch)
 
-    def offload(self, num_bytes: Number, *, to: str = "host") -> Real:
-        """Seconds to move ``num_bytes`` one way between the device and host memory or a disk."""
-        rate = {"host": self.host_link, "disk": smaller(self.host_link, self.disk)}[to]
-        return num_bytes / rate
+    def offload(self, num_bytes: Number, *, to: str = "host", devices: Number = 1) -> Real:
+        """Seconds to move ``num_bytes`` one way between the device and host memory or a disk.
+
+        ``devices``: of the node, which do so at the same time.
+        """
+        link = choose(devices > 1, self.host_link_shared or self.host_link, self.host_link)
+        return num_bytes / {"host": link, "disk": smaller(link, self.disk)}[to]
 
     def replace(self, **changes: Any) -> Rates:
         """A copy with other fields."""

@@ -107,6 +107,14 @@ _INSTEAD = {
 }
 _FABRIC_OF_NO_ONE = 12.5e9
 _BANDWIDTH_OF_NO_ONE = 500e9
+_OF_PCIE = 0.8  # of one direction's claim, that copies reach
+# B/s of a node's memory that an optimizer's threads reach: of 256 claimed on a DGX-2 (Ren et al.
+# 2021, ZeRO-Offload, table of CPU-Adam), and what updates of 8B on H200 and B200 servers come to,
+# of 600 and more claimed (stas00/ml-engineering, when-to-upgrade-gpus): not a share of the claim.
+_SERVER_MEMORY = {2017: 120e9, 2022: 180e9}
+# Two channels: 27 GB/s of DDR4-3000 (STREAM triad on a Ryzen 5900X, noonghunna/club-3090 #1095), 63
+# of DDR5-4800 (copies by all cores of a 14900KF, JustVugg/colibri #537); read 2026-11-23.
+_DESKTOP_MEMORY = 40e9
 _SHARED_LANES = 8  # a desktop's processor has sixteen, and two cards share them
 _LEAST = 0.02  # of the claim, whatever power is said to be left
 _USUAL_NODE = 8
@@ -162,7 +170,9 @@ def rates_of_chip(
         attentions=_attentions(kind),
         links=links,
         launch=float(years[year]),
-        host_link=_pcie(chip, chip.pcie_lanes) * 0.8,
+        host_link=_pcie(chip, chip.pcie_lanes) * _OF_PCIE,
+        host_link_shared=_pcie(chip, _lanes(chip)) * _OF_PCIE,
+        host_memory=_host_memory(chip),
         disk=3e9,
         memory_bytes=chip.memory or 16e9,
         power=chip.tdp or 400.0,
@@ -308,9 +318,21 @@ def _inside(chip: Chip, kind: Class, link: str | None, p2p: bool | None) -> Link
         )
     consumer = _is_consumer(chip)
     reads = (chip.p2p is not False and not consumer) if p2p is None else p2p
-    rate = _pcie(chip, _SHARED_LANES if consumer else chip.pcie_lanes)
+    rate = _pcie(chip, _lanes(chip))
     words = "PCIe, from device to device" if reads else "PCIe, through host memory"
     return _link("pcie" if reads else "host", rate, words)
+
+
+def _host_memory(chip: Chip) -> float:
+    """Of what such chips are usually put into."""
+    if _is_consumer(chip):
+        return _DESKTOP_MEMORY
+    return max(rate for year, rate in _SERVER_MEMORY.items() if year <= max(chip.year or 0, 2017))
+
+
+def _lanes(chip: Chip) -> int | None:
+    """Of each of several."""
+    return _SHARED_LANES if _is_consumer(chip) else chip.pcie_lanes
 
 
 def _is_consumer(chip: Chip) -> bool:
@@ -363,6 +385,7 @@ def _link(name: str, claimed: float, words: str) -> Link:
         latency=rule["latency"],
         hop=rule["hop"],
         ramp=rule["ramp"],
+        unsure=rule.get("unsure", 0.0),
         shares=tuple(rule.get("shares", (1.0,))),
     )
 

@@ -186,6 +186,7 @@ def _with_links(rates: Rates, points: list[Record]) -> Rates:
     for name, some in found.items():
         if some:
             rates = rates.replace(**{name: max(_value(r) for r in some)})
+            rates = rates.replace(host_link_shared=0.0) if name == "host_link" else rates
             rates = _noted(rates, name, some)
     return rates
 

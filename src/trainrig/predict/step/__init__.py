@@ -151,7 +151,8 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     tensor, waiting = _split(p, beside_f + beside_b, c)
     exposed_f, hidden_f = _beside(c.data * p.gather_forward, beside_f + waiting, c.contention, c)
     exposed_b, hidden_b = _beside(
-        c.data * (p.gather_backward + p.scatter * p.each), beside_b + waiting, c.contention, c
+        *(c.data * (p.gather_backward + p.scatter * p.each), beside_b + waiting, c.contention, c),
+        beside=1.0 - p.bucket,
     )
     micro_data = n * (exposed_f + exposed_b) + c.data * p.ends * p.each
     once = (1.0 - p.each) * (n * p.scatter + p.ends)
@@ -181,10 +182,10 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
         "bubble": bubble,
         "data_comm": data_comm,
         "optimizer": c.optimizer * p.optimizer,
-        "offload": _waited(p, windows, c),
+        "offload": _waited(p, (windows[0], (1.0 - p.bucket) * (later - n * hidden_b)), c),
         "data": c.fixed + 0.0 * data_comm,
     }
-    spread = hypotenuse(c.width * _uncertainty(parts), p.unsure)
+    spread = hypotenuse(c.width * _uncertainty(parts, p.link_unsure), p.unsure)
     if named is not None:
         named |= {
             "device_forward": device_f,
@@ -282,11 +283,15 @@ def _all_stages(p: Profile, device: tuple[Array, ...], host: tuple[Array, ...]) 
     return forward + larger(*later)
 
 
-def _uncertainty(parts: dict[str, Any]) -> Any:
-    """Relative, of the sum: parts err by themselves, what is computed errs together."""
+def _uncertainty(parts: dict[str, Any], link: Any) -> Any:
+    """Relative, of the sum: parts err by themselves, what is computed errs together.
+
+    And what is exchanged errs together, where it is not known what the ``link`` goes through.
+    """
     total = sum(parts.values())
     squares = sum((sigma * parts[name] / total) ** 2 for name, sigma in _UNSURE.items())
-    return (_COMPUTED**2 + squares) ** 0.5
+    exchanged = sum(parts[name] for name in parts if name.endswith("_comm"))
+    return (_COMPUTED**2 + squares + (link * exchanged / total) ** 2) ** 0.5
 
 
 _UNSURE = {
@@ -316,7 +321,12 @@ def _products(p: Profile, load: Array, c: Constants) -> Array:
     return (1.0 + (c.products - 1.0) * p.cores) / p.untuned * load[0]
 
 
-def _beside(exchanged: Array, computed: Array, lost: float, c: Constants) -> tuple[Array, Array]:
-    """What a collective adds beside a computation, which loses a share, and what is hidden."""
-    hidden = smaller(exchanged, c.hidden * computed)
+def _beside(
+    exchanged: Array, computed: Array, lost: float, c: Constants, beside: Array = 1.0
+) -> tuple[Array, Array]:
+    """What a collective adds beside a computation, which loses a share, and what is hidden.
+
+    ``beside``: share of either that the other can be beside.
+    """
+    hidden = beside * smaller(exchanged, c.hidden * computed)
     return exchanged - hidden + lost * hidden, hidden

@@ -73,6 +73,9 @@ def fitted() -> Constants:
 
 HOST_ADAM_BYTES = 28
 """Read and written in host memory for each parameter of an offloaded Adam: p, m, v, g; p, m, v."""
+HOST_CLIP_BYTES = 14
+"""Read and written beside it where the host also scales gradients (8) and narrows weights (6):
+DeepSpeed's `unscale_and_clip_grads`, and its copy of fp32 masters to the device."""
 PORT = 19.6e9
 """B/s that one of a node's ports into the network reaches; presumed to be of 200 Gbit/s."""
 DISPATCHING = 20

@@ -316,7 +316,7 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     def reduced(num: Array, experts: Array = 0.0) -> Array:
         """All-reduce, or reduce-scatter and an all-reduce of shards over the replicas."""
         num_bytes = num * mesh.gradient_bytes * trained
-        scattered = over_shard_group("reduce_scatter", num_bytes) if shares else 0.0
+        scattered = over_shard_group("reduce_scatter", num_bytes * _whole(mesh)) if shares else 0.0
         whole = scattered + (over_replicas(num_bytes / mesh.shards) if repeats else 0.0)
         return whole + _experts_reduced(mesh, rates, experts * mesh.gradient_bytes * trained)
 
@@ -352,6 +352,12 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     }
     found = {name: choose(mesh.dp > 1, value, 0.0) for name, value in found.items()}
     return found | {"each": 1.0 * each, "hides": 1.0 * hides}
+
+
+def _whole(mesh: MeshSizes) -> Array:
+    """Summed on its owner a bucket passes every link whole, not but for a part as on a ring."""
+    in_turn = (mesh.zero < 3) & mesh.layout.traits.reduces_to_owner
+    return choose(in_turn, mesh.shards / larger(mesh.shards - 1, 1), 1.0)
 
 
 def _experts_reduced(mesh: MeshSizes, rates: Rates, num_bytes: Array) -> Array:

@@ -18,6 +18,12 @@ auto       as the framework does (`Traits.offload_overlap`): DeepSpeed copies be
            ZeRO 2 and 3 (section 4.2), FSDP2 from pinned memory (torch's CPUOffloadPolicy); Trainer
            and Megatron do nothing beside (Megatron-Core: --overlap-cpu-optimizer-d2h-h2d is off)
 
+DeepSpeed adds micro-batches up on the host by way of the device: from the second on what is there
+is read back, added to and written again, in 16 bit, and the last one is sent in fp32 (its
+stage_1_and_2, async_accumulate_grad_in_cpu_via_gpu; stage 3 does so with the first one, too).  With
+ZeRO 2 all that is in the stream that sums buckets on their owners: an owner's copies are done
+before any rank sums the next bucket, so that owners copy in turn (`Traits.reduces_to_owner`).
+
 Not modelled: processors that the host's Adam takes from the threads which launch, links that copies
 share with collectives, and a delayed update's effect on what is learnt.
 """
@@ -27,7 +33,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from trainrig.predict.rates import Rates
-from trainrig.predict.step.calibration import HOST_ADAM_BYTES, Constants
+from trainrig.predict.step.calibration import HOST_ADAM_BYTES, HOST_CLIP_BYTES, Constants
 from trainrig.predict.step.communication import MeshSizes
 from trainrig.workload.arrays import choose, larger, smaller
 from trainrig.workload.numerics import numerics_of, states_of
@@ -69,14 +75,16 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
     with ZeRO 3 for each backward pass as well, as gradients do for each micro-batch.  Pages of
     paged optimizers cross for each update, and nothing is beside them.
     """
-    layout, shards = mesh.layout, larger(mesh.shards, 1)
+    layout, shards, devices = mesh.layout, larger(mesh.shards, 1), mesh.per_node
     held = states_of(layout, numerics_of(mesh.shape, layout))
     if layout.offload == "none":
         paged = held.paged
         return Offload(update=rates.offload(2.0 * paged * mesh.owned)) if paged else NOTHING
     mine = mesh.trained / shards
-    gradients = rates.offload(mine * mesh.gradient_bytes, to="host")
-    adam = mine * HOST_ADAM_BYTES * mesh.per_node / rates.host_memory
+    gradients = rates.offload(mine * mesh.gradient_bytes, devices=devices)
+    owners = layout.traits.reduces_to_owner
+    touched = HOST_ADAM_BYTES + HOST_CLIP_BYTES * owners
+    adam = mine * touched * mesh.per_node / rates.host_memory
     how = layout.offload_overlap
     if layout.offload == "disk":
         states = rates.offload(mine * _DISK_BYTES * mesh.per_node, to="disk")
@@ -93,16 +101,32 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
     }
     if layout.scheme == "fsdp":
         frozen = held.frozen * mesh.stage_parameters / shards if layout.lora_rank else 0.0
-        weights = rates.offload(held.weight * mine + frozen, to="host")
+        weights = rates.offload(held.weight * mine + frozen, devices=devices)
         again = choose(mesh.zero >= 3, weights, 0.0)
         return Offload(forward=weights, backward=again, gradients=gradients, **ways)
-    return Offload(once=gradients, back=rates.offload(mine * mesh.weight_bytes, to="host"), **ways)
+    back = rates.offload(mine * mesh.weight_bytes, devices=devices)
+    if not owners:
+        return Offload(once=gradients, back=back, **ways)
+    turns = choose(mesh.zero < 3, _turns(mesh, mine), 1.0)
+    more = mesh.micro_batches - choose(mesh.zero < 3, 1, 0)  # are read, and written
+    added = choose(mesh.zero >= 2, 2.0 * more / mesh.micro_batches, 0.0) * turns * gradients
+    wide = turns * rates.offload(4.0 * mine, devices=devices)
+    return Offload(gradients=added, once=wide, back=back, **ways)
+
+
+def _turns(mesh: MeshSizes, mine: Array) -> Array:
+    """How much longer copies take where each bucket's owners wait for those of the one before."""
+    buckets = larger(1.0, mesh.trained / mesh.layout.traits.bucket)
+    return buckets * smaller(mesh.trained / buckets, mine) / mine
 
 
 def waited_for(
     o: Offload, micro_batches: Array, window: tuple[Array, Array], c: Constants
 ) -> Array:
-    """Seconds of a step that the device waits for the host; ``window``: a micro-batch's passes."""
+    """Seconds of a step that the device waits for the host.
+
+    ``window``: a micro-batch's passes, as far as nothing else moves beside them.
+    """
     forward, backward = window
 
     def beside(copied: Array, computed: Array) -> Array:
@@ -116,5 +140,5 @@ def waited_for(
     lasts = o.once + o.update + o.back
     pieced = in_turn + (lasts - in_turn) / larger(o.pieces, 1.0)
     hidden = o.delayed * smaller(o.update, c.hidden * micro_batches * (forward + backward))
-    plain = beside(o.once, backward) + o.update - hidden + o.back
+    plain = beside(o.once, larger(backward - both, 0.0)) + o.update - hidden + o.back
     return micro_batches * each + choose(o.pieces > 0, smaller(pieced, plain), plain)

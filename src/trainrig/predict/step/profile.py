@@ -37,7 +37,7 @@ from trainrig.predict.step.communication import (
 )
 from trainrig.predict.step.compute import device_times
 from trainrig.predict.step.offload import NOTHING, Offload, offloaded
-from trainrig.workload.arrays import choose, is_not, is_plain
+from trainrig.workload.arrays import choose, is_not, is_plain, larger, smaller
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import FROZEN
@@ -88,6 +88,9 @@ class Profile:
     """1: gradients are exchanged with every micro-batch, 0: with the last."""
     hides: Array
     """1: gradients are exchanged beside backward, 0: after it."""
+    bucket: Array
+    """Share of a micro-batch's gradients in one bucket: before the first is full nothing leaves,
+    and nothing is beside the last."""
     ends: Array
     """Weights and gradients of a stage's ends, once."""
     after: Array
@@ -104,6 +107,8 @@ class Profile:
     """1: attention kernels of later software (flash+fused, compiled)."""
     unsure: Array
     """What the chip's class adds to the half width of the interval (natural logarithm)."""
+    link_unsure: Array
+    """What the link inside a node adds to the uncertainty of what is exchanged (`Link.unsure`)."""
     late: Array
     """1: gradients of weights are computed apart, where the pipeline would wait (ZB-H1, ZB-V)."""
     folded: Array
@@ -119,6 +124,12 @@ class Profile:
     optimizer: Array
     offload: Array
     """An `Offload`: seconds of its pieces."""
+
+
+def _bucket(mesh: MeshSizes) -> Array:
+    """Of ZeRO 2 by buckets; those of ZeRO 3 are as small as blocks."""
+    share = smaller(mesh.layout.traits.bucket / larger(mesh.trained, 1), 1.0)
+    return choose(mesh.zero == 2, share, 0.0)
 
 
 def _in_lanes(precision: str, rates: Rates) -> bool:
@@ -147,6 +158,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "untuned": rates.untuned if layout.precision not in ("fp32", "tf32") else 1.0,
         "newest": float(layout.kernels in ("flash+fused", "compiled")),
         "unsure": rates.unsure,
+        "link_unsure": choose(mesh.per_node > 1, rates.links.inside.unsure, 0.0),
         "late": _late(mesh),
         "folded": (layout.folds / layout.stage_copies) * (mesh.pp > 1),
         "dual": float(layout.schedule == "dualpipe") * (mesh.pp > 1),
@@ -155,6 +167,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
         "offload": offloaded(mesh, rates),
+        "bucket": _bucket(mesh),
     }
     if is_plain(mesh.tp):
         one = device_times(shape, layout, rates, head)

@@ -68,3 +68,43 @@ def test_many_layouts_at_once_wait_as_long_as_each() -> None:
     many = predict_step(SHAPE, DEEPSPEED.replace(batch_size=sizes), RATES).offload
     each = [waits(DEEPSPEED.replace(batch_size=int(size))) for size in sizes]
     assert many == pytest.approx(each)
+
+
+def test_deepspeed_adds_micro_batches_up_on_the_host() -> None:
+    """From the second on what is there crosses twice; with ZeRO 2 one owner after the other."""
+    mesh = MeshSizes(SHAPE, DEEPSPEED.replace(grad_accum=4))
+    link, half = RATES.host_link, 2.0 * mesh.trained  # bytes in 16 bit
+    second = offloaded(mesh, RATES)
+    buckets = mesh.trained / 2e8
+    in_turn = min(2e8, mesh.trained / 8) * buckets / (mesh.trained / 8)
+    assert in_turn > 5, "an eighth of the model is less than a bucket"
+    assert second.gradients == pytest.approx(in_turn * half / 8 * (2 * 3 / 4) / link)
+    assert second.once == pytest.approx(in_turn * 2 * half / 8 / link), "the last one, in fp32"
+    third = offloaded(MeshSizes(SHAPE, DEEPSPEED.replace(zero=3)), RATES)
+    assert third.gradients == pytest.approx(half / 8 * 2 / link), "all ranks at once"
+    alone = offloaded(MeshSizes(SHAPE, DEEPSPEED.replace(grad_accum=1)), RATES)
+    assert alone.gradients == 0
+    megatron = DEEPSPEED.replace(framework="megatron", zero=1)
+    other = offloaded(MeshSizes(SHAPE, megatron), RATES)
+    assert second.update == pytest.approx(1.5 * other.update), "it also clips and narrows there"
+
+
+def test_two_cards_of_a_desktop_share_lanes_and_channels() -> None:
+    card = rates_of_chip(require_chip("RTX 4090"))
+    one, two = card.offload(1e9), card.offload(1e9, devices=2)
+    assert two == pytest.approx(2 * one)
+    assert RATES.offload(1e9) == RATES.offload(1e9, devices=8), "a server has lanes for each"
+    assert card.host_memory < RATES.host_memory / 2
+
+
+def test_a_bucket_that_is_the_whole_model_hides_nothing() -> None:
+    small = DEEPSPEED.replace(offload="none", batch_size=64)
+    found = {
+        name: predict_step(named(name), small.replace(seq_len=512), RATES)
+        for name in ("gpt2", "llama-1B")
+    }
+    shares = {
+        name: float(one.overlapped / (one.overlapped + one.data_comm))
+        for name, one in found.items()
+    }
+    assert shares["gpt2"] == 0 < shares["llama-1B"]

@@ -309,7 +309,9 @@ def test_one_ring_has_one_port_of_the_fabric_and_no_less() -> None:
         return float(predict_step(GPT, Layout(**words), found).data_comm)
 
     # A fabric of one port: the ring has all of it, as every framework's exchanges have.
-    assert exchanged(12.5e9, "deepspeed", 1) == exchanged(12.5e9, "megatron", 1)
+    # But what is summed on its owner passes whole: 16/15 of a ring's share.
+    one, other = exchanged(12.5e9, "deepspeed", 1), exchanged(12.5e9, "megatron", 1)
+    assert other < one < other * 16 / 15
     # Eight ports: one ring gains nothing from the other seven.
     assert exchanged(200e9, "deepspeed", 1) > 0.9 * exchanged(25e9, "deepspeed", 1)
     assert exchanged(200e9, "megatron", 1) < 0.5 * exchanged(25e9, "megatron", 1)
