@@ -315,8 +315,10 @@ def _whole(parts: Parts, layout: Layout, numerics: Numerics) -> Memory:
     """Whole bytes: ints for one layout, arrays for many."""
     allocated, context = sum(parts.values()), overheads.context(layout)
     parts = parts | {
-        "framework": context + overheads.UNUSED * allocated,
-        "reserved": overheads.reserved(allocated, parts["logits"], layout, numerics),
+        "framework": context + overheads.unused(allocated, parts["logits"], layout, numerics),
+        "reserved": overheads.reserved(
+            allocated, parts["activations"], parts["logits"], layout, numerics
+        ),
         "context": context,
     }
     many = not all(map(is_plain, parts.values()))

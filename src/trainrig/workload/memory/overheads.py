@@ -68,17 +68,18 @@ CONTEXT = 0.6 * GIB
 """Driver context, kernels, cuBLAS and cuDNN handles."""
 COMMUNICATORS = 0.5 * GIB
 """NCCL's buffers where there are several GPUs."""
-UNUSED = 0.06
-"""Of what is allocated: blocks of torch's allocator that fit nothing, however often it gives back
-what it can: the median of 84 traced steps of six models replayed through its rules, into the least
-memory in which they end (`validation.allocator`; a tenth need 0.19)."""
-HELD = (0.06, 0.10, 0.06)
-"""Blocks that it holds while it need not give any back, as shares of what is allocated, of the
-logits (few and large, so that blocks split for others do not hold them), and of what is allocated
-where blocks are computed again: a regression over these steps, 0.055 around it, fitted to no
-measured memory.  Where logits never exist whole the first is all; Megatron's are split, and dealt
-with in place."""
-CACHED = 0.09
+UNUSED, UNUSED_AGAIN = 0.06, 0.10
+"""Blocks of torch's allocator that fit nothing, however often it gives back what it can, as shares
+of what is allocated and, where blocks are computed again, of the logits: a regression over 84
+traced steps of six models replayed through its rules, into the least memory in which they end
+(`validation.allocator`; 0.06 of what is allocated around it)."""
+HELD = {"states": 0.09, "frozen": 0.05, "activations": 0.06, "logits": 0.11, "again": 0.16}
+"""Blocks that it holds while it need not give any back, as shares: of weights and what belongs to
+them (frozen ones come once), of activations, and of logits, which are few and large, so that blocks
+split for others do not hold them; more of them where blocks are computed again.  A regression over
+these steps, 0.053 of what is allocated around it, fitted to no measured memory.  Logits that never
+exist whole count as activations; Megatron's are split, and dealt with in place."""
+CACHED = 0.12
 """Of what is allocated: blocks since another phase of the run (first steps, evaluation), which are
 shown and not needed.  Stated, between none and a third (the interval below)."""
 
@@ -87,13 +88,22 @@ _INTERVALS = {"allocated": (0.90, 1.10), "reserved": (0.80, 1.30), "device": (0.
 allocator holds in blocks that fit nothing; of device around what is reserved."""
 
 
-def reserved(allocated: Any, logits: Any, layout: Layout, numerics: Numerics) -> Any:
+def unused(allocated: Any, logits: Any, layout: Layout, numerics: Numerics) -> Any:
+    """Bytes of the allocator's blocks that cannot be had."""
+    is_whole = not (numerics.fused_loss or layout.traits.splits_vocabulary)
+    again = UNUSED_AGAIN * (is_whole and layout.recompute == "full")
+    return UNUSED * allocated + again * logits
+
+
+def reserved(
+    allocated: Any, activations: Any, logits: Any, layout: Layout, numerics: Numerics
+) -> Any:
     """Bytes that the framework's allocator has taken from the driver."""
-    plain, of_logits, again = HELD
-    if numerics.fused_loss:
-        return (1 + plain) * allocated
-    of_logits = 0.0 if layout.traits.splits_vocabulary else of_logits
-    return (1 + plain + again * (layout.recompute == "full")) * allocated + of_logits * logits
+    of_states = HELD["frozen" if numerics.frozen else "states"] * (allocated - activations - logits)
+    of_logits = HELD["logits"] + HELD["again"] * (layout.recompute == "full")
+    if numerics.fused_loss or layout.traits.splits_vocabulary:
+        of_logits = HELD["activations"]
+    return allocated + of_states + HELD["activations"] * activations + of_logits * logits
 
 
 def context(layout: Layout) -> Any:

@@ -217,7 +217,9 @@ class Stage:
             size = choose(many & (zero == 0), grad * self.num_trained, 0.0)
         if is_any(zero >= 3):
             block = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
-            gathered = compute * (2 * block + self.end_parameters)
+            # What is quantised travels, and lies there, as it is stored.
+            width = FROZEN[layout.quantize] if layout.quantize != "none" else compute
+            gathered = 2 * width * block + compute * self.end_parameters
             gathered = gathered + (0.0 if layout.lora_rank else grad) * block
             size = size + choose(gathers & (zero >= 3), gathered, 0.0)
         if layout.traits.grad_buffer and is_any(zero == 2):  # a block's gradients, before shards
