@@ -26,7 +26,7 @@ from trainrig.workload.layout import (
     Layout,
     check_layout,
 )
-from trainrig.workload.layout_rules import MOST_COUNT
+from trainrig.workload.layout_rules import MOST_COUNT, has_schedule, who_has
 from trainrig.workload.memory import host_bytes
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
@@ -153,6 +153,9 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
     for name, known in (("recompute", RECOMPUTE), ("framework", tuple(FRAMEWORKS))):
         if options.get(name, known[0]) not in known:
             raise unknown(name, options[name], known)
+    named = options.get("framework")
+    if named and not has_schedule(FRAMEWORKS[named], schedules[0]):
+        raise UsageError(f"{named} has no schedule {schedules[0]}", who_has(schedules[0]))
     batch = options["global_batch"]
     if not 1 <= batch <= MOST_COUNT:
         raise UsageError(f"global-batch = {batch}", f"a whole number from 1 to {MOST_COUNT}")

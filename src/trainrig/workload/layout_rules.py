@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from trainrig.workload.frameworks import Traits
     from trainrig.workload.model import ModelShape
 
 ONE_BACKWARD = ("1f1b", "gpipe")
@@ -99,6 +100,22 @@ def _bare_ends(layout: Any) -> int:
 def _divisors(number: int) -> str:
     small = [d for d in range(1, min(number, 128) + 1) if number % d == 0]
     return "one of: " + ", ".join(str(divisor) for divisor in small)
+
+
+def has_schedule(traits: Traits, schedule: str) -> bool:
+    """Whether a framework's pipelines run it: torch's the zero-bubble ones, Megatron DualPipe."""
+    return {
+        "zb": traits.zero_bubble,
+        "zbv": traits.zero_bubble,
+        "dualpipe": traits.grad_buffer,
+    }.get(schedule, True)
+
+
+def who_has(schedule: str) -> str:
+    """A hint: who has the schedule that another framework has not."""
+    if schedule == "dualpipe":
+        return "--framework megatron (as DeepSeek's own program), or --schedule 1f1b"
+    return "--framework native or torchtitan, or --schedule 1f1b"
 
 
 RULES = (
@@ -378,14 +395,9 @@ RULES = (
         lambda c: f"--seq-len {c.m.max_positions} at most, or a shape with more max_positions",
     ),
     Rule(
-        lambda c: (c.x.schedule in ("zb", "zbv")) & (not c.x.traits.zero_bubble),
+        lambda c: not has_schedule(c.x.traits, c.x.schedule),
         lambda c: f"{c.x.framework} has no schedule {c.x.schedule}",
-        "--framework native or torchtitan, or --schedule 1f1b",
-    ),
-    Rule(
-        lambda c: (c.x.schedule == "dualpipe") & (not c.x.traits.grad_buffer),
-        lambda c: f"{c.x.framework} has no schedule {c.x.schedule}",
-        "--framework megatron (as DeepSeek's own program), or --schedule 1f1b",
+        lambda c: who_has(c.x.schedule),
     ),
 )
 """For numbers within their ranges; those where nothing is divided by 0."""

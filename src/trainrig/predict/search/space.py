@@ -28,7 +28,7 @@ from trainrig.workload.layout import (
     Layout,
     legal_mask,
 )
-from trainrig.workload.layout_rules import ONE_BACKWARD, longest_stage
+from trainrig.workload.layout_rules import ONE_BACKWARD, has_schedule, longest_stage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -169,6 +169,8 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
         legal = legal_mask(space.shape, base.replace(**rows))
         rows = {name: column[legal] for name, column in rows.items()}
         for schedule, chosen in _by_schedule(space, rows):
+            if not has_schedule(base.traits, schedule):
+                continue  # all would be refused, one by one
             for recompute in space.recompute:
                 words = base.replace(schedule=schedule, recompute=recompute)
                 found = words.replace(**chosen)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainrig.catalog import require_chip
+from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.scenario import space
 from trainrig.predict.search import search
@@ -106,6 +107,8 @@ def test_a_plan_takes_the_schedule_that_it_is_told() -> None:
         piped = [one for one in found if np.any(one.pp > 1)]
         assert {(one.schedule, one.framework) for one in piped} == {(schedule, framework)}
         assert len(piped) < len(found), "and what has no pipeline"
+    with pytest.raises(UsageError, match="megatron has no schedule zb"):
+        space(asked | {"schedule": "zb", "framework": "megatron"})
 
 
 def test_a_zero_bubble_layout_waits_less_and_fills_its_last_stage() -> None:
