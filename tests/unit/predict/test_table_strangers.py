@@ -330,6 +330,14 @@ def test_what_one_device_and_today_leave_is_presumed() -> None:
     assert case_of(ROW | {"framework": "build-nanogpt (DDP)"}).layout.kernels == "compiled"
 
 
+@pytest.mark.parametrize("words", [{"date": "2024-06"}, {"framework": "HF, flash-attn 2"}])
+def test_todays_flash_attention_has_no_factor_of_older_software_s(words: dict[str, str]) -> None:
+    row = ROW | {"seq": "32768", "kernel_stack": "flash", "zero_stage": "3", "chip": "H100 SXM"}
+    first, second = case_of(row | {"date": "2023-01"}), case_of(row | words)
+    seconds = [predict_step(one.shape, one.timed, one.rates).forward for one in (first, second)]
+    assert 0.6 * seconds[0] < seconds[1] < 0.9 * seconds[0]
+
+
 def test_stages_are_filled_where_only_a_micro_batch_is_stated() -> None:
     case = case_of(ROW | {"global_batch": "", "pp": "4"})
     assert case.layout.grad_accum >= 16 and "global_batch" in case.unstated

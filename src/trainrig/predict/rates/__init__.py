@@ -77,6 +77,9 @@ class Attention:
     """Rate of the memory-efficient kernel, which takes fp32 and TF32, against flash attention's,
     forward and backward."""
 
+    is_current: bool = False
+    """Whether plain flash attention is today's library, whose rates these are as they stand."""
+
     def direction(self, kernels: str, backward: bool) -> Direction:
         """Plain flash attention is an older generation's; fused stacks bring their own."""
         if kernels in ("flash+fused", "compiled"):

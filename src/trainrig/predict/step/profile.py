@@ -156,7 +156,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "given_up": given_up(mesh, rates),
         "cores": float(not _in_lanes(layout.precision, rates)),
         "untuned": rates.untuned if layout.precision not in ("fp32", "tf32") else 1.0,
-        "newest": float(layout.kernels in ("flash+fused", "compiled")),
+        "newest": float(_is_newest(layout, rates)),
         "unsure": rates.unsure,
         "link_unsure": choose(mesh.per_node > 1, rates.links.inside.unsure, 0.0),
         "late": _late(mesh),
@@ -209,6 +209,12 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
         return np.broadcast_to(seconds, (len(first),)).take(where)
 
     return {name: tuple(map(dealt, getattr(found, name))) for name in _COMPUTED}
+
+
+def _is_newest(layout: Layout, rates: Rates) -> bool:
+    """Whether fused attention is no older software's."""
+    is_current = layout.kernels == "flash" and rates.attentions.is_current
+    return is_current or layout.kernels in ("flash+fused", "compiled")
 
 
 def _late(mesh: MeshSizes) -> Array:
