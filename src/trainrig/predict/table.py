@@ -359,9 +359,9 @@ def _rates(
 
 
 def _length(cells: Cells, shape: ModelShape) -> int:
-    """Tokens of a sequence, as stated or as is usual."""
+    """Tokens of a sequence, as stated or as is usual; of a tuning's examples little is usual."""
     if not cells["seq"]:
-        cells.unstated.append("seq_len")
+        cells.unstated += ["seq_len", "mean_seq"] if cells.is_tuning else ["seq_len"]
     return cells.whole("seq", usual_length(cells, shape))
 
 

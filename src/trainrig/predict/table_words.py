@@ -36,6 +36,7 @@ UNSURE = {
     "vpp": 0.1,
     "layers": 0.25,
     "seq_len": 0.5,
+    "mean_seq": 0.4,
     "num_gpus": 0.2,
     "dp": 0.1,
     "ep": 0.2,
@@ -210,7 +211,8 @@ _ALSO = {
     ),
     "recompute": (
         (r"no\b|none|off|false|^0|disab|without", "none"),
-        (r"select|core|attn|attention|partial|every", "selective"),
+        # MaxText's policies but `full`: `minimal`, `save_dot_...`, `..._proj_saved`, `custom`.
+        (r"select|core|attn|attention|partial|every|minimal|save|\bdots?\b|custom", "selective"),
         (r"full|true|yes|on\b|uniform|block|^1|all|layer|enab|checkpoint|activation", "full"),
     ),
     "offload": (
@@ -455,6 +457,7 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     if stack == "eager" and has_own:
         return "flash"
     is_fused = stack == "fused" and is_torch and (has_own or year >= 2022)
+    is_fused = is_fused or (stack == "flash" and cells.is_xla)  # what is pointwise XLA fuses anyhow
     return "flash+fused" if is_fused else stack  # torch is of 2023 on a chip of 2022
 
 

@@ -93,6 +93,7 @@ def test_a_stated_part_of_a_named_model_is_that_part() -> None:
     [
         ({"framework": "Megatron-LM"}, 0, "none"),
         ({"framework": "DeepSpeed", "zero_stage": "3"}, 3, "none"),
+        ({"framework": "MaxText", "zero_stage": "3", "recompute": "minimal"}, 3, "selective"),
         ({"framework": "MaxText", "zero_stage": "3"}, 3, "full"),
     ],
 )
@@ -110,3 +111,15 @@ def test_flash_attention_on_an_a100_is_its_second_version_since_torch_has_it() -
     times = [time_of(case_of(row | {"date": date}))[1] for date in ("2022-06", "2024-06")]
     assert 0.6 < times[1] / times[0] < 0.85
     assert case_of(row | {"framework": "torch 2.4"}).rates == case_of(row | {"date": "2025"}).rates
+
+
+def test_what_xla_compiles_is_fused_beside_its_attention() -> None:
+    row = ROW | {"chip": "TPU v5p", "kernel_stack": "flash", "kind": "pretrain"}
+    assert case_of(row | {"framework": "MaxText"}).layout.kernels == "flash+fused"
+
+
+@pytest.mark.parametrize(("chip", "share"), [("Ascend 910B", 0.85), ("TPU v5e", 0.95)])
+def test_products_reach_what_was_published_of_the_class(chip: str, share: float) -> None:
+    rates = case_of(ROW | {"chip": chip, "model": "Llama-3.2-1B", "kind": "pretrain"}).rates
+    assert rates.matmuls.sustained["bf16"] <= share * rates.peaks["bf16"] * 1.001
+    assert rates.matmuls.sustained["bf16"] > 0.75 * rates.peaks["bf16"]
