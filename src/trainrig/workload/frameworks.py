@@ -102,6 +102,8 @@ FRAMEWORKS = {
 }
 """Frameworks that a layout may name; `train.engines.register` adds one that trains."""
 NATIVE = "native"
+OF_SCHEDULES = {"dualpipe": "megatron"}
+"""The framework whose kernels and buffers a schedule of another program is predicted with."""
 LEAST_RESTRICTED = "deepspeed"
 """The framework that runs every layout which any of them runs."""
 OFFLOADS_ALONE = (("deepspeed", 2), ("huggingface", 3))

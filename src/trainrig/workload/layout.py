@@ -34,7 +34,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainrig.errors import UsageError, unknown
 from trainrig.workload.arrays import choose
-from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, Traits, usual_framework
+from trainrig.workload.frameworks import (
+    FRAMEWORKS,
+    NATIVE,
+    OF_SCHEDULES,
+    Traits,
+    usual_framework,
+)
 from trainrig.workload.layout_rules import (
     ONE_BACKWARD,
     RANGES,
@@ -233,7 +239,7 @@ class Layout:
     def usual_framework(self) -> str:
         """The framework that usually runs such a layout, where none is asked for."""
         if self.schedule not in ONE_BACKWARD:
-            return "megatron" if self.schedule == "dualpipe" else NATIVE
+            return OF_SCHEDULES.get(self.schedule, NATIVE)
         return usual_framework(
             split=_any(self.tp * self.pp * self.cp, 2),
             sharded=_any(self.zero, 2) or self.parallel == "fsdp",
