@@ -317,6 +317,8 @@ def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> L
     for way in ("selective", "full"):  # what is cheap first, where it is enough
         if is_open and share(layout) > _RECOMPUTED:
             layout = layout.replace(recompute=way)
+    if "kernel_stack" in cells.unstated and share(layout) > _RECOMPUTED:  # never all logits at once
+        layout = layout.replace(loss="fused")
     return layout
 
 
