@@ -41,6 +41,8 @@ from trainrig.predict.table_words import (
     cp_comm_of,
     framework_of,
     is_flash2,
+    is_graphed,
+    is_recipe,
     kernels_of,
     loss_of,
     memory_kind_of,
@@ -178,7 +180,7 @@ def _read(row: Row) -> Case:
     precision, quantize = precision_of(cells, chip), quantized_of(cells)
     fabric = fabric_of(cells, sizes)
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
-    rates = _rates(chip.name, *place, narrow_of(cells))
+    rates = _rates(chip.name, *place, narrow_of(cells), is_graphed(cells, chip))
     kernels = _kernels_of(cells, chip, framework, shape)
     rates = with_flash2(rates) if kernels == "flash" and is_flash2(cells) else rates
     is_torch1 = re.search(r"torch 1\.", cells.word("framework"))
@@ -204,6 +206,7 @@ def _read(row: Row) -> Case:
         lora_rank=rank_of(cells, quantize),
         quantize=quantize,
         optimizer=optimizer_of(cells),
+        reduce_bytes=2 * (is_recipe(cells) and precision != "fp32"),
         optimizer_in_backward=int(updates_in_backward(cells) and sizes["grad_accum"] == 1),
         loss=loss_of(cells),
     )
@@ -354,10 +357,22 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
 
 @lru_cache(maxsize=1024)
 def _rates(
-    chip: str, link: str | None, fabric: float | None, power: float | None, narrow: str
+    chip: str,
+    link: str | None,
+    fabric: float | None,
+    power: float | None,
+    narrow: str,
+    graphs: bool,
 ) -> Rates:
     found = rates_of_chip(require_chip(chip), link=link, fabric=fabric, power=power)
+    if graphs:
+        found = found.replace(launch=found.launch * _GRAPHED)
     return narrowed(found, require_chip(chip), narrow) if narrow else found
+
+
+_GRAPHED = 0.3
+"""Host time that is left where layers are launched from CUDA graphs: exchanges between them, and
+of a mixture what depends on how many tokens each expert gets."""
 
 
 def _length(cells: Cells, shape: ModelShape) -> int:

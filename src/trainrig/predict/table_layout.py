@@ -17,7 +17,7 @@ from trainrig.catalog import Chip
 from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import SLICE
 from trainrig.predict.table_machines import server_in, tpu_slice
-from trainrig.predict.table_words import Cells
+from trainrig.predict.table_words import Cells, is_recipe
 from trainrig.workload.frameworks import LEAST_RESTRICTED
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.model import ModelShape, parameters
@@ -96,7 +96,7 @@ def _stage_of(cells: Cells, pp: int) -> int:
         stage = 3 if re.search("shard|fsdp|param", words) else 2 if "grad" in words else 0
         stage = stage or (1 if "opt" in words else 0)
     else:
-        stage = 3 if cells.is_fsdp and pp == 1 else 0
+        stage = 3 if cells.is_fsdp and pp == 1 else int(is_recipe(cells))
         if pp > 1 and "torchtitan" in cells.word("framework"):
             stage = 2  # its weights stay gathered in a pipeline, by default
     if not 0 <= stage <= 3:

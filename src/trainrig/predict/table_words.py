@@ -524,6 +524,31 @@ def updates_in_backward(cells: Cells) -> bool:
     return bool(re.search(r"(in|fused)[-_ ]*(the[-_ ]*)?(bwd|backward)|lomo", word))
 
 
+def is_recipe(cells: Cells) -> bool:
+    """Whether a row is of NVIDIA's recipes for Megatron: either NeMo's, or Megatron-Bridge's.
+
+    They shard the optimizer's states and reduce gradients in bf16 (NeMo's `distributed_fused_adam`
+    with `grad_sync_dtype: bf16`; `use_distributed_optimizer` and `grad_reduce_in_fp32 = False` of
+    Megatron-Bridge's scripts/performance, read 2026-11-23).
+    """
+    framework = cells.word("framework")
+    is_other = "automodel" in framework or "deepspeed" in framework
+    return not is_other and bool(re.search(r"nemo|(megatron.?|\bm)bridge", framework))
+
+
+def is_graphed(cells: Cells, chip: Chip) -> bool:
+    """Whether kernels are launched from CUDA graphs, or without Python between them (llm.c, XLA).
+
+    Megatron-Bridge's recipes have them on nearly all of Blackwell's presets, and on none of
+    Hopper's (`cuda_graph_impl` in its scripts/performance/configs, read 2026-11-23).
+    """
+    words = cells.word("kernel_stack") + " " + cells.word("framework")
+    if chip.vendor == "Google" or any(word in cells.word("framework") for word in _XLA):
+        return True
+    is_new = chip.vendor == "NVIDIA" and (chip.year or 0) >= 2024
+    return bool(re.search(r"cuda[ _-]?graph|llm\.c\b", words)) or (is_new and is_recipe(cells))
+
+
 def overlap_of(cells: Cells, kernels: str) -> str:
     """One of OVERLAPS: what a program runs beside computation, where its name tells.
 

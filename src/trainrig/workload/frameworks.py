@@ -41,6 +41,12 @@ class Traits:
     """Further kernels with which models have the dropout of their published configurations."""
     selective: str = "half"
     """The policy (`blocks`) of what selective recomputation keeps."""
+    module_calls: float = 1.0
+    """Host time of a kernel that Transformer Engine's modules launch, where the framework's layers
+    are made of them, against one of torch's own."""
+    tensor_calls: float = 0.0
+    """Calls of the host for each tensor of a step beside its kernels: gradients are found, copied
+    to the masters, counted into their norm and clipped one by one, weights copied back."""
     composes: bool = False
     """Replicas of weights go with tensor and pipeline parallelism, without its own scheme."""
     shards_stages: bool = False
@@ -91,6 +97,8 @@ FRAMEWORKS = {
         splits_vocabulary=True,
         selective="core",
         recomputes_core=True,
+        module_calls=4.0,
+        tensor_calls=8.0,
     ),
     "torchtitan": Traits(
         autocasts=True,

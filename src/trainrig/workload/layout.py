@@ -271,6 +271,17 @@ class Layout:
         return "all" if self.traits.own_kernels and self.kernels == "flash+fused" else "none"
 
     @property
+    def sends_once(self) -> bool:
+        """Whether a token leaves for another node once, whatever experts it has there.
+
+        DeepEP's and HybridEP's way, which recipes of Transformer Engine's time have (the flex
+        dispatcher of Megatron-Core, in all of Megatron-Bridge's for mixtures); Megatron-LM by
+        itself sends it once for each expert.
+        """
+        is_late = self.kernels == "flash+fused" and self.overlap in ("auto", "all")
+        return self.overlap == "experts" or is_late
+
+    @property
     def is_flash(self) -> bool:
         """Whether attention is one kernel and keeps no scores."""
         return "flash" in self.kernels or self.kernels == "compiled"

@@ -156,7 +156,7 @@ def rates_of_chip(
     stream, wider = constants()["stream"], 2.0 if name == "other" else 1.0
     spread = {key: float(value) * wider for key, value in constants()["spread"].items()}
     spread["collective"] *= 1.5 if fabric is None and chip.p2p is None else 1.0
-    years = constants()["launch"]["desktop" if chip.cooling == "active" else "server"]
+    years = constants()["launch"][_host_of(chip)]
     year = max((y for y in years if int(y) <= (chip.year or 2022)), default=min(years))
     return Rates(
         device=chip.name,
@@ -339,6 +339,13 @@ def _host_memory(chip: Chip) -> float:
 def _lanes(chip: Chip) -> int | None:
     """Of each of several."""
     return _SHARED_LANES if _is_consumer(chip) else chip.pcie_lanes
+
+
+def _host_of(chip: Chip) -> str:
+    """What launches its kernels: a desktop's processor, a server's, or the one beside the chip."""
+    if "superchip" in (chip.form_factor or ""):
+        return "superchip"
+    return "desktop" if chip.cooling == "active" else "server"
 
 
 def _is_consumer(chip: Chip) -> bool:

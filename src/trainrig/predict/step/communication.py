@@ -146,7 +146,7 @@ def _dispatched(
     """
     layout, shape = mesh.layout, mesh.shape
     links, ranks = rates.links, mesh.ep
-    if layout.overlap != "experts":
+    if not layout.sends_once:
         return links.collective("all_to_all", num_bytes, ranks, near, sharing)
     chosen = max(1, shape.experts_per_token)
     nodes = larger(ranks / near, 1.0)
@@ -154,7 +154,7 @@ def _dispatched(
     if shape.expert_groups:
         spanned = larger(nodes / shape.expert_groups, 1.0)
         visited = smaller(visited, shape.groups_per_token * spanned)
-    narrow = 0.75 if layout.precision == "fp8" else 1.0
+    narrow = 0.75 if layout.precision == "fp8" and layout.overlap == "experts" else 1.0
     far = links.collective(
         "all_to_all", narrow * num_bytes * visited / chosen, ranks, near, sharing
     )
@@ -390,7 +390,8 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     num_bytes = mesh.owned * each
     tensors = mesh.stage_layers * (12 if mesh.shape.qkv_bias else 9) + 4
     style = _STYLE.get(layout.optimizer, "fused")
-    return rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
+    found = rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
+    return larger(found, layout.traits.tensor_calls * tensors * rates.launch)
 
 
 def _orthogonal(mesh: MeshSizes, rates: Rates) -> Array:

@@ -222,7 +222,7 @@ def _timed(
     products: Any = 0.0
     streams: Any = 0.0
     attention: Any = 0.0
-    launches = found.launches
+    launches, narrowed = found.launches, 0
     known = _known(rates)
 
     def product(m: int, n: int, k: int, count: int, dtype: str) -> Any:
@@ -242,7 +242,7 @@ def _timed(
         products += alone * _alignment(n, k, precision, _UNALIGNED, _HALF_ALIGNED)
         if low:  # operands are scaled and written again, both ways round
             streams += rates.stream(3.0 * count * (m * k + n * k), kernels=2)
-            launches += 2
+            narrowed += 2
     for one in found.attention:
         seconds = rates.attention(
             batch=one.batch,
@@ -261,7 +261,17 @@ def _timed(
         attention += seconds * (layout.causal_load if is_whole else 1.0)
     for num_bytes, num in found.streams:
         streams += rates.stream(num_bytes, kernels=num)
-    return products, attention, streams, launches * rates.launch
+    if any(part.name == "ffn.router" for part in parts):
+        launches += _ROUTING
+    calls = {"flash+fused": layout.traits.module_calls, "compiled": _COMPILED}
+    host = launches * calls.get(layout.kernels, 1.0) + narrowed
+    return products, attention, streams, host * rates.launch
+
+
+_COMPILED = 0.5
+"""Host time of a kernel in a compiled graph, against one with Python and autograd around it."""
+_ROUTING = 12
+"""Launches of one direction of a mixture that its operators don't count."""
 
 
 def _alignment(n: Any, k: Any, dtype: str, unaligned: float, half: float) -> Any:
