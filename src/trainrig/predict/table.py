@@ -54,6 +54,7 @@ from trainrig.predict.table_words import (
     precision_of,
     quantized_of,
     schedule_of,
+    sends_once,
     states_of,
     updates_in_backward,
 )
@@ -191,6 +192,7 @@ def _read(row: Row) -> Case:
         recompute=cells.choice("recompute", RECOMPUTE, usual_recompute(cells, zero, quantize)),
         kernels=kernels,
         overlap=overlap_of(cells, kernels),
+        node_once=int(sends_once(cells)),
         framework=framework,
         parallel=parallel,
         states=states_of(cells, shape.family),

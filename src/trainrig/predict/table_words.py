@@ -549,6 +549,16 @@ def is_graphed(cells: Cells, chip: Chip) -> bool:
     return bool(re.search(r"cuda[ _-]?graph|llm\.c\b", words)) or (is_new and is_recipe(cells))
 
 
+def sends_once(cells: Cells) -> bool:
+    """Whether tokens leave once for each node: DeepEP or HybridEP is named, or Megatron-Bridge is.
+
+    Bridge's presets for mixtures have Megatron-Core's flex dispatcher on one of the two
+    (`moe_flex_dispatcher_backend` in its scripts/performance/configs, read 2026-11-23).
+    """
+    words = cells.word("kernel_stack") + " " + cells.word("framework")
+    return bool(re.search(r"(deep|hybrid)[ _-]?ep\b|(megatron.?|\bm)bridge", words))
+
+
 def overlap_of(cells: Cells, kernels: str) -> str:
     """One of OVERLAPS: what a program runs beside computation, where its name tells.
 

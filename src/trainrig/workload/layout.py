@@ -184,6 +184,9 @@ class Layout:
     experts: tokens' way to experts as well, beside another micro-batch's computation, each of them
     once to a node (DualPipe and DeepEP of DeepSeek-V3, arXiv 2412.19437, section 3.2).
     auto = as the framework's recipes of its kernels' time have it (`overlaps`)."""
+    node_once: int = 0
+    """1: a token leaves for another node once, whatever experts it has there (DeepEP, HybridEP:
+    Megatron-Core's flex dispatcher), 0: once for each expert."""
 
     def __post_init__(self) -> None:
         for name, known in _WORDS.items():
@@ -269,17 +272,6 @@ class Layout:
         if not self.traits.own_scheme:
             return "data"
         return "all" if self.traits.own_kernels and self.kernels == "flash+fused" else "none"
-
-    @property
-    def sends_once(self) -> bool:
-        """Whether a token leaves for another node once, whatever experts it has there.
-
-        DeepEP's and HybridEP's way, which recipes of Transformer Engine's time have (the flex
-        dispatcher of Megatron-Core, in all of Megatron-Bridge's for mixtures); Megatron-LM by
-        itself sends it once for each expert.
-        """
-        is_late = self.kernels == "flash+fused" and self.overlap in ("auto", "all")
-        return self.overlap == "experts" or is_late
 
     @property
     def is_flash(self) -> bool:

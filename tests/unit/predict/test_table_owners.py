@@ -10,6 +10,7 @@ from __future__ import annotations
 import pytest
 
 from trainrig.catalog.chip import peak
+from trainrig.predict.step import predict_step
 from trainrig.predict.table import Case, case_of, predict_row
 from trainrig.predict.table_columns import _rows
 from trainrig.workload import model_flops
@@ -263,6 +264,41 @@ def test_a_way_to_experts_beside_computation_is_known_by_its_program() -> None:
     row = BASE | {"model": "DeepSeek-V3", "chip": "H800", "pp": "4", "ep": "64"}
     assert case_of(row | {"framework": "HAI-LLM"}).layout.overlap == "experts"
     assert case_of(row | {"framework": "Megatron-Core"}).layout.overlap == "auto"
+    once = ({"framework": "Megatron-Bridge"}, {"framework": "ours", "kernel_stack": "TE + DeepEP"})
+    assert all(case_of(row | each).layout.node_once for each in once)
+    assert not case_of(row | {"framework": "Megatron-Core"}).layout.node_once
+
+
+def test_nvidias_recipes_are_read_as_they_are_run() -> None:
+    row = BASE | {"model": "llama3-8b", "tp": "2", "zero_stage": ""}
+    recipe, plain = (case_of(row | {"framework": name}) for name in ("NeMo", "Megatron-LM"))
+    assert (recipe.layout.zero, recipe.layout.reduce_bytes) == (1, 2)
+    assert (plain.layout.zero, plain.layout.reduce_bytes) == (0, 0)
+    assert recipe.rates.launch == plain.rates.launch, "Hopper's have no CUDA graphs"
+    graphs = {"kernel_stack": "TE CUDA graphs"}
+    later = [case_of(row | {"framework": "NeMo", "chip": "B200"}), case_of(row | graphs)]
+    hosts = [case_of(row | {"framework": "Megatron-LM", "chip": "B200"}), plain]
+    for with_graphs, without in zip(later, hosts, strict=True):
+        assert with_graphs.rates.launch < 0.5 * without.rates.launch
+
+
+def test_a_tiny_models_step_is_its_hosts() -> None:
+    """Twelve layers of 512: microseconds of arithmetic, and each module's way through Python."""
+    sizes = {"layers": "12", "hidden": "512", "heads": "8", "ffn": "2048", "seq": "1024"}
+    row = BASE | sizes | {"model": "gpt3", "global_batch": "32", "micro_batch": "4", "tp": "1"}
+    row |= {
+        "num_gpus": "8",
+        "zero_stage": "1",
+        "framework": "Megatron-LM",
+        "pp": "1",
+        "kv_heads": "",
+    }
+    case = case_of(row | {"kernel_stack": "flash+fused"})
+    step = predict_step(case.shape, case.layout, case.rates)
+    assert step.gaps > 0.5 * step.total
+    eager, one = (case.layout.replace(kernels=name) for name in ("flash", "compiled"))
+    slow, quick = (predict_step(case.shape, one, case.rates).gaps for one in (eager, one))
+    assert step.gaps > slow > quick
 
 
 def test_a_layout_that_needs_more_memory_than_there_is_is_answered_with_a_remark() -> None:

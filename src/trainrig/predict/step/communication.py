@@ -146,7 +146,7 @@ def _dispatched(
     """
     layout, shape = mesh.layout, mesh.shape
     links, ranks = rates.links, mesh.ep
-    if not layout.sends_once:
+    if layout.overlap != "experts" and not layout.node_once:
         return links.collective("all_to_all", num_bytes, ranks, near, sharing)
     chosen = max(1, shape.experts_per_token)
     nodes = larger(ranks / near, 1.0)

@@ -17,7 +17,7 @@ from trainrig.predict.rates import Rates
 from trainrig.workload.arrays import choose, is_plain
 from trainrig.workload.blocks import LATENT, block, embed, head, selective_policy
 from trainrig.workload.flops import until_saved
-from trainrig.workload.kernels import kernels_of
+from trainrig.workload.kernels import Kernels, kernels_of
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import Numerics, is_bart, numerics_of
@@ -222,7 +222,6 @@ def _timed(
     products: Any = 0.0
     streams: Any = 0.0
     attention: Any = 0.0
-    launches, narrowed = found.launches, 0
     known = _known(rates)
 
     def product(m: int, n: int, k: int, count: int, dtype: str) -> Any:
@@ -240,9 +239,8 @@ def _timed(
     for count, m, n, k in found.products:
         alone = product(m, n, k, count, precision)
         products += alone * _alignment(n, k, precision, _UNALIGNED, _HALF_ALIGNED)
-        if low:  # operands are scaled and written again, both ways round
+        if low and not _is_adapter(numerics, m, n, k):  # operands are scaled and written again
             streams += rates.stream(3.0 * count * (m * k + n * k), kernels=2)
-            narrowed += 2
     for one in found.attention:
         seconds = rates.attention(
             batch=one.batch,
@@ -261,17 +259,35 @@ def _timed(
         attention += seconds * (layout.causal_load if is_whole else 1.0)
     for num_bytes, num in found.streams:
         streams += rates.stream(num_bytes, kernels=num)
-    if any(part.name == "ffn.router" for part in parts):
-        launches += _ROUTING
+    is_mixed = any(part.name == "ffn.router" for part in parts)
+    launches = _launches(found, numerics, layout) + _ROUTING * is_mixed
+    return products, attention, streams, launches * rates.launch
+
+
+def _is_adapter(numerics: Numerics, *sizes: Any) -> bool:
+    """Whether a product is one of an adapter's: narrow, and in the adapter's own type."""
+    return numerics.frozen and any(is_plain(n) and n == numerics.rank for n in sizes)
+
+
+def _launches(found: Kernels, numerics: Numerics, layout: Layout) -> float:
+    """Host time of a pass's kernels, in kernels that torch launches one by one.
+
+    A linear layer of Transformer Engine in bf16 takes its host 3.3 times as long as torch's (its
+    issue 445: 0.57 against 0.18 ms, both directions; issue 2053: 2.7 times, forward), which
+    Megatron's own Python around it makes more; casts to fp8 and adapters are launched inside of it.
+    """
+    adapters = sum(_is_adapter(numerics, *sizes) for _, *sizes in found.products)
     calls = {"flash+fused": layout.traits.module_calls, "compiled": _COMPILED}
-    host = launches * calls.get(layout.kernels, 1.0) + narrowed
-    return products, attention, streams, host * rates.launch
+    casts = 2 * (len(found.products) - adapters) * (layout.precision == "fp8")
+    modules = (found.launches - adapters) * calls.get(layout.kernels, 1.0)
+    return float(modules + adapters + casts)
 
 
 _COMPILED = 0.5
 """Host time of a kernel in a compiled graph, against one with Python and autograd around it."""
-_ROUTING = 12
-"""Launches of one direction of a mixture that its operators don't count."""
+_ROUTING = 40
+"""Kernels of one direction that sort a mixture's tokens, count them and exchange the counts, beside
+its operators' (Megatron-Core's router, its losses and its dispatcher)."""
 
 
 def _alignment(n: Any, k: Any, dtype: str, unaligned: float, half: float) -> Any:
