@@ -290,7 +290,7 @@ def write_experiments(
         for number, one in enumerate(best, 1)
         if predict_only(one.layout, find(model)) is None
     }
-    if trains is not None and trains not in best:
+    if trains is not None and all(trains.layout != one.layout for one in best):
         slower = f"# {trains.time / best[0].time:.2f} times as long as the best, predict only: "
         note = f"{slower}{_slug(best[0])}.\n"
         files[f"trains-{_slug(trains)}.toml"] = note + experiment_text(trains, model)
