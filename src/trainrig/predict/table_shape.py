@@ -144,6 +144,24 @@ def _shape_of(row: tuple[str, ...]) -> tuple[ModelShape, list[str]]:
 
 
 def _read_shape(cells: Cells) -> ModelShape:
+    shape = _read_transformer(cells)
+    if not _RECURRENT.search(cells.word("model")) or shape.family != "llama" or shape.windows:
+        return shape
+    cells.unstated.append("model")
+    every = (*[_NEAR] * (_ONE_OF - 1), 0)
+    windows = tuple(every[at % _ONE_OF] for at in range(shape.num_layers))
+    return dataclasses.replace(shape, windows=windows)
+
+
+_RECURRENT = re.compile(r"hyena|evo-?2\b|mamba|jamba|zamba|rwkv|nemotron-?h\b|griffin|retnet|xlstm")
+"""Models most of whose layers have no attention to all that is before: convolutions and states,
+whose work grows with the length as a short window's does.  Their own kernels are not modelled."""
+_ONE_OF, _NEAR = 8, 128
+"""One layer in so many attends to everything (Jamba's of 8, Evo 2's 5 of 32, Nemotron-H's of 12);
+the others count as a window of so many tokens."""
+
+
+def _read_transformer(cells: Cells) -> ModelShape:
     mixture = _mixture_of(cells)
     if (known := _published(cells, mixture)) is not None:
         return known

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 
 from trainrig.catalog import Chip
+from trainrig.catalog.chip import peak
 from trainrig.errors import UsageError
 from trainrig.workload.layout import CP_COMM, KERNELS, STATES
 
@@ -46,6 +47,7 @@ UNSURE = {
     "cp_comm": 0.05,
     "framework": 0.3,
     "kind": 0.5,
+    "model": 0.8,
     "gpus_per_node": 0.1,
     "seq_parallel": 0.05,
     "states": 0.1,
@@ -354,7 +356,7 @@ _QUANTIZED = (
 
 
 def precision_of(cells: Cells, chip: Chip) -> str:
-    """One of PRECISIONS; not stated: bf16, and fp16 on chips that came before it.
+    """One of PRECISIONS; not stated: bf16, and fp16 on chips that have none of it.
 
     Microscaled fp8 is timed as fp8, fp4 and int8 as fp8 with their products' rate (`narrow_of`),
     and beside quantised weights it is what is multiplied.
@@ -366,9 +368,8 @@ def precision_of(cells: Cells, chip: Chip) -> str:
     if found is None:
         if quantized_of(cells) == "none":
             cells.unstated.append("precision")
-        return (
-            "bf16" if (chip.year or 2020) >= 2020 and chip.compute_capability != "7.5" else "fp16"
-        )
+        is_late = (chip.year or 2020) >= 2020 and chip.compute_capability != "7.5"
+        return "bf16" if is_late or peak(chip, "bf16") else "fp16"
     return found
 
 

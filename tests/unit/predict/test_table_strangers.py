@@ -338,6 +338,23 @@ def test_todays_flash_attention_has_no_factor_of_older_software_s(words: dict[st
     assert 0.6 * seconds[0] < seconds[1] < 0.9 * seconds[0]
 
 
+def test_a_model_of_states_or_convolutions_attends_in_few_layers_and_is_unsure() -> None:
+    row = ROW | {"seq": "131072", "kernel_stack": "flash", "zero_stage": "3"}
+    whole, other = case_of(row | {"model": "ours 7B"}), case_of(row | {"model": "ours Mamba 7B"})
+    assert other.shape.windows.count(0) == 4 and not whole.shape.windows
+    assert "model" in other.unstated and other.spread > whole.spread
+    seconds = [predict_step(one.shape, one.timed, one.rates).forward for one in (whole, other)]
+    assert seconds[1] < 0.5 * seconds[0]
+
+
+@pytest.mark.parametrize(
+    ("chip", "name"),
+    [("TPU v3", "bf16"), ("Gaudi1", "bf16"), ("V100 SXM2 32GB", "fp16"), ("H100 SXM", "bf16")],
+)
+def test_a_precision_that_is_not_stated_is_one_that_the_chip_has(chip: str, name: str) -> None:
+    assert case_of(ROW | {"chip": chip}).layout.precision == name
+
+
 def test_stages_are_filled_where_only_a_micro_batch_is_stated() -> None:
     case = case_of(ROW | {"global_batch": "", "pp": "4"})
     assert case.layout.grad_accum >= 16 and "global_batch" in case.unstated
