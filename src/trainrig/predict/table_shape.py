@@ -51,7 +51,7 @@ _PLAIN = {
     "vocab": "vocab",
 }
 """Numbers of any model, and theirs."""
-_COLUMNS = (*_MIXTURE.values(), *_PLAIN.values(), "model", "params_b", "seq", "tp")
+_COLUMNS = (*_MIXTURE.values(), *_PLAIN.values(), "model", "params_b", "seq", "tp", "ep")
 """All that a shape depends on."""
 
 
@@ -65,9 +65,15 @@ def _mixture_of(cells: Cells) -> dict[str, int]:
     if several := _SEVERAL.search(cells.word("model")) or _EXPERTS.search(cells.word("model")):
         found = {"num_experts": int(several[1])} | found
     is_named = words & {"moe", "dmoe", "mixtral", "experts", "switch"}
-    if any(found.values()) or is_named or _active_of(cells):
+    if any(found.values()) or is_named or _active_of(cells) or _is_spread(cells):
         return {"num_experts": 0} | found
     return {}
+
+
+def _is_spread(cells: Cells) -> bool:
+    """Whether devices share experts, of a model that is not known as one without."""
+    known = spelled(cells["model"])
+    return cells.whole("ep", 1) > 1 and (known is None or bool(known.num_experts))
 
 
 _ACTIVE = re.compile(r"(\d+(?:\.\d+)?)b[-_ ]*a(\d+(?:\.\d+)?)([bm])")
@@ -301,11 +307,13 @@ def _wanted(cells: Cells) -> float:
 def _completed(cells: Cells, mixture: Mapping[str, int]) -> dict[str, int]:
     """A mixture with its experts, stated or presumed.
 
-    Mixtral's 2 of 8 where the name says no more.  Where it says what a token meets: 8 of as many,
-    a power of two, as make experts six tenths of that (128 of Qwen3-30B-A3B, 256 of DeepSeek-V3).
+    Mixtral's 2 of 8 where the name says no more, 8 of 128 where more devices than that share them
+    (Qwen 3, GLM 4.5).  Where it says what a token meets: 8 of as many, a power of two, as make
+    experts six tenths of that (128 of Qwen3-30B-A3B, 256 of DeepSeek-V3).
     """
-    active = _active_of(cells)
-    num, chosen = 8, mixture.get("experts_per_token", 8 if active else 2)
+    active, is_wide = _active_of(cells), cells.whole("ep", 1) > 8
+    num = 128 if is_wide else 8
+    chosen = mixture.get("experts_per_token", 8 if active or is_wide else 2)
     if active and not mixture["num_experts"]:
         num = chosen * (1.0 + (_wanted(cells) / active - 1.0) / 0.6)  # type: ignore[assignment]
         num = 1 << max(1, round(math.log2(max(num, 2))))
