@@ -398,7 +398,6 @@ def test_a_mistake_in_one_row_is_its_reason(
     assert last["step_time_s"] is None and "StopIteration in test_table" in last["reason"]
 
 
-<<<<<<< HEAD
 def test_a_hosts_optimizer_of_zero_2_is_deepspeeds() -> None:
     row = ROW | {"framework": "HF Trainer", "zero_stage": "2", "micro_batch": "1"}
     assert case_of(row | {"offload": "host"}).layout.framework == "deepspeed"
@@ -414,10 +413,10 @@ def test_what_goes_through_a_desktops_memory_is_less_sure() -> None:
         low, high = found["interval"]["step_time_s"]
         widths.append(high / low)
     assert widths[0] > 1.5 * widths[1]
-=======
+
+
 def test_what_devices_share_experts_of_is_a_mixture() -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab"), "")
     row = ROW | blank | {"num_gpus": "64", "ep": "64", "model": "Nobody 120B"}
     assert case_of(row).shape.num_experts == 128 and case_of(row).layout.ep == 64
     assert case_of(row | {"model": "Llama-2-7B"}).shape.num_experts == 0, "a slip of the table"
->>>>>>> de5e707e (Take for a mixture what devices share experts of, unless the model is known as dense; know BERT by its size)
