@@ -264,7 +264,7 @@ MEMORY_WORDS = (
     " frameworks, with the rows in sight. The intervals were stated before. `later`: added after"
     " that; not all of it is the GPU's peak, for Hugging Face's rows of tf-bench and tf-bench-4090"
     " are a sum that contains a figure of the host (`catalog/published/NOTICE.md`). torchtune's"
-    " worst row updates each weight in backward, with states in paged memory: not modelled."
+    " worst row updates each weight in backward, with states in paged memory, which no cell says."
 )
 
 
