@@ -177,6 +177,11 @@ def _batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, i
     if not batch and not micro:
         cells.unstated += ["micro_batch"] if accum else ["global_batch", "micro_batch"]
         micro, accum = 1, accum or _usual_samples(cells, shape, dp, pp)
+    if batch and not accum and cells.is_xla and pp == 1 and batch % dp == 0:
+        # `per_device_batch_size` (MaxText) is of each chip, of which several share a sample; XLA's
+        # programs go through all of them at once.
+        cells.unstated += ["micro_batch"] if not micro else []
+        return batch // dp, 1
     if not micro:
         if not accum:
             cells.unstated.append("micro_batch")

@@ -115,7 +115,17 @@ def test_flash_attention_on_an_a100_is_its_second_version_since_torch_has_it() -
 
 def test_what_xla_compiles_is_fused_beside_its_attention() -> None:
     row = ROW | {"chip": "TPU v5p", "kernel_stack": "flash", "kind": "pretrain"}
-    assert case_of(row | {"framework": "MaxText"}).layout.kernels == "flash+fused"
+    layout = case_of(row | {"framework": "MaxText"}).layout
+    assert layout.kernels == "flash+fused"
+
+
+def test_a_batch_of_each_chip_is_gone_through_at_once_where_chips_share_a_sample() -> None:
+    """MaxText's `per_device_batch_size`: 4 on each of 64 chips, 8 to a sample."""
+    row = {"chip": "TPU v5p", "num_gpus": "64", "tp": "8", "seq": "2048", "global_batch": "256"}
+    row |= {"model": "Llama-2-7B", "micro_batch": "4", "framework": "MaxText", "zero_stage": "3"}
+    layout = case_of(row).layout
+    assert (layout.batch_size, layout.grad_accum) == (32, 1)
+    assert case_of(row | {"grad_accum": "8"}).layout.grad_accum == 8
 
 
 @pytest.mark.parametrize(("chip", "share"), [("Ascend 910B", 0.85), ("TPU v5e", 0.95)])
