@@ -38,7 +38,7 @@ WHERE = rows(
     "Machine",
     (
         *("--on", MACHINES, ""),
-        'A chip or server of the catalog: "RTX 3090 Ti", "8x H100", "DGX H100"; or a .toml.',
+        'A chip or server of the catalog: "RTX 3090 Ti", "8x H100 SXM", "DGX H100"; or a .toml.',
     ),
     ("--chip", FILES, "", "A chip of your own, in TOML (docs/machines.md)."),
     ("--cluster", FILES, "", "A cluster of your own: chips, node, links, fabric, CPU."),
