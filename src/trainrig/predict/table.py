@@ -410,6 +410,7 @@ def predict_rows(rows: Iterable[Row], *, simulate: bool = False) -> Iterator[dic
 def predict_row(row: Row, *, simulate: bool = False) -> dict[str, Any]:
     """Step time and memory of a row with 80 % intervals, or the reason why there are none.
 
+    ``tokens_per_s_per_gpu``: of a row whose batch is presumed, all that may be compared.
     ``presumed``: columns whose cells a default stands for, or another reading than the printed;
     ``remark``: what is odd about the answer, as a layout that needs more memory than there is.
     ``simulate``: beside the closed form's seconds (``step_time_s``) those of the step's pipeline
@@ -440,9 +441,10 @@ def _answers(rows: Sequence[Row], *, simulate: bool) -> list[dict[str, Any]]:
 def _answer(one: _Known, **more: float | None) -> dict[str, Any]:
     found = {"step_time_s": one.time, "memory_bytes_per_gpu": one.memory}
     middles = {name: None if three is None else three[1] for name, three in found.items()}
+    rate = None if one.time is None else one.tokens / one.time[1]
     ends = {name: None if three is None else three[::2] for name, three in found.items()}
     words = {"presumed": list(one.presumed), "remark": one.remark, "reason": one.reason}
-    return {**middles, **more, "interval": ends, **words}
+    return {**middles, **more, "tokens_per_s_per_gpu": rate, "interval": ends, **words}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,6 +453,8 @@ class _Known:
 
     time: Three | None = None
     memory: Three | None = None
+    tokens: float = 0.0
+    """Of a GPU's step: what a rate counts, whether the batch is stated or presumed."""
     presumed: tuple[str, ...] = ()
     remark: str | None = None
     reason: str | None = None
@@ -472,6 +476,7 @@ def _known(row: tuple[str, ...], simulate: bool) -> _Known:
         return _Known(
             time=_of_step(case, step),
             memory=memory_of(case),
+            tokens=float(case.timed.global_batch * case.timed.seq_len / case.timed.gpus),
             presumed=tuple(dict.fromkeys(case.unstated)),
             remark=_remark(case),
             stages=(case.timed, step, seconds) if simulate else None,

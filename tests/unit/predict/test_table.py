@@ -122,7 +122,7 @@ def test_a_row_is_read_as_it_stands() -> None:
 
 def test_the_answer_has_the_agreed_fields_and_is_json() -> None:
     (found,) = predict_rows([ROW])
-    names = ["row", "step_time_s", "memory_bytes_per_gpu", "interval"]
+    names = ["row", "step_time_s", "memory_bytes_per_gpu", "tokens_per_s_per_gpu", "interval"]
     names += ["presumed", "remark", "reason"]
     assert list(found) == names
     again = json.loads(json.dumps(found))
@@ -130,6 +130,9 @@ def test_the_answer_has_the_agreed_fields_and_is_json() -> None:
         low, high = again["interval"][name]
         assert 0.0 < low <= again[name] * 1.2 and again[name] <= high * 1.2
     assert again["reason"] is None and again["row"] == 0
+    case = case_of(ROW)
+    tokens = case.layout.global_batch * case.layout.seq_len / case.layout.gpus
+    assert again["tokens_per_s_per_gpu"] == pytest.approx(tokens / again["step_time_s"])
 
 
 def test_no_prediction_knows_where_a_row_came_from() -> None:
