@@ -12,10 +12,15 @@ import re
 from trainrig.predict.table_words import LIBRARY, Cells
 from trainrig.workload.model import ModelShape
 
-_CHECKPOINTING = re.compile(r"llama-?factory|unsloth|xtuner|swift|fastchat|lmflow|torchtune")
+_CHECKPOINTING = re.compile(
+    r"llama-?factory|unsloth|xtuner|swift|fastchat|lmflow|torchtune|axolotl|open-?instruct"
+)
 """Trainers that switch gradient checkpointing on: LLaMA-Factory (`disable_gradient_checkpointing`
 is false), Unsloth (`use_gradient_checkpointing`), XTuner (`use_activation_checkpointing`), ms-swift
-(`gradient_checkpointing`), FastChat's and LMFlow's scripts, torchtune's recipes."""
+(`gradient_checkpointing`), and in their scripts FastChat, LMFlow, torchtune, Axolotl, Open
+Instruct."""
+_TRL = "2025-08"
+"""Since when TRL's SFTConfig does, unlike the TrainingArguments that it is made of."""
 
 
 def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
@@ -25,7 +30,9 @@ def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
     XLA's programs that shard weights compute blocks again by default (MaxText's `remat_policy`);
     torch's wrappers, DeepSpeed and transformers' Trainer leave it off unless asked.
     """
-    if cells.is_tuning and _CHECKPOINTING.search(cells.word("framework")):
+    framework = cells.word("framework")
+    is_trl = re.search(r"\btrl\b", framework) is not None and cells.is_since(_TRL)
+    if cells.is_tuning and (is_trl or _CHECKPOINTING.search(framework)):
         return "full"
     return "full" if quantize != "none" or (zero == 3 and cells.is_xla) else "none"
 

@@ -18,6 +18,8 @@ ROW |= {"seq": "1024", "precision": "bf16", "zero_stage": "0", "dp": "1", "grad_
     [
         ({"framework": "LLaMA-Factory", "kind": "lora"}, "recompute", "full"),
         ({"framework": "HF PEFT", "kind": "lora"}, "recompute", "none"),
+        ({"framework": "TRL", "kind": "lora", "date": "2025-10"}, "recompute", "full"),
+        ({"framework": "TRL", "kind": "lora", "date": "2024-10"}, "recompute", "none"),
         ({"framework": "HF PEFT", "kind": "qlora"}, "recompute", "full"),
         ({"framework": "LLaMA-Factory", "kind": "lora", "recompute": "none"}, "recompute", "none"),
         ({"kind": "lora", "model": "Llama-2-7B [lora rank32]"}, "lora_rank", 32),
