@@ -33,7 +33,13 @@ from trainrig.predict.table_machines import (
     power_of,
 )
 from trainrig.predict.table_shape import head_share, shape_of
-from trainrig.predict.table_tuning import longest, rank_of, usual_length, usual_recompute
+from trainrig.predict.table_tuning import (
+    longest,
+    rank_of,
+    usual_length,
+    usual_recompute,
+    usual_samples,
+)
 from trainrig.predict.table_words import (
     UNSURE,
     Cells,
@@ -220,7 +226,7 @@ def _read(row: Row) -> Case:
     shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
     layout = _held(shape, layout, cells, rates.memory_bytes)
     if "micro_batch" in cells.unstated and not cells["grad_accum"]:
-        layout = _fitting(shape, layout, rates.memory_bytes)
+        layout = _fitting(shape, layout, rates.memory_bytes, usual_samples(cells))
     if not cells["vpp"] and layout.pp > 1 and _interleaves(layout):
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
         cells.unstated.append("vpp")
@@ -337,7 +343,7 @@ Mixtures of experts recompute parts of a block, of which nothing follows from me
 """
 
 
-def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
+def _fitting(shape: ModelShape, layout: Layout, capacity: float, most: int) -> Layout:
     """Micro-batches that are not stated: the largest that memory holds, else of one sample.
 
     A pipeline's have one sample: stages are filled by many, and recipes of Megatron and NeMo with
@@ -348,6 +354,7 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float) -> Layout:
     samples = int(layout.batch_size * layout.grad_accum)
     least = min(samples, 4 * int(layout.pp)) if layout.pp > 1 else 1
     sizes = [samples] + [1 << n for n in range(10, -1, -1) if 1 << n < samples]
+    sizes = [size for size in sizes if size <= most]
     for size in sizes:
         one = layout.replace(batch_size=size, grad_accum=samples // size)
         dealt = layout.interleave == 1 or one.grad_accum % layout.pp == 0

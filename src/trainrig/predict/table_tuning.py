@@ -60,6 +60,14 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     return min(shape.max_positions, usual)
 
 
+def usual_samples(cells: Cells) -> int:
+    """Samples of a micro-batch, at most, where no batch is stated.
+
+    Of a tuning two: torchtune's recipes, and at most so many LLaMA-Factory's examples.
+    """
+    return 2 if cells.is_tuning and not cells["global_batch"] else 1 << 10
+
+
 def longest(cells: Cells, seq: int) -> int:
     """Tokens of the longest batch, where what is printed is what examples have on average.
 

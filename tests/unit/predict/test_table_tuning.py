@@ -135,3 +135,10 @@ def test_products_reach_what_was_published_of_the_class(chip: str, share: float)
     rates = case_of(ROW | {"chip": chip, "model": "Llama-3.2-1B", "kind": "pretrain"}).rates
     assert rates.matmuls.sustained["bf16"] <= share * rates.peaks["bf16"] * 1.001
     assert rates.matmuls.sustained["bf16"] > 0.75 * rates.peaks["bf16"]
+
+
+def test_a_tuning_without_any_batch_has_small_micro_batches() -> None:
+    row = {"chip": "A100 SXM4 80GB", "num_gpus": "1", "model": "Llama-3.2-1B"}
+    small = case_of(row | {"kind": "sft"}).layout
+    assert (small.batch_size, small.seq_len) == (2, 512) and small.grad_accum > 1
+    assert case_of(row | {"kind": "pretrain"}).layout.batch_size > 2
