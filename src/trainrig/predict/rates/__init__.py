@@ -120,6 +120,9 @@ class Rates:
     """Relative uncertainty (one standard deviation) of each of OPERATIONS."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Of each of OPERATIONS, in words."""
+    any_layout: bool = False
+    """Whether fp8 products take operands in any order of memory (Blackwell; Transformer Engine's
+    `is_non_tn_fp8_gemm_supported`): elsewhere each is transposed, as well as narrowed."""
     untuned: float = 1.0
     """Share of the tensor cores' rate that a step's products reach where the library chooses
     kernels by itself and the rate was found with tuning."""

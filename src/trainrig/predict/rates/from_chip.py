@@ -170,6 +170,7 @@ def rates_of_chip(
         attentions=_attentions(kind),
         links=links,
         launch=float(years[year]),
+        any_layout=name.startswith("blackwell"),
         host_link=_pcie(chip, chip.pcie_lanes) * _OF_PCIE,
         host_link_shared=_pcie(chip, _lanes(chip)) * _OF_PCIE,
         host_memory=_host_memory(chip),
