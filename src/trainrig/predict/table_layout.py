@@ -17,7 +17,7 @@ from trainrig.catalog import Chip
 from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import SLICE
 from trainrig.predict.table_machines import server_in, tpu_slice
-from trainrig.predict.table_words import Cells, is_recipe
+from trainrig.predict.table_words import Cells, is_recipe, sends_once
 from trainrig.workload.frameworks import LEAST_RESTRICTED
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.model import ModelShape, parameters
@@ -65,13 +65,21 @@ def sizes_of(cells: Cells, shape: ModelShape) -> dict[str, int]:
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "ep": cells.whole("ep", 1) or 1,
+        "ep": _sharing_experts(cells, shape, gpus // (tp * pp)),
         "interleave": cells.whole("vpp", 1) if pp > 1 else 1,
         "batch_size": micro,
         "grad_accum": accum,
         "zero": zero,
         "sequence_parallel": int(tp > 1 and cells.word("seq_parallel") in _YES),
     }
+
+
+def _sharing_experts(cells: Cells, shape: ModelShape, ranks: int) -> int:
+    """Ranks that share experts: all that can, where nobody says and a dispatcher is named."""
+    if cells["ep"] or not (shape.num_experts and sends_once(cells)):
+        return cells.whole("ep", 1) or 1
+    cells.unstated.append("ep")  # what is dispatched has ranks to go to
+    return math.gcd(ranks, shape.num_experts)
 
 
 def _alone(cells: Cells) -> int:
@@ -97,7 +105,7 @@ def _stage_of(cells: Cells, pp: int) -> int:
         stage = stage or (1 if "opt" in words else 0)
     else:
         stage = 3 if cells.is_fsdp and pp == 1 else int(is_recipe(cells))
-        if pp > 1 and "torchtitan" in cells.word("framework"):
+        if pp > 1 and cells.is_fsdp and not cells.is_xla:
             stage = 2  # its weights stay gathered in a pipeline, by default
     if not 0 <= stage <= 3:
         raise UsageError(f"zero_stage = {stage}: 0 to 3")

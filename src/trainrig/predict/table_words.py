@@ -273,8 +273,8 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     is_alone = 1 < sizes["gpus"] <= sizes["gpus_per_node"] and not split
     if named in (None, "trainer") and is_alone and _is_data_parallel(cells):
         return "huggingface", "dataparallel"
-    if "torchtitan" in framework and sizes["pp"] > 1:
-        return "torchtitan", "auto"
+    if ((named == "fsdp" and not cells.is_xla) or "torchtitan" in framework) and sizes["pp"] > 1:
+        return "torchtitan", "auto"  # whose pipelines are torch's
     if named == "fsdp":
         return "huggingface", "fsdp" if sizes["zero"] else "ddp"
     is_split = any(sizes[name] > 1 for name in ("tp", "pp"))
@@ -436,7 +436,8 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     "Training a model with Megatron-LM"), and a chip of 2022 was hardly trained on before.
     """
     framework, year = cells.word("framework"), chip.year or 2020
-    is_late = year >= 2022 and chip.vendor in ("NVIDIA", "AMD") and "deepspeed" not in framework
+    is_late = year >= 2022 or (year >= 2020 and cells.is_since("2024-01"))
+    is_late = is_late and chip.vendor in ("NVIDIA", "AMD") and "deepspeed" not in framework
     default = "eager" if year < 2020 else "flash"
     is_built = _ENGINES.search(framework) or (engine == "megatron" and is_late)
     if cells.is_xla:

@@ -267,6 +267,11 @@ def test_a_way_to_experts_beside_computation_is_known_by_its_program() -> None:
     once = ({"framework": "Megatron-Bridge"}, {"framework": "ours", "kernel_stack": "TE + DeepEP"})
     assert all(case_of(row | each).layout.node_once for each in once)
     assert not case_of(row | {"framework": "Megatron-Core"}).layout.node_once
+    blank = case_of(row | {"framework": "Megatron-Bridge", "ep": ""})
+    assert blank.layout.ep > 1 and "ep" in blank.unstated, "what is dispatched goes somewhere"
+    dense = BASE | {"model": "llama3-70b", "pp": "4", "zero_stage": "", "tp": "1"}
+    torch = case_of(dense | {"framework": "NeMo AutoModel (PyTorch FSDP2)"})
+    assert torch.layout.framework == "torchtitan", "whose pipelines are torch's"
 
 
 def test_nvidias_recipes_are_read_as_they_are_run() -> None:
@@ -280,6 +285,20 @@ def test_nvidias_recipes_are_read_as_they_are_run() -> None:
     hosts = [case_of(row | {"framework": "Megatron-LM", "chip": "B200"}), plain]
     for with_graphs, without in zip(later, hosts, strict=True):
         assert with_graphs.rates.launch < 0.5 * without.rates.launch
+
+
+def test_megatron_on_ampere_is_of_its_time() -> None:
+    row = BASE | {"framework": "Megatron-LM", "chip": "A100", "model": "llama3-8b"}
+    old, new = (case_of(row | {"date": date}) for date in ("2023-06", "2026-08"))
+    assert (old.layout.kernels, new.layout.kernels) == ("flash", "flash+fused")
+
+
+def test_blackwells_products_share_what_was_narrowed() -> None:
+    row = BASE | {"framework": "NeMo", "model": "llama3-8b", "precision": "fp8", "chip": "B200"}
+    case = case_of(row)
+    both = (case.rates, case.rates.replace(any_layout=False))
+    once, each = (predict_step(case.shape, case.layout, rates).total for rates in both)
+    assert once < each < 1.3 * once
 
 
 def test_a_tiny_models_step_is_its_hosts() -> None:
