@@ -117,6 +117,10 @@ def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
     every = shape.windows or (0,)
     windows = tuple(every[at % len(every)] for at in range(layers)) if shape.windows else ()
     dense = min(shape.dense_layers, layers - 1)
+    heads, keys = stated.get("num_heads", shape.num_heads), stated.get("num_kv_heads")
+    if keys is None and heads % shape.num_kv_heads:  # as many as there are, or that share evenly
+        is_plain = shape.num_kv_heads == shape.num_heads
+        stated["num_kv_heads"] = heads if is_plain else math.gcd(heads, shape.num_kv_heads)
     known = dataclasses.replace(shape, **({"windows": windows, "dense_layers": dense} | stated))
     is_right = leaves_open or not cells["params_b"] or _is_number_of(cells, known)
     return known if is_right else None
@@ -151,6 +155,8 @@ def _shape_of(row: tuple[str, ...]) -> tuple[ModelShape, list[str]]:
 
 def _read_shape(cells: Cells) -> ModelShape:
     shape = _read_transformer(cells)
+    if _SPARSE.search(cells.word("model")):
+        cells.unstated.append("model")
     if not _RECURRENT.search(cells.word("model")) or shape.family != "llama" or shape.windows:
         return shape
     cells.unstated.append("model")
@@ -162,6 +168,8 @@ def _read_shape(cells: Cells) -> ModelShape:
 _RECURRENT = re.compile(r"hyena|evo-?2\b|mamba|jamba|zamba|rwkv|nemotron-?h\b|griffin|retnet|xlstm")
 """Models most of whose layers have no attention to all that is before: convolutions and states,
 whose work grows with the length as a short window's does.  Their own kernels are not modelled."""
+_SPARSE = re.compile(r"glm-?5|deepseek-?v?(?:3[.-]2|4)|\bdsa\b")
+"""Models that choose what to attend to by an index of all that is before: it is not modelled."""
 _ONE_OF, _NEAR = 8, 128
 """One layer in so many attends to everything (Jamba's of 8, Evo 2's 5 of 32, Nemotron-H's of 12);
 the others count as a window of so many tokens."""

@@ -218,6 +218,8 @@ _ALONE = {
     "commandr": "command-r-35B",
     "commandrplus": "command-r-plus-104B",
     "dsv3": "deepseek-v3",
+    "glm51": "glm-5",
+    "glm52": "glm-5",
     "dsv2": "deepseek-v2",
     "dsv2lite": "deepseek-v2-lite",
     "nanogpt": "gpt2",

@@ -63,6 +63,7 @@ def test_a_node_of_more_devices_than_modules_has_dies() -> None:
         ("mistralai/Mistral-7B-v0.1", "mistral-7B-v0.1"),
         ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7B"),
         ("openai/gpt-oss-20b", "gpt-oss-20B"),
+        ("zai-org/GLM-5", "glm-5"),
     ],
 )
 def test_a_model_is_known_by_its_id(text: str, name: str) -> None:
@@ -88,6 +89,7 @@ def test_a_size_alone_is_a_llama_of_that_size() -> None:
         ("pythia-6.9B", 6.857),
         ("bloom-176B", 176.2),
         ("starcoder2-15B", 15.96),
+        ("glm-5", 744.0),
     ],
 )
 def test_published_models_have_the_published_parameters(name: str, billions: float) -> None:
@@ -345,6 +347,9 @@ def test_a_model_of_states_or_convolutions_attends_in_few_layers_and_is_unsure()
     assert "model" in other.unstated and other.spread > whole.spread
     seconds = [predict_step(one.shape, one.timed, one.rates).forward for one in (whole, other)]
     assert seconds[1] < 0.5 * seconds[0]
+    sparse = {"layers": "", "hidden": "", "ffn": "", "model": "glm5-2", "num_gpus": "1024"}
+    case = case_of(ROW | sparse | {"global_batch": "1024"})  # of half its heads, as stated
+    assert "model" in case.unstated and case.shape.num_kv_heads == case.shape.num_heads == 32
 
 
 @pytest.mark.parametrize(
