@@ -295,7 +295,7 @@ def _uncertainty(parts: dict[str, Any], link: Any) -> Any:
 
 
 _UNSURE = {
-    "gaps": 0.5,
+    "gaps": 0.4,
     "tensor_comm": 0.25,
     "expert_comm": 0.5,
     "pipeline_comm": 0.5,

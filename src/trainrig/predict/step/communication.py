@@ -158,7 +158,9 @@ def _dispatched(
     far = links.collective(
         "all_to_all", narrow * num_bytes * visited / chosen, ranks, near, sharing
     )
-    inside = links.collective("all_to_all", narrow * num_bytes, near, near)
+    # Inside, too, a rank gets it once that has several of its experts.
+    share = near * (1.0 - (1.0 - 1.0 / near) ** (chosen / visited)) * visited / chosen
+    inside = links.collective("all_to_all", narrow * num_bytes * share, near, near)
     return larger(far, inside)
 
 
