@@ -43,7 +43,7 @@ WHERE = rows(
     ("--chip", FILES, "", "A chip of your own, in TOML (docs/machines.md)."),
     ("--cluster", FILES, "", "A cluster of your own: chips, node, links, fabric, CPU."),
     ("--rates", RUN, "", RATES_OF),
-    ("--gpus", int, "tp × pp", "Number of GPUs."),
+    ("--gpus", int, "all of --on, or tp × pp", "Number of GPUs."),
     ("--gpus-per-node", int, "8, or all of fewer", "GPUs a node."),
     ("--link", "LINK", "the chip's own", "Link inside a node: nvlink or pcie."),
     (

@@ -220,7 +220,7 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
         raise UsageError("missing --on", 'as --on "RTX 4090"; trainrig catalog lists the chips')
     split = math.prod(options.get(name, 1) for name in ("tp", "pp", "cp"))
     whole = server.gpus * server.nodes if server is not None and server.gpus else 1
-    gpus = options.get("gpus", split if split > 1 else whole)
+    gpus = options.get("gpus", max(split, whole))
     node = server.gpus if server is not None and server.gpus else _node(chip)
     fabric = options.get("fabric_gbps")
     if fabric is not None and not 0.0 < fabric <= MOST_GBPS:
@@ -278,7 +278,8 @@ def _layout(
             f"{chip.name} has no flash attention: its kernels are for chips from 2020 on",
             "--kernels eager, fused or compiled",
         )
-    if fields.get("schedule") == "zbv" and "interleave" in names:
+    is_piped = fields.get("pp", 1) > 1
+    if fields.get("schedule") == "zbv" and is_piped and "interleave" in names:
         fields.setdefault("interleave", 2)  # the only number that it has
     fields.setdefault("seq_len", min(shape.max_positions, LONGEST))
     return Layout(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)

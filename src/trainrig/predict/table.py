@@ -293,12 +293,8 @@ def _splits_sequence(layout: Layout) -> bool:
 def _refuse(cells: Cells) -> None:
     if "transformer-xl" in cells.word("model"):
         raise UsageError("Transformer-XL attends to what it remembers: not modelled")
-    if _BESIDES.search(cells.word("kind")):  # pairs, a second model, or text that is made first
+    if cells.is_more:
         cells.unstated.append("kind")
-
-
-_BESIDES = re.compile(r"\b(?:[dpcs]po|o?rpo|kto|grpo|rl\w*|rm|reward\w*|distil\w*)\b")
-"""Kinds of training that do more than a step on their batch, which is what is predicted."""
 
 
 def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> Layout:
@@ -352,14 +348,11 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float, most: int) -> L
     if layout.pp > 1:
         return layout
     samples = int(layout.batch_size * layout.grad_accum)
-    least = min(samples, 4 * int(layout.pp)) if layout.pp > 1 else 1
     sizes = [samples] + [1 << n for n in range(10, -1, -1) if 1 << n < samples]
     sizes = [size for size in sizes if size <= most]
     for size in sizes:
         one = layout.replace(batch_size=size, grad_accum=samples // size)
-        dealt = layout.interleave == 1 or one.grad_accum % layout.pp == 0
-        can_be = samples % size == 0 and one.grad_accum >= least and dealt
-        if can_be and memory(shape, one).total <= capacity:
+        if samples % size == 0 and memory(shape, one).total <= capacity:
             return one
     return layout.replace(batch_size=1, grad_accum=samples)
 

@@ -218,7 +218,7 @@ def _usual_samples(cells: Cells, shape: ModelShape, dp: int, pp: int) -> int:
     """
     size = parameters(shape).total / 125e6
     whole = 0.5e6 * min(max(size, 1.0), 1400.0) ** 0.256
-    is_tuned = re.search(r"tun|sft|lora|peft|[dp]po", cells.word("kind"))
+    is_tuned = cells.is_tuning or cells.is_more
     tokens = _LEAST if is_tuned else min(max(whole / dp, _LEAST), _MOST if pp == 1 else whole)
     samples = max(1.0, tokens / cells.whole("seq", 2048), 4.0 * pp if pp > 1 else 1.0)
     return pp * (1 << max(0, round(math.log2(samples / pp))))

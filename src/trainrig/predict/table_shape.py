@@ -403,7 +403,7 @@ def head_share(cells: Cells, family: str) -> float:
     """
     if family != "bert":
         return 1.0
-    if cells.word("kind") == "finetune":
+    if cells.is_tuning:
         return 0.0
     text = cells["masked_share"]
     try:

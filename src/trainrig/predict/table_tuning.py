@@ -55,7 +55,7 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     tokens, Dolly's 200, OpenAssistant's 400.  transformers' own scripts cut plain text into pieces
     of 1024 (run_clm, `block_size`).
     """
-    is_text = cells.word("kind") == "finetune" and LIBRARY.search(cells.word("framework"))
+    is_text = cells.is_finetuning and LIBRARY.search(cells.word("framework"))
     usual = 1024 if is_text else 512 if cells.is_tuning else 2048
     return min(shape.max_positions, usual)
 

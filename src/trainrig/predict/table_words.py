@@ -168,6 +168,26 @@ class Cells:
         return any(word in self.word("framework") for word in _XLA)
 
     @property
+    def _kind(self) -> str:
+        """The kind of training, however its words are joined: ``pre-training`` as ``pretrain``."""
+        return re.sub("[-_ ]", "", self.word("kind"))
+
+    @property
+    def is_pretraining(self) -> bool:
+        """Whether a model is trained from its beginning."""
+        return "pretrain" in self._kind
+
+    @property
+    def is_finetuning(self) -> bool:
+        """Whether all weights of a trained model are trained further, and no more is said."""
+        return re.fullmatch(r"(full)?finetun\w*", self._kind) is not None
+
+    @property
+    def is_more(self) -> bool:
+        """Whether pairs, a second model, or text that is made first belong to a step, too."""
+        return _BESIDES.search(self.word("kind")) is not None
+
+    @property
     def is_tuning(self) -> bool:
         """Whether a trained model is trained further, on examples of a task."""
         return bool(re.search(r"tun|sft|lora|peft|instruct|adapter", self.word("kind")))
@@ -185,7 +205,7 @@ class Cells:
     @property
     def is_spans(self) -> bool:
         """Whether a T5 learns to write masked spans, which are fewer tokens than it reads."""
-        return "t5" in self.word("model") and "pretrain" in self.word("kind")
+        return "t5" in self.word("model") and self.is_pretraining
 
     @property
     def spread(self) -> float:
@@ -193,6 +213,8 @@ class Cells:
         return math.hypot(*(UNSURE[name] for name in self.unstated))
 
 
+_BESIDES = re.compile(r"\b(?:[dpcs]po|o?rpo|kto|grpo|rl\w*|rm|reward\w*|distil\w*)\b")
+"""Kinds of training that do more than a step on their batch, which is what is predicted."""
 _SHARDING = (
     *("fsdp", "torchtitan", "fully_shard", "maxtext", "levanter", "easylm", "axlearn"),
     *("foundry", "olmo", "automodel"),
@@ -424,7 +446,7 @@ def quantized_of(cells: Cells) -> str:
     """
     words = " ".join(cells.word(name) for name in ("precision", "dtype", "kind"))
     found = next((name for pattern, name in _QUANTIZED if pattern.search(words)), "none")
-    is_whole = "pretrain" in cells.word("kind").replace("-", "") and not cells.is_adapted
+    is_whole = cells.is_pretraining and not cells.is_adapted
     return "none" if found == "int8" and is_whole else found
 
 

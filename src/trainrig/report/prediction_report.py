@@ -332,7 +332,9 @@ def plan_document(
     if not found.best[0].fits:
         blocks += [
             Paragraph("Nothing fits in memory; the smallest layout is shown.", "bad"),
-            Paragraph("More GPUs, --offload host, --optimizer adamw-8bit, or a smaller model."),
+            Paragraph(
+                "More GPUs, a smaller model, or an option: trainrig fits has what each saves."
+            ),
         ]
     head = "fastest" if found.best[0].fits else "smallest"
     shown = tuple(one.best for one in families) or found.best

@@ -128,6 +128,9 @@ def test_what_is_not_said_is_presumed() -> None:
     assert (old.precision, old.kernels, old.framework) == ("fp16", "eager", "native")
     sharded = question({"model": "gpt2", "on": "RTX 4090", "gpus": 4, "parallel": "fsdp"}).layout
     assert sharded.zero == 3
+    counted = [{"on": "8x H100 SXM", "tp": 2}, {"on": "DGX H100", "tp": 8, "pp": 4}]
+    found = [question({"model": "llama-7B"} | one).layout.gpus for one in counted]
+    assert found == [8, 32]  # what is named is used, and more of it where that is not enough
     assert question({"model": "llama-8B", "on": "RTX 4090"}).layout.seq_len == 4096
 
 

@@ -334,7 +334,8 @@ def test_states_and_the_masked_share_are_read_as_stated() -> None:
     assert case_of(row(states="pure")).layout.states == "pure"
     bert = row(model="BERT-large", seq="512")
     assert case_of(bert | {"masked_share": "0.156"}).head == 0.156
-    assert case_of(bert).head == 1.0 and case_of(bert | {"kind": "finetune"}).head == 0.0
+    assert case_of(bert).head == 1.0 and case_of(bert | {"kind": "pre-training"}).head == 1.0
+    assert {case_of(bert | {"kind": kind}).head for kind in ("finetune", "fine-tuning")} == {0.0}
     assert "a share" in predict_row(bert | {"masked_share": "15 %"})["reason"]
 
 

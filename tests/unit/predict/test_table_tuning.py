@@ -30,6 +30,8 @@ ROW |= {"seq": "1024", "precision": "bf16", "zero_stage": "0", "dp": "1", "grad_
         ({"kind": "lora", "precision": "int8"}, "quantize", "int8"),
         ({"kind": "sft", "seq": ""}, "seq_len", 512),
         ({"kind": "finetune", "seq": "", "framework": "HF Trainer"}, "seq_len", 1024),
+        ({"kind": "Full fine-tuning", "seq": "", "framework": "HF Trainer"}, "seq_len", 1024),
+        ({"kind": "Pre-training", "precision": "int8"}, "lora_rank", 0),
         ({"kind": "pretrain", "seq": ""}, "seq_len", 2048),
         ({"framework": "HF transformers", "date": "2022-12"}, "kernels", "eager"),
         ({"framework": "HF transformers", "date": "2024-05"}, "kernels", "flash"),
