@@ -18,6 +18,7 @@ from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import SLICE
 from trainrig.predict.table_machines import server_in, tpu_slice
 from trainrig.predict.table_words import Cells, is_recipe, sends_once
+from trainrig.workload.arrays import divisors
 from trainrig.workload.frameworks import LEAST_RESTRICTED
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.model import ModelShape, parameters
@@ -237,8 +238,9 @@ def _agreed(cells: Cells, batch: int, micro: int, accum: int, dp: int) -> tuple[
     cells.unstated.append("global_batch")
     if batch < dp:  # that of each rank, as some programs print it
         return micro, accum
-    micro = max(n for n in range(1, micro + 1) if (batch // dp) % n == 0)
-    return micro, batch // dp // micro
+    share = batch // dp
+    micro = max(n for n in divisors(share) if n <= micro)
+    return micro, share // micro
 
 
 def made_legal(shape: ModelShape, layout: Layout, cells: Cells) -> Pair:

@@ -19,6 +19,7 @@ from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.predict.table_words import Cells
+from trainrig.workload.arrays import divisors
 from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.model_lookup import of_size, spelled
 from trainrig.workload.presets import custom
@@ -27,7 +28,7 @@ from trainrig.workload.presets import custom
 @lru_cache(maxsize=1024)
 def _usual_heads(hidden: int, tp: int) -> int:
     """Where heads are not stated: a number that tensor parallel divides, each about 64 wide."""
-    fitting = [tp * n for n in range(1, hidden // tp + 1) if hidden % (tp * n) == 0]
+    fitting = [tp * n for n in divisors(hidden // tp)] if hidden % tp == 0 else []
     aligned = [n for n in fitting if hidden // n % 8 == 0] or fitting or [1]
     return min(aligned, key=lambda n: abs(hidden / n - 64))
 

@@ -98,3 +98,9 @@ def interpolate(value: Number, points: tuple[tuple[float, float], ...]) -> Real:
         if value <= next_x:
             return y + (next_y - y) * (value - x) / (next_x - x)
     return points[-1][1]
+
+
+def divisors(number: int) -> list[int]:
+    """What divides ``number``, in order."""
+    low = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return low + [number // d for d in reversed(low) if d * d != number]

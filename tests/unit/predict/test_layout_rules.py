@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainrig.errors import DataError, UsageError
-from trainrig.predict.search.space import Space, divisors, layouts
+from trainrig.predict.search.space import Space, layouts
 from trainrig.workload import custom, named, parameters
 from trainrig.workload import layout as layout_rules
+from trainrig.workload.arrays import divisors
 from trainrig.workload.hf_config import shape_of_config
 from trainrig.workload.layout import SIZES, Layout
 

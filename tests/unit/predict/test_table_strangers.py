@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import time
 
 import pytest
 
@@ -382,6 +383,14 @@ def test_tokens_a_second_hardly_depend_on_a_batch_that_is_not_stated() -> None:
 
     blank = tokens({"global_batch": "", "micro_batch": ""})
     assert blank == pytest.approx(tokens({"global_batch": "1024", "micro_batch": ""}), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["micro_batch", "hidden", "global_batch", "grad_accum", "seq"])
+def test_no_number_is_so_large_that_its_row_takes_long(name: str) -> None:
+    row = ROW | {"heads": "", "params_b": "", name: "999999999"}
+    started = time.process_time()
+    predict_row(row)
+    assert time.process_time() - started < 2.0  # what counts to such a number takes half a minute
 
 
 @pytest.mark.parametrize("simulate", [False, True])

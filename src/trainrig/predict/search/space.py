@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainrig.errors import UsageError
+from trainrig.workload.arrays import divisors
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import (
     RECOMPUTE,
@@ -65,12 +66,6 @@ class Space:
     def on(self, gpus: int, gpus_per_node: int) -> Space:
         """Layouts of another number of GPUs."""
         return self.replace(base=self.base.replace(gpus=gpus, gpus_per_node=gpus_per_node))
-
-
-def divisors(number: int) -> list[int]:
-    """What divides ``number``, in order."""
-    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return low + [number // d for d in reversed(low) if d * d != number]
 
 
 def layouts(space: Space) -> tuple[Layout, ...]:
