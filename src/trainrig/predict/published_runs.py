@@ -48,7 +48,7 @@ class PublishedRun:
 
 
 def published_runs(found: Prediction) -> tuple[PublishedRun, ...]:
-    """Published runs of what is predicted, the nearest to it first.  None of measured rates."""
+    """Published runs of what is predicted, nearest first; none where the catalog lacks its chip."""
     chip, shape = found.question.cluster.chip, found.question.shape
     if chip is None:
         return ()

@@ -5,16 +5,27 @@ are not worth a process, and where none can be forked all is done here; the answ
 A child leaves the interrupt to its parent, and goes with it: who stops listening, by an interrupt
 or else, waits for no answer that is under way.  Each child has a pipe of its own, and no thread
 stands between: one that is killed while it writes leaves nobody reading.
+
+Why no pool of the standard library: ``multiprocessing.Pool.imap`` reads all items at once, however
+slowly its answers are taken, and waits for ever for a child that was killed; an executor of
+``concurrent.futures`` reads all at once before Python 3.14, its ``shutdown`` waits for what is
+under way, and who drops its answers half-way was seen to hang.  Forked and not spawned, so that
+what is imported and cached is there; `ask` must start no threads of OpenMP, which do not outlive a
+fork.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
+import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, count, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -42,25 +53,40 @@ def ordered_map(
     """
     items = iter(items)
     few = list(islice(items, at_least))
-    num = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    num = 1 if len(few) < at_least else _most_children()
     every = chain(few, items)
     chunks = iter(lambda: list(islice(every, _CHUNK)), [])
-    if len(few) < at_least or num < 2:
-        for chunk in chunks:
-            yield from ask(chunk)
-        return
+    first = list(islice(chunks, num))
+    chunks = chain(first, chunks)
     children: dict[Connection, ForkProcess] = {}
     try:
-        for _ in range(num):
-            connection, child = _started(ask)
+        for _ in first if len(first) > 1 else ():
+            try:
+                connection, child = _started(ask)
+            except OSError:  # no more processes are allowed: those that there are answer all
+                break
             children[connection] = child
-        yield from _dealt(chunks, list(children))
+        if children:
+            yield from _dealt(chunks, list(children))
+        else:
+            for chunk in chunks:
+                yield from ask(chunk)
     finally:
-        for child in children.values():
+        # An interpreter that ends has ended its daemons, and has no modules left to kill by.
+        alive = [child for child in children.values() if child.exitcode is None]
+        for child in alive:
             child.kill()
-        for connection, child in children.items():
+        for child in alive:
             child.join()
+        for connection in children:
             connection.close()
+
+
+def _most_children() -> int:
+    """Processors of ours; 1 where nothing is forked, as in a child that may have none itself."""
+    if sys.platform != "linux" or multiprocessing.current_process().daemon:
+        return 1
+    return len(os.sched_getaffinity(0))
 
 
 def _dealt(chunks: Iterator[list[Any]], idle: list[Connection]) -> Iterator[Any]:
@@ -71,8 +97,13 @@ def _dealt(chunks: Iterator[list[Any]], idle: list[Connection]) -> Iterator[Any]
 
     def deal() -> None:
         while idle and len(busy) + len(known) < most and (chunk := next(chunks, None)):
-            idle[-1].send(chunk)
-            busy[idle.pop()] = next(turns)
+            turn, free = next(turns), idle.pop()
+            try:
+                free.send(chunk)
+            except OSError:  # it was killed while it had nothing to do
+                known[turn] = UnavailableError(*_ENDED)
+            else:
+                busy[free] = turn
 
     deal()
     for turn in count():
@@ -113,22 +144,46 @@ _ENDED = "a process ended before its answer", "its memory may have run out: ask 
 
 def _started(ask: Callable[[list[Item]], list[Answer]]) -> tuple[Connection, ForkProcess]:
     parent, other = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=_answer, args=(other, ask))
-    with warnings.catch_warnings():
-        # numpy's threads are idle, and children use none of them.
-        warnings.filterwarnings("ignore", "This process", DeprecationWarning)
-        child.start()
+    # The kernel ends a child with the thread that forked it: one of main's alone lasts long enough.
+    alone = threading.current_thread() is threading.main_thread()
+    # A daemon: an interpreter that ends with answers outstanding waits for no child.
+    child = multiprocessing.get_context("fork").Process(
+        target=_answer, args=(other, ask, alone), daemon=True
+    )
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with warnings.catch_warnings():
+            # numpy's threads are idle, and children use none of them.
+            warnings.filterwarnings("ignore", "This process", DeprecationWarning)
+            child.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     other.close()
     return parent, child
 
 
-def _answer(parent: Connection, ask: Callable[[list[Item]], list[Answer]]) -> None:
+def _answer(
+    parent: Connection, ask: Callable[[list[Item]], list[Answer]], dies_with_parent: bool
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
-    while True:
-        chunk = parent.recv()
-        try:
-            answers: list[Answer] | Exception = ask(chunk)
-        except Exception as error:  # noqa: BLE001 - raised by who asked, where its answer would come
-            answers = error
-        parent.send(answers)
+    if dies_with_parent:
+        die_with_parent()
+    with suppress(EOFError, OSError):  # nobody is left to answer
+        while True:
+            chunk = parent.recv()
+            try:
+                packed = pickle.dumps(ask(chunk))
+            except Exception as error:  # noqa: BLE001 - raised by who asked, in its answer's place
+                packed = _packed(error)
+            parent.send_bytes(packed)
+
+
+def _packed(error: Exception) -> bytes:
+    """An exception as its parent can raise it, where it was raised as a note; else its words."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        packed = pickle.dumps(error)
+        pickle.loads(packed)  # noqa: S301 - what was packed just now
+    except Exception:  # noqa: BLE001 - whatever it refuses to be packed by
+        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return packed

@@ -145,23 +145,23 @@ def carry_out(
     run = resume_run(resume) if resume else create_run(out, verb, {**head, **(config or {})})
 
     def fill() -> None:
-        with ExitStack() as stack:
-            stack.enter_context(alone(watch, budget))
-            deadline = time.monotonic() + budget - _CLOSING
-            numbers = (1, 2) if early and budget < SMALL_BUDGET else ()
-            workers = [Worker(HOST, run.log_path(f"host-{number}")) for number in numbers]
-            ready = [stack.enter_context(worker) for worker in workers]
-            examine = verb == "qualify"
-            _measure(run, plan, deadline, watch, ready, demands, exchange, examine=examine)
-
-    with run, interrupted_once():
         try:
-            words = "interrupted before all required steps had run"
-            return fill_run(run, fill, words, refusal=(UsageError,))
-        except UsageError:
+            with ExitStack() as stack:
+                stack.enter_context(alone(watch, budget))
+                deadline = time.monotonic() + budget - _CLOSING
+                numbers = (1, 2) if early and budget < SMALL_BUDGET else ()
+                workers = [Worker(HOST, run.log_path(f"host-{number}")) for number in numbers]
+                ready = [stack.enter_context(worker) for worker in workers]
+                examine = verb == "qualify"
+                _measure(run, plan, deadline, watch, ready, demands, exchange, examine=examine)
+        except UsageError:  # of what was asked for: one while the run is closed costs no run
             if resume is None:
                 run.discard()
             raise
+
+    with run, interrupted_once():
+        words = "interrupted before all required steps had run"
+        return fill_run(run, fill, words, refusal=(UsageError,))
 
 
 def check_budget(budget: float) -> None:

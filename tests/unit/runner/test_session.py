@@ -43,6 +43,19 @@ def test_whatever_is_raised_the_run_is_closed_before(machine, error):
     assert (run / "report.html").exists()
 
 
+def test_an_error_while_a_run_is_closed_costs_no_run(machine, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    def refused(*_):
+        raise UsageError("a rule that the closing of a run breaks")
+
+    monkeypatch.setattr("trainrig.runner.view.close_run", refused)
+    with pytest.raises(UsageError, match="a rule"):
+        session.carry_out("qualify", interrupted, budget=60.0, out=machine / "runs", early=False)
+    assert len(find_runs(machine / "runs")) == 1
+
+
 def test_a_second_run_waits_for_the_first_and_says_so(machine):
     heard = []
     with open(machine / f"trainrig-{os.getuid()}.lock", "w+") as other:
