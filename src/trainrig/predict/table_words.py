@@ -538,6 +538,8 @@ def optimizer_of(cells: Cells) -> str:
     is_narrow, is_paged = bool(re.search(r"8-?bit", word)), "paged" in word
     if is_narrow or is_paged:
         return "adamw" + "-8bit" * is_narrow + "-paged" * is_paged
+    if re.fullmatch(r"adamw-(hf|torch)", word):  # Trainer's words for those of many kernels
+        return "adamw"
     others = ("adafactor", "muon", "galore", "sgd")
     return next((name for name in others if name in word), "adamw-fused")
 

@@ -50,13 +50,13 @@ class Kernels:
 
 
 # Eager: softmax is scale 2, mask 2, softmax 2, dropout 2½ (a byte of mask) over 2 counted, and
-# backward as many less the mask's, over 3.  GELU's tanh form, line by line, is eight kernels.  A
-# norm's result is cast for what follows; RMSNorm is square, mean, root, two multiplications, two
-# casts.  A residual's dropout moves 2½ beside its 3.  Cross-entropy shifts, casts to fp32, takes
+# backward dropout 2½, softmax 3, scale 2 (a sum hands its gradient on) over 3.  GELU's tanh form,
+# line by line, is eight kernels.  RMSNorm is square, mean, root, two multiplications, two casts.  A
+# residual's dropout moves 2½ beside its 3.  Cross-entropy shifts, casts to fp32, takes
 # the log-softmax and the loss, over one read in 16 bit.
 _MOVED = {  # eager, fused, compiled
-    "softmax": ((4.25, 3.2, 4, 4), (2.1, 1.9, 2, 2), (1.6, 1.5, 1, 1)),
-    "norm": ((2.0, 1.7, 2, 3), (1.0, 1.3, 1, 2), (0.7, 1.0, 1, 2)),
+    "softmax": ((4.25, 2.5, 4, 3), (2.1, 1.9, 2, 2), (1.6, 1.5, 1, 1)),
+    "norm": ((1.0, 1.7, 1, 2), (1.0, 1.3, 1, 2), (0.7, 1.0, 1, 2)),
     "rms": ((4.5, 4.0, 6, 10), (1.0, 1.3, 1, 2), (0.7, 1.0, 1, 2)),
     "activation": ((1.0, 1.0, 1, 1), (1.0, 1.0, 1, 1), (1.0, 1.0, 1, 1)),
     "written out": ((9.0, 7.0, 8, 14), (1.0, 1.0, 1, 1), (1.0, 1.0, 1, 1)),
@@ -95,15 +95,18 @@ class _Tally:
 
 def kernels_of(parts: Iterable[Operator], numerics: Numerics, *, backward: bool) -> Kernels:
     """The kernels of a pass over ``parts``."""
-    tally = _Tally()
+    tally, is_wide = _Tally(), True
     for part in parts:
         if part.heads is not None:
             tally.attention.append(part.heads)
             tally.launches += 2 if backward else 1
         elif part.forward.products:
-            _multiplied(tally, part, numerics, backward)
+            _multiplied(tally, part, numerics, backward, is_wide=is_wide)
+            is_wide = is_wide and part.kind != "attention"
         else:
-            _moved(tally, part, numerics, _kind(part, numerics), backward)
+            kind = _kind(part, numerics)
+            is_wide = kind not in ("activation", "gated", "softmax")
+            _moved(tally, part, numerics, kind, backward)
             if numerics.dropout and part.name.endswith((".residual", "embed.positions")):
                 _moved(tally, part, numerics, "dropout", backward)
     return Kernels(
@@ -115,8 +118,14 @@ def kernels_of(parts: Iterable[Operator], numerics: Numerics, *, backward: bool)
     )
 
 
-def _multiplied(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) -> None:
-    """Products are calls; beside them heads are copied into place, or inputs are narrowed."""
+def _multiplied(
+    tally: _Tally, part: Operator, numerics: Numerics, backward: bool, *, is_wide: bool
+) -> None:
+    """Products are calls; beside them heads are copied into place, or inputs are narrowed.
+
+    ``is_wide``: autocast narrows what comes from a norm, for each product anew, and widens its
+    gradient; what comes from attention or a fused activation is narrow already.
+    """
     products = (part.backward if backward else part.forward).products
     if part.kind == "attention":
         tally.batched += products
@@ -130,7 +139,9 @@ def _multiplied(tally: _Tally, part: Operator, numerics: Numerics, backward: boo
     tally.launches += len(products) + extra
     if numerics.frozen and part.name.startswith(_ADAPTED):
         _adapted(tally, part, numerics, backward)
-    if numerics.autocast and numerics.stack != "compiled":
+    if backward:
+        _added(tally, part, numerics)
+    if numerics.autocast and numerics.stack != "compiled" and is_wide:
         count, rows, _, wide_in = part.forward.products[0]
         tally.streams.append((6.0 * count * rows * wide_in, 1))
         tally.launches += 1
@@ -161,6 +172,27 @@ def _adapted(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) 
             tally.launches += 2
 
 
+def _added(tally: _Tally, part: Operator, numerics: Numerics) -> None:
+    """Sums over a product's gradient that are kernels of their own, where nothing fuses them.
+
+    A bias' gradient reads what comes back; and where several products have one input, each adds
+    its own gradient to that of the others.
+    """
+    if numerics.stack not in ("eager", "flash"):
+        return
+    count, rows, columns, wide_in = part.forward.products[0]
+    if not (numerics.rms or numerics.frozen):
+        tally.streams.append((1.0 * numerics.compute * count * rows * columns, 1))
+    if part.name.endswith(_FURTHER):
+        size = 4 if numerics.autocast else numerics.compute
+        tally.streams.append((3.0 * size * count * rows * wide_in, 1))
+        tally.launches += 1
+
+
+_FURTHER = ("attention.k", "attention.v", "ffn.gate")
+"""Products whose input another one has, too."""
+
+
 def _copied(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) -> None:
     """Queries, keys, values and the result, not the scores: read and written."""
     (count, m, n, k), cost = part.forward.products[0], part.forward
@@ -173,7 +205,7 @@ def _moved(tally: _Tally, part: Operator, numerics: Numerics, kind: str, backwar
     cost = part.backward if backward else part.forward
     counted = 1.0 * (cost.read_bytes + cost.write_bytes)
     if numerics.autocast and kind in _WIDENED:
-        counted *= _WIDENED[kind]
+        counted *= _WIDENED[kind][int(backward)]
     _streamed(tally, STACKS[numerics.stack][kind], counted, backward)
 
 
@@ -185,15 +217,18 @@ def _streamed(tally: _Tally, passes: Passes, counted: float, backward: bool) -> 
 
 
 _WIDENED = {
-    "norm": 2.0,
-    "rms": 1.5,
-    "residual": 2.0,
-    "dropout": 2.0,
-    "softmax": 1.8,
-    "embedding": 2.0,
-    "written out": 1.8,
+    "norm": (2.0, 2.0),
+    "rms": (1.5, 1.5),
+    "residual": (2.0, 2.0),
+    "dropout": (1.0, 2.0),
+    "softmax": (1.95, 2.45),
+    "embedding": (2.0, 2.0),
+    "written out": (1.8, 1.8),
 }
-"""What autocast's fp32 makes of 16-bit operations: all of it, or the part that was not fp32 yet."""
+"""What autocast's fp32 makes of 16-bit operations, forward and backward: all of it, or the part
+that was not fp32 yet.  Dropout comes before the sum, in 16 bit; its gradient is narrowed first.
+Scores are scaled in 16 bit, then meet an fp32 mask: 33 bytes a score, one byte of dropout's mask
+and the cast for the product among them, and 37 in backward, which casts twice."""
 
 
 def _kind(part: Operator, numerics: Numerics) -> str:

@@ -129,3 +129,13 @@ def test_bart_is_told_from_t5_by_its_name() -> None:
     assert is_bart(bart) and not is_bart(named("t5-large"))
     layout = Layout(kernels="eager")
     assert not numerics_of(bart, layout).rms and numerics_of(named("t5-large"), layout).rms
+
+
+def test_autocast_narrows_what_is_wide_and_nothing_else() -> None:
+    """A norm's result for each product anew; not the results of attention and of a plain GELU."""
+    shape, one = named("bert-large"), 6.0 * 512 * 1024
+    layout = Layout(seq_len=512, precision="bf16", kernels="eager", framework="huggingface")
+    found = kernels_of(block(shape, layout), numerics_of(shape, layout), backward=False)
+    streams = [num_bytes for num_bytes, _ in found.streams]
+    assert streams.count(one) == 4  # queries, keys, values; the first half of the FFN
+    assert 4 * one not in streams  # nor the second

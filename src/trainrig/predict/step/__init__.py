@@ -130,7 +130,7 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     host_f, host_b, host_r, host_l, host_e = (
         host * turns for (_, host), turns in zip(times, _turns(p.threads), strict=True)
     )
-    m, stages, n = p.micro_batches, p.stages, p.stage_layers
+    m, stages, n, contention = p.micro_batches, p.stages, p.stage_layers, c.contention * p.taken
     ends_device = _ends(p, device_f + device_b + device_r, device_l, device_e)
     ends_host = _ends(p, host_f + host_b + host_r, host_l, host_e)
     weights = c.streams * p.weights
@@ -149,18 +149,18 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     beside_f = device_f + gap_f / n
     beside_b = device_b + device_r + gap_b / n
     tensor, waiting = _split(p, beside_f + beside_b, c)
-    exposed_f, hidden_f = _beside(c.data * p.gather_forward, beside_f + waiting, c.contention, c)
+    exposed_f, hidden_f = _beside(c.data * p.gather_forward, beside_f + waiting, contention, c)
     exposed_b, hidden_b = _beside(
-        *(c.data * (p.gather_backward + p.scatter * p.each), beside_b + waiting, c.contention, c),
+        *(c.data * (p.gather_backward + p.scatter * p.each), beside_b + waiting, contention, c),
         beside=1.0 - p.bucket,
     )
     micro_data = n * (exposed_f + exposed_b) + c.data * p.ends * p.each
     once = (1.0 - p.each) * (n * p.scatter + p.ends)
     window = n * device_b + ends_device * (2.0 / 3.0) + gap_b
-    exposed, hidden = _beside(c.data * once, window * p.hides, c.contention, c)
+    exposed, hidden = _beside(c.data * once, window * p.hides, contention, c)
     # Buckets are as long as blocks: the last one is left over.
     exposed = larger(exposed, c.data * choose(once > 0, p.scatter, 0.0) * (1.0 - p.each))
-    exposed_ahead, hidden_ahead = _beside(c.data * p.ahead, forward + gap_f, c.contention, c)
+    exposed_ahead, hidden_ahead = _beside(c.data * p.ahead, forward + gap_f, contention, c)
     data_comm = m * micro_data + exposed + exposed_ahead + c.data * p.after
     overlapped = m * n * (hidden_f + hidden_b) + hidden + hidden_ahead + m * hidden_routed
     # Filling and draining: every other stage once, in slices of the interleaved ones.
@@ -317,12 +317,16 @@ def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
 
 
 def _products(p: Profile, load: Array, c: Constants) -> Array:
-    """Device seconds of products of matrices."""
-    return (1.0 + (c.products - 1.0) * p.cores) / p.untuned * load[0]
+    """Device seconds of products of matrices.
+
+    Power is limited over many kernels: streams between products leave them some of theirs.
+    """
+    busy = load[0] / larger(load[0] + load[1] + load[2], 1e-12)
+    return (1.0 + (c.products - 1.0) * p.cores * busy) / p.untuned * load[0]
 
 
 def _beside(
-    exchanged: Array, computed: Array, lost: float, c: Constants, beside: Array = 1.0
+    exchanged: Array, computed: Array, lost: Array, c: Constants, beside: Array = 1.0
 ) -> tuple[Array, Array]:
     """What a collective adds beside a computation, which loses a share, and what is hidden.
 

@@ -25,10 +25,12 @@ part in any fit, this one's successors included: they stay unseen by the constan
 class Constants:
     """Factors on counted seconds, and shares.  The defaults are what is believed before a fit."""
 
-    products: float = 1.15
-    """Products of matrices in tensor cores inside a step against the same alone: a chip that works
-    without pause runs at lower clocks (the power of a product depends on its data), and caches are
-    cold.  Between 1 and 1.25: the slowest sustained clocks of a chip at its power limit."""
+    products: float = 1.2
+    """Products of matrices in tensor cores without pause against the same alone: such a chip runs
+    at lower clocks (the power of a product depends on its data), and caches are cold.  In a step
+    they are longer by the products' share of that: the limit is on power over many kernels, of
+    which streams leave some.  Between 1 and 1.25: the slowest sustained clocks of a
+    chip at its power limit."""
     attention: float = 1.5
     """Fused attention of the flash stack, which is older software's."""
     newest: float = 1.0

@@ -107,6 +107,8 @@ class Profile:
     """1: attention kernels of later software (flash+fused, compiled)."""
     unsure: Array
     """What the chip's class adds to the half width of the interval (natural logarithm)."""
+    taken: Array
+    """Share of what collectives usually take from computation beside them (`Link.taken`)."""
     link_unsure: Array
     """What the link inside a node adds to the uncertainty of what is exchanged (`Link.unsure`)."""
     late: Array
@@ -158,6 +160,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "untuned": rates.untuned if layout.precision not in ("fp32", "tf32") else 1.0,
         "newest": float(_is_newest(layout, rates)),
         "unsure": rates.unsure,
+        "taken": choose(mesh.gpus > mesh.per_node, 1.0, rates.links.inside.taken),
         "link_unsure": choose(mesh.per_node > 1, rates.links.inside.unsure, 0.0),
         "late": _late(mesh),
         "folded": (layout.folds / layout.stage_copies) * (mesh.pp > 1),

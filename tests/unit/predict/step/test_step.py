@@ -128,7 +128,8 @@ def test_a_single_device_is_the_closed_sum_of_its_parts() -> None:
     parts, c = device_times(GPT, layout, A100), fitted()
 
     def device(load: tuple[float, ...]) -> float:
-        return c.products * load[0] + c.newest * load[1] + c.streams * load[2]
+        products = 1.0 + (c.products - 1.0) * load[0] / sum(load[:3])
+        return products * load[0] + c.newest * load[1] + c.streams * load[2]
 
     blocks = 16 * (device(parts.forward) + device(parts.backward))
     found = predict_step(GPT, layout, A100)
