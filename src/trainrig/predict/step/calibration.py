@@ -25,7 +25,7 @@ part in any fit, this one's successors included: they stay unseen by the constan
 class Constants:
     """Factors on counted seconds, and shares.  The defaults are what is believed before a fit."""
 
-    products: float = 1.2
+    products: float = 1.17
     """Products of matrices in tensor cores without pause against the same alone: such a chip runs
     at lower clocks (the power of a product depends on its data), and caches are cold.  In a step
     they are longer by the products' share of that: the limit is on power over many kernels, of
