@@ -385,7 +385,7 @@ def test_tokens_a_second_hardly_depend_on_a_batch_that_is_not_stated() -> None:
     assert blank == pytest.approx(tokens({"global_batch": "1024", "micro_batch": ""}), rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["micro_batch", "hidden", "global_batch", "grad_accum", "seq"])
+@pytest.mark.parametrize("name", ["micro_batch", "hidden", "global_batch", "grad_accum", "layers"])
 def test_no_number_is_so_large_that_its_row_takes_long(name: str) -> None:
     row = ROW | {"heads": "", "params_b": "", name: "999999999"}
     started = time.process_time()
