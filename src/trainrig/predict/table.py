@@ -116,7 +116,8 @@ def case_of(row: Row) -> Case:
         if _share(other) <= _RECOMPUTED:
             spread = math.hypot(other.spread, *(UNSURE[name] for name in more))
             return replace(other, unstated=(*other.unstated, *more), spread=spread)
-    if not row.get("layers") and _is_part(case):  # scaled down for few GPUs, and nobody says so
+    is_named = spelled(row.get("model") or "") is not None
+    if is_named and not row.get("layers") and _is_part(case):  # scaled down, and nobody says so
         name = case.shape.name
         raise UsageError(f"layers: not stated, and {name} whole does not fit: a part of it?")
     return case

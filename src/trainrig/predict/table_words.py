@@ -58,8 +58,6 @@ UNSURE = {
 _WITH_NONE = ("link", "recompute", "offload")
 """Columns in which ``none`` is a word."""
 _BLANK = ("nan", "none", "null", "n/a", "na", "-")
-_MOST = {"layers": 100_000}
-"""Beyond it a number is none of the kind: each layer is looked at."""
 _MAY_BE_ZERO = ("zero_stage", "dp", "cp", "ep")
 _BINARY = ("seq", "mean_seq", "global_batch", "micro_batch")
 _NUMBER = re.compile(
@@ -104,7 +102,7 @@ class Cells:
                 raise UsageError(f"{name}: not stated")
             return default
         value = self.number(name)
-        most = _MOST.get(name, 2**31)
+        most = 100_000 if name == "layers" else 2**31  # each of these is looked at
         if value != value or value != int(min(max(value, -1e18), 1e18)) or not 0 <= value < most:
             raise UsageError(f"{name} = {text[:40]}: a whole number from 0 was expected")
         if value == 0 and name not in _MAY_BE_ZERO:
