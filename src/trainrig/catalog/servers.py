@@ -105,15 +105,25 @@ class _ServerEntry(_Strict):
 
 class _ServersFile(_Strict):
     schema_: Literal[1] = Field(alias="schema")
+    instances: dict[Text, Text]
     server: list[_ServerEntry]
+
+
+@cache
+def _file() -> _ServersFile:
+    return read_toml(PATH, _ServersFile, PATH.name)
+
+
+def instances() -> dict[str, str]:
+    """Chips by the beginnings of machines' names; the first that a name has counts."""
+    return _file().instances
 
 
 @cache
 def load_servers() -> dict[str, Server]:
     """Every server of the catalog, by its names as `normalise` writes them."""
-    parsed = read_toml(PATH, _ServersFile, PATH.name)
     found: dict[str, Server] = {}
-    for entry in parsed.server:
+    for entry in _file().server:
         server = Server(
             chip=require_chip(entry.chip),
             fabric=entry.fabric_gbps * _GBIT,

@@ -221,7 +221,7 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
     split = math.prod(options.get(name, 1) for name in ("tp", "pp", "cp"))
     whole = server.gpus * server.nodes if server is not None and server.gpus else 1
     gpus = options.get("gpus", max(split, whole))
-    node = server.gpus if server is not None and server.gpus else _node(chip)
+    node = server.gpus if server is not None and server.gpus else _node(chip, gpus)
     fabric = options.get("fabric_gbps")
     if fabric is not None and not 0.0 < fabric <= MOST_GBPS:
         raise UsageError(
@@ -255,10 +255,12 @@ def _host_memory(options: Options, usual: float | None) -> float | None:
     return positive("host-memory", options["host_memory"]) * 1024.0**3
 
 
-def _node(chip: Chip | None) -> int:
-    """GPUs of a usual node; of a rack that the chip's link joins, a power of two of them."""
+def _node(chip: Chip | None, gpus: int) -> int:
+    """GPUs of a usual node; of racks that the chip's link joins whole ones, or a power of two."""
     joined = chip.link_domain if chip is not None else None
-    return 1 << (joined.bit_length() - 1) if joined else 8
+    if not joined:
+        return 8
+    return joined if gpus <= joined or gpus % joined == 0 else 1 << (joined.bit_length() - 1)
 
 
 def _layout(

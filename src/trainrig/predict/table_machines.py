@@ -13,12 +13,12 @@ from functools import lru_cache
 
 from trainrig.catalog import Chip, find_chip
 from trainrig.catalog.lookup import candidates
-from trainrig.catalog.servers import Server, named_server
+from trainrig.catalog.servers import Server, instances, named_server
 from trainrig.errors import UsageError
 from trainrig.predict.table_words import Cells
 
-_MEMORY = re.compile(r"\s*[(-]?\s*(\d+\s*gi?b|\d{2,}\s*g)\)?\s*$", re.IGNORECASE)
-"""``80GB``, ``(80 GiB)`` or ``80G`` behind a name; ``8g`` is a cloud's number of cards."""
+_MEMORY = re.compile(r"(?<!gpu)(?<!gpu-)\s*[(-]?\s*(\d+\s*gi?b|\d{2,}\s*g)\)?\s*$", re.IGNORECASE)
+"""``80GB``, ``(80 GiB)`` or ``80G`` behind a name; ``gpu-16g`` is a cloud's number of cards."""
 
 
 def chip_of(cells: Cells) -> Chip:
@@ -66,68 +66,30 @@ def power_of(cells: Cells) -> float | None:
     return float(watts[1]) if watts else None
 
 
-_MACHINES = (
-    # Clouds' and makers' names of whole machines; the first that is found counts.
-    ("p3dn", "V100 SXM2 32GB"),
-    ("p3", "V100 SXM2 16GB"),
-    ("p4de", "A100 SXM4 80GB"),
-    ("p4d", "A100 SXM4 40GB"),
-    ("p5en", "H200 SXM 141GB"),
-    ("p5e", "H200 SXM 141GB"),
-    ("p5", "H100 SXM5 80GB"),
-    ("p6", "B200 SXM"),
-    ("g4dn", "T4"),
-    ("g5", "A10G"),
-    ("g6e", "L40S"),
-    ("g6", "L4"),
-    ("trn1n", "Trainium1"),
-    ("trn1", "Trainium1"),
-    ("trn2", "Trainium2"),
-    ("a2-ultragpu", "A100 SXM4 80GB"),
-    ("a2-megagpu", "A100 SXM4 40GB"),
-    ("a2-highgpu", "A100 SXM4 40GB"),
-    ("a3-ultragpu", "H200 SXM 141GB"),
-    ("a3", "H100 SXM5 80GB"),
-    ("a4", "B200 SXM"),
-    ("nd96amsr", "A100 SXM4 80GB"),
-    ("nd96asr", "A100 SXM4 40GB"),
-    ("nd96isr", "H100 SXM5 80GB"),
-    ("dgx-1", "V100 SXM2 32GB"),
-    ("dgx-2", "V100 SXM2 32GB"),
-    ("dgx-a100", "A100 SXM4 80GB"),
-    ("dgx-h100", "H100 SXM5 80GB"),
-    ("dgx-h200", "H200 SXM 141GB"),
-    ("dgx-b200", "B200 SXM"),
-    ("dgx-spark", "GB10"),
-    ("p6e", "GB200"),
-    ("a4x", "GB200"),
-    ("g7e", "RTX PRO 6000 Blackwell"),
-    ("grace-hopper", "GH200 96GB"),
-    ("grace-blackwell", "GB200"),
-)
-"""Sources: the makers' pages of these instances and systems."""
-
-
 def _named_in(printed: str, cells: Cells) -> Chip | None:
     """The chip in a longer text: ``8x A100-SXM4-80GB (AWS)``, ``p4d.24xlarge``, ``TPU v5e-256``.
 
-    A whole name counts before a machine's, and that before a shortened one with its memory; of
-    several whole names the longest does.
+    A whole name counts before a machine's, unless it is a part of that (an a2-highgpu is no A2),
+    and that before a shortened one with its memory; of several whole names the longest does.
     """
     counted = _uncounted(printed)
     words = re.findall(r"[\w+]+", counted)
     if _PARTS & set(words):
         return None
+    machine = "-".join(words)
+    known = (word for word in instances() if re.search(rf"(^|-){word}(-|$)", machine))
+    instance = next(known, "")
     parts = [(i, j) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
     for i, j in sorted(parts, key=lambda ends: len("".join(words[slice(*ends)])), reverse=True):
-        if (found := find_chip("".join(words[i:j]))) is not None:
+        found = find_chip("".join(words[i:j]))
+        if found is not None and "-".join(words[i:j]) not in instance.split("-")[:-1]:
             longer = " ".join(words[i : j + 1])  # an M2 Ultra is no M2
             larger = _usual(longer, cells) if "".join(words[j : j + 1]).isalpha() else None
             return larger or _held_by(found, counted, cells)
-    machine = "-".join(words)
-    for word, name in _MACHINES:
-        if re.search(rf"(^|-){word}(-|$)", machine):
-            return find_chip(name)
+    if server := server_in(counted):
+        return server.chip
+    if instance:
+        return find_chip(instances()[instance])
     size = re.search(r"(\d+)\s*gi?b?\b", counted)
     form = next((w[:4] for w in words if w.startswith(("pcie", "sxm", "nvl"))), "")
     more = (f" {form} {size[1]}GB" if size else f" {form}", f" {size[1]}GB" if size else "", "")

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.workload.model import FAMILIES, ModelShape, parameters
-from trainrig.workload.presets import NAMED, custom, named, published
+from trainrig.workload.presets import NAMED, custom, named, published, spellings
 
 
 def find(text: str) -> ModelShape:
@@ -52,7 +52,7 @@ def spelled(text: str) -> ModelShape | None:
     """
     short = text.rpartition("/")[2]  # without whose it is: microsoft/phi-4
     short = re.split(r"[(\[,]", short)[0] or short  # nor what is said of it
-    if (whole := (_ALSO | _ALONE).get(_plain(short))) is not None:
+    if (whole := (spellings("spellings") | spellings("families")).get(_plain(short))) is not None:
         return named(whole)
     text = _TOWERS.sub(r"\1", text).replace("*", "x")
     for plain_of, names in ((_pointed, _pointed_names()), (_plain, _plain_names())):
@@ -111,7 +111,7 @@ def _pointed(text: str) -> str:
 
 @cache
 def _plain_names() -> dict[str, str]:
-    return {_plain(name): name for name in (*published(), *NAMED)} | _ALSO
+    return {_plain(name): name for name in (*published(), *NAMED)} | spellings("spellings")
 
 
 @cache
@@ -122,116 +122,6 @@ def _pointed_names() -> dict[str, str]:
 _TOWERS = re.compile(r"(qwen[\d.]*)[- _]*(?:vl|coder|math|omni|audio)\b", re.IGNORECASE)
 """Qwen's models for pictures, programs and the like have the language model of their size."""
 _SHORTEST = 5
-_ALSO = {
-    "dbrx132b": "dbrx",
-    "dbrx36b": "dbrx",
-    "llama27b": "llama-7B",
-    "llama213b": "llama-13B",
-    "llama270b": "llama-70B",
-    "llama33b": "llama-30B",
-    "llama38b": "llama-8B",
-    "llama318b": "llama-8B",
-    "llama3170b": "llama3-70B",
-    "llama3370b": "llama3-70B",
-    "llama31405b": "llama3-405B",
-    "llama321b": "llama-1B",
-    "llama323b": "llama-3B",
-    "gpt3175b": "gpt3-175B",
-    "llama323bvision": "llama-3B",
-    "llama7b": "llama-7B",
-    "llama13b": "llama-13B",
-    "metallama38b": "llama-8B",
-    "llama370b": "llama3-70B",
-    "llama3405b": "llama3-405B",
-    "llama405b": "llama3-405B",
-    "vicuna7b": "llama-7B",
-    "vicuna13b": "llama-13B",
-    "codellama7b": "llama-7B",
-    "codellama13b": "llama-13B",
-    "deepseekr1": "deepseek-v3",
-    "deepseekr1distillqwen7b": "qwen2.5-7B",
-    "deepseekr1distillllama8b": "llama-8B",
-    "mistral7bv01": "mistral-7B-v0.1",
-    "falcon40b": "falcon-40B",
-    "bertbaseuncased": "bert-base",
-    "bertlargeuncased": "bert-large",
-    "bertbasecased": "bert-base",
-    "flant5base": "t5-v1.1-base",
-    "flant5large": "t5-v1.1-large",
-    "flant5xl": "t5-v1.1-xl",
-    "flant5xxl": "t5-v1.1-xxl",
-    "gpt2small": "gpt2",
-    "gpt2124m": "gpt2",
-    "gpt2355m": "gpt2-medium",
-    "gpt2774m": "gpt2-large",
-    "gpt21558m": "gpt2-xl",
-    "gpt215b": "gpt2-xl",
-    "gpt3126m": "opt-125M",
-    "nemotron15b": "nemotron-4-15B",
-    "nemotron415b": "nemotron-4-15B",
-    "nemotron340b": "nemotron-4-340B",
-    "qwen257binstruct1m": "qwen2.5-7B",
-    "qwen3moe30b": "qwen3-30B-A3B",
-    "qwen3moe235b": "qwen3-235B-A22B",
-    "deepseekllm7b": "deepseek-7B",
-    "deepseek3671b": "deepseek-v3",
-    "deepseek671b": "deepseek-v3",
-    "deepseek2236b": "deepseek-v2",
-    "deepseek236b": "deepseek-v2",
-    "deepseek216b": "deepseek-v2-lite",
-    "qwen1514bmoe": "qwen1.5-MoE-A2.7B",
-    "qwen15moe": "qwen1.5-MoE-A2.7B",
-    "llama234b": "codellama-34B",
-    "llamaguard7b": "llama-7B",
-    "nemotron8b": "nemotron-3-8B",
-    "bert110m": "bert-base",
-    "bert330m": "bert-large",
-    "bert336m": "bert-large",
-    "bert340m": "bert-large",
-    "nemotron3nano30b": "nemotron-3-nano-30B-A3B",
-    "nemotronv3nano30b": "nemotron-3-nano-30B-A3B",
-    "deepseekllm67b": "deepseek-67B",
-    "xlmrlarge": "xlm-roberta-large",
-    "xlmrbase": "xlm-roberta-base",
-    "linglite": "ling-lite-16.8B-A2.75B",
-    "lingplus": "ling-plus-290B-A28.8B",
-    "dotsllm1": "dots.llm1-142B-A14B",
-    "minimaxtext01": "minimax-01-456B-A45.9B",
-    "snowflakearctic": "arctic-480B-A17B",
-    "hunyuanlarge": "hunyuan-large-389B-A52B",
-    "hunyuana13b": "hunyuan-80B-A13B",
-    "llava157b": "llama-7B",
-    "llava1513b": "llama-13B",
-    "alpaca7b": "llama-7B",
-    "zephyr7b": "mistral-7B",
-    "qwq32b": "qwen2.5-32B",
-}
-"""Other spellings, letters and figures alone, of names in NAMED."""
-_ALONE = {
-    "nemotron3nano": "nemotron-3-nano-30B-A3B",
-    "qwen3next": "qwen3-next-80B-A3B",
-    "olmoe": "olmoe-1B-7B",
-    "tinyllama": "tinyllama-1.1B",
-    "starcoder": "starcoder-15B",
-    "starcoderbase": "starcoder-15B",
-    "bloom": "bloom-176B",
-    "commandr": "command-r-35B",
-    "commandrplus": "command-r-plus-104B",
-    "dsv3": "deepseek-v3",
-    "glm51": "glm-5",
-    "glm52": "glm-5",
-    "dsv2": "deepseek-v2",
-    "dsv2lite": "deepseek-v2-lite",
-    "nanogpt": "gpt2",
-    "nanogpt124m": "gpt2",
-    "moddednanogpt": "gpt2",
-    "minimax01": "minimax-01-456B-A45.9B",
-    "glm46": "glm-4.5",
-    "marian": "transformer-base",
-    "m2m100": "m2m100-418M",
-    "qwen25vl": "qwen2.5-7B",
-}
-"""Families that are named without a size, which then is the one that is meant; only whole."""
 
 
 def with_layers(text: str, layers: int) -> str:

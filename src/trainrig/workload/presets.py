@@ -16,7 +16,7 @@ Qwen, gpt-oss, Llama 4, GLM-4.5, DBRX, OLMoE, Phi-3.5, Mixtral) or of the releas
 what lies outside of the blocks' products (biases of gpt-oss, the norms of queries and keys, several
 tokens predicted ahead) is left out, and so are Llama 4's chunks of attention.
 
-Further names are data: published_models.toml (Qwen, Gemma, Phi, Falcon, OPT, Pythia, …).
+Further names and spellings are data: published_models.toml (Qwen, Gemma, Phi, Falcon, OPT, …).
 """
 
 from __future__ import annotations
@@ -326,10 +326,21 @@ _COLUMNS = ("num_layers", "hidden", "num_heads", "num_kv_heads", "ffn", "vocab")
 
 
 @cache
+def _file() -> dict[str, Any]:
+    return tomllib.loads(_PATH.read_text(encoding="utf-8"))
+
+
+def spellings(kind: str) -> dict[str, str]:
+    """Names by other ``spellings``, or by their ``families`` alone, from published_models.toml."""
+    names: dict[str, str] = _file()[kind]
+    return names
+
+
+@cache
 def published() -> dict[str, tuple[str, dict[str, Any]]]:
     """Further models: family and numbers by name, from published_models.toml."""
     found = {}
-    for name, row in tomllib.loads(_PATH.read_text(encoding="utf-8"))["models"].items():
+    for name, row in _file()["models"].items():
         sizes, more = row[: len(_COLUMNS)], dict(*row[len(_COLUMNS) :])
         numbers = dict(zip(_COLUMNS, sizes, strict=True))
         window, every = more.pop("window", 0), more.pop("every", 0)

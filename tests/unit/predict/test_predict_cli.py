@@ -131,6 +131,8 @@ def test_what_is_not_said_is_presumed() -> None:
     counted = [{"on": "8x H100 SXM", "tp": 2}, {"on": "DGX H100", "tp": 8, "pp": 4}]
     found = [question({"model": "llama-7B"} | one).layout.gpus for one in counted]
     assert found == [8, 32]  # what is named is used, and more of it where that is not enough
+    racks = [question({"model": "gpt2", "on": "GB200", "gpus": n}).layout for n in (72, 144, 128)]
+    assert [one.gpus_per_node for one in racks] == [72, 72, 64]
     assert question({"model": "llama-8B", "on": "RTX 4090"}).layout.seq_len == 4096
 
 

@@ -215,6 +215,8 @@ def test_a_short_name_alone_and_adapters_in_a_name_are_read() -> None:
     ("text", "chip"),
     [
         ("a3-highgpu-8g", "H100 SXM5 80GB"),
+        ("a2-megagpu-16g", "A100 SXM4 40GB"),
+        ("DGX A100 40GB", "A100 SXM4 40GB"),
         ("Mac Studio M2 Ultra", "Apple M2 Ultra (76-core)"),
         ("M2 Ultra 192GB", "Apple M2 Ultra (76-core)"),
         ("4060 Ti 16GB", "RTX 4060 Ti 16GB"),
