@@ -303,7 +303,7 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     is_split = any(sizes[name] > 1 for name in ("tp", "pp"))
     if named == "megatron" or is_split or (named is None and sizes["ep"] > 1):
         return "megatron", "auto"
-    # Trainer has a host's optimizer with whole weights on the device by DeepSpeed alone.
+    # Trainer has whole weights and a host's optimizer by DeepSpeed alone.
     is_away = named == "trainer" and sizes["zero"] in (1, 2) and cells.word("offload") == "host"
     if named == "deepspeed" or is_away:
         return "deepspeed", "auto"
@@ -534,15 +534,13 @@ _MEMORY_KINDS = (
 
 
 def optimizer_of(cells: Cells) -> str:
-    """One of OPTIMIZERS; not stated: fused AdamW."""
+    """One of OPTIMIZERS; not stated: fused AdamW (Trainer's own words are for many kernels)."""
     word = cells.word("optimizer").replace("_", "-")
     is_narrow, is_paged = bool(re.search(r"8-?bit", word)), "paged" in word
     if is_narrow or is_paged:
         return "adamw" + "-8bit" * is_narrow + "-paged" * is_paged
-    if re.fullmatch(r"adamw-(hf|torch)", word):  # Trainer's words for those of many kernels
-        return "adamw"
-    others = ("adafactor", "muon", "galore", "sgd")
-    return next((name for name in others if name in word), "adamw-fused")
+    usual = "adamw" if word in ("adamw-hf", "adamw-torch") else "adamw-fused"
+    return next((name for name in ("adafactor", "muon", "galore", "sgd") if name in word), usual)
 
 
 def updates_in_backward(cells: Cells) -> bool:
