@@ -20,6 +20,7 @@ from trainrig.predict.step import predict_step
 if TYPE_CHECKING:
     from trainrig.predict.prediction import Prediction
     from trainrig.predict.table_words import Row
+    from trainrig.workload.model import ModelShape
 
 MOST = 6
 SLOW = 1.5
@@ -28,9 +29,16 @@ SLOWEST_CALL = 1e-3
 """s of the host for one call: beyond it, something else is wrong."""
 _SAME = (
     *("gpus", "tp", "pp", "cp", "ep", "zero", "batch_size", "grad_accum", "seq_len", "precision"),
-    *("recompute", "offload", "lora_rank"),
+    *("recompute", "offload", "lora_rank", "quantize"),
 )
 """What two layouts of one step share."""
+_SAME_MODEL = (
+    *("family", "num_layers", "hidden", "num_heads", "num_kv_heads", "ffn"),
+    *("num_experts", "experts_per_token", "expert_ffn"),
+)
+"""What two spellings of one model share; a Llama 3 8B has a Llama 2 7B's layers and width."""
+PADDED = 0.02
+"""By so much of it a vocabulary differs from one program to another, which pad it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +82,7 @@ def _run(row: Row, found: Prediction, chip: str) -> PublishedRun | None:
     except TrainrigError:
         return None
     x = case.layout
-    is_same = case.chip.name == chip and case.shape.family == found.question.shape.family
+    is_same = case.chip.name == chip and _is_same_model(case.shape, found.question.shape)
     if not is_same or any(getattr(x, name) != getattr(found.layout, name) for name in _SAME):
         return None
     return PublishedRun(
@@ -85,6 +93,11 @@ def _run(row: Row, found: Prediction, chip: str) -> PublishedRun | None:
         ratio=seconds / found.time,
         host_call_s=_slow_host(found, seconds) if seconds > SLOW * found.time else None,
     )
+
+
+def _is_same_model(one: ModelShape, other: ModelShape) -> bool:
+    same = all(getattr(one, name) == getattr(other, name) for name in _SAME_MODEL)
+    return same and abs(one.vocab - other.vocab) <= PADDED * other.vocab
 
 
 def _slow_host(found: Prediction, seconds: float) -> float | None:

@@ -33,3 +33,19 @@ def test_another_batch_precision_or_card_is_another_step() -> None:
     assert not published_runs(asked(batch_size=9))
     assert not published_runs(asked(precision="tf32"))
     assert not published_runs(asked(on="RTX 3090"))
+
+
+def test_a_model_as_deep_and_wide_is_another_step() -> None:
+    """Llama 3 8B has Llama 2 7B's layers and width; a padded vocabulary is the same model's."""
+    layout = {"on": "H100 SXM5 80GB", "gpus": 16, "seq_len": 4096, "batch_size": 2, "zero": 3}
+    layout |= {"framework": "native", "precision": "bf16", "recompute": "full"}
+    assert published_runs(predict(question({"model": "llama-7B"} | layout)))
+    assert published_runs(
+        predict(
+            question(
+                {"model": "llama:num_layers=32,hidden=4096,num_heads=32,ffn=11008,vocab=32064"}
+                | layout
+            )
+        )
+    )
+    assert not published_runs(predict(question({"model": "llama-3.1-8B"} | layout)))
