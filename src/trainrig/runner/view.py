@@ -191,6 +191,9 @@ def rates_of_run(path: Path) -> Measured:
     points = [r for r in run.records if r.is_point and r.is_usable and r.device]
     gpus = [r for r in points if r.device_index is not None]
     chosen = gpus or points
+    if not chosen and any(r.is_point and r.disturbed is not None for r in run.records):
+        hint = "stop what else runs on the machine, and measure again: trainrig qualify"
+        raise DataError(f"{path} has noisy rates alone", hint)
     if not chosen:
         raise DataError(f"{path} has no measured rates", "measure them: trainrig qualify")
     device = chosen[0].device

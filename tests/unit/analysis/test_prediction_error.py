@@ -351,9 +351,9 @@ def test_a_runs_measured_rates_predict_other_steps(trainrig, tmp_path: Path) -> 
     assert told["mfu"] is None  # nobody claims a peak of it
     code, out, _ = trainrig("fits", *asked[1:], "--rates", str(path))
     assert code == 0
-    path = make_run(tmp_path, *rates(disturbed="busy"))
-    code, _, err = trainrig(*asked, "--rates", str(path))
-    assert code == 2 and "no measured rates" in err
+    for measured, reason in ((rates(disturbed="busy"), "noisy rates alone"), ((), "no measured")):
+        code, _, err = trainrig(*asked, "--rates", str(make_run(tmp_path, *measured)))
+        assert code == 2 and reason in err
 
 
 def test_the_verb_as_json(trainrig, slow_machine: Path) -> None:
