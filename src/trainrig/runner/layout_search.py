@@ -26,6 +26,7 @@ from trainrig.predict.search import SIMULATED, Candidate, LayoutFamily, Ranking,
 from trainrig.predict.search.gpu_count import Budget, gpus_needed
 from trainrig.predict.search.space import Space
 from trainrig.predict.search.upgrades import Ranked, upgrades_of_search
+from trainrig.predict.step.simulate import simulated
 from trainrig.report.prediction_report import layout_text
 from trainrig.runner.view import rates_of_run
 from trainrig.store import store_errors, write_atomic
@@ -74,7 +75,7 @@ class Planned:
     def slower(self) -> float | None:
         """How many times as long the best that can be trained takes, where it is not the best."""
         best = self.search.best[0]
-        return None if self.trains in (None, best) else self.trains.time / best.time
+        return None if self.trains in (None, best) else self.trains.ranked_by / best.ranked_by
 
     def notes(self) -> tuple[str, ...]:
         """Which of the families' best are predicted only, and which can be trained."""
@@ -192,7 +193,8 @@ def plan(
         trains = next((one for one in found.best if predict_only(one.layout, shape) is None), None)
         if trains is not found.best[0]:
             trains = best_that_trains(every, cluster.rates()) or trains
-    if trains is not None and trains.time < found.best[0].time:  # by another framework than usual
+    first = found.best[0]
+    if trains is not None and trains.ranked_by < first.ranked_by:  # by another framework than usual
         smaller = tuple(one for one in found.front if one.memory < trains.memory)
         found = replace(found, best=(trains, *found.best)[:top], front=(trains, *smaller))
         distinct = (LayoutFamily(best=trains, ties=0), *distinct)[:top]
@@ -268,7 +270,8 @@ def best_that_trains(space: Space, rates: Rates) -> Candidate | None:
             ranked = search(space.replace(framework=framework), rates, top=MOST_SHOWN).best
             for one in ranked:
                 if one.fits and predict_only(one.layout, space.shape) is None:
-                    return one
+                    seconds, _ = simulated(space.shape, one.layout, rates)
+                    return replace(one, simulated=float(seconds[0]))
     return None
 
 
@@ -291,7 +294,8 @@ def write_experiments(
         if predict_only(one.layout, find(model)) is None
     }
     if trains is not None and all(trains.layout != one.layout for one in best):
-        slower = f"# {trains.time / best[0].time:.2f} times as long as the best, predict only: "
+        times = trains.ranked_by / best[0].ranked_by
+        slower = f"# {times:.2f} times as long as the best, predict only: "
         note = f"{slower}{_slug(best[0])}.\n"
         files[f"trains-{_slug(trains)}.toml"] = note + experiment_text(trains, model)
     for name, text in files.items():

@@ -95,7 +95,7 @@ def families(ranked: Sequence[Candidate], top: int) -> tuple[LayoutFamily, ...]:
     return tuple(
         LayoutFamily(
             best=members[0],
-            ties=sum(one.time < (1.0 + TIE) * members[0].time for one in members[1:]),
+            ties=sum(one.ranked_by < (1.0 + TIE) * members[0].ranked_by for one in members[1:]),
         )
         for members in list(found.values())[:top]
     )
