@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from textual.app import App
+from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import DataTable, Footer, Header, Sparkline, Static
 
@@ -52,7 +53,11 @@ class Top(App[None]):
 
     TITLE = "trainrig top"
     CSS = _CSS
-    BINDINGS = [("q", "quit", "quit"), ("p", "pause", "pause")]  # noqa: RUF012 - textual's own
+    BINDINGS = [  # noqa: RUF012 - textual's own
+        ("q", "quit", "quit"),
+        ("p", "pause", "pause"),
+        Binding("ctrl+c", "quit", show=False, priority=True),  # textual's own copies text
+    ]
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, watch: Looks, period_s: float = 1.0) -> None:

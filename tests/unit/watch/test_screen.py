@@ -80,6 +80,18 @@ def test_it_looks_again_pauses_and_ends() -> None:
     asyncio.run(drive())
 
 
+def test_an_interrupt_from_the_keyboard_ends_it() -> None:
+    async def drive() -> None:
+        app = Top(Looker(), period_s=60.0)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await settled(pilot, app)
+            assert app.return_code is None
+            await pilot.press("ctrl+c")
+            assert app.return_code == 0
+
+    asyncio.run(drive())
+
+
 def test_a_look_that_takes_longer_than_the_period_is_shown_and_is_the_only_one() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
