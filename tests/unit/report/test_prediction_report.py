@@ -24,7 +24,7 @@ from trainrig.report.prediction_report import (
     place_text,
     plan_document,
 )
-from trainrig.units import format_count
+from trainrig.units import format_count, format_time
 from trainrig.workload.layout import Layout
 from trainrig.workload.model_lookup import find
 
@@ -131,6 +131,10 @@ def test_a_gap_is_explained_by_its_parts() -> None:
     first, second = found.best[:2]
     assert gap_text(first, second).startswith("The next best takes ")
     assert gap_text(first, first) == "The next best takes as long."
+    queued = dataclasses.replace(first, simulated=1.5 * first.time)
+    told = gap_text(dataclasses.replace(first, simulated=None), queued)
+    gap = format_time(0.5 * first.time)
+    assert told == f"The next best takes {gap} more: as simulated +{gap}."
 
 
 # ---- fits

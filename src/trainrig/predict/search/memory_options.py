@@ -9,10 +9,10 @@ cannot be run is no option, and neither is another model, precision or length.
 
 Options are compared by what prediction itself says of each: bytes, and seconds for each sample.
 First come those that make it fit, the fastest first; then those that do not suffice alone, the one
-that saves most first.  Where one is not enough, `sequence` changes one after the other: of those
-that leave the least, the fastest.  Where all are not enough, or only with the optimizer off the
-GPU, `adapters` asks the same of training adapters (LoRA) instead of all weights, which is another
-training and therefore comes last.
+that saves most first.  Where one is not enough, `sequence` has the fastest two that are, or changes
+one after the other: of those that leave the least, the fastest.  Where all are not enough, or only
+with the optimizer off the GPU, `adapters` asks the same of training adapters (LoRA) instead of all
+weights, which is another training and therefore comes last.
 """
 
 from __future__ import annotations
@@ -77,6 +77,11 @@ def memory_options(
             after = after.replace(framework=change["framework"])
         if is_legal(shape, after):
             yield change, after
+
+
+def _name(change: Change) -> str:
+    """As an option is called."""
+    return next(iter(change)).replace("_", "-")
 
 
 def _changes(layout: Layout, can_flash: bool) -> Iterator[Change]:
@@ -259,13 +264,13 @@ class _Trial:
 
     def effects(self, layout: Layout) -> tuple[OptionEffect, ...]:
         """Every option of a layout."""
-        options = memory_options(self.shape, layout, can_flash=self.can_flash)
+        return tuple(self._effect(layout, *changed) for changed in self._options(layout))
+
+    def _options(self, layout: Layout) -> Iterator[tuple[Change, Layout]]:
         limit = math.inf if self.host is None else self.host
-        return tuple(
-            self._effect(layout, change, after)
-            for change, after in options
-            if host_bytes(self.shape, after) <= limit
-        )
+        for change, after in memory_options(self.shape, layout, can_flash=self.can_flash):
+            if host_bytes(self.shape, after) <= limit:
+                yield change, after
 
     def _effect(self, before: Layout, change: Change, after: Layout) -> OptionEffect:
         needed, takes = int(memory(self.shape, after).total), self.sample_time(after)
@@ -275,7 +280,7 @@ class _Trial:
             if name != "parallel" or before.parallel != "auto"
         ]
         return OptionEffect(
-            option=next(iter(change)).replace("_", "-"),
+            option=_name(change),
             change=" ".join(words),
             fits=needed <= self.rates.memory_bytes,
             memory_bytes_per_gpu=needed,
@@ -286,7 +291,29 @@ class _Trial:
         )
 
     def sequence(self, layout: Layout) -> tuple[OptionEffect, ...]:
-        """The first option, then the first of what that leaves, until it fits."""
+        """One option, or the fastest two; else one by one until it fits, if that is faster."""
+        found = self._one_by_one(layout)
+        if len(found) == 1 or float(memory(self.shape, layout).total) <= self.rates.memory_bytes:
+            return found
+        two = self._two(layout)
+        alters = not found or any(effect.option in _ALTERS for effect in found)
+        return two if two and (alters or two[-1].sample_time_s < found[-1].sample_time_s) else found
+
+    def _two(self, layout: Layout) -> tuple[OptionEffect, ...]:
+        """The fastest two options that suffice together, none of which alters what is computed."""
+        best, least = None, math.inf
+        for change, first in self._options(layout):
+            for more, both in self._options(first):
+                if {_name(change), _name(more)} & set(_ALTERS):
+                    continue
+                if float(memory(self.shape, both).total) > self.rates.memory_bytes:
+                    continue
+                if (takes := self.sample_time(both)) < least:
+                    best, least = ((layout, change, first), (first, more, both)), takes
+        return () if best is None else tuple(self._effect(*one) for one in best)
+
+    def _one_by_one(self, layout: Layout) -> tuple[OptionEffect, ...]:
+        """The first option, then the first of what that leaves."""
         found: list[OptionEffect] = []
         needed = float(memory(self.shape, layout).total)
         while needed > self.rates.memory_bytes and len(found) < _MOST_CHANGES:

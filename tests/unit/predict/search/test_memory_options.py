@@ -159,11 +159,19 @@ def test_a_micro_batch_has_an_end() -> None:
     assert largest_batch_size(tiny, Layout(seq_len=1), 1e9) == 0
 
 
+def test_of_two_options_that_suffice_the_fastest_are_named() -> None:
+    """One by one the first would be what saves most: tensor parallelism, 2.6 times as slow."""
+    of = fit(asked("qwen3-30B-A3B", "8x H100 SXM", ep=8))
+    sharded = fit(asked("qwen3-30B-A3B", "8x H100 SXM", ep=8, zero=3, recompute="full"))
+    assert not of.fits and sharded.fits and len(of.sequence) == 2
+    assert of.sequence[-1].fits and of.sequence[-1].sample_time_s <= sharded.sample_time
+
+
 def test_a_sequence_ends_where_it_fits() -> None:
     of = found(ASKED[0])
     assert not of.fits and len(of.sequence) >= 2
     assert [one.fits for one in of.sequence] == [False] * (len(of.sequence) - 1) + [True]
-    assert of.sequence[0] == of.options[0]
+    assert of.sequence[0] in of.options
     assert not found(("gpt2", "A100 SXM4 80GB", {})).sequence, "what fits needs no sequence"
     assert not found(("megatron-1T", "RTX 3090", {})).sequence, "no option brings 1T onto one card"
 
