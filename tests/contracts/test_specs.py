@@ -281,6 +281,7 @@ FRAMEWORK_FILES = (
     # published figures, as their authors call the software
     "catalog/published",
     "predict/table.py",
+    "predict/table_recipes.py",
     "predict/table_shape.py",
     "predict/table_words.py",
     # readers of a framework's own log

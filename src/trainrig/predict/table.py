@@ -32,6 +32,13 @@ from trainrig.predict.table_machines import (
     link_of,
     power_of,
 )
+from trainrig.predict.table_recipes import (
+    has_narrow_weights,
+    is_graphed,
+    is_recipe,
+    moments_in,
+    sends_once,
+)
 from trainrig.predict.table_shape import head_share, shape_of
 from trainrig.predict.table_tuning import (
     longest,
@@ -46,13 +53,11 @@ from trainrig.predict.table_words import (
     Row,
     cp_comm_of,
     framework_of,
+    has_scores,
     is_flash2,
-    is_graphed,
-    is_recipe,
     kernels_of,
     loss_of,
     memory_kind_of,
-    moments_of,
     narrow_of,
     offload_overlap_of,
     optimizer_of,
@@ -60,7 +65,6 @@ from trainrig.predict.table_words import (
     precision_of,
     quantized_of,
     schedule_of,
-    sends_once,
     states_of,
     updates_in_backward,
 )
@@ -198,12 +202,13 @@ def _read(row: Row) -> Case:
         precision=precision,
         recompute=cells.choice("recompute", RECOMPUTE, usual_recompute(cells, zero, quantize)),
         kernels=kernels,
+        plain_attention=int(has_scores(cells)),
         overlap=overlap_of(cells, kernels),
         node_once=int(sends_once(cells)),
         framework=framework,
         parallel=parallel,
         states=states_of(cells, shape.family),
-        moments=moments_of(cells),
+        moments=moments_in(cells, shape),
         software="torch1" if is_torch1 else "current",
         # DeepSpeed's usual configurations of ZeRO 2 and 3 keep the optimizer on the host, which
         # takes less memory: there a blank cell is not known, and the interval begins with it.
@@ -216,6 +221,7 @@ def _read(row: Row) -> Case:
         quantize=quantize,
         optimizer=optimizer_of(cells),
         reduce_bytes=2 * (is_recipe(cells) and precision != "fp32"),
+        narrow_weights=int(has_narrow_weights(cells, precision)),
         optimizer_in_backward=int(updates_in_backward(cells) and sizes["grad_accum"] == 1),
         loss=loss_of(cells),
     )

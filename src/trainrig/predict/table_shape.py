@@ -214,11 +214,11 @@ def _dense(
     cells: Cells, family: str, *, is_stated: bool, kv_heads: int, numbers: dict[str, Any]
 ) -> ModelShape:
     """A model without experts: gated and tied as the number of parameters says, or as is usual."""
-    if family == "t5":  # layers of both stacks together, or of each, and T5 1.1's are gated
+    if family == "t5":  # layers of each stack, or of both together, and T5 1.1's are gated
         each = numbers["num_layers"]
         nets: list[dict[str, Any]] = [{}]
         nets += [{"gated_ffn": True, "activation": "gelu_tanh", "tied": False}]
-        depths = [{"num_layers": n, "num_decoder_layers": n} for n in (max(1, each // 2), each)]
+        depths = [{"num_layers": n, "num_decoder_layers": n} for n in (each, max(1, each // 2))]
         shapes = [custom(family, **numbers | both | net) for both in depths for net in nets]
         return _nearest(shapes, cells)
     if family == "bert":

@@ -474,6 +474,8 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
         default = "compiled"  # its train.py compiles unless told not to
     if cells.is_before(_SDPA) and LIBRARY.search(framework) and default == "flash":
         default = "eager"
+    if has_scores(cells):
+        return "flash+fused" if "transformer" in cells.word("kernel_stack") else "eager"
     stack = cells.choice("kernel_stack", KERNELS, default)
     # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
     # asks for 2.1.1): "eager" is then what is not compiled, "fused" what is beside attention.
@@ -493,6 +495,16 @@ def is_flash2(cells: Cells) -> bool:
     return is_named is not None or cells.is_since("2024-01")
 
 
+def has_scores(cells: Cells) -> bool:
+    """Whether attention's scores lie in memory, by name."""
+    return _WITH_SCORES.search(cells.word("kernel_stack")) is not None
+
+
+_WITH_SCORES = re.compile(
+    r"\bunfused att|att\w*[ :=-]+(unfused|eager|math)\b|\b(no|without)[ -]flash"
+)
+"""Megatron's --attention-backend unfused, which its tests have for the same numbers each time,
+transformers' attn_implementation eager."""
 _SDPA = "2024-01"
 """Since when transformers' models call torch's fused attention by default (4.36, 2023-12)."""
 _SPREAD = "2024-07"
@@ -547,41 +559,6 @@ def updates_in_backward(cells: Cells) -> bool:
     """Whether the optimizer updates each weight inside backward."""
     word = cells.word("optimizer")
     return bool(re.search(r"(in|fused)[-_ ]*(the[-_ ]*)?(bwd|backward)|lomo", word))
-
-
-def is_recipe(cells: Cells) -> bool:
-    """Whether a row is of NVIDIA's recipes for Megatron: either NeMo's, or Megatron-Bridge's.
-
-    They shard the optimizer's states and reduce gradients in bf16 (NeMo's `distributed_fused_adam`
-    with `grad_sync_dtype: bf16`; `use_distributed_optimizer` and `grad_reduce_in_fp32 = False` of
-    Megatron-Bridge's scripts/performance, read 2026-11-23).
-    """
-    framework = cells.word("framework")
-    is_other = "automodel" in framework or "deepspeed" in framework
-    return not is_other and bool(re.search(r"nemo|(megatron.?|\bm)bridge", framework))
-
-
-def is_graphed(cells: Cells, chip: Chip) -> bool:
-    """Whether kernels are launched from CUDA graphs, or without Python between them (llm.c, XLA).
-
-    Megatron-Bridge's recipes have them on nearly all of Blackwell's presets, and on none of
-    Hopper's (`cuda_graph_impl` in its scripts/performance/configs, read 2026-11-23).
-    """
-    words = cells.word("kernel_stack") + " " + cells.word("framework")
-    if chip.vendor == "Google" or any(word in cells.word("framework") for word in _XLA):
-        return True
-    is_new = chip.vendor == "NVIDIA" and (chip.year or 0) >= 2024
-    return bool(re.search(r"cuda[ _-]?graph|llm\.c\b", words)) or (is_new and is_recipe(cells))
-
-
-def sends_once(cells: Cells) -> bool:
-    """Whether tokens leave once for each node: DeepEP or HybridEP is named, or Megatron-Bridge is.
-
-    Bridge's presets for mixtures have Megatron-Core's flex dispatcher on one of the two
-    (`moe_flex_dispatcher_backend` in its scripts/performance/configs, read 2026-11-23).
-    """
-    words = cells.word("kernel_stack") + " " + cells.word("framework")
-    return bool(re.search(r"(deep|hybrid)[ _-]?ep\b|(megatron.?|\bm)bridge", words))
 
 
 def overlap_of(cells: Cells, kernels: str) -> str:

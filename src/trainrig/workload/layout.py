@@ -161,6 +161,12 @@ class Layout:
     """1: a weight is updated as soon as its gradient is there, which is then freed."""
     reduce_bytes: int = 0
     """Bytes of a gradient while it is accumulated and reduced; 0 = as the framework does."""
+    plain_attention: int = 0
+    """1: attention keeps its scores although the other kernels are those of a fused one's time
+    (Megatron-Core's --attention-backend unfused)."""
+    narrow_weights: int = 0
+    """1: of blocks' weights that are multiplied in fp8 there are no others beside their masters
+    (Transformer Engine's fp8 parameters, Megatron-Core's --fp8-param-gather)."""
     states: str = "auto"
     """Mixed precision by fp32 masters of narrow weights, by autocast of fp32 weights, or none of
     it: everything in the narrow type.  auto = as the framework does (`numerics`)."""
@@ -276,7 +282,8 @@ class Layout:
     @property
     def is_flash(self) -> bool:
         """Whether attention is one kernel and keeps no scores."""
-        return "flash" in self.kernels or self.kernels == "compiled"
+        fused = "flash" in self.kernels or self.kernels == "compiled"
+        return fused and not self.plain_attention
 
     @property
     def written(self) -> int:

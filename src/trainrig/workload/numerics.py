@@ -115,7 +115,8 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     traits, compiled = layout.traits, layout.kernels == "compiled"
     native, kernels = traits.own_models, "fused" in layout.kernels or traits.own_kernels
     fused, flash = kernels or compiled, layout.is_flash
-    stack = "fused" if fused and layout.kernels == "eager" else layout.kernels
+    is_plain = layout.kernels == "eager" or layout.plain_attention
+    stack = "fused" if fused and is_plain else layout.kernels
     grouped = shape.num_kv_heads != shape.num_heads
     # GPT-2 and BERT, as published, have the softmax in the type of the scores.
     narrow = fused or (shape.family in ("gpt2", "bert") and not (native or autocast))
@@ -196,7 +197,8 @@ def has_dropout(shape: ModelShape, layout: Layout) -> bool:
         return layout.drops == "yes"
     if layout.traits.own_models or shape.name.startswith(_WITHOUT_DROPOUT):
         return False
-    if layout.kernels not in (*("eager", "fused"), *layout.traits.drops_with):
+    is_older = layout.kernels in ("eager", "fused") or layout.plain_attention
+    if not is_older and layout.kernels not in layout.traits.drops_with:
         return False
     families = (*_WITH_DROPOUT, "gpt-neo") if layout.traits.own_kernels else _WITH_DROPOUT
     return shape.family in families
@@ -275,7 +277,8 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
         weight=own,
         frozen=float(numerics.compute),
         weight_copies=float(numerics.compute) if copies else 0.0,
-        eight_bits=2.0 if in_eight_bits(layout) else 0.0,
+        # Where there are no others, they are what two bytes of `weight` count.
+        eight_bits=2.0 if in_eight_bits(layout) and not layout.narrow_weights else 0.0,
         lasting_grad=lasting,
         passing_grad=passing,
         master=4.0 if masters else 0.0,

@@ -14,6 +14,7 @@ from trainrig.predict.step import predict_step
 from trainrig.predict.table import Case, case_of, predict_row
 from trainrig.predict.table_columns import _rows
 from trainrig.workload import model_flops
+from trainrig.workload.memory import memory
 from trainrig.workload.model import parameters
 
 OWNERS = """
@@ -285,6 +286,41 @@ def test_nvidias_recipes_are_read_as_they_are_run() -> None:
     hosts = [case_of(row | {"framework": "Megatron-LM", "chip": "B200"}), plain]
     for with_graphs, without in zip(later, hosts, strict=True):
         assert with_graphs.rates.launch < 0.5 * without.rates.launch
+
+
+def test_recipes_hold_fp8_weights_and_narrow_moments() -> None:
+    row = BASE | {"model": "llama3-8b", "tp": "2", "framework": "Megatron-Bridge"}
+    held = {
+        words: memory(case.shape, case.layout).weights
+        for words in ("bf16", "FP8 (Current Scaling)", "FP8 blockwise")
+        for case in [case_of(row | {"precision": "", "dtype": words})]
+    }
+    assert held["FP8 (Current Scaling)"] == held["bf16"] < 0.6 * held["FP8 blockwise"]
+    latent, plain = (case_of(row | {"model": name}) for name in ("Moonlight 16B", "Qwen3-30B-A3B"))
+    assert (latent.layout.moments, plain.layout.moments) == ("bf16", "auto")
+
+
+def test_an_undated_megatron_keeps_its_optimizer_whole_and_a_later_one_shards_it() -> None:
+    row = BASE | {"framework": "Megatron-LM", "model": "llama3.2-1b", "zero_stage": ""}
+    stages = [case_of(row | {"date": date}).layout.zero for date in ("", "2023-06", "2025-02")]
+    assert stages == [0, 0, 1]
+    assert case_of(row | {"date": "2025-02", "zero_stage": "0"}).layout.zero == 0
+
+
+def test_scores_that_are_named_lie_in_memory() -> None:
+    row = BASE | {"framework": "Megatron-LM", "model": "llama3.2-1b", "recompute": "none"}
+    row |= {"seq": "2048", "micro_batch": "1"}
+    fused, plain = (
+        case_of(row | {"kernel_stack": f"Transformer Engine, {how} attention"})
+        for how in ("fused", "unfused")
+    )
+    assert fused.layout.is_flash and not plain.layout.is_flash
+    assert plain.layout.kernels == fused.layout.kernels == "flash+fused"
+    needs = [memory(case.shape, case.layout).activations for case in (fused, plain)]
+    assert needs[1] > 2 * needs[0]
+    words = ("attn_implementation=eager", "no flash attention")
+    rows = [row | {"framework": "transformers", "kernel_stack": text} for text in words]
+    assert not any(case_of(one | {"date": "2025-01"}).layout.is_flash for one in rows)
 
 
 def test_megatron_on_ampere_is_of_its_time() -> None:

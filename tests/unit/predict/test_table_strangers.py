@@ -312,8 +312,10 @@ def test_what_was_run_is_answered(cells: dict[str, str], presumed: tuple[str, ..
 def test_a_t5_of_its_own_length_writes_spans_and_its_parameters_say_how_deep_it_is() -> None:
     row = ROW | {"model": "T5 3B", "layers": "24", "hidden": "2048", "ffn": "5120", "seq": "512"}
     row |= {"kind": "pretrain-encdec"}
-    blank, printed = case_of(row), case_of(row | {"params_b": "2.85"})
-    assert blank.layout.target_seq_len == 128 and blank.shape.num_layers == 12
+    blank, printed = case_of(row | {"layers": "12"}), case_of(row | {"params_b": "2.85"})
+    assert blank.layout.target_seq_len == 128 and blank.shape.num_layers == 12, "of each stack"
+    both = case_of(row | {"layers": "48", "params_b": "2.85"}).shape
+    assert (both.num_layers, both.num_decoder_layers) == (24, 24), "of both together"
     assert (printed.shape.num_layers, printed.shape.num_decoder_layers) == (24, 24)
     assert printed.shape.gated_ffn and not blank.shape.gated_ffn
     assert case_of(row | {"kind": "finetune"}).layout.target_seq_len == 0

@@ -68,6 +68,9 @@ CONTEXT = 0.6 * GIB
 """Driver context, kernels, cuBLAS and cuDNN handles."""
 COMMUNICATORS = 0.5 * GIB
 """NCCL's buffers where there are several GPUs."""
+WORKSPACES = 0.125 * GIB
+"""cuBLAS's and Transformer Engine's on Hopper and later, 32 MiB each (`CUBLAS_WORKSPACE_CONFIG` in
+torch's notes, `get_cublas_workspace_size_bytes`), which are the allocator's, too: at most."""
 UNUSED, UNUSED_AGAIN = 0.06, 0.10
 """Blocks of torch's allocator that fit nothing, however often it gives back what it can, as shares
 of what is allocated and, where blocks are computed again, of the logits: a regression over 84
@@ -117,7 +120,7 @@ def interval(middle: Any, kind: str) -> tuple[Any, Any]:
     low, high = (share * middle for share in _INTERVALS[kind])
     if kind == "device":
         return low + 0.3 * GIB, high + CONTEXT + COMMUNICATORS + GIB
-    return low, high
+    return low, high + WORKSPACES
 
 
 _CHUNK, _TILE = 2**26, 2**24
