@@ -100,7 +100,7 @@ def test_what_they_do_not_train_is_refused_before_anything_starts(data: str) -> 
         ("deepspeed", {"precision": "bf16"}, "not in fp32"),
         ("deepspeed", {"tp": 2}, "tensor parallelism"),
         ("deepspeed", {"offload": "host"}, "there are none"),
-        ("megatron", {"zero": 2}, "at most"),
+        ("megatron", {"zero": 2}, "is ZeRO 1"),
         ("deepspeed", {"pp": 2, "zero": 2, "grad_accum": 2}, "cannot shard"),
         ("deepspeed", {"pp": 2}, "do not fill"),
         ("deepspeed", {"zero": 2, "offload": "disk"}, "under stage 3 alone"),

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -29,6 +28,7 @@ from contextlib import suppress
 from itertools import chain, count, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
 
 from trainrig.errors import UnavailableError
@@ -172,18 +172,18 @@ def _answer(
         while True:
             chunk = parent.recv()
             try:
-                packed = pickle.dumps(ask(chunk))
+                packed = ForkingPickler.dumps(ask(chunk))
             except Exception as error:  # noqa: BLE001 - raised by who asked, in its answer's place
                 packed = _packed(error)
             parent.send_bytes(packed)
 
 
-def _packed(error: Exception) -> bytes:
+def _packed(error: Exception) -> memoryview:
     """An exception as its parent can raise it, where it was raised as a note; else its words."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
-        packed = pickle.dumps(error)
-        pickle.loads(packed)  # noqa: S301 - what was packed just now
+        packed = ForkingPickler.dumps(error)
+        ForkingPickler.loads(packed)  # of what was packed just now, as its parent will
     except Exception:  # noqa: BLE001 - whatever it refuses to be packed by
-        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+        return ForkingPickler.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
     return packed
