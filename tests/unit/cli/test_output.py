@@ -147,6 +147,7 @@ def test_who_asked_for_json_gets_the_error_as_json_too(typed, error):
 
 CTRL_C = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 class Finder:
     def find_spec(self, name, *_):
         if name == "click":
