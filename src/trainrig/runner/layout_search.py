@@ -147,7 +147,7 @@ class Planned:
 
     def _candidate(self, one: Candidate) -> dict[str, Any]:
         """Layouts of one search share the FLOPs of a step, so MFU goes as one over the time."""
-        tokens_per_s = self.answer.tokens / one.time
+        tokens_per_s = self.answer.tokens / one.ranked_by
         mfu = self.answer.mfu
         return {
             "step_time_s": one.time,
@@ -156,7 +156,7 @@ class Planned:
             "fits": one.fits,
             "tokens_per_s": tokens_per_s,
             "tokens_per_day": tokens_per_s * DAY,
-            "mfu": None if mfu is None else mfu * self.answer.time / one.time,
+            "mfu": None if mfu is None else mfu * self.answer.time / one.ranked_by,
             "parts_s": one.parts,
             "layout": layout_dict(one.layout),
         }

@@ -344,6 +344,8 @@ def test_what_can_be_trained_is_ranked_by_its_simulation_too(trainrig) -> None:
     layouts = [json.dumps(one["layout"], sort_keys=True) for one in told["families"]]
     seconds = [one["simulated_step_time_s"] for one in told["families"]]
     assert len(set(layouts)) == len(layouts) and seconds == sorted(seconds)
+    rates = [one["tokens_per_s"] for one in told["families"]]
+    assert rates == sorted(rates, reverse=True)
     assert told["best_that_trains"]["slower"] > 1.0
 
 
