@@ -91,6 +91,9 @@ def command(
     from trainrig.report.prediction_report import prediction_document
 
     if cases is not None:
+        other = next((name for name in _given(ctx) if name not in _OF_CASES), None)
+        if other is not None:
+            raise UsageError(f"{other} beside --cases", "each row of the table says what it is of")
         _print_cases(cases, as_json, simulate=bool(simulate))
         return EXIT_OK
     if simulate:
@@ -147,17 +150,25 @@ def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
         print_text(cases_document(predict_rows(rows, simulate=simulate)))
 
 
-def _refuse_options(ctx: click.Context) -> None:
-    """A command takes its own options: one before its name would be lost."""
-    from trainrig.errors import UsageError
+_OF_CASES = ("--cases", "--simulate", "--json")
+"""Options that a table takes; any other would be lost."""
 
-    given = [
+
+def _given(ctx: click.Context) -> list[str]:
+    """The options of the verb that stand on the command line."""
+    return [
         parameter.opts[0]
         for parameter in ctx.command.params
         if parameter.name
         and ctx.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
     ]
-    if given:
+
+
+def _refuse_options(ctx: click.Context) -> None:
+    """A command takes its own options: one before its name would be lost."""
+    from trainrig.errors import UsageError
+
+    if given := _given(ctx):
         name = ctx.invoked_subcommand
         hint = f"options come behind it: trainrig predict {name} {given[0]} ..."
         raise UsageError(f"{given[0]} before {name}", hint)

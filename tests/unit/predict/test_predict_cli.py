@@ -247,6 +247,8 @@ def test_cases_are_told_a_line_each_or_as_a_table(trainrig, tmp_path) -> None:
     code, out, _ = trainrig("predict", "--cases", str(path))
     assert code == 0
     assert "mean of the groups' medians" in out and "RTX 4090" in out
+    code, out, err = trainrig("predict", "--cases", str(path), "--precision", "fp8")
+    assert (code, out) == (2, "") and "--precision beside --cases" in err
 
 
 @pytest.mark.parametrize(
