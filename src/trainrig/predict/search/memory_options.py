@@ -325,15 +325,21 @@ class _Trial:
         return tuple(found) if needed <= self.rates.memory_bytes else ()
 
     def with_adapters(self, layout: Layout) -> tuple[OptionEffect, ...]:
-        """LoRA, then what it needs besides; empty where that does not fit either."""
+        """LoRA, then what it needs besides; empty where that does not fit either.
+
+        Frozen weights are quantised where nothing else keeps them on the GPU.
+        """
         adapted = layout.replace(lora_rank=LORA_RANK)
         if layout.lora_rank or not is_legal(self.shape, adapted):
             return ()
+        away: list[tuple[OptionEffect, ...]] = []
         for kind in ("none", "nf4", "nf4-double"):
             change = {"lora_rank": LORA_RANK} | ({"quantize": kind} if kind != "none" else {})
             after = adapted.replace(quantize=kind)
             first = dataclasses.replace(self._effect(layout, change, after), option="lora")
             rest = () if first.fits else self.sequence(after)
             if first.fits or rest:
-                return (first, *rest)
-        return ()
+                away.append((first, *rest))
+                if all(effect.option != "offload" for effect in rest):
+                    return away[-1]
+        return min(away, key=lambda found: found[-1].sample_time_s, default=())

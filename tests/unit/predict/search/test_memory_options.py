@@ -189,6 +189,8 @@ def test_adapters_are_tried_where_all_options_are_not_enough() -> None:
         assert is_away or not one.adapters, "where a sequence fits, nothing else is trained"
     away = found(("llama-7B", "RTX 4090", {}))
     assert "--offload host" in away.sequence[0].change and away.adapters[-1].fits
+    small = found(("llama-7B", "RTX 3060", {})).adapters  # frozen weights stay on the GPU, in nf4
+    assert "--quantize nf4" in small[0].change and all(one.option != "offload" for one in small)
 
 
 def test_one_gpu_is_offered_frameworks_that_offload_more() -> None:
