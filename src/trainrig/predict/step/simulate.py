@@ -143,7 +143,7 @@ class _Wave:
     """1 where it waits for a message."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)  # of a megabyte each, mostly
 def _waves(schedule: str, ranks: int, groups: int, batches: int) -> tuple[tuple[_Wave, ...], int]:
     """The tasks in waves, and how many there are."""
     needs = _needed_folded if schedule == "zbv" else _needed
