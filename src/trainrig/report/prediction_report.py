@@ -422,13 +422,9 @@ def _step(seconds: float) -> str:
 
 
 def gap_text(first: Candidate, second: Candidate) -> str:
-    """Why the first is faster than the second: parts whose difference sums to the gap.
-
-    Parts are the closed form's; what a simulation of the pipeline differs by is one more.
-    """
+    """Why the first is faster than the second: parts whose difference sums to the gap."""
     gap = second.ranked_by - first.ranked_by
-    apart = first.gap(second) | {"simulated": gap - (second.time - first.time)}
-    parts = sorted(apart.items(), key=lambda item: -abs(item[1]))
+    parts = sorted(first.gap(second).items(), key=lambda item: -abs(item[1]))
     named = [
         f"{_LABELS.get(part, part)} {'+' if seconds >= 0 else '−'}{format_time(abs(seconds))}"
         for part, seconds in parts

@@ -125,8 +125,8 @@ class Planned:
             "prediction": prediction_dict(answer, self.tokens),
         }
         if len(best) > 1:
-            gap = {"step_time_s": best[1].time - best[0].time, "parts_s": best[0].gap(best[1])}
-            found["gap_to_next"] = gap
+            gap = best[1].ranked_by - best[0].ranked_by
+            found["gap_to_next"] = {"step_time_s": gap, "parts_s": best[0].gap(best[1])}
         if self.trains is not None:
             found["best_that_trains"] = self._candidate(self.trains) | {"slower": self.slower}
         if self.budget is not None:

@@ -49,8 +49,13 @@ class Candidate:
         return self.time if self.simulated is None else self.simulated
 
     def gap(self, other: Candidate) -> dict[str, float]:
-        """By how much ``other`` is slower, part by part: sums to the difference of the times."""
-        return {name: other.parts[name] - self.parts[name] for name in PARTS}
+        """By how much ``other`` is slower, part by part: sums to what they are ranked by.
+
+        Parts are the closed form's; what simulations of pipelines differ by is ``simulated``.
+        """
+        parts = {name: other.parts[name] - self.parts[name] for name in PARTS}
+        closed = other.time - self.time
+        return parts | {"simulated": other.ranked_by - self.ranked_by - closed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,8 +134,10 @@ def test_a_gap_is_the_sum_of_its_parts() -> None:
     first, *others = search(small_space(8, 24), rates, top=20).best
     for other in others:
         gap = first.gap(other)
-        assert list(gap) == list(PARTS)
+        assert list(gap) == [*PARTS, "simulated"] and gap["simulated"] == 0.0
         assert sum(gap.values()) == pytest.approx(other.time - first.time, abs=1e-12)
+        slow = dataclasses.replace(other, simulated=2.0 * other.time)
+        assert sum(first.gap(slow).values()) == pytest.approx(slow.ranked_by - first.time)
         assert sum(other.parts.values()) == pytest.approx(other.time)
 
 
