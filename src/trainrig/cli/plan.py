@@ -45,7 +45,7 @@ def command(
 
     \b
     trainrig plan --model gpt3-175B --on "A100 SXM4 80GB" --gpus 1024 --global-batch 1536
-    trainrig plan --model llama-7B --on "RTX 4090" --gpus 4 --global-batch 64 --write plans
+    trainrig plan --model llama-7B --on "RTX 4090" --gpus 8 --global-batch 64 --write plans
     trainrig plan --model llama-7B --on "H100 SXM5 80GB" --global-batch 1024 \\
         --tokens 140e9 --days 60
 
