@@ -546,9 +546,13 @@ _MEMORY_KINDS = (
 
 
 def optimizer_of(cells: Cells) -> str:
-    """One of OPTIMIZERS; not stated: fused AdamW (Trainer's own words are for many kernels)."""
+    """One of OPTIMIZERS; not stated: fused AdamW (Trainer's own words are for many kernels).
+
+    Moments in fp8 are a byte, as torchao's and bitsandbytes' of 8 bits; to those of 4 bits these
+    are the nearest.
+    """
     word = cells.word("optimizer").replace("_", "-")
-    is_narrow, is_paged = bool(re.search(r"8-?bit", word)), "paged" in word
+    is_narrow, is_paged = bool(re.search(r"[48]-?bit|fp-?8", word)), "paged" in word
     if is_narrow or is_paged:
         return "adamw" + "-8bit" * is_narrow + "-paged" * is_paged
     usual = "adamw" if word in ("adamw-hf", "adamw-torch") else "adamw-fused"

@@ -210,6 +210,8 @@ def test_a_loss_and_an_optimizer_are_known_by_their_words() -> None:
     assert layout().loss == "auto"
     light = layout(optimizer="PagedAdamW8bit, in backward", global_batch="", grad_accum="1")
     assert (light.optimizer, light.optimizer_in_backward) == ("adamw-8bit-paged", 1)
+    narrow = {layout(optimizer=f"ao {how} AdamW").optimizer for how in ("8-bit", "fp8", "4-bit")}
+    assert narrow == {"adamw-8bit"}
 
 
 def test_a_case_knows_no_more_than_an_answer_where_a_row_came_from() -> None:
