@@ -232,8 +232,7 @@ def _read(row: Row) -> Case:
         layout = layout.replace(target_seq_len=_SPANS)
     shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
     layout = _held(shape, layout, cells, rates.memory_bytes)
-    if "micro_batch" in cells.unstated and not cells["grad_accum"]:
-        layout = _fitting(shape, layout, rates.memory_bytes, usual_samples(cells))
+    layout = _with_usual_batch(shape, layout, rates, cells)
     if not cells["vpp"] and layout.pp > 1 and _interleaves(layout):
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
         cells.unstated.append("vpp")
@@ -346,6 +345,14 @@ Mixtures of experts recompute parts of a block, of which nothing follows from me
 """
 
 
+def _with_usual_batch(shape: ModelShape, layout: Layout, rates: Rates, cells: Cells) -> Layout:
+    """The layout with the micro-batch and the accumulation that a row leaves to the reader."""
+    if "micro_batch" in cells.unstated and not cells["grad_accum"]:
+        layout = _fitting(shape, layout, rates.memory_bytes, usual_samples(cells))
+    is_free = "global_batch" in cells.unstated and layout.offload != "none"
+    return _accumulated(shape, layout, rates) if is_free else layout
+
+
 def _fitting(shape: ModelShape, layout: Layout, capacity: float, most: int) -> Layout:
     """Micro-batches that are not stated: the largest that memory holds, else of one sample.
 
@@ -362,6 +369,22 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float, most: int) -> L
         if samples % size == 0 and memory(shape, one).total <= capacity:
             return one
     return layout.replace(batch_size=1, grad_accum=samples)
+
+
+def _accumulated(shape: ModelShape, layout: Layout, rates: Rates) -> Layout:
+    """As many micro-batches, where nobody says, as make an offloaded update take half of the step.
+
+    Whoever keeps states off the device adds up until their copies no longer rule the step.
+    """
+    one, two = (
+        float(predict_step(shape, layout.replace(grad_accum=n), rates).total) for n in (1, 2)
+    )
+    each = max(two - one, 1e-9)
+    num = min(max((one - each) / each, 1.0), _MOST_ADDED)
+    return layout.replace(grad_accum=max(int(layout.grad_accum), 1 << round(math.log2(num))))
+
+
+_MOST_ADDED = 64
 
 
 @lru_cache(maxsize=1024)

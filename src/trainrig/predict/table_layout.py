@@ -186,7 +186,8 @@ def _batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, i
         batch = max(1, round(batch / cells.whole("seq", 2048)))
     if not batch and not micro:
         cells.unstated += ["micro_batch"] if accum else ["global_batch", "micro_batch"]
-        micro, accum = 1, accum or _usual_samples(cells, shape, dp, pp)
+        micro = max(1, _AT_ONCE // cells.whole("seq", 2048)) if accum else 1
+        accum = accum or _usual_samples(cells, shape, dp, pp)
     if batch and not accum and cells.is_xla and pp == 1 and batch % dp == 0:
         # `per_device_batch_size` (MaxText) is of each chip, of which several share a sample; XLA's
         # programs go through all of them at once.
@@ -226,6 +227,8 @@ def _usual_samples(cells: Cells, shape: ModelShape, dp: int, pp: int) -> int:
     return pp * (1 << max(0, round(math.log2(samples / pp))))
 
 
+_AT_ONCE = 4096
+"""Tokens of a micro-batch where only their number is stated: a sample of most of today's models."""
 _LEAST, _MOST = 8192, 65536
 """Tokens of a rank's step, the least and, without stages to fill, the most that are presumed."""
 

@@ -241,7 +241,7 @@ _ALSO = {
         (r"full|true|yes|on\b|uniform|block|^1|all|layer|enab|checkpoint|activation", "full"),
     ),
     "offload": (
-        (r"no\b|none|off$|false|^0|disab", "none"),
+        (r"no\b|none|off$|false|^0|disab|^activ", "none"),  # `activations to host`: no optimizer
         (r"nvme|disk|ssd", "disk"),
         (r"cpu|host|optim|param|true|yes|^1|zero.?off", "host"),
     ),

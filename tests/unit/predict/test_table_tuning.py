@@ -87,7 +87,7 @@ def test_a_stated_part_of_a_named_model_is_that_part() -> None:
     row = {"chip": "H100 SXM5 80GB", "num_gpus": "8", "seq": "1024", "grad_accum": "4"}
     part = case_of(row | {"model": "Nobody-35B-A3B, 8 layers", "layers": "8", "num_experts": "8"})
     assert (part.shape.num_layers, part.shape.num_experts) == (8, 8)
-    assert (part.layout.batch_size, part.layout.grad_accum) == (1, 4)
+    assert (part.layout.batch_size, part.layout.grad_accum) == (4, 4)
     whole = case_of(row | {"model": "Nobody-7B", "layers": "32"}).shape
     assert parameters(whole).total == pytest.approx(7e9, rel=0.2)
 
@@ -144,3 +144,24 @@ def test_a_tuning_without_any_batch_has_small_micro_batches() -> None:
     small = case_of(row | {"kind": "sft"}).layout
     assert (small.batch_size, small.seq_len) == (2, 512) and small.grad_accum > 1
     assert case_of(row | {"kind": "pretrain"}).layout.batch_size > 2
+
+
+def test_an_offloaded_training_without_a_batch_adds_up_until_copies_no_longer_rule() -> None:
+    blank = {"micro_batch": "", "grad_accum": "", "kind": "finetune", "offload": "nvme"}
+    case = case_of(ROW | blank)
+    assert case.layout.offload == "disk" and case.layout.grad_accum > 4
+    stated = case_of(ROW | blank | {"micro_batch": "2", "grad_accum": "1"})
+    assert stated.layout.grad_accum == 1
+    per_sample = [time_of(one)[1] / int(one.layout.global_batch) for one in (case, stated)]
+    assert per_sample[0] < 0.6 * per_sample[1]
+    activations = {"offload": "activations, 40 layers, to host", "num_gpus": "8", "dp": "8"}
+    assert case_of(ROW | activations).layout.offload == "none"
+
+
+@pytest.mark.parametrize(("seq", "samples"), [("128", 32), ("512", 8), ("8192", 1)])
+def test_a_stated_accumulation_alone_is_of_micro_batches_of_a_few_thousand_tokens(
+    seq: str, samples: int
+) -> None:
+    cells = {"micro_batch": "", "grad_accum": "10", "seq": seq, "model": "BERT-large"}
+    layout = case_of(ROW | cells).layout
+    assert (layout.batch_size, layout.grad_accum) == (samples, 10)
