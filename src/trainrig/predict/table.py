@@ -385,6 +385,7 @@ def _accumulated(shape: ModelShape, layout: Layout, rates: Rates) -> Layout:
 
 
 _MOST_ADDED = 64
+"""Micro-batches, at most: a disk can take a thousand times as long as one of them computes."""
 
 
 @lru_cache(maxsize=1024)
