@@ -405,7 +405,7 @@ def _rates(
 
 _GRAPHED = 0.3
 """Host time that is left where layers are launched from CUDA graphs: exchanges between them, and
-of a mixture what depends on how many tokens each expert gets."""
+of a mixture what depends on how many tokens each expert gets.  Presumed: no document says it."""
 
 
 def _length(cells: Cells, shape: ModelShape) -> int:

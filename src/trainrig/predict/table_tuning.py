@@ -78,5 +78,5 @@ def longest(cells: Cells, seq: int) -> int:
 
 
 _LONGEST = 3.5
-"""Of the average: lengths of instructions and answers are skewed (GSM8K, Alpaca, Dolly: three to
-five times)."""
+"""Of the average, presumed: lengths of instructions and answers are skewed, and one published table
+(peft's, memory beside an average length) shows by how much."""

@@ -308,10 +308,11 @@ def _launches(found: Kernels, numerics: Numerics, layout: Layout) -> float:
 
 
 _COMPILED = 0.5
-"""Host time of a kernel in a compiled graph, against one with Python and autograd around it."""
+"""Host time of a kernel in a compiled graph, against one with Python and autograd around it:
+presumed."""
 _ROUTING = 40
 """Kernels of one direction that sort a mixture's tokens, count them and exchange the counts, beside
-its operators' (Megatron-Core's router, its losses and its dispatcher)."""
+its operators' (Megatron-Core's router, its losses and its dispatcher): presumed, not counted."""
 
 
 def _alignment(n: Any, k: Any, dtype: str, unaligned: float, half: float) -> Any:
