@@ -121,7 +121,9 @@ def case_of(row: Row) -> Case:
             spread = math.hypot(other.spread, *(UNSURE[name] for name in more))
             return replace(other, unstated=(*other.unstated, *more), spread=spread)
     is_named = spelled(row.get("model") or "") is not None
-    if is_named and not row.get("layers") and _is_part(case):  # scaled down, and nobody says so
+    # What is kept elsewhere may be the weights, too.
+    is_whole = row.get("layers") or case.layout.offload != "none"
+    if is_named and not is_whole and _is_part(case):  # scaled down, and nobody says so
         name = case.shape.name
         raise UsageError(f"layers: not stated, and {name} whole does not fit: a part of it?")
     return case
@@ -350,7 +352,7 @@ def _with_usual_batch(shape: ModelShape, layout: Layout, rates: Rates, cells: Ce
     if "micro_batch" in cells.unstated and not cells["grad_accum"]:
         layout = _fitting(shape, layout, rates.memory_bytes, usual_samples(cells))
     is_free = "global_batch" in cells.unstated and layout.offload != "none"
-    return _accumulated(shape, layout, rates) if is_free else layout
+    return _accumulated(layout) if is_free else layout
 
 
 def _fitting(shape: ModelShape, layout: Layout, capacity: float, most: int) -> Layout:
@@ -371,21 +373,18 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float, most: int) -> L
     return layout.replace(batch_size=1, grad_accum=samples)
 
 
-def _accumulated(shape: ModelShape, layout: Layout, rates: Rates) -> Layout:
-    """As many micro-batches, where nobody says, as make an offloaded update take half of the step.
+def _accumulated(layout: Layout) -> Layout:
+    """As many micro-batches, where nobody says, as make an offloaded update cheap beside them.
 
-    Whoever keeps states off the device adds up until their copies no longer rule the step.
+    Whoever keeps states off the device adds up until their way there and back no longer rules.
     """
-    one, two = (
-        float(predict_step(shape, layout.replace(grad_accum=n), rates).total) for n in (1, 2)
-    )
-    each = max(two - one, 1e-9)
-    num = min(max((one - each) / each, 1.0), _MOST_ADDED)
-    return layout.replace(grad_accum=max(int(layout.grad_accum), 1 << round(math.log2(num))))
+    tokens = int(layout.seq_len * layout.batch_size)
+    return layout.replace(grad_accum=max(int(layout.grad_accum), _OFFLOADED // tokens))
 
 
-_MOST_ADDED = 64
-"""Micro-batches, at most: a disk can take a thousand times as long as one of them computes."""
+_OFFLOADED = 512 * 1024
+"""Tokens of a rank's step whose states are off the device: 512 samples of 1024, with which
+ZeRO-Offload is shown on one GPU (Ren et al. 2021, section 6.2)."""
 
 
 @lru_cache(maxsize=1024)

@@ -156,6 +156,8 @@ def test_an_offloaded_training_without_a_batch_adds_up_until_copies_no_longer_ru
     assert per_sample[0] < 0.6 * per_sample[1]
     activations = {"offload": "activations, 40 layers, to host", "num_gpus": "8", "dp": "8"}
     assert case_of(ROW | activations).layout.offload == "none"
+    big = {"model": "Llama 3.1 70B", "chip": "RTX 5090", "num_gpus": "1", "offload": "nvme"}
+    assert case_of(big).shape.num_layers == 80  # whole: its weights may be away, too
 
 
 @pytest.mark.parametrize(("seq", "samples"), [("128", 32), ("512", 8), ("8192", 1)])
