@@ -281,9 +281,9 @@ FRAMEWORK_FILES = (
     # published figures, as their authors call the software
     "catalog/published",
     "predict/table.py",
-    "predict/table_recipes.py",
     "predict/table_shape.py",
     "predict/table_words.py",
+    "predict/training_programs.py",
     # readers of a framework's own log
     "importers/deepspeed_log.py",
     "importers/hf_trainer_log.py",

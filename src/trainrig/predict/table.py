@@ -10,7 +10,6 @@ of `table_columns` lists all columns that are.
 from __future__ import annotations
 
 import math
-import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,18 @@ from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import narrowed, rates_of_chip, with_flash2
 from trainrig.predict.step import StepTime, predict_step, stage_seconds
 from trainrig.predict.table_columns import READ
+from trainrig.predict.table_defaults import (
+    has_narrow_weights,
+    is_graphed,
+    longest,
+    moments_in,
+    rank_of,
+    reduces_narrow,
+    sends_once,
+    usual_length,
+    usual_recompute,
+    usual_samples,
+)
 from trainrig.predict.table_layout import is_legal, joined, made_legal, sizes_of
 from trainrig.predict.table_machines import (
     chip_of,
@@ -32,21 +43,7 @@ from trainrig.predict.table_machines import (
     link_of,
     power_of,
 )
-from trainrig.predict.table_recipes import (
-    has_narrow_weights,
-    is_graphed,
-    is_recipe,
-    moments_in,
-    sends_once,
-)
 from trainrig.predict.table_shape import head_share, shape_of
-from trainrig.predict.table_tuning import (
-    longest,
-    rank_of,
-    usual_length,
-    usual_recompute,
-    usual_samples,
-)
 from trainrig.predict.table_words import (
     UNSURE,
     Cells,
@@ -68,6 +65,7 @@ from trainrig.predict.table_words import (
     states_of,
     updates_in_backward,
 )
+from trainrig.predict.training_programs import torch_version
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout
 from trainrig.workload.memory import Memory, memory
@@ -197,7 +195,7 @@ def _read(row: Row) -> Case:
     rates = _rates(chip.name, *place, narrow_of(cells), is_graphed(cells, chip))
     kernels = _kernels_of(cells, chip, framework, shape)
     rates = with_flash2(rates) if kernels == "flash" and is_flash2(cells) else rates
-    is_torch1 = re.search(r"torch 1\.", cells.word("framework"))
+    is_torch1 = torch_version(cells.word("framework"))[0] == 1
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
         seq_len=_length(cells, shape),
@@ -222,7 +220,7 @@ def _read(row: Row) -> Case:
         lora_rank=rank_of(cells, quantize),
         quantize=quantize,
         optimizer=optimizer_of(cells),
-        reduce_bytes=2 * (is_recipe(cells) and precision != "fp32"),
+        reduce_bytes=2 * reduces_narrow(cells, precision),
         narrow_weights=int(has_narrow_weights(cells, precision)),
         optimizer_in_backward=int(updates_in_backward(cells) and sizes["grad_accum"] == 1),
         loss=loss_of(cells),

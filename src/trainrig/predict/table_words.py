@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from trainrig.catalog import Chip
 from trainrig.catalog.chip import peak
 from trainrig.errors import UsageError
+from trainrig.predict.training_programs import Program, program_of, torch_version
 from trainrig.workload.layout import CP_COMM, KERNELS, STATES
 
 Row = Mapping[str, str]
@@ -145,9 +146,14 @@ class Cells:
         return word or default
 
     @property
+    def program(self) -> Program:
+        """What trains, and what it does by default."""
+        return program_of(self.word("framework"))
+
+    @property
     def is_fsdp(self) -> bool:
-        """Whether the framework's name says that it shards weights, or it does by default."""
-        return any(word in self.word("framework") for word in _SHARDING)
+        """Whether the program shards weights by default, or is named with what does."""
+        return self.program.shards_weights is True
 
     def is_since(self, month: str) -> bool:
         """Whether the row is dated, and of that month (``2024-01``) or later."""
@@ -166,7 +172,7 @@ class Cells:
     @property
     def is_xla(self) -> bool:
         """Whether a program is of those that XLA compiles."""
-        return any(word in self.word("framework") for word in _XLA)
+        return self.program.xla is True
 
     @property
     def _kind(self) -> str:
@@ -216,10 +222,6 @@ class Cells:
 
 _BESIDES = re.compile(r"\b(?:[dpcs]po|o?rpo|kto|grpo|rl\w*|rm|reward\w*|distil\w*)\b")
 """Kinds of training that do more than a step on their batch, which is what is predicted."""
-_SHARDING = (
-    *("fsdp", "torchtitan", "fully_shard", "maxtext", "levanter", "easylm", "axlearn"),
-    *("foundry", "olmo", "automodel"),
-)
 _ALSO = {
     # What cells contain, and the word for it; the first that is found counts.
     "kernel_stack": (
@@ -256,32 +258,6 @@ _ALSO = {
         (r"master|mixed|o2|fp32", "masters"),
     ),
 }
-_XLA = ("maxtext", "pax", "jax", "t5x", "easylm", "levanter", "axlearn", "flax")
-"""Programs that XLA compiles."""
-_TRAINERS = (
-    *("llama-factory", "llamafactory", "axolotl", "unsloth", "xtuner", "swift"),
-    *("trl", "openrlhf", "lmflow", "fastchat", "peft", "accelerate", "lightning", "fabric"),
-    *("optimum", "torch", "hf", "hugging", "transformers"),
-)
-"""Programs around torch's modules: transformers' Trainer and its like."""
-_FRAMEWORKS = (
-    # The first that the framework's name contains, so the most particular first.
-    ("automodel", "fsdp"),  # NeMo's, which wraps Hugging Face's models
-    ("megatron", "megatron"),
-    ("fsdp", "fsdp"),
-    ("torchtitan", "fsdp"),
-    *((name, "fsdp") for name in _XLA),
-    ("foundry", "fsdp"),
-    ("olmo", "fsdp"),
-    ("nemo", "megatron"),
-    ("mcore", "megatron"),
-    ("primus", "megatron"),
-    *((name, "megatron") for name in ("mindspeed", "modellink", "ascendspeed", "flagscale")),
-    *((name, "megatron") for name in ("neox", "megablocks", "megascale")),
-    ("deepspeed", "deepspeed"),
-    *((name, "trainer") for name in _TRAINERS),
-)
-"""Programs, by their documentation: what they are made of, or how they spread a model."""
 
 
 def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
@@ -290,67 +266,49 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     What torch alone spreads computes as Hugging Face's models do; a program that nobody here knows
     and that shards its optimizer is one for large models, with Megatron's way of doing it.
     """
-    framework = cells.word("framework")
-    named = next((name for word, name in _FRAMEWORKS if word in framework), None)
+    named = cells.program.trains_as
     split = any(sizes[name] > 1 for name in ("tp", "pp", "cp", "ep", "zero"))
     is_alone = 1 < sizes["gpus"] <= sizes["gpus_per_node"] and not split
-    if named in (None, "trainer") and is_alone and _is_data_parallel(cells):
+    if named in ("", "trainer") and is_alone and _is_data_parallel(cells):
         return "huggingface", "dataparallel"
-    if ((named == "fsdp" and not cells.is_xla) or "torchtitan" in framework) and sizes["pp"] > 1:
+    is_torch = cells.program.torch_pipelines or (named == "fsdp" and not cells.is_xla)
+    if is_torch and sizes["pp"] > 1:
         return "torchtitan", "auto"  # whose pipelines are torch's
     if named == "fsdp":
         return "huggingface", "fsdp" if sizes["zero"] else "ddp"
     is_split = any(sizes[name] > 1 for name in ("tp", "pp"))
-    if named == "megatron" or is_split or (named is None and sizes["ep"] > 1):
+    if named == "megatron" or is_split or (not named and sizes["ep"] > 1):
         return "megatron", "auto"
     # Trainer has whole weights and a host's optimizer by DeepSpeed alone.
     is_away = named == "trainer" and sizes["zero"] in (1, 2) and cells.word("offload") == "host"
     if named == "deepspeed" or is_away:
         return "deepspeed", "auto"
-    if named is None and any(word in framework for word in _RUNTIMES):
+    if not named and cells.program.other_runtime:
         cells.unstated.append("framework")
-    return "megatron" if named is None and sizes["zero"] in (1, 2) else "huggingface", "auto"
-
-
-_RUNTIMES = (
-    *("mlx", "tinygrad", "tensorflow", "keras", "mesh", "paddle", "mindspore", "mindformers"),
-    *("oneflow", "libai", "mxnet", "burn", "candle", "graphcore", "poplar", "onnx", "cerebras"),
-)
-"""Programs that run on neither torch nor XLA for GPUs: nobody published steps of theirs here."""
+    return "megatron" if not named and sizes["zero"] in (1, 2) else "huggingface", "auto"
 
 
 def states_of(cells: Cells, family: str) -> str:
-    """One of STATES; not stated: masters where apex is, all in bf16 where that is the usual way.
+    """One of STATES; not stated: the program's.
 
-    torchtune trains so, LitGPT's bf16-true and what is measured with it (Thunder), torchao's
-    scripts of 8-bit training.  Models that are published in bf16 (the Llama family) are loaded,
-    and by scripts of one device trained, as they are.
+    Models that are published in bf16 (the Llama family) are loaded, and by scripts of one device
+    trained, as they are.
     """
-    framework = cells.word("framework").replace(" ", "")
-    is_loaded = framework.startswith("hftransformers") and family == "llama"
-    is_pure = any(word in framework for word in _PURE)
-    is_pure = is_pure or (is_loaded and cells.word("precision") == "bf16")
-    usual = "masters" if "apex" in framework else "pure" if is_pure else "auto"
-    return cells.choice("states", STATES, usual, is_unsure=False)
-
-
-_PURE = ("torchtune", "litgpt", "thunder", "torchao")
-"""Programs whose weights are in bf16 alone."""
+    is_loaded = cells.program.loads_published and family == "llama"
+    usual = "pure" if is_loaded and cells.word("precision") == "bf16" else "auto"
+    return cells.choice("states", STATES, cells.program.states or usual, is_unsure=False)
 
 
 def moments_of(cells: Cells) -> str:
-    """One of MOMENTS_IN: by their own cell, or where states or optimizer speak of bf16 moments.
-
-    DeepSeek's own program has them so (arXiv 2412.19437, section 3.3.3).
-    """
+    """One of MOMENTS_IN: by their own cell, or states' or optimizer's words, else the program's."""
     words = f"{cells.word('states')}; {cells.word('optimizer')}; {cells.word('framework')}"
     if re.search(r"fp-?32|float32", cells.word("moments")):
         return "fp32"
     is_narrow = re.search(r"bf", cells.word("moments")) or re.search(_NARROW_MOMENTS, words)
-    return "bf16" if is_narrow else "auto"
+    return "bf16" if is_narrow else cells.program.moments or "auto"
 
 
-_NARROW_MOMENTS = r"bf\w*-?16[ -](moment|optimizer state)|(moments|exp.?avg\w*)\W+(in )?bf|hai.?llm"
+_NARROW_MOMENTS = r"bf\w*-?16[ -](moment|optimizer state)|(moments|exp.?avg\w*)\W+(in )?bf"
 
 
 def _is_data_parallel(cells: Cells) -> bool:
@@ -397,13 +355,15 @@ def precision_of(cells: Cells, chip: Chip) -> str:
 
 
 def schedule_of(cells: Cells) -> str:
-    """One of SCHEDULES: what the cell says, or DeepSeek's own program; interleaving is ``vpp``'s.
+    """One of SCHEDULES: what the cell says, or the program's; interleaving is ``vpp``'s.
 
     Of a mixture of words (``interleaved 1F1B``) the schedule's name counts.
     """
+    if usual := cells.program.schedule:
+        return usual
     words = f"{cells.word('schedule')} {cells.word('framework')}"
     also = (
-        (r"dual.?pipe|hai.?llm", "dualpipe"),
+        (r"dual.?pipe", "dualpipe"),
         (r"zb.?v\b|v.?schedule", "zbv"),
         (r"\bzb|zero.?bubble", "zb"),
         (r"gpipe|all.?f(orward)?.?all.?b", "gpipe"),
@@ -412,9 +372,8 @@ def schedule_of(cells: Cells) -> str:
 
 
 def cp_comm_of(cells: Cells) -> str:
-    """One of CP_COMM: what the cell says, or a program's name."""
-    usual = "ulysses" if "ulysses" in cells.word("framework") else "auto"
-    return cells.choice("cp_comm", CP_COMM, usual, is_unsure=False)
+    """One of CP_COMM: what the cell says, or the program's."""
+    return cells.choice("cp_comm", CP_COMM, cells.program.cp_comm or "auto", is_unsure=False)
 
 
 def offload_overlap_of(cells: Cells) -> str:
@@ -458,28 +417,28 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     --transformer-impl), AMD's build has them for its chips of 2023 and later (rocm.docs.amd.com,
     "Training a model with Megatron-LM"), and a chip of 2022 was hardly trained on before.
     """
-    framework, year = cells.word("framework"), chip.year or 2020
+    program, year = cells.program, chip.year or 2020
     is_late = year >= 2022 or (year >= 2020 and cells.is_since("2024-01"))
-    is_late = is_late and chip.vendor in ("NVIDIA", "AMD") and "deepspeed" not in framework
+    is_late = is_late and chip.vendor in ("NVIDIA", "AMD") and program.transformer_engine is None
     default = "eager" if year < 2020 else "flash"
-    is_built = _ENGINES.search(framework) or (engine == "megatron" and is_late)
+    is_built = program.transformer_engine or (engine == "megatron" and is_late)
     if cells.is_xla:
         # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
         # A TPU has had its own since Pallas.
-        is_later = "transformer engine" in framework or year >= 2022 or chip.vendor == "Google"
+        is_later = program.transformer_engine or year >= 2022 or chip.vendor == "Google"
         default = "flash+fused" if is_later else "fused"
     elif (year >= 2020 and is_built) or (engine != "megatron" and _COMPILED.match(chip.name)):
         default = "flash+fused"
-    if engine == "huggingface" and "nanogpt" in framework.replace("-", ""):
-        default = "compiled"  # its train.py compiles unless told not to
-    if cells.is_before(_SDPA) and LIBRARY.search(framework) and default == "flash":
+    if engine == "huggingface" and program.kernels:
+        default = program.kernels
+    if cells.is_before(_SDPA) and program.transformers_models and default == "flash":
         default = "eager"
     if has_scores(cells):
         return "flash+fused" if "transformer" in cells.word("kernel_stack") else "eager"
     stack = cells.choice("kernel_stack", KERNELS, default)
     # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
     # asks for 2.1.1): "eager" is then what is not compiled, "fused" what is beside attention.
-    has_own = re.search(r"torch 2\.[1-9]", framework) or cells.is_since(_SPREAD)
+    has_own = torch_version(cells.word("framework")) >= (2, 1) or cells.is_since(_SPREAD)
     is_torch = engine in ("huggingface", "deepspeed") and not cells.is_xla
     if stack == "eager" and has_own:
         return "flash"
@@ -491,8 +450,8 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
 def is_flash2(cells: Cells) -> bool:
     """Whether fused attention is FlashAttention-2: named, or since torch has it (2.2, 2024-01)."""
     words = f"{cells.word('framework')} {cells.word('kernel_stack')}"
-    is_named = re.search(r"\bfa-?2|flash.?att\w*.?2|torch 2\.([2-9]|1\d)", words)
-    return is_named is not None or cells.is_since("2024-01")
+    is_named = re.search(r"\bfa-?2|flash.?att\w*.?2", words) is not None
+    return is_named or torch_version(words) >= (2, 2) or cells.is_since("2024-01")
 
 
 def has_scores(cells: Cells) -> bool:
@@ -509,27 +468,16 @@ _SDPA = "2024-01"
 """Since when transformers' models call torch's fused attention by default (4.36, 2023-12)."""
 _SPREAD = "2024-07"
 """And since when a program will have that version, half a year later."""
-LIBRARY = re.compile(r"hugging|\bhf\b|transformers|\bpeft\b|\btrl\b|optimum|llama-?factory")
-"""Programs that run transformers' models as they are."""
-
-
 _COMPILED = re.compile(r"TPU v[4-9]|TPU[7-9]|Trainium|Gaudi")
 """Chips that run graphs which their compilers have fused (XLA, Neuron's, Gaudi's)."""
-_ENGINES = re.compile(
-    r"nemo|megatron.?(core|bridge|fsdp)|mcore|primus|transformer.?engine|hai.?llm"
-)
-"""Programs that are built on Transformer Engine, or on kernels as new."""
 
 
 def loss_of(cells: Cells) -> str:
-    """One of LOSS, where what is run with says more than that it is fused or compiled.
-
-    torchtune's recipes widen their logits in eight parts since its version 0.3 (September 2024).
-    """
+    """One of LOSS, where what is run with says more than that it is fused or compiled."""
     words = f"{cells.word('kernel_stack')} {cells.word('framework')}"
     if re.search(r"cut[-_ ]?cross|\bcce\b|fused[-_ ]?linear|linear[-_ ]?cross", words):
         return "fused"
-    return "chunked" if re.search(r"chunk|torchtune", words) else "auto"
+    return "chunked" if "chunk" in words else cells.program.loss or "auto"
 
 
 def memory_kind_of(cells: Cells) -> str:
@@ -568,12 +516,7 @@ def updates_in_backward(cells: Cells) -> bool:
 def overlap_of(cells: Cells, kernels: str) -> str:
     """One of OVERLAPS: what a program runs beside computation, where its name tells.
 
-    DualPipe and DeepEP are DeepSeek's (arXiv 2412.19437, section 3.2), HAI-LLM the program around
-    them.  Megatron-LM by itself has tensor parallel's user buffers off (its --tp-comm-overlap),
-    which NeMo's and Megatron-Bridge's recipes switch on.
+    Megatron-LM's by itself is told of its layers by Transformer Engine, which could do more.
     """
-    framework = cells.word("framework")
-    if re.search(r"hai.?llm|dual.?pipe|deep.?ep\b", framework):
-        return "experts"
-    is_plain = "megatron-lm" in framework.replace(" ", "-") and not _ENGINES.search(framework)
-    return "data" if is_plain and kernels == "flash+fused" else "auto"
+    named = cells.program.overlap or "auto"
+    return "auto" if named == "data" and kernels != "flash+fused" else named

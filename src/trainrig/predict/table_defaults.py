@@ -1,0 +1,114 @@
+"""What programs do by default, where a row of a table does not say otherwise.
+
+Answers whether a trainer computes activations again by itself, how wide adapters are, how long
+examples of a task are and how much longer the longest of them; what gradients, weights and moments
+are held in, who shards states, whether kernels come from CUDA graphs and how tokens reach experts.
+A program's own traits are `training_programs`'; what follows from them is presumed, and stated so.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trainrig.catalog import Chip
+from trainrig.predict.table_words import Cells, moments_of
+from trainrig.predict.training_programs import program_of
+from trainrig.workload.model import ModelShape
+
+
+def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
+    """One of RECOMPUTE for a blank cell; where memory cannot hold it, `table` computes more again.
+
+    peft's `prepare_model_for_kbit_training` switches checkpointing on beside quantised weights.
+    XLA's programs that shard weights compute blocks again by default (MaxText's `remat_policy`);
+    torch's wrappers, DeepSpeed and transformers' Trainer leave it off unless asked.
+    """
+    since = cells.program.checkpoints_tuning_since
+    does = cells.program.checkpoints_tuning or (since and cells.is_since(since))
+    if cells.is_tuning and does:
+        return "full"
+    return "full" if quantize != "none" or (zero == 3 and cells.is_xla) else "none"
+
+
+def rank_of(cells: Cells, quantize: str) -> int:
+    """Rank of adapters, 0 where all weights are trained; not stated: peft's default."""
+    if not cells.is_adapted and quantize == "none":
+        return 0
+    found = re.search(r"\br(?:ank)?[-_ =]*(\d{1,4})\b", cells.adapters)
+    return min(max(int(found[1]), 1), _WIDEST) if found else 8
+
+
+_WIDEST = 1024
+
+
+def usual_length(cells: Cells, shape: ModelShape) -> int:
+    """Tokens of a sequence that is not stated: 2048, or as many as the model knows.
+
+    Examples of a task are short, and a batch is padded to its longest: Alpaca's have 100 to 200
+    tokens, Dolly's 200, OpenAssistant's 400.  transformers' own scripts cut plain text into pieces
+    of 1024 (run_clm, `block_size`).
+    """
+    is_text = cells.is_finetuning and cells.program.transformers_models
+    usual = 1024 if is_text else 512 if cells.is_tuning else 2048
+    return min(shape.max_positions, usual)
+
+
+def usual_samples(cells: Cells) -> int:
+    """Samples of a micro-batch, at most, where no batch is stated.
+
+    Of a tuning two: torchtune's recipes, and at most so many LLaMA-Factory's examples.
+    """
+    return 2 if cells.is_tuning and not cells["global_batch"] else 1 << 10
+
+
+def longest(cells: Cells, seq: int) -> int:
+    """Tokens of the longest batch, where what is printed is what examples have on average.
+
+    Lengths that are set are round; an average is not.  Memory is the longest batch's.
+    """
+    is_mean = cells.is_tuning and seq % 8 and seq > 32
+    return -(-round(_LONGEST * seq) // 64) * 64 if is_mean else 0
+
+
+_LONGEST = 3.5
+"""Of the average, presumed: lengths of instructions and answers are skewed, and one published table
+(peft's, memory beside an average length) shows by how much."""
+
+
+def is_graphed(cells: Cells, chip: Chip) -> bool:
+    """Whether kernels are launched from CUDA graphs, or without Python between them."""
+    if chip.vendor == "Google" or cells.is_xla or cells.program.graphed:
+        return True
+    words = cells.word("kernel_stack") + " " + cells.word("framework")
+    since = cells.program.graphed_on_chips_since
+    is_new = since is not None and chip.vendor == "NVIDIA" and (chip.year or 0) >= since
+    return is_new or re.search(r"cuda[ _-]?graph", words) is not None
+
+
+def sends_once(cells: Cells) -> bool:
+    """Whether tokens leave once for each node, by the program or the kernels that are named."""
+    return program_of(f"{cells.word('kernel_stack')} {cells.word('framework')}").sends_once is True
+
+
+def shards_optimizer(cells: Cells) -> bool:
+    """Whether the program shards its optimizer, where nobody says."""
+    since = cells.program.shards_optimizer_since
+    return bool(cells.program.shards_optimizer or (since and cells.is_since(since)))
+
+
+def reduces_narrow(cells: Cells, precision: str) -> bool:
+    """Whether gradients are summed over ranks in bf16 beside masters in fp32."""
+    return cells.program.grad_reduce == "bf16" and precision != "fp32"
+
+
+def has_narrow_weights(cells: Cells, precision: str) -> bool:
+    """Whether weights of blocks are held in fp8 alone: by the program, but for scales of blocks."""
+    words = f"{cells.word('precision')} {cells.word('dtype')}"
+    is_scaled = re.search(r"block|sub-?channel|fp4", words) is not None
+    return precision == "fp8" and cells.program.fp8_weights is True and not is_scaled
+
+
+def moments_in(cells: Cells, shape: ModelShape) -> str:
+    """One of MOMENTS_IN; of latent attention the program's own, if not said."""
+    found = moments_of(cells)
+    return cells.program.latent_moments or found if found == "auto" and shape.kv_rank else found

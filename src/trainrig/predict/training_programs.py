@@ -1,0 +1,116 @@
+"""Which training program a table's words name, and what it does where a row does not say.
+
+Answers with the traits of `programs.toml`, which has their sources; what follows from a trait for a
+step is the rules' (`table_words`, `table_defaults`, `table_layout`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from trainrig.record import read_by, read_toml
+
+_FILE = Path(__file__).with_name("programs.toml")
+
+
+@read_by({"extra": "forbid"})
+class Program:
+    """A program, or several that are named together; None and "" are not stated."""
+
+    name: str
+    pattern: str = ""
+    """What its name is found by, in small letters (a regular expression)."""
+    instead_of: tuple[str, ...] = ()
+    """Entries whose words are part of its own: they are not meant."""
+    trains_as: Literal["", "megatron", "fsdp", "deepspeed", "trainer"] = ""
+    """How it spreads a model: as one of our frameworks, `fsdp` and `trainer` by torch's wrappers
+    around Hugging Face's models; not stated: as the layout tells."""
+    other_runtime: bool | None = None
+    """It runs on neither torch nor XLA for GPUs."""
+    xla: bool | None = None
+    """XLA compiles it."""
+    shards_weights: bool | None = None
+    """ZeRO 3 where the stage is not stated."""
+    torch_pipelines: bool | None = None
+    """Its stages are torch's, with FSDP around each."""
+    shards_optimizer: bool | None = None
+    """ZeRO 1 where the stage is not stated."""
+    shards_optimizer_since: str = ""
+    """The month since when."""
+    transformer_engine: bool | None = None
+    """Layers are Transformer Engine's or as new; false: of a Megatron before it."""
+    kernels: str = ""
+    """One of KERNELS, if not said, on torch's modules."""
+    graphed: bool | None = None
+    """Nothing of Python stands between its kernels."""
+    graphed_on_chips_since: int | None = None
+    """Year of the first NVIDIA chips on which its recipes launch from CUDA graphs."""
+    overlap: Literal["", "auto", "data", "experts"] = ""
+    """What runs beside computation, one of OVERLAPS."""
+    sends_once: bool | None = None
+    """Tokens leave once for each node, not once for each expert there."""
+    cp_comm: str = ""
+    """One of CP_COMM."""
+    schedule: str = ""
+    """One of SCHEDULES."""
+    states: str = ""
+    """One of STATES."""
+    loads_published: bool | None = None
+    """Models are trained in the format that they are published in."""
+    moments: str = ""
+    """One of MOMENTS_IN."""
+    latent_moments: str = ""
+    """One of MOMENTS_IN, of models with latent attention."""
+    grad_reduce: Literal["", "bf16"] = ""
+    """The format that gradients are summed over ranks in."""
+    fp8_weights: bool | None = None
+    """Under fp8 the weights of blocks are held in it alone."""
+    loss: str = ""
+    """One of LOSS."""
+    transformers_models: bool | None = None
+    """It runs transformers' models as they are."""
+    checkpoints_tuning: bool | None = None
+    """Gradient checkpointing is on where a trained model is trained further."""
+    checkpoints_tuning_since: str = ""
+    """The month since when."""
+
+
+_TRAITS = tuple(field.name for field in fields(Program))[3:]
+
+
+@lru_cache(maxsize=1)
+def programs() -> tuple[tuple[re.Pattern[str], Program], ...]:
+    """All programs in the file's order, each with its compiled pattern.
+
+    Raises DataError where the file is none.
+    """
+    found = read_toml(_FILE, list[Program], _FILE.name, "program")
+    return tuple((re.compile(one.pattern), one) for one in found)
+
+
+@lru_cache(maxsize=1 << 12)
+def program_of(words: str) -> Program:
+    """What words in small letters name: of each trait what the first entry states that has it."""
+    named = [one for pattern, one in programs() if pattern.search(words)]
+    meant_not = {name for one in named for name in one.instead_of}
+    named = [one for one in named if one.name not in meant_not]
+    traits = {}
+    for trait in _TRAITS:
+        stated = (getattr(one, trait) for one in named)
+        first = next((value for value in stated if value not in (None, "")), None)
+        if first is not None:
+            traits[trait] = first
+    return Program(name=" + ".join(one.name for one in named), **traits)
+
+
+def torch_version(words: str) -> tuple[int, int]:
+    """Version of torch that words in small letters name, ``torch 2.1.0``; (0, 0): none.
+
+    A container of NVIDIA's is called by its month: ``pytorch 21.11``.
+    """
+    found = re.search(r"torch (\d)\.(\d+)", words)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

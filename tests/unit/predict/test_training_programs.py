@@ -1,0 +1,56 @@
+"""Training programs: one data file of what they are called and what they do by default."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainrig.predict.training_programs import program_of, programs, torch_version
+from trainrig.workload.layout import CP_COMM, KERNELS, LOSS, MOMENTS_IN, SCHEDULES, STATES
+
+WORDS = {
+    "kernels": KERNELS,
+    "cp_comm": CP_COMM,
+    "schedule": SCHEDULES,
+    "states": STATES,
+    "moments": MOMENTS_IN,
+    "latent_moments": MOMENTS_IN,
+    "loss": LOSS,
+}
+
+
+def test_each_program_is_found_by_words_of_layouts_and_stands_once() -> None:
+    known = [one for _, one in programs()]
+    names = [one.name for one in known]
+    assert len(set(names)) == len(names)
+    assert {name for one in known for name in one.instead_of} <= set(names)
+    for one in known:
+        assert one.pattern == one.pattern.lower() or "\\" in one.pattern  # cells are lowered
+        stated = {trait: getattr(one, trait) for trait in WORDS}
+        assert all(value in ("", *WORDS[trait]) for trait, value in stated.items()), one.name
+
+
+@pytest.mark.parametrize(
+    ("words", "traits"),
+    [
+        ("megatron-bridge (nemo 26.04)", {"trains_as": "megatron", "grad_reduce": "bf16"}),
+        ("nemo automodel (fsdp2)", {"trains_as": "fsdp", "grad_reduce": "", "overlap": ""}),
+        ("megatron-deepspeed", {"trains_as": "megatron", "transformer_engine": False}),
+        ("nemo framework launcher", {"fp8_weights": False, "shards_optimizer": True}),
+        ("megatron-lm, mcore", {"overlap": "auto", "transformer_engine": True}),
+        ("primus megatron-lm", {"overlap": "auto"}),
+        ("megatron-lm", {"overlap": "data", "transformer_engine": None}),
+        ("torchtitan + torchao", {"trains_as": "fsdp", "states": "pure", "torch_pipelines": True}),
+        ("maxtext/jax", {"xla": True, "shards_weights": True}),
+        ("something of our own", {"name": "", "trains_as": "", "other_runtime": None}),
+    ],
+)
+def test_of_each_trait_the_most_particular_program_that_is_named_counts(
+    words: str, traits: dict[str, object]
+) -> None:
+    found = program_of(words)
+    assert {trait: getattr(found, trait) for trait in traits} == traits
+
+
+def test_a_container_s_month_is_no_version_of_torch() -> None:
+    assert torch_version("deepspeed, pytorch 2.10.0+cu128") == (2, 10)
+    assert torch_version("nvidia deeplearningexamples pytorch 21.11") == (0, 0)
