@@ -24,6 +24,7 @@ from trainrig.predict.rates.from_chip import narrowed, rates_of_chip, with_flash
 from trainrig.predict.step import StepTime, predict_step, stage_seconds
 from trainrig.predict.table_columns import READ
 from trainrig.predict.table_defaults import (
+    experts_of,
     has_narrow_weights,
     is_graphed,
     longest,
@@ -205,6 +206,7 @@ def _read(row: Row) -> Case:
         plain_attention=int(has_scores(cells)),
         overlap=overlap_of(cells, kernels),
         node_once=int(sends_once(cells)),
+        experts=experts_of(cells, shape, framework),
         framework=framework,
         parallel=parallel,
         states=states_of(cells, shape.family),

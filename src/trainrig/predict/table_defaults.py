@@ -90,6 +90,23 @@ def sends_once(cells: Cells) -> bool:
     return program_of(f"{cells.word('kernel_stack')} {cells.word('framework')}").sends_once is True
 
 
+def experts_of(cells: Cells, shape: ModelShape, framework: str) -> str:
+    """One of EXPERTS: in turn in transformers' models until its version 5, which groups them.
+
+    Of programs by themselves; other kernels may be named beside them, or in the model's cell.
+    """
+    words = " ".join(cells.word(name) for name in ("framework", "kernel_stack", "model"))
+    is_later = cells.is_since(_GROUPED) or re.search(r"transformers[ =v-]*5", words)
+    is_own = program_of(words).grouped_experts or framework not in ("huggingface", "deepspeed")
+    if not (shape.num_experts and cells.program.transformers_models) or is_later or is_own:
+        return "grouped"
+    return "slices" if shape.name.startswith("granite") else "modules"
+
+
+_GROUPED = "2026-02"
+"""Since when: transformers 5.0 is of 2026-01."""
+
+
 def shards_optimizer(cells: Cells) -> bool:
     """Whether the program shards its optimizer, where nobody says."""
     since = cells.program.shards_optimizer_since

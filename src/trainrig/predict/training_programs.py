@@ -73,6 +73,8 @@ class Program:
     """One of LOSS."""
     transformers_models: bool | None = None
     """It runs transformers' models as they are."""
+    grouped_experts: bool | None = None
+    """A mixture's experts are one product, whatever the models' own code does."""
     checkpoints_tuning: bool | None = None
     """Gradient checkpointing is on where a trained model is trained further."""
     checkpoints_tuning_since: str = ""

@@ -79,6 +79,7 @@ DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
 LOSS = ("auto", "whole", "chunked", "fused")
 OVERLAP = ("auto", "none", "data", "all", "experts")
+EXPERTS = ("grouped", "modules", "slices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +194,10 @@ class Layout:
     node_once: int = 0
     """1: a token leaves for another node once, whatever experts it has there (DeepEP, HybridEP:
     Megatron-Core's flex dispatcher), 0: once for each expert."""
+    experts: str = "grouped"
+    """How a mixture's experts are run.  grouped: all in one product; modules: one after the other,
+    each a net of its own (transformers' Mixtral, Qwen and DeepSeek before its version 5); slices:
+    one after the other, each cut from one tensor of weights (its GraniteMoe)."""
 
     def __post_init__(self) -> None:
         for name, known in _WORDS.items():
@@ -384,6 +389,7 @@ _WORDS = {
     "software": SOFTWARE,
     "loss": LOSS,
     "overlap": OVERLAP,
+    "experts": EXPERTS,
     "cp_comm": CP_COMM,
 }
 

@@ -126,10 +126,7 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     loads = (p.forward, p.backward, p.recompute, p.last, p.first)
     times = [_times(p, load, c) for load in loads]
     device_f, device_b, device_r, device_l, device_e = (device for device, _ in times)
-    # Threads of one interpreter launch forward passes in turn; autograd's for backward need none.
-    host_f, host_b, host_r, host_l, host_e = (
-        host * turns for (_, host), turns in zip(times, _turns(p.threads), strict=True)
-    )
+    host_f, host_b, host_r, host_l, host_e = _hosts(p, [host for _, host in times], c)
     m, stages, n, contention = p.micro_batches, p.stages, p.stage_layers, c.contention * p.taken
     ends_device = _ends(p, device_f + device_b + device_r, device_l, device_e)
     ends_host = _ends(p, host_f + host_b + host_r, host_l, host_e)
@@ -233,9 +230,17 @@ def _waited(p: Profile, windows: tuple[Array, Array], c: Constants) -> Array:
     return waited_for(Offload(*p.offload), p.micro_batches, windows, c)
 
 
-def _turns(threads: Array) -> tuple[Array, ...]:
-    """How often forward, backward, what is recomputed and both ends are launched by one thread."""
-    return threads, 1.0, threads, (threads + 2.0) / 3.0, (threads + 2.0) / 3.0
+def _hosts(p: Profile, alone: list[Array], c: Constants) -> tuple[Array, ...]:
+    """Host seconds of forward, backward, what is recomputed and both ends, of those of one thread.
+
+    Threads of one interpreter launch forward passes in turn; autograd's for backward need none.
+    """
+    both, fetching = (p.threads + 2.0) / 3.0, c.launch * p.fetching
+    turns, more = (p.threads, 1.0, p.threads, both, both), (1.0, 1.0, p.again, 0.0, 0.0)
+    return tuple(
+        host * turn + passes * fetching
+        for host, turn, passes in zip(alone, turns, more, strict=True)
+    )
 
 
 def _split(p: Profile, block: Array, c: Constants) -> tuple[Array, Array]:

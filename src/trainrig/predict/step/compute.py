@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.predict.rates import Rates
-from trainrig.workload.arrays import choose, is_plain
+from trainrig.workload.arrays import choose, is_any, is_plain
 from trainrig.workload.blocks import LATENT, block, embed, head, selective_policy
 from trainrig.workload.flops import until_saved
 from trainrig.workload.kernels import Kernels, kernels_of
@@ -55,7 +55,7 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     key = (
         *(shape, numerics, *(s if is_plain(s) else s.tobytes() for s in sizes), head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.cp),
-        *(layout.framework, layout.scheme, layout.context),
+        *(layout.framework, layout.scheme, layout.context, layout.experts),
     )
     known: dict[object, DeviceTimes] = _known(rates)
     more = (*key, layout.recompute)
@@ -238,7 +238,8 @@ def _timed(
         alone = product(m, n, k, count, dtype)
         products += alone * _alignment(n, k, dtype, _HEADS_UNALIGNED, 1.0)
     for count, m, n, k in found.products:
-        alone = product(m, n, k, count, precision)
+        calls, in_one = (1, count) if layout.experts == "grouped" else (count, 1)
+        alone = calls * product(m, n, k, in_one, precision)
         products += alone * _alignment(n, k, precision, _UNALIGNED, _HALF_ALIGNED)
         if low and not is_once and not _is_adapter(numerics, m, n, k):
             streams += rates.stream(3.0 * count * (m * k + n * k), kernels=2)  # scaled and written
@@ -260,10 +261,9 @@ def _timed(
         # The slowest rank of a sequence sets the pace; of a window each has as much.
         is_whole = one.half and one.keys >= layout.seq_len
         attention += seconds * (layout.causal_load if is_whole else 1.0)
-    for num_bytes, num in found.streams:
+    for num_bytes, num in (*found.streams, *_sliced(parts, layout, backward)):
         streams += rates.stream(num_bytes, kernels=num)
-    is_mixed = any(part.name == "ffn.router" for part in parts)
-    launches = _launches(found, numerics, layout) + _ROUTING * is_mixed
+    launches = _launches(found, numerics, layout) + _of_mixture(parts, layout, backward)
     return products, attention, streams, launches * rates.launch
 
 
@@ -313,6 +313,43 @@ presumed."""
 _ROUTING = 40
 """Kernels of one direction that sort a mixture's tokens, count them and exchange the counts, beside
 its operators' (Megatron-Core's router, its losses and its dispatcher): presumed, not counted."""
+_IN_TURN = {"grouped": (0, 0), "modules": (16, 40), "slices": (4, 10)}
+"""Kernels of one expert, forward and backward, where experts run in turn.
+
+Of modules: forward looks for the expert's tokens (a count, a wait for it, a choice: six), gathers
+them and their weights, multiplies three times, activates, weighs and adds up; backward multiplies
+six times, adds to three gradients, and undoes two gathers by sorting places, ten each.  Counted in
+transformers 4's code of Mixtral and Qwen 3; its host time beside a Llama's block on one processor
+is that of 17 and 46.  Of slices: two products, whose inputs are one tensor's parts."""
+
+
+def _of_mixture(parts: list[Operator], layout: Layout, backward: bool) -> Any:
+    """Kernels of one direction that sort tokens, and those of experts that run in turn."""
+    experts = _experts(parts)
+    return _ROUTING * is_any(experts > 0) + _IN_TURN[layout.experts][int(backward)] * experts
+
+
+def _experts(parts: list[Operator]) -> Any:
+    """Experts of a block that have tokens, on this device; 0 where there is no router."""
+    if not any(part.name == "ffn.router" for part in parts):
+        return 0
+    return next(part.forward.products[0][0] for part in parts if part.name == "ffn.up")
+
+
+def _sliced(parts: list[Operator], layout: Layout, backward: bool) -> list[tuple[Any, Any]]:
+    """(bytes, kernels) of gradients where experts are slices: each is as large as all of them.
+
+    It is filled with zeros and added to those of the others: written, two read, written.
+    """
+    experts = _experts(parts)
+    if layout.experts != "slices" or not (backward and is_any(experts > 0)):
+        return []
+    each = [part.forward.products[0] for part in parts if part.name in _NETS]
+    weights = sum(count * wide * wide_in for count, _, wide, wide_in in each)
+    return [(4.0 * dtype_bytes(layout.precision) * weights * experts, 3 * experts)]
+
+
+_NETS = ("ffn.gate", "ffn.up", "ffn.down")
 
 
 def _alignment(n: Any, k: Any, dtype: str, unaligned: float, half: float) -> Any:

@@ -39,7 +39,7 @@ from trainrig.predict.step.compute import device_times
 from trainrig.predict.step.offload import NOTHING, Offload, offloaded
 from trainrig.workload.arrays import choose, is_not, is_plain, larger, smaller
 from trainrig.workload.layout import Layout
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import ModelShape, matrices
 from trainrig.workload.numerics import FROZEN
 from trainrig.workload.operators import dtype_bytes
 
@@ -119,6 +119,10 @@ class Profile:
     """1: micro-batches come from both ends (DualPipe)."""
     adding: Array
     """Host seconds for each layer: its gradients are added to the accumulated ones, one by one."""
+    fetching: Array
+    """Host seconds for each layer and pass: weights are gathered module by module."""
+    again: Array
+    """1: blocks are run again in backward."""
     threads: Array
     """GPUs that one interpreter launches for: their threads pass its lock to each other."""
     weights: Array
@@ -166,6 +170,8 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "folded": (layout.folds / layout.stage_copies) * (mesh.pp > 1),
         "dual": float(layout.schedule == "dualpipe") * (mesh.pp > 1),
         "adding": _adding(mesh, rates),
+        "fetching": _fetching(mesh, rates),
+        "again": float(layout.recompute == "full"),
         "threads": mesh.dp if layout.scheme == "dataparallel" else 1,
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
@@ -238,6 +244,18 @@ def _adding(mesh: MeshSizes, rates: Rates) -> Array:
         return 0.0
     adds = (traits.grad_buffer | (mesh.micro_batches > 1)) & is_not(_adds_inside(mesh))
     return choose(adds, tensors * rates.launch, 0.0)
+
+
+def _fetching(mesh: MeshSizes, rates: Rates) -> Array:
+    """Of matrices and two norms; each expert has its own where they are modules, adapters two."""
+    calls, layout = mesh.layout.traits.fetch_calls, mesh.layout
+    if not calls:
+        return 0.0
+    every = matrices(mesh.shape)
+    in_turn = layout.experts == "modules"
+    num = sum(each.copies if in_turn else 1 for each in every) * (3 if layout.lora_rank else 1)
+    several = mesh.gpus > mesh.tp * mesh.pp
+    return choose((mesh.zero == 3) & several, calls * (num + 2) * rates.launch, 0.0)
 
 
 def _adds_inside(mesh: MeshSizes) -> Array:
