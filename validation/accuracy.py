@@ -31,6 +31,7 @@ from trainrig.errors import TrainrigError
 from trainrig.predict.step.calibration import fitted
 from trainrig.predict.table import case_of, memory_of
 from trainrig.predict.table_errors import (
+    TIMED,
     RowError,
     is_unseen,
     line,
@@ -47,7 +48,6 @@ from validation.cases import table as case_table
 from validation.fit_step import BOUNDS, fit, is_stated, left_out, profiled, stated, write
 from validation.out_of_family import (
     THIRD,
-    TIMED,
     cell_lines,
     half_of,
     outcome,

@@ -41,8 +41,6 @@ from trainrig.workload import model_flops
 
 TABLE = Path(__file__).parent / "published" / "training-2.csv"
 THIRD = TABLE.with_name("training-3.csv")
-TIMED = ("step_time_s", "tokens_per_s_per_gpu", "samples_per_s")
-"""Columns of which a row needs one to say how long its step took."""
 FLAT = 0.4
 """The share of the claimed dense peak that whoever knows nothing else reckons with."""
 

@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from trainrig.catalog.chip import peak
 from trainrig.errors import DataError, TrainrigError
 from trainrig.predict.step.calibration import LAST_CHANGED
 from trainrig.predict.table import Case, case_of, time_of
 from trainrig.predict.table_words import Cells, Row
 from trainrig.stats import ErrorSummary, grouped, summarise_errors
+from trainrig.workload import model_flops
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +87,57 @@ def row_errors(
 
 
 def measured_time(row: Row, case: Case) -> float:
-    """Seconds of a step as printed, or from samples or tokens a second.  DataError without any.
+    """Seconds of a step as printed, or from samples, tokens or FLOPs a second; DataError without.
 
     A step of a batch that nobody prints says nothing: there a rate counts, where one is printed.
     """
+    printed = [name for name in (*TIMED, *BY_FLOPS) if (row.get(name) or "").strip()]
     is_open = "global_batch" in case.unstated and not Cells(row)["global_batch"]
-    is_rate = is_open and (row.get("tokens_per_s_per_gpu") or "").strip()
-    if (row.get("step_time_s") or "").strip() and not is_rate:
-        return positive(row, "step_time_s")
-    if (row.get("samples_per_s") or "").strip():
-        return float(case.layout.global_batch / positive(row, "samples_per_s"))
+    if is_open and "tokens_per_s_per_gpu" in printed and "step_time_s" in printed:
+        printed.remove("step_time_s")
+    first = printed[0] if printed else "tokens_per_s_per_gpu"
+    if first == "step_time_s":
+        return positive(row, first)
+    if first == "samples_per_s":
+        return float(case.layout.global_batch / positive(row, first))
+    if first in BY_FLOPS:
+        return _time_by_flops(row, case)
     tokens = case.layout.global_batch * case.timed.seq_len / case.layout.gpus
-    return float(tokens / positive(row, "tokens_per_s_per_gpu"))
+    return float(tokens / positive(row, first))
+
+
+TIMED = ("step_time_s", "samples_per_s", "tokens_per_s_per_gpu")
+"""Columns that say how long a step took; the first that is printed counts."""
+BY_FLOPS = ("tflops_per_gpu", "mfu")
+"""And those that say it by the FLOPs of a step."""
+_CONVENTIONS = 0.1
+"""Share of a step's FLOPs, from which on it is not known which of them were counted."""
+
+
+def _time_by_flops(row: Row, case: Case) -> float:
+    """Seconds of a step from TFLOP/s a GPU or its share of the claimed peak.
+
+    Model FLOPs are meant, without what is computed again (PaLM's MFU, arXiv 2204.02311, appendix
+    B).  DataError where they need not be: beside recomputation under a program that may count it,
+    unless the MFU is printed, too; where half of the scores, which some leave out as masked, are
+    more than a tenth of all; of adapters; an MFU alone of fp8, whose peak may be bf16's.
+    """
+    x, seq = case.layout, int(case.timed.seq_len)
+    flops = model_flops(case.shape, int(x.global_batch), seq)
+    short = max(1, seq // 2)
+    half = model_flops(case.shape, int(x.global_batch), short) / short
+    masked = 1.0 - half * seq / flops  # of what grows with the square of the length, half
+    is_again = x.recompute == "full" and Cells(row).program.counts_recomputation
+    if (is_again and not row.get("mfu")) or masked > _CONVENTIONS or x.lora_rank:
+        raise DataError("FLOPs are printed, and which were counted is not")
+    if (row.get("tflops_per_gpu") or "").strip():
+        rate = 1e12 * positive(row, "tflops_per_gpu")
+    else:
+        claim, share = peak(case.chip, x.precision), positive(row, "mfu")
+        if claim is None or x.precision == "fp8":
+            raise DataError("mfu: of which peak is not known")
+        rate = claim.rate * (share / 100.0 if share > 1.0 else share)
+    return float(flops / (rate * int(x.gpus)))
 
 
 def positive(row: Row, name: str) -> float:

@@ -71,6 +71,8 @@ class Program:
     """Under fp8 the weights of blocks are held in it alone."""
     loss: str = ""
     """One of LOSS."""
+    counts_recomputation: bool | None = None
+    """TFLOP/s that it prints may count what is computed again."""
     transformers_models: bool | None = None
     """It runs transformers' models as they are."""
     grouped_experts: bool | None = None

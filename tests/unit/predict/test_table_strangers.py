@@ -9,11 +9,13 @@ import time
 
 import pytest
 
+from trainrig.errors import DataError
 from trainrig.predict import table
 from trainrig.predict.step import predict_step
 from trainrig.predict.table import case_of, predict_row
 from trainrig.predict.table_errors import measured_time
 from trainrig.predict.table_words import Cells
+from trainrig.workload import model_flops
 from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.model_lookup import find, spelled
 from trainrig.workload.presets import named
@@ -376,6 +378,19 @@ def test_a_step_of_an_unknown_batch_is_measured_by_its_rate() -> None:
     blank = row | {"global_batch": "", "micro_batch": ""}
     x = case_of(blank).layout
     assert measured_time(blank, case_of(blank)) == x.global_batch * 2048 / 8 / 2000
+
+
+def test_flops_a_second_time_a_step_where_it_is_known_which_were_counted() -> None:
+    row = ROW | {"tflops_per_gpu": "200", "recompute": "full", "framework": "Megatron-Core"}
+    case = case_of(row)
+    flops = model_flops(case.shape, int(case.layout.global_batch), 2048)
+    assert measured_time(row, case) == pytest.approx(flops / 8 / 200e12)
+    share = row | {"tflops_per_gpu": "", "mfu": "40"}  # in percent, of the claimed peak
+    assert measured_time(share, case) == pytest.approx(flops / 8 / (0.4 * 312e12), rel=1e-3)
+    for open_cells in ({"framework": "Megatron-DeepSpeed"}, {"seq": "131072"}):
+        other = row | open_cells
+        with pytest.raises(DataError, match="which were counted is not"):
+            measured_time(other, case_of(other))
 
 
 def test_tokens_a_second_hardly_depend_on_a_batch_that_is_not_stated() -> None:
