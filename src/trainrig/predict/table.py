@@ -24,13 +24,16 @@ from trainrig.predict.rates.from_chip import narrowed, rates_of_chip, with_flash
 from trainrig.predict.step import StepTime, predict_step, stage_seconds
 from trainrig.predict.table_columns import READ
 from trainrig.predict.table_defaults import (
+    cuts_no_expert,
     experts_of,
+    graphed_share,
     has_narrow_weights,
-    is_graphed,
     longest,
     moments_in,
+    moves_activations,
     rank_of,
     reduces_narrow,
+    routes_beside,
     sends_once,
     usual_length,
     usual_recompute,
@@ -97,11 +100,15 @@ class Case:
     """Cells that a default stands for."""
     spread: float = 0.0
     """What they add to the half width of the interval of the time (natural logarithm)."""
+    moves: bool = False
+    """Activations wait on the host: the layout, which holds them by computing them again, needs
+    about the memory of it, not the time."""
 
     @property
     def timed(self) -> Layout:
         """The layout whose step is timed: of sequences as long as they are on average."""
-        return self.layout.replace(seq_len=self.mean_seq) if self.mean_seq else self.layout
+        found = self.layout.replace(seq_len=self.mean_seq) if self.mean_seq else self.layout
+        return found.replace(recompute="none") if self.moves else found
 
 
 def case_of(row: Row) -> Case:
@@ -193,7 +200,7 @@ def _read(row: Row) -> Case:
     precision, quantize = precision_of(cells, chip), quantized_of(cells)
     fabric = fabric_of(cells, sizes)
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
-    rates = _rates(chip.name, *place, narrow_of(cells), is_graphed(cells, chip))
+    rates = _rates(chip.name, *place, narrow_of(cells), graphed_share(cells, chip, shape))
     kernels = _kernels_of(cells, chip, framework, shape)
     rates = with_flash2(rates) if kernels == "flash" and is_flash2(cells) else rates
     is_torch1 = torch_version(cells.word("framework"))[0] == 1
@@ -207,6 +214,8 @@ def _read(row: Row) -> Case:
         overlap=overlap_of(cells, kernels),
         node_once=int(sends_once(cells)),
         experts=experts_of(cells, shape, framework),
+        routed_beside=int(routes_beside(cells, chip, sizes["ep"], sizes["gpus_per_node"])),
+        whole_experts=int(framework == "megatron" and cuts_no_expert(cells, shape)),
         framework=framework,
         parallel=parallel,
         states=states_of(cells, shape.family),
@@ -234,6 +243,8 @@ def _read(row: Row) -> Case:
         layout = layout.replace(target_seq_len=_SPANS)
     shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
     layout = _held(shape, layout, cells, rates.memory_bytes)
+    is_again = "recompute" in cells.unstated and layout.recompute != "none"
+    moves = is_again and moves_activations(cells, chip, zero)
     layout = _with_usual_batch(shape, layout, rates, cells)
     if not cells["vpp"] and layout.pp > 1 and _interleaves(layout):
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
@@ -256,6 +267,7 @@ def _read(row: Row) -> Case:
         memory_kind=memory_kind_of(cells),
         unstated=tuple(cells.unstated),
         spread=cells.spread,
+        moves=moves,
     )
 
 
@@ -394,17 +406,11 @@ def _rates(
     fabric: float | None,
     power: float | None,
     narrow: str,
-    graphs: bool,
+    graphed: float,
 ) -> Rates:
     found = rates_of_chip(require_chip(chip), link=link, fabric=fabric, power=power)
-    if graphs:
-        found = found.replace(launch=found.launch * _GRAPHED)
+    found = found.replace(launch=found.launch * graphed)
     return narrowed(found, require_chip(chip), narrow) if narrow else found
-
-
-_GRAPHED = 0.3
-"""Host time that is left where layers are launched from CUDA graphs: exchanges between them, and
-of a mixture what depends on how many tokens each expert gets.  Presumed: no document says it."""
 
 
 def _length(cells: Cells, shape: ModelShape) -> int:

@@ -85,6 +85,46 @@ def is_graphed(cells: Cells, chip: Chip) -> bool:
     return is_new or re.search(r"cuda[ _-]?graph", words) is not None
 
 
+def graphed_share(cells: Cells, chip: Chip, shape: ModelShape) -> float:
+    """Host time that is left of a launch where layers come from CUDA graphs; 1: none do.
+
+    Of a mixture on an x86 host none did before the program could, for no graph knew how many tokens
+    each expert gets.
+    """
+    since = cells.program.mixtures_graphed_since
+    is_eager = shape.num_experts and since and not cells.is_since(since)
+    is_eager = is_eager and chip.link_domain is None
+    return _GRAPHED if is_graphed(cells, chip) and not is_eager else 1.0
+
+
+_GRAPHED = 0.3
+"""What is left: exchanges between graphs, and of a mixture what depends on how many tokens each
+expert gets.  Presumed: no document says it."""
+
+
+def cuts_no_expert(cells: Cells, shape: ModelShape) -> bool:
+    """Whether tensor parallelism leaves experts whole that are no wider than the model."""
+    since = cells.program.whole_experts_since
+    does = cells.program.whole_experts or (since and cells.is_since(since))
+    return bool(does) and 0 < shape.expert_width <= shape.hidden
+
+
+def routes_beside(cells: Cells, chip: Chip, ep: int, per_node: int) -> bool:
+    """Whether tokens' way to experts runs beside computation: on Hopper, or beyond a node."""
+    is_slow = (chip.year or 0) < 2024 or ep > per_node
+    return cells.program.routes_beside is True and is_slow
+
+
+def moves_activations(cells: Cells, chip: Chip, zero: int) -> bool:
+    """Whether activations that do not fit go to the host and back, instead of being made again.
+
+    Where that is said, and with sharded weights on Grace, whose link to the chip hides the way.
+    """
+    is_named = re.match(r"activ", cells.word("offload")) is not None
+    is_usual = cells.program.moves_activations and zero == 3 and chip.link_domain is not None
+    return is_named or bool(is_usual)
+
+
 def sends_once(cells: Cells) -> bool:
     """Whether tokens leave once for each node, by the program or the kernels that are named."""
     return program_of(f"{cells.word('kernel_stack')} {cells.word('framework')}").sends_once is True

@@ -49,10 +49,20 @@ class Program:
     """Nothing of Python stands between its kernels."""
     graphed_on_chips_since: int | None = None
     """Year of the first NVIDIA chips on which its recipes launch from CUDA graphs."""
+    mixtures_graphed_since: str = ""
+    """The month since when mixtures on x86 hosts, too, are launched so."""
     overlap: Literal["", "auto", "data", "experts"] = ""
     """What runs beside computation, one of OVERLAPS."""
     sends_once: bool | None = None
     """Tokens leave once for each node, not once for each expert there."""
+    routes_beside: bool | None = None
+    """On Hopper, and beyond a node, part of that runs beside another micro-batch's computation."""
+    whole_experts: bool | None = None
+    """Tensor parallelism cuts no expert that is no wider than the model."""
+    whole_experts_since: str = ""
+    """The month since when."""
+    moves_activations: bool | None = None
+    """With sharded weights on Grace, activations wait on the host instead of being made again."""
     cp_comm: str = ""
     """One of CP_COMM."""
     schedule: str = ""

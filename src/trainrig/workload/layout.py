@@ -198,6 +198,11 @@ class Layout:
     """How a mixture's experts are run.  grouped: all in one product; modules: one after the other,
     each a net of its own (transformers' Mixtral, Qwen and DeepSeek before its version 5); slices:
     one after the other, each cut from one tensor of weights (its GraniteMoe)."""
+    routed_beside: int = 0
+    """1: part of tokens' way to experts runs beside another micro-batch's computation, without
+    processors set aside (Megatron-Core's --overlap-moe-expert-parallel-comm)."""
+    whole_experts: int = 0
+    """1: tensor parallelism cuts no expert, 0: where there are ranks enough (`expert_tp`)."""
 
     def __post_init__(self) -> None:
         for name, known in _WORDS.items():
@@ -216,6 +221,8 @@ class Layout:
         Else Megatron deals whole experts to them, too: ep · tp · pp ranks or more are needed to
         split both ways.
         """
+        if self.whole_experts:
+            return 1
         found: Whole = choose(self.gpus % (self.tp * self.pp * self.ep) == 0, self.tp, 1)
         return found
 

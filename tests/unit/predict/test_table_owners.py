@@ -288,6 +288,33 @@ def test_nvidias_recipes_are_read_as_they_are_run() -> None:
         assert with_graphs.rates.launch < 0.5 * without.rates.launch
 
 
+def test_recipes_of_mixtures_cut_no_expert_and_hide_part_of_the_way_to_them() -> None:
+    mixture = {"model": "Qwen3-235B-A22B", "tp": "2", "pp": "8", "ep": "32", "num_gpus": "256"}
+    row = BASE | mixture | {"global_batch": "2048", "micro_batch": "1", "date": "2026-02"}
+    recipe = case_of(row | {"framework": "Megatron-Bridge"})
+    assert (recipe.layout.expert_tp, recipe.layout.routed_beside) == (1, 1)
+    plain = row | {"framework": "Megatron-LM", "date": "2024-02", "ep": "8"}
+    assert case_of(plain).layout.expert_tp == 2
+    beside = predict_step(recipe.shape, recipe.layout, recipe.rates)
+    exposed = predict_step(
+        recipe.shape, recipe.layout.replace(routed_beside=0), recipe.rates
+    ).expert_comm
+    assert beside.expert_comm == pytest.approx(0.6 * exposed)
+    x86, grace = (case_of(row | {"framework": "Bridge NeMo", "chip": c}) for c in ("B200", "GB200"))
+    assert grace.rates.launch < x86.rates.launch, "no graph knows how many tokens an expert gets"
+    later = case_of(row | {"framework": "Bridge NeMo", "chip": "B200", "date": "2026-08"})
+    assert later.rates.launch < 0.5 * x86.rates.launch
+
+
+def test_what_grace_can_hold_is_not_computed_again() -> None:
+    row = BASE | {"model": "llama3-70b", "num_gpus": "64", "tp": "1", "zero_stage": "3"}
+    sizes = {"global_batch": "256", "micro_batch": "2", "seq": "8192", "recompute": ""}
+    recipe = row | sizes | {"framework": "Megatron-Bridge"}
+    kept, again = (case_of(recipe | {"chip": chip}) for chip in ("GB200", "B200"))
+    assert kept.layout.recompute == again.layout.recompute == "full"
+    assert (kept.timed.recompute, again.timed.recompute) == ("none", "full")
+
+
 def test_recipes_hold_fp8_weights_and_narrow_moments() -> None:
     row = BASE | {"model": "llama3-8b", "tp": "2", "framework": "Megatron-Bridge"}
     held = {

@@ -261,7 +261,7 @@ def _routed(
     ``beside``: what is computed, and what the device waits for the host.
     """
     computed, gaps = beside
-    hidden = choose(p.given_up > 0, smaller(exchanged, c.hidden * (computed + gaps)), 0.0)
+    hidden = smaller(p.routed_beside * exchanged, c.hidden * (computed + gaps))
     # The processors that are given up are what its kernels take: `contention` would count twice.
     return exchanged - hidden + p.given_up * computed, hidden
 

@@ -34,6 +34,7 @@ from trainrig.predict.step.communication import (
     exchanges,
     given_up,
     optimized,
+    routed_beside,
 )
 from trainrig.predict.step.compute import device_times
 from trainrig.predict.step.offload import NOTHING, Offload, offloaded
@@ -75,8 +76,10 @@ class Profile:
     routed: Array
     """Exchanges of a block's tokens with their experts, both ways and again."""
     given_up: Array
-    """Share by which a block's computation is longer where tokens are exchanged beside it; 0: they
-    are not."""
+    """Share by which a block's computation is longer where tokens are exchanged beside it; 0: none
+    of its processors is set aside for that."""
+    routed_beside: Array
+    """Share of `routed` that may run beside computation."""
     send: Array
     """One message between two stages."""
     gather_forward: Array
@@ -160,6 +163,7 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         "virtual": mesh.virtual,
         "micro_batches": mesh.micro_batches,
         "given_up": given_up(mesh, rates),
+        "routed_beside": routed_beside(mesh),
         "cores": float(not _in_lanes(layout.precision, rates)),
         "untuned": rates.untuned if layout.precision not in ("fp32", "tf32") else 1.0,
         "newest": float(_is_newest(layout, rates)),
