@@ -570,7 +570,9 @@ _MEMORY_UNSURE = {
 def memory_of(case: Case) -> Three:
     """Low, predicted, high bytes on each GPU, of the kind that the row states.
 
-    Where it states none it is the allocator's, and the interval is from the least to the most.
+    Where it states none it is the allocator's, and the interval is from the least to the most.  No
+    run prints more than its card has: what may have been enough, by the interval and by as much as
+    it errs, was.
     """
     found, kind = memory(case.shape, case.layout, head=case.head), case.memory_kind
     low, high = _interval(found, kind)
@@ -582,10 +584,14 @@ def memory_of(case: Case) -> Three:
         apart = memory(case.shape, case.layout.replace(loss="whole"), head=case.head)
         high = max(high, _interval(apart, kind)[1])
     wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in case.unstated)))
-    capacity = case.rates.memory_bytes
-    shown = min(found.shown, capacity) if found.total <= capacity else found.total
-    middle = {"allocated": found.allocated, "reserved": found.reserved, "device": shown}
-    return low / wider, middle[kind or "reserved"], high * wider
+    middles = {"allocated": found.allocated, "reserved": found.reserved, "device": found.shown}
+    middle, most = middles[kind or "reserved"], float(case.rates.memory_bytes)
+    if kind != "device":
+        most -= found.context
+    low, high = low / wider, high * wider
+    if most < middle and low <= _RECOMPUTED * most:
+        low, middle = min(low, 0.9 * most), most
+    return low, middle, high
 
 
 def _interval(found: Memory, kind: str) -> tuple[float, float]:

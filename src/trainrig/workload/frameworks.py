@@ -34,6 +34,12 @@ class Traits:
     """They lie in one buffer, in fp32 unless trained in fp16, or in shards of it."""
     bucket: float = 0.0
     """Gradients that leave at once during backward, over one ring of ranks; 0: no such bucket."""
+    sub_group: float = 0
+    """Parameters of a shard that ZeRO 3 updates at a time, whose gradients are widened then; 0: all
+    (DeepSpeed's `sub_group_size`)."""
+    live: float = 0
+    """Gathered parameters that ZeRO 3 keeps for their next use (DeepSpeed's
+    `stage3_max_live_parameters` and `stage3_max_reuse_distance`); 0: those of two blocks."""
     splits_vocabulary: bool = False
     """Tensor parallelism is Megatron's: the vocabulary is padded and its loss computed in place,
     parts of the sequence are gathered into a buffer, messages between stages are cut."""
@@ -90,6 +96,8 @@ FRAMEWORKS = {
         lasting_grads=True,
         bucket=2e8,
         fetch_calls=16.0,
+        sub_group=1e9,
+        live=1e9,
         selective="core",
         context="ulysses",
         offload_overlap="copies",

@@ -303,7 +303,13 @@ def _gradients(layout: Layout, numerics: Numerics, own: float) -> tuple[float, f
 
 
 def _update(layout: Layout, masters: bool, lasting: float, width: float) -> float:
-    """Gradients widened for the masters; torch's unfused AdamW holds √v of all parameters."""
-    widened = 4.0 if masters and layout.traits.lasting_grads and lasting < 4 else 0.0
+    """Gradients widened for the masters; torch's unfused AdamW holds √v of all parameters.
+
+    Megatron-Core's precision-aware optimizer, which alone has narrow moments, reads gradients as
+    they are (`decoupled_grad` of its distrib_optimizer).
+    """
+    reads_narrow = layout.traits.grad_buffer and layout.moments == "bf16"
+    is_narrow = layout.traits.lasting_grads and lasting < 4 and not reads_narrow
+    widened = 4.0 if masters and is_narrow else 0.0
     unfused = width if layout.optimizer == "adamw" and not layout.traits.own_kernels else 0.0
     return widened + unfused

@@ -248,3 +248,17 @@ def test_a_limit_in_watts_slows_products() -> None:
     plain, limited = (row(chip="", hardware="H100 SXM5" + text) for text in ("", ", 500W limit"))
     slower = predict_row(limited)["step_time_s"] / predict_row(plain)["step_time_s"]
     assert 1.02 < slower < 700 / 500
+
+
+def test_no_run_prints_more_memory_than_its_card_has() -> None:
+    """What may have been enough was; what cannot have been is answered as it is counted."""
+    ran = row(chip="H100", num_gpus="1", global_batch="", grad_accum="1", recompute="none")
+    told = [predict_row(ran | {"micro_batch": str(size)}) for size in (1, 2, 4, 8, 16, 32, 64)]
+    capacity = case_of(ran).rates.memory_bytes
+    sizes = [one["memory_bytes_per_gpu"] for one in told]
+    assert sizes == sorted(sizes) and sizes[-1] > capacity
+    assert capacity - 1e9 < max(size for size in sizes if size <= capacity) <= capacity
+    assert all(
+        one["interval"]["memory_bytes_per_gpu"][0] <= size
+        for one, size in zip(told, sizes, strict=True)
+    )

@@ -15,7 +15,7 @@ from trainrig.workload.blocks import CORE, FULL, LATENT, NONE, saved_tensors, to
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import KERNELS, OPTIMIZERS, SIZES, Layout
 from trainrig.workload.memory import PARTS, Memory, memory
-from trainrig.workload.numerics import numerics_of
+from trainrig.workload.numerics import numerics_of, states_of
 
 GPT = custom("gpt2", num_layers=48, hidden=6144, num_heads=64, vocab=51200, max_positions=2048)
 MEGATRON = Layout(framework="megatron", kernels="fused", seq_len=2048, drops="yes")
@@ -343,3 +343,23 @@ def test_offload_needs_no_second_gpu(framework: str, zero: int) -> None:
     alone, pair = (memory(shape, layout.replace(gpus=gpus)) for gpus in (1, 2))
     assert alone.gradients == pair.gradients == 0
     assert (alone.weights, alone.buffers) == (pair.weights, pair.buffers)
+
+
+def test_gathered_weights_are_gone_when_the_optimizer_begins() -> None:
+    """ZeRO 3 of DeepSpeed updates 1e9 parameters of a shard at a time (a published 6.9B model)."""
+    shape = replace(named("llama-7B"), vocab=50304, name="")
+    ran = Layout(gpus=4, zero=3, framework="deepspeed", seq_len=512, recompute="full")
+    found = memory(shape, ran)
+    own = parameters(shape).total / 4
+    assert found.buffers == 0
+    assert found.allocated == pytest.approx(own * 16 + 4e9, rel=0.001)
+
+
+def test_moments_in_bf16_mean_gradients_that_are_read_as_they_are() -> None:
+    """Megatron-Core's precision-aware optimizer; with fp32 moments bf16 gradients are widened."""
+    ran = Layout(gpus=8, zero=1, framework="megatron", reduce_bytes=2, kernels="flash+fused")
+    narrow, wide = (
+        states_of(one, numerics_of(named("llama-7B"), one)).update
+        for one in (ran.replace(moments="bf16"), ran)
+    )
+    assert (narrow, wide) == (0.0, 4.0)

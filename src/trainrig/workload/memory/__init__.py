@@ -53,7 +53,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
         copies=states.weight_copies * stage.copied(at_loss=True),
         activations=stage.waiting + stage.early + stage.late,
         logits=stage.has_loss * (logits + stage.collected) + before,
-        bucket=True,
+        is_moving=True,
     )
     if _copies_all(layout, states):
         # Before: autocast forgets its copies where forward ends, with a gradient's numbers less.
@@ -64,7 +64,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
             copies=states.weight_copies * stage.num_parameters,
             activations=stage.waiting + stage.early + stage.late,
             logits=stage.has_loss * logits + before - width,
-            bucket=True,
+            is_moving=True,
         )
     # The last block's backward.
     yield _parts(
@@ -75,7 +75,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
         + stage.early
         + stage.in_block(decoder=shape.num_decoder_layers > 0),
         logits=rests,
-        bucket=True,
+        is_moving=True,
     )
     if shape.num_decoder_layers:
         # Backward of the last plain block, when those with cross-attention are done.
@@ -85,21 +85,24 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
             passing=smaller(1 - of_plain, at_end),
             activations=stage.of_one[0] * stage.in_flight + stage.early + stage.in_block(),
             logits=rests,
-            bucket=True,
+            is_moving=True,
         )
     # The end of backward: all gradients, and the activations of a pipeline's other micro-batches.
     others = stage.waiting * (1 - 1 / stage.in_flight)
     activations = others + stage.in_first_block()
     activations = activations + stage.embedding_gradient
-    ending = _parts(stage, passing=at_end, activations=activations, logits=rests, bucket=True)
+    ending = _parts(stage, passing=at_end, activations=activations, logits=rests, is_moving=True)
     if layout.scheme == "dataparallel":  # GPU 0's own gradients beside the sums of all
         ending["buffers"] = ending["buffers"] + states.weight * stage.num_trained
     yield ending
     # The optimizer.
     parts = _parts(stage, passing=at_end, activations=0, logits=rests)
     if layout.offload == "none":
-        update = states.update * stage.owned(1) * at_end
-        parts["optimizer"] = parts["optimizer"] + update
+        at_once = stage.owned(1)
+        if layout.traits.sub_group:
+            some = smaller(layout.traits.sub_group, at_once)
+            at_once = choose(layout.zero >= 3, some, at_once)
+        parts["optimizer"] = parts["optimizer"] + states.update * at_once * at_end
     yield parts
 
 
@@ -115,16 +118,17 @@ def _parts(
     activations: Bytes,
     logits: Bytes,
     copies: Bytes = 0.0,
-    bucket: bool = False,
+    is_moving: bool = False,
 ) -> Parts:
     """What stands at any moment, and what this one adds.
 
     ``passing``: the share of passing gradients that exist; ``copies``: bytes of narrow copies of
-    weights; ``bucket``: gradients are on their way to other ranks.
+    weights; ``is_moving``: forward or backward, where weights are gathered and gradients leave.
     """
     states = stage.states
     owned = stage.owned(1) * (stage.layout.offload == "none")
     grads: Any = states.lasting_grad + states.passing_grad * passing
+    passing_buffers = stage.gathered + overheads.buckets(stage.layout, states) if is_moving else 0.0
     return {
         "weights": _weights(stage) + copies,
         "gradients": grads * _gradient_numbers(stage),
@@ -132,7 +136,7 @@ def _parts(
         "optimizer": states.moments * owned,
         "activations": activations,
         "logits": logits,
-        "buffers": stage.buffers + (overheads.buckets(stage.layout, states) if bucket else 0.0),
+        "buffers": stage.buffers + passing_buffers,
     }
 
 

@@ -202,10 +202,26 @@ class Stage:
 
     @cached_property
     def buffers(self) -> Bytes:
-        """Buffers that stay allocated.
+        """Buffers that stay allocated from step to step."""
+        layout = self.layout
+        many = layout.gpus > layout.tp * layout.pp
+        size: Any = 0.0
+        if layout.scheme == "ddp":
+            grad = self.states.lasting_grad + self.states.passing_grad
+            size = choose(many & (layout.zero == 0), grad * self.num_trained, 0.0)
+        if layout.traits.splits_vocabulary:
+            shared = (layout.sequence_parallel > 0) & (layout.tp > 1)
+            wide = 2 * layout.part_of_sequence * self.shape.hidden
+            size = size + shared * wide * layout.batch_size
+        return size
 
-        FSDP gathers what is trained and what is frozen; on one GPU, too, where shards are
-        offloaded: whole weights of two blocks and of the ends, whole gradients of one block.
+    @cached_property
+    def gathered(self) -> Bytes:
+        """Weights that ranks gather to compute with, and whole gradients of one block.
+
+        They are shards again when backward has ended.  FSDP gathers what is trained and what is
+        frozen; on one GPU, too, where shards are offloaded: whole weights of two blocks and of the
+        ends, whole gradients of one block.  DeepSpeed keeps more, while few were gathered since.
         """
         layout, zero = self.layout, self.layout.zero
         many = layout.gpus > layout.tp * layout.pp
@@ -213,15 +229,16 @@ class Stage:
         grad = self.states.lasting_grad + self.states.passing_grad
         compute = self.numerics.compute
         size: Any = 0.0
-        if layout.scheme == "ddp":
-            size = choose(many & (zero == 0), grad * self.num_trained, 0.0)
         if is_any(zero >= 3):
             block = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
             # What is quantised travels, and lies there, as it is stored.
             width = FROZEN[layout.quantize] if layout.quantize != "none" else compute
-            gathered = 2 * width * block + compute * self.end_parameters
-            gathered = gathered + (0.0 if layout.lora_rank else grad) * block
-            size = size + choose(gathers & (zero >= 3), gathered, 0.0)
+            weights = 2 * width * block + compute * self.end_parameters
+            if layout.traits.live:
+                live = smaller(layout.traits.live, self.num_parameters)
+                weights = larger(weights, width * live)
+            weights = weights + (0.0 if layout.lora_rank else grad) * block
+            size = size + choose(gathers & (zero >= 3), weights, 0.0)
         if layout.traits.grad_buffer and is_any(zero == 2):  # a block's gradients, before shards
             block = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
             size = size + choose(gathers & (zero == 2), grad * block, 0.0)
@@ -229,10 +246,6 @@ class Stage:
             frozen = self.num_parameters if layout.lora_rank else 0
             held = self.num_trained + frozen
             size = choose(gathers & (zero == 2), compute * held, size)
-        if layout.traits.splits_vocabulary:
-            shared = (layout.sequence_parallel > 0) & (layout.tp > 1)
-            wide = 2 * layout.part_of_sequence * self.shape.hidden
-            size = size + shared * wide * layout.batch_size
         return size
 
     # --- activations -----------------------------------------------------------------------

@@ -148,9 +148,13 @@ def test_the_largest_batch_size_is_the_last_that_fits(
     of = found(case)
     shape, layout = of.question.shape, of.question.layout
     most = of.largest_batch_size
-    fits = [memory(shape, layout.replace(batch_size=b)).total <= of.capacity for b in range(1, 99)]
-    assert most == sum(fits)
-    assert all(fits[:most]) and not any(fits[most:])
+    shown = [memory(shape, layout.replace(batch_size=b)).shown <= of.capacity for b in range(1, 99)]
+    asked = int(layout.batch_size) * (of.memory.total <= of.capacity)
+    assert most == max(
+        sum(shown), asked, memory(shape, layout.replace(batch_size=1)).total <= of.capacity
+    )
+    assert all(shown[: sum(shown)])
+    assert not most or memory(shape, layout.replace(batch_size=most)).total <= of.capacity
 
 
 def test_a_micro_batch_has_an_end() -> None:
