@@ -431,8 +431,9 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
         default = "flash+fused"
     if engine == "huggingface" and program.kernels:
         default = program.kernels
-    if cells.is_before(_SDPA) and program.transformers_models and default == "flash":
-        default = "eager"
+    is_old = cells.is_before(_SDPA if program.transformers_models else _FIRST)
+    if is_old and default == "flash":
+        default = "fused" if "xla" in cells.word("framework") else "eager"
     if has_scores(cells):
         return "flash+fused" if "transformer" in cells.word("kernel_stack") else "eager"
     stack = cells.choice("kernel_stack", KERNELS, default)
@@ -466,8 +467,10 @@ _WITH_SCORES = re.compile(
 transformers' attn_implementation eager."""
 _SDPA = "2024-01"
 """Since when transformers' models call torch's fused attention by default (4.36, 2023-12)."""
+_FIRST = "2023-03"
+"""Since when torch has one (2.0): programs on it that are dated earlier had no other."""
 _SPREAD = "2024-07"
-"""And since when a program will have that version, half a year later."""
+"""Since when a program will have transformers' version of it, half a year later."""
 _COMPILED = re.compile(r"TPU v[4-9]|TPU[7-9]|Trainium|Gaudi")
 """Chips that run graphs which their compilers have fused (XLA, Neuron's, Gaudi's)."""
 
