@@ -46,11 +46,17 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
 
     Examples of a task are short, and a batch is padded to its longest: Alpaca's have 100 to 200
     tokens, Dolly's 200, OpenAssistant's 400.  transformers' own scripts cut plain text into pieces
-    of 1024 (run_clm, `block_size`).
+    of 1024 (run_clm, `block_size`).  A sentence of WMT's news or IWSLT's talks has about 30 tokens,
+    and a batch is of tokens (Vaswani et al. 2017, section 5.1).
     """
+    if _TRANSLATED.search(f"{cells.word('model')} {cells.word('kind')}"):
+        return 32
     is_text = cells.is_finetuning and cells.program.transformers_models
     usual = 1024 if is_text else 512 if cells.is_tuning else 2048
     return min(shape.max_positions, usual)
+
+
+_TRANSLATED = re.compile(r"\bwmt|\biwslt|translat")
 
 
 def usual_samples(cells: Cells) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import SLICE
-from trainrig.predict.table_defaults import sends_once, shards_optimizer
+from trainrig.predict.table_defaults import sends_once, shards_optimizer, usual_length
 from trainrig.predict.table_machines import server_in, tpu_slice
 from trainrig.predict.table_words import Cells
 from trainrig.workload.arrays import divisors
@@ -223,7 +223,8 @@ def _usual_samples(cells: Cells, shape: ModelShape, dp: int, pp: int) -> int:
     whole = 0.5e6 * min(max(size, 1.0), 1400.0) ** 0.256
     is_tuned = cells.is_tuning or cells.is_more
     tokens = _LEAST if is_tuned else min(max(whole / dp, _LEAST), _MOST if pp == 1 else whole)
-    samples = max(1.0, tokens / cells.whole("seq", 2048), 4.0 * pp if pp > 1 else 1.0)
+    length = 2048 if is_tuned else usual_length(cells, shape)
+    samples = max(1.0, tokens / cells.whole("seq", length), 4.0 * pp if pp > 1 else 1.0)
     return pp * (1 << max(0, round(math.log2(samples / pp))))
 
 
