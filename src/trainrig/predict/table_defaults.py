@@ -51,11 +51,18 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     """
     if _TRANSLATED.search(f"{cells.word('model')} {cells.word('kind')}"):
         return 32
+    is_blank = not any(cells[name] for name in ("global_batch", "micro_batch", "grad_accum"))
+    if cells.is_finetuning and is_blank:
+        return min(shape.max_positions, _BENCHMARKED)
     is_text = cells.is_finetuning and cells.program.transformers_models
-    usual = 1024 if is_text else 512 if cells.is_tuning else 2048
+    tuned = cells.program.tuning_length or (1024 if is_text else 512)
+    usual = tuned if cells.is_tuning else 2048
     return min(shape.max_positions, usual)
 
 
+_BENCHMARKED = 4096
+"""Tokens of a sequence where all weights are tuned with neither length nor batch: what is printed
+is a benchmark's, of filled sequences (NeMo AutoModel's examples/llm_benchmark have so many)."""
 _TRANSLATED = re.compile(r"\bwmt|\biwslt|translat")
 
 

@@ -87,6 +87,8 @@ class Program:
     """It runs transformers' models as they are."""
     grouped_experts: bool | None = None
     """A mixture's experts are one product, whatever the models' own code does."""
+    tuning_length: int | None = None
+    """Tokens of a batch's longest example, in its recipes for tuning."""
     checkpoints_tuning: bool | None = None
     """Gradient checkpointing is on where a trained model is trained further."""
     checkpoints_tuning_since: str = ""
