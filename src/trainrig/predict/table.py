@@ -24,6 +24,7 @@ from trainrig.predict.rates.from_chip import narrowed, rates_of_chip, with_flash
 from trainrig.predict.step import StepTime, predict_step, stage_seconds
 from trainrig.predict.table_columns import READ
 from trainrig.predict.table_defaults import (
+    accumulated,
     cuts_no_expert,
     experts_of,
     graphed_share,
@@ -364,7 +365,7 @@ def _with_usual_batch(shape: ModelShape, layout: Layout, rates: Rates, cells: Ce
     if "micro_batch" in cells.unstated and not cells["grad_accum"]:
         layout = _fitting(shape, layout, rates.memory_bytes, usual_samples(cells))
     is_free = "global_batch" in cells.unstated and layout.offload != "none"
-    return _accumulated(layout) if is_free else layout
+    return accumulated(layout) if is_free else layout
 
 
 def _fitting(shape: ModelShape, layout: Layout, capacity: float, most: int) -> Layout:
@@ -383,20 +384,6 @@ def _fitting(shape: ModelShape, layout: Layout, capacity: float, most: int) -> L
         if samples % size == 0 and memory(shape, one).total <= capacity:
             return one
     return layout.replace(batch_size=1, grad_accum=samples)
-
-
-def _accumulated(layout: Layout) -> Layout:
-    """As many micro-batches, where nobody says, as make an offloaded update cheap beside them.
-
-    Whoever keeps states off the device adds up until their way there and back no longer rules.
-    """
-    tokens = int(layout.seq_len * layout.batch_size)
-    return layout.replace(grad_accum=max(int(layout.grad_accum), _OFFLOADED // tokens))
-
-
-_OFFLOADED = 512 * 1024
-"""Tokens of a rank's step whose states are off the device: 512 samples of 1024, with which
-ZeRO-Offload is shown on one GPU (Ren et al. 2021, section 6.2)."""
 
 
 @lru_cache(maxsize=1024)

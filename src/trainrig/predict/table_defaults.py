@@ -13,6 +13,7 @@ import re
 from trainrig.catalog import Chip
 from trainrig.predict.table_words import Cells, moments_of
 from trainrig.predict.training_programs import program_of
+from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 
 
@@ -72,6 +73,20 @@ def usual_samples(cells: Cells) -> int:
     Of a tuning two: torchtune's recipes, and at most so many LLaMA-Factory's examples.
     """
     return 2 if cells.is_tuning and not cells["global_batch"] else 1 << 10
+
+
+def accumulated(layout: Layout) -> Layout:
+    """As many micro-batches, where nobody says, as make an offloaded update cheap beside them.
+
+    Whoever keeps states off the device adds up until their way there and back no longer rules.
+    """
+    tokens = int(layout.seq_len * layout.batch_size)
+    return layout.replace(grad_accum=max(int(layout.grad_accum), _OFFLOADED // tokens))
+
+
+_OFFLOADED = 512 * 1024
+"""Tokens of a rank's step whose states are off the device: 512 samples of 1024, with which
+ZeRO-Offload is shown on one GPU (Ren et al. 2021, section 6.2)."""
 
 
 def longest(cells: Cells, seq: int) -> int:
