@@ -19,7 +19,7 @@ from trainrig.catalog.lookup import find_chip
 from trainrig.catalog.servers import find_server
 from trainrig.errors import UsageError, unknown
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import LINKS, in_fp4, rates_of_chip
+from trainrig.predict.rates.from_chip import LINKS, fuses_attention, in_fp4, rates_of_chip
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import (
     RECOMPUTE,
@@ -275,7 +275,7 @@ def _layout(
     if precision == "fp8" and chip is not None and chip.peaks and peak(chip, "fp8") is None:
         raise UsageError(f"{chip.name} has no fp8 products", f"--precision {half}")
     fields.setdefault("kernels", "flash" if has_flash(chip, precision) else "eager")
-    if "flash" in fields["kernels"] and chip is not None and not has_flash(chip, "fp16"):
+    if "flash" in fields["kernels"] and chip is not None and (chip.year or 2020) < 2020:
         raise UsageError(
             f"{chip.name} has no flash attention: its kernels are for chips from 2020 on",
             "--kernels eager, fused or compiled",
@@ -288,8 +288,8 @@ def _layout(
 
 
 def has_flash(chip: Chip | None, precision: str) -> bool:
-    """Flash attention needs half precision and no chip of before 2020; processors have it, too."""
-    modern = chip is None or (chip.year or 2020) >= 2020
+    """Flash attention needs half precision and a chip that it is built for; or a processor."""
+    modern = chip is None or fuses_attention(chip)
     return modern and precision in ("bf16", "fp16", "fp8")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from trainrig.catalog import Chip
 from trainrig.catalog.chip import peak
 from trainrig.errors import UsageError
+from trainrig.predict.rates.from_chip import fuses_attention, leaves_scores, widens_bf16
 from trainrig.predict.training_programs import Program, program_of, torch_version
 from trainrig.workload.layout import CP_COMM, KERNELS, STATES
 
@@ -349,7 +350,7 @@ def precision_of(cells: Cells, chip: Chip) -> str:
     if found is None:
         if quantized_of(cells) == "none":
             cells.unstated.append("precision")
-        is_late = (chip.year or 2020) >= 2020 and chip.compute_capability != "7.5"
+        is_late = (chip.year or 2020) >= 2020 and not widens_bf16(chip)
         return "bf16" if is_late or peak(chip, "bf16") else "fp16"
     return found
 
@@ -420,7 +421,7 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     program, year = cells.program, chip.year or 2020
     is_late = year >= 2022 or (year >= 2020 and cells.is_since("2024-01"))
     is_late = is_late and chip.vendor in ("NVIDIA", "AMD") and program.transformer_engine is None
-    default = "eager" if year < 2020 else "flash"
+    default = "flash" if fuses_attention(chip) else "eager"
     is_built = program.transformer_engine or (engine == "megatron" and is_late)
     if cells.is_xla:
         # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
@@ -441,7 +442,7 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     # asks for 2.1.1): "eager" is then what is not compiled, "fused" what is beside attention.
     has_own = torch_version(cells.word("framework")) >= (2, 1) or cells.is_since(_SPREAD)
     is_torch = engine in ("huggingface", "deepspeed") and not cells.is_xla
-    if stack == "eager" and has_own:
+    if stack == "eager" and has_own and not leaves_scores(chip):
         return "flash"
     is_fused = stack == "fused" and is_torch and (has_own or year >= 2022)
     is_fused = is_fused or (stack == "flash" and cells.is_xla)  # what is pointwise XLA fuses anyhow

@@ -11,6 +11,8 @@ instructions, which no matmul reaches.  "fp32/tf32" means that torch was allowed
 record says tf32 where every chip of that name has it and fp32 elsewhere; ``printed_dtype`` keeps
 the source's words.
 
+squares.csv: large square products of many cards, with matmul.csv's columns.
+
 bandwidth.csv: ``vector`` is torch's multiplication of an fp32 vector by a number (read and write
 counted); ``copy`` is everything that only moves or streams.  Small vectors are hot in cache: an RTX
 4090's 4 M elements fit its 72 MB of L2 and run at 3.9 TB/s.  Left out: stencils, and thresholds of
@@ -363,6 +365,7 @@ def _scalar(text: str) -> Scalar:
 
 TABLES: dict[str, tuple[Callable[[Row], Iterator[_Figure]], tuple[str, ...]]] = {
     "matmul": (_matmul, ("software", "kind", "notes")),
+    "squares": (_matmul, ("software", "kind", "notes")),
     "bandwidth": (_bandwidth, ("test", "notes")),
     "layers": (_layer, ("software", "notes")),
     "collectives": (_collective, ("interconnect", "algo", "notes")),

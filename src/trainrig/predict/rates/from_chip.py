@@ -46,6 +46,13 @@ _ARCHITECTURES = {
     "Gaudi": "gaudi",
     "TPU": "tpu",
     "Da Vinci": "davinci",
+    "RDNA 2.0": "rdna2",
+    "RDNA 3.0": "rdna",
+    "RDNA 3.5": "rdna",
+    "RDNA 4.0": "rdna",
+    "Xe-HPG": "xe",
+    "Xe2-HPG": "xe",
+    "Xe-HPC": "xe-hpc",
 }
 
 
@@ -56,8 +63,8 @@ class Class(NamedTuple):
     cap: float
     lanes: float
     bandwidth: float
-    flash: float
-    flash_backward: float
+    flash: float = 0.5
+    flash_backward: float = 0.4
     own: float = 0.0
     """0: no other kernels are known."""
     own_backward: float = 0.0
@@ -72,6 +79,8 @@ class Class(NamedTuple):
     """0: no such limit seen."""
     multicast: float = 0.0
     """0: the switch has no reduction of its own."""
+    widened: float = 0.5
+    """Rate of bf16, of fp32's, where no unit multiplies it: operands are widened."""
     untuned: float = 0.0
     """Share of the claimed tensor peak that is reached where nobody tunes; 0: tuning is no step."""
 
@@ -86,12 +95,35 @@ def constants() -> Mapping[str, Any]:
 
 def class_of(chip: Chip) -> str:
     """The name of a chip's class; ``other`` where none fits."""
-    if chip.vendor == "AMD":  # RDNA and GCN are other silicon
-        return "cdna" if (chip.architecture or "").startswith("CDNA") else "other"
+    if (chip.architecture or "").startswith("CDNA"):
+        return "cdna"
+    if chip.vendor == "Apple":  # from the M3 on, bf16 is a type of the GPU's own (Metal's family 9)
+        return "apple" if chip.name.startswith(("Apple M1", "Apple M2")) else "apple-m3"
     found = _NVIDIA.get(chip.compute_capability or "")
     return found or _ARCHITECTURES.get(chip.architecture or "", "other")
 
 
+def fuses_attention(chip: Chip) -> bool:
+    """Whether flash attention is built for the chip: from 2020 on, and not left out."""
+    return (chip.year or 2020) >= 2020 and not leaves_scores(chip)
+
+
+def leaves_scores(chip: Chip) -> bool:
+    """Whether a training's scores lie in the chip's memory, whatever the library's default is.
+
+    AOTriton is built for AMD's gfx90a and later of CDNA and gfx11 and later of RDNA; XPU's fused
+    kernel was forward alone until torch 2.10.
+    """
+    return chip.architecture in _PLAIN
+
+
+def widens_bf16(chip: Chip) -> bool:
+    """Whether nothing on the chip multiplies bf16: operands are widened, at half of fp32's rate."""
+    kind = Class(**constants()["class"][class_of(chip)])
+    return kind.widened < 1.0 and peak(chip, "bf16") is None and peak(chip, "fp32") is not None
+
+
+_PLAIN = ("CDNA 1.0", "RDNA 2.0", "Xe-HPC", "Xe-HPG", "Xe2-HPG")
 TERA = 1e12
 LINKS = ("nvlink", "pcie", "ici", "hccs", "none")
 """What may be said of the link inside a node; None: the chip's own."""
@@ -100,7 +132,7 @@ _DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 _INSTEAD = {
     "tf32": ("fp32", "bf16"),
     "bf16": ("fp32", "fp16"),
-    "fp16": ("bf16", "fp32"),
+    "fp16": ("fp32", "bf16"),
     "fp8": ("bf16", "fp16"),
     "int8": ("fp8", "bf16", "fp16"),
     "fp32": ("tf32", "bf16", "fp16"),
@@ -199,7 +231,7 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
     """FLOP/s of large products by dtype, and how the half-precision one came about."""
     claimed = _claimed(chip) or dict.fromkeys(("fp32", "fp16"), (chip.num_sms or 10) * 0.4e12)
     rates = {
-        d: rate * (kind.lanes if d == "fp32" else power_share(chip, kind, d, rate))
+        d: rate * power_share(chip, kind, d, rate, kind.lanes if d == "fp32" else kind.cap)
         for d, rate in claimed.items()
     }
     if chip.vendor == "AMD":  # torch's switch for TF32 does nothing on ROCm
@@ -208,7 +240,9 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
     words = f"{half} claimed × {rates[half] / claimed[half]:.2f}"
     for dtype in _DTYPES:
         if dtype not in rates:
-            rates[dtype] = next(rates[other] for other in _INSTEAD[dtype] if other in rates)
+            other = next(other for other in _INSTEAD[dtype] if other in rates)
+            is_wide = (dtype, other) == ("bf16", "fp32")
+            rates[dtype] = rates[other] * (kind.widened if is_wide else 1.0)
     return rates, words
 
 
@@ -265,14 +299,17 @@ def unsure_of(chip: Chip, what: str) -> float:
     return width if known else width * float(rule["unpublished"])
 
 
-def power_share(chip: Chip, kind: Class, dtype: str, claimed: float) -> float:
-    """Share of a claimed tensor peak that power and design leave to large products."""
+def power_share(
+    chip: Chip, kind: Class, dtype: str, claimed: float, most: float | None = None
+) -> float:
+    """Share of a claimed peak that power leaves to products, and design (``most``: the cores')."""
+    most = kind.cap if most is None else most
     if chip.tdp is None:
-        return kind.cap
+        return most
     rule = constants()["matmul"]
     power = chip.tdp * (_SUPERCHIP if chip.form_factor == "superchip" else 1.0)
     watts = power / (claimed / TERA) / rule["energy"].get(dtype, 1.0)
-    return float(max(_LEAST, min(kind.cap, kind.power * watts ** rule["power_exponent"])))
+    return float(max(_LEAST, min(most, kind.power * watts ** rule["power_exponent"])))
 
 
 def _attentions(kind: Class) -> Attention:
@@ -346,7 +383,8 @@ def _host_of(chip: Chip) -> str:
     """What launches its kernels: a desktop's processor, a server's, or the one beside the chip."""
     if "superchip" in (chip.form_factor or ""):
         return "superchip"
-    return "desktop" if chip.cooling == "active" else "server"
+    is_own = chip.form_factor == "SoC"  # with a processor's quick cores on the same die
+    return "desktop" if chip.cooling == "active" or is_own else "server"
 
 
 def _is_consumer(chip: Chip) -> bool:

@@ -62,8 +62,8 @@ def test_every_chip_of_the_catalog_has_rates(found: Chip) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("MI100", "cdna"), ("MI50", "other"), ("Radeon RX 7900 XTX", "other"),
-        ("P100 SXM2 16GB", "other"), ("Arc B580", "other"), ("Trainium1", "other"),
+        ("MI100", "cdna"), ("MI50", "other"), ("Radeon RX 7900 XTX", "rdna"),
+        ("P100 SXM2 16GB", "other"), ("Arc B580", "xe"), ("Trainium1", "other"),
         ("GB10", "blackwell-consumer"), ("TPU7x", "tpu"),
     ],
 )  # fmt: skip
@@ -76,7 +76,24 @@ def test_silicon_that_nobody_published_is_less_sure(name: str, kind: str) -> Non
 @pytest.mark.parametrize("name", ["P100 PCIe 16GB", "P40", "GTX 1080 Ti", "MI50"])
 def test_half_precision_without_matrix_units_runs_as_fp32_does(name: str) -> None:
     sustained = rates_of_chip(chip(name)).matmuls.sustained
-    assert sustained["fp16"] == sustained["bf16"] == sustained["fp32"]
+    assert sustained["fp16"] == sustained["fp32"] == 2.0 * sustained["bf16"]  # which is widened
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "measured"),
+    [  # products of 8,192 squares (squares.csv)
+        ("RTX A4000", "bf16", 56.1), ("A40", "bf16", 110.6), ("L4", "bf16", 59.4),
+        ("L4", "fp32", 10.7), ("A40", "fp32", 23.7), ("RTX 4060", "bf16", 30.7),
+        ("Radeon RX 7900 XTX", "bf16", 93.7), ("Arc A770", "bf16", 85.1),
+        ("TITAN RTX", "bf16", 4.8),
+        ("Apple M1 Pro (16-core)", "bf16", 2.2), ("Apple M4 Max (40-core)", "bf16", 12.3),
+    ],
+)  # fmt: skip
+def test_cards_that_power_limits_reach_what_was_measured(
+    name: str, dtype: str, measured: float
+) -> None:
+    sustained = rates_of_chip(chip(name)).matmuls.sustained[dtype] / 1e12
+    assert 0.8 < sustained / measured < 1.25
 
 
 @settings(max_examples=60, deadline=None)
