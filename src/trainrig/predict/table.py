@@ -277,9 +277,8 @@ def _scheduled(shape: ModelShape, layout: Layout, cells: Cells) -> Layout:
     named = layout.replace(schedule=schedule_of(cells))
     if named.schedule == "zbv" and not cells["vpp"]:
         named = named.replace(interleave=2)
-    if layout.pp == 1 or named == layout:
-        return layout
-    return named if is_legal(shape, named) else layout
+    is_other = layout.pp > 1 and named != layout
+    return named if is_other and is_legal(shape, named) else layout
 
 
 def _interleaves(layout: Layout) -> bool:
@@ -288,8 +287,8 @@ def _interleaves(layout: Layout) -> bool:
 
 
 _SPANS = 128
-"""Tokens that T5's decoder writes of 512 read in pre-training, where 15 % are masked in spans: 114
-(Raffel et al. 2020, section 3.1.4), which NeMo and Megatron pad to 128 (`max_seq_length_dec`)."""
+"""Tokens that T5's decoder writes of 512 read, 15 % of them masked in spans: 114 (Raffel et al.
+2020, 3.1.4), padded to 128 by NeMo and Megatron (`max_seq_length_dec`)."""
 
 
 def _kernels_of(cells: Cells, chip: Chip, framework: str, shape: ModelShape) -> str:
