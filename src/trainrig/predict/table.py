@@ -36,6 +36,7 @@ from trainrig.predict.table_defaults import (
     reduces_narrow,
     routes_beside,
     sends_once,
+    software_of,
     usual_length,
     usual_recompute,
     usual_samples,
@@ -48,6 +49,7 @@ from trainrig.predict.table_machines import (
     link_of,
     power_of,
 )
+from trainrig.predict.table_memory import MARGIN, bytes_of
 from trainrig.predict.table_shape import head_share, shape_of
 from trainrig.predict.table_words import (
     UNSURE,
@@ -70,10 +72,9 @@ from trainrig.predict.table_words import (
     states_of,
     updates_in_backward,
 )
-from trainrig.predict.training_programs import torch_version
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout
-from trainrig.workload.memory import Memory, memory
+from trainrig.workload.memory import memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import spelled
 from trainrig.workload.numerics import is_bart
@@ -204,7 +205,6 @@ def _read(row: Row) -> Case:
     rates = _rates(chip.name, *place, narrow_of(cells), graphed_share(cells, chip, shape))
     kernels = _kernels_of(cells, chip, framework, shape)
     rates = with_flash2(rates) if kernels == "flash" and is_flash2(cells) else rates
-    is_torch1 = torch_version(cells.word("framework"))[0] == 1
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
         seq_len=_length(cells, shape),
@@ -221,7 +221,7 @@ def _read(row: Row) -> Case:
         parallel=parallel,
         states=states_of(cells, shape.family),
         moments=moments_in(cells, shape),
-        software="torch1" if is_torch1 else "current",
+        software=software_of(cells),
         # DeepSpeed's usual configurations of ZeRO 2 and 3 keep the optimizer on the host, which
         # takes less memory: there a blank cell is not known, and the interval begins with it.
         offload=cells.choice(
@@ -237,7 +237,7 @@ def _read(row: Row) -> Case:
         optimizer_in_backward=int(updates_in_backward(cells) and sizes["grad_accum"] == 1),
         loss=loss_of(cells),
     )
-    if not cells["seq_parallel"] and layout.tp > 1 and _splits_sequence(layout):
+    if not cells["seq_parallel"] and layout.tp > 1 and _splits_sequence(layout, cells):
         layout = layout.replace(sequence_parallel=1)
         cells.unstated.append("seq_parallel")
     if shape.num_decoder_layers and layout.seq_len == 512 and cells.is_spans:
@@ -302,12 +302,15 @@ _TOO_MUCH = 2.0
 """Of a GPU's memory: more than what is not known of a run can explain."""
 
 
-def _splits_sequence(layout: Layout) -> bool:
+def _splits_sequence(layout: Layout, cells: Cells) -> bool:
     """Whether tensor parallelism goes with sequence parallelism where nobody says.
 
-    NeMo's recipes switch it on, and Megatron-Core demands it of mixtures (its guide on experts).
+    NeMo's recipes switch it on, Megatron-Core demands it of mixtures (its guide on experts), and
+    Megatron's scripts of 2023 and later have it (examples/pretrain_gpt_distributed_with_mp.sh,
+    LLaMA's of FlagScale); it came in 2022 (Korthikanti et al.).
     """
-    return layout.framework == "megatron" and layout.kernels == "flash+fused"
+    is_later = layout.kernels == "flash+fused" or (layout.is_flash and cells.is_since("2023-06"))
+    return layout.framework == "megatron" and is_later
 
 
 def _refuse(cells: Cells) -> None:
@@ -351,11 +354,9 @@ def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> L
 
 _NOT_HELD = 1.1
 """Of a GPU's memory: what sharding is presumed from, where nobody says whether there is any."""
-_RECOMPUTED = 1.15
-"""And recomputation: what does not fit was computed again.  Above 1 by what memory errs (its 90 %
-quantile, docs/accuracy.md); selective first, which frees least and costs least.
-
-Mixtures of experts recompute parts of a block, of which nothing follows from memory.
+_RECOMPUTED = MARGIN
+"""And recomputation: what does not fit was computed again; selective first, which frees least and
+costs least.  Mixtures of experts recompute parts of a block, of which nothing follows from memory.
 """
 
 
@@ -536,52 +537,13 @@ def _of_step(case: Case, step: StepTime) -> Three:
     return step.total / factor, step.total, step.total * factor
 
 
-_MEMORY_UNSURE = {
-    "kernel_stack": 0.25,
-    "recompute": 0.5,
-    "micro_batch": 0.3,
-    "precision": 0.3,
-    "zero_stage": 0.3,
-    "ffn": 0.1,
-    "vocab": 0.1,
-    "layers": 0.2,
-    "seq_len": 0.4,
-    "num_gpus": 0.2,
-    "global_batch": 0.2,
-    "ep": 0.2,
-}
-"""What a cell that is not stated adds to the uncertainty of memory (natural logarithm)."""
-
-
 def memory_of(case: Case) -> Three:
-    """Low, predicted, high bytes on each GPU, of the kind that the row states.
-
-    Where it states none it is the allocator's, and the interval is from the least to the most.  No
-    run prints more than its card has: what may have been enough, by the interval and by as much as
-    it errs, was.
-    """
-    found, kind = memory(case.shape, case.layout, head=case.head), case.memory_kind
-    low, high = _interval(found, kind)
-    if "offload" in case.unstated:
-        away = memory(case.shape, case.layout.replace(offload="host"), head=case.head)
-        low = min(low, _interval(away, kind)[0])
-    if case.layout.kernels == "compiled" and case.layout.loss == "auto":
-        # Some compile their blocks alone (torchtitan, until 2025).
-        apart = memory(case.shape, case.layout.replace(loss="whole"), head=case.head)
-        high = max(high, _interval(apart, kind)[1])
-    wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in case.unstated)))
-    middles = {"allocated": found.allocated, "reserved": found.reserved, "device": found.shown}
-    middle, most = middles[kind or "reserved"], float(case.rates.memory_bytes)
-    if kind != "device":
-        most -= found.context
-    low, high = low / wider, high * wider
-    if most < middle and low <= _RECOMPUTED * most:
-        low, middle = min(low, 0.9 * most), most
-    return low, middle, high
-
-
-def _interval(found: Memory, kind: str) -> tuple[float, float]:
-    """80 % interval of one kind, or of all where nobody says which."""
-    if kind:
-        return found.interval(kind)
-    return found.interval("allocated")[0], found.interval("device")[1]
+    """Low, predicted, high bytes on each GPU (`table_memory.bytes_of`)."""
+    return bytes_of(
+        case.shape,
+        case.layout,
+        head=case.head,
+        kind=case.memory_kind,
+        unstated=case.unstated,
+        capacity=case.rates.memory_bytes,
+    )

@@ -12,7 +12,7 @@ import re
 
 from trainrig.catalog import Chip
 from trainrig.predict.table_words import Cells, moments_of
-from trainrig.predict.training_programs import program_of
+from trainrig.predict.training_programs import program_of, torch_version
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 
@@ -24,6 +24,8 @@ def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
     XLA's programs that shard weights compute blocks again by default (MaxText's `remat_policy`);
     torch's wrappers, DeepSpeed and transformers' Trainer leave it off unless asked.
     """
+    if cells.program.recompute:
+        return cells.program.recompute
     since = cells.program.checkpoints_tuning_since
     does = cells.program.checkpoints_tuning or (since and cells.is_since(since))
     if cells.is_tuning and does:
@@ -70,9 +72,12 @@ _TRANSLATED = re.compile(r"\bwmt|\biwslt|translat")
 def usual_samples(cells: Cells) -> int:
     """Samples of a micro-batch, at most, where no batch is stated.
 
-    Of a tuning two: torchtune's recipes, and at most so many LLaMA-Factory's examples.
+    Of a tuning two: torchtune's recipes, and at most so many LLaMA-Factory's examples.  Of other
+    trainings the program's own number.
     """
-    return 2 if cells.is_tuning and not cells["global_batch"] else 1 << 10
+    if cells["global_batch"]:
+        return 1 << 10
+    return 2 if cells.is_tuning else cells.program.samples or 1 << 10
 
 
 def accumulated(layout: Layout) -> Layout:
@@ -179,6 +184,28 @@ def shards_optimizer(cells: Cells) -> bool:
     """Whether the program shards its optimizer, where nobody says."""
     since = cells.program.shards_optimizer_since
     return bool(cells.program.shards_optimizer or (since and cells.is_since(since)))
+
+
+def usual_stage(cells: Cells, pp: int) -> int:
+    """Stage of ZeRO where nobody says: the program's."""
+    if cells.is_fsdp and pp > 1 and not cells.is_xla:
+        return 2  # its weights stay gathered in a pipeline, by default
+    if cells.is_fsdp and pp == 1:
+        return 3
+    if cells.program.shards_gradients and cells.program.trains_as == "deepspeed":
+        return 2 if pp == 1 else 1
+    return int(shards_optimizer(cells))
+
+
+def software_of(cells: Cells) -> str:
+    """One of SOFTWARE: torch's version, or its year where no version is named."""
+    version = torch_version(cells.word("framework"))[0]
+    is_first = cells.is_before(_TORCH2) and not (cells.is_xla or cells.program.other_runtime)
+    return "torch1" if version == 1 or (not version and is_first) else "current"
+
+
+_TORCH2 = "2023-01"
+"""Torch 2.0 is of March 2023: what is of an earlier year ran torch 1."""
 
 
 def reduces_narrow(cells: Cells, precision: str) -> bool:

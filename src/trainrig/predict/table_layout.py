@@ -16,7 +16,7 @@ from collections.abc import Callable
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import SLICE
-from trainrig.predict.table_defaults import sends_once, shards_optimizer, usual_length
+from trainrig.predict.table_defaults import sends_once, usual_length, usual_stage
 from trainrig.predict.table_machines import server_in, tpu_slice
 from trainrig.predict.table_words import Cells
 from trainrig.workload.arrays import divisors
@@ -106,9 +106,7 @@ def _stage_of(cells: Cells, pp: int) -> int:
         stage = 3 if re.search("shard|fsdp|param", words) else 2 if "grad" in words else 0
         stage = stage or (1 if "opt" in words else 0)
     else:
-        stage = 3 if cells.is_fsdp and pp == 1 else int(shards_optimizer(cells))
-        if pp > 1 and cells.is_fsdp and not cells.is_xla:
-            stage = 2  # its weights stay gathered in a pipeline, by default
+        stage = usual_stage(cells, pp)
     if not 0 <= stage <= 3:
         raise UsageError(f"zero_stage = {stage}: 0 to 3")
     return stage

@@ -479,15 +479,22 @@ _COMPILED = re.compile(r"TPU v[4-9]|TPU[7-9]|Trainium|Gaudi")
 def loss_of(cells: Cells) -> str:
     """One of LOSS, where what is run with says more than that it is fused or compiled."""
     words = f"{cells.word('kernel_stack')} {cells.word('framework')}"
+    since = cells.program.compiles_loss_since
+    if since and cells.is_before(since):
+        return "whole"
     if re.search(r"cut[-_ ]?cross|\bcce\b|fused[-_ ]?linear|linear[-_ ]?cross", words):
         return "fused"
     return "chunked" if "chunk" in words else cells.program.loss or "auto"
 
 
 def memory_kind_of(cells: Cells) -> str:
-    """Whose bytes a row prints: allocated, reserved or device; "" where it does not say."""
+    """Whose bytes a row prints: allocated, reserved or device; not stated: what the program logs.
+
+    "" where neither says.
+    """
     word = cells.word("memory_kind")
-    return next((kind for pattern, kind in _MEMORY_KINDS if re.search(pattern, word)), "")
+    found = (kind for pattern, kind in _MEMORY_KINDS if re.search(pattern, word))
+    return next(found, cells.program.memory)
 
 
 _MEMORY_KINDS = (

@@ -37,6 +37,8 @@ class Program:
     """ZeRO 3 where the stage is not stated."""
     torch_pipelines: bool | None = None
     """Its stages are torch's, with FSDP around each."""
+    shards_gradients: bool | None = None
+    """ZeRO 2 where the stage is not stated, 1 where a pipeline's stages forbid that."""
     shards_optimizer: bool | None = None
     """ZeRO 1 where the stage is not stated."""
     shards_optimizer_since: str = ""
@@ -83,6 +85,14 @@ class Program:
     """One of LOSS."""
     counts_recomputation: bool | None = None
     """TFLOP/s that it prints may count what is computed again."""
+    compiles_loss_since: str = ""
+    """The month since when what is compiled holds the loss, too: before, blocks alone."""
+    recompute: str = ""
+    """One of RECOMPUTE, of any training."""
+    samples: int | None = None
+    """Samples of a micro-batch."""
+    memory: Literal["", "allocated", "reserved", "device"] = ""
+    """Whose bytes its log prints."""
     transformers_models: bool | None = None
     """It runs transformers' models as they are."""
     grouped_experts: bool | None = None

@@ -453,3 +453,39 @@ def test_what_devices_share_experts_of_is_a_mixture() -> None:
     row = ROW | blank | {"num_gpus": "64", "ep": "64", "model": "Nobody 120B"}
     assert case_of(row).shape.num_experts == 128 and case_of(row).layout.ep == 64
     assert case_of(row | {"model": "Llama-2-7B"}).shape.num_experts == 0, "a slip of the table"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"framework": "torchtitan (FSDP2) + torchao"}, {"states": "auto", "zero": 3}),
+        ({"framework": "torchtitan", "recompute": ""}, {"recompute": "selective"}),
+        (
+            {"framework": "torchtitan", "date": "2025-01", "kernel_stack": "compiled"},
+            {"loss": "whole"},
+        ),
+        (
+            {"framework": "torchtitan", "date": "2025-08", "kernel_stack": "compiled"},
+            {"loss": "auto"},
+        ),
+        ({"framework": "NeMo AutoModel", "kind": "finetune"}, {"states": "pure"}),
+        ({"framework": "HF Trainer + DeepSpeed"}, {"zero": 2}),
+        ({"framework": "DeepSpeed", "pp": "2"}, {"zero": 1}),
+        ({"framework": "PyTorch Lightning", "date": "2022"}, {"software": "torch1"}),
+        ({"framework": "PyTorch Lightning", "date": "2023"}, {"software": "current"}),
+        ({"framework": "Megatron-LM", "tp": "2", "date": "2024-02"}, {"sequence_parallel": 1}),
+        ({"framework": "Megatron-LM", "tp": "2", "date": "2021"}, {"sequence_parallel": 0}),
+    ],
+)
+def test_what_a_program_does_by_default(changes: dict[str, str], said: dict[str, object]) -> None:
+    layout = case_of(ROW | changes).layout
+    assert {name: getattr(layout, name) for name in said} == said
+
+
+def test_a_program_s_log_tells_whose_bytes_it_prints_where_a_row_does_not() -> None:
+    kinds = {
+        case_of(ROW | {"framework": name, "memory_kind": kind}).memory_kind
+        for name, kind in (("Megatron-LM", ""), ("torchtitan", "max_memory_allocated"))
+    }
+    assert kinds == {"allocated"}
+    assert case_of(ROW | {"framework": "torchtitan"}).memory_kind == "reserved"

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from trainrig.predict.training_programs import program_of, programs, torch_version
-from trainrig.workload.layout import CP_COMM, KERNELS, LOSS, MOMENTS_IN, SCHEDULES, STATES
+from trainrig.workload.layout import (
+    CP_COMM,
+    KERNELS,
+    LOSS,
+    MOMENTS_IN,
+    RECOMPUTE,
+    SCHEDULES,
+    STATES,
+)
 
 WORDS = {
     "kernels": KERNELS,
@@ -15,6 +23,7 @@ WORDS = {
     "moments": MOMENTS_IN,
     "latent_moments": MOMENTS_IN,
     "loss": LOSS,
+    "recompute": RECOMPUTE,
 }
 
 
@@ -39,7 +48,7 @@ def test_each_program_is_found_by_words_of_layouts_and_stands_once() -> None:
         ("megatron-lm, mcore", {"overlap": "auto", "transformer_engine": True}),
         ("primus megatron-lm", {"overlap": "auto"}),
         ("megatron-lm", {"overlap": "data", "transformer_engine": None}),
-        ("torchtitan + torchao", {"trains_as": "fsdp", "states": "pure", "torch_pipelines": True}),
+        ("torchtitan + torchao", {"trains_as": "fsdp", "states": "auto", "torch_pipelines": True}),
         ("maxtext/jax", {"xla": True, "shards_weights": True}),
         ("something of our own", {"name": "", "trains_as": "", "other_runtime": None}),
     ],

@@ -1,0 +1,76 @@
+"""What a row of a table of training runs says of memory: bytes on each GPU, of the kind it prints.
+
+Answers how far off they may be where cells are blank, and what a run prints that our count would
+not let fit.  What a layout needs is `workload.memory`'s, whose bytes a program logs
+`training_programs`'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trainrig.workload.layout import Layout
+from trainrig.workload.memory import Memory, memory
+from trainrig.workload.model import ModelShape
+
+MARGIN = 1.15
+"""Of a GPU's memory: what an answer may need beyond it where a run ended, by what memory errs (its
+90 % quantile, docs/accuracy.md)."""
+_MEMORY_UNSURE = {
+    "kernel_stack": 0.25,
+    "recompute": 0.5,
+    "micro_batch": 0.3,
+    "precision": 0.3,
+    "zero_stage": 0.3,
+    "ffn": 0.1,
+    "vocab": 0.1,
+    "layers": 0.2,
+    "seq_len": 0.4,
+    "num_gpus": 0.2,
+    "global_batch": 0.2,
+    "ep": 0.2,
+}
+"""What a cell that is not stated adds to the uncertainty of memory (natural logarithm)."""
+
+
+def bytes_of(
+    shape: ModelShape,
+    layout: Layout,
+    *,
+    head: float,
+    kind: str,
+    unstated: Sequence[str],
+    capacity: float,
+) -> tuple[float, float, float]:
+    """Low, predicted, high bytes on each GPU, of the kind that a row states.
+
+    Where it states none it is the allocator's, and the interval is from the least to the most.  No
+    run prints more than its card has: what may have been enough, by the interval and by as much as
+    it errs, was.
+    """
+    found = memory(shape, layout, head=head)
+    low, high = _interval(found, kind)
+    if "offload" in unstated:
+        away = memory(shape, layout.replace(offload="host"), head=head)
+        low = min(low, _interval(away, kind)[0])
+    if layout.kernels == "compiled" and layout.loss == "auto":
+        # Some compile their blocks alone (torchtitan, until 2025).
+        apart = memory(shape, layout.replace(loss="whole"), head=head)
+        high = max(high, _interval(apart, kind)[1])
+    wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in unstated)))
+    middles = {"allocated": found.allocated, "reserved": found.reserved, "device": found.shown}
+    middle, most = middles[kind or "reserved"], float(capacity)
+    if kind != "device":
+        most -= found.context
+    low, high = low / wider, high * wider
+    if most < middle and low <= MARGIN * most:
+        low, middle = min(low, 0.9 * most), most
+    return low, middle, high
+
+
+def _interval(found: Memory, kind: str) -> tuple[float, float]:
+    """80 % interval of one kind, or of all where nobody says which."""
+    if kind:
+        return found.interval(kind)
+    return found.interval("allocated")[0], found.interval("device")[1]
