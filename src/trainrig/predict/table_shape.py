@@ -158,6 +158,8 @@ def _read_shape(cells: Cells) -> ModelShape:
     shape = _read_transformer(cells)
     if _SPARSE.search(cells.word("model")):
         cells.unstated.append("model")
+    if _HYBRID.search(cells.word("model")):
+        cells.unstated.append("layers")
     if not _RECURRENT.search(cells.word("model")) or shape.family != "llama" or shape.windows:
         return shape
     cells.unstated.append("model")
@@ -169,6 +171,8 @@ def _read_shape(cells: Cells) -> ModelShape:
 _RECURRENT = re.compile(r"hyena|evo-?2\b|mamba|jamba|zamba|rwkv|nemotron-?h\b|griffin|retnet|xlstm")
 """Models most of whose layers have no attention to all that is before: convolutions and states,
 whose work grows with the length as a short window's does.  Their own kernels are not modelled."""
+_HYBRID = re.compile(r"nemotron[-_ ]?v?3(?![-_ ]?8)")
+"""Models whose layers of states are counted as attention's: what their kernels take is presumed."""
 _SPARSE = re.compile(r"glm-?5|deepseek-?v?(?:3[.-]2|4)|\bdsa\b")
 """Models that choose what to attend to by an index of all that is before: it is not modelled."""
 _ONE_OF, _NEAR = 8, 128
