@@ -29,7 +29,7 @@ SLOWEST_CALL = 1e-3
 """s of the host for one call: beyond it, something else is wrong."""
 _SAME = (
     *("gpus", "tp", "pp", "cp", "ep", "zero", "batch_size", "grad_accum", "seq_len", "precision"),
-    *("recompute", "offload", "lora_rank", "quantize"),
+    *("recompute", "offload", "lora_rank", "quantize", "interleave", "schedule"),
 )
 """What two layouts of one step share."""
 _SAME_MODEL = (
@@ -83,7 +83,8 @@ def _run(row: Row, found: Prediction, chip: str) -> PublishedRun | None:
         return None
     x = case.layout
     is_same = case.chip.name == chip and _is_same_model(case.shape, found.question.shape)
-    if not is_same or any(getattr(x, name) != getattr(found.layout, name) for name in _SAME):
+    stated = [name for name in _SAME if name != "interleave" or "vpp" not in case.unstated]
+    if not is_same or any(getattr(x, name) != getattr(found.layout, name) for name in stated):
         return None
     return PublishedRun(
         source=row["source"],

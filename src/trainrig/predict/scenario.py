@@ -26,7 +26,12 @@ from trainrig.workload.layout import (
     Layout,
     check_layout,
 )
-from trainrig.workload.layout_rules import MOST_COUNT, has_schedule, who_has
+from trainrig.workload.layout_rules import (
+    MOST_COUNT,
+    has_schedule,
+    usual_interleave,
+    who_has,
+)
 from trainrig.workload.memory import host_bytes
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
@@ -280,9 +285,9 @@ def _layout(
             f"{chip.name} has no flash attention: its kernels are for chips from 2020 on",
             "--kernels eager, fused or compiled",
         )
-    is_piped = fields.get("pp", 1) > 1
-    if fields.get("schedule") == "zbv" and is_piped and "interleave" in names:
-        fields.setdefault("interleave", 2)  # the only number that it has
+    if "interleave" in names:
+        groups = usual_interleave(fields.get("schedule", ""), fields.get("pp", 1))
+        fields.setdefault("interleave", groups)
     fields.setdefault("seq_len", min(shape.max_positions, LONGEST))
     return Layout(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
 

@@ -63,7 +63,7 @@ from trainrig.predict.table_words import (
     loss_of,
     memory_kind_of,
     narrow_of,
-    offload_overlap_of,
+    offload_of,
     optimizer_of,
     overlap_of,
     precision_of,
@@ -73,7 +73,8 @@ from trainrig.predict.table_words import (
     updates_in_backward,
 )
 from trainrig.workload.frameworks import FRAMEWORKS
-from trainrig.workload.layout import OFFLOAD, RECOMPUTE, Layout
+from trainrig.workload.layout import RECOMPUTE, Layout
+from trainrig.workload.layout_rules import usual_interleave
 from trainrig.workload.memory import memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import spelled
@@ -205,6 +206,7 @@ def _read(row: Row) -> Case:
     rates = _rates(chip.name, *place, narrow_of(cells), graphed_share(cells, chip, shape))
     kernels = _kernels_of(cells, chip, framework, shape)
     rates = with_flash2(rates) if kernels == "flash" and is_flash2(cells) else rates
+    offload, offload_overlap = offload_of(cells, framework, zero)
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
         seq_len=_length(cells, shape),
@@ -222,13 +224,9 @@ def _read(row: Row) -> Case:
         states=states_of(cells, shape.family),
         moments=moments_in(cells, shape),
         software=software_of(cells),
-        # DeepSpeed's usual configurations of ZeRO 2 and 3 keep the optimizer on the host, which
-        # takes less memory: there a blank cell is not known, and the interval begins with it.
-        offload=cells.choice(
-            "offload", OFFLOAD, "none", is_unsure=framework == "deepspeed" and zero >= 2
-        ),
+        offload=offload,
+        offload_overlap=offload_overlap,
         cp_comm=cp_comm_of(cells),
-        offload_overlap=offload_overlap_of(cells),
         lora_rank=rank_of(cells, quantize),
         quantize=quantize,
         optimizer=optimizer_of(cells),
@@ -275,8 +273,8 @@ def _read(row: Row) -> Case:
 def _scheduled(shape: ModelShape, layout: Layout, cells: Cells) -> Layout:
     """The layout with the schedule that the row names, where that can be."""
     named = layout.replace(schedule=schedule_of(cells))
-    if named.schedule == "zbv" and not cells["vpp"]:
-        named = named.replace(interleave=2)
+    if (groups := usual_interleave(named.schedule, int(named.pp))) > 1 and not cells["vpp"]:
+        named = named.replace(interleave=groups)
     is_other = layout.pp > 1 and named != layout
     return named if is_other and is_legal(shape, named) else layout
 

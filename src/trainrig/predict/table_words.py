@@ -16,7 +16,7 @@ from trainrig.catalog.chip import peak
 from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import fuses_attention, leaves_scores, widens_bf16
 from trainrig.predict.training_programs import Program, program_of, torch_version
-from trainrig.workload.layout import CP_COMM, KERNELS, STATES
+from trainrig.workload.layout import CP_COMM, KERNELS, OFFLOAD, STATES
 
 Row = Mapping[str, str]
 
@@ -377,15 +377,23 @@ def cp_comm_of(cells: Cells) -> str:
     return cells.choice("cp_comm", CP_COMM, cells.program.cp_comm or "auto", is_unsure=False)
 
 
-def offload_overlap_of(cells: Cells) -> str:
-    """One of OFFLOAD_OVERLAP, where the offload's cell says more than what is offloaded."""
+def offload_of(cells: Cells, framework: str, zero: int) -> tuple[str, str]:
+    """One of OFFLOAD, and one of OFFLOAD_OVERLAP where its cell says more than what is offloaded.
+
+    DeepSpeed's usual configurations of ZeRO 2 and 3 keep the optimizer on the host, which takes
+    less memory: there a blank cell is not known, and memory's interval begins with it.
+    """
+    is_unsure = framework == "deepspeed" and zero >= 2
+    offload = cells.choice("offload", OFFLOAD, "none", is_unsure=is_unsure)
+    if offload == "none":
+        return offload, "auto"
     word = cells.word("offload")
     also = (
         (r"delay|dpu", "delayed"),
         (r"(no|without).{0,3}overlap", "none"),
         (r"overlap", "update"),
     )
-    return next((how for pattern, how in also if re.search(pattern, word)), "auto")
+    return offload, next((how for pattern, how in also if re.search(pattern, word)), "auto")
 
 
 def narrow_of(cells: Cells) -> str:

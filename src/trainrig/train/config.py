@@ -42,6 +42,7 @@ from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout, Mesh, check_layout
+from trainrig.workload.layout_rules import usual_interleave
 from trainrig.workload.model import ATTENTIONS, FP8_RECIPES, UNFUSED, WRITTEN_OUT
 from trainrig.workload.span_corruption import written_tokens
 
@@ -229,6 +230,9 @@ class Experiment:
         if "sequence_parallel" in changes:  # a size among the others
             changes["sequence_parallel"] = int(changes["sequence_parallel"])
         layout = self.layout.replace(**changes) if changes else self.layout
+        if {"schedule", "pp"} & changes.keys() and "interleave" not in changes:
+            groups = max(layout.interleave, usual_interleave(layout.schedule, int(layout.pp)))
+            layout = layout.replace(interleave=groups)
         return dataclasses.replace(self, layout=layout, **own)
 
     def __post_init__(self) -> None:

@@ -102,6 +102,11 @@ def _divisors(number: int) -> str:
     return "one of: " + ", ".join(str(divisor) for divisor in small)
 
 
+def usual_interleave(schedule: str, pp: int) -> int:
+    """Groups of layers on each stage where nobody says: ZB-V's two, which is all that it has."""
+    return 2 if schedule == "zbv" and pp > 1 else 1
+
+
 def has_schedule(traits: Traits, schedule: str) -> bool:
     """Whether a framework's pipelines run it: torch's the zero-bubble ones, Megatron DualPipe."""
     return {
@@ -373,6 +378,11 @@ RULES = (
         lambda c: (c.x.quantize != "none") & (c.x.lora_rank == 0),
         lambda c: f"weights in {c.x.quantize} are not trained, and nothing else is",
         "--lora-rank 16, or leave --quantize out",
+    ),
+    Rule(
+        lambda c: (c.x.offload == "none") & (c.x.offload_overlap != "auto"),
+        lambda c: f"offload-overlap {c.x.offload_overlap}: nothing is offloaded that could overlap",
+        "--offload host, or leave --offload-overlap out",
     ),
     Rule(
         lambda c: (c.x.optimizer_in_backward > 0) & (c.x.grad_accum > 1),

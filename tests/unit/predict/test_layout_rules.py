@@ -116,6 +116,7 @@ REFUSED = [
     (GPT, {**DDP, "zero": 2}, "DDP shards the optimizer at most", "--parallel fsdp"),
     (GPT, {"framework": "megatron", "zero": 3, "pp": 2}, "ZeRO 3 cannot shard what 2", "--zero 1"),
     (GPT, {**FSDP, "zero": 1}, "ZeRO 1 neither", "--zero 3"),
+    (GPT, {"offload_overlap": "delayed"}, "nothing is offloaded", "--offload host"),
     (GPT, {"quantize": "nf4"}, "weights in nf4 are not trained", "--lora-rank 16"),
     (
         GPT,

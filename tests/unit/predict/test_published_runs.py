@@ -35,6 +35,14 @@ def test_another_batch_precision_or_card_is_another_step() -> None:
     assert not published_runs(asked(on="RTX 3090"))
 
 
+def test_other_groups_of_layers_on_each_stage_are_another_step() -> None:
+    asked = {"model": "gpt3-175B", "seq_len": 2048}
+    asked |= {"on": "A100 SXM4 80GB", "gpus": 64, "tp": 8, "pp": 8, "grad_accum": 64}
+    asked |= {"framework": "megatron", "precision": "fp16", "recompute": "full"}
+    for groups, num in ((3, 1), (1, 0)):
+        assert len(published_runs(predict(question(asked | {"interleave": groups})))) == num
+
+
 def test_a_model_as_deep_and_wide_is_another_step() -> None:
     """Llama 3 8B has Llama 2 7B's layers and width; a padded vocabulary is the same model's."""
     layout = {"on": "H100 SXM5 80GB", "gpus": 16, "seq_len": 4096, "batch_size": 2, "zero": 3}

@@ -78,6 +78,12 @@ def test_the_usual_experiment_is_fine() -> None:
     assert check(Experiment.of(model="llama-1B", seq_len=4096)).family == "llama"
 
 
+def test_a_schedule_of_two_groups_has_them_unless_another_number_is_given() -> None:
+    folded = Experiment.of(schedule="zbv", pp=2, nproc=2)
+    assert folded.interleave == 2 and folded.replace(seed=3).interleave == 2
+    assert Experiment.of(schedule="zbv", pp=2, nproc=2, interleave=1).interleave == 1
+
+
 def test_the_schedule_has_its_values() -> None:
     rate = Experiment.of(lr=1.0, steps=110, warmup=10).learning_rate
     assert rate(0) == pytest.approx(0.1)
