@@ -399,10 +399,16 @@ def _rates(
 
 
 def _length(cells: Cells, shape: ModelShape) -> int:
-    """Tokens of a sequence, as stated or as is usual; of a tuning's examples little is usual."""
-    if not cells["seq"]:
-        cells.unstated += ["seq_len", "mean_seq"] if cells.is_tuning else ["seq_len"]
-    return cells.whole("seq", usual_length(cells, shape))
+    """Tokens of a sequence, as stated or as is usual; of a tuning's examples little is usual.
+
+    A round number that programs of transformers' models state is the most that an example may have,
+    and a micro-batch is as long as its longest: how long that is nobody says.
+    """
+    found = cells.whole("seq", usual_length(cells, shape))
+    is_most = cells.program.transformers_models and not (longest(cells, found) or cells["mean_seq"])
+    cells.unstated += ["seq_len"] * (not cells["seq"])
+    cells.unstated += ["mean_seq"] * bool(cells.is_tuning and (is_most or not cells["seq"]))
+    return found
 
 
 def _usual_interleave(shape: ModelShape, layout: Layout) -> int:

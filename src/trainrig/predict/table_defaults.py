@@ -22,10 +22,12 @@ def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
 
     peft's `prepare_model_for_kbit_training` switches checkpointing on beside quantised weights.
     XLA's programs that shard weights compute blocks again by default (MaxText's `remat_policy`);
-    torch's wrappers, DeepSpeed and transformers' Trainer leave it off unless asked.
+    torch's wrappers, DeepSpeed and transformers' Trainer leave it off unless asked.  LitGPT's
+    scripts, which leave it off, have it where a tuning's weights are sharded.
     """
     if cells.program.recompute:
-        return cells.program.recompute
+        is_sharded = cells.is_tuning and zero == 3 and cells.program.checkpoints_tuning
+        return "full" if is_sharded else cells.program.recompute
     since = cells.program.checkpoints_tuning_since
     does = cells.program.checkpoints_tuning or (since and cells.is_since(since))
     if cells.is_tuning and does:
@@ -47,9 +49,10 @@ _WIDEST = 1024
 def usual_length(cells: Cells, shape: ModelShape) -> int:
     """Tokens of a sequence that is not stated: 2048, or as many as the model knows.
 
-    Examples of a task are short, and a batch is padded to its longest: Alpaca's have 100 to 200
-    tokens, Dolly's 200, OpenAssistant's 400.  transformers' own scripts cut plain text into pieces
-    of 1024 (run_clm, `block_size`).  A sentence of WMT's news or IWSLT's talks has about 30 tokens,
+    Examples of a task are short, and a micro-batch is padded to its longest: Alpaca's have 100 to
+    200 tokens, Dolly's 200, OpenAssistant's 400, and the longest of eight is twice the average
+    (lengths spread as a lognormal of 0.7).  transformers' own scripts cut plain text into pieces of
+    1024 (run_clm, `block_size`).  A sentence of WMT's news or IWSLT's talks has about 30 tokens,
     and a batch is of tokens (Vaswani et al. 2017, section 5.1).
     """
     if _TRANSLATED.search(f"{cells.word('model')} {cells.word('kind')}"):
@@ -58,9 +61,10 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     if cells.is_finetuning and is_blank:
         return min(shape.max_positions, _BENCHMARKED)
     is_text = cells.is_finetuning and cells.program.transformers_models
-    tuned = cells.program.tuning_length or (1024 if is_text else 512)
-    usual = tuned if cells.is_tuning else 2048
-    return min(shape.max_positions, usual)
+    samples = min(cells.whole("micro_batch", usual_samples(cells)), 8)
+    padded = 1024 if is_text else 8 * round(256 * samples ** (1 / 3) / 8)
+    tuned = cells.program.tuning_length or padded
+    return min(shape.max_positions, tuned if cells.is_tuning else 2048)
 
 
 _BENCHMARKED = 4096

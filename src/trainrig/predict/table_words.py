@@ -280,9 +280,10 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     is_split = any(sizes[name] > 1 for name in ("tp", "pp"))
     if named == "megatron" or is_split or (not named and sizes["ep"] > 1):
         return "megatron", "auto"
-    # Trainer has whole weights and a host's optimizer by DeepSpeed alone.
+    # Trainer has whole weights and a host's optimizer by DeepSpeed alone, which has stages.
     is_away = named == "trainer" and sizes["zero"] in (1, 2) and cells.word("offload") == "host"
-    if named == "deepspeed" or is_away:
+    is_staged = cells.program.transformers_models and cells["zero_stage"] and sizes["zero"] >= 2
+    if named == "deepspeed" or is_away or (named == "trainer" and is_staged):
         return "deepspeed", "auto"
     if not named and cells.program.other_runtime:
         cells.unstated.append("framework")

@@ -88,7 +88,7 @@ class Program:
     compiles_loss_since: str = ""
     """The month since when what is compiled holds the loss, too: before, blocks alone."""
     recompute: str = ""
-    """One of RECOMPUTE, of any training."""
+    """One of RECOMPUTE, of any training but a tuning of sharded weights that is checkpointed."""
     samples: int | None = None
     """Samples of a micro-batch."""
     memory: Literal["", "allocated", "reserved", "device"] = ""

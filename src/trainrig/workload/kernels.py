@@ -138,6 +138,7 @@ def _multiplied(
     tally.products += products
     tally.launches += len(products) + extra
     if numerics.frozen and part.name.startswith(_ADAPTED):
+        tally.launches += _WIDENING * numerics.widens
         _adapted(tally, part, numerics, backward)
     if backward:
         _added(tally, part, numerics)
@@ -147,6 +148,9 @@ def _multiplied(
         tally.launches += 1
 
 
+_WIDENING = 4
+"""Launches that widen a matrix of four bits before each product: its scales, which are quantised
+themselves, their offset, the matrix, and Python around it (bitsandbytes' `dequantize_4bit`)."""
 _ADAPTED = ("attention.", "cross.", "ffn.")
 """Beginnings of the names of a block's operations, whose matrices have adapters."""
 

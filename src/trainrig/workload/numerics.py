@@ -101,6 +101,8 @@ class Numerics:
     """The model itself widens its logits to fp32 before the loss."""
     frozen: bool
     """Weights have no gradients (LoRA)."""
+    widens: bool
+    """Frozen matrices are stored narrower than they are multiplied."""
     rank: int
     """Of the adapters beside them; each keeps what lies between its two matrices."""
     weighs_activations: bool
@@ -159,6 +161,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         compiled_loss=compiled and layout.loss in ("auto", "chunked"),
         wide_loss=shape.family in _WIDE_LOSS[layout.software],
         frozen=layout.lora_rank > 0,
+        widens=layout.quantize != "none",
         rank=layout.lora_rank,
         weighs_activations=layout.traits.own_kernels and fused,
     )

@@ -431,10 +431,11 @@ def test_a_mistake_in_one_row_is_its_reason(
     assert last["step_time_s"] is None and "StopIteration in test_table" in last["reason"]
 
 
-def test_a_hosts_optimizer_of_zero_2_is_deepspeeds() -> None:
+def test_zero_2_of_transformers_trainer_is_deepspeeds() -> None:
     row = ROW | {"framework": "HF Trainer", "zero_stage": "2", "micro_batch": "1"}
     assert case_of(row | {"offload": "host"}).layout.framework == "deepspeed"
-    assert case_of(row).layout.framework == "huggingface"
+    assert case_of(row).layout.framework == "deepspeed"  # Trainer has stages by it alone
+    assert case_of(row | {"framework": "HF, FSDP"}).layout.framework == "huggingface"
 
 
 def test_what_goes_through_a_desktops_memory_is_less_sure() -> None:

@@ -28,7 +28,7 @@ ROW |= {"seq": "1024", "precision": "bf16", "zero_stage": "0", "dp": "1", "grad_
         ({"kind": "pretrain", "precision": "int8"}, "precision", "fp8"),
         ({"kind": "pretrain", "precision": "int8", "dtype": "INT8 weights"}, "precision", "bf16"),
         ({"kind": "lora", "precision": "int8"}, "quantize", "int8"),
-        ({"kind": "sft", "seq": ""}, "seq_len", 512),
+        ({"kind": "sft", "seq": ""}, "seq_len", 408),
         ({"kind": "finetune", "seq": "", "framework": "HF Trainer"}, "seq_len", 1024),
         ({"kind": "Full fine-tuning", "seq": "", "framework": "HF Trainer"}, "seq_len", 1024),
         ({"kind": "Pre-training", "precision": "int8"}, "lora_rank", 0),
@@ -142,7 +142,7 @@ def test_products_reach_what_was_published_of_the_class(chip: str, share: float)
 def test_a_tuning_without_any_batch_has_small_micro_batches() -> None:
     row = {"chip": "A100 SXM4 80GB", "num_gpus": "1", "model": "Llama-3.2-1B"}
     small = case_of(row | {"kind": "sft"}).layout
-    assert (small.batch_size, small.seq_len) == (2, 512) and small.grad_accum > 1
+    assert (small.batch_size, small.seq_len) == (2, 320) and small.grad_accum > 1
     assert case_of(row | {"kind": "pretrain"}).layout.batch_size > 2
 
 
@@ -167,3 +167,53 @@ def test_a_stated_accumulation_alone_is_of_micro_batches_of_a_few_thousand_token
     cells = {"micro_batch": "", "grad_accum": "10", "seq": seq, "model": "BERT-large"}
     layout = case_of(ROW | cells).layout
     assert (layout.batch_size, layout.grad_accum) == (samples, 10)
+
+
+BARE = {"chip": "A100 SXM4 80GB", "num_gpus": "8", "model": "Llama-2-7B", "precision": "bf16"}
+
+
+def test_a_stage_of_transformers_trainer_is_deepspeed_s() -> None:
+    hf = BARE | {"framework": "HF Trainer", "kind": "sft", "micro_batch": "4", "seq": "1024"}
+    schemes = {
+        (stage, words): case_of(hf | {"zero_stage": stage, "framework": words}).layout.framework
+        for stage in ("", "0", "2", "3")
+        for words in ("HF Trainer", "HF Trainer, FSDP")
+    }
+    ours = {key for key, name in schemes.items() if name == "deepspeed"}
+    assert ours == {("2", "HF Trainer"), ("3", "HF Trainer")}
+
+
+def test_an_example_s_length_follows_the_micro_batch_that_is_padded_to_it() -> None:
+    lora = BARE | {"framework": "HF PEFT", "kind": "lora", "num_gpus": "1"}
+    lengths = [case_of(lora | {"micro_batch": n}).layout.seq_len for n in ("1", "2", "8", "64")]
+    assert lengths == [256, 320, 512, 512]
+
+
+def test_the_most_that_an_example_may_have_is_not_its_length() -> None:
+    rows = {
+        "HF Trainer": {"seq": "2048"},
+        "torchtitan": {"seq": "2048"},
+        "TRL": {"seq": "279"},  # an average
+    }
+    cases = {
+        words: case_of(BARE | more | {"framework": words, "kind": "sft", "micro_batch": "1"})
+        for words, more in rows.items()
+    }
+    assert [words for words, case in cases.items() if "mean_seq" in case.unstated] == ["HF Trainer"]
+
+
+def test_litgpt_computes_again_where_weights_are_sharded() -> None:
+    litgpt = BARE | {"framework": "LitGPT", "kind": "qlora", "dtype": "nf4", "micro_batch": "1"}
+    assert case_of(litgpt | {"num_gpus": "1"}).layout.recompute == "none"
+    sharded = litgpt | {"framework": "LitGPT FSDP", "dtype": "bf16", "kind": "lora"}
+    assert case_of(sharded).layout.recompute == "full"
+
+
+def test_widening_a_matrix_takes_the_host_time() -> None:
+    lora = BARE | {"framework": "HF PEFT", "num_gpus": "1", "micro_batch": "1", "seq": "128"}
+    lora |= {"recompute": "none"}
+    plain, quantised = (
+        time_of(case_of(lora | more))[1]
+        for more in ({"kind": "lora"}, {"kind": "qlora", "dtype": "nf4"})
+    )
+    assert 1.2 < quantised / plain < 2.0
