@@ -43,8 +43,10 @@ META: dict[str, Any] = (
     OF_MEGATRON
     | {"model": "llama3-405B", "on": "H100 SXM5 80GB", "gpus": 16384, "tp": 8, "pp": 16}
     | {"interleave": 8, "sequence_parallel": 1, "grad_accum": 16, "overlap": "data"}
+    | {"framework": "torchtitan", "zero": 2}
 )
-"""Llama 3 herd of models (arXiv 2407.21783), table 4; PyTorch overlaps no tensor parallelism."""
+"""Llama 3 herd of models (arXiv 2407.21783), table 4; PyTorch overlaps no tensor parallelism, and
+its FSDP shards optimizer's states and gradients, not weights between the passes (section 3.3.2)."""
 NEMO: dict[str, Any] = (
     OF_MEGATRON
     | {"model": "llama3-70B", "on": "H100 SXM5 80GB", "gpus": 512, "tp": 4, "pp": 4, "cp": 2}

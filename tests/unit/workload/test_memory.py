@@ -363,3 +363,14 @@ def test_moments_in_bf16_mean_gradients_that_are_read_as_they_are() -> None:
         for one in (ran.replace(moments="bf16"), ran)
     )
     assert (narrow, wide) == (0.0, 4.0)
+
+
+def test_a_round_of_all_micro_batches_adds_up_one_group_of_layers_at_a_time() -> None:
+    titan = Layout(
+        gpus=64, tp=2, pp=4, zero=2, framework="torchtitan", precision="bf16", seq_len=64
+    )
+    one, turns = (titan.replace(grad_accum=4, interleave=v) for v in (1, 4))
+    shape = replace(GPT, num_layers=16)
+    assert memory(shape, turns).gradients < 0.6 * memory(shape, one).gradients
+    several = turns.replace(grad_accum=8)  # the first group is added to until the end
+    assert memory(shape, several).gradients == pytest.approx(memory(shape, one).gradients, rel=0.1)

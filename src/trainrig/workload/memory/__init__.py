@@ -170,7 +170,11 @@ def _gradient_numbers(stage: Stage) -> Bytes:
     owned = stage.owned(2) if layout.offload == "none" else away
     if layout.scheme != "fsdp" or layout.traits.own_models:
         return owned
-    return choose(layout.pp > 1, stage.num_trained, owned)  # torch's schedules add them up
+    # torch's schedules add up a stage's until the last of its backward passes.  Where a round has
+    # all micro-batches, one group of layers after another is done: two are whole, one of them sent.
+    in_turn = smaller(2.0 / layout.interleave, 1.0)
+    whole = choose(layout.grad_accum <= layout.pp, in_turn, 1.0) * stage.num_trained
+    return choose(layout.pp > 1, larger(whole, owned), owned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
