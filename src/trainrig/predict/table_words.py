@@ -277,7 +277,8 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
         return "torchtitan", "auto"  # whose pipelines are torch's
     if named == "fsdp":
         return "huggingface", "fsdp" if sizes["zero"] else "ddp"
-    is_split = any(sizes[name] > 1 for name in ("tp", "pp"))
+    # DeepSpeed's pipelines are of the modules that it is given; who splits tensors is Megatron.
+    is_split = sizes["tp"] > 1 or (sizes["pp"] > 1 and named != "deepspeed")
     if named == "megatron" or is_split or (not named and sizes["ep"] > 1):
         return "megatron", "auto"
     # Trainer has whole weights and a host's optimizer by DeepSpeed alone, which has stages.
@@ -297,8 +298,16 @@ def states_of(cells: Cells, family: str) -> str:
     trained, as they are.
     """
     is_loaded = cells.program.loads_published and family == "llama"
-    usual = "pure" if is_loaded and cells.word("precision") == "bf16" else "auto"
+    is_pure = is_loaded and cells.word("precision") == "bf16"
+    is_pure = is_pure or _PURE.search(f"{cells.word('dtype')}; {cells.word('model')}") is not None
+    usual = "pure" if is_pure else "auto"
     return cells.choice("states", STATES, cells.program.states or usual, is_unsure=False)
+
+
+_PURE = re.compile(
+    r"(bf|fp)\w*-?16[- ]true|\bpure\b|states (too|(of|in) the same)|bf\w*-?16 master"
+)
+"""What a cell says where weights and states have one narrow type; Lightning's is ``bf16-true``."""
 
 
 def moments_of(cells: Cells) -> str:
@@ -514,8 +523,9 @@ _MEMORY_KINDS = (
 
 
 def optimizer_of(cells: Cells) -> str:
-    """One of OPTIMIZERS; not stated: fused AdamW (Trainer's own words are for many kernels).
+    """One of OPTIMIZERS; not stated: fused AdamW, but for Trainer's of some years.
 
+    Its words ``adamw_hf`` and ``adamw_torch`` are for many kernels; the latter was its default.
     Moments in fp8 are a byte, as torchao's and bitsandbytes' of 8 bits; to those of 4 bits these
     are the nearest.
     """
@@ -523,8 +533,15 @@ def optimizer_of(cells: Cells) -> str:
     is_narrow, is_paged = bool(re.search(r"[48]-?bit|fp-?8", word)), "paged" in word
     if is_narrow or is_paged:
         return "adamw" + "-8bit" * is_narrow + "-paged" * is_paged
-    usual = "adamw" if word in ("adamw-hf", "adamw-torch") else "adamw-fused"
+    is_trainer = cells.program.transformers_models and cells.program.trains_as == "trainer"
+    is_plain = not word and is_trainer and cells.is_since(_PLAIN[0]) and cells.is_before(_PLAIN[1])
+    usual = "adamw" if is_plain or word in ("adamw-hf", "adamw-torch") else "adamw-fused"
     return next((name for name in ("adafactor", "muon", "galore", "sgd") if name in word), usual)
+
+
+_PLAIN = ("2023-06", "2025-08")
+"""Since when, and until when, `TrainingArguments.optim` was adamw_torch by default: from version
+4.30 of transformers to torch 2.8, with which it is the fused one."""
 
 
 def updates_in_backward(cells: Cells) -> bool:
