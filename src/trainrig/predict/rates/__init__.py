@@ -126,6 +126,8 @@ class Rates:
     untuned: float = 1.0
     """Share of the tensor cores' rate that a step's products reach where the library chooses
     kernels by itself and the rate was found with tuning."""
+    plain: float = 1.0
+    """Share of a stream's rate that torch's own kernels reach, which nothing fuses."""
     unsure: float = 0.0
     """What a step's interval is wider by (natural logarithm) where nobody published anything of
     chips of this class."""

@@ -81,6 +81,8 @@ class Class(NamedTuple):
     """0: the switch has no reduction of its own."""
     widened: float = 0.5
     """Rate of bf16, of fp32's, where no unit multiplies it: operands are widened."""
+    plain: float = 1.0
+    """Share of a stream's rate that torch's own kernels reach, of norms, softmax and sums."""
     untuned: float = 0.0
     """Share of the claimed tensor peak that is reached where nobody tunes; 0: tuning is no step."""
 
@@ -212,6 +214,7 @@ def rates_of_chip(
         peaks=_claimed(chip),
         spread=spread,
         untuned=_untuned(chip, kind, full),
+        plain=kind.plain,
         unsure=0.0 if name in constants()["error"]["published"] else _UNSEEN_CLASS,
         provenance=_provenance(chip, name, kind, words, links),
     )
