@@ -361,18 +361,22 @@ costs least.  Mixtures of experts recompute parts of a block, of which nothing f
 def _with_usual_batch(shape: ModelShape, layout: Layout, rates: Rates, cells: Cells) -> Layout:
     """The layout with the micro-batch and the accumulation that a row leaves to the reader."""
     if "micro_batch" in cells.unstated and not cells["grad_accum"]:
-        layout = _fitting(shape, layout, rates.memory_bytes, usual_samples(cells))
+        most = usual_samples(cells)
+        is_whole = cells.is_xla and "global_batch" not in cells.unstated
+        layout = _fitting(shape, layout, rates.memory_bytes, most, is_whole=is_whole)
     is_free = "global_batch" in cells.unstated and layout.offload != "none"
     return accumulated(layout) if is_free else layout
 
 
-def _fitting(shape: ModelShape, layout: Layout, capacity: float, most: int) -> Layout:
+def _fitting(
+    shape: ModelShape, layout: Layout, capacity: float, most: int, *, is_whole: bool
+) -> Layout:
     """Micro-batches that are not stated: the largest that memory holds, else of one sample.
 
     A pipeline's have one sample: stages are filled by many, and recipes of Megatron and NeMo with
     stages say 1.
     """
-    if layout.pp > 1:
+    if layout.pp > 1 or is_whole:
         return layout
     samples = int(layout.batch_size * layout.grad_accum)
     sizes = [samples] + [1 << n for n in range(10, -1, -1) if 1 << n < samples]

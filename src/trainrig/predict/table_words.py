@@ -238,8 +238,10 @@ _ALSO = {
         (r"fused|apex", "fused"),
     ),
     "recompute": (
-        (r"no\b|none|off|false|^0|disab|without", "none"),
-        # MaxText's policies but `full`: `minimal`, `save_dot_...`, `..._proj_saved`, `custom`.
+        (r"no\b|none|\boff\b|false|^0|disab|without", "none"),
+        # MaxText's policies but `full`: `minimal`, `save_dot_...`, `..._proj_saved`, and `custom`,
+        # which is all of a block again unless it names a product that is kept.
+        (r"^custom(?!.*(proj|mlpw))", "full"),
         (r"select|core|attn|attention|partial|every|minimal|save|\bdots?\b|custom", "selective"),
         (r"full|true|yes|on\b|uniform|block|^1|all|layer|enab|checkpoint|activation", "full"),
     ),

@@ -99,6 +99,8 @@ def test_a_stated_part_of_a_named_model_is_that_part() -> None:
         ({"framework": "DeepSpeed", "zero_stage": "3"}, 3, "none"),
         ({"framework": "MaxText", "zero_stage": "3", "recompute": "minimal"}, 3, "selective"),
         ({"framework": "MaxText", "zero_stage": "3"}, 3, "full"),
+        ({"framework": "MaxText", "recompute": "custom (decoder_layer_input=offload)"}, 3, "full"),
+        ({"framework": "MaxText", "recompute": "custom (mlpwo=offload)"}, 3, "selective"),
     ],
 )
 def test_what_is_sharded_and_computed_again_is_the_programs_default(
@@ -121,6 +123,12 @@ def test_what_xla_compiles_is_fused_beside_its_attention() -> None:
     row = ROW | {"chip": "TPU v5p", "kernel_stack": "flash", "kind": "pretrain"}
     layout = case_of(row | {"framework": "MaxText"}).layout
     assert layout.kernels == "flash+fused"
+
+
+def test_what_xla_compiles_goes_through_a_stated_batch_at_once() -> None:
+    row = ROW | {"chip": "TPU v5e", "num_gpus": "16", "kind": "pretrain", "global_batch": "256"}
+    layout = case_of(row | {"framework": "MaxText", "micro_batch": "", "seq": "4096"}).layout
+    assert (layout.batch_size, layout.grad_accum) == (16, 1)
 
 
 def test_a_batch_of_each_chip_is_gone_through_at_once_where_chips_share_a_sample() -> None:

@@ -99,6 +99,8 @@ def class_of(chip: Chip) -> str:
     """The name of a chip's class; ``other`` where none fits."""
     if (chip.architecture or "").startswith("CDNA"):
         return "cdna"
+    if chip.name in _WIDE_TPUS:
+        return "tpu-wide"
     if chip.vendor == "Apple":  # from the M3 on, bf16 is a type of the GPU's own (Metal's family 9)
         return "apple" if chip.name.startswith(("Apple M1", "Apple M2")) else "apple-m3"
     found = _NVIDIA.get(chip.compute_capability or "")
@@ -125,6 +127,7 @@ def widens_bf16(chip: Chip) -> bool:
     return kind.widened < 1.0 and peak(chip, "bf16") is None and peak(chip, "fp32") is not None
 
 
+_WIDE_TPUS = ("TPU v6e", "TPU7x")
 _PLAIN = ("CDNA 1.0", "RDNA 2.0", "Xe-HPC", "Xe-HPG", "Xe2-HPG")
 TERA = 1e12
 LINKS = ("nvlink", "pcie", "ici", "hccs", "none")

@@ -263,10 +263,9 @@ def _timed(
         attention += seconds * (layout.causal_load if is_whole else 1.0)
     for num_bytes, num in (*found.streams, *_sliced(parts, layout, backward)):
         streams += rates.stream(num_bytes, kernels=num)
-    if layout.kernels in ("eager", "flash"):
-        streams = streams / rates.plain
     launches = _launches(found, numerics, layout) + _of_mixture(parts, layout, backward)
-    return products, attention, streams, launches * rates.launch
+    plain = rates.plain if layout.kernels in ("eager", "flash") else 1.0
+    return products, attention, streams / plain, launches * rates.launch
 
 
 def _narrowed(parts: list[Operator], backward: bool) -> list[Any]:

@@ -299,3 +299,9 @@ def test_no_link_between_cards_is_pcie(name: str) -> None:
         return rates_of_chip(chip, link=link).links.inside.bandwidth
 
     assert rate("none") == rate("pcie") < rate("nvlink")
+
+
+def test_a_head_fills_half_of_a_wider_matrix_unit_and_torch_streams_slower_on_rocm() -> None:
+    v5p, v6e = (rates_of_chip(chip(name)).attentions for name in ("TPU v5p", "TPU v6e"))
+    assert v6e.forward.share == v5p.forward.share / 2.0
+    assert rates_of_chip(chip("MI300X")).plain < 1.0 == rates_of_chip(chip("H100 SXM5 80GB")).plain
