@@ -126,8 +126,9 @@ def test_what_xla_compiles_is_fused_beside_its_attention() -> None:
 
 
 def test_what_xla_compiles_goes_through_a_stated_batch_at_once() -> None:
-    row = ROW | {"chip": "TPU v5e", "num_gpus": "16", "kind": "pretrain", "global_batch": "256"}
-    layout = case_of(row | {"framework": "MaxText", "micro_batch": "", "seq": "4096"}).layout
+    row = {"chip": "TPU v5p", "num_gpus": "16", "kind": "pretrain", "global_batch": "256"}
+    row |= {"framework": "MaxText", "model": "Llama-2-7B", "seq": "4096", "zero_stage": "3"}
+    layout = case_of(row).layout
     assert (layout.batch_size, layout.grad_accum) == (16, 1)
 
 
