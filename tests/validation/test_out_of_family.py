@@ -14,7 +14,7 @@ def test_rows_of_other_families_are_predicted_better_than_by_a_flat_mfu() -> Non
     assert len(cells) == 9 and known.num > 1900
     assert known.median < 0.14 and known.p90 < 0.26  # 0.46 and 0.73 before any rule
     assert known.median < 0.5 * known.flat
-    assert 0.70 < known.inside < 0.95
+    assert 0.70 < known.inside < 0.97  # nine cells; the third table has 190, and 80 %
     assert known.answered > 0.85
 
 

@@ -156,7 +156,7 @@ _SHARED_LANES = 8  # a desktop's processor has sixteen, and two cards share them
 _LEAST = 0.02  # of the claim, whatever power is said to be left
 _USUAL_NODE = 8
 SLICE = 256  # TPUs that one torus joins: the whole slice of a v5e or v6e, part of the others'
-_UNSEEN_CLASS = 0.4  # natural logarithm: of a step on chips of a class that nobody published
+_UNSEEN_CLASS = 0.3  # natural logarithm: of a step on chips of a class that nobody published
 _SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
 
 
