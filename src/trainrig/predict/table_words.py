@@ -294,7 +294,7 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
 
 
 def states_of(cells: Cells, family: str) -> str:
-    """One of STATES; not stated: the program's.
+    """One of STATES; not stated: what the format's cell says besides, else the program's.
 
     Models that are published in bf16 (the Llama family) are loaded, and by scripts of one device
     trained, as they are.
@@ -307,7 +307,7 @@ def states_of(cells: Cells, family: str) -> str:
 
 
 _PURE = re.compile(
-    r"(bf|fp)\w*-?16[- ]true|\bpure\b|states (too|(of|in) the same)|bf\w*-?16 master"
+    r"(bf|fp)\w*-?16[- ]true|\bpure\b|(states|weights) (too|(of|in) the same)|bf\w*-?16 master"
 )
 """What a cell says where weights and states have one narrow type; Lightning's is ``bf16-true``."""
 

@@ -62,7 +62,9 @@ def spelled(text: str) -> ModelShape | None:
             return named(names[found])
         if plain_of(short) in names:
             return named(names[plain_of(short)])
-    return None
+    words = re.split(r"[ _-]+", text)
+    fewer = " ".join(word for word in words if word.lower() not in _BESIDE)
+    return spelled(fewer) if fewer != " ".join(words) else None
 
 
 def _other_name(text: str) -> str | None:

@@ -226,3 +226,19 @@ def test_widening_a_matrix_takes_the_host_time() -> None:
         for more in ({"kind": "lora"}, {"kind": "qlora", "dtype": "nf4"})
     )
     assert 1.2 < quantised / plain < 2.0
+
+
+def test_what_a_format_s_cell_says_of_states_is_read() -> None:
+    states = {
+        words: case_of(BARE | {"framework": "HF Trainer", "dtype": words, "kind": "sft"}).layout
+        for words in ("bf16 (weights too)", "bf16-true", "bf16 (states of the same type)", "bf16")
+    }
+    assert [one.states for one in states.values()] == ["pure", "pure", "pure", "auto"]
+
+
+def test_deepspeed_s_pipeline_is_not_megatron_s() -> None:
+    row = BARE | {"framework": "DeepSpeed pipeline parallel", "num_gpus": "2", "pp": "2"}
+    assert case_of(row | {"chip": "MI250"}).layout.kernels == "flash"
+    found = case_of(row | {"chip": "MI100", "model": "Qwen3 base 0.6B", "micro_batch": "1"})
+    assert (found.layout.framework, found.layout.kernels) == ("deepspeed", "eager")
+    assert found.shape.name == "qwen3-0.6B"
