@@ -442,7 +442,10 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     is_late = year >= 2022 or (year >= 2020 and cells.is_since("2024-01"))
     is_late = is_late and chip.vendor in ("NVIDIA", "AMD") and program.transformer_engine is None
     default = "flash" if fuses_attention(chip) else "eager"
-    is_built = program.transformer_engine or (engine == "megatron" and is_late)
+    since = program.transformer_engine_on_old_chips_since
+    is_old = year < 2022 and since and cells.is_before(since)
+    is_built = program.transformer_engine and not is_old
+    is_built = is_built or (engine == "megatron" and is_late)
     if cells.is_xla:
         # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
         # A TPU has had its own since Pallas.
@@ -452,9 +455,10 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
         default = "flash+fused"
     if engine == "huggingface" and program.kernels:
         default = program.kernels
-    is_old = cells.is_before(_SDPA if program.transformers_models else _FIRST)
-    if is_old and default == "flash":
-        default = "fused" if "xla" in cells.word("framework") else "eager"
+    is_own = program.trains_as == "megatron"  # with fused kernels of its own
+    first = _SDPA if program.transformers_models or is_own else _FIRST
+    if cells.is_before(first) and default == "flash":
+        default = "fused" if is_own or "xla" in cells.word("framework") else "eager"
     if has_scores(cells):
         return "flash+fused" if "transformer" in cells.word("kernel_stack") else "eager"
     stack = cells.choice("kernel_stack", KERNELS, default)
@@ -487,7 +491,8 @@ _WITH_SCORES = re.compile(
 """Megatron's --attention-backend unfused, which its tests have for the same numbers each time,
 transformers' attn_implementation eager."""
 _SDPA = "2024-01"
-"""Since when transformers' models call torch's fused attention by default (4.36, 2023-12)."""
+"""Since when transformers' models call torch's fused attention by default (4.36, 2023-12), and
+Megatron's layers are Transformer Engine's; its own --use-flash-attn is off by default."""
 _FIRST = "2023-03"
 """Since when torch has one (2.0): programs on it that are dated earlier had no other."""
 _SPREAD = "2024-07"

@@ -45,6 +45,8 @@ class Program:
     """The month since when."""
     transformer_engine: bool | None = None
     """Layers are Transformer Engine's or as new; false: of a Megatron before it."""
+    transformer_engine_on_old_chips_since: str = ""
+    """The month since when also on chips before 2022, which have no fp8."""
     kernels: str = ""
     """One of KERNELS, if not said, on torch's modules."""
     graphed: bool | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainrig.predict.table import case_of
 from trainrig.predict.training_programs import program_of, programs, torch_version
 from trainrig.workload.layout import (
     CP_COMM,
@@ -63,3 +64,17 @@ def test_of_each_trait_the_most_particular_program_that_is_named_counts(
 def test_a_container_s_month_is_no_version_of_torch() -> None:
     assert torch_version("deepspeed, pytorch 2.10.0+cu128") == (2, 10)
     assert torch_version("nvidia deeplearningexamples pytorch 21.11") == (0, 0)
+
+
+def test_kernels_are_those_of_the_time() -> None:
+    row = {"chip": "A100 SXM4 80GB", "model": "GPT-3 5B", "num_gpus": "8", "micro_batch": "4"}
+    assert case_of(row | {"framework": "lit-gpt", "date": "2023-06"}).layout.kernels == "flash"
+    for framework, date, kernels in (
+        ("NeMo Framework Launcher (23.08)", "2023-09", "fused"),
+        ("NeMo Framework Launcher", "2024-06", "flash+fused"),
+        ("PyTorch Lightning, ddp", "2022", "eager"),
+        ("PyTorch Lightning, ddp", "2024-06", "flash"),
+        ("TensorFlow 2, XLA", "2020-10", "fused"),
+    ):
+        found = case_of(row | {"framework": framework, "date": date})
+        assert found.layout.kernels == kernels, framework
