@@ -42,6 +42,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "predict": (
         "predict --model gpt2-medium --on RTX-4090 --gpus 2 --what-if nvlink --tokens 1e9",
         "predict --model gpt2 --on RTX-4090 --offload host --host-memory 64",
+        "predict --model gpt2 --on RTX-4090 --gpus 2 --pp 2 --grad-accum 2 --framework megatron",
         "predict --model mixtral-8x7B --on H100-SXM5-80GB --gpus 64 --ep 8 --zero 1",
     ),
     "predict-beside": ("predict --model gpt2 --on RTX-4090 --on RTX-3090 --price 2 --price 1",),

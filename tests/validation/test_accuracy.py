@@ -15,13 +15,13 @@ from trainrig.predict.step.calibration import BELIEVED, fitted
 from trainrig.predict.table import case_of
 from trainrig.predict.table_errors import (
     RowError,
-    error_table,
     is_unseen,
     line,
     lines,
     mean_of_medians,
     row_errors,
 )
+from trainrig.report.prediction_report import errors_document
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,9 +68,9 @@ def test_rank_correlation() -> None:
     assert spearman(ties) == pytest.approx(0.8660254)
 
 
-def test_the_error_table_in_text() -> None:
-    words = error_table([outcome(10.0, 11.0)], Counter({"grade C": 3}))
-    assert "mean of the groups' medians 10.0%" in words and "3 × grade C" in words
+def test_the_document_of_errors() -> None:
+    words = repr(errors_document([outcome(10.0, 11.0)], Counter({"grade C": 3})))
+    assert "mean of the groups' medians 10.0%" in words and "grade C" in words
 
 
 PROFILED = profiled(stated())

@@ -56,6 +56,12 @@ def candidates(name: str) -> tuple[Chip, ...]:
     return tuple(chip for chip in load_chips() if _fits(_words(chip.name), wanted))
 
 
+def server_module(name: str) -> Chip | None:
+    """The module of servers among `candidates`, that with the most memory; None: there is none."""
+    modules = [chip for chip in candidates(name) if "SXM" in (chip.form_factor or "")]
+    return max(modules, key=lambda chip: chip.memory or 0.0, default=None)
+
+
 def did_you_mean(name: str) -> tuple[str, ...]:
     """Names of the catalog that look like ``name``.  A hint for people, never a match."""
     spelled = {normalise(known): chip.name for chip in load_chips() for known in _names(chip)}

@@ -47,7 +47,13 @@ from trainrig.catalog.chip import (
 )
 from trainrig.catalog.fields import FIELDS
 from trainrig.catalog.load import KNOWN, Dtype
-from trainrig.catalog.lookup import normalise, require_chip
+from trainrig.catalog.lookup import (
+    candidates,
+    find_chip,
+    normalise,
+    require_chip,
+    server_module,
+)
 from trainrig.errors import DataError, UsageError, first_problem, reading
 from trainrig.record import read_toml
 
@@ -64,6 +70,8 @@ class Server:
     gpus: int | None = None
     """To a node."""
     nodes: int = 1
+    short: str | None = None
+    """The chip as it was called, where that fits several and the module of servers is presumed."""
     fabric: float | None = None
     """B/s of a node into the network, one way."""
     link: str | None = None
@@ -134,10 +142,12 @@ def load_servers() -> dict[str, Server]:
     return found
 
 
-def find_server(text: str) -> Server:
+def find_server(text: str, gpus: int = 1) -> Server:
     """The machine that a user means: a server, a chip, ``8x MI350X``, or a file ending in .toml.
 
-    Raises UsageError for an unknown name, DataError for a file that cannot be read.
+    ``gpus``: how many of it are wanted.  Of eight, and of several times eight, a short name
+    ("H100") means the module of which servers have eight.  Raises UsageError for an unknown name,
+    DataError for a file that cannot be read.
     """
     if text.lower().endswith(".toml"):
         return read_server(Path(text))
@@ -145,15 +155,25 @@ def find_server(text: str) -> Server:
         return known
     counted = re.fullmatch(r"\s*(\d{1,5})\s*[x×](?!tx?\b)\s*(.+)", text, re.IGNORECASE)
     if counted is None:
-        chip = require_chip(text)
-        return Server(name=chip.name, chip=chip)
+        chip, short = _of_many(text, gpus)
+        return Server(name=chip.name, chip=chip, short=short)
     number, of = int(counted[1]), counted[2]
     if number < 1:
         raise UsageError(f"{text.strip()}: no chips at all", "as 8x MI350X")
     if (known := named_server(of)) is not None:
         return dataclasses.replace(known, nodes=number)
-    chip = require_chip(of)
-    return Server(name=chip.name, chip=chip, gpus=number)
+    chip, short = _of_many(of, number)
+    return Server(name=chip.name, chip=chip, gpus=number, short=short)
+
+
+def _of_many(name: str, number: int) -> tuple[Chip, str | None]:
+    """A chip of which there are so many, and the name if the module of servers is presumed."""
+    is_short = number % _EIGHT == 0 and find_chip(name) is None and len(candidates(name)) > 1
+    module = server_module(name) if is_short else None
+    return (require_chip(name), None) if module is None else (module, name.strip())
+
+
+_EIGHT = 8
 
 
 def named_server(text: str) -> Server | None:

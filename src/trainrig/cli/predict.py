@@ -135,8 +135,8 @@ def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
     from trainrig.cli.output import print_json, print_text
     from trainrig.predict.table import predict_rows
     from trainrig.predict.table_columns import read_rows
-    from trainrig.predict.table_errors import error_table, row_errors
-    from trainrig.report.prediction_report import cases_document
+    from trainrig.predict.table_errors import row_errors
+    from trainrig.report.prediction_report import cases_document, errors_document
 
     if as_json:
         for row in predict_rows(read_rows(path), simulate=simulate):
@@ -145,7 +145,7 @@ def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
     rows = list(read_rows(path))
     found, refused = row_errors(rows)
     if found and not simulate:
-        click.echo(error_table(found, refused))
+        print_text(errors_document(found, refused))
     else:
         print_text(cases_document(predict_rows(rows, simulate=simulate)))
 

@@ -67,7 +67,8 @@ def beside(
     first: TrainrigError | None = None
     for one in questions:
         if "on" in one:
-            find_server(one["on"])  # a slip of the keyboard is no machine that cannot
+            # A slip of the keyboard is no machine that cannot.
+            find_server(one["on"], one.get("gpus") or 1)
     for one, name in zip(questions, names, strict=True):
         try:
             answer = ask(one)

@@ -65,6 +65,16 @@ class Prediction:
         return float(self.step.total)
 
     @property
+    def simulated(self) -> float | None:
+        """s of a step, its pipeline event by event, as a plan ranks layouts; None: it has none."""
+        if self.layout.pp == 1 or self.layout.schedule == "dualpipe":
+            return None
+        from trainrig.predict.step.simulate import simulated  # numpy: a step alone needs none
+
+        seconds, _ = simulated(self.question.shape, self.layout, self.rates)
+        return float(seconds[0])
+
+    @property
     def interval(self) -> tuple[float, float]:
         """80 % interval of the time."""
         low, high = self.step.interval
@@ -98,7 +108,15 @@ class Prediction:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is seldom meant, and what will not run."""
+        """What is seldom meant, what is presumed of the machine, and what will not run."""
+        short, chip = self.question.cluster.short, self.question.cluster.chip
+        if short is None or chip is None:
+            return self._warnings
+        presumed = f"{short} is presumed to be {chip.name}, of which servers have eight"
+        return (presumed, *self._warnings)
+
+    @property
+    def _warnings(self) -> tuple[str, ...]:
         words, chip = self.layout.precision, self.question.cluster.chip
         if costs := self.data_parallel:
             spent = ", ".join(f"{name} {format_time(each)}" for name, each in costs.items())
@@ -161,6 +179,7 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
     result = {
         **_subject(found.question, found.rates.device, found.memory),
         "step_time_s": found.time,
+        "simulated_step_time_s": found.simulated,
         "parts_s": {name: float(getattr(found.step, name)) for name in PARTS},
         "overlapped_s": float(found.step.overlapped),
         "data_parallel_s": found.data_parallel,

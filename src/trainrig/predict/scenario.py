@@ -66,6 +66,8 @@ class Cluster:
     """B/s of it; None: presumed."""
     disk: float | None = None
     """B/s of a node's disks; None: presumed."""
+    short: str | None = None
+    """The chip as it was called, where the module of servers is presumed."""
 
     def rates(self) -> Rates:
         """How fast operations go there."""
@@ -212,8 +214,9 @@ def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
 def _cluster(options: Options, measured: Measured) -> Cluster:
     chip = None if measured.device is None else find_chip(measured.device)
     server = None
+    split = math.prod(options.get(name, 1) for name in ("tp", "pp", "cp"))
     if "on" in options:
-        server = find_server(options["on"])
+        server = find_server(options["on"], options.get("gpus", split))
         named = server.chip
         if measured.device is not None and named is not chip:
             raise UsageError(
@@ -223,7 +226,6 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
         chip = named
     if chip is None and not measured.records:
         raise UsageError("missing --on", 'as --on "RTX 4090"; trainrig catalog lists the chips')
-    split = math.prod(options.get(name, 1) for name in ("tp", "pp", "cp"))
     whole = server.gpus * server.nodes if server is not None and server.gpus else 1
     gpus = options.get("gpus", max(split, whole))
     node = server.gpus if server is not None and server.gpus else _node(chip, gpus)
@@ -250,6 +252,7 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
         host_memory=_host_memory(options, server.memory if server else None),
         host_bandwidth=server.host_memory if server else None,
         disk=server.disk if server else None,
+        short=server.short if server else None,
     )
 
 

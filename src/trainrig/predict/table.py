@@ -161,8 +161,11 @@ def _further(row: Row, case: Case) -> list[dict[str, str]]:
     is_open = not (cells["tp"] or cells["pp"]) and x.gpus > 1
     offloads = not cells["offload"] and x.framework == "deepspeed" and int(x.zero) >= 2
     most = _RECOMPUTED if x.framework == "megatron" else _TOO_MUCH  # what others seldom do
-    if not (is_open or offloads) or _share(case) <= most:
+    is_alone = x.gpus == 1 and "num_gpus" in case.unstated and not cells["num_gpus"]
+    if not (is_open or offloads or is_alone) or _share(case) <= most:
         return []
+    if is_alone:
+        return [dict(zip(("num_gpus", "tp", "pp"), sizes, strict=False)) for sizes in _LARGER]
     found: list[dict[str, str]] = [{"offload": "host"}] if offloads else []
     if not is_open:
         return found
@@ -186,6 +189,8 @@ def _further(row: Row, case: Case) -> list[dict[str, str]]:
 
 
 _STAGES = (2, 4, 8, 16, 32)
+_LARGER = (("8",), ("8", "8"), ("64", "8", "8"), ("512", "8", "16"))
+"""Devices, and ranks that share a model, of what no single device holds and nobody counted."""
 
 
 def _read(row: Row) -> Case:

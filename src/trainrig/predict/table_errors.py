@@ -166,23 +166,6 @@ def mean_of_medians(groups: Sequence[ErrorSummary]) -> float:
     return sum(one.median_error for one in groups) / len(groups)
 
 
-def error_table(found: list[RowError], refused: Counter[str]) -> str:
-    """Errors by group and by chip of one row or more, and the mean of the groups' medians."""
-    by_group = lines(found, lambda one: one.group or "(no group)")
-    by_chip = lines(found, lambda one: one.case.chip.name)
-    everything = line("all", found)
-    parts = [
-        plain_table("group", by_group),
-        plain_table("chip", by_chip),
-        f"mean of the groups' medians {mean_of_medians(by_group):.1%}; all {everything.count} rows:"
-        f" median {everything.median_error:.1%}, 90th percentile {everything.p90_error:.1%}",
-    ]
-    if refused:
-        counted = refused.most_common(12)
-        parts.append("not counted: " + "; ".join(f"{n} × {why}" for why, n in counted))
-    return "\n\n".join(parts)
-
-
 def plain_table(first: str, table: Sequence[ErrorSummary]) -> str:
     """Columns in monospace."""
     wide = max(len(first), *(len(one.name) for one in table))

@@ -33,9 +33,7 @@ def sizes_of(cells: Cells, shape: ModelShape) -> dict[str, int]:
     dp, split = cells.whole("dp", 0), tp * pp * cp
     words = f"tp {tp} × pp {pp}" + (f" × cp {cp}" if cp > 1 else "")
     gpus = _of_nodes(cells) or cells.whole("num_gpus", dp * split) or _counted(cells)
-    gpus = gpus or _of_batches(cells) * split or _alone(cells)
-    if not gpus:
-        raise UsageError("num_gpus: not stated, nor does it follow from dp")
+    gpus = gpus or _of_batches(cells) * split or _of_one_node(cells)
     if gpus % split and cp > 1 and gpus % (tp * pp) == 0:
         cells.unstated.append("cp")  # counted among the data-parallel ranks
         cp, split = math.gcd(cp, gpus // (tp * pp)), tp * pp * math.gcd(cp, gpus // (tp * pp))
@@ -84,12 +82,14 @@ def _sharing_experts(cells: Cells, shape: ModelShape, ranks: int) -> int:
     return math.gcd(ranks, shape.num_experts)
 
 
-def _alone(cells: Cells) -> int:
-    """One device where a row states what each works on and no more: several take as long."""
-    if cells["global_batch"] or not (cells["micro_batch"] or cells["grad_accum"]):
-        return 0
-    cells.unstated.append("num_gpus")
-    return 1
+def _of_one_node(cells: Cells) -> int:
+    """Devices where nothing tells how many: those of the named server, else one.
+
+    Several take as long as one for what each works on; for a stated whole batch they do not.
+    """
+    cells.unstated += ["num_gpus", "nodes"] if cells["global_batch"] else ["num_gpus"]
+    server = server_in(cells["hardware"]) or server_in(cells["chip"])
+    return (server and server.gpus) or 1
 
 
 def _stage_of(cells: Cells, pp: int) -> int:

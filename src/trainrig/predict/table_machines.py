@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from trainrig.catalog import Chip, find_chip
-from trainrig.catalog.lookup import candidates
+from trainrig.catalog.lookup import candidates, server_module
 from trainrig.catalog.servers import Server, instances, named_server
 from trainrig.errors import UsageError
 from trainrig.predict.table_words import Cells
@@ -192,8 +192,7 @@ def _usual(name: str, cells: Cells) -> Chip | None:
     if not any(map(str.isdigit, name)):  # "RTX" or "TPU" alone is a family, not a chip
         return None
     cells.unstated.append("chip")
-    modules = [chip for chip in fitting if "SXM" in (chip.form_factor or "")]
-    return max(modules or fitting[:1], key=lambda chip: chip.memory or 0.0)
+    return server_module(name) or fitting[0]
 
 
 _LINKS = {

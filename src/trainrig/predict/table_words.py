@@ -41,6 +41,7 @@ UNSURE = {
     "seq_len": 0.5,
     "mean_seq": 0.4,
     "num_gpus": 0.2,
+    "nodes": 1.0,  # one device or a node of them, beside a batch of all
     "dp": 0.1,
     "ep": 0.2,
     "tp": 0.2,

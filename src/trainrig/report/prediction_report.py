@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # numpy: the ledger needs none
     from trainrig.predict.search.memory_options import Fit, OptionEffect
     from trainrig.predict.search.space import Space
     from trainrig.predict.search.upgrades import Ranked
+    from trainrig.predict.table_errors import RowError
     from trainrig.workload.memory import Memory
 
 _LABELS = {
@@ -73,7 +74,7 @@ _LABELS = {
 _MOST_FRONT = 10
 _LEAST_SAVING, _MOST_SLOWER = 0.1, 2.0
 """Of a front's row: less memory than the row above, and times the fastest layout."""
-_MOST_OPTIONS = 12
+_MOST_OPTIONS, _MOST_REASONS = 12, 12
 TIGHT = 0.05
 """Of a GPU's memory: less room than a prediction of it is sure of."""
 _SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure": " throughout"}
@@ -174,6 +175,14 @@ def prediction_document(
 def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]:
     low, high = map(format_time, found.interval)
     yield "step", f"{format_time(found.time)}, 80 % between {low} and {high}"
+    if (simulated := found.simulated) is not None:
+        yield (
+            "simulated",
+            (
+                f"{format_time(simulated)}, its pipeline event by event, as trainrig plan ranks "
+                "layouts; the step above is the closed form's"
+            ),
+        )
     yield "layout", layout_text(found.layout)
     yield from _host_facts(found.question)
     yield (
@@ -302,6 +311,27 @@ def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
     )
     block = found if found.rows else Paragraph("The table is empty.")
     return Document(title="predictions", blocks=(block,))
+
+
+def errors_document(found: Sequence[RowError], refused: Mapping[str, int]) -> Document:
+    """Errors by group and by chip of one row or more that was measured, and what is not counted."""
+    from trainrig.predict.table_errors import line, lines, mean_of_medians
+
+    by_group = lines(found, lambda one: one.group or "(no group)")
+    everything = line("all", found)
+    blocks: list[Block] = [
+        _error_table("group", by_group),
+        _error_table("chip", lines(found, lambda one: one.case.chip.name)),
+        Paragraph(
+            f"mean of the groups' medians {mean_of_medians(by_group):.1%}; all "
+            f"{everything.count} rows: median {everything.median_error:.1%}, 90th percentile "
+            f"{everything.p90_error:.1%}"
+        ),
+    ]
+    counts: Shown[str] = column("rows", lambda reason: refused[reason])
+    reasons = sorted(refused, key=lambda reason: -refused[reason])[:_MOST_REASONS]
+    blocks += [table(reasons, counts, words("not counted", str))] if refused else []
+    return Document(title="errors of predictions", blocks=tuple(blocks))
 
 
 # ---- plan
@@ -563,6 +593,7 @@ def _error_table(head: str, summaries: Sequence[ErrorSummary]) -> Table:
         words(head, lambda one: one.name),
         column("n", lambda one: one.count),
         column("median", lambda one: format_share(one.median_error)),
+        column("p90", lambda one: format_share(one.p90_error)),
         column("worst", lambda one: signed_share(one.worst_error)),
         column("bias", lambda one: signed_share(one.bias)),
         column("inside", lambda one: "" if one.coverage is None else format_share(one.coverage)),

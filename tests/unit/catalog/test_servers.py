@@ -41,6 +41,11 @@ def test_servers_of_the_catalog() -> None:
 
 def test_so_many_of_a_chip() -> None:
     assert find_server("7900 XTX").chip.name == "Radeon RX 7900 XTX", "not 7,900 of TX"
+    eight = find_server("8x H100")
+    assert (eight.chip.name, eight.short) == ("H100 SXM5 80GB", "H100")
+    assert find_server("H100", 16).chip is eight.chip and find_server("8x H100 PCIe").short is None
+    with pytest.raises(UsageError, match="is one of"):
+        find_server("2x H100")
     several = find_server("8x MI350X")
     assert (several.chip.name, several.gpus) == ("MI350X", 8)
     assert find_server("2 × RTX 4090").gpus == 2

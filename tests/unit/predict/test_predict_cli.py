@@ -63,6 +63,18 @@ def test_a_prediction_for_people(trainrig, monkeypatch, width) -> None:
     assert all(len(line) <= width for line in out.splitlines())
 
 
+def test_a_pipeline_is_answered_as_a_plan_ranks_it(trainrig) -> None:
+    asked = {"model": "gpt2-medium", "on": "8x A100", "pp": 4, "grad-accum": 8, "zero": 1}
+    code, out, _ = trainrig(*words_of(asked), "--framework", "megatron", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["on"] == "A100 SXM4 80GB"
+    assert any("A100 is presumed" in said for said in told["warnings"])
+    found = predict(question({**asked, "grad_accum": 8, "framework": "megatron"}))
+    assert told["simulated_step_time_s"] == pytest.approx(found.simulated)
+    assert told["simulated_step_time_s"] == pytest.approx(told["step_time_s"], rel=0.2)
+    assert predict(question(TWO)).simulated is None
+
+
 def test_what_does_not_fit_is_a_finding(trainrig) -> None:
     code, out, _ = trainrig(*words_of({"model": "llama-7B", "on": "RTX 4090"}), "--json")
     assert code == 1

@@ -216,7 +216,6 @@ def test_what_is_not_stated_widens_the_interval() -> None:
         ({"hidden": "1e400"}, "whole number"),
         ({"seq": "two thousand"}, "not a number"),
         ({"num_gpus": "8", "tp": "3"}, "no multiple of tp 3"),
-        (dict.fromkeys(("num_gpus", "gpus_per_node", "dp", "grad_accum"), ""), "num_gpus"),
         ({"zero_stage": "4"}, "0 to 3"),
         ({"tp": "3", "num_gpus": "24"}, "16 heads cannot be split over 3"),
         ({"pp": "32", "num_gpus": "256", "zero_stage": "0"}, "24 layers are too few for 32"),

@@ -380,6 +380,22 @@ def test_a_step_of_an_unknown_batch_is_measured_by_its_rate() -> None:
     assert measured_time(blank, case_of(blank)) == x.global_batch * 2048 / 8 / 2000
 
 
+@pytest.mark.parametrize(
+    ("cells", "gpus"),
+    [
+        ({"hardware": "DGX A100", "chip": ""}, 8),
+        ({"micro_batch": ""}, 1),
+        ({"global_batch": "", "micro_batch": "", "layers": "", "model": "Llama-3-70B"}, 8),
+    ],
+)
+def test_devices_that_nobody_counts_are_a_node_s_or_one_or_what_the_model_needs(
+    cells: dict[str, str], gpus: int
+) -> None:
+    case = case_of(ROW | {"num_gpus": "", "hidden": "", "model": "Llama-2-7B"} | cells)
+    assert int(case.layout.gpus) == gpus and "num_gpus" in case.unstated
+    assert ("nodes" in case.unstated) == bool((ROW | cells)["global_batch"])
+
+
 def test_flops_a_second_time_a_step_where_it_is_known_which_were_counted() -> None:
     row = ROW | {"tflops_per_gpu": "200", "recompute": "full", "framework": "Megatron-Core"}
     case = case_of(row)
