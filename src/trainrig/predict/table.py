@@ -233,6 +233,7 @@ def _read(row: Row) -> Case:
         offload_overlap=offload_overlap,
         cp_comm=cp_comm_of(cells),
         lora_rank=rank_of(cells, quantize),
+        lora_on=cells.program.adapts or "all",
         quantize=quantize,
         optimizer=optimizer_of(cells),
         reduce_bytes=2 * reduces_narrow(cells, precision),

@@ -99,6 +99,8 @@ class Program:
     """It runs transformers' models as they are."""
     grouped_experts: bool | None = None
     """A mixture's experts are one product, whatever the models' own code does."""
+    adapts: str = ""
+    """One of LORA_ON."""
     tuning_length: int | None = None
     """Tokens of a batch's longest example, in its recipes for tuning."""
     checkpoints_tuning: bool | None = None

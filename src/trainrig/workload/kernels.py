@@ -137,7 +137,8 @@ def _multiplied(
     extra = 1 if backward and not numerics.frozen else 0  # the bias' gradient is a sum
     tally.products += products
     tally.launches += len(products) + extra
-    if numerics.frozen and part.name.startswith(_ADAPTED):
+    adapted = _ADAPTED_INPUTS if numerics.adapts_inputs else _ADAPTED
+    if numerics.frozen and part.name.startswith(adapted):
         tally.launches += _WIDENING * numerics.widens
         _adapted(tally, part, numerics, backward)
     if backward:
@@ -153,6 +154,7 @@ _WIDENING = 4
 themselves, their offset, the matrix, and Python around it (bitsandbytes' `dequantize_4bit`)."""
 _ADAPTED = ("attention.", "cross.", "ffn.")
 """Beginnings of the names of a block's operations, whose matrices have adapters."""
+_ADAPTED_INPUTS = ("attention.q", "attention.k", "attention.v")
 
 
 def _adapted(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) -> None:

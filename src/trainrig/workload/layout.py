@@ -73,6 +73,7 @@ QUANTIZE = ("none", "int8", "nf4", "nf4-double", "fp4")
 OFFLOAD = ("none", "host", "disk")
 CP_COMM = ("auto", "ring", "zigzag", "all-gather", "ulysses")
 OFFLOAD_OVERLAP = ("auto", "none", "copies", "update", "delayed")
+LORA_ON = ("all", "qkv")
 STATES = ("auto", "masters", "autocast", "pure")
 MOMENTS_IN = ("auto", "fp32", "bf16")
 DROPS = ("auto", "no", "yes")
@@ -155,6 +156,8 @@ class Layout:
     update one step late; auto: as the framework does."""
     lora_rank: int = 0
     """Rank of the trained adapters on all matrices of the blocks; 0: all weights are trained."""
+    lora_on: str = "all"
+    """Matrices of a block beside which adapters lie: all, or those of queries, keys and values."""
     quantize: str = "none"
     """How the frozen matrices of the blocks are stored beside adapters (QLoRA); they are widened
     for each product."""
@@ -396,6 +399,7 @@ _WORDS = {
     "software": SOFTWARE,
     "loss": LOSS,
     "overlap": OVERLAP,
+    "lora_on": LORA_ON,
     "experts": EXPERTS,
     "cp_comm": CP_COMM,
 }

@@ -105,6 +105,8 @@ class Numerics:
     """Frozen matrices are stored narrower than they are multiplied."""
     rank: int
     """Of the adapters beside them; each keeps what lies between its two matrices."""
+    adapts_inputs: bool
+    """Queries, keys and values alone have adapters."""
     weighs_activations: bool
     """A token's share of an expert multiplies its activation, so that no derivative needs the
     expert's results (Megatron-Core since 0.12: `permuted_probs`); elsewhere it multiplies these."""
@@ -163,6 +165,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         frozen=layout.lora_rank > 0,
         widens=layout.quantize != "none",
         rank=layout.lora_rank,
+        adapts_inputs=layout.lora_on == "qkv",
         weighs_activations=layout.traits.own_kernels and fused,
     )
 

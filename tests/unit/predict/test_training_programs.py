@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from trainrig.predict.table import case_of
+from trainrig.predict.table import case_of, time_of
 from trainrig.predict.training_programs import program_of, programs, torch_version
 from trainrig.workload.layout import (
     CP_COMM,
     KERNELS,
+    LORA_ON,
     LOSS,
     MOMENTS_IN,
     RECOMPUTE,
@@ -25,6 +28,7 @@ WORDS = {
     "latent_moments": MOMENTS_IN,
     "loss": LOSS,
     "recompute": RECOMPUTE,
+    "adapts": LORA_ON,
 }
 
 
@@ -78,3 +82,14 @@ def test_kernels_are_those_of_the_time() -> None:
     ):
         found = case_of(row | {"framework": framework, "date": date})
         assert found.layout.kernels == kernels, framework
+
+
+def test_adapters_on_few_matrices_cost_less() -> None:
+    row = {"chip": "B200", "model": "llama3-70b", "num_gpus": "8", "kind": "lora", "pp": "4"}
+    cases = [case_of(row | {"framework": name}) for name in ("NeMo 25.09", "Megatron-Core")]
+    assert [case.layout.lora_on for case in cases] == ["qkv", "all"]
+    few, every = (
+        time_of(replace(cases[0], layout=cases[0].layout.replace(lora_on=on)))[1]
+        for on in ("qkv", "all")
+    )
+    assert few < 0.95 * every
