@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trainrig.predict.step import predict_step
 from trainrig.predict.table import case_of, time_of
 from trainrig.workload.model import parameters
 
@@ -242,3 +243,13 @@ def test_deepspeed_s_pipeline_is_not_megatron_s() -> None:
     found = case_of(row | {"chip": "MI100", "model": "Qwen3 base 0.6B", "micro_batch": "1"})
     assert (found.layout.framework, found.layout.kernels) == ("deepspeed", "eager")
     assert found.shape.name == "qwen3-0.6B"
+
+
+def test_frozen_weights_travel_as_they_are_stored() -> None:
+    row = BARE | {"framework": "FSDP", "chip": "RTX 3090", "num_gpus": "2", "zero_stage": "3"}
+    row |= {"micro_batch": "1", "seq": "512", "link": "pcie"}
+    exchanged = [
+        float(predict_step(case.shape, case.timed, case.rates).data_comm)
+        for case in (case_of(row | {"kind": "lora"}), case_of(row | {"kind": "qlora"}))
+    ]
+    assert exchanged[1] < 0.4 * exchanged[0]

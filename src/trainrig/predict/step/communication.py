@@ -17,7 +17,7 @@ from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.layout_rules import longest_stage
 from trainrig.workload.memory.pipeline_stage import places, stage_of
 from trainrig.workload.model import ModelShape
-from trainrig.workload.numerics import numerics_of, states_of
+from trainrig.workload.numerics import FROZEN, numerics_of, states_of
 from trainrig.workload.operators import dtype_bytes
 
 Array = Any
@@ -74,6 +74,8 @@ class MeshSizes:
         self.fewer_last, self.fewer_first = (1 * (lacking >= number) for number in (1, 2))
         self.gradient_bytes = gradient_bytes(layout)
         self.weight_bytes = dtype_bytes(layout.precision)
+        # A block's frozen weights travel as they are stored.
+        self.stored_bytes = FROZEN[layout.quantize] or float(self.weight_bytes)
         # Parameters of an average block, of the ends and of the stage that holds most, on one
         # device.
         stages = [stage_of(shape, layout, place) for place in places(shape, layout)]
@@ -337,12 +339,14 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
         whole = scattered + (over_replicas(num_bytes / mesh.shards) if repeats else 0.0)
         return whole + _experts_reduced(mesh, rates, experts * mesh.gradient_bytes * trained)
 
-    def gathered(num: Array, where: Array, experts: Array = 0.0) -> Array:
-        """All-gather of weights, if any layout of ``where`` does one."""
+    def gathered(
+        num: Array, where: Array, experts: Array = 0.0, width: float = mesh.weight_bytes
+    ) -> Array:
+        """All-gather of weights, of ``width`` bytes each, if any layout of ``where`` does one."""
         if not is_any(where):
             return 0.0
-        whole = over_shard_group("all_gather", num * mesh.weight_bytes)
-        return whole + _over_experts(mesh, rates, "all_gather", experts * mesh.weight_bytes)
+        whole = over_shard_group("all_gather", num * width)
+        return whole + _over_experts(mesh, rates, "all_gather", experts * width)
 
     streams = (scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
     each = streams | ((bucket > 0 or layout.traits.grad_buffer) & (mesh.zero == 2))
@@ -352,7 +356,8 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     whole_stage = streams & (mesh.zero == 2) & (mesh.pp > 1)
     added = (scheme == "fsdp") & (not layout.traits.own_models) & (mesh.pp > 1)
     each, hides, anew = each & is_not(added), hides & is_not(added), streams & is_not(whole_stage)
-    block, ends = gathered(mesh.block, streams, mesh.experts), gathered(mesh.ends, streams)
+    block = gathered(mesh.block, streams, mesh.experts, mesh.stored_bytes)
+    ends = gathered(mesh.ends, streams)
     gathers = (mesh.zero > 0) & is_not(streams)
     of_experts = layout.stage_copies * mesh.stage_layers * mesh.experts
     others = mesh.stage_parameters - of_experts
