@@ -54,6 +54,8 @@ def test_each_program_is_found_by_words_of_layouts_and_stands_once() -> None:
         ("primus megatron-lm", {"overlap": "auto"}),
         ("megatron-lm", {"overlap": "data", "transformer_engine": None}),
         ("torchtitan + torchao", {"trains_as": "fsdp", "states": "auto", "torch_pipelines": True}),
+        ("llama factory", {"trains_as": "trainer", "checkpoints_tuning": True}),
+        ("deep speed 0.14", {"trains_as": "deepspeed"}),
         ("maxtext/jax", {"xla": True, "shards_weights": True}),
         ("something of our own", {"name": "", "trains_as": "", "other_runtime": None}),
     ],
