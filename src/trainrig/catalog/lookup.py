@@ -3,7 +3,7 @@
 A name is matched exactly after normalisation: case, spaces, dashes and
 brackets do not count, nor do leading vendor words (NVIDIA, GeForce, Tesla,
 AMD Instinct ...).  Nothing else is forgiven.  "RTX 4090 Laptop GPU" is another
-chip than "RTX 4090" and gets no figures of it; a slice ("MIG 1g.10gb", "GRID
+chip than "RTX 4090"; a slice ("MIG 1g.10gb", "GRID
 A100-10C") is not the whole chip.  A short name that fits several chips
 ("A100") picks none of them: `candidates` lists them.
 """

@@ -74,18 +74,19 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
     """
     counted = _uncounted(printed)
     words = re.findall(r"[\w+]+", counted)
-    if _PARTS & set(words):
-        return None
+    besides = _PARTS & set(words)
     machine = "-".join(words)
     known = (word for word in instances() if re.search(rf"(^|-){word}(-|$)", machine))
     instance = next(known, "")
     parts = [(i, j) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
     for i, j in sorted(parts, key=lambda ends: len("".join(words[slice(*ends)])), reverse=True):
-        found = find_chip("".join(words[i:j]))
+        found = find_chip("".join(words[i:j])) if besides <= set(words[i:j]) else None
         if found is not None and "-".join(words[i:j]) not in instance.split("-")[:-1]:
             longer = " ".join(words[i : j + 1])  # an M2 Ultra is no M2
             larger = _usual(longer, cells) if "".join(words[j : j + 1]).isalpha() else None
             return larger or _held_by(found, counted, cells)
+    if besides:
+        return None
     if server := server_in(counted):
         return server.chip
     if instance:

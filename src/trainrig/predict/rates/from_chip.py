@@ -53,6 +53,9 @@ _ARCHITECTURES = {
     "Xe-HPG": "xe",
     "Xe2-HPG": "xe",
     "Xe-HPC": "xe-hpc",
+    "MXC500": "gpgpu",
+    "Iluvatar": "gpgpu",
+    "MUSA": "gpgpu",
 }
 
 
