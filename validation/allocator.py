@@ -1,6 +1,7 @@
 """Replay traced steps through the rules of torch's caching allocator: how much it reserves.
 
-    python -m validation.allocator      all steps of `memory_families`, of at most 12 blocks
+    python -m validation.allocator             all steps of `memory_families`, of at most 12 blocks
+    python -m validation.allocator --varied    of batches as long as their longest example
 
 What a step asks for is traced on the meta device (`memory_families`); what torch's allocator takes
 from the driver for it follows from its rules, which this module plays.  Sizes are multiples of
@@ -18,9 +19,11 @@ from __future__ import annotations
 
 import bisect
 import logging
+import math
+import random
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -179,8 +182,45 @@ def traced(name: str, times: int, mode: str, more: dict[str, Any]) -> list[Event
     return LAST.pop().events
 
 
+def varied() -> Iterator[tuple[str, float]]:
+    """What batches of many lengths hold besides, over the bytes of the loss of the longest.
+
+    Forty batches of 1 and of 4 examples, lengths spread as a lognormal of 0.8 and cut at 2048, the
+    longest among them anywhere; eight times each.
+    """
+    family = families.STEPS["Qwen2.5 7B"][0]
+    for mode, more in families.WAYS[3:5] + families.WAYS[6:]:
+        for batch_size in (1, 4):
+            told = memory(
+                family.shape(4), families.layout_of("sdpa", mode, batch_size, 2048, **more)
+            )
+            loss = 12.0 * batch_size * 2048 * family.shape(4).vocab
+            held = []
+            for seed in range(8):
+                lengths = _lengths(random.Random(seed), batch_size)
+                with patch.object(families, "Answering", Traced):
+                    families.step_peak(family, 4, batch_size, 0, mode, lengths=lengths, **more)
+                found = replayed(LAST.pop().events)
+                held.append((found.peak_reserved - told.reserved) / loss)
+            yield f"{mode} {more} of {batch_size}", sum(held) / len(held)
+
+
+def _lengths(numbers: random.Random, batch_size: int) -> list[int]:
+    drawn = [
+        max(numbers.lognormvariate(math.log(512), 0.8) for _ in range(batch_size))
+        for _ in range(40)
+    ]
+    found = [min(2048, int(length)) for length in drawn]
+    found[numbers.randrange(40)] = 2048
+    return found
+
+
 def main() -> int:
     """Replay all and print both shares."""
+    if sys.argv[1:] == ["--varied"]:
+        for name, held in varied():
+            print(f"{name:45} {held:5.2f}", flush=True)
+        return 0
     reserved, needed = list[float](), list[float]()
     for name, (family, layers, batch_size, seq) in families.STEPS.items():
         for times in (1, 4):

@@ -26,7 +26,7 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -325,9 +325,19 @@ def blocks(name: str) -> Iterator[Row]:
 
 
 def step_peak(
-    family: Family, layers: int, batch_size: int, seq: int, mode: str, **more: Any
+    family: Family,
+    layers: int,
+    batch_size: int,
+    seq: int,
+    mode: str,
+    *,
+    lengths: Sequence[int] = (),
+    **more: Any,
 ) -> int:
-    """Bytes at the peak of the second step of a loop that keeps the loss alone, as Trainer's."""
+    """Bytes at the peak of the second step of a loop that keeps the loss alone, as Trainer's.
+
+    ``lengths``: those of a loop's batches, of which the last one's peak is told.
+    """
     model = family.build(layers, "sdpa", mode)
     if rank := more.get("lora_rank"):
         model = _with_adapters(model, rank, mode)
@@ -342,10 +352,10 @@ def step_peak(
     for tensor in (*model.parameters(), *model.buffers()):
         tracker.add(tensor)
     with as_trained(), tracker:
-        for _ in range(2):
+        for length in lengths or (seq, seq):
             tracker.peak = tracker.now
             with _cast_in(mode) as autocast:
-                loss = model(**_inputs(batch_size, seq)).loss
+                loss = model(**_inputs(batch_size, length)).loss
                 if autocast:
                     autocast.copies = None
                 _run_backward(loss)

@@ -96,6 +96,8 @@ class Case:
     """Share of the tokens that logits are computed for."""
     mean_seq: int = 0
     """Tokens of a sequence on average, where the layout's are the most; 0: they are the mean."""
+    varies: bool = False
+    """Whether micro-batches are as long as their examples, not all alike."""
     memory_kind: str = "allocated"
     """Whose bytes: the framework's peak, what its allocator reserved, or the device's; "" where
     nobody says whose."""
@@ -269,11 +271,19 @@ def _read(row: Row) -> Case:
         chip=chip,
         head=head_share(cells, shape.family),
         mean_seq=mean_seq,
+        varies=_varies(cells, layout, mean_seq),
         memory_kind=memory_kind_of(cells),
         unstated=tuple(cells.unstated),
         spread=cells.spread,
         moves=moves,
     )
+
+
+def _varies(cells: Cells, layout: Layout, mean_seq: int) -> bool:
+    """Whether micro-batches are as long as their examples: of a tuning on torch, if not packed."""
+    is_torch = layout.framework in ("huggingface", "deepspeed") and not cells.is_xla
+    words = " ".join(cells.word(name) for name in ("kind", "framework", "kernel_stack"))
+    return cells.is_tuning and is_torch and not mean_seq and "pack" not in words
 
 
 def _scheduled(shape: ModelShape, layout: Layout, cells: Cells) -> Layout:
@@ -560,4 +570,5 @@ def memory_of(case: Case) -> Three:
         kind=case.memory_kind,
         unstated=case.unstated,
         capacity=case.rates.memory_bytes,
+        varies=case.varies,
     )

@@ -99,14 +99,19 @@ ZeRO-Offload is shown on one GPU (Ren et al. 2021, section 6.2)."""
 
 
 def longest(cells: Cells, seq: int) -> int:
-    """Tokens of the longest batch, where what is printed is what examples have on average.
+    """Tokens of the longest batch, where ``seq`` is what examples have on average; 0: it is not.
 
     Lengths that are set are round; an average is not.  Memory is the longest batch's.
     """
+    if cells.is_tuning and not cells["seq"] and seq < _BENCHMARKED:
+        return 0 if cells.program.tuning_length else max(seq, _CUT)
     is_mean = cells.is_tuning and seq % 8 and seq > 32
     return -(-round(_LONGEST * seq) // 64) * 64 if is_mean else 0
 
 
+_CUT = 512
+"""Tokens that examples of a task are cut to where nobody says (`model_max_length` of Stanford
+Alpaca's train.py, which many scripts took over): memory is the longest's, time the average's."""
 _LONGEST = 3.5
 """Of the average, presumed: lengths of instructions and answers are skewed, and one published table
 (peft's, memory beside an average length) shows by how much."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainrig.predict.step import predict_step
-from trainrig.predict.table import case_of, time_of
+from trainrig.predict.table import case_of, predict_row, time_of
 from trainrig.workload.model import parameters
 
 ROW = {"chip": "A100 SXM4 80GB", "num_gpus": "1", "model": "Llama-2-7B", "micro_batch": "4"}
@@ -46,7 +46,7 @@ def test_what_a_program_does_by_itself_is_presumed(
     cells: dict[str, str], field: str, value: Any
 ) -> None:
     case = case_of(ROW | cells)
-    assert getattr(case.layout, field) == value
+    assert getattr(case.timed, field) == value
     column = {"recompute": "recompute", "kernels": "kernel_stack"}.get(field, "precision")
     assert column in case.unstated or column in cells or column == "precision"
 
@@ -151,7 +151,7 @@ def test_products_reach_what_was_published_of_the_class(chip: str, share: float)
 
 def test_a_tuning_without_any_batch_has_small_micro_batches() -> None:
     row = {"chip": "A100 SXM4 80GB", "num_gpus": "1", "model": "Llama-3.2-1B"}
-    small = case_of(row | {"kind": "sft"}).layout
+    small = case_of(row | {"kind": "sft"}).timed
     assert (small.batch_size, small.seq_len) == (2, 320) and small.grad_accum > 1
     assert case_of(row | {"kind": "pretrain"}).layout.batch_size > 2
 
@@ -195,7 +195,7 @@ def test_a_stage_of_transformers_trainer_is_deepspeed_s() -> None:
 
 def test_an_example_s_length_follows_the_micro_batch_that_is_padded_to_it() -> None:
     lora = BARE | {"framework": "HF PEFT", "kind": "lora", "num_gpus": "1"}
-    lengths = [case_of(lora | {"micro_batch": n}).layout.seq_len for n in ("1", "2", "8", "64")]
+    lengths = [case_of(lora | {"micro_batch": n}).timed.seq_len for n in ("1", "2", "8", "64")]
     assert lengths == [256, 320, 512, 512]
 
 
@@ -253,3 +253,25 @@ def test_frozen_weights_travel_as_they_are_stored() -> None:
         for case in (case_of(row | {"kind": "lora"}), case_of(row | {"kind": "qlora"}))
     ]
     assert exchanged[1] < 0.4 * exchanged[0]
+
+
+def test_examples_of_many_lengths_hold_more_of_the_allocator_than_packed_ones() -> None:
+    """Blocks of shorter logits stay; of what is pre-trained all are alike."""
+    tuned = {"model": "Qwen2.5-7B", "chip": "A100", "num_gpus": "1", "seq": "2048"}
+    tuned |= {"micro_batch": "1", "framework": "ms-swift", "kind": "lora", "recompute": "full"}
+
+    def told(**changes: str) -> float:
+        return float(predict_row(tuned | changes)["memory_bytes_per_gpu"])
+
+    logits = 12 * 2048 * 152064
+    assert told() - told(kind="lora, packed") == pytest.approx(0.9 * logits, rel=0.01)
+    kinds = [
+        told(kind=kind, memory_kind="max_memory_allocated") for kind in ("lora", "lora, packed")
+    ]
+    assert kinds[0] == kinds[1]
+
+
+def test_memory_is_the_longest_example_s_where_no_length_is_stated() -> None:
+    tuned = {"model": "Llama-2-7B", "chip": "A100", "num_gpus": "1", "micro_batch": "1"}
+    case = case_of(tuned | {"framework": "our script", "kind": "lora"})
+    assert (case.layout.seq_len, case.timed.seq_len) == (512, 256)
