@@ -32,6 +32,7 @@ from trainrig.predict.table_defaults import (
     longest,
     moments_in,
     moves_activations,
+    packed,
     rank_of,
     reduces_narrow,
     routes_beside,
@@ -249,6 +250,7 @@ def _read(row: Row) -> Case:
     if shape.num_decoder_layers and layout.seq_len == 512 and cells.is_spans:
         layout = layout.replace(target_seq_len=_SPANS)
     shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
+    shape = packed(cells, shape, int(layout.seq_len))
     layout = _held(shape, layout, cells, rates.memory_bytes)
     is_again = "recompute" in cells.unstated and layout.recompute != "none"
     moves = is_again and moves_activations(cells, chip, zero)

@@ -9,6 +9,7 @@ A program's own traits are `training_programs`'; what follows from them is presu
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from trainrig.catalog import Chip
 from trainrig.predict.table_words import Cells, moments_of
@@ -67,6 +68,19 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     return min(shape.max_positions, tuned if cells.is_tuning else 2048)
 
 
+def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
+    """The shape as a tuning sees it whose sequences are filled with several examples.
+
+    No token looks beyond its own example: on average at half of one.
+    """
+    is_packed = cells.is_tuning and cells.program.packs_tuning and not shape.windows
+    if not is_packed or seq <= _EXAMPLE or shape.num_decoder_layers:
+        return shape
+    return replace(shape, windows=(_EXAMPLE // 2,) * shape.num_layers)
+
+
+_EXAMPLE = 512
+"""Tokens of an example, at most."""
 _BENCHMARKED = 4096
 """Tokens of a sequence where all weights are tuned with neither length nor batch: what is printed
 is a benchmark's, of filled sequences (NeMo AutoModel's examples/llm_benchmark have so many)."""

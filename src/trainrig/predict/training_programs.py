@@ -99,6 +99,8 @@ class Program:
     """It runs transformers' models as they are."""
     grouped_experts: bool | None = None
     """A mixture's experts are one product, whatever the models' own code does."""
+    packs_tuning: bool | None = None
+    """Its recipes for tuning fill sequences with several examples."""
     adapts: str = ""
     """One of LORA_ON."""
     tuning_length: int | None = None

@@ -95,3 +95,10 @@ def test_adapters_on_few_matrices_cost_less() -> None:
         for on in ("qkv", "all")
     )
     assert few < 0.95 * every
+
+
+def test_packed_examples_do_not_see_each_other() -> None:
+    row = {"chip": "B200", "model": "llama3-8b", "num_gpus": "8", "seq": "16384", "kind": "sft"}
+    packed, whole = (case_of(row | {"framework": name}) for name in ("NeMo 25.09", "Megatron-Core"))
+    assert set(packed.shape.windows) == {256} and not whole.shape.windows
+    assert not case_of(row | {"framework": "NeMo 25.09", "kind": "pretrain"}).shape.windows
