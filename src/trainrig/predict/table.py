@@ -249,11 +249,10 @@ def _read(row: Row) -> Case:
         cells.unstated.append("seq_parallel")
     if shape.num_decoder_layers and layout.seq_len == 512 and cells.is_spans:
         layout = layout.replace(target_seq_len=_SPANS)
-    shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
     shape = packed(cells, shape, int(layout.seq_len))
+    shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
     layout = _held(shape, layout, cells, rates.memory_bytes)
     is_again = "recompute" in cells.unstated and layout.recompute != "none"
-    moves = is_again and moves_activations(cells, chip, zero)
     layout = _with_usual_batch(shape, layout, rates, cells)
     if not cells["vpp"] and layout.pp > 1 and _interleaves(layout):
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
@@ -277,7 +276,7 @@ def _read(row: Row) -> Case:
         memory_kind=memory_kind_of(cells),
         unstated=tuple(cells.unstated),
         spread=cells.spread,
-        moves=moves,
+        moves=is_again and moves_activations(cells, chip, zero),
     )
 
 
