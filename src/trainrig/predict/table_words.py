@@ -454,11 +454,11 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
         default = "flash+fused" if is_later else "fused"
     elif (year >= 2020 and is_built) or (engine != "megatron" and _COMPILED.match(chip.name)):
         default = "flash+fused"
-    if engine == "huggingface" and program.kernels:
+    if engine in ("huggingface", "deepspeed") and program.kernels and not cells.is_xla:
         default = program.kernels
     is_own = program.trains_as == "megatron"  # with fused kernels of its own
     first = _SDPA if program.transformers_models or is_own else _FIRST
-    if cells.is_before(first) and default == "flash":
+    if cells.is_before(first) and default == "flash" and not program.kernels:
         default = "fused" if is_own or "xla" in cells.word("framework") else "eager"
     if has_scores(cells):
         return "flash+fused" if "transformer" in cells.word("kernel_stack") else "eager"

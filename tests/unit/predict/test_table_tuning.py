@@ -275,3 +275,20 @@ def test_memory_is_the_longest_example_s_where_no_length_is_stated() -> None:
     tuned = {"model": "Llama-2-7B", "chip": "A100", "num_gpus": "1", "micro_batch": "1"}
     case = case_of(tuned | {"framework": "our script", "kind": "lora"})
     assert (case.layout.seq_len, case.timed.seq_len) == (512, 256)
+
+
+@pytest.mark.parametrize(
+    ("words", "kernels"),
+    [
+        ("Unsloth", "flash+fused"),
+        ("HF Trainer + Liger", "flash+fused"),
+        ("HF Trainer, torch.compile", "compiled"),
+        ("HF Trainer (no torch.compile)", "eager"),
+        ("HF Trainer, FA2", "flash"),
+        ("HF Trainer without flash attention", "eager"),
+        ("HF Trainer", "eager"),
+    ],
+)
+def test_kernels_that_a_program_is_named_with_are_read(words: str, kernels: str) -> None:
+    row = BARE | {"framework": words, "model": "Llama-3.2-1B", "kind": "sft", "date": "2023-06"}
+    assert case_of(row | {"micro_batch": "4"}).layout.kernels == kernels
