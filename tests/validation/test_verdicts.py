@@ -60,7 +60,7 @@ def test_the_truth_is_what_was_published() -> None:
         for dtype in ("fp32", "bf16", "fp16"):
             claimed, rate = peak(chip, dtype), true_rates.product_rate(chip, dtype)
             assert rate is not None
-            assert claimed is None or 0.35 < rate / claimed.rate < 1.1, (chip.name, dtype)
+            assert claimed is None or 0.3 < rate / claimed.rate < 1.1, (chip.name, dtype)
         assert true_rates.stream_rate(chip) > 1e9
 
 

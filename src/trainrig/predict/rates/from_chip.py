@@ -62,10 +62,10 @@ _ARCHITECTURES = {
 class Class(NamedTuple):
     """What chips of one generation share: [class.…] of rates.toml, where each is explained."""
 
-    power: float
     cap: float
     lanes: float
     bandwidth: float
+    power: float = 1.0
     flash: float = 0.5
     flash_backward: float = 0.4
     own: float = 0.0
