@@ -153,7 +153,7 @@ def test_train_asks_with_the_layout_that_is_predicted(model: str, changes: dict[
     batch = guess(experiment, 80 * 2**30)
     if batch > 1:
         assert memory(shape, layout.replace(batch_size=batch)).total <= 80 * 2**30
-        more = memory(shape, layout.replace(batch_size=batch + 1)).total
+        more = memory(shape, layout.replace(batch_size=batch + 1)).shown
         assert more > 80 * 2**30 or batch == 4096
     predicted = expectations._memory(experiment, GPU)
     assert predicted.value == float(needed.allocated)
