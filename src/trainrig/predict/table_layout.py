@@ -34,6 +34,9 @@ def sizes_of(cells: Cells, shape: ModelShape) -> dict[str, int]:
     words = f"tp {tp} × pp {pp}" + (f" × cp {cp}" if cp > 1 else "")
     gpus = _of_nodes(cells) or cells.whole("num_gpus", dp * split) or _counted(cells)
     gpus = gpus or _of_batches(cells) * split or _of_one_node(cells)
+    if split == 1 and (more := _sharing_samples(cells, gpus)) > 1:
+        tp, cp = _within(more, min(cells.whole("gpus_per_node", _NODE), shape.num_kv_heads), cells)
+        split = tp * cp
     if gpus % split and cp > 1 and gpus % (tp * pp) == 0:
         cells.unstated.append("cp")  # counted among the data-parallel ranks
         cp, split = math.gcd(cp, gpus // (tp * pp)), tp * pp * math.gcd(cp, gpus // (tp * pp))
@@ -72,6 +75,25 @@ def sizes_of(cells: Cells, shape: ModelShape) -> dict[str, int]:
         "zero": zero,
         "sequence_parallel": int(tp > 1 and cells.word("seq_parallel") in _YES),
     }
+
+
+def _sharing_samples(cells: Cells, gpus: int) -> int:
+    """Ranks that share each sample, where fewer are stated than there are devices; 1: none do.
+
+    Of Megatron's programs, whose batch is the whole job's; nothing else may be stated of the split.
+    """
+    batch = cells.whole("global_batch", 0)
+    at_once = batch // (cells.whole("grad_accum", 1) * cells.whole("micro_batch", 1))
+    is_open = not any(cells[name] for name in ("tp", "pp", "cp", "dp", "ep"))
+    is_shared = is_open and cells.program.trains_as == "megatron" and 0 < at_once < gpus
+    return gpus // at_once if is_shared and gpus % at_once == 0 else 1
+
+
+def _within(ranks: int, most: int, cells: Cells) -> tuple[int, int]:
+    """Of ranks that share a sample, how many share tensors; the rest share its sequence."""
+    tp = max(n for n in (1, 2, 4, 8) if n <= most and ranks % n == 0)
+    cells.unstated += ["tp", "cp"]
+    return tp, ranks // tp
 
 
 def _sharing_experts(cells: Cells, shape: ModelShape, ranks: int) -> int:

@@ -150,7 +150,23 @@ class Cells:
     @property
     def program(self) -> Program:
         """What trains, and what it does by default."""
-        return program_of(self.word("framework"))
+        named = program_of(self.word("framework"))
+        return program_of("nemo") if self.is_mlperf and named.trains_as != "megatron" else named
+
+    @property
+    def is_mlperf(self) -> bool:
+        """Whether the row is MLPerf Training's tuning of Llama 2 70B, or says that it is MLPerf's.
+
+        Who submits names the container; what runs in it on NVIDIA's and AMD's chips is NeMo, in fp8
+        since the task's first round (training_results_v4.0 to v5.0 of mlcommons on GitHub).
+        """
+        words = " ".join(self.word(name) for name in ("framework", "hardware", "chip", "model"))
+        named = program_of(self.word("framework"))
+        is_known = named.trains_as in ("fsdp", "deepspeed") or named.transformers_models
+        if is_known or _ELSEWHERE.search(words):
+            return False
+        is_task = self.is_adapted and re.search(r"llama-?2-?70b", re.sub("[ _]", "-", words))
+        return "mlperf" in words or bool(is_task and self.whole("seq", 0) == _MLPERF_LENGTH)
 
     @property
     def is_fsdp(self) -> bool:
@@ -222,6 +238,10 @@ class Cells:
         return math.hypot(*(UNSURE[name] for name in self.unstated))
 
 
+_MLPERF_LENGTH = 8192
+"""Tokens that the examples of MLPerf's tuning are packed to."""
+_ELSEWHERE = re.compile(r"gaudi|habana|tpu|trainium")
+"""Chips whose makers submit with programs of their own."""
 _BESIDES = re.compile(r"\b(?:[dpcs]po|o?rpo|kto|grpo|rl\w*|rm|reward\w*|distil\w*)\b")
 """Kinds of training that do more than a step on their batch, which is what is predicted."""
 _ALSO = {
@@ -363,6 +383,8 @@ def precision_of(cells: Cells, chip: Chip) -> str:
     if found is None:
         if quantized_of(cells) == "none":
             cells.unstated.append("precision")
+        if cells.is_mlperf and peak(chip, "fp8"):
+            return "fp8"
         is_late = (chip.year or 2020) >= 2020 and not widens_bf16(chip)
         return "bf16" if is_late or peak(chip, "bf16") else "fp16"
     return found

@@ -292,3 +292,13 @@ def test_memory_is_the_longest_example_s_where_no_length_is_stated() -> None:
 def test_kernels_that_a_program_is_named_with_are_read(words: str, kernels: str) -> None:
     row = BARE | {"framework": words, "model": "Llama-3.2-1B", "kind": "sft", "date": "2023-06"}
     assert case_of(row | {"micro_batch": "4"}).layout.kernels == kernels
+
+
+def test_mlperf_tuning_of_llama_2_is_nemo_in_fp8_whatever_container_is_named() -> None:
+    row = {"chip": "H200", "num_gpus": "16", "gpus_per_node": "8", "framework": "PyTorch 25.04"}
+    row |= {"model": "Llama2-70B LoRA r=16", "seq": "8192", "global_batch": "8", "kind": "lora"}
+    case = case_of(row)
+    assert case.layout.framework == "megatron" and case.layout.precision == "fp8"
+    assert int(case.layout.tp * case.layout.cp) == 2  # 16 devices work on 8 samples
+    of_peft = case_of(row | {"framework": "Hugging Face peft", "num_gpus": "8"})
+    assert of_peft.layout.framework == "huggingface" and of_peft.layout.precision == "bf16"
