@@ -281,6 +281,7 @@ FRAMEWORK_FILES = (
     # published figures, as their authors call the software
     "catalog/published",
     "predict/table.py",
+    "predict/table_defaults.py",
     "predict/table_shape.py",
     "predict/table_words.py",
     "predict/training_programs.py",
