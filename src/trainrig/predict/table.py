@@ -34,12 +34,12 @@ from trainrig.predict.table_defaults import (
     moves_activations,
     packed,
     rank_of,
+    recompute_of,
     reduces_narrow,
     routes_beside,
     sends_once,
     software_of,
     usual_length,
-    usual_recompute,
     usual_samples,
 )
 from trainrig.predict.table_layout import is_legal, joined, made_legal, sizes_of
@@ -74,7 +74,7 @@ from trainrig.predict.table_words import (
     updates_in_backward,
 )
 from trainrig.workload.frameworks import FRAMEWORKS
-from trainrig.workload.layout import RECOMPUTE, Layout
+from trainrig.workload.layout import Layout
 from trainrig.workload.layout_rules import usual_interleave
 from trainrig.workload.memory import memory
 from trainrig.workload.model import ModelShape
@@ -219,7 +219,7 @@ def _read(row: Row) -> Case:
         **sizes,  # type: ignore[arg-type]
         seq_len=_length(cells, shape),
         precision=precision,
-        recompute=cells.choice("recompute", RECOMPUTE, usual_recompute(cells, zero, quantize)),
+        recompute=recompute_of(cells, shape, zero, quantize),
         kernels=kernels,
         plain_attention=int(has_scores(cells)),
         overlap=overlap_of(cells, kernels),

@@ -14,8 +14,20 @@ from dataclasses import replace
 from trainrig.catalog import Chip
 from trainrig.predict.table_words import Cells, moments_of
 from trainrig.predict.training_programs import program_of, torch_version
-from trainrig.workload.layout import Layout
+from trainrig.workload.layout import RECOMPUTE, Layout
 from trainrig.workload.model import ModelShape
+
+
+def recompute_of(cells: Cells, shape: ModelShape, zero: int, quantize: str) -> str:
+    """One of RECOMPUTE: as stated, else as is usual.
+
+    Megatron's ``block`` and a number is of so many layers of a stage (--recompute-num-layers):
+    none, where that is less than half of them.
+    """
+    some = re.search(r"block\D{0,12}(\d{1,3})", cells.word("recompute"))
+    if some and 2 * int(some[1]) * max(cells.whole("pp", 1), 1) < shape.num_layers:
+        return "none"
+    return cells.choice("recompute", RECOMPUTE, usual_recompute(cells, zero, quantize))
 
 
 def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:

@@ -207,7 +207,8 @@ def has_dropout(shape: ModelShape, layout: Layout) -> bool:
     if not is_older and layout.kernels not in layout.traits.drops_with:
         return False
     families = (*_WITH_DROPOUT, "gpt-neo") if layout.traits.own_kernels else _WITH_DROPOUT
-    return shape.family in families
+    is_gpt = layout.traits.own_kernels and shape.name.startswith("gpt") and shape.num_experts > 0
+    return shape.family in families or is_gpt  # Megatron's default, which Llama's scripts turn off
 
 
 MOMENTS = {

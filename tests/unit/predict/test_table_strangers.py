@@ -18,6 +18,7 @@ from trainrig.predict.table_words import Cells
 from trainrig.workload import model_flops
 from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.model_lookup import find, spelled
+from trainrig.workload.numerics import has_dropout
 from trainrig.workload.presets import named
 
 ROW = {"chip": "A100 SXM4 80GB", "num_gpus": "8", "layers": "32", "hidden": "4096", "seq": "2048"}
@@ -511,3 +512,23 @@ def test_a_program_s_log_tells_whose_bytes_it_prints_where_a_row_does_not() -> N
     }
     assert kinds == {"allocated"}
     assert case_of(ROW | {"framework": "torchtitan"}).memory_kind == "reserved"
+
+
+@pytest.mark.parametrize(
+    ("words", "policy"),
+    [("full, block, 4 layers", "none"), ("block 28", "full"), ("full, uniform, 1 layer", "full")],
+)
+def test_some_layers_of_a_stage_are_computed_again(words: str, policy: str) -> None:
+    assert (
+        case_of(ROW | {"framework": "Megatron-LM", "recompute": words}).layout.recompute == policy
+    )
+
+
+def test_megatron_s_gpt_has_dropout_with_experts_too() -> None:
+    row = ROW | {
+        "framework": "Megatron-LM",
+        "kernel_stack": "Transformer Engine, unfused attention",
+    }
+    mixed = {"model": "gpt3_moe", "num_experts": "8", "topk": "2"}
+    found, other = (case_of(row | mixed | {"model": n}) for n in ("gpt3_moe", "mixtral_moe"))
+    assert has_dropout(found.shape, found.layout) and not has_dropout(other.shape, other.layout)
