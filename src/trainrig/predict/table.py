@@ -209,7 +209,7 @@ def _read(row: Row) -> Case:
     zero = sizes["zero"]
     framework, parallel = framework_of(cells, sizes)
     precision, quantize = precision_of(cells, chip), quantized_of(cells)
-    fabric = fabric_of(cells, sizes)
+    fabric = fabric_of(cells, chip, sizes)
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
     rates = _rates(chip.name, *place, narrow_of(cells), graphed_share(cells, chip, shape))
     kernels = _kernels_of(cells, chip, framework, shape)

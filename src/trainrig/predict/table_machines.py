@@ -15,6 +15,7 @@ from trainrig.catalog import Chip, find_chip
 from trainrig.catalog.lookup import candidates, server_module
 from trainrig.catalog.servers import Server, instances, named_server
 from trainrig.errors import UsageError
+from trainrig.predict.rates.from_chip import port_of
 from trainrig.predict.table_words import Cells
 
 _MEMORY = re.compile(r"(?<!gpu)(?<!gpu-)\s*[(-]?\s*(\d+\s*gi?b|\d{2,}\s*g)\)?\s*$", re.IGNORECASE)
@@ -237,18 +238,50 @@ def server_in(printed: str) -> Server | None:
     return next(filter(None, map(named_server, parts)), None)
 
 
-def fabric_of(cells: Cells, sizes: Mapping[str, int]) -> float | None:
-    """B/s of a node into the network; blank: the named server's, or as such nodes are sold."""
-    name = "fabric_gbps_per_node"
-    if not cells[name]:
-        if sizes["gpus"] <= sizes["gpus_per_node"]:
-            return None
-        server = server_in(cells["hardware"]) or server_in(cells["chip"])
-        if server is not None and server.fabric:
-            return server.fabric
-        cells.unstated.append(name)
+def fabric_of(cells: Cells, chip: Chip, sizes: Mapping[str, int]) -> float | None:
+    """B/s of a node into the network; blank: the named server's, or what the words for it tell.
+
+    None where they tell nothing, and nodes are as such chips are usually sold; of fewer modules
+    each has its own port, and a card alone in its node is a cloud's virtual machine.
+    """
+    name, node = "fabric_gbps_per_node", sizes["gpus_per_node"]
+    if cells[name]:
+        rate = cells.number(name) / 8.0 * 1e9
+        if not 1e6 < rate < 1e15:
+            raise UsageError(f"{name} = {cells[name][:40]}: Gbit/s of one node")
+        return rate
+    if sizes["gpus"] <= node:
         return None
-    rate = cells.number(name) / 8.0 * 1e9
-    if not 1e6 < rate < 1e15:
-        raise UsageError(f"{name} = {cells[name][:40]}: Gbit/s of one node")
-    return rate
+    server = server_in(cells["hardware"]) or server_in(cells["chip"])
+    if server is not None and server.fabric:
+        return server.fabric
+    if named := _named_fabric(f"{cells['hardware']}; {cells['link']}"):
+        return named
+    cells.unstated.append(name)
+    port = port_of(chip)
+    if port is None:
+        is_alone = node == 1 and cells["gpus_per_node"] and chip.form_factor == "PCIe"
+        return _OF_A_CLOUD if is_alone else None
+    is_small = cells["gpus_per_node"] and node < _PORTS and not chip.link_domain
+    return node * port if is_small else None
+
+
+def _named_fabric(words: str) -> float | None:
+    """B/s of a node's network that a text names: by its rate, ``3.2 Tbps RoCE``, or its kind."""
+    if found := _FABRIC_RATE.search(words):
+        return float(found[1]) * {"T": 1e12, "G": 1e9}[found[2].upper()] / 8.0
+    return next((rate for pattern, rate in _FABRICS if pattern.search(words.lower())), None)
+
+
+_FABRIC_RATE = re.compile(r"\b(\d+(?:\.\d+)?) ?([TGtg])(?:b(?:ps|/s|its?/s)|bE|BE)\b")
+"""Bits, for bytes a second are what links inside a node are sold by."""
+_OF_A_CLOUD = 25e9 / 8.0
+"""B/s of a virtual machine with one card: 24 Gbit/s (Oracle's VM.GPU.A10.1), up to 25 (Amazon's
+g5.4xlarge), by their makers' pages."""
+_FABRICS = (
+    (re.compile(r"slingshot"), 100e9),  # four ports of 200 Gbit/s, as HPE's blades for AI have them
+    (re.compile(r"\bethernet\b|\beth0\b|standard network|\btcp\b"), _OF_A_CLOUD),
+)
+"""What words for a network mean where no rate is beside them."""
+_PORTS = 8
+"""Modules of the servers that are usually sold."""

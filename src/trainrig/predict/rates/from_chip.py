@@ -425,16 +425,20 @@ def _between(chip: Chip, fabric: float | None) -> Link:
     """Not stated: what nodes of such chips are usually sold with, a port a module."""
     if fabric is not None:
         return _link("fabric", fabric, "fabric between nodes")
-    form = chip.form_factor or ("PCIe" if chip.link_bandwidth is None else "module")
-    is_card = "PCIe" in form or form == "SoC"
-    ports = {2017: 6.25e9, 2020: 25e9, 2022: 50e9}
-    year = max((y for y in ports if y <= (chip.year or 2022)), default=2017)
     words = "fabric not stated: presumed by the chip's class"
-    node = chip.link_domain or _USUAL_NODE
     if chip.link == "ICI" and chip.link_bandwidth:  # of a block's six sides one leads to the next
         rate = SLICE * chip.link_bandwidth / 2.0 / 6.0
         return _link("fabric", rate, "the torus between blocks of a slice")
-    return _link("fabric", _FABRIC_OF_NO_ONE if is_card else node * ports[year], words)
+    port, node = port_of(chip), chip.link_domain or _USUAL_NODE
+    return _link("fabric", _FABRIC_OF_NO_ONE if port is None else node * port, words)
+
+
+def port_of(chip: Chip) -> float | None:
+    """B/s into the network of a module's own port, by its year; None: a card has none."""
+    form = chip.form_factor or ("PCIe" if chip.link_bandwidth is None else "module")
+    ports = {2017: 6.25e9, 2020: 25e9, 2022: 50e9}
+    year = max((y for y in ports if y <= (chip.year or 2022)), default=2017)
+    return None if "PCIe" in form or form == "SoC" else ports[year]
 
 
 def _link(name: str, claimed: float, words: str) -> Link:

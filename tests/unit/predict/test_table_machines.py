@@ -1,0 +1,29 @@
+"""What a table's words for machines say of the network between them."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainrig.predict.table import case_of
+
+RUN = {"model": "Llama 2 7B", "seq": "4096", "micro_batch": "1", "zero_stage": "3"}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "per_node", "gbps"),
+    [
+        ("MareNostrum 5, NVIDIA H100 64GB", "", 800),  # a system's own nodes
+        ("GH200 96GB, 4 a node, Slingshot", "4", 800),
+        ("A10, OCI standard network", "1", 25),
+        ("H100 SXM5 80GB, 3.2 Tbps RoCE", "8", 3200),
+        ("A100 SXM4 80GB", "4", 800),  # each module has a port
+        ("A100 SXM4 80GB", "8", 1600),
+    ],
+)
+def test_a_network_is_the_system_s_or_what_its_words_say(
+    hardware: str, per_node: str, gbps: float
+) -> None:
+    row = RUN | {"hardware": hardware, "num_gpus": "64", "gpus_per_node": per_node}
+    link = case_of(row).rates.links.between
+    share = case_of(row | {"fabric_gbps_per_node": "800"}).rates.links.between.bandwidth / 100e9
+    assert link.bandwidth == pytest.approx(gbps / 8 * 1e9 * share)
