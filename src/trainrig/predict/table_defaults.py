@@ -60,16 +60,16 @@ _WIDEST = 1024
 
 
 def usual_length(cells: Cells, shape: ModelShape) -> int:
-    """Tokens of a sequence that is not stated: 2048, or as many as the model knows.
+    """Tokens of a sequence that is not stated: as is usual, or as many as the model knows.
 
     Examples of a task are short, and a micro-batch is padded to its longest: Alpaca's have 100 to
     200 tokens, Dolly's 200, OpenAssistant's 400, and the longest of eight is twice the average
     (lengths spread as a lognormal of 0.7).  transformers' own scripts cut plain text into pieces of
-    1024 (run_clm, `block_size`).  A sentence of WMT's news or IWSLT's talks has about 30 tokens,
-    and a batch is of tokens (Vaswani et al. 2017, section 5.1).
+    1024 (run_clm, `block_size`).  Since Llama 2 (July 2023) models are pre-trained at 4096.
     """
-    if _TRANSLATED.search(f"{cells.word('model')} {cells.word('kind')}"):
-        return 32
+    words = f"{cells.word('model')} {cells.word('kind')}"
+    if named := next((length for about, length in _LENGTHS if about.search(words)), 0):
+        return min(shape.max_positions, named)
     is_blank = not any(cells[name] for name in ("global_batch", "micro_batch", "grad_accum"))
     if cells.is_finetuning and is_blank:
         return min(shape.max_positions, _BENCHMARKED)
@@ -77,7 +77,8 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     samples = min(cells.whole("micro_batch", usual_samples(cells)), 8)
     padded = 1024 if is_text else 8 * round(256 * samples ** (1 / 3) / 8)
     tuned = cells.program.tuning_length or padded
-    return min(shape.max_positions, tuned if cells.is_tuning else 2048)
+    usual = 4096 if cells.is_since("2023-07") else 2048
+    return min(shape.max_positions, tuned if cells.is_tuning else usual)
 
 
 def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
@@ -96,7 +97,13 @@ _EXAMPLE = 512
 _BENCHMARKED = 4096
 """Tokens of a sequence where all weights are tuned with neither length nor batch: what is printed
 is a benchmark's, of filled sequences (NeMo AutoModel's examples/llm_benchmark have so many)."""
-_TRANSLATED = re.compile(r"\bwmt|\biwslt|translat")
+_LENGTHS = (
+    (re.compile(r"\bwmt|\biwslt|translat"), 32),
+    (re.compile(r"\bamplify|\bprotein"), 512),
+    (re.compile(r"hyena|\bevo-?2"), 8192),
+)
+"""Tokens of a sequence by what a model reads: sentences of WMT's news and IWSLT's talks have about
+30, and a batch is of tokens (Vaswani et al. 2017, section 5.1); proteins; long convolutions."""
 
 
 def usual_samples(cells: Cells) -> int:

@@ -220,3 +220,11 @@ def test_a_search_deals_experts_to_ranks_where_they_fit_nowhere_else() -> None:
     assert found.best[0].layout.ep > 1
     dense = search(space.replace(shape=named("llama-7B")), H100)
     assert {one.layout.ep for one in dense.best} == {1}
+
+
+def test_each_expert_of_a_grouped_product_is_a_call_of_the_host() -> None:
+    row = {"chip": "H100", "model": "Qwen3-30B-A3B", "num_gpus": "16", "framework": "Megatron-Core"}
+    row |= {"date": "2026-01", "seq": "512", "micro_batch": "1", "global_batch": "16"}
+    few, many = (case_of(row | {"ep": ep}) for ep in ("16", "2"))
+    gaps = [predict_step(case.shape, case.layout, case.rates).gaps for case in (few, many)]
+    assert gaps[0] < 0.8 * gaps[1]

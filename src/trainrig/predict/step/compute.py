@@ -324,10 +324,19 @@ transformers 4's code of Mixtral and Qwen 3; its host time beside a Llama's bloc
 is that of 17 and 46.  Of slices: two products, whose inputs are one tensor's parts."""
 
 
+_GROUPED = 0.37
+"""Host time of an expert's part in a product of all, against a kernel with Python and autograd
+around it: Transformer Engine's GroupedLinear launches each by itself, and splits its rows off; in
+fp8 it makes two further tensors and casts, which is as much again (its issue 1499)."""
+
+
 def _of_mixture(parts: list[Operator], layout: Layout, backward: bool) -> Any:
     """Kernels of one direction that sort tokens, and those of experts that run in turn."""
     experts = _experts(parts)
-    return _ROUTING * is_any(experts > 0) + _IN_TURN[layout.experts][int(backward)] * experts
+    each: float = _IN_TURN[layout.experts][int(backward)]
+    if layout.experts == "grouped" and layout.traits.own_kernels and "fused" in layout.kernels:
+        each = _GROUPED * (4 if backward else 2) * (2 if layout.precision == "fp8" else 1)
+    return _ROUTING * is_any(experts > 0) + each * experts
 
 
 def _experts(parts: list[Operator]) -> Any:
