@@ -54,10 +54,10 @@ class Traits:
     """Calls of the host for each tensor of a step beside its kernels: gradients are found, copied
     to the masters, counted into their norm and clipped one by one, weights copied back."""
     fetch_calls: float = 0.0
-    """Calls of the host, each about a launch with the Python around it, for each module with
-    weights and each pass, where ZeRO 3 gathers them one by one: hooks before and behind it look up,
-    gather, wait and let go (DeepSpeed's `parameter_offload.py`).  Presumed: three prints of short
-    passes come to 15, 16 and 21 (Qwen's README, 7B and 72B; DeepSpeed's bf16 example)."""
+    """Calls of the host, each about a launch with the Python around it, for each matrix and each
+    pass, where ZeRO 3 gathers module by module: hooks before and behind it look up, gather, wait
+    and let go (DeepSpeed's `parameter_offload.py`).  Presumed: two prints of short passes come to
+    21 and about 27 (Qwen's README, 7B on two; DeepSpeed's bf16 example)."""
     composes: bool = False
     """Replicas of weights go with tensor and pipeline parallelism, without its own scheme."""
     shards_stages: bool = False
@@ -95,7 +95,7 @@ FRAMEWORKS = {
         own_scheme=True,
         lasting_grads=True,
         bucket=2e8,
-        fetch_calls=16.0,
+        fetch_calls=20.0,
         sub_group=1e9,
         live=1e9,
         selective="core",

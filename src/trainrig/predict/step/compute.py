@@ -263,7 +263,7 @@ def _timed(
         attention += seconds * (layout.causal_load if is_whole else 1.0)
     for num_bytes, num in (*found.streams, *_sliced(parts, layout, backward)):
         streams += rates.stream(num_bytes, kernels=num)
-    launches = _launches(found, numerics, layout) + _of_mixture(parts, layout, backward)
+    launches = _launches(found, numerics, layout) + _of_mixture(parts, numerics, layout, backward)
     plain = rates.plain if layout.kernels in ("eager", "flash") else 1.0
     return products, attention, streams / plain, launches * rates.launch
 
@@ -328,14 +328,19 @@ _GROUPED = 0.37
 """Host time of an expert's part in a product of all, against a kernel with Python and autograd
 around it: Transformer Engine's GroupedLinear launches each by itself, and splits its rows off; in
 fp8 it makes two further tensors and casts, which is as much again (its issue 1499)."""
+_ADAPTED_EXPERT = (12, 12)
+"""Kernels of the adapters of an expert's three matrices that is run in turn: four each, and in
+backward six for the two that a frozen matrix does without."""
 
 
-def _of_mixture(parts: list[Operator], layout: Layout, backward: bool) -> Any:
+def _of_mixture(parts: list[Operator], numerics: Numerics, layout: Layout, backward: bool) -> Any:
     """Kernels of one direction that sort tokens, and those of experts that run in turn."""
-    experts = _experts(parts)
-    each: float = _IN_TURN[layout.experts][int(backward)]
+    experts, way = _experts(parts), int(backward)
+    each: float = _IN_TURN[layout.experts][way]
     if layout.experts == "grouped" and layout.traits.own_kernels and "fused" in layout.kernels:
         each = _GROUPED * (4 if backward else 2) * (2 if layout.precision == "fp8" else 1)
+    if numerics.frozen and layout.experts == "modules":
+        each += _ADAPTED_EXPERT[way]
     return _ROUTING * is_any(experts > 0) + each * experts
 
 

@@ -251,15 +251,24 @@ def _adding(mesh: MeshSizes, rates: Rates) -> Array:
 
 
 def _fetching(mesh: MeshSizes, rates: Rates) -> Array:
-    """Of matrices and two norms; each expert has its own where they are modules, adapters two."""
+    """Of matrices; each expert has its own where they are modules.
+
+    Norms and adapters are small, and stay (DeepSpeed's `stage3_param_persistence_threshold` of 1e5
+    numbers): their hooks find nothing to gather.
+    """
     calls, layout = mesh.layout.traits.fetch_calls, mesh.layout
     if not calls:
         return 0.0
-    every = matrices(mesh.shape)
     in_turn = layout.experts == "modules"
-    num = sum(each.copies if in_turn else 1 for each in every) * (3 if layout.lora_rank else 1)
+    num = sum(each.copies if in_turn else 1 for each in matrices(mesh.shape))
+    small = 2 + 2 * num * (layout.lora_rank > 0)
     several = mesh.gpus > mesh.tp * mesh.pp
-    return choose((mesh.zero == 3) & several, calls * (num + 2) * rates.launch, 0.0)
+    seconds = calls * (num + _PERSISTENT * small) * rates.launch
+    return choose((mesh.zero == 3) & several, seconds, 0.0)
+
+
+_PERSISTENT = 0.25
+"""Of a gathered matrix' calls, those of weights that are never sharded: presumed."""
 
 
 def _adds_inside(mesh: MeshSizes) -> Array:
