@@ -20,7 +20,13 @@ from typing import Any
 from trainrig.catalog import Chip, require_chip
 from trainrig.errors import TrainrigError, UsageError
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import narrowed, rates_of_chip, with_flash2
+from trainrig.predict.rates.from_chip import (
+    narrowed,
+    rates_of_chip,
+    widened_once,
+    widens_bf16,
+    with_flash2,
+)
 from trainrig.predict.step import StepTime, predict_step, stage_seconds
 from trainrig.predict.table_columns import READ
 from trainrig.predict.table_defaults import (
@@ -213,7 +219,7 @@ def _read(row: Row) -> Case:
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
     rates = _rates(chip.name, *place, narrow_of(cells), graphed_share(cells, chip, shape))
     kernels = _kernels_of(cells, chip, framework, shape)
-    rates = with_flash2(rates) if kernels == "flash" and is_flash2(cells) else rates
+    rates = _as_run(rates, cells, chip, kernels)
     offload, offload_overlap = offload_of(cells, framework, zero)
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
@@ -417,6 +423,13 @@ def _rates(
     found = rates_of_chip(require_chip(chip), link=link, fabric=fabric, power=power)
     found = found.replace(launch=found.launch * graphed)
     return narrowed(found, require_chip(chip), narrow) if narrow else found
+
+
+def _as_run(rates: Rates, cells: Cells, chip: Chip, kernels: str) -> Rates:
+    """Rates of the attention that is called, and of products that XLA widens."""
+    if kernels == "flash" and is_flash2(cells):
+        return with_flash2(rates)
+    return widened_once(rates) if cells.is_xla and widens_bf16(chip) else rates
 
 
 def _length(cells: Cells, shape: ModelShape) -> int:

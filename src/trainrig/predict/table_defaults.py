@@ -34,7 +34,7 @@ def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
     """One of RECOMPUTE for a blank cell; where memory cannot hold it, `table` computes more again.
 
     peft's `prepare_model_for_kbit_training` switches checkpointing on beside quantised weights.
-    XLA's programs that shard weights compute blocks again by default (MaxText's `remat_policy`);
+    Programs in JAX for models that are sharded compute blocks again by default, plain JAX does not;
     torch's wrappers, DeepSpeed and transformers' Trainer leave it off unless asked.  LitGPT's
     scripts, which leave it off, have it where a tuning's weights are sharded.
     """
@@ -45,7 +45,11 @@ def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
     does = cells.program.checkpoints_tuning or (since and cells.is_since(since))
     if cells.is_tuning and does:
         return "full"
-    return "full" if quantize != "none" or (zero == 3 and cells.is_xla) else "none"
+    return (
+        "full"
+        if quantize != "none" or (zero == 3 and cells.program.checkpoints_sharded)
+        else "none"
+    )
 
 
 def rank_of(cells: Cells, quantize: str) -> int:
@@ -75,10 +79,28 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
         return min(shape.max_positions, _BENCHMARKED)
     is_text = cells.is_finetuning and cells.program.transformers_models
     samples = min(cells.whole("micro_batch", usual_samples(cells)), 8)
-    padded = 1024 if is_text else 8 * round(256 * samples ** (1 / 3) / 8)
+    longest_stated = _longest_stated(cells)
+    is_chat = longest_stated > 0 and _CHAT.search(cells.word("model"))
+    average = _OF_CHAT if is_chat else _OF_TASK
+    padded = 1024 if is_text else 8 * round(average * samples ** (1 / 3) / 8)
     tuned = cells.program.tuning_length or padded
     usual = 4096 if cells.is_since("2023-07") else 2048
-    return min(shape.max_positions, tuned if cells.is_tuning else usual)
+    most = min(shape.max_positions, longest_stated or shape.max_positions)
+    return min(most, tuned if cells.is_tuning else usual)
+
+
+def _longest_stated(cells: Cells) -> int:
+    """Tokens that an example may have at most, where words beside the program say so; 0: none."""
+    words = f"{cells.word('framework')}; {cells.word('kernel_stack')}"
+    found = re.search(r"\bmax\w*[ _-](?:seq\w*[ _-]*)*len\w*\W{1,3}(\d{2,6})\b", words)
+    return int(found[1]) if found else 0
+
+
+_OF_TASK, _OF_CHAT = 256, 512
+"""Tokens of an average example: of instructions, and of conversations in several turns, which are
+cut where a length is stated, of models that were taught to talk (OpenHermes' 400, UltraChat's 1000:
+presumed between them)."""
+_CHAT = re.compile(r"instruct|chat|\bit\b|vicuna|thinking|gpt-?oss|qwen-?3(?!.*base)")
 
 
 def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
@@ -212,7 +234,9 @@ def experts_of(cells: Cells, shape: ModelShape, framework: str) -> str:
     """
     words = " ".join(cells.word(name) for name in ("framework", "kernel_stack", "model"))
     is_later = cells.is_since(_GROUPED) or re.search(r"transformers[ =v-]*5", words)
-    is_own = program_of(words).grouped_experts or framework not in ("huggingface", "deepspeed")
+    own, since = program_of(words).grouped_experts, cells.program.grouped_experts_since
+    is_own = own or (since and not cells.is_before(since))
+    is_own = is_own or framework not in ("huggingface", "deepspeed")
     if not (shape.num_experts and cells.program.transformers_models) or is_later or is_own:
         return "grouped"
     return "slices" if shape.name.startswith("granite") else "modules"

@@ -380,6 +380,9 @@ def precision_of(cells: Cells, chip: Chip) -> str:
         return "fp8"
     word = cells.word("precision") or cells.word("dtype")
     found = next((name for pattern, name in _SPELLED if pattern.search(word)), None)
+    if found is None and quantized_of(cells) != "none":  # how they are stored; what is multiplied
+        word = cells.word("dtype")
+        found = next((name for pattern, name in _SPELLED if pattern.search(word)), None)
     if found is None:
         if quantized_of(cells) == "none":
             cells.unstated.append("precision")

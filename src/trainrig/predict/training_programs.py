@@ -101,10 +101,14 @@ class Program:
     """A mixture's experts are one product, whatever the models' own code does."""
     packs_tuning: bool | None = None
     """Its recipes for tuning fill sequences with several examples."""
+    grouped_experts_since: str = ""
+    """The month since when."""
     adapts: str = ""
     """One of LORA_ON."""
     tuning_length: int | None = None
     """Tokens of a batch's longest example, in its recipes for tuning."""
+    checkpoints_sharded: bool | None = None
+    """Blocks are computed again where their weights are sharded."""
     checkpoints_tuning: bool | None = None
     """Gradient checkpointing is on where a trained model is trained further."""
     checkpoints_tuning_since: str = ""

@@ -302,3 +302,24 @@ def test_mlperf_tuning_of_llama_2_is_nemo_in_fp8_whatever_container_is_named() -
     assert int(case.layout.tp * case.layout.cp) == 2  # 16 devices work on 8 samples
     of_peft = case_of(row | {"framework": "Hugging Face peft", "num_gpus": "8"})
     assert of_peft.layout.framework == "huggingface" and of_peft.layout.precision == "bf16"
+
+
+def test_conversations_are_longer_than_instructions() -> None:
+    """Where a length is stated that examples are cut at; nor is any longer than that."""
+    row = {"hardware": "A100 SXM4 40GB", "num_gpus": "1", "kind": "qlora", "micro_batch": "1"}
+    row |= {"framework": "Unsloth; maximum length 2048", "precision": "nf4"}
+    chat, task = (
+        case_of(row | {"model": name}) for name in ("Llama-3.1-8B-Instruct", "Llama-3.1-8B")
+    )
+    assert (chat.timed.seq_len, task.timed.seq_len) == (512, 256)
+    short = row | {"model": "Llama-3.1-8B-Instruct", "framework": "trl; max_seq_length=128"}
+    assert case_of(short).timed.seq_len == 128
+
+
+def test_jax_computes_again_where_its_programs_say_so() -> None:
+    row = {"hardware": "Quadro RTX 8000", "num_gpus": "2", "model": "Gemma 3 1B", "zero_stage": "3"}
+    row |= {"seq": "128", "micro_batch": "8", "precision": "bf16", "kind": "pretrain"}
+    plain, own = (case_of(row | {"framework": name}) for name in ("JAX, Flax NNX", "MaxText"))
+    assert (plain.layout.recompute, own.layout.recompute) == ("none", "full")
+    rates = plain.rates.matmuls.sustained
+    assert rates["bf16"] == rates["fp32"]  # widened once, where nothing multiplies it

@@ -271,6 +271,13 @@ def narrowed(rates: Rates, chip: Chip, dtype: str) -> Rates:
     return rates.replace(matmuls=dataclasses.replace(rates.matmuls, sustained=sustained))
 
 
+def widened_once(rates: Rates) -> Rates:
+    """Rates where a compiler widens bf16 that nothing multiplies: products are fp32's (XLA)."""
+    whole = rates.matmuls.sustained
+    sustained = {**whole, "bf16": whole["fp32"]}
+    return rates.replace(matmuls=dataclasses.replace(rates.matmuls, sustained=sustained))
+
+
 def with_flash2(rates: Rates) -> Rates:
     """Rates where plain flash attention is its second version (Dao 2023), written for Ampere.
 
