@@ -105,6 +105,8 @@ class Case:
     """Tokens of a sequence on average, where the layout's are the most; 0: they are the mean."""
     varies: bool = False
     """Whether micro-batches are as long as their examples, not all alike."""
+    takes_ahead: bool = False
+    """Whether the program takes most of a GPU's memory at once."""
     memory_kind: str = "allocated"
     """Whose bytes: the framework's peak, what its allocator reserved, or the device's; "" where
     nobody says whose."""
@@ -279,6 +281,7 @@ def _read(row: Row) -> Case:
         head=head_share(cells, shape.family),
         mean_seq=mean_seq,
         varies=_varies(cells, layout, mean_seq),
+        takes_ahead=cells.is_xla and chip.vendor in ("NVIDIA", "AMD"),
         memory_kind=memory_kind_of(cells),
         unstated=tuple(cells.unstated),
         spread=cells.spread,
@@ -585,4 +588,5 @@ def memory_of(case: Case) -> Three:
         unstated=case.unstated,
         capacity=case.rates.memory_bytes,
         varies=case.varies,
+        takes_ahead=case.takes_ahead,
     )

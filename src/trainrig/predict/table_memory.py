@@ -38,6 +38,9 @@ what programs do by default is known of most: eight of ten rows of the third tab
 cells are within 0.25."""
 
 
+TAKEN = 0.75
+"""Of a GPU's memory, what JAX takes with its first operation (its documentation, GPU memory
+allocation)."""
 _OTHERS, _MOST = 0.9, 2.0
 """Of the loss' bytes of the longest batch, what shorter ones hold besides, and how many times that
 at the most: forty batches of lengths as examples have them, the longest anywhere, replayed through
@@ -53,12 +56,14 @@ def bytes_of(
     unstated: Sequence[str],
     capacity: float,
     varies: bool = False,
+    takes_ahead: bool = False,
 ) -> tuple[float, float, float]:
     """Low, predicted, high bytes on each GPU, of the kind that a row states.
 
     Where it states none it is the allocator's, and the interval is from the least to the most.  No
     run prints more than its card has: what may have been enough, by the interval and by as much as
-    it errs, was.  ``varies``: batches are as long as their longest example.
+    it errs, was.  ``varies``: batches are as long as their longest example; ``takes_ahead``: the
+    program takes most of a card at once, which the driver shows whatever is needed.
     """
     found = memory(shape, layout, head=head)
     low, high = _interval(found, kind)
@@ -81,6 +86,10 @@ def bytes_of(
     if kind != "device":
         most -= found.context
     low, high = low / wider, high * wider
+    if takes_ahead and kind in ("device", ""):
+        taken = TAKEN * float(capacity)
+        high = max(high, taken + found.context)
+        middle = max(middle, taken) if kind else middle
     if most < middle and low <= MARGIN * most:
         low, middle = min(low, 0.9 * most), most
     return low, middle, high

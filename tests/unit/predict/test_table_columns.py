@@ -262,3 +262,15 @@ def test_no_run_prints_more_memory_than_its_card_has() -> None:
         one["interval"]["memory_bytes_per_gpu"][0] <= size
         for one, size in zip(told, sizes, strict=True)
     )
+
+
+def test_jax_takes_three_quarters_of_a_gpu_whatever_it_needs() -> None:
+    small = row(chip="H100", framework="MaxText", layers="4", num_gpus="1", global_batch="1")
+    capacity = case_of(small).rates.memory_bytes
+    shown, allocated = (
+        predict_row(small | {"memory_kind": kind})["memory_bytes_per_gpu"]
+        for kind in ("nvidia-smi", "allocated")
+    )
+    assert shown == 0.75 * capacity > 2 * allocated
+    slice_ = predict_row(small | {"chip": "TPU v5p", "memory_kind": "device"})
+    assert slice_["memory_bytes_per_gpu"] < 0.5 * capacity
