@@ -339,10 +339,19 @@ def _completed(cells: Cells, mixture: Mapping[str, int]) -> dict[str, int]:
 def _of_total(cells: Cells, numbers: dict[str, Any]) -> ModelShape:
     """A mixture of stated layers; experts of no stated width have what the printed number leaves.
 
-    A net's usual width (`custom`) where no number is printed either.
+    A net's usual width (`custom`) where no number is printed either, or where the number is that of
+    the dense model whose nets became experts ("410m, 8 experts").
     """
     shape = custom("llama", **numbers)
     if cells["moe_ffn"] or not cells["params_b"] or _is_number_of(cells, shape):
+        return shape
+    none: dict[str, Any] = {
+        "num_experts": 0,
+        "experts_per_token": 0,
+        "shared_experts": 0,
+        "dense_layers": 0,
+    }
+    if _is_number_of(cells, dataclasses.replace(shape, **none)):
         return shape
     width = shape.expert_width
     thin = dataclasses.replace(shape, expert_ffn=1)

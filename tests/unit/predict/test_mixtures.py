@@ -228,3 +228,12 @@ def test_each_expert_of_a_grouped_product_is_a_call_of_the_host() -> None:
     few, many = (case_of(row | {"ep": ep}) for ep in ("16", "2"))
     gaps = [predict_step(case.shape, case.layout, case.rates).gaps for case in (few, many)]
     assert gaps[0] < 0.8 * gaps[1]
+
+
+def test_a_printed_size_may_be_of_the_dense_model_that_experts_were_put_into() -> None:
+    row = {"chip": "A100", "num_gpus": "8", "layers": "24", "hidden": "1024", "heads": "16"}
+    row |= {"vocab": "50432", "params_b": "0.41", "model": "open_lm_410m"}
+    dense, mixed = (case_of(row | more).shape for more in ({}, {"num_experts": "8", "topk": "2"}))
+    assert mixed.expert_width == dense.ffn
+    whole = case_of(row | {"num_experts": "8", "topk": "2", "params_b": "1.2"}).shape
+    assert whole.expert_width < dense.ffn, "a mixture's own"
