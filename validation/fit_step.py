@@ -35,6 +35,8 @@ BOUNDS = {
 is missing.  The other constants are stated: fitted ones were no better, or worse, on rows of other
 software and later chips, which nothing is fitted to (`validation.out_of_family`; docs/log.md)."""
 
+SIDES = ("faster", "slower")
+"""The half widths of the interval, from rows of families that a fit has not seen."""
 PULL = 0.02
 """Loss for a factor of e away from what was believed."""
 TARGET = 0.8
@@ -88,7 +90,7 @@ def write(constants: Constants) -> None:
         "# Written by validation/accuracy.py --fit; predict/step/calibration.py says what each"
         " means."
     )
-    values = {name: getattr(constants, name) for name in (*BOUNDS, "width")}
+    values = {name: getattr(constants, name) for name in (*BOUNDS, *SIDES)}
     lines = [header, "schema = 1", "", "[step]", *(f"{n} = {v:.4g}" for n, v in values.items())]
     PATH.write_text("\n".join(lines) + "\n", encoding="utf-8")
     fitted.cache_clear()
@@ -99,7 +101,7 @@ def composed(
 ) -> list[RowError]:
     """Outcomes of profiled rows with other constants than the fitted ones."""
     step = compose(found, constants)
-    spread = np.exp(np.hypot(step.spread, [case.spread for _, _, case, _ in kept]))
+    low, high = step.interval_with(np.array([case.spread for _, _, case, _ in kept]))
     total: Any = step.total
     return [
         RowError(
@@ -107,16 +109,16 @@ def composed(
             row=row,
             case=case,
             measured=measured,
-            low=float(total[at] / spread[at]),
+            low=float(low[at]),
             predicted=float(total[at]),
-            high=float(total[at] * spread[at]),
+            high=float(high[at]),
         )
         for at, (number, row, case, measured) in enumerate(kept)
     ]
 
 
 def fit(kept: list[Any], found: Profile, without: str | None = None) -> Constants:
-    """Constants fitted to all groups but one; their interval's width from the same groups."""
+    """Constants fitted to all groups but one; their interval's sides from the same groups."""
     groups = np.array([row.get("group", "") for _, row, _, _ in kept])
     measured = np.array([time for _, _, _, time in kept])
     weights = _weights(groups, without)
@@ -135,7 +137,7 @@ def fit(kept: list[Any], found: Profile, without: str | None = None) -> Constant
 
     vector = _descend(loss, [getattr(BELIEVED, name) for name in names], names)
     best = dataclasses.replace(BELIEVED, **dict(zip(names, vector, strict=True)))
-    return dataclasses.replace(best, width=_width(kept, found, best, weights))
+    return with_sides(best, ratios(kept, found, best), weights)
 
 
 def _weights(groups: Any, without: str | None) -> Any:
@@ -165,17 +167,28 @@ def _descend(loss: Any, start: list[float], names: list[str]) -> list[float]:
     return vector
 
 
-def _width(kept: list[Any], found: Profile, constants: Constants, weights: Any) -> float:
-    """The factor on the parts' uncertainty that holds TARGET of the rows."""
-    step = compose(found, dataclasses.replace(constants, width=1.0))
-    measured = np.array([time for _, _, _, time in kept])
-    own = np.array([case.spread for _, _, case, _ in kept])
-    error = np.abs(np.log(step.total / measured))
-    # Rows with unstated cells are allowed their share already.
-    ratio = np.sqrt(np.maximum(error**2 - own**2, 0.0)) / step.spread
-    order = np.argsort(ratio)
+def ratios(kept: list[Any], found: Profile, constants: Constants) -> Any:
+    """Of each row, its error against what the parts of its step are unsure by; below 0: faster.
+
+    Of the error, what blank cells and an unknown class of chips are allowed is taken off first.
+    """
+    step = compose(found, dataclasses.replace(constants, faster=1.0, slower=1.0))
+    allowed = np.array([case.spread for _, _, case, _ in kept]) ** 2 + found.unsure**2
+    parts = np.sqrt(np.maximum(step.slower**2 - found.unsure**2, 1e-12))
+    error = np.log(np.array([time for _, _, _, time in kept]) / step.total)
+    return np.sign(error) * np.sqrt(np.maximum(error**2 - allowed, 0.0)) / parts
+
+
+def with_sides(constants: Constants, found: Any, weights: Any) -> Constants:
+    """The constants with the sides outside of which is one row in ten each (`TARGET` inside)."""
+    order = np.argsort(found)
     reached = np.cumsum(weights[order])
-    return float(ratio[order][np.searchsorted(reached, TARGET)])
+    tail = (1.0 - TARGET) / 2.0 * reached[-1]
+    first, last = np.searchsorted(reached, (tail, reached[-1] - tail))
+    low, high = found[order][[first, min(last, len(order) - 1)]]
+    return dataclasses.replace(
+        constants, faster=max(-float(low), 0.0), slower=max(float(high), 0.0)
+    )
 
 
 def left_out(kept: list[Any], found: Profile) -> list[RowError]:

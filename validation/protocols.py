@@ -8,8 +8,9 @@ generation   without one class of chips
 origin       on what was printed until the end of a year; what came later is scored, once a year
 
 The constants are fitted to the rows of `training.csv`, as those that are shipped; the rows of
-`training-2.csv` are scored beside them.  A cell is a source on one chip; cells weigh alike, but no
-source more than `MOST` of all.  A row that is refused counts with the error of a flat 40 % MFU.
+`training-2.csv` are scored beside them, and in lines of their own those of `training-3.csv`, too,
+each of whose sources is a family.  A cell is a source on one chip; cells weigh alike, but no source
+more than `MOST` of all.  A row that is refused counts with the error of a flat 40 % MFU.
 """
 
 from __future__ import annotations
@@ -28,14 +29,13 @@ import numpy as np
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
 from trainrig.predict.rates.from_chip import class_of
-from trainrig.predict.step import compose
 from trainrig.predict.step.calibration import BELIEVED, Constants, fitted
 from trainrig.predict.step.profile import profile
 from trainrig.predict.table import case_of
 from trainrig.predict.table_errors import left_out_by, measured_time
 from trainrig.predict.table_words import Row
-from validation.fit_step import TARGET, composed, fit, is_stated, stack
-from validation.out_of_family import Outcome, cell_of, flat_by_print, flat_error, read
+from validation.fit_step import SIDES, TARGET, composed, fit, is_stated, ratios, stack, with_sides
+from validation.out_of_family import THIRD, Outcome, cell_of, flat_by_print, flat_error, read
 
 MOST = 0.05
 """Weight of one source, at most, of all."""
@@ -89,6 +89,8 @@ class Known:
     flat: float | None
     place: int | None
     """Among the profiled rows; None: refused."""
+    table: int
+    """1 to 3; constants are fitted to rows of the first."""
     is_fitted: bool
 
 
@@ -104,6 +106,9 @@ class Score:
     """Name, rows, median, p90, bias, inside."""
 
 
+Pair = tuple[Known, Outcome]
+
+
 def family_of(row: Row) -> str:
     """The family of software that a row's program belongs to."""
     words = f"{row.get('group', '')} {row.get('framework', '')}".lower()
@@ -112,12 +117,14 @@ def family_of(row: Row) -> str:
 
 @cache
 def known() -> tuple[tuple[Known, ...], list[Any], Any]:
-    """Every row of both tables that can be scored; those with an answer, and their profile."""
-    rows = [(row, True) for row in training.read()] + [(row, False) for row in read()]
+    """Every row of the tables that can be scored; those with an answer, and their profile."""
+    rows = [(row, 1) for row in training.read()] + [(row, 2) for row in read()]
+    rows += [(row, 3) for row in read(THIRD)]
     found: list[Known] = []
     kept: list[Any] = []
     profiles = []
-    for row, is_fitted in rows:
+    for row, table in rows:
+        is_fitted = table == 1
         if (left_out_by(row) and is_fitted) or not has_time(row):
             continue
         place, generation, flat = None, "refused", flat_by_print(row)
@@ -131,11 +138,23 @@ def known() -> tuple[tuple[Known, ...], list[Any], Any]:
         except TrainrigError:
             pass
         one = Known(
-            *(row, cell_of(row), family_of(row), generation, _YEARS.get(row["group"], 2026)),
-            *(flat, place, is_fitted and is_stated(row)),
+            row=row,
+            cell=cell_of(row),
+            family=row["group"] if table == 3 else family_of(row),
+            generation=generation,
+            year=year_of(row),
+            flat=flat,
+            place=place,
+            table=table,
+            is_fitted=is_fitted and is_stated(row),
         )
         found.append(one)
     return tuple(found), kept, stack(profiles)
+
+
+def year_of(row: Row) -> int:
+    """The year in which a row was printed."""
+    return _YEARS.get(row["group"]) or int((row.get("date") or "2026")[:4])
 
 
 def has_time(row: Row) -> bool:
@@ -159,15 +178,22 @@ def outcomes(constants: Constants, of: Iterable[Known]) -> list[Outcome]:
 
 
 def fitted_without(left: Callable[[Known], bool]) -> Constants:
-    """Constants fitted to the rows of the first table that are not left out, and their width."""
+    """Constants fitted to the rows of the first table that are not left out, and their sides."""
     rows, kept, found = known()
-    chosen = [o.place for o in rows if o.place is not None and o.is_fitted and not left(o)]
-    if not chosen:
-        return BELIEVED
-    part = {name: getattr(found, name)[..., chosen] for name in found.__slots__}
-    constants = fit([kept[place] for place in chosen], type(found)(**part))
+    places = tuple(o.place for o in rows if o.place is not None and o.is_fitted and not left(o))
+    constants = _fitted_to(places)
     rest = [one for one in rows if one.place is not None and not left(one)]
-    return dataclasses.replace(constants, width=width_of(rest, ratios(constants)))
+    return sides_of(rest, constants, ratios(kept, found, constants))
+
+
+@cache
+def _fitted_to(places: tuple[int, ...]) -> Constants:
+    """Constants fitted to some of the profiled rows; what is believed where there are none."""
+    _, kept, found = known()
+    if not places:
+        return BELIEVED
+    part = {name: getattr(found, name)[..., places] for name in found.__slots__}
+    return fit([kept[place] for place in places], type(found)(**part))
 
 
 def score(found: Sequence[Outcome]) -> Score:
@@ -216,89 +242,78 @@ def weights(sources: Sequence[str]) -> Any:
     return np.array([share[name] / count[name] for name in sources])
 
 
-def ratios(constants: Constants) -> Any:
-    """Of each profiled row, its error against what the parts of its step are unsure by.
+def sides_of(answered: Sequence[Known], constants: Constants, found: Any) -> Constants:
+    """The constants with the interval's sides that hold `TARGET` of answered rows (`ratios`).
 
-    Of the error, what blank cells and an unknown class of chips are allowed is taken off first.
-    """
-    _, kept, found = known()
-    own = np.array([case.spread for _, _, case, _ in kept])
-    measured = np.array([time for _, _, _, time in kept])
-    step = compose(found, dataclasses.replace(constants, width=1.0))
-    wide = np.sqrt(np.maximum(step.spread**2 - found.unsure**2, 1e-12))
-    rest = np.log(step.total / measured) ** 2 - own**2 - found.unsure**2
-    return np.sqrt(np.maximum(rest, 0.0)) / wide
-
-
-def width_of(answered: Sequence[Known], ratio: Any) -> float:
-    """`Constants.width` that holds `TARGET` of answered rows, cells weighing as in `score`.
-
-    Families are what is drawn, not rows: of fewer than four there is no quantile of 80 % for the
-    next one (conformal: the (n + 1)·0.8-th of n), and what was believed is the least.
+    Cells weigh as in `score`.  Families are what is drawn, not rows: of fewer than four there is no
+    quantile of 80 % for the next one (conformal: the (n + 1)·0.8-th of n), and what was believed is
+    the least.
     """
     cells = [one.cell for one in answered]
     names = list(dict.fromkeys(cells))
     each = dict(zip(names, weights([name.split()[0] for name in names]), strict=True))
     share = np.array([each[cell] / cells.count(cell) for cell in cells])
-    of_rows = ratio[np.array([one.place for one in answered], dtype=int)]
-    ordered = np.argsort(of_rows)
-    at = min(int(np.searchsorted(np.cumsum(share[ordered]), TARGET)), len(ordered) - 1)
-    width = float(of_rows[ordered][at])
-    families = len({one.family for one in answered})
-    return width if families >= TARGET / (1.0 - TARGET) else max(width, BELIEVED.width)
+    sided = with_sides(constants, found[[one.place for one in answered]], share)
+    if len({one.family for one in answered}) >= TARGET / (1.0 - TARGET):
+        return sided
+    least = {name: max(getattr(sided, name), getattr(BELIEVED, name)) for name in SIDES}
+    return dataclasses.replace(sided, **least)
 
 
-def conformal_width() -> float:
-    """`Constants.width` that holds `TARGET` of the rows of families that a fit has not seen."""
-    rows, kept, _ = known()
+def conformal(constants: Constants) -> Constants:
+    """With the interval's sides of rows of families that a fit has not seen, of all tables."""
+    rows, kept, profiles = known()
     found = np.full(len(kept), np.nan)
-    for name in dict.fromkeys(one.family for one in rows):
+    for name in dict.fromkeys(one.family for one in rows if one.table == 1):
         left = fitted_without(lambda one, name=name: one.family == name)  # type: ignore[misc]
         places = [one.place for one in rows if one.family == name and one.place is not None]
-        found[places] = ratios(left)[places]
-    return width_of([one for one in rows if one.place is not None], found)
+        found[places] = ratios(kept, profiles, left)[places]
+    others = np.isnan(found)  # of families that no fit has seen
+    found[others] = ratios(kept, profiles, constants)[others]
+    return sides_of([one for one in rows if one.place is not None], constants, found)
 
 
-def by_parts(part: Callable[[Known], str]) -> Score:
-    """Each part scored by constants that were fitted without it."""
+def by_parts(part: Callable[[Known], str]) -> list[Pair]:
+    """Each part by constants that were fitted without it."""
     rows, _, _ = known()
-    found: list[Outcome] = []
+    found: list[Pair] = []
     for name in dict.fromkeys(map(part, rows)):
         members = [one for one in rows if part(one) == name]
         left = fitted_without(lambda one, name=name: part(one) == name)  # type: ignore[misc]
-        found += outcomes(left, members)
-    return score(found)
+        found += zip(members, outcomes(left, members), strict=True)
+    return found
 
 
-def rolling() -> Score:
-    """Each year's rows by constants fitted to the years before: one outcome a row."""
+def rolling() -> list[Pair]:
+    """Each year's rows by constants fitted to the years before."""
     rows, _, _ = known()
     years = sorted({one.year for one in rows})
-    found: list[Outcome] = []
+    found: list[Pair] = []
     for year in years[1:]:
         constants = fitted_without(lambda one, year=year: one.year >= year)  # type: ignore[misc]
-        found += outcomes(constants, [one for one in rows if one.year == year])
-    return score(found)
+        members = [one for one in rows if one.year == year]
+        found += zip(members, outcomes(constants, members), strict=True)
+    return found
 
 
-def flat_score() -> Score:
-    """A flat 40 % MFU on the same rows."""
+def protocols() -> dict[str, tuple[Score, Score]]:
+    """Every protocol by name, and what stands beside them: of two tables, and of all three."""
     rows, _, _ = known()
-    return score(
-        [Outcome(cell=one.cell, error=None, flat=one.flat) for one in rows if one.flat is not None]
-    )
-
-
-def protocols() -> dict[str, Score]:
-    """Every protocol by name, and what stands beside them."""
-    rows, _, _ = known()
-    return {
+    flat = [Outcome(cell=one.cell, error=None, flat=one.flat) for one in rows]
+    found = {
         "one family of software left out": by_parts(lambda one: one.family),
         "one generation of chips left out": by_parts(lambda one: one.generation),
         "fitted until a year, the next scored": rolling(),
-        "unfitted priors": score(outcomes(BELIEVED, rows)),
-        "shipped constants": score(outcomes(fitted(), rows)),
-        "flat 40 % MFU": flat_score(),
+        "unfitted priors": list(zip(rows, outcomes(BELIEVED, rows), strict=True)),
+        "shipped constants": list(zip(rows, outcomes(fitted(), rows), strict=True)),
+        "flat 40 % MFU": list(zip(rows, flat, strict=True)),
+    }
+    return {
+        name: (
+            score([outcome for one, outcome in pairs if one.table < 3]),
+            score([outcome for _, outcome in pairs]),
+        )
+        for name, pairs in found.items()
     }
 
 
@@ -308,15 +323,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cells", action="store_true")
     options = parser.parse_args(argv)
     found = protocols()
-    print(f"{'':38} cells  median     p90  in 80 %  answered")
-    for name, one in found.items():
-        print(
-            f"{name:38} {len(one.cells):5d} {one.median:7.1%} {one.p90:7.1%} {one.inside:8.0%}"
-            f" {one.answered:9.0%}"
-        )
+    for at, of in enumerate(("training.csv and training-2.csv", "and training-3.csv, too")):
+        print(f"{of:38} cells  median     p90  in 80 %  answered")
+        for name, scores in found.items():
+            one = scores[at]
+            print(
+                f"{name:38} {len(one.cells):5d} {one.median:7.1%} {one.p90:7.1%} {one.inside:8.0%}"
+                f" {one.answered:9.0%}"
+            )
     if options.cells:
         print(f"\n{'':44}     n  median     p90    bias  in 80 %")
-        for name, num, middle, p90, bias, inside in next(iter(found.values())).cells:
+        for name, num, middle, p90, bias, inside in next(iter(found.values()))[1].cells:
             print(f"{name:44} {num:5d} {middle:7.1%} {p90:7.1%} {bias:+7.1%} {inside:8.0%}")
 
 

@@ -574,8 +574,8 @@ def time_of(case: Case) -> Three:
 
 
 def _of_step(case: Case, step: StepTime) -> Three:
-    factor = math.exp(math.hypot(step.spread, case.spread))
-    return step.total / factor, step.total, step.total * factor
+    low, high = step.interval_with(case.spread)
+    return low, step.total, high
 
 
 def memory_of(case: Case) -> Three:

@@ -15,7 +15,6 @@ a presumed rate, and nothing hides them where each core computes.  Corrections t
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -316,7 +315,7 @@ def _of_ranks(
         constants = dataclasses.replace(constants, hidden=0.0)
     step = predict_step(shape, own.predicted_layout, rates, constants=constants)
     seconds, counted = step.total, float(flops(case))
-    wide = math.exp(math.hypot(step.spread, _UNSURE_CORE if own.threads else 0.0))
+    interval = step.interval_with(_UNSURE_CORE if own.threads else 0.0)
     exposed = float(step.tensor_comm + step.expert_comm + step.pipeline_comm + step.data_comm)
     parts: dict[str, Scalar] = {
         "parts.step_s": float(seconds),
@@ -326,14 +325,12 @@ def _of_ranks(
         "parts.overlapped_s": float(step.overlapped),
     }
     metrics = (
-        PredictedMetric(
-            metric="time", unit="s", value=seconds, interval=(seconds / wide, seconds * wide)
-        ),
+        PredictedMetric(metric="time", unit="s", value=seconds, interval=interval),
         PredictedMetric(
             metric="flop_rate",
             unit="FLOP/s",
             value=counted / seconds,
-            interval=(counted / (seconds * wide), counted / (seconds / wide)),
+            interval=(counted / interval[1], counted / interval[0]),
         ),
         _memory(own, target),
     )

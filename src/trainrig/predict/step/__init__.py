@@ -56,8 +56,10 @@ class StepTime:
     data: Any
     overlapped: Any
     """Communication behind computation: not part of the sum."""
-    spread: Any
-    """Half width of the 80 % interval, as a natural logarithm."""
+    faster: Any
+    """Half width of the 80 % interval towards shorter steps, as a natural logarithm."""
+    slower: Any
+    """Likewise towards longer ones."""
 
     @property
     def total(self) -> Any:
@@ -67,10 +69,15 @@ class StepTime:
     @property
     def interval(self) -> tuple[Any, Any]:
         """80 %: four in five steps are expected to lie between."""
-        return self.total * math.e**-self.spread, self.total * math.e**self.spread
+        return self.interval_with(0.0)
+
+    def interval_with(self, own: Any) -> tuple[Any, Any]:
+        """The same where something else is unsure, too, by ``own`` (natural logarithm)."""
+        low, high = hypotenuse(self.faster, own), hypotenuse(self.slower, own)
+        return self.total * math.e**-low, self.total * math.e**high
 
 
-PARTS = tuple(f.name for f in dataclasses.fields(StepTime))[:-2]
+PARTS = tuple(f.name for f in dataclasses.fields(StepTime))[:-3]
 """What adds up to a step."""
 
 
@@ -182,7 +189,6 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
         "offload": _waited(p, (windows[0], (1.0 - p.bucket) * (later - n * hidden_b)), c),
         "data": c.fixed + 0.0 * data_comm,
     }
-    spread = hypotenuse(c.width * _uncertainty(parts, p.link_unsure), p.unsure)
     if named is not None:
         named |= {
             "device_forward": device_f,
@@ -204,7 +210,7 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
             **{name: getattr(p, name) for name in ("layers", "stage_layers")},
             **{name: getattr(p, name) for name in ("fewer_first", "fewer_last")},
         }
-    return StepTime(**parts, overlapped=overlapped, spread=spread)
+    return StepTime(**parts, overlapped=overlapped, **_half_widths(parts, p, c))
 
 
 def _bubble(
@@ -286,6 +292,12 @@ def _all_stages(p: Profile, device: tuple[Array, ...], host: tuple[Array, ...]) 
     forward = larger(*(p.layers * each[0] + each[2] / 3.0 for each in (device, host)))
     later = (p.layers * each[1] + each[2] * (2.0 / 3.0) + each[3] for each in (device, host))
     return forward + larger(*later)
+
+
+def _half_widths(parts: dict[str, Any], p: Profile, c: Constants) -> dict[str, Any]:
+    """Of the interval, each way."""
+    unsure = _uncertainty(parts, p.link_unsure)
+    return {name: hypotenuse(getattr(c, name) * unsure, p.unsure) for name in ("faster", "slower")}
 
 
 def _uncertainty(parts: dict[str, Any], link: Any) -> Any:

@@ -81,7 +81,7 @@ def test_arrays_equal_scalars(sizes: list[dict[str, int]], words: dict[str, str]
     many = predict_step(GPT, Layout(gpus=64, **arrays, **words), A100)
     for at, one in enumerate(sizes):
         alone = seconds(gpus=64, **one, **words)
-        for name in (*PARTS, "overlapped", "spread"):
+        for name in (*PARTS, "overlapped", "faster", "slower"):
             close(getattr(many, name)[at], getattr(alone, name))
 
 
