@@ -2,6 +2,7 @@
 
     python -m validation.protocols            the three protocols, priors and a flat MFU beside them
     python -m validation.protocols --cells    and each cell of the first
+    python -m validation.protocols --write    what was compared, for the intervals (compared.toml)
 
 family       the constants are fitted without one family of software, which is then scored
 generation   without one class of chips
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +35,8 @@ from trainrig.predict.step.calibration import BELIEVED, Constants, fitted
 from trainrig.predict.step.profile import profile
 from trainrig.predict.table import case_of
 from trainrig.predict.table_errors import left_out_by, measured_time
-from trainrig.predict.table_words import Row
+from trainrig.predict.table_words import Cells, Row
+from trainrig.predict.training_programs import COMPARED, compared, program_of
 from validation.fit_step import SIDES, TARGET, composed, fit, is_stated, ratios, stack, with_sides
 from validation.out_of_family import THIRD, Outcome, cell_of, flat_by_print, flat_error, read
 
@@ -182,7 +185,7 @@ def fitted_without(left: Callable[[Known], bool]) -> Constants:
     rows, kept, found = known()
     places = tuple(o.place for o in rows if o.place is not None and o.is_fitted and not left(o))
     constants = _fitted_to(places)
-    rest = [one for one in rows if one.place is not None and not left(one)]
+    rest = [o for o in rows if o.place is not None and o.table < 3 and not left(o)]
     return sides_of(rest, constants, ratios(kept, found, constants))
 
 
@@ -247,8 +250,10 @@ def sides_of(answered: Sequence[Known], constants: Constants, found: Any) -> Con
 
     Cells weigh as in `score`.  Families are what is drawn, not rows: of fewer than four there is no
     quantile of 80 % for the next one (conformal: the (n + 1)·0.8-th of n), and what was believed is
-    the least.
+    the least; it is all there is where there are no rows.
     """
+    if not answered:
+        return constants
     cells = [one.cell for one in answered]
     names = list(dict.fromkeys(cells))
     each = dict(zip(names, weights([name.split()[0] for name in names]), strict=True))
@@ -261,7 +266,10 @@ def sides_of(answered: Sequence[Known], constants: Constants, found: Any) -> Con
 
 
 def conformal(constants: Constants) -> Constants:
-    """With the interval's sides of rows of families that a fit has not seen, of all tables."""
+    """With the interval's sides of rows of families that a fit has not seen, of two tables.
+
+    Those of the third are other programs, or on other chips: `table` has what is wider for them.
+    """
     rows, kept, profiles = known()
     found = np.full(len(kept), np.nan)
     for name in dict.fromkeys(one.family for one in rows if one.table == 1):
@@ -270,7 +278,26 @@ def conformal(constants: Constants) -> Constants:
         found[places] = ratios(kept, profiles, left)[places]
     others = np.isnan(found)  # of families that no fit has seen
     found[others] = ratios(kept, profiles, constants)[others]
-    return sides_of([one for one in rows if one.place is not None], constants, found)
+    known_runs = [one for one in rows if one.place is not None and one.table < 3]
+    return sides_of(known_runs, constants, found)
+
+
+def compared_runs() -> str:
+    """The text of `predict/compared.toml`: programs and chips of the first two tables' rows."""
+    rows, kept, _ = known()
+    chips: dict[str, set[str]] = {}
+    for one in rows:
+        if one.table < 3 and one.place is not None:
+            name = program_of(Cells(one.row).word("framework")).name
+            chips.setdefault(name, set()).add(kept[one.place][2].chip.name)
+    head = (
+        "# Written by python -m validation.protocols --write; `predict.training_programs` reads it."
+    )
+    lines = [head, "schema = 1", ""]
+    for name, of in sorted(chips.items()):
+        listed = "".join(f"  {json.dumps(chip)},\n" for chip in sorted(of))
+        lines += ["[[compared]]", f"program = {json.dumps(name)}", f"chips = [\n{listed}]", ""]
+    return "\n".join(lines)
 
 
 def by_parts(part: Callable[[Known], str]) -> list[Pair]:
@@ -321,7 +348,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cells", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write predict/compared.toml first")
     options = parser.parse_args(argv)
+    if options.write:
+        COMPARED.write_text(compared_runs(), encoding="utf-8")
+        compared.cache_clear()
     found = protocols()
     for at, of in enumerate(("training.csv and training-2.csv", "and training-3.csv, too")):
         print(f"{of:38} cells  median     p90  in 80 %  answered")

@@ -15,6 +15,7 @@ from typing import Literal
 from trainrig.record import read_by, read_toml
 
 _FILE = Path(__file__).with_name("programs.toml")
+COMPARED = _FILE.with_name("compared.toml")
 
 
 @read_by({"extra": "forbid"})
@@ -141,6 +142,25 @@ def program_of(words: str) -> Program:
         if first is not None:
             traits[trait] = first
     return Program(name=" + ".join(one.name for one in named), **traits)
+
+
+@read_by({"extra": "forbid"})
+class Compared:
+    """A program and the chips that it was compared on."""
+
+    program: str
+    chips: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def compared() -> frozenset[tuple[str, str]]:
+    """Programs, as `program_of` names them, and chips of which published steps were compared.
+
+    Written by `python -m validation.protocols --write` from the rows that constants and intervals
+    come from.  Raises DataError where the file is none.
+    """
+    found = read_toml(COMPARED, list[Compared], COMPARED.name, "compared")
+    return frozenset((one.program, chip) for one in found for chip in one.chips)
 
 
 def torch_version(words: str) -> tuple[int, int]:
