@@ -101,7 +101,7 @@ def composed(
 ) -> list[RowError]:
     """Outcomes of profiled rows with other constants than the fitted ones."""
     step = compose(found, constants)
-    low, high = step.interval_with(np.array([case.spread for _, _, case, _ in kept]))
+    low, high = step.interval_with(*np.array([case.spreads for _, _, case, _ in kept]).T)
     total: Any = step.total
     return [
         RowError(
@@ -173,9 +173,10 @@ def ratios(kept: list[Any], found: Profile, constants: Constants) -> Any:
     Of the error, what blank cells and an unknown class of chips are allowed is taken off first.
     """
     step = compose(found, dataclasses.replace(constants, faster=1.0, slower=1.0))
-    allowed = np.array([case.spread for _, _, case, _ in kept]) ** 2 + found.unsure**2
-    parts = np.sqrt(np.maximum(step.slower**2 - found.unsure**2, 1e-12))
     error = np.log(np.array([time for _, _, _, time in kept]) / step.total)
+    faster, slower = np.array([case.spreads for _, _, case, _ in kept]).T
+    allowed = np.where(error < 0, faster, slower) ** 2 + found.unsure**2
+    parts = np.sqrt(np.maximum(step.slower**2 - found.unsure**2, 1e-12))
     return np.sign(error) * np.sqrt(np.maximum(error**2 - allowed, 0.0)) / parts
 
 

@@ -284,12 +284,15 @@ def conformal(constants: Constants) -> Constants:
 
 def compared_runs() -> str:
     """The text of `predict/compared.toml`: programs and chips of the first two tables' rows."""
-    rows, kept, _ = known()
     chips: dict[str, set[str]] = {}
-    for one in rows:
-        if one.table < 3 and one.place is not None:
-            name = program_of(Cells(one.row).word("framework")).name
-            chips.setdefault(name, set()).add(kept[one.place][2].chip.name)
+    for row in (*training.read(), *read()):
+        if has_time(row) and not left_out_by(row):
+            try:
+                chip = case_of(row).chip.name
+            except TrainrigError:
+                continue
+            program = program_of(Cells(row).word("framework")).name
+            chips.setdefault(program, set()).add(chip)
     head = (
         "# Written by python -m validation.protocols --write; `predict.training_programs` reads it."
     )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from validation.cases import cases
 from validation.out_of_family import Outcome, cell_lines, half_of, outcome, read, summary
-from validation.protocols import family_of, score, weights
+from validation.protocols import compared_runs, family_of, score, weights
+
+from trainrig.predict.table import case_of, time_of
+from trainrig.predict.training_programs import COMPARED
 
 
 def test_rows_of_other_families_are_predicted_better_than_by_a_flat_mfu() -> None:
@@ -67,3 +70,15 @@ def test_the_large_runs_that_everybody_asks_about_come_out() -> None:
     met = {line.what.split(",")[0]: line.is_met for line in cases()}
     assert met["Llama 3 405B on 16"] and met["Llama 3 70B on 512 H100"]
     assert met["DeepSeek-V3 on 2"] and met["torchtune's 8B on one 4090 (18.9 GiB)"]
+
+
+def test_what_was_compared_is_written_down_and_others_have_wider_intervals() -> None:
+    assert compared_runs() == COMPARED.read_text(encoding="utf-8")
+    row = {"model": "llama-7b", "hardware": "8 x A100 80GB SXM", "num_gpus": "8", "seq": "2048"}
+    known, other = (
+        time_of(case_of(row | {"framework": name, "micro_batch": "1"}))
+        for name in ("Megatron-LM", "MindSpeed-LLM")
+    )
+    (low, middle, high), (least, centre, most) = known, other
+    assert least / centre < low / middle < 1.0 < high / middle < most / centre
+    assert high / middle > middle / low  # what nobody prints only adds

@@ -114,12 +114,18 @@ class Case:
     unstated: tuple[str, ...] = ()
     """Cells that a default stands for."""
     spread: float = 0.0
-    """What they add to the half width of the interval of the time (natural logarithm)."""
+    """What they add to the half widths of the interval of the time (natural logarithm)."""
     is_compared: bool = True
     """Whether published steps of this program on this chip were compared with predictions."""
     moves: bool = False
     """Activations wait on the host: the layout, which holds them by computing them again, needs
     about the memory of it, not the time."""
+
+    @property
+    def spreads(self) -> tuple[float, float]:
+        """What the row adds to the interval's half widths, towards shorter and longer steps."""
+        faster, slower = (0.0, 0.0) if self.is_compared else _STRANGER
+        return math.hypot(self.spread, faster), math.hypot(self.spread, slower)
 
     @property
     def timed(self) -> Layout:
@@ -578,9 +584,7 @@ def time_of(case: Case) -> Three:
 
 
 def _of_step(case: Case, step: StepTime) -> Three:
-    faster, slower = (0.0, 0.0) if case.is_compared else _STRANGER
-    low, _ = step.interval_with(math.hypot(case.spread, faster))
-    _, high = step.interval_with(math.hypot(case.spread, slower))
+    low, high = step.interval_with(*case.spreads)
     return low, step.total, high
 
 

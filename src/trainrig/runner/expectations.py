@@ -315,7 +315,8 @@ def _of_ranks(
         constants = dataclasses.replace(constants, hidden=0.0)
     step = predict_step(shape, own.predicted_layout, rates, constants=constants)
     seconds, counted = step.total, float(flops(case))
-    interval = step.interval_with(_UNSURE_CORE if own.threads else 0.0)
+    core = _UNSURE_CORE if own.threads else 0.0
+    interval = step.interval_with(core, core)
     exposed = float(step.tensor_comm + step.expert_comm + step.pipeline_comm + step.data_comm)
     parts: dict[str, Scalar] = {
         "parts.step_s": float(seconds),

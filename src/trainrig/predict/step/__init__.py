@@ -69,11 +69,11 @@ class StepTime:
     @property
     def interval(self) -> tuple[Any, Any]:
         """80 %: four in five steps are expected to lie between."""
-        return self.interval_with(0.0)
+        return self.interval_with(0.0, 0.0)
 
-    def interval_with(self, own: Any) -> tuple[Any, Any]:
-        """The same where something else is unsure, too, by ``own`` (natural logarithm)."""
-        low, high = hypotenuse(self.faster, own), hypotenuse(self.slower, own)
+    def interval_with(self, faster: Any, slower: Any) -> tuple[Any, Any]:
+        """The same where something else is unsure, too, by these half widths."""
+        low, high = hypotenuse(self.faster, faster), hypotenuse(self.slower, slower)
         return self.total * math.e**-low, self.total * math.e**high
 
 
