@@ -124,7 +124,7 @@ class Case:
     @property
     def spreads(self) -> tuple[float, float]:
         """What the row adds to the interval's half widths, towards shorter and longer steps."""
-        faster, slower = (0.0, 0.0) if self.is_compared else _STRANGER
+        faster, slower = (0.0, 0.0) if self.is_compared else _UNCOMPARED
         return math.hypot(self.spread, faster), math.hypot(self.spread, slower)
 
     @property
@@ -588,7 +588,7 @@ def _of_step(case: Case, step: StepTime) -> Three:
     return low, step.total, high
 
 
-_STRANGER = (0.4, 0.7)
+_UNCOMPARED = (0.4, 0.7)
 """What an interval is wider by, towards shorter and longer steps (natural logarithm), where no step
 of the program was compared on this chip: from 278 cells of sources that nobody had read, of which a
 narrower one held six in ten, and two in three of the others were slower (docs/log.md).  Between

@@ -85,7 +85,7 @@ def _sharing_samples(cells: Cells, gpus: int) -> int:
     batch = cells.whole("global_batch", 0)
     at_once = batch // (cells.whole("grad_accum", 1) * cells.whole("micro_batch", 1))
     is_open = not any(cells[name] for name in ("tp", "pp", "cp", "dp", "ep"))
-    is_shared = is_open and cells.program.trains_as == "megatron" and 0 < at_once < gpus
+    is_shared = is_open and cells.splits_models and 0 < at_once < gpus
     return gpus // at_once if is_shared and gpus % at_once == 0 else 1
 
 

@@ -169,6 +169,11 @@ class Cells:
         return "mlperf" in words or bool(is_task and self.whole("seq", 0) == _MLPERF_LENGTH)
 
     @property
+    def splits_models(self) -> bool:
+        """Whether the program is of Megatron's family, whose ranks may share a sample."""
+        return self.program.trains_as == "megatron"
+
+    @property
     def is_fsdp(self) -> bool:
         """Whether the program shards weights by default, or is named with what does."""
         return self.program.shards_weights is True

@@ -72,7 +72,7 @@ class StepTime:
         return self.interval_with(0.0, 0.0)
 
     def interval_with(self, faster: Any, slower: Any) -> tuple[Any, Any]:
-        """The same where something else is unsure, too, by these half widths."""
+        """The interval where something else is unsure, too, by these half widths."""
         low, high = hypotenuse(self.faster, faster), hypotenuse(self.slower, slower)
         return self.total * math.e**-low, self.total * math.e**high
 
