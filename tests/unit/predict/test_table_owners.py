@@ -190,7 +190,7 @@ def test_every_owner_s_row_is_answered_with_what_a_machine_can_reach() -> None:
         assert answer["reason"] is None, (answer["reason"], row)
         assert 0.05 < mfu_of(case_of(row), answer["step_time_s"]) < 0.75, row
         low, high = answer["interval"]["step_time_s"]
-        assert low < answer["step_time_s"] < high < 5.0 * low, row
+        assert low < answer["step_time_s"] < high < 7.5 * low, row
 
 
 BASE = {"chip": "H100", "num_gpus": "256", "seq": "4096", "global_batch": "1024"}
