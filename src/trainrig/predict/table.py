@@ -20,13 +20,7 @@ from typing import Any
 from trainrig.catalog import Chip, require_chip
 from trainrig.errors import TrainrigError, UsageError
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import (
-    narrowed,
-    rates_of_chip,
-    widened_once,
-    widens_bf16,
-    with_flash2,
-)
+from trainrig.predict.rates.from_chip import narrowed, rates_of_chip
 from trainrig.predict.step import StepTime, predict_step, stage_seconds
 from trainrig.predict.table_columns import READ
 from trainrig.predict.table_defaults import (
@@ -35,6 +29,7 @@ from trainrig.predict.table_defaults import (
     experts_of,
     graphed_share,
     has_narrow_weights,
+    keeps_inputs_away,
     longest,
     moments_in,
     moves_activations,
@@ -47,9 +42,11 @@ from trainrig.predict.table_defaults import (
     software_of,
     usual_length,
     usual_samples,
+    varies,
 )
 from trainrig.predict.table_layout import is_legal, joined, made_legal, sizes_of
 from trainrig.predict.table_machines import (
+    as_run,
     chip_of,
     die_of,
     fabric_of,
@@ -65,7 +62,6 @@ from trainrig.predict.table_words import (
     cp_comm_of,
     framework_of,
     has_scores,
-    is_flash2,
     kernels_of,
     loss_of,
     memory_kind_of,
@@ -117,6 +113,8 @@ class Case:
     """What they add to the half widths of the interval of the time (natural logarithm)."""
     is_compared: bool = True
     """Whether published steps of this program on this chip were compared with predictions."""
+    is_away: bool = False
+    """Inputs of blocks that are computed again wait on the host."""
     moves: bool = False
     """Activations wait on the host: the layout, which holds them by computing them again, needs
     about the memory of it, not the time."""
@@ -230,7 +228,7 @@ def _read(row: Row) -> Case:
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
     rates = _rates(chip.name, *place, narrow_of(cells), graphed_share(cells, chip, shape))
     kernels = _kernels_of(cells, chip, framework, shape)
-    rates = _as_run(rates, cells, chip, kernels)
+    rates = as_run(rates, cells, chip, kernels)
     offload, offload_overlap = offload_of(cells, framework, zero)
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
@@ -289,21 +287,15 @@ def _read(row: Row) -> Case:
         chip=chip,
         head=head_share(cells, shape.family),
         mean_seq=mean_seq,
-        varies=_varies(cells, layout, mean_seq),
+        varies=varies(cells, layout, mean_seq),
         takes_ahead=cells.is_xla and chip.vendor in ("NVIDIA", "AMD"),
         memory_kind=memory_kind_of(cells),
         unstated=tuple(cells.unstated),
         spread=cells.spread,
         is_compared=(cells.program.name, chip.name) in compared(),
+        is_away=keeps_inputs_away(cells),
         moves=is_again and moves_activations(cells, chip, zero),
     )
-
-
-def _varies(cells: Cells, layout: Layout, mean_seq: int) -> bool:
-    """Whether micro-batches are as long as their examples: of a tuning on torch, if not packed."""
-    is_torch = layout.framework in ("huggingface", "deepspeed") and not cells.is_xla
-    words = " ".join(cells.word(name) for name in ("kind", "framework", "kernel_stack"))
-    return cells.is_tuning and is_torch and not mean_seq and "pack" not in words
 
 
 def _scheduled(shape: ModelShape, layout: Layout, cells: Cells) -> Layout:
@@ -436,13 +428,6 @@ def _rates(
     found = rates_of_chip(require_chip(chip), link=link, fabric=fabric, power=power)
     found = found.replace(launch=found.launch * graphed)
     return narrowed(found, require_chip(chip), narrow) if narrow else found
-
-
-def _as_run(rates: Rates, cells: Cells, chip: Chip, kernels: str) -> Rates:
-    """Rates of the attention that is called, and of products that XLA widens."""
-    if kernels == "flash" and is_flash2(cells):
-        return with_flash2(rates)
-    return widened_once(rates) if cells.is_xla and widens_bf16(chip) else rates
 
 
 def _length(cells: Cells, shape: ModelShape) -> int:
@@ -606,4 +591,5 @@ def memory_of(case: Case) -> Three:
         capacity=case.rates.memory_bytes,
         varies=case.varies,
         takes_ahead=case.takes_ahead,
+        is_away=case.is_away,
     )

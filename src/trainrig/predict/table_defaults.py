@@ -222,6 +222,23 @@ def moves_activations(cells: Cells, chip: Chip, zero: int) -> bool:
     return is_named or bool(is_usual)
 
 
+def keeps_inputs_away(cells: Cells) -> bool:
+    """Whether blocks that are computed again have their inputs on the host, as words say."""
+    words = f"{cells.word('recompute')}; {cells.word('offload')}"
+    return _AWAY.search(words) is not None
+
+
+_AWAY = re.compile(r"activation\w*( \w+)? (to|on|in|into) |activation\w*[ -]offload|\(offload")
+
+
+def varies(cells: Cells, layout: Layout, mean_seq: int) -> bool:
+    """Whether micro-batches are as long as their examples: of a tuning on torch, if not filled."""
+    is_torch = layout.framework in ("huggingface", "deepspeed") and not cells.is_xla
+    words = " ".join(cells.word(name) for name in ("kind", "framework", "kernel_stack"))
+    is_even = re.search(r"pack|\bfake|synthetic|dummy|random data", words) is not None
+    return cells.is_tuning and is_torch and not (mean_seq or is_even)
+
+
 def sends_once(cells: Cells) -> bool:
     """Whether tokens leave once for each node, by the program or the kernels that are named."""
     return program_of(f"{cells.word('kernel_stack')} {cells.word('framework')}").sends_once is True

@@ -131,7 +131,16 @@ def _stage_of(cells: Cells, pp: int) -> int:
         stage = usual_stage(cells, pp)
     if not 0 <= stage <= 3:
         raise UsageError(f"zero_stage = {stage}: 0 to 3")
+    if stage == 0 and "deepspeed" in cells.word("framework") and _IS_BF16.search(_format(cells)):
+        return 1  # DeepSpeed's BF16_Optimizer deals its fp32 states to the ranks at any stage
     return stage
+
+
+def _format(cells: Cells) -> str:
+    return cells.word("precision") or cells.word("dtype")
+
+
+_IS_BF16 = re.compile(r"bf\w*-?16|bfloat")
 
 
 _YES = ("true", "1", "1.0", "yes", "y", "on", "t")

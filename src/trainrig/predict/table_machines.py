@@ -15,8 +15,9 @@ from trainrig.catalog import Chip, find_chip
 from trainrig.catalog.lookup import candidates, server_module
 from trainrig.catalog.servers import Server, instances, named_server
 from trainrig.errors import UsageError
-from trainrig.predict.rates.from_chip import port_of
-from trainrig.predict.table_words import Cells
+from trainrig.predict.rates import Rates
+from trainrig.predict.rates.from_chip import port_of, widened_once, widens_bf16, with_flash2
+from trainrig.predict.table_words import Cells, is_flash2
 
 _MEMORY = re.compile(r"(?<!gpu)(?<!gpu-)\s*[(-]?\s*(\d+\s*gi?b|\d{2,}\s*g)\)?\s*$", re.IGNORECASE)
 """``80GB``, ``(80 GiB)`` or ``80G`` behind a name; ``gpu-16g`` is a cloud's number of cards."""
@@ -236,6 +237,13 @@ def server_in(printed: str) -> Server | None:
     words = re.findall(r"[\w.+-]+", printed)[:24]
     parts = (" ".join(words[at : at + num]) for num in (3, 2, 1) for at in range(len(words)))
     return next(filter(None, map(named_server, parts)), None)
+
+
+def as_run(rates: Rates, cells: Cells, chip: Chip, kernels: str) -> Rates:
+    """Rates of the attention that is called, and of products that XLA widens."""
+    if kernels == "flash" and is_flash2(cells):
+        return with_flash2(rates)
+    return widened_once(rates) if cells.is_xla and widens_bf16(chip) else rates
 
 
 def fabric_of(cells: Cells, chip: Chip, sizes: Mapping[str, int]) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import Memory, memory
@@ -57,15 +58,18 @@ def bytes_of(
     capacity: float,
     varies: bool = False,
     takes_ahead: bool = False,
+    is_away: bool = False,
 ) -> tuple[float, float, float]:
     """Low, predicted, high bytes on each GPU, of the kind that a row states.
 
     Where it states none it is the allocator's, and the interval is from the least to the most.  No
-    run prints more than its card has: what may have been enough, by the interval and by as much as
-    it errs, was.  ``varies``: batches are as long as their longest example; ``takes_ahead``: the
-    program takes most of a card at once, which the driver shows whatever is needed.
+    run prints more than its card has: of what does not fit by our count more was spared than is
+    known, and what may have been enough by as much as it errs nearly filled it.  ``varies``:
+    batches are as long as their longest example; ``takes_ahead``: the program takes most of a card
+    at once, which the driver shows whatever is needed; ``is_away``: inputs wait on the host.
     """
     found = memory(shape, layout, head=head)
+    found = _without_inputs(found, shape, layout) if is_away else found
     low, high = _interval(found, kind)
     if "offload" in unstated:
         away = memory(shape, layout.replace(offload="host"), head=head)
@@ -90,9 +94,23 @@ def bytes_of(
         taken = TAKEN * float(capacity)
         high = max(high, taken + found.context)
         middle = max(middle, taken) if kind else middle
-    if most < middle and low <= MARGIN * most:
-        low, middle = min(low, 0.9 * most), most
+    if most < middle:
+        low, middle = min(low, (0.9 if low <= MARGIN * most else _SPARED) * most), most
     return low, middle, high
+
+
+_SPARED = 0.5
+"""Of a card, the least that is presumed of a run that should not fit: most of it is in use."""
+
+
+def _without_inputs(found: Memory, shape: ModelShape, layout: Layout) -> Memory:
+    """Memory without the inputs of blocks that are computed again, but for two on their way."""
+    if layout.recompute != "full" or layout.pp > 1 or shape.num_decoder_layers:
+        return found
+    ranks = layout.cp * (layout.tp if layout.sequence_parallel else 1)
+    each = 2.0 * layout.batch_size * layout.seq_len * shape.hidden / ranks
+    away = min(max(shape.num_layers - 2, 0) * each, found.activations)
+    return replace(found, activations=found.activations - away, reserved=found.reserved - away)
 
 
 def _of_other_lengths(shape: ModelShape, layout: Layout, head: float) -> float:

@@ -270,6 +270,7 @@ _ALSO = {
         (r"^custom(?!.*(proj|mlpw))", "full"),
         (r"select|core|attn|attention|partial|every|minimal|save|\bdots?\b|custom", "selective"),
         (r"full|true|yes|on\b|uniform|block|^1|all|layer|enab|checkpoint|activation", "full"),
+        (r"before|after|moe|mlp|ffn|expert|norm|router|dispatch|budget|proj", "selective"),
     ),
     "offload": (
         (r"no\b|none|off$|false|^0|disab|^activ", "none"),  # `activations to host`: no optimizer

@@ -12,7 +12,7 @@ import pytest
 from trainrig.errors import DataError
 from trainrig.predict import table
 from trainrig.predict.step import predict_step
-from trainrig.predict.table import case_of, predict_row
+from trainrig.predict.table import case_of, memory_of, predict_row
 from trainrig.predict.table_errors import measured_time
 from trainrig.predict.table_words import Cells
 from trainrig.workload import model_flops
@@ -532,3 +532,35 @@ def test_megatron_s_gpt_has_dropout_with_experts_too() -> None:
     mixed = {"model": "gpt3_moe", "num_experts": "8", "topk": "2"}
     found, other = (case_of(row | mixed | {"model": n}) for n in ("gpt3_moe", "mixtral_moe"))
     assert has_dropout(found.shape, found.layout) and not has_dropout(other.shape, other.layout)
+
+
+def test_no_run_prints_more_than_its_card_has() -> None:
+    row = {"model": "Llama 2 7B", "hardware": "H100 SXM5 80GB", "num_gpus": "1", "seq": "8192"}
+    row |= {"micro_batch": "16", "recompute": "none", "kernel_stack": "flash", "precision": "bf16"}
+    case = case_of(row)
+    low, middle, high = memory_of(case)
+    assert low <= 0.5 * case.rates.memory_bytes < middle <= case.rates.memory_bytes < high
+
+
+def test_inputs_that_wait_on_the_host_are_not_on_the_device() -> None:
+    row = {"model": "Qwen3 8B", "hardware": "GB200", "num_gpus": "1", "seq": "8192", "kind": "lora"}
+    row |= {"micro_batch": "1", "recompute": "full", "precision": "bf16", "framework": "Axolotl"}
+    here, away = (
+        memory_of(case_of(row | {"offload": where}))[1] for where in ("none", "activations to host")
+    )
+    assert here - away > 0.9 * 34 * 2 * 8192 * 4096
+
+
+def test_deepspeed_deals_fp32_states_beside_bf16_at_any_stage() -> None:
+    row = {"model": "Llama 2 7B", "hardware": "MI250X GCD", "num_gpus": "16", "zero_stage": "0"}
+    row |= {"seq": "2048", "framework": "Megatron-DeepSpeed", "micro_batch": "1"}
+    stages = (case_of(row | {"precision": name}).layout.zero for name in ("bf16", "fp16"))
+    assert tuple(stages) == (1, 0)
+
+
+def test_prime_rl_has_no_whole_logits_of_what_models_wrote() -> None:
+    row = {"model": "Qwen3 0.6B", "hardware": "H100 SXM5 80GB", "num_gpus": "1", "seq": "16384"}
+    row |= {"micro_batch": "1", "recompute": "full", "kind": "finetune"}
+    names = ("prime-rl RL trainer", "prime-rl SFT trainer")
+    written, read = (memory_of(case_of(row | {"framework": name}))[1] for name in names)
+    assert read - written > 10 * 16384 * 151936
