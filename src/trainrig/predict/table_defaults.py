@@ -207,9 +207,13 @@ def cuts_no_expert(cells: Cells, shape: ModelShape) -> bool:
 
 
 def routes_beside(cells: Cells, chip: Chip, ep: int, per_node: int) -> bool:
-    """Whether tokens' way to experts runs beside computation: on Hopper, or beyond a node."""
+    """Whether tokens' way to experts runs beside computation: on Hopper, or beyond a node.
+
+    With graphs of whole iterations it does inside a node, too.
+    """
+    since = cells.program.mixtures_graphed_since
     is_slow = (chip.year or 0) < 2024 or ep > per_node
-    return cells.program.routes_beside is True and is_slow
+    return cells.program.routes_beside is True and (is_slow or cells.is_since(since))
 
 
 def moves_activations(cells: Cells, chip: Chip, zero: int) -> bool:
