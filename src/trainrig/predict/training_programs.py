@@ -62,6 +62,8 @@ class Program:
     """Tokens leave once for each node, not once for each expert there."""
     routes_beside: bool | None = None
     """On Hopper, and beyond a node, part of that runs beside another micro-batch's computation."""
+    balanced_router: bool | None = None
+    """Its benchmarks deal tokens to experts evenly, whatever the router says."""
     whole_experts: bool | None = None
     """Tensor parallelism cuts no expert that is no wider than the model."""
     whole_experts_since: str = ""

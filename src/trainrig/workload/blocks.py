@@ -70,6 +70,8 @@ def block(
             # Where an expert is whole, each rank has its own part of the tokens.
             is_split = layout.expert_tp == layout.tp
             routed = choose(is_split, tokens, _share(layout, tokens))
+            if (most := layout.most_routed(0 if dense else shape.num_experts)) > 1.0:
+                routed = round(routed * most)
             inside = _feed_forward(weights, tokens, routed, layout.precision)
         else:
             more: dict[str, Any] = {"half": half, "window": window}

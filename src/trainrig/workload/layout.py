@@ -204,6 +204,9 @@ class Layout:
     routed_beside: int = 0
     """1: part of tokens' way to experts runs beside another micro-batch's computation, without
     processors set aside (Megatron-Core's --overlap-moe-expert-parallel-comm)."""
+    uneven: float = 0.0
+    """Spread of an expert's tokens from batch to batch, of its share (one standard deviation); the
+    rank whose experts have most of them is waited for."""
     whole_experts: int = 0
     """1: tensor parallelism cuts no expert, 0: where there are ranks enough (`expert_tp`)."""
 
@@ -228,6 +231,17 @@ class Layout:
             return 1
         found: Whole = choose(self.gpus % (self.tp * self.pp * self.ep) == 0, self.tp, 1)
         return found
+
+    def most_routed(self, num_experts: int) -> float:
+        """Tokens of the rank whose experts have most, of an equal share.
+
+        Experts of a rank add up, and the largest of n such sums lies sqrt(2·ln n) deviations above
+        their mean.
+        """
+        if not self.uneven or not num_experts or not self.is_one or int(self.ep) == 1:
+            return 1.0
+        each = self.uneven * math.sqrt(int(self.ep) / num_experts)
+        return 1.0 + each * math.sqrt(2.0 * math.log(int(self.ep)))
 
     @property
     def mesh(self) -> Mesh:

@@ -237,3 +237,12 @@ def test_a_printed_size_may_be_of_the_dense_model_that_experts_were_put_into() -
     assert mixed.expert_width == dense.ffn
     whole = case_of(row | {"num_experts": "8", "topk": "2", "params_b": "1.2"}).shape
     assert whole.expert_width < dense.ffn, "a mixture's own"
+
+
+def test_a_router_fills_some_rank_more_than_others_unless_tokens_are_dealt_evenly() -> None:
+    row = {"chip": "H100", "model": "Qwen3-30B-A3B", "num_gpus": "16", "ep": "16", "seq": "4096"}
+    real, even = (case_of(row | {"framework": name}) for name in ("Pai-Megatron", "NeMo"))
+    assert even.layout.most_routed(128) == 1.0
+    assert 1.2 < real.layout.most_routed(128) < 1.3
+    parts = (sum(op.forward.flops for op in block(c.shape, c.layout)) for c in (real, even))
+    assert next(parts) > 1.05 * next(parts)

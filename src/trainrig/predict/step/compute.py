@@ -55,7 +55,7 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     key = (
         *(shape, numerics, *(s if is_plain(s) else s.tobytes() for s in sizes), head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.cp),
-        *(layout.framework, layout.scheme, layout.context, layout.experts),
+        *(layout.framework, layout.scheme, layout.context, layout.experts, layout.uneven),
     )
     known: dict[object, DeviceTimes] = _known(rates)
     more = (*key, layout.recompute)
