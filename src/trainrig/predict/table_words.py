@@ -556,8 +556,8 @@ def memory_kind_of(cells: Cells) -> str:
 
 _MEMORY_KINDS = (
     ("reserv|cach", "reserved"),
-    ("alloc|active|figure|tensor", "allocated"),
-    ("device|smi|driver|nvml|card|total|used", "device"),
+    (r"alloc|active|figure|tensor|max_mem|peak_mem|torch|metal|\bmlx?\b", "allocated"),
+    ("device|smi|driver|nvml|card|total|used|usage|vram|dcgm|gpustat|nvtop|wandb|hbm", "device"),
 )
 
 

@@ -274,3 +274,17 @@ def test_jax_takes_three_quarters_of_a_gpu_whatever_it_needs() -> None:
     assert shown == 0.75 * capacity > 2 * allocated
     slice_ = predict_row(small | {"chip": "TPU v5p", "memory_kind": "device"})
     assert slice_["memory_bytes_per_gpu"] < 0.5 * capacity
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("VRAM (nvtop)", "device"),
+        ("GPU memory usage", "device"),
+        ("torch.cuda.max_memory_reserved", "reserved"),
+        ("mx.get_peak_memory", "allocated"),
+        ("peak", ""),
+    ],
+)
+def test_a_kind_of_memory_is_known_however_it_is_called(words: str, kind: str) -> None:
+    assert case_of(row(memory_kind=words)).memory_kind == kind
