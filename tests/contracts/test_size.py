@@ -13,8 +13,8 @@ SOURCES = {
     path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines())
     for path in (ROOT / "src" / "trainrig").rglob("*.py")
 }
-MOST_FILES = 442
-MOST_LINES = 93_600
+MOST_FILES = 444
+MOST_LINES = 93_800
 MOST_FILES_PER_1000_LINES = 6.2
 LONGEST = 600
 

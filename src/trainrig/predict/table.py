@@ -30,6 +30,7 @@ from trainrig.predict.table_defaults import (
     graphed_share,
     has_narrow_weights,
     keeps_inputs_away,
+    length_of,
     longest,
     moments_in,
     moves_activations,
@@ -41,7 +42,6 @@ from trainrig.predict.table_defaults import (
     sends_once,
     software_of,
     uneven_of,
-    usual_length,
     usual_samples,
     varies,
 )
@@ -55,6 +55,7 @@ from trainrig.predict.table_machines import (
     power_of,
 )
 from trainrig.predict.table_memory import MARGIN, bytes_of
+from trainrig.predict.table_precision import narrow_of, precision_of, quantized_of
 from trainrig.predict.table_shape import head_share, shape_of
 from trainrig.predict.table_words import (
     UNSURE,
@@ -66,12 +67,9 @@ from trainrig.predict.table_words import (
     kernels_of,
     loss_of,
     memory_kind_of,
-    narrow_of,
     offload_of,
     optimizer_of,
     overlap_of,
-    precision_of,
-    quantized_of,
     schedule_of,
     states_of,
     updates_in_backward,
@@ -233,7 +231,7 @@ def _read(row: Row) -> Case:
     offload, offload_overlap = offload_of(cells, framework, zero)
     layout = Layout(
         **sizes,  # type: ignore[arg-type]
-        seq_len=_length(cells, shape),
+        seq_len=length_of(cells, shape),
         precision=precision,
         recompute=recompute_of(cells, shape, zero, quantize),
         kernels=kernels,
@@ -430,19 +428,6 @@ def _rates(
     found = rates_of_chip(require_chip(chip), link=link, fabric=fabric, power=power)
     found = found.replace(launch=found.launch * graphed)
     return narrowed(found, require_chip(chip), narrow) if narrow else found
-
-
-def _length(cells: Cells, shape: ModelShape) -> int:
-    """Tokens of a sequence, as stated or as is usual; of a tuning's examples little is usual.
-
-    A round number that programs of transformers' models state is the most that an example may have,
-    and a micro-batch is as long as its longest: how long that is nobody says.
-    """
-    found = cells.whole("seq", usual_length(cells, shape))
-    is_most = cells.program.transformers_models and not (longest(cells, found) or cells["mean_seq"])
-    cells.unstated += ["seq_len"] * (not cells["seq"])
-    cells.unstated += ["mean_seq"] * bool(cells.is_tuning and (is_most or not cells["seq"]))
-    return found
 
 
 def _usual_interleave(shape: ModelShape, layout: Layout) -> int:

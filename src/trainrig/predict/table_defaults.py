@@ -12,10 +12,12 @@ import re
 from dataclasses import replace
 
 from trainrig.catalog import Chip
+from trainrig.predict.table_images import image_tokens, is_vision
 from trainrig.predict.table_words import Cells, moments_of
 from trainrig.predict.training_programs import program_of, torch_version
 from trainrig.workload.layout import RECOMPUTE, Layout
 from trainrig.workload.model import ModelShape
+from trainrig.workload.model_lookup import spelled
 
 
 def recompute_of(cells: Cells, shape: ModelShape, zero: int, quantize: str) -> str:
@@ -45,6 +47,8 @@ def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
     does = cells.program.checkpoints_tuning or (since and cells.is_since(since))
     if cells.is_tuning and does:
         return "full"
+    if "memory budget" in cells.word("kernel_stack"):  # of torch.compile: part is made again
+        return "selective"
     return (
         "full"
         if quantize != "none" or (zero == 3 and cells.program.checkpoints_sharded)
@@ -69,11 +73,15 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     Examples of a task are short, and a micro-batch is padded to its longest: Alpaca's have 100 to
     200 tokens, Dolly's 200, OpenAssistant's 400, and the longest of eight is twice the average
     (lengths spread as a lognormal of 0.7).  transformers' own scripts cut plain text into pieces of
-    1024 (run_clm, `block_size`).  Since Llama 2 (July 2023) models are pre-trained at 4096.
+    1024 (run_clm, `block_size`).
     """
     words = f"{cells.word('model')} {cells.word('kind')}"
     if named := next((length for about, length in _LENGTHS if about.search(words)), 0):
         return min(shape.max_positions, named)
+    if is_vision(cells.word("model")):
+        return image_tokens(cells.word("model"))
+    if shape.family == "bert":
+        return min(shape.max_positions, _encoded(cells))
     is_blank = not any(cells[name] for name in ("global_batch", "micro_batch", "grad_accum"))
     if cells.is_finetuning and is_blank:
         return min(shape.max_positions, _BENCHMARKED)
@@ -84,9 +92,10 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     average = _OF_CHAT if is_chat else _OF_TASK
     padded = 1024 if is_text else 8 * round(average * samples ** (1 / 3) / 8)
     tuned = cells.program.tuning_length or padded
-    usual = 4096 if cells.is_since("2023-07") else 2048
-    most = min(shape.max_positions, longest_stated or shape.max_positions)
-    return min(most, tuned if cells.is_tuning else usual)
+    if cells.is_tuning:
+        return min(shape.max_positions, longest_stated or shape.max_positions, tuned)
+    is_known = spelled(cells["model"]) is not None
+    return min(shape.max_positions, _pretrained(cells)) if is_known else _pretrained(cells)
 
 
 def _longest_stated(cells: Cells) -> int:
@@ -116,6 +125,41 @@ def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
 
 _EXAMPLE = 512
 """Tokens of an example, at most."""
+
+
+def _pretrained(cells: Cells) -> int:
+    """Tokens of a pre-training's sequence: those of the model's line, else of the year's models.
+
+    GPT-3's and Llama's 2,048, Llama 2's 4,096 (2023-07), Llama 3's 8,192 (2024-04); others follow.
+    """
+    model = cells.word("model")
+    if found := next((n for pattern, n in _TRAINED if re.search(pattern, model)), None):
+        return found
+    return 8192 if cells.is_since("2024-07") else 4096 if cells.is_since("2023-07") else 2048
+
+
+def _encoded(cells: Cells) -> int:
+    """Tokens of an encoder's samples.
+
+    Tasks' examples are padded to 128 (`max_seq_length` of transformers' run_glue).  BERT is
+    trained on 128 tokens in its first phase, on all that it knows in its second (Devlin et al.
+    2019, A.2), of which no more than some tens of samples are one micro-batch.
+    """
+    phase = re.search(r"\bph(?:ase)?[ _-]*([12])\b", f"{cells.word('model')} {cells.word('kind')}")
+    is_short = phase[1] == "1" if phase else cells.whole("micro_batch", 1) >= _SHORT_ONES
+    return 128 if cells.is_tuning or is_short else 2048
+
+
+_SHORT_ONES = 96
+"""Samples of a micro-batch from which on they are the first phase's: examples of NVIDIA, Huawei and
+Habana have 8 to 64 of the second's."""
+_TRAINED = (
+    (r"gpt[-_ ]?2\b", 1024),
+    (r"gpt[-_ ]?3|\bopt\b|bloom|pythia|neo-?x|llama[-_ ]?1\b", 2048),
+    (r"llama[-_ ]?2\b", 4096),
+    (r"llama[-_ ]?3(?!\d)", 8192),
+)
+"""By the models' own papers."""
 _BENCHMARKED = 4096
 """Tokens of a sequence where all weights are tuned with neither length nor batch: what is printed
 is a benchmark's, of filled sequences (NeMo AutoModel's examples/llm_benchmark have so many)."""
@@ -126,6 +170,19 @@ _LENGTHS = (
 )
 """Tokens of a sequence by what a model reads: sentences of WMT's news and IWSLT's talks have about
 30, and a batch is of tokens (Vaswani et al. 2017, section 5.1); proteins; long convolutions."""
+
+
+def length_of(cells: Cells, shape: ModelShape) -> int:
+    """Tokens of a sequence, as stated or as is usual; of a tuning's examples little is usual.
+
+    A round number that programs of transformers' models state is the most that an example may have,
+    and a micro-batch is as long as its longest: how long that is nobody says.
+    """
+    found = cells.whole("seq", usual_length(cells, shape))
+    is_most = cells.program.transformers_models and not (longest(cells, found) or cells["mean_seq"])
+    cells.unstated += ["seq_len"] * (not cells["seq"])
+    cells.unstated += ["mean_seq"] * bool(cells.is_tuning and (is_most or not cells["seq"]))
+    return found
 
 
 def usual_samples(cells: Cells) -> int:
@@ -144,13 +201,14 @@ def accumulated(layout: Layout) -> Layout:
 
     Whoever keeps states off the device adds up until their way there and back no longer rules.
     """
-    tokens = int(layout.seq_len * layout.batch_size)
+    ranks = layout.dp if layout.offload == "host" else 1
+    tokens = int(layout.seq_len * layout.batch_size * ranks)
     return layout.replace(grad_accum=max(int(layout.grad_accum), _OFFLOADED // tokens))
 
 
 _OFFLOADED = 512 * 1024
-"""Tokens of a rank's step whose states are off the device: 512 samples of 1024, with which
-ZeRO-Offload is shown on one GPU (Ren et al. 2021, section 6.2)."""
+"""Tokens of a step whose states are off the device, of all ranks (with a disk, some ten times
+slower, of each): 512 samples of 1024, with which ZeRO-Offload is shown (Ren et al. 2021, 6.2)."""
 
 
 def longest(cells: Cells, seq: int) -> int:

@@ -153,6 +153,7 @@ def _is_number(text: str) -> bool:
 def _counted(cells: Cells) -> int:
     """How many devices the hardware's text counts, ``8x MI350X``, else those of nodes; 0: none."""
     printed = cells.word("hardware") or cells.word("chip")
+    printed = _SPELLED.sub(lambda found: f"{_NUMBERS[found[1]]}x ", printed)
     found = re.search(r"(?<![\w.])(\d{1,6})\s*[x×*](?!tx?\b)\s*[a-z\d]", printed)
     # "H100 x 8" and "A100x8", but not "RTX 5090" nor "MI300X 8-way".
     found = found or re.search(r"(?:[\w)]\s+|[)\d]|\dx)[x×*]\s*(\d{1,6})$", printed)
@@ -172,6 +173,10 @@ def _counted(cells: Cells) -> int:
     if counted:
         cells.unstated.append("num_gpus")
     return counted
+
+
+_NUMBERS = {"two": 2, "four": 4, "eight": 8, "sixteen": 16}
+_SPELLED = re.compile(rf"\b({'|'.join(_NUMBERS)})[- ]+(?!nodes?|hosts?|servers?|machines?)")
 
 
 def _of_nodes(cells: Cells) -> int:
@@ -209,7 +214,7 @@ def joined(chip: Chip, sizes: dict[str, int]) -> tuple[int, dict[str, int]]:
 
 def _batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, int]:
     """Micro-batch and how many: from two of global batch, micro-batch and accumulation."""
-    micro, accum = cells.whole("micro_batch", 0), cells.whole("grad_accum", 0)
+    micro, accum = _micro_of(cells, shape), cells.whole("grad_accum", 0)
     batch = cells.whole("global_batch", 0)
     if batch and re.search(r"tok|[mM]$", cells["global_batch"]):  # tokens, as papers count
         batch = max(1, round(batch / cells.whole("seq", 2048)))
@@ -239,6 +244,19 @@ def _batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, i
     if batch and not 0.95 < batch / (micro * accum * dp) < 1.05:
         return _agreed(cells, batch, micro, accum, dp)
     return micro, accum
+
+
+def _micro_of(cells: Cells, shape: ModelShape) -> int:
+    """Samples of a micro-batch, 0: not stated; translators state tokens (fairseq's max-tokens)."""
+    text = cells.word("micro_batch") or cells.word("framework")
+    found = _IN_TOKENS.search(text)
+    if found is None:
+        return cells.whole("micro_batch", 0)
+    tokens = int(re.sub("[,_]", "", found[1] or found[2]))
+    return max(1, round(tokens / cells.whole("seq", usual_length(cells, shape))))
+
+
+_IN_TOKENS = re.compile(r"(?:batch|max)[-_ ]?tokens\W{1,3}(\d[\d,_]*)|^(\d[\d,_]*) *tok")
 
 
 def _usual_samples(cells: Cells, shape: ModelShape, dp: int, pp: int) -> int:

@@ -25,7 +25,9 @@ _MEMORY = re.compile(r"(?<!gpu)(?<!gpu-)\s*[(-]?\s*(\d+\s*gi?b|\d{2,}\s*g)\)?\s*
 
 def chip_of(cells: Cells) -> Chip:
     """The chip of a row; blank: the one that is named in what is printed of the hardware."""
-    name, printed = cells["chip"], cells["hardware"]
+    if _NO_GPU.search(f"{cells.word('hardware')} {cells.word('framework')}"):
+        raise UsageError("a neural engine beside the GPU: not modelled")
+    name, printed = cells["chip"], _PLURAL.sub(r"\1", cells["hardware"])
     if name:
         found = find_chip(name) or find_chip(f"RTX {name}") or _of_size(name) or _usual(name, cells)
         if found is None and _has_size(near := _named_in(name, cells), name):
@@ -40,6 +42,10 @@ def chip_of(cells: Cells) -> Chip:
     return found
 
 
+_NO_GPU = re.compile(r"neural[ -]?engine|\bane\b")
+"""Words for the part of a system on a chip that is neither its GPU nor its processor."""
+_PLURAL = re.compile(r"\b((?!L40s)(?:[A-Z]{1,2}|MI|RTX[ -]?|GTX[ -]?)?\d{2,4}[A-Z]?)s\b")
+"""``V100s``, ``RTX 3090s``: several; V100S and L40S are written with a capital, or are L40s."""
 _DIES = {
     "MI250X": ("MI250X GCD", 4),
     "MI250": ("MI250 GCD", 4),

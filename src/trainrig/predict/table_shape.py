@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from trainrig.errors import UsageError
+from trainrig.predict.table_images import is_vision, vision_numbers
 from trainrig.predict.table_words import Cells
 from trainrig.workload.arrays import divisors
 from trainrig.workload.model import ModelShape, parameters
@@ -122,6 +123,8 @@ def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
     if keys is None and heads % shape.num_kv_heads:  # as many as there are, or that share evenly
         is_plain = shape.num_kv_heads == shape.num_heads
         stated["num_kv_heads"] = heads if is_plain else math.gcd(heads, shape.num_kv_heads)
+    if shape.num_decoder_layers:
+        stated["num_decoder_layers"] = shape.num_decoder_layers * layers // shape.num_layers
     known = dataclasses.replace(shape, **({"windows": windows, "dense_layers": dense} | stated))
     is_right = leaves_open or not cells["params_b"] or _is_number_of(cells, known)
     return known if is_right else None
@@ -150,8 +153,24 @@ def shape_of(cells: Cells) -> ModelShape:
 @lru_cache(maxsize=1 << 14)
 def _shape_of(row: tuple[str, ...]) -> tuple[ModelShape, list[str]]:
     """The shape, and which cells a default stands for: tables have many rows of one model."""
-    cells = Cells(dict(zip(_COLUMNS, row, strict=True)))
+    stated = dict(zip(_COLUMNS, row, strict=True))
+    named = _numbers_of(stated["model"].lower())
+    cells = Cells(stated | {name: n for name, n in named.items() if not stated[name]})
     return _read_shape(cells), cells.unstated
+
+
+def _numbers_of(model: str) -> dict[str, str]:
+    """Numbers in the model's cell, in small letters: ``gpt (24 layers, hidden 1024)``."""
+    found = ((name, pattern.search(model)) for name, pattern in _NUMBERS)
+    return vision_numbers(model) | {name: match[1] for name, match in found if match}
+
+
+_NUMBERS = (
+    ("layers", re.compile(r"(?<![\d.+-])(\d{1,3})[- ]?layers?\b(?! of)")),
+    ("layers", re.compile(r"\b(\d{1,2})e\1d\b")),  # so many of an encoder, as many of a decoder
+    ("hidden", re.compile(r"\b(?:hidden(?: size)?|d_model|width)[ =:]*(\d{3,5})\b")),
+    ("heads", re.compile(r"(?<![\d.])(\d{1,3})[- ]?heads\b")),
+)
 
 
 def _read_shape(cells: Cells) -> ModelShape:
@@ -197,6 +216,8 @@ def _read_transformer(cells: Cells) -> ModelShape:
         cells.unstated.append("heads")
         kv_heads = math.gcd(heads, kv_heads)
     word = cells.word("model")
+    if is_vision(word):
+        word = "bert"
     named = (family for family, words in _FAMILIES.items() if any(one in word for one in words))
     is_gated = 2.2 < ffn / hidden < 3.9 or (kv_heads != heads and ffn != 4 * hidden)
     stated = next(named, None)
@@ -399,7 +420,7 @@ def _mixture_of_parameters(cells: Cells, mixture: dict[str, int]) -> ModelShape:
 
 
 _FAMILIES = {
-    "bert": ("bert", "electra", "vit-"),
+    "bert": ("bert", "electra"),
     "t5": ("t5", "bart", "enc-dec", "pegasus", "marian"),
     "llama": ("llama", "mistral", "qwen", "gemma", "yi-", "deepseek"),
     "gpt2": ("gpt", "mpt", "opt-", "bloom", "neox", "pythia", "megatron"),
@@ -417,7 +438,7 @@ def head_share(cells: Cells, family: str) -> float:
     """
     if family != "bert":
         return 1.0
-    if cells.is_tuning:
+    if cells.is_tuning or is_vision(cells.word("model")):
         return 0.0
     text = cells["masked_share"]
     try:

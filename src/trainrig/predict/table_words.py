@@ -12,9 +12,8 @@ import re
 from collections.abc import Mapping
 
 from trainrig.catalog import Chip
-from trainrig.catalog.chip import peak
 from trainrig.errors import UsageError
-from trainrig.predict.rates.from_chip import fuses_attention, leaves_scores, widens_bf16
+from trainrig.predict.rates.from_chip import fuses_attention, leaves_scores
 from trainrig.predict.training_programs import Program, program_of, torch_version
 from trainrig.workload.layout import CP_COMM, KERNELS, OFFLOAD, STATES
 
@@ -73,6 +72,13 @@ _RANGE = re.compile(
     r"(\d[\d.,]*\s*[kmb]?\D*)"
 )
 """Two ends of a number, ``512-2048``, or the upper one alone, ``up to 8192``."""
+
+
+_OF_LOSS = re.compile(
+    r"\b(?:compiled|fused|eager|chunked)(?:[- ](?:linear|backward))*"
+    r"[- ](?:loss|cross[- ]?entropy|ce)\b"
+)
+"""What is said of the loss alone (`loss_of`), not of layers."""
 
 
 class Cells:
@@ -139,6 +145,8 @@ class Cells:
         A word that is none of them nor an ``_ALSO`` for one says nothing: it is as a blank cell.
         """
         word = self.word(name)
+        if name == "kernel_stack":
+            word = _OF_LOSS.sub("", word).strip(" ,;+")
         if word and word not in known:
             also = (to for pattern, to in _ALSO.get(name, ()) if re.search(pattern, word))
             word, is_unsure = next(also, ""), True
@@ -358,47 +366,6 @@ def _is_data_parallel(cells: Cells) -> bool:
     return bool(re.search(r"(?<![a-z])dataparallel\b", words) or re.search(r"\bdp\b", words))
 
 
-_SPELLED = (
-    # The first that is found counts, so the most particular first.
-    (re.compile(r"nv-?fp4|mx-?fp4"), "fp8"),
-    (re.compile(r"fp8|float8|e4m3|e5m2|hybrid"), "fp8"),
-    (re.compile(r"bf-?16|bfloat"), "bf16"),
-    (re.compile(r"tf-?32"), "tf32"),
-    (re.compile(r"fp-?16|float16|half|16-mixed|^f16|^16$|^o[12]$"), "fp16"),
-    (re.compile(r"fp-?32|float32|single|^f32|^32$|full"), "fp32"),
-)
-"""Ways of writing a precision."""
-_QUANTIZED = (
-    (re.compile(r"nf4|qlora|bnb|bitsandbytes"), "nf4"),
-    (re.compile(r"int8|8-?bit"), "int8"),
-    (re.compile(r"int4|4-?bit|(?<!nv)(?<!mx)fp4"), "nf4"),
-)
-"""Ways of writing that frozen weights are stored narrower than they are multiplied."""
-
-
-def precision_of(cells: Cells, chip: Chip) -> str:
-    """One of PRECISIONS; not stated: bf16, and fp16 on chips that have none of it.
-
-    Microscaled fp8 is timed as fp8, fp4 and int8 as fp8 with their products' rate (`narrow_of`),
-    and beside quantised weights it is what is multiplied.
-    """
-    if narrow_of(cells):
-        return "fp8"
-    word = cells.word("precision") or cells.word("dtype")
-    found = next((name for pattern, name in _SPELLED if pattern.search(word)), None)
-    if found is None and quantized_of(cells) != "none":  # how they are stored; what is multiplied
-        word = cells.word("dtype")
-        found = next((name for pattern, name in _SPELLED if pattern.search(word)), None)
-    if found is None:
-        if quantized_of(cells) == "none":
-            cells.unstated.append("precision")
-        if cells.is_mlperf and peak(chip, "fp8"):
-            return "fp8"
-        is_late = (chip.year or 2020) >= 2020 and not widens_bf16(chip)
-        return "bf16" if is_late or peak(chip, "bf16") else "fp16"
-    return found
-
-
 def schedule_of(cells: Cells) -> str:
     """One of SCHEDULES: what the cell says, or the program's; interleaving is ``vpp``'s.
 
@@ -440,29 +407,6 @@ def offload_of(cells: Cells, framework: str, zero: int) -> tuple[str, str]:
     return offload, next((how for pattern, how in also if re.search(pattern, word)), "auto")
 
 
-def narrow_of(cells: Cells) -> str:
-    """What is multiplied where it is narrower than fp8, or int8 instead; empty: neither.
-
-    NVFP4 or MXFP4; int8 of a pre-training (AQT, torchao), but for weights that are stored so.
-    """
-    if re.search(r"(nv|mx)-?fp4", cells.word("precision") or cells.word("dtype")):
-        return "fp4"
-    words = f"{cells.word('precision')} {cells.word('dtype')}"
-    is_int8 = "int8" in words and "weight" not in words and quantized_of(cells) == "none"
-    return "int8" if is_int8 else ""
-
-
-def quantized_of(cells: Cells) -> str:
-    """One of QUANTIZE: how frozen weights are stored beside adapters.
-
-    A pre-training freezes none: its 8 bits are what is multiplied (`narrow_of`).
-    """
-    words = " ".join(cells.word(name) for name in ("precision", "dtype", "kind"))
-    found = next((name for pattern, name in _QUANTIZED if pattern.search(words)), "none")
-    is_whole = cells.is_pretraining and not cells.is_adapted
-    return "none" if found == "int8" and is_whole else found
-
-
 def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     """One of KERNELS; not stated: fused attention, where the chip has it.
 
@@ -489,7 +433,10 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
         default = program.kernels
     is_own = program.trains_as == "megatron"  # with fused kernels of its own
     first = _SDPA if program.transformers_models or is_own else _FIRST
-    if cells.is_before(first) and default == "flash" and not program.kernels:
+    # Megatron-DeepSpeed's --use-flash-attn is off by default.
+    is_older = is_own and program.transformer_engine is False and chip.vendor in ("NVIDIA", "AMD")
+    is_older = is_older or cells.is_before(first)
+    if is_older and default == "flash" and not program.kernels:
         default = "fused" if is_own or "xla" in cells.word("framework") else "eager"
     if has_scores(cells):
         return "flash+fused" if "transformer" in cells.word("kernel_stack") else "eager"

@@ -48,6 +48,10 @@ class Program:
     """Layers are Transformer Engine's or as new; false: of a Megatron before it."""
     transformer_engine_on_old_chips_since: str = ""
     """The month since when also on chips before 2022, which have no fp8."""
+    precision: str = ""
+    """Of products, where none is stated, on GPUs of NVIDIA."""
+    tf32: bool | None = None
+    """Products of fp32 are TF32's where the chip has it."""
     kernels: str = ""
     """One of KERNELS, if not said, on torch's modules."""
     graphed: bool | None = None

@@ -238,7 +238,7 @@ def test_today_s_megatron_is_presumed_on_today_s_chips_alone() -> None:
         ({}, "flash+fused", 1),
         ({"framework": "Megatron-LM"}, "flash+fused", 1),
         ({"framework": "Megatron-LM", "seq_parallel": "False"}, "flash+fused", 0),
-        ({"framework": "Megatron-DeepSpeed"}, "flash", 0),
+        ({"framework": "Megatron-DeepSpeed"}, "fused", 0),
         ({"chip": "A100"}, "flash", 0),
         ({"chip": "MI300X", "framework": "Megatron-LM"}, "flash+fused", 1),
         ({"chip": "MI250X", "framework": "Megatron-LM"}, "flash", 0),

@@ -33,7 +33,7 @@ ROW |= {"seq": "1024", "precision": "bf16", "zero_stage": "0", "dp": "1", "grad_
         ({"kind": "finetune", "seq": "", "framework": "HF Trainer"}, "seq_len", 1024),
         ({"kind": "Full fine-tuning", "seq": "", "framework": "HF Trainer"}, "seq_len", 1024),
         ({"kind": "Pre-training", "precision": "int8"}, "lora_rank", 0),
-        ({"kind": "pretrain", "seq": ""}, "seq_len", 2048),
+        ({"kind": "pretrain", "seq": ""}, "seq_len", 4096),  # a Llama 2
         ({"framework": "HF transformers", "date": "2022-12"}, "kernels", "eager"),
         ({"framework": "HF transformers", "date": "2024-05"}, "kernels", "flash"),
         ({"framework": "torchao", "date": "2024-08", "kernel_stack": "eager"}, "kernels", "flash"),
@@ -153,7 +153,7 @@ def test_a_tuning_without_any_batch_has_small_micro_batches() -> None:
     row = {"chip": "A100 SXM4 80GB", "num_gpus": "1", "model": "Llama-3.2-1B"}
     small = case_of(row | {"kind": "sft"}).timed
     assert (small.batch_size, small.seq_len) == (2, 320) and small.grad_accum > 1
-    assert case_of(row | {"kind": "pretrain"}).layout.batch_size > 2
+    assert case_of(row | {"kind": "pretrain"}).layout.seq_len == 8192  # as it was trained
 
 
 def test_an_offloaded_training_without_a_batch_adds_up_until_copies_no_longer_rule() -> None:

@@ -1,0 +1,68 @@
+"""Vision transformers, translators' batches, and other words of rows that are older than Llama."""
+
+import pytest
+
+from trainrig.errors import UsageError
+from trainrig.predict.table import case_of
+from trainrig.predict.table_images import image_tokens, is_vision
+
+ROW = {"hardware": "A100 SXM4 40GB", "num_gpus": "8", "framework": "PyTorch", "date": "2023-07"}
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "layers", "hidden"),
+    [
+        ("vit_small_patch32_224", 50, 12, 384),
+        ("ViT-L/14", 257, 24, 1024),
+        ("deit_base_patch16_384", 577, 12, 768),
+        ("ViT-B/16", 197, 12, 768),
+    ],
+)
+def test_a_vision_transformer_s_name_says_its_sizes(
+    name: str, tokens: int, layers: int, hidden: int
+) -> None:
+    case = case_of(ROW | {"model": name, "micro_batch": "64", "kind": "pretrain"})
+    assert (case.shape.num_layers, case.shape.hidden, case.layout.seq_len) == (
+        layers,
+        hidden,
+        tokens,
+    )
+    assert (case.head, image_tokens(name.lower())) == (0.0, tokens)
+    assert not is_vision("vicuna-7b")
+
+
+def test_a_translator_s_batch_is_of_tokens_and_its_name_tells_both_depths() -> None:
+    row = ROW | {"model": "Transformer-big 12e12d (WMT14 en-de)", "kind": "pretrain"}
+    case = case_of(row | {"hardware": "eight V100s", "framework": "Fairseq, batch_tokens 4096"})
+    assert case.chip.name == "V100 SXM2 32GB"
+    assert (case.shape.num_layers, case.shape.num_decoder_layers) == (12, 12)
+    assert case.layout.batch_size * case.layout.seq_len == 4096
+
+
+@pytest.mark.parametrize(
+    ("changes", "precision"),
+    [
+        ({}, "fp32"),
+        ({"date": "2021-07"}, "tf32"),
+        ({"framework": "PyTorch 1.13"}, "fp32"),
+        ({"framework": "PaddlePaddle 2.5"}, "tf32"),
+        ({"framework": "NGC PyTorch"}, "tf32"),
+        ({"framework": "NGC PyTorch", "hardware": "V100 SXM2 32GB"}, "fp32"),
+        ({"framework": "TensorFlow 1.15", "hardware": "V100 SXM2 32GB", "dtype": ""}, "fp32"),
+    ],
+)
+def test_fp32_is_what_the_program_multiplies(changes: dict[str, str], precision: str) -> None:
+    row = ROW | {"model": "BERT-base", "dtype": "FP32", "seq": "128", "micro_batch": "96"}
+    assert case_of(row | {"kind": "pretrain"} | changes).layout.precision == precision
+
+
+def test_encoders_have_lengths_of_their_own() -> None:
+    row = ROW | {"model": "BERT-large", "micro_batch": "16"}
+    kinds = {"finetune": 128, "pretrain": 512, "pretrain phase 1": 128}
+    assert {kind: case_of(row | {"kind": kind}).timed.seq_len for kind in kinds} == kinds
+
+
+def test_a_neural_engine_is_refused() -> None:
+    row = ROW | {"hardware": "Apple M4 Max (Neural Engine + CPU)", "model": "gpt2"}
+    with pytest.raises(UsageError, match="neural engine"):
+        case_of(row)
