@@ -38,8 +38,12 @@ def usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
     peft's `prepare_model_for_kbit_training` switches checkpointing on beside quantised weights.
     Programs in JAX for models that are sharded compute blocks again by default, plain JAX does not;
     torch's wrappers, DeepSpeed and transformers' Trainer leave it off unless asked.  LitGPT's
-    scripts, which leave it off, have it where a tuning's weights are sharded.
+    scripts, which leave it off, have it where a tuning's weights are sharded.  What goes to the
+    host beside torch's wrappers is what checkpointing keeps (prime-rl's ac_offloading and
+    torchtune's enable_activation_offloading ask for it).
     """
+    if _sends_activations(cells) and cells.program.trains_as in _CHECKPOINTING:
+        return "full"
     if cells.program.recompute:
         is_sharded = cells.is_tuning and zero == 3 and cells.program.checkpoints_tuning
         return "full" if is_sharded else cells.program.recompute
@@ -284,12 +288,21 @@ _UNEVEN = 0.3
 deviations (Wang et al. 2024, arXiv 2408.15664, table 2)."""
 
 
+_CHECKPOINTING = ("fsdp", "trainer")
+"""What programs train as whose checkpointing keeps the inputs of blocks, on the host if asked."""
+
+
+def _sends_activations(cells: Cells) -> bool:
+    """Whether activations, and no optimizer, are said to go to the host."""
+    return re.match(r"activ", cells.word("offload")) is not None
+
+
 def moves_activations(cells: Cells, chip: Chip, zero: int) -> bool:
     """Whether activations that do not fit go to the host and back, instead of being made again.
 
     Where that is said, and with sharded weights on Grace, whose link to the chip hides the way.
     """
-    is_named = re.match(r"activ", cells.word("offload")) is not None
+    is_named = _sends_activations(cells) and cells.program.trains_as not in _CHECKPOINTING
     is_usual = cells.program.moves_activations and zero == 3 and chip.link_domain is not None
     return is_named or bool(is_usual)
 

@@ -16,7 +16,13 @@ from trainrig.catalog.lookup import candidates, server_module
 from trainrig.catalog.servers import Server, instances, named_server
 from trainrig.errors import UsageError
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import port_of, widened_once, widens_bf16, with_flash2
+from trainrig.predict.rates.from_chip import (
+    port_of,
+    widened_once,
+    widens_bf16,
+    with_flash2,
+    with_newest_attention,
+)
 from trainrig.predict.table_words import Cells, is_flash2
 
 _MEMORY = re.compile(r"(?<!gpu)(?<!gpu-)\s*[(-]?\s*(\d+\s*gi?b|\d{2,}\s*g)\)?\s*$", re.IGNORECASE)
@@ -247,9 +253,29 @@ def server_in(printed: str) -> Server | None:
 
 def as_run(rates: Rates, cells: Cells, chip: Chip, kernels: str) -> Rates:
     """Rates of the attention that is called, and of products that XLA widens."""
+    if _is_newest_attention(cells, chip):
+        return with_newest_attention(rates)
     if kernels == "flash" and is_flash2(cells):
         return with_flash2(rates)
     return widened_once(rates) if cells.is_xla and widens_bf16(chip) else rates
+
+
+def _is_newest_attention(cells: Cells, chip: Chip) -> bool:
+    """Whether the attention that is named was written for the chip's generation.
+
+    FlashAttention-3 is Hopper's (Shah et al. 2024), FlashAttention-4 Blackwell's, cuDNN has one for
+    either, AITER and Composable Kernel have AMD's Instincts'.
+    """
+    words = f"{cells.word('framework')} {cells.word('kernel_stack')}"
+    family = next((name for name in _NEWEST if name in (chip.architecture or "")), "")
+    return bool(family) and re.search(_NEWEST[family], words) is not None
+
+
+_NEWEST = {
+    "Hopper": r"\bfa[-_ ]?[34]\b|flash[-_ ]?att\w*?[-_ ]?v?[34]\b|cudnn",
+    "Blackwell": r"\bfa[-_ ]?4\b|flash[-_ ]?att\w*?[-_ ]?v?4\b|cudnn",
+    "CDNA": r"\baiter\b|composable|\bck\b",
+}
 
 
 def fabric_of(cells: Cells, chip: Chip, sizes: Mapping[str, int]) -> float | None:

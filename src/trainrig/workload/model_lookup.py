@@ -63,7 +63,7 @@ def spelled(text: str) -> ModelShape | None:
         if plain_of(short) in names:
             return named(names[plain_of(short)])
     words = re.split(r"[ _-]+", text)
-    fewer = " ".join(word for word in words if word.lower() not in _BESIDE)
+    fewer = " ".join(word for word in words if not _is_beside(word.lower()))
     return spelled(fewer) if fewer != " ".join(words) else None
 
 
@@ -83,6 +83,8 @@ _BESIDE = {"instruct", "chat", "base", "hf", "it", "pt", "meta", "preview", "bf1
     f"{thousands}k" for thousands in (4, 8, 16, 32, 128)
 }
 """Words of a model's name that do not change its shape."""
+_TUNED = re.compile(r"q?lora|dora|r=?\d+|unsloth|bnb|\d-?bit")
+"""What is said behind a model's name of how it is tuned: ``Phi-4 QLoRA r=16``."""
 _VERSION = re.compile(r"v\d+\.\d+|2[45]\d\d")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bBmM])\s*")
 
@@ -100,6 +102,13 @@ def of_size(wanted: float, name: str) -> ModelShape:
         for layers in {wide // 128 + more for more in (-wide // 1024, 0, wide // 1024)}
     )
     return min(shapes, key=lambda shape: abs(math.log(parameters(shape).total / wanted)))
+
+
+def _is_beside(word: str) -> bool:
+    """Whether a word of a model's name does not change its shape."""
+    return (
+        word in _BESIDE or re.fullmatch(rf"{_TUNED.pattern}|{_VERSION.pattern}", word) is not None
+    )
 
 
 def _plain(text: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from trainrig.catalog.chip import peak
 from trainrig.predict.step import predict_step
-from trainrig.predict.table import Case, case_of, predict_row
+from trainrig.predict.table import Case, case_of, predict_row, time_of
 from trainrig.predict.table_columns import _rows
 from trainrig.workload import model_flops
 from trainrig.workload.memory import memory
@@ -444,3 +444,21 @@ def test_experts_that_are_shared_are_not_sharded_by_wrappers_too() -> None:
     row = BASE | {"model": "Phi-3.5-MoE 42B", "ep": "16"}
     assert case_of(row).layout.framework == "megatron"
     assert case_of(row | {"framework": "torchtitan"}).layout.framework == "huggingface"
+
+
+def test_attention_of_the_chip_s_own_generation_is_read() -> None:
+    row = {"chip": "H100", "num_gpus": "1", "model": "Qwen3-0.6B", "seq": "65536", "kind": "sft"}
+    row |= {"micro_batch": "1", "framework": "prime-rl SFT trainer", "recompute": "full"}
+
+    def seconds(kernels: str, chip: str = "H100") -> float:
+        return time_of(case_of(row | {"kernel_stack": kernels, "chip": chip}))[1]
+
+    assert seconds("flash_attention_3") < 0.7 * seconds("flash_attention_2")
+    assert seconds("FA3", "A100") == seconds("flash", "A100")
+
+
+def test_activations_on_the_host_are_what_checkpointing_keeps() -> None:
+    row = {"chip": "H200", "num_gpus": "8", "model": "INTELLECT-3", "seq": "16384", "kind": "lora"}
+    case = case_of(row | {"framework": "prime-rl RL trainer", "offload": "activations to host"})
+    assert case.shape.name == "glm-4.5-air" and case.layout.loss == "fused"
+    assert case.timed.recompute == "full"

@@ -293,6 +293,15 @@ def with_flash2(rates: Rates) -> Rates:
     return rates.replace(attentions=dataclasses.replace(kernels, forward=own[0], backward=own[1]))
 
 
+def with_newest_attention(rates: Rates) -> Rates:
+    """Rates where attention is the kernel that was written for this generation of chips."""
+    kernels = rates.attentions
+    newest = dataclasses.replace(
+        kernels, forward=kernels.own[0], backward=kernels.own[1], is_current=True
+    )
+    return rates.replace(attentions=newest)
+
+
 _FLASH2 = ("A100", "A800", "A30")
 """Chips of the generation that it was written for and measured on."""
 
@@ -441,9 +450,15 @@ def _between(chip: Chip, fabric: float | None) -> Link:
 
 
 def port_of(chip: Chip) -> float | None:
-    """B/s into the network of a module's own port, by its year; None: a card has none."""
+    """B/s into the network of a module's own port, by its year; None: a card has none.
+
+    On boards of B300 and GB300 it is a ConnectX-8 of 800 Gb/s (NVIDIA, data sheets of DGX B300 and
+    GB300 NVL72).
+    """
     form = chip.form_factor or ("PCIe" if chip.link_bandwidth is None else "module")
     ports = {2017: 6.25e9, 2020: 25e9, 2022: 50e9}
+    if chip.vendor == "NVIDIA":
+        ports[2025] = 100e9
     year = max((y for y in ports if y <= (chip.year or 2022)), default=2017)
     return None if "PCIe" in form or form == "SoC" else ports[year]
 
