@@ -32,6 +32,7 @@ from trainrig.predict.table_defaults import (
     keeps_inputs_away,
     length_of,
     longest,
+    meets_all,
     moments_in,
     moves_activations,
     packed,
@@ -264,7 +265,7 @@ def _read(row: Row) -> Case:
         cells.unstated.append("seq_parallel")
     if shape.num_decoder_layers and layout.seq_len == 512 and cells.is_spans:
         layout = layout.replace(target_seq_len=_SPANS)
-    shape = packed(cells, shape, int(layout.seq_len))
+    shape = meets_all(packed(cells, shape, int(layout.seq_len)), layout.experts)
     shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
     layout = _held(shape, layout, cells, rates.memory_bytes)
     is_again = "recompute" in cells.unstated and layout.recompute != "none"

@@ -127,6 +127,15 @@ def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
     return replace(shape, windows=(_EXAMPLE // 2,) * shape.num_layers)
 
 
+def meets_all(shape: ModelShape, experts: str) -> ModelShape:
+    """The shape as transformers runs Llama 4: every token meets every expert, weighed afterwards.
+
+    Its block repeats the tokens for each expert (modeling_llama4, Llama4TextMoe).
+    """
+    is_whole = shape.name.startswith("llama4") and experts == "modules"
+    return replace(shape, experts_per_token=shape.num_experts) if is_whole else shape
+
+
 _EXAMPLE = 512
 """Tokens of an example, at most."""
 

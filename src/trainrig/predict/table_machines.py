@@ -252,7 +252,14 @@ def server_in(printed: str) -> Server | None:
 
 
 def as_run(rates: Rates, cells: Cells, chip: Chip, kernels: str) -> Rates:
-    """Rates of the attention that is called, and of products that XLA widens."""
+    """Rates of the attention that is called, and of products that XLA widens; a card's memory.
+
+    Some cards come with twice the memory that others of their name have (MI50, a changed RTX 4090).
+    """
+    printed = re.search(r"\b(\d+) ?gi?b\b", f"{cells.word('hardware')} {cells.word('chip')}")
+    held = float(printed[1]) * 2.0**30 if printed else 0.0
+    if chip.form_factor == "PCIe" and 1.9 < held / rates.memory_bytes < 2.1:
+        rates = rates.replace(memory_bytes=held)
     if _is_newest_attention(cells, chip):
         return with_newest_attention(rates)
     if kernels == "flash" and is_flash2(cells):

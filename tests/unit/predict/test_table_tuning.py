@@ -323,3 +323,18 @@ def test_jax_computes_again_where_its_programs_say_so() -> None:
     assert (plain.layout.recompute, own.layout.recompute) == ("none", "full")
     rates = plain.rates.matmuls.sustained
     assert rates["bf16"] == rates["fp32"]  # widened once, where nothing multiplies it
+
+
+def test_transformers_llama_4_lets_every_token_meet_every_expert() -> None:
+    row = {"hardware": "H100 SXM5 80GB", "num_gpus": "8", "model": "Llama 4 Scout", "seq": "4096"}
+    row |= {"kind": "lora", "micro_batch": "1", "precision": "bf16", "date": "2025-05"}
+    names = ("axolotl, HF transformers", "Megatron-Bridge")
+    shapes = (case_of(row | {"framework": name}).shape for name in names)
+    assert [shape.experts_per_token for shape in shapes] == [16, 1]
+
+
+def test_a_card_may_have_twice_its_name_s_memory() -> None:
+    row = {"chip": "MI50", "num_gpus": "1", "model": "Llama 2 7B", "seq": "512", "kind": "qlora"}
+    sizes = {"AMD MI50 32GB": 32, "AMD MI50": 16, "AMD MI50, 128 GB of host memory": 16}
+    for words, gib in sizes.items():
+        assert case_of(row | {"hardware": words}).rates.memory_bytes == gib * 2**30
