@@ -66,8 +66,9 @@ def bytes_of(
     run prints more than its card has: of what does not fit by our count more was spared than is
     known, and what may have been enough by as much as it errs nearly filled it.  ``varies``:
     batches are as long as their longest example; ``takes_ahead``: the program takes most of a card
-    at once, which the driver shows whatever is needed; ``is_away``: inputs wait on the host.
+    at once, which the driver shows whatever is needed; ``is_away``: activations wait on the host.
     """
+    layout = layout.replace(recompute="full") if is_away else layout  # a block's alone are here
     found = memory(shape, layout, head=head)
     found = _without_inputs(found, shape, layout) if is_away else found
     low, high = _interval(found, kind)
@@ -105,7 +106,7 @@ _SPARED = 0.5
 
 def _without_inputs(found: Memory, shape: ModelShape, layout: Layout) -> Memory:
     """Memory without the inputs of blocks that are computed again, but for two on their way."""
-    if layout.recompute != "full" or layout.pp > 1 or shape.num_decoder_layers:
+    if layout.pp > 1 or shape.num_decoder_layers:
         return found
     ranks = layout.cp * (layout.tp if layout.sequence_parallel else 1)
     each = 2.0 * layout.batch_size * layout.seq_len * shape.hidden / ranks
