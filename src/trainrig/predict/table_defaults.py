@@ -119,9 +119,11 @@ _CHAT = re.compile(r"instruct|chat|\bit\b|vicuna|thinking|gpt-?oss|qwen-?3(?!.*b
 def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
     """The shape as a tuning sees it whose sequences are filled with several examples.
 
-    No token looks beyond its own example: on average at half of one.
+    No token looks beyond its own example: on average at half of one.  MLPerf's examples, reports of
+    the US government, are as long as its sequences (GovReport, Huang et al. 2021).
     """
     is_packed = cells.is_tuning and cells.program.packs_tuning and not shape.windows
+    is_packed = is_packed and not cells.is_mlperf
     if not is_packed or seq <= _EXAMPLE or shape.num_decoder_layers:
         return shape
     return replace(shape, windows=(_EXAMPLE // 2,) * shape.num_layers)
@@ -289,7 +291,14 @@ def routes_beside(cells: Cells, chip: Chip, ep: int, per_node: int) -> bool:
 
 def uneven_of(cells: Cells) -> float:
     """Spread of an expert's tokens where a router deals them: programs of XLA have a capacity."""
-    return 0.0 if cells.program.balanced_router or cells.is_xla else _UNEVEN
+    is_even = _BALANCED.search(f"{cells.word('framework')} {cells.word('kernel_stack')}")
+    return 0.0 if is_even or cells.program.balanced_router or cells.is_xla else _UNEVEN
+
+
+_BALANCED = re.compile(
+    r"(forced?|even\w*|round.?robin)[-_ ](load[-_ ])?(balanc|rout)|balanced rout"
+)
+"""Words for tokens that are dealt to experts evenly."""
 
 
 _UNEVEN = 0.3

@@ -462,3 +462,10 @@ def test_activations_on_the_host_are_what_checkpointing_keeps() -> None:
     case = case_of(row | {"framework": "prime-rl RL trainer", "offload": "activations to host"})
     assert case.shape.name == "glm-4.5-air" and case.layout.loss == "fused"
     assert case.timed.recompute == "full"
+
+
+def test_tokens_are_dealt_evenly_where_words_say_so() -> None:
+    row = {"chip": "B300", "num_gpus": "32", "model": "Qwen3-235B-A22B", "seq": "16384"}
+    row |= {"framework": "prime-rl", "ep": "8", "micro_batch": "1"}
+    assert case_of(row | {"kernel_stack": "compiled, forced balance"}).layout.uneven == 0.0
+    assert case_of(row | {"kernel_stack": "compiled"}).layout.uneven > 0.0
