@@ -430,6 +430,10 @@ _TANH = ("gpt-2", "gpt2", "neo")
 """Models whose GELU is the tanh form, which is written out in Python where nothing fuses it."""
 
 
+_MASKED = 0.16
+"""Of a sequence: 20 of 128 tokens, 80 of 512 (max_predictions_per_seq of Google's BERT)."""
+
+
 def head_share(cells: Cells, family: str) -> float:
     """Share of the tokens that logits are computed for: a fine-tuned encoder has a small head.
 
@@ -440,9 +444,10 @@ def head_share(cells: Cells, family: str) -> float:
         return 1.0
     if cells.is_tuning or is_vision(cells.word("model")):
         return 0.0
-    text = cells["masked_share"]
+    text, program = cells["masked_share"], cells.program
+    is_gathered = program.masked_logits and not program.transformers_models
     try:
-        share = float(text) if text else 1.0
+        share = float(text) if text else _MASKED if is_gathered else 1.0
     except ValueError:
         share = math.nan
     if not 0.0 < share <= 1.0:

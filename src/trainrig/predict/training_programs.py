@@ -94,6 +94,8 @@ class Program:
     """One of LOSS."""
     counts_recomputation: bool | None = None
     """TFLOP/s that it prints may count what is computed again."""
+    masked_logits: bool | None = None
+    """Its BERT gathers masked tokens before the head."""
     compiles_loss_since: str = ""
     """The month since when what is compiled holds the loss, too: before, blocks alone."""
     recompute: str = ""

@@ -34,7 +34,7 @@ from trainrig.workload.operators import dtype_bytes
 
 _WITH_DROPOUT = ("gpt2", "bert", "t5")
 """Families whose published configurations train with dropout."""
-_WITHOUT_DROPOUT = ("pythia", "gpt-neox", "gpt-j", "bloom", "mpt")
+_WITHOUT_DROPOUT = ("pythia", "gpt-neox", "gpt-j", "bloom", "mpt", "vit", "ViT", "deit", "DeiT")
 """Names of published models of families with dropout that were trained without."""
 _WIDE_LOSS = {"current": ("gpt2", "gpt-neo", "llama"), "torch1": ("gpt-neo", "llama")}
 """Families whose code widens the logits to fp32 before the loss (Hugging Face's models: all causal
