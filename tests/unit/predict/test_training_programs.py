@@ -86,6 +86,32 @@ def test_kernels_are_those_of_the_time() -> None:
         assert found.layout.kernels == kernels, framework
 
 
+def test_a_tpu_has_fused_attention_since_pallas_and_its_fourth_generation() -> None:
+    row = {"model": "GPT-3 5B", "num_gpus": "8", "micro_batch": "4", "framework": "MaxText"}
+    for chip, date, kernels in (
+        ("TPU v4", "2023-12", "flash+fused"),
+        ("TPU v4", "2022-05", "fused"),
+        ("TPU v3", "2023-12", "fused"),
+    ):
+        found = case_of(row | {"chip": chip, "date": date}).layout.kernels
+        assert found == kernels, (chip, date)
+
+
+def test_of_stated_sizes_a_name_tells_the_length() -> None:
+    row = {
+        "chip": "A100 SXM4 80GB",
+        "num_gpus": "1",
+        "layers": "12",
+        "hidden": "768",
+        "heads": "12",
+    }
+    lengths = [
+        case_of(row | {"model": name}).layout.seq_len
+        for name in ("GPT-2 124M", "BERT base", "something of our own")
+    ]
+    assert lengths == [1024, 512, 2048]
+
+
 def test_adapters_on_few_matrices_cost_less() -> None:
     row = {"chip": "B200", "model": "llama3-70b", "num_gpus": "8", "kind": "lora", "pp": "4"}
     cases = [case_of(row | {"framework": name}) for name in ("NeMo 25.09", "Megatron-Core")]
