@@ -424,8 +424,8 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     is_built = is_built or (engine == "megatron" and is_late)
     if cells.is_xla:
         # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
-        # A TPU has had its own since Pallas (2023-08), from v4 on: a v3 says "Unsupported input data
-        # type" of bf16 (AI-Hypercomputer/maxtext #791, jax-ml/jax #18595).
+        # A TPU has had its own since Pallas (2023-08), from v4 on: on a v3 bf16 is an
+        # "Unsupported input data type" (AI-Hypercomputer/maxtext #791, jax-ml/jax #18595).
         is_google = chip.vendor == "Google"
         has_pallas = fuses_attention(chip) and not cells.is_before("2023-08")
         is_later = has_pallas if is_google else program.transformer_engine or year >= 2022
