@@ -225,8 +225,8 @@ def _read_transformer(cells: Cells) -> ModelShape:
     sizes = {"num_heads": heads, "ffn": ffn, "vocab": cells.whole("vocab", 0)}
     numbers: dict[str, Any] = {"num_layers": cells.whole("layers"), "hidden": hidden}
     numbers |= {field: size for field, size in sizes.items() if size}
-    known = 512 if family == "bert" else 1024 if re.search(r"gpt-?2(?!\d)", word) else 2048
-    longest = max(cells.whole("seq", known), 512)
+    usual = 512 if family == "bert" else 1024 if re.search(r"gpt-?2(?!\d)", word) else 2048
+    longest = max(cells.whole("seq", usual), 512)
     numbers |= {"name": cells["model"] or None, "max_positions": longest}
     if hidden % heads or (hidden // heads % 2 and family == "llama"):
         numbers["head_dim"] = _wide_heads(hidden, heads)  # such models state how wide they are
