@@ -424,11 +424,10 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     is_built = is_built or (engine == "megatron" and is_late)
     if cells.is_xla:
         # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
-        # A TPU has had its own since Pallas (2023-08), from v4 on: on a v3 bf16 is an
-        # "Unsupported input data type" (AI-Hypercomputer/maxtext #791, jax-ml/jax #18595).
-        is_google = chip.vendor == "Google"
-        has_pallas = fuses_attention(chip) and not cells.is_before("2023-08")
-        is_later = has_pallas if is_google else program.transformer_engine or year >= 2022
+        # A TPU has had its own since Pallas (2023-08), from v4 on: maxtext #791, jax #18595.
+        is_later = bool(program.transformer_engine) or year >= 2022
+        if chip.vendor == "Google":
+            is_later = fuses_attention(chip) and not cells.is_before("2023-08")
         default = "flash+fused" if is_later else "fused"
     elif (year >= 2020 and is_built) or (engine != "megatron" and _COMPILED.match(chip.name)):
         default = "flash+fused"
