@@ -220,7 +220,10 @@ def _read_transformer(cells: Cells) -> ModelShape:
         word = "bert"
     named = (family for family, words in _FAMILIES.items() if any(one in word for one in words))
     is_gated = 2.2 < ffn / hidden < 3.9 or (kv_heads != heads and ffn != 4 * hidden)
+    is_gated = is_gated or 4.1 < ffn / hidden < 7.0
     stated = next(named, None)
+    if is_gated and re.search(r"(?<=[a-z])gpt", word):
+        stated = None  # AuroraGPT's are Llamas: a GPT's net is four times as wide as the model
     family = stated or ("llama" if is_gated else "gpt2")
     sizes = {"num_heads": heads, "ffn": ffn, "vocab": cells.whole("vocab", 0)}
     numbers: dict[str, Any] = {"num_layers": cells.whole("layers"), "hidden": hidden}
@@ -263,7 +266,27 @@ def _dense(
     if not cells["params_b"]:
         ways, tied = ways[:1], tied[:1]
     shapes = [custom(kind, **numbers | more | end) for end in tied for kind, more in ways]
-    return _nearest(shapes, cells)
+    return _with_vocabulary(_nearest(shapes, cells), cells)
+
+
+def _with_vocabulary(shape: ModelShape, cells: Cells) -> ModelShape:
+    """The shape with the words that its parameters have room for, where nobody says how many.
+
+    Of stated layers, width and net: what else there is in the printed number, or the name's.
+    """
+    if cells["vocab"] or not (
+        cells["ffn"] and (cells["params_b"] or _SIZED.search(cells["model"]))
+    ):
+        return shape
+    wanted, counted = _wanted(cells), parameters(shape).total
+    tables = 1 if shape.tied else 2
+    vocab = 64 * round((shape.vocab + (wanted - counted) / (tables * shape.hidden)) / 64)
+    is_off = abs(math.log(counted / wanted)) > _MOST_APART
+    return dataclasses.replace(shape, vocab=vocab) if is_off and vocab in _WORDS else shape
+
+
+_WORDS = range(16_000, 270_000)
+"""Entries of vocabularies: from BERT's to Gemma's."""
 
 
 def _nearest(shapes: Sequence[ModelShape], cells: Cells) -> ModelShape:
