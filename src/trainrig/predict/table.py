@@ -55,7 +55,7 @@ from trainrig.predict.table_machines import (
     link_of,
     power_of,
 )
-from trainrig.predict.table_memory import MARGIN, bytes_of
+from trainrig.predict.table_memory import MARGIN, bytes_of, share_again
 from trainrig.predict.table_precision import narrow_of, precision_of, quantized_of
 from trainrig.predict.table_shape import head_share, shape_of
 from trainrig.predict.table_words import (
@@ -267,9 +267,9 @@ def _read(row: Row) -> Case:
         layout = layout.replace(target_seq_len=_SPANS)
     shape = meets_all(packed(cells, shape, int(layout.seq_len)), layout.experts)
     shape, layout = made_legal(shape, _scheduled(shape, layout, cells), cells)
-    layout = _held(shape, layout, cells, rates.memory_bytes)
-    is_again = "recompute" in cells.unstated and layout.recompute != "none"
+    usual, layout = layout.recompute, _held(shape, layout, cells, rates.memory_bytes)
     layout = _with_usual_batch(shape, layout, rates, cells)
+    layout = layout.replace(recomputed=share_again(shape, layout, rates.memory_bytes, usual))
     if not cells["vpp"] and layout.pp > 1 and _interleaves(layout):
         layout = layout.replace(interleave=_usual_interleave(shape, layout))
         cells.unstated.append("vpp")
@@ -295,7 +295,9 @@ def _read(row: Row) -> Case:
         spread=cells.spread,
         is_compared=(cells.program.name, chip.name) in compared(),
         is_away=keeps_inputs_away(cells),
-        moves=is_again and moves_activations(cells, chip, zero),
+        moves="recompute" in cells.unstated
+        and layout.recompute != "none"
+        and moves_activations(cells, chip, zero),
     )
 
 

@@ -48,6 +48,19 @@ at the most: forty batches of lengths as examples have them, the longest anywher
 torch's rules (`validation.allocator --varied`: 0.65 to 1.1 on average, 0 to 2 each)."""
 
 
+def share_again(shape: ModelShape, layout: Layout, capacity: float, way: str) -> float:
+    """Share of the blocks that Megatron computes again of those that memory asks for; 1: all.
+
+    Its --recompute-num-layers says how many; where nobody says, as few as are enough.
+    """
+    if layout.framework != "megatron" or layout.recompute != "full" or way == "full":
+        return 1.0
+    least = memory(shape, layout).total
+    over = memory(shape, layout.replace(recompute="none")).total - MARGIN * capacity
+    spared = over + MARGIN * capacity - least
+    return float(min(1.0, max(0.0, over / spared))) if spared > 0.0 else 1.0
+
+
 def bytes_of(
     shape: ModelShape,
     layout: Layout,

@@ -142,6 +142,8 @@ class Layout:
     """Tokens that an encoder-decoder writes; 0 = as many as it reads."""
     precision: str = "bf16"
     recompute: str = "none"
+    recomputed: float = 1.0
+    """Share of the blocks that are computed again; time alone knows of it."""
     schedule: str = "1f1b"
     kernels: str = "flash"
     framework: str = NATIVE

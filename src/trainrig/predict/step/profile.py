@@ -184,7 +184,9 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
     }
     if is_plain(mesh.tp):
         one = device_times(shape, layout, rates, head)
-        return Profile(**{name: getattr(one, name) for name in _COMPUTED}, **parts)
+        found = {name: getattr(one, name) for name in _COMPUTED}
+        found["recompute"] = tuple(layout.recomputed * each for each in found["recompute"])
+        return Profile(**found, **parts)
     import numpy as np
 
     found, num = _computed(shape, layout, rates, head), (len(layout),)
@@ -221,7 +223,9 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     def dealt(seconds: Any) -> Array:  # what costs the same for all is one number
         return np.broadcast_to(seconds, (len(first),)).take(where)
 
-    return {name: tuple(map(dealt, getattr(found, name))) for name in _COMPUTED}
+    times = {name: tuple(map(dealt, getattr(found, name))) for name in _COMPUTED}
+    times["recompute"] = tuple(layout.recomputed * each for each in times["recompute"])
+    return times
 
 
 def _is_newest(layout: Layout, rates: Rates) -> bool:
