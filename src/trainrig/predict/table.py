@@ -378,6 +378,9 @@ def _held(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -> L
             layout = layout.replace(recompute=way)
     if "kernel_stack" in cells.unstated and share(layout) > _RECOMPUTED:  # never all logits at once
         layout = layout.replace(loss="fused")
+    has_all = layout.kernels in ("eager", "fused") and "kernel_stack" in cells.unstated
+    if has_all and share(layout) > _NOT_HELD * _RECOMPUTED and not shape.num_decoder_layers:
+        layout = layout.replace(kernels="flash")  # nor all scores
     return layout
 
 

@@ -331,7 +331,10 @@ def keeps_inputs_away(cells: Cells) -> bool:
     return _AWAY.search(words) is not None
 
 
-_AWAY = re.compile(r"activation\w*( \w+)? (to|on|in|into) |activation\w*[ -]offload|\(offload")
+_AWAY = re.compile(
+    r"(?:^|[;,+(] ?|\ball |\band )activation\w*(?: (?:to|on|in|into) |[ -]offload)|\(offload"
+)
+"""Of all activations: what stands before the word alone (``expert-FC1``) is a part of them."""
 
 
 def varies(cells: Cells, layout: Layout, mean_seq: int) -> bool:

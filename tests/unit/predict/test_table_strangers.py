@@ -564,3 +564,21 @@ def test_prime_rl_has_no_whole_logits_of_what_models_wrote() -> None:
     names = ("prime-rl RL trainer", "prime-rl SFT trainer")
     written, read = (memory_of(case_of(row | {"framework": name}))[1] for name in names)
     assert read - written > 10 * 16384 * 151936
+
+
+def test_what_does_not_fit_has_no_scores_in_memory() -> None:
+    row = {"model": "GPT 7B", "layers": "32", "hidden": "4096", "hardware": "A100 40GB, SXM4"}
+    row |= {"num_gpus": "32", "tp": "2", "zero_stage": "2", "framework": "Megatron-DeepSpeed"}
+    row |= {"seq": "4096", "precision": "fp16", "date": "2022-03"}
+    few, many = (case_of(row | {"micro_batch": size}).layout.kernels for size in ("1", "8"))
+    assert (few, many) == ("fused", "flash")
+
+
+def test_a_part_of_the_activations_is_not_all_of_them() -> None:
+    row = {"model": "Qwen3 8B", "hardware": "GB200", "num_gpus": "1", "seq": "8192", "kind": "lora"}
+    words = (
+        "activations to host",
+        "expert-FC1 activations to host",
+        "Adam to host, activations to host",
+    )
+    assert [case_of(row | {"offload": one}).is_away for one in words] == [True, False, True]
