@@ -223,7 +223,7 @@ def accumulated(layout: Layout) -> Layout:
 
 _OFFLOADED = 512 * 1024
 """Tokens of a step whose states are off the device, of all ranks (with a disk, some ten times
-slower, of each): 512 samples of 1024, with which ZeRO-Offload is shown (Ren et al. 2021, 6.2)."""
+slower, of each), presumed: 512 samples of 1024."""
 
 
 def longest(cells: Cells, seq: int) -> int:
@@ -302,8 +302,8 @@ _BALANCED = re.compile(
 
 
 _UNEVEN = 0.3
-"""Of its share: of 64 experts beside an auxiliary loss the fullest has 0.7 more than that, 2.4
-deviations (Wang et al. 2024, arXiv 2408.15664, table 2)."""
+"""Of its share, presumed: beside an auxiliary loss the fullest of 64 experts then has 0.7 more than
+that, 2.4 deviations.  Between 0, tokens dealt evenly, and 1."""
 
 
 _CHECKPOINTING = ("fsdp", "trainer")
