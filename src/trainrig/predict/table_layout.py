@@ -131,8 +131,8 @@ def _stage_of(cells: Cells, pp: int) -> int:
         stage = usual_stage(cells, pp)
     if not 0 <= stage <= 3:
         raise UsageError(f"zero_stage = {stage}: 0 to 3")
-    if stage == 0 and "deepspeed" in cells.word("framework") and _IS_BF16.search(_format(cells)):
-        return 1  # DeepSpeed's BF16_Optimizer deals its fp32 states to the ranks at any stage
+    if stage == 0 and cells.program.shards_bf16_optimizer and _IS_BF16.search(_format(cells)):
+        return 1
     return stage
 
 

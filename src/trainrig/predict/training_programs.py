@@ -42,6 +42,8 @@ class Program:
     """ZeRO 2 where the stage is not stated, 1 where a pipeline's stages forbid that."""
     shards_optimizer: bool | None = None
     """ZeRO 1 where the stage is not stated."""
+    shards_bf16_optimizer: bool | None = None
+    """In bf16 the ranks share the optimizer's states at stage 0, too."""
     shards_optimizer_since: str = ""
     """The month since when."""
     transformer_engine: bool | None = None
