@@ -155,6 +155,7 @@ def _counted(cells: Cells) -> int:
     printed = cells.word("hardware") or cells.word("chip")
     printed = _SPELLED.sub(lambda found: f"{_NUMBERS[found[1]]}x ", printed)
     found = re.search(r"(?<![\w.])(\d{1,6})\s*[x×*](?!tx?\b)\s*[a-z\d]", printed)
+    found = found or _LEADING.search(printed)
     # "H100 x 8" and "A100x8", but not "RTX 5090" nor "MI300X 8-way".
     found = found or re.search(r"(?:[\w)]\s+|[)\d]|\dx)[x×*]\s*(\d{1,6})$", printed)
     nodes = re.search(
@@ -175,6 +176,11 @@ def _counted(cells: Cells) -> int:
     return counted
 
 
+_LEADING = re.compile(
+    r"^(\d{1,5})\s+(?:(?:nvidia|amd|intel|google|huawei)\s+)?"
+    r"(?:[a-z]{1,2}\d{2,3}|rtx|gtx|tpu|gaudi|trainium|ascend|tesla|geforce|instinct|dgx)"
+)
+"""``64 H100 GPUs``, ``8 NVIDIA A100``: so many; but 3090 and 4090 alone are cards."""
 _NUMBERS = {"two": 2, "four": 4, "eight": 8, "sixteen": 16}
 _SPELLED = re.compile(rf"\b({'|'.join(_NUMBERS)})[- ]+(?!nodes?|hosts?|servers?|machines?)")
 

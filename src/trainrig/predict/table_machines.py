@@ -50,7 +50,9 @@ def chip_of(cells: Cells) -> Chip:
 
 _NO_GPU = re.compile(r"neural[ -]?engine|\bane\b")
 """Words for the part of a system on a chip that is neither its GPU nor its processor."""
-_PLURAL = re.compile(r"\b((?!L40s)(?:[A-Z]{1,2}|MI|RTX[ -]?|GTX[ -]?)?\d{2,4}[A-Z]?)s\b")
+_PLURAL = re.compile(
+    r"\b((?!L40s)(?:(?:[A-Z]{1,2}|MI|RTX[ -]?|GTX[ -]?)?\d{2,4}[A-Z]?|[TL]4|Gaudi ?\d|v\d[ep]?))s\b"
+)
 """``V100s``, ``RTX 3090s``: several; V100S and L40S are written with a capital, or are L40s."""
 _DIES = {
     "MI250X": ("MI250X GCD", 4),

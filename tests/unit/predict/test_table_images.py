@@ -56,6 +56,23 @@ def test_fp32_is_what_the_program_multiplies(changes: dict[str, str], precision:
     assert case_of(row | {"kind": "pretrain"} | changes).layout.precision == precision
 
 
+@pytest.mark.parametrize(
+    ("printed", "chip", "gpus"),
+    [
+        ("64 H100s", "H100 SXM5 80GB", 64),
+        ("8 NVIDIA A100 80GB GPUs", "A100 SXM4 80GB", 8),
+        ("four T4s", "T4", 4),
+        ("4090 24GB", "RTX 4090", 1),
+        ("8 L40s", "L40S", 8),
+        ("2 nodes x 8 H200", "H200 SXM 141GB", 16),
+    ],
+)
+def test_several_chips_are_counted(printed: str, chip: str, gpus: int) -> None:
+    row = {"hardware": printed, "model": "BERT-large", "micro_batch": "8", "kind": "pretrain"}
+    case = case_of(row)
+    assert (case.chip.name, case.layout.gpus) == (chip, gpus)
+
+
 def test_encoders_have_lengths_of_their_own() -> None:
     row = ROW | {"model": "BERT-large", "micro_batch": "16"}
     kinds = {"finetune": 128, "pretrain": 512, "pretrain phase 1": 128}
