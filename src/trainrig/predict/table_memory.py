@@ -49,11 +49,11 @@ torch's rules (`validation.allocator --varied`: 0.65 to 1.1 on average, 0 to 2 e
 
 
 def share_again(shape: ModelShape, layout: Layout, capacity: float, way: str) -> float:
-    """Share of the blocks that Megatron computes again of those that memory asks for; 1: all.
+    """Share of the blocks that are computed again, of those that memory asks for; 1: all.
 
-    Its --recompute-num-layers says how many; where nobody says, as few as are enough.
+    Where a framework may compute some again and nobody says how many, as few as are enough.
     """
-    if layout.framework != "megatron" or layout.recompute != "full" or way == "full":
+    if not layout.traits.recomputes_some or layout.recompute != "full" or way == "full":
         return 1.0
     least = memory(shape, layout).total
     over = memory(shape, layout.replace(recompute="none")).total - MARGIN * capacity

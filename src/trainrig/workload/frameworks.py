@@ -74,6 +74,8 @@ class Traits:
     an owner copies to the host is done before the next one is summed."""
     recomputes_core: bool = False
     """Selective recomputation runs the core of attention again, a fused one, too."""
+    recomputes_some: bool = False
+    """Of a stage's blocks as many may be computed again as one asks (--recompute-num-layers)."""
 
 
 FRAMEWORKS = {
@@ -111,6 +113,7 @@ FRAMEWORKS = {
         splits_vocabulary=True,
         selective="core",
         recomputes_core=True,
+        recomputes_some=True,
         module_calls=4.0,
         tensor_calls=8.0,
     ),
