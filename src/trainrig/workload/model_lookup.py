@@ -95,6 +95,9 @@ def of_size(wanted: float, name: str) -> ModelShape:
 
     Of the published ones of one to a hundred billion parameters all are 80 to 160 times as wide.
     """
+    if numbers := _LADDER.get(round(wanted / 1e9, 3)):
+        layers, hidden, heads = numbers
+        return custom("llama", name=name, num_layers=layers, hidden=hidden, num_heads=heads)
     widths = (128 * n for n in range(2, 200))
     shapes = (
         custom("llama", name=name, num_layers=max(2, layers), hidden=wide, num_heads=wide // 128)
@@ -109,6 +112,17 @@ def _is_beside(word: str) -> bool:
     return (
         word in _BESIDE or re.fullmatch(rf"{_TUNED.pattern}|{_VERSION.pattern}", word) is not None
     )
+
+
+_LADDER = {
+    0.76: (24, 1536, 16),
+    1.3: (24, 2048, 16),
+    2.7: (32, 2560, 32),
+    6.7: (32, 4096, 32),
+    13.0: (40, 5120, 40),
+}
+"""Layers, width and heads of GPT-3's larger models by billions of parameters (Brown et al. 2020,
+table 2.1): who names a model by one of these sizes has taken it from there."""
 
 
 def _plain(text: str) -> str:

@@ -477,3 +477,8 @@ def test_megatron_computes_as_few_blocks_again_as_memory_asks_for() -> None:
     some, whole = case_of(row), case_of(row | {"recompute": "full"})
     assert some.layout.recompute == "full" and 0.2 < some.layout.recomputed < 0.9
     assert time_of(some)[1] < 0.95 * time_of(whole)[1]
+
+
+def test_a_size_of_gpt_3_s_is_its_shape() -> None:
+    shape = case_of({"chip": "H100", "num_gpus": "8", "model": "2.7B"}).shape
+    assert (shape.num_layers, shape.hidden, shape.num_heads) == (32, 2560, 32)
