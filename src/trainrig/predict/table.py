@@ -291,7 +291,7 @@ def _read(row: Row) -> Case:
         varies=varies(cells, layout, mean_seq),
         takes_ahead=cells.is_xla and chip.vendor in ("NVIDIA", "AMD"),
         memory_kind=memory_kind_of(cells),
-        unstated=tuple(cells.unstated),
+        unstated=tuple(dict.fromkeys(cells.unstated)),
         spread=cells.spread,
         is_compared=(cells.program.name, chip.name) in compared(),
         is_away=keeps_inputs_away(cells),

@@ -105,8 +105,15 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
 def _longest_stated(cells: Cells) -> int:
     """Tokens that an example may have at most, where words beside the program say so; 0: none."""
     words = f"{cells.word('framework')}; {cells.word('kernel_stack')}"
-    found = re.search(r"\bmax\w*[ _-](?:seq\w*[ _-]*)*len\w*\W{1,3}(\d{2,6})\b", words)
-    return int(found[1]) if found else 0
+    found = _STATED.search(words)
+    return int(found[1].replace(",", "")) if found else 0
+
+
+_STATED = re.compile(
+    r"\b(?:model_)?max[a-z.]{0,5}[ _-]?(?:seq[a-z]{0,5}|source)?[ _-]?len(?:gth)?(?: of)?"
+    r"\W{1,3}(\d{1,3}(?:,\d{3})|\d{2,6})\b"
+)
+"""``max_seq_length: 2048``, ``max length of 512``."""
 
 
 _OF_TASK, _OF_CHAT = 256, 512

@@ -89,7 +89,7 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
     and that before a shortened one with its memory; of several whole names the longest does.
     """
     counted = _uncounted(printed)
-    words = re.findall(r"[\w+]+", counted)
+    words = re.findall(r"[\w+]+", counted)[:_MOST_WORDS]
     besides = _PARTS & set(words)
     machine = "-".join(words)
     known = (word for word in instances() if re.search(rf"(^|-){word}(-|$)", machine))
@@ -116,6 +116,10 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
             if any(map(str.isdigit, text)) and (found := next(filter(None, fitting), None)):
                 return found
     return None
+
+
+_MOST_WORDS = 48
+"""Of a machine's description, in which each run of words may be a name."""
 
 
 def _uncounted(printed: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import cached_property
 
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
@@ -88,6 +89,7 @@ class Cells:
         self.unstated: list[str] = []
         self._row = row
         self._read: dict[str, str] = {}
+        self._words: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
         """What stands there; what tables write where nothing does is nothing."""
@@ -101,7 +103,9 @@ class Cells:
 
     def word(self, name: str) -> str:
         """What stands there, in small letters."""
-        return self[name].lower()
+        if (found := self._words.get(name)) is None:
+            found = self._words[name] = self[name].lower()
+        return found
 
     def whole(self, name: str, default: int | None = None) -> int:
         """A whole number from 0.  UsageError where it is none, or blank without default."""
@@ -155,13 +159,13 @@ class Cells:
             self.unstated.append(name)
         return word or default
 
-    @property
+    @cached_property
     def program(self) -> Program:
         """What trains, and what it does by default."""
         named = program_of(self.word("framework"))
         return program_of("nemo") if self.is_mlperf and named.trains_as != "megatron" else named
 
-    @property
+    @cached_property
     def is_mlperf(self) -> bool:
         """Whether the row is MLPerf Training's tuning of Llama 2 70B, or says that it is MLPerf's.
 
@@ -194,7 +198,7 @@ class Cells:
         """Whether the row is dated, and of an earlier month."""
         return "" < self._dated < month
 
-    @property
+    @cached_property
     def _dated(self) -> str:
         """Year and month; a year alone is its first."""
         found = re.match(r"(20\d\d)(-[01]\d)?", self["date"])
@@ -205,12 +209,12 @@ class Cells:
         """Whether a program is of those that XLA compiles."""
         return self.program.xla is True
 
-    @property
+    @cached_property
     def _kind(self) -> str:
         """The kind of training, however its words are joined: ``pre-training`` as ``pretrain``."""
         return re.sub("[-_ ]", "", self.word("kind"))
 
-    @property
+    @cached_property
     def is_pretraining(self) -> bool:
         """Whether a model is trained from its beginning."""
         return "pretrain" in self._kind
@@ -225,17 +229,17 @@ class Cells:
         """Whether pairs, a second model, or text that is made first belong to a step, too."""
         return _BESIDES.search(self.word("kind")) is not None
 
-    @property
+    @cached_property
     def is_tuning(self) -> bool:
         """Whether a trained model is trained further, on examples of a task."""
         return bool(re.search(r"tun|sft|lora|peft|instruct|adapter", self.word("kind")))
 
-    @property
+    @cached_property
     def adapters(self) -> str:
         """The cells that adapters are named in, in small letters."""
         return " ".join(self.word(name) for name in ("kind", "model", "dtype"))
 
-    @property
+    @cached_property
     def is_adapted(self) -> bool:
         """Whether adapters are trained beside frozen weights."""
         return any(word in self.adapters for word in ("lora", "peft", "adapter", "dora"))
@@ -247,8 +251,8 @@ class Cells:
 
     @property
     def spread(self) -> float:
-        """What blank cells add to the half width of the interval; they err by themselves."""
-        return math.hypot(*(UNSURE[name] for name in self.unstated))
+        """What blank cells add to the interval's half width, each once; they err by themselves."""
+        return math.hypot(*(UNSURE[name] for name in dict.fromkeys(self.unstated)))
 
 
 _MLPERF_LENGTH = 8192

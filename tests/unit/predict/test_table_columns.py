@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from trainrig.predict.table import case_of, predict_row
 from trainrig.predict.table_columns import read_rows
+from trainrig.predict.table_words import UNSURE
 
 ROW = {
     "chip": "A100 SXM4 80GB",
@@ -288,3 +291,20 @@ def test_jax_takes_three_quarters_of_a_gpu_whatever_it_needs() -> None:
 )
 def test_a_kind_of_memory_is_known_however_it_is_called(words: str, kind: str) -> None:
     assert case_of(row(memory_kind=words)).memory_kind == kind
+
+
+def test_a_cell_that_is_read_twice_widens_the_interval_once() -> None:
+    ranged = row(model="Llama-2-70B", kind="lora", seq="512-8192", micro_batch="1")
+    unstated = case_of(ranged).unstated
+    assert "seq" in unstated and len(unstated) == len(set(unstated))
+    known = math.hypot(*(UNSURE[name] for name in unstated))
+    assert case_of(ranged).spread == pytest.approx(known)
+
+
+@pytest.mark.parametrize("column", ["chip", "framework", "recompute"])
+def test_a_long_cell_takes_no_longer_than_others(column: str) -> None:
+    """A pattern that tries all ways of dividing it would take minutes."""
+    begin = time.process_time()
+    for part in ("seq", "a100 ", "activation "):
+        predict_row(row(kind="sft") | {column: "max_" + part * 2000 + "!"})
+    assert time.process_time() - begin < 2.0
