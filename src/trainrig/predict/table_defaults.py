@@ -339,7 +339,9 @@ def keeps_inputs_away(cells: Cells) -> bool:
 
 
 _AWAY = re.compile(
-    r"(?:^|[;,+(] ?|\ball |\band )activation\w*(?: (?:to|on|in|into) |[ -]offload)|\(offload"
+    r"(?:^|[;,+(] ?|\ball |\band )activation\w*"
+    r"(?: (?:to|on|in|into) (?:the )?(?:cpu|host|ram|disk|nvme)|[ -]offload)"
+    r"|\(offload(?!\w*[ -](?:optim|param|state|grad|weight))"
 )
 """Of all activations: what stands before the word alone (``expert-FC1``) is a part of them."""
 

@@ -22,8 +22,8 @@ _SIZED = re.compile(
     r"(?:vit|deit3?|beit|transformer)[-_ /]*"
     r"(?:(tiny|small|base|large|huge|giant)|([tsblhg])(?=[-_ /\d]|$))"
 )
-_PATCH = re.compile(r"(?:patch|/|[-_ ][tsblhg][-_ ]?)(\d{1,2})(?!\d)")
-_IMAGE = re.compile(r"(?<!\d)(\d{3})(?!\d)(?:px)?")
+_PATCH = re.compile(r"(?:patch|/|[-_ ][tsblhg][-_ ]?)([1-9]\d?)(?!\d)")
+_IMAGE = re.compile(r"(?<![\d.])([1-9]\d\d)(?!\d| ?(?:m|b|mio|million|params)\b)")
 
 
 def is_vision(model: str) -> bool:

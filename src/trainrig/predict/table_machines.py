@@ -308,7 +308,7 @@ def fabric_of(cells: Cells, chip: Chip, sizes: Mapping[str, int]) -> float | Non
     server = server_in(cells["hardware"]) or server_in(cells["chip"])
     if server is not None and server.fabric:
         return server.fabric
-    if named := _named_fabric(f"{cells['hardware']}; {cells['link']}"):
+    if named := _named_fabric(f"{cells['hardware']}; {cells['link']}", node):
         return named
     cells.unstated.append(name)
     port = port_of(chip)
@@ -319,21 +319,31 @@ def fabric_of(cells: Cells, chip: Chip, sizes: Mapping[str, int]) -> float | Non
     return node * port if is_small else None
 
 
-def _named_fabric(words: str) -> float | None:
-    """B/s of a node's network that a text names: by its rate, ``3.2 Tbps RoCE``, or its kind."""
+def _named_fabric(words: str, node: int) -> float | None:
+    """B/s of a node's network that a text names: by its rate, ``3.2 Tbps RoCE``, or its kind.
+
+    ``8x 400 Gb/s`` is of eight ports, ``400 Gb/s per GPU`` of one for each of ``node`` devices.
+    """
     if found := _FABRIC_RATE.search(words):
-        return float(found[1]) * {"T": 1e12, "G": 1e9}[found[2].upper()] / 8.0
+        ports = int(found[1]) if found[1] else node if found[4] else 1
+        return ports * float(found[2]) * {"T": 1e12, "G": 1e9}[found[3].upper()] / 8.0
     return next((rate for pattern, rate in _FABRICS if pattern.search(words.lower())), None)
 
 
-_FABRIC_RATE = re.compile(r"\b(\d+(?:\.\d+)?) ?([TGtg])(?:b(?:ps|/s|its?/s)|bE|BE)\b")
+_FABRIC_RATE = re.compile(
+    r"(?:\b(\d{1,2}) ?[x×*] ?|\b)(\d+(?:\.\d+)?) ?([TGtg])(?:b(?:ps|/s|its?/s)|bE|BE)\b"
+    r"([\w -]{0,24}(?:\b(?:per|each|a) ?|/ ?)(?:GPU|gpu|device|accelerator)\b)?"
+)
 """Bits, for bytes a second are what links inside a node are sold by."""
 _OF_A_CLOUD = 25e9 / 8.0
 """B/s of a virtual machine with one card: 24 Gbit/s (Oracle's VM.GPU.A10.1), up to 25 (Amazon's
 g5.4xlarge), by their makers' pages."""
 _FABRICS = (
     (re.compile(r"slingshot"), 100e9),  # four ports of 200 Gbit/s, as HPE's blades for AI have them
-    (re.compile(r"\bethernet\b|\beth0\b|standard network|\btcp\b"), _OF_A_CLOUD),
+    (
+        re.compile(r"(?<!\dg )(?<!spectrum-x )\bethernet\b|\beth0\b|standard network|\btcp\b"),
+        _OF_A_CLOUD,
+    ),
 )
 """What words for a network mean where no rate is beside them."""
 _PORTS = 8

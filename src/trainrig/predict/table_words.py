@@ -175,6 +175,7 @@ class Cells:
         words = " ".join(self.word(name) for name in ("framework", "hardware", "chip", "model"))
         named = program_of(self.word("framework"))
         is_known = named.trains_as in ("fsdp", "deepspeed") or named.transformers_models
+        is_known = is_known or named.other_runtime
         if is_known or _ELSEWHERE.search(words):
             return False
         is_task = self.is_adapted and re.search(r"llama-?2-?70b", re.sub("[ _]", "-", words))
@@ -257,8 +258,9 @@ class Cells:
 
 _MLPERF_LENGTH = 8192
 """Tokens that the examples of MLPerf's tuning are packed to."""
-_ELSEWHERE = re.compile(r"gaudi|habana|tpu|trainium")
-"""Chips whose makers submit with programs of their own."""
+_ELSEWHERE = re.compile(r"gaudi|habana|tpu|trainium|\bbert")
+"""Chips whose makers submit with programs of their own, and a task whose submissions were torch's
+own modules (training_results_v3.0, NVIDIA/benchmarks/bert/implementations/pytorch)."""
 _BESIDES = re.compile(r"\b(?:[dpcs]po|o?rpo|kto|grpo|rl\w*|rm|reward\w*|distil\w*)\b")
 """Kinds of training that do more than a step on their batch, which is what is predicted."""
 _ALSO = {

@@ -16,6 +16,10 @@ RUN = {"model": "Llama 2 7B", "seq": "4096", "micro_batch": "1", "zero_stage": "
         ("GH200 96GB, 4 a node, Slingshot", "4", 800),
         ("A10, OCI standard network", "1", 25),
         ("H100 SXM5 80GB, 3.2 Tbps RoCE", "8", 3200),
+        ("H100 SXM5 80GB, 8x400Gb/s InfiniBand", "8", 3200),
+        ("H100 SXM5 80GB, 4 x 200 GbE", "8", 800),
+        ("H100 SXM5 80GB, 400 Gbps InfiniBand per GPU", "8", 3200),
+        ("A100 SXM4 80GB, 900 GB/s NVLink, 100G Ethernet", "8", 1600),
         ("A100 SXM4 80GB", "4", 800),  # each module has a port
         ("A100 SXM4 80GB", "8", 1600),
     ],
