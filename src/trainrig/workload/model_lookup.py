@@ -95,7 +95,7 @@ def of_size(wanted: float, name: str) -> ModelShape:
 
     Of the published ones of one to a hundred billion parameters all are 80 to 160 times as wide.
     """
-    if numbers := _LADDER.get(round(wanted / 1e9, 3)):
+    if numbers := _OF_GPT3.get(round(wanted / 1e9, 3)):
         layers, hidden, heads = numbers
         return custom("llama", name=name, num_layers=layers, hidden=hidden, num_heads=heads)
     widths = (128 * n for n in range(2, 200))
@@ -114,7 +114,7 @@ def _is_beside(word: str) -> bool:
     )
 
 
-_LADDER = {
+_OF_GPT3 = {
     0.76: (24, 1536, 16),
     1.3: (24, 2048, 16),
     2.7: (32, 2560, 32),
