@@ -141,7 +141,11 @@ def programs() -> tuple[tuple[re.Pattern[str], Program], ...]:
 
 @lru_cache(maxsize=1 << 12)
 def program_of(words: str) -> Program:
-    """What words in small letters name: of each trait what the first entry states that has it."""
+    """What words in small letters name: of each trait what the first entry states that has it.
+
+    Its name is of those that spread a model, if any: what is beside them (kernels, a container)
+    makes no other program of them.
+    """
     named = [one for pattern, one in programs() if pattern.search(words)]
     meant_not = {name for one in named for name in one.instead_of}
     named = [one for one in named if one.name not in meant_not]
@@ -151,7 +155,8 @@ def program_of(words: str) -> Program:
         first = next((value for value in stated if value not in (None, "")), None)
         if first is not None:
             traits[trait] = first
-    return Program(name=" + ".join(one.name for one in named), **traits)
+    trains = [one.name for one in named if one.trains_as]
+    return Program(name=" + ".join(trains or [one.name for one in named]), **traits)
 
 
 @read_by({"extra": "forbid"})

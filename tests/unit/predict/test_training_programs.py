@@ -62,6 +62,7 @@ def test_each_program_is_found_by_words_of_layouts_and_stands_once() -> None:
         ("transformers AutoModelForCausalLM".lower(), {"trains_as": "trainer"}),
         ("accelerate launcher", {"packs_tuning": None}),
         ("maxtext/jax", {"xla": True, "shards_weights": True}),
+        ("pytorch (ngc 24.03), liger", {"name": program_of("pytorch").name, "tf32": True}),
         ("something of our own", {"name": "", "trains_as": "", "other_runtime": None}),
     ],
 )
