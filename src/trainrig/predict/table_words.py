@@ -457,7 +457,9 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
         return "flash"
     is_fused = stack == "fused" and is_torch and (has_own or year >= 2022)
     is_fused = is_fused or (stack == "flash" and cells.is_xla)  # what is pointwise XLA fuses anyhow
-    return "flash+fused" if is_fused else stack  # torch is of 2023 on a chip of 2022
+    # Words for what else is fused (experts, a norm) take no attention from who fuses it by default.
+    is_named = stack == "fused" != cells.word("kernel_stack") and default == "flash+fused"
+    return "flash+fused" if is_fused or is_named else stack  # torch is of 2023 on a chip of 2022
 
 
 def is_flash2(cells: Cells) -> bool:
@@ -473,7 +475,7 @@ def has_scores(cells: Cells) -> bool:
 
 
 _WITH_SCORES = re.compile(
-    r"\bunfused att|att\w*[ :=-]+(unfused|eager|math)\b|\b(no|without)[ -]flash"
+    r"\bunfused (att|dsa|mla)|att\w*[ :=-]+(unfused|eager|math)\b|\b(no|without)[ -]flash"
 )
 """Megatron's --attention-backend unfused, which its tests have for the same numbers each time,
 transformers' attn_implementation eager."""

@@ -350,6 +350,14 @@ def test_scores_that_are_named_lie_in_memory() -> None:
     assert not any(case_of(one | {"date": "2025-01"}).layout.is_flash for one in rows)
 
 
+def test_words_for_fused_experts_take_no_attention_from_who_fuses_it() -> None:
+    row = BASE | {"framework": "Megatron-Bridge", "model": "llama3-8b", "date": "2026-07"}
+    beside = {"kernel_stack": "fused grouped MLP, full-iteration graph, forced balance"}
+    assert case_of(row | beside).layout.kernels == "flash+fused"
+    assert case_of(row | {"kernel_stack": "fused"}).layout.kernels == "fused"
+    assert case_of(row | {"kernel_stack": "unfused DSA"}).layout.kernels == "eager"
+
+
 def test_megatron_on_ampere_is_of_its_time() -> None:
     row = BASE | {"framework": "Megatron-LM", "chip": "A100", "model": "llama3-8b"}
     old, new = (case_of(row | {"date": date}) for date in ("2023-06", "2026-08"))
