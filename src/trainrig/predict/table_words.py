@@ -449,6 +449,8 @@ def kernels_of(cells: Cells, chip: Chip, engine: str) -> str:
     if has_scores(cells):
         return "flash+fused" if "transformer" in cells.word("kernel_stack") else "eager"
     stack = cells.choice("kernel_stack", KERNELS, default)
+    if program.scores and "flash" not in cells.word("kernel_stack"):
+        return "eager" if stack in ("eager", "flash") else "fused"
     # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
     # asks for 2.1.1): "eager" is then what is not compiled, "fused" what is beside attention.
     has_own = torch_version(cells.word("framework")) >= (2, 1) or cells.is_since(_SPREAD)

@@ -56,6 +56,8 @@ class Program:
     """Products of fp32 are TF32's where the chip has it."""
     kernels: str = ""
     """One of KERNELS, if not said, on torch's modules."""
+    scores: bool | None = None
+    """It writes attention's scores to memory unless fused attention is named."""
     graphed: bool | None = None
     """Nothing of Python stands between its kernels."""
     graphed_on_chips_since: int | None = None

@@ -40,6 +40,9 @@ ROW |= {"seq": "1024", "precision": "bf16", "zero_stage": "0", "dp": "1", "grad_
         ({"framework": "HF", "date": "2023-08", "kernel_stack": "eager"}, "kernels", "eager"),
         ({"framework": "build-nanogpt", "kind": "pretrain"}, "kernels", "compiled"),
         ({"framework": "LitGPT"}, "states", "pure"),
+        ({"framework": "LLMQ (C++/CUDA)", "kind": "pretrain"}, "kernels", "flash+fused"),
+        ({"framework": "Languini", "kernel_stack": "torch.compile"}, "kernels", "fused"),
+        ({"framework": "Languini", "kernel_stack": "compiled, flash"}, "kernels", "compiled"),
     ],
 )
 def test_what_a_program_does_by_itself_is_presumed(
