@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.workload.blocks import block
 from trainrig.workload.hf_config import class_names, config_of, shape_of_config
 from trainrig.workload.layout import Layout
+
+PUBLISHED_MODELS = Path(workload.__file__).with_name("published_models.toml")
 
 # As counted in the published weights (BERT: with its masked-language-model head).
 PUBLISHED = {
@@ -38,6 +41,17 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_named_shape_has_the_published_number_of_parameters(name: str) -> None:
     assert workload.parameters(workload.named(name)).total == PUBLISHED[name]
+
+
+def test_each_further_model_has_a_source_or_the_published_count() -> None:
+    text = PUBLISHED_MODELS.read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    named = [name for names in table["sources"].values() for name in names] + [*table["counted"]]
+    assert sorted(named) == sorted(table["models"])
+    assert "recall" not in text.casefold()
+    for name, billions in table["counted"].items():
+        total = workload.parameters(workload.named(name)).total
+        assert total / 1e9 == pytest.approx(billions, rel=0.01), name
 
 
 @given(
