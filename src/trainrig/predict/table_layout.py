@@ -153,8 +153,9 @@ def _is_number(text: str) -> bool:
 def _counted(cells: Cells) -> int:
     """How many devices the hardware's text counts, ``8x MI350X``, else those of nodes; 0: none."""
     printed = cells.word("hardware") or cells.word("chip")
+    printed = _CARD.sub(r"\1 ", printed)
     printed = _SPELLED.sub(lambda found: f"{_NUMBERS[found[1]]}x ", printed)
-    found = re.search(r"(?<![\w.])(\d{1,6})\s*[x×*](?!tx?\b)\s*[a-z\d]", printed)
+    found = _BEFORE.search(printed)
     found = found or _LEADING.search(printed)
     # "H100 x 8" and "A100x8", but not "RTX 5090" nor "MI300X 8-way".
     found = found or re.search(r"(?:[\w)]\s+|[)\d]|\dx)[x×*]\s*(\d{1,6})$", printed)
@@ -176,13 +177,23 @@ def _counted(cells: Cells) -> int:
     return counted
 
 
+_OTHERS = (
+    r"(?:amd |intel )?(?:epyc|xeon)|sockets?\b|cpus?\b|\d+[- ]?cores?\b|way\b|ports?\b|nics?\b"
+    r"|\d+ ?[gt]b(?:e|ps|/s|it/s)|[hne]dr\b|infiniband|connectx"
+)
+"""What else than devices is counted: processors, and ports into a network."""
+_BEFORE = re.compile(rf"(?<![\w.])(\d{{1,6}})\s*[x×*](?!tx?\b)\s*(?!{_OTHERS})[a-z\d]")
+_CARD = re.compile(r"\b(rtx|gtx|rx|max|pro)[ -]?\d{3,4} ?(?=[x×*] ?\d)")
+"""Of ``RTX 4090 x2`` the card's number, which counts nothing."""
 _LEADING = re.compile(
     r"^(\d{1,5})\s+(?:(?:nvidia|amd|intel|google|huawei)\s+)?"
     r"(?:[a-z]{1,2}\d{2,3}|rtx|gtx|tpu|gaudi|trainium|ascend|tesla|geforce|instinct|dgx)"
 )
 """``64 H100 GPUs``, ``8 NVIDIA A100``: so many; but 3090 and 4090 alone are cards."""
 _NUMBERS = {"two": 2, "four": 4, "eight": 8, "sixteen": 16}
-_SPELLED = re.compile(rf"\b({'|'.join(_NUMBERS)})[- ]+(?!nodes?|hosts?|servers?|machines?)")
+_SPELLED = re.compile(
+    rf"\b({'|'.join(_NUMBERS)})[- ]+(?!nodes?|hosts?|servers?|machines?|{_OTHERS})"
+)
 
 
 def _of_nodes(cells: Cells) -> int:
@@ -258,11 +269,11 @@ def _micro_of(cells: Cells, shape: ModelShape) -> int:
     found = _IN_TOKENS.search(text)
     if found is None:
         return cells.whole("micro_batch", 0)
-    tokens = int(re.sub("[,_]", "", found[1] or found[2]))
+    tokens = int(re.sub("[,_]", "", found[1] or found[2])) * (1024 if found[3] else 1)
     return max(1, round(tokens / cells.whole("seq", usual_length(cells, shape))))
 
 
-_IN_TOKENS = re.compile(r"(?:batch|max)[-_ ]?tokens\W{1,3}(\d[\d,_]*)|^(\d[\d,_]*) *tok")
+_IN_TOKENS = re.compile(r"(?:batch|max)[-_ ]?tokens\W{1,3}(\d[\d,_]*)|^(\d[\d,_]*) ?(k?) *tok")
 
 
 def _usual_samples(cells: Cells, shape: ModelShape, dp: int, pp: int) -> int:

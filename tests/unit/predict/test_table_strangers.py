@@ -158,6 +158,10 @@ def test_whatever_a_row_combines_is_answered() -> None:
     ("changes", "gpus"),
     [
         ({"hardware": "4 nodes x 8 H100"}, 32),
+        ({"hardware": "2x AMD EPYC 7742, 4x A100"}, 4),
+        ({"hardware": "two-socket EPYC, eight A100"}, 8),
+        ({"hardware": "H100, 8x400Gb/s InfiniBand", "gpus_per_node": "2"}, 2),
+        ({"hardware": "RTX 4090 x2"}, 2),
         ({"hardware": "2 nodes of 4 B200"}, 8),
         ({"nodes": "2"}, 16),
         ({"nodes": "2", "gpus_per_node": "4"}, 8),
