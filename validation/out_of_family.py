@@ -40,7 +40,7 @@ from trainrig.predict.table_words import Row
 from trainrig.workload import model_flops
 
 TABLE = Path(__file__).parent / "published" / "training-2.csv"
-THIRD = TABLE.with_name("training-3.csv")
+THIRD, FOURTH = (TABLE.with_name(f"training-{n}.csv") for n in (3, 4))
 FLAT = 0.4
 """The share of the claimed dense peak that whoever knows nothing else reckons with."""
 
