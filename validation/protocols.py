@@ -37,7 +37,7 @@ from trainrig.predict.table import case_of
 from trainrig.predict.table_errors import left_out_by, measured_time
 from trainrig.predict.table_words import Cells, Row
 from trainrig.predict.training_programs import COMPARED, compared, program_of
-from validation.fit_step import SIDES, TARGET, composed, fit, is_stated, ratios, stack, with_sides
+from validation.fit_step import SIDES, composed, fit, is_stated, ratios, stack, with_sides
 from validation.out_of_family import THIRD, Outcome, cell_of, flat_by_print, flat_error, read
 
 MOST = 0.05
@@ -248,9 +248,8 @@ def weights(sources: Sequence[str]) -> Any:
 def sides_of(answered: Sequence[Known], constants: Constants, found: Any) -> Constants:
     """The constants with the interval's sides that hold `TARGET` of answered rows (`ratios`).
 
-    Cells weigh as in `score`.  Families are what is drawn, not rows: of fewer than four there is no
-    quantile of 80 % for the next one (conformal: the (n + 1)·0.8-th of n), and what was believed is
-    the least; it is all there is where there are no rows.
+    Cells weigh as in `score`.  What is believed is the least: what is published in tables is more
+    regular than what the next one prints, and of few families there is no quantile.
     """
     if not answered:
         return constants
@@ -259,8 +258,6 @@ def sides_of(answered: Sequence[Known], constants: Constants, found: Any) -> Con
     each = dict(zip(names, weights([name.split()[0] for name in names]), strict=True))
     share = np.array([each[cell] / cells.count(cell) for cell in cells])
     sided = with_sides(constants, found[[one.place for one in answered]], share)
-    if len({one.family for one in answered}) >= TARGET / (1.0 - TARGET):
-        return sided
     least = {name: max(getattr(sided, name), getattr(BELIEVED, name)) for name in SIDES}
     return dataclasses.replace(sided, **least)
 

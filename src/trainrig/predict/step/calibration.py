@@ -62,7 +62,7 @@ class Constants:
     faster: float = 1.5
     """Half width of the 80 % interval towards shorter steps, against the uncertainty that the parts
     add up to: one step in ten is expected below it."""
-    slower: float = 2.8
+    slower: float = 2.0
     """Likewise towards longer ones, beyond which is one in ten.  It is the wider side: what a
     program does besides, that nobody prints, only adds."""
 
