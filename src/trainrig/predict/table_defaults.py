@@ -363,11 +363,12 @@ def experts_of(cells: Cells, shape: ModelShape, framework: str) -> str:
     """One of EXPERTS: in turn in transformers' models until its version 5, which groups them.
 
     Of programs by themselves; other kernels may be named beside them, or in the model's cell.
+    Experts that ranks share are grouped (GroupedGemmParallel of its guide on expert parallelism).
     """
     words = " ".join(cells.word(name) for name in ("framework", "kernel_stack", "model"))
     is_later = cells.is_since(_GROUPED) or re.search(r"transformers[ =v-]*5", words)
     own, since = program_of(words).grouped_experts, cells.program.grouped_experts_since
-    is_own = own or (since and not cells.is_before(since))
+    is_own = own or (since and not cells.is_before(since)) or cells.whole("ep", 1) > 1
     is_own = is_own or framework not in ("huggingface", "deepspeed")
     if not (shape.num_experts and cells.program.transformers_models) or is_later or is_own:
         return "grouped"

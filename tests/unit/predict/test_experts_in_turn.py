@@ -30,6 +30,7 @@ def test_transformers_before_5_runs_experts_in_turn() -> None:
     later = QWEN | {"framework": "TRL 0.20, Unsloth, transformers 4.57", "date": "2026-03"}
     assert case_of(later).layout.experts == "grouped"  # by Unsloth's own kernels
     assert case_of(QWEN | {"date": "2026-06"}).layout.experts == "grouped"
+    assert case_of(QWEN | {"ep": "8"}).layout.experts == "grouped"  # a rank has its own
     assert case_of(QWEN | {"model": "granite-3.0-3b-a800m"}).layout.experts == "slices"
 
 
