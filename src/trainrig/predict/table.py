@@ -226,7 +226,7 @@ def _read(row: Row) -> Case:
     precision, quantize = precision_of(cells, chip), quantized_of(cells)
     fabric = fabric_of(cells, chip, sizes)
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
-    rates = _rates(chip.name, *place, narrow_of(cells), graphed_share(cells, chip, shape))
+    rates = _rates(chip.name, *place, narrow_of(cells, chip), graphed_share(cells, chip, shape))
     kernels = _kernels_of(cells, chip, framework, shape)
     rates = as_run(rates, cells, chip, kernels)
     offload, offload_overlap = offload_of(cells, framework, zero)

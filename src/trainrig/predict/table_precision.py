@@ -37,7 +37,7 @@ def precision_of(cells: Cells, chip: Chip) -> str:
     Microscaled fp8 is timed as fp8, fp4 and int8 as fp8 with their products' rate (`narrow_of`),
     and beside quantised weights it is what is multiplied.
     """
-    if narrow_of(cells):
+    if narrow_of(cells, chip):
         return "fp8"
     words = (cells.word("precision"), cells.word("dtype"))
     named = (name for word in words for pattern, name in _SPELLED if pattern.search(word))
@@ -51,7 +51,8 @@ def _usual(cells: Cells, chip: Chip) -> str:
     """One of PRECISIONS where none is stated."""
     if quantized_of(cells) == "none":
         cells.unstated.append("precision")
-    if cells.is_mlperf and peak(chip, "fp8"):
+    is_narrow = cells.is_mlperf or submits_fp8(cells, chip)
+    if is_narrow and peak(chip, "fp8"):
         return "fp8"
     if cells.program.precision and chip.vendor == "NVIDIA":
         return "tf32" if multiplies_tf32(cells, chip) else cells.program.precision
@@ -73,11 +74,22 @@ def multiplies_tf32(cells: Cells, chip: Chip) -> bool:
     return (1, 7) <= version < (1, 12) if version[0] else cells.is_before("2022-07")
 
 
-def narrow_of(cells: Cells) -> str:
+def submits_fp8(cells: Cells, chip: Chip) -> bool:
+    """Whether it is Intel's GPT-3 of MLPerf: fp8 since round 3.1 (Intel's report, 2023-11-08)."""
+    is_gpt = "gpt" in cells.word("model") and cells.is_since("2023-09")
+    return cells.is_submitted and is_gpt and chip.vendor == "Intel"
+
+
+def narrow_of(cells: Cells, chip: Chip) -> str:
     """What is multiplied where it is narrower than fp8, or int8 instead; empty: neither.
 
     NVFP4 or MXFP4; int8 of a pre-training (AQT, torchao), but for weights that are stored so.
+    MLPerf's language models are trained in FP4 on NVIDIA's chips that have it since round 5.1
+    (NVIDIA's report on it, 2025-11-12: nobody else's yet), where cells do not say otherwise.
     """
+    if not (cells["precision"] or cells["dtype"]) and cells.is_mlperf:
+        has_fp4 = chip.vendor == "NVIDIA" and (chip.year or 0) >= 2024
+        return "fp4" if has_fp4 and cells.is_since("2025-10") else ""
     if re.search(r"(nv|mx)-?fp4", cells.word("precision") or cells.word("dtype")):
         return "fp4"
     words = f"{cells.word('precision')} {cells.word('dtype')}"
