@@ -148,8 +148,10 @@ def case_of(row: Row) -> Case:
             spread = math.hypot(other.spread, *(UNSURE[name] for name in more))
             return replace(other, unstated=(*other.unstated, *more), spread=spread)
     is_named = spelled(row.get("model") or "") is not None
-    # What is kept elsewhere may be the weights, too.
-    is_whole = row.get("layers") or case.layout.offload != "none"
+    # What is kept elsewhere may be the weights, too, or most of a block's activations.
+    is_whole = (
+        row.get("layers") or case.layout.offload != "none" or "host" in row.get("offload", "")
+    )
     if is_named and not is_whole and _is_part(case):  # scaled down, and nobody says so
         name = case.shape.name
         raise UsageError(f"layers: not stated, and {name} whole does not fit: a part of it?")

@@ -12,7 +12,9 @@ import re
 from dataclasses import replace
 
 from trainrig.catalog import Chip
+from trainrig.predict.rates.from_chip import fuses_attention
 from trainrig.predict.table_images import image_tokens, is_vision
+from trainrig.predict.table_machines import chip_of
 from trainrig.predict.table_words import Cells, moments_of
 from trainrig.predict.training_programs import program_of, torch_version
 from trainrig.workload.layout import RECOMPUTE, Layout
@@ -85,7 +87,7 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     if is_vision(cells.word("model")):
         return image_tokens(cells.word("model"))
     if shape.family == "bert":
-        return min(shape.max_positions, _encoded(cells))
+        return min(shape.max_positions, _encoded(cells, shape))
     is_blank = not any(cells[name] for name in ("global_batch", "micro_batch", "grad_accum"))
     if cells.is_finetuning and is_blank:
         return min(shape.max_positions, _BENCHMARKED)
@@ -160,16 +162,31 @@ def _pretrained(cells: Cells) -> int:
     return 8192 if cells.is_since("2024-07") else 4096 if cells.is_since("2023-07") else 2048
 
 
-def _encoded(cells: Cells) -> int:
+def _encoded(cells: Cells, shape: ModelShape) -> int:
     """Tokens of an encoder's samples.
 
     Tasks' examples are padded to 128 (`max_seq_length` of transformers' run_glue).  BERT is
     trained on 128 tokens in its first phase, on all that it knows in its second (Devlin et al.
-    2019, A.2), of which no more than some tens of samples are one micro-batch.
+    2019, A.2), of which no more than some tens of samples are one micro-batch, and no more than
+    the chip holds: its examples compute nothing again.
     """
     phase = re.search(r"\bph(?:ase)?[ _-]*([12])\b", f"{cells.word('model')} {cells.word('kind')}")
-    is_short = phase[1] == "1" if phase else cells.whole("micro_batch", 1) >= _SHORT_ONES
+    samples = cells.whole("micro_batch", 1)
+    is_short = samples >= _SHORT_ONES or samples * _of_sample(cells, shape, 512) > 1.0
+    is_short = phase[1] == "1" if phase else is_short
     return 128 if cells.is_tuning or is_short else 2048
+
+
+def _of_sample(cells: Cells, shape: ModelShape, tokens: int) -> float:
+    """Share of the chip's memory that a sample's activations take (Korthikanti et al. 2022, eq. 2).
+
+    Scores are none of them where the chip fuses attention; in fp32 all have twice the bytes.
+    """
+    chip = chip_of(cells)
+    scores = 0 if fuses_attention(chip) else 5 * shape.num_heads * tokens
+    width = 2 if re.search(r"fp-?32|float32|tf-?32", cells.word("precision")) else 1
+    held = width * shape.num_layers * tokens * (34 * shape.hidden + scores)
+    return held / chip.memory if chip.memory else 0.0
 
 
 _SHORT_ONES = 96

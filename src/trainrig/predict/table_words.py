@@ -294,7 +294,8 @@ _ALSO = {
         (r"before|after|moe|mlp|ffn|expert|norm|router|dispatch|budget|proj", "selective"),
     ),
     "offload": (
-        (r"no\b|none|off$|false|^0|disab|^activ", "none"),  # `activations to host`: no optimizer
+        # `activations to host`, `host: residual`: no optimizer
+        (r"no\b|none|off$|false|^0|disab|^activ|^(?:host|cpu)\W+(?:activ|resid)[a-z ]*$", "none"),
         (r"nvme|disk|ssd", "disk"),
         (r"cpu|host|optim|param|true|yes|^1|zero.?off", "host"),
     ),

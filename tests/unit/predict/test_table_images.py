@@ -91,3 +91,12 @@ def test_numbers_say_what_a_compound_of_gpt_is_and_parameters_how_many_words_the
     assert (llama.family, llama.gated_ffn) == ("llama", True)
     assert 200_000 < llama.vocab < 270_000
     assert case_of(row | {"model": "GPT 2B", "vocab": "32000"}).shape.family == "gpt2"
+
+
+def test_a_micro_batch_of_bert_that_whole_lengths_do_not_fit_is_of_its_first_phase() -> None:
+    row = ROW | {"model": "BERT-base", "precision": "fp16", "seq": "", "micro_batch": "64"}
+    lengths = {
+        chip: case_of(row | {"chip": chip}).layout.seq_len
+        for chip in ("V100 SXM2 16GB", "A100 SXM4 80GB")
+    }
+    assert lengths == {"V100 SXM2 16GB": 128, "A100 SXM4 80GB": 512}

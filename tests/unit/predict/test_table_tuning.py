@@ -39,6 +39,7 @@ ROW |= {"seq": "1024", "precision": "bf16", "zero_stage": "0", "dp": "1", "grad_
         ({"framework": "torchao", "date": "2024-08", "kernel_stack": "eager"}, "kernels", "flash"),
         ({"framework": "HF", "date": "2023-08", "kernel_stack": "eager"}, "kernels", "eager"),
         ({"framework": "build-nanogpt", "kind": "pretrain"}, "kernels", "compiled"),
+        ({"offload": "host: residual"}, "offload", "none"),
         ({"framework": "LitGPT"}, "states", "pure"),
         ({"framework": "LLMQ (C++/CUDA)", "kind": "pretrain"}, "kernels", "flash+fused"),
         ({"framework": "Languini", "kernel_stack": "torch.compile"}, "kernels", "fused"),
