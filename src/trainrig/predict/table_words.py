@@ -486,9 +486,10 @@ def has_scores(cells: Cells) -> bool:
 
 _WITH_SCORES = re.compile(
     r"\bunfused (att|dsa|mla)|att\w*[ :=-]+(unfused|eager|math)\b|\b(no|without)[ -]flash"
+    r"|\b(from[- ]scratch|naive|hand[- ]?(written|rolled)) (self[- ]|causal |multi[- ]?head )?att"
 )
 """Megatron's --attention-backend unfused, which its tests have for the same numbers each time,
-transformers' attn_implementation eager."""
+transformers' attn_implementation eager; and what is written by hand, as courses do it."""
 _SDPA = "2024-01"
 """Since when transformers' models call torch's fused attention by default (4.36, 2023-12), and
 Megatron's layers are Transformer Engine's; its own --use-flash-attn is off by default."""

@@ -538,6 +538,13 @@ def test_megatron_s_gpt_has_dropout_with_experts_too() -> None:
     assert has_dropout(found.shape, found.layout) and not has_dropout(other.shape, other.layout)
 
 
+@pytest.mark.parametrize("words", ["eager, from-scratch attention", "naive self-attention"])
+def test_attention_written_by_hand_has_its_scores_in_memory(words: str) -> None:
+    row = ROW | {"framework": "PyTorch 2.6 script", "date": "2025-03"}
+    assert case_of(row | {"kernel_stack": words}).layout.kernels == "eager"
+    assert case_of(row | {"kernel_stack": "eager"}).layout.is_flash
+
+
 def test_no_run_prints_more_than_its_card_has() -> None:
     row = {"model": "Llama 2 7B", "hardware": "H100 SXM5 80GB", "num_gpus": "1", "seq": "8192"}
     row |= {"micro_batch": "16", "recompute": "none", "kernel_stack": "flash", "precision": "bf16"}
