@@ -216,6 +216,12 @@ def test_the_most_that_an_example_may_have_is_not_its_length() -> None:
     assert [words for words, case in cases.items() if "mean_seq" in case.unstated] == ["HF Trainer"]
 
 
+def test_a_program_may_have_begun_to_checkpoint_tunings() -> None:
+    row = BARE | {"framework": "prime-rl", "kind": "sft", "micro_batch": "1"}
+    dated = [case_of(row | {"date": date}).layout.recompute for date in ("2025-12", "2026-08")]
+    assert dated == ["none", "full"]
+
+
 def test_litgpt_computes_again_where_weights_are_sharded() -> None:
     litgpt = BARE | {"framework": "LitGPT", "kind": "qlora", "dtype": "nf4", "micro_batch": "1"}
     assert case_of(litgpt | {"num_gpus": "1"}).layout.recompute == "none"
