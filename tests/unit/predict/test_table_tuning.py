@@ -42,6 +42,7 @@ ROW |= {"seq": "1024", "precision": "bf16", "zero_stage": "0", "dp": "1", "grad_
         ({"offload": "host: residual"}, "offload", "none"),
         ({"framework": "LitGPT"}, "states", "pure"),
         ({"framework": "LLMQ (C++/CUDA)", "kind": "pretrain"}, "kernels", "flash+fused"),
+        ({"framework": "Fast-LLM", "zero_stage": "", "num_gpus": "8", "dp": "8"}, "zero", 1),
         ({"framework": "Languini", "kernel_stack": "torch.compile"}, "kernels", "fused"),
         ({"framework": "Languini", "kernel_stack": "compiled, flash"}, "kernels", "compiled"),
     ],
