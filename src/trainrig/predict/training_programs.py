@@ -145,8 +145,8 @@ def programs() -> tuple[tuple[re.Pattern[str], Program], ...]:
 def program_of(words: str) -> Program:
     """What words in small letters name: of each trait what the first entry states that has it.
 
-    Its name is of those that spread a model, if any: what is beside them (kernels, a container)
-    makes no other program of them.
+    Its name is that of the first that spreads a model, if any: what is beside it (kernels, a
+    container, the library below) makes no other program of it.
     """
     named = [one for pattern, one in programs() if pattern.search(words)]
     meant_not = {name for one in named for name in one.instead_of}
@@ -157,8 +157,9 @@ def program_of(words: str) -> Program:
         first = next((value for value in stated if value not in (None, "")), None)
         if first is not None:
             traits[trait] = first
-    trains = [one.name for one in named if one.trains_as]
-    return Program(name=" + ".join(trains or [one.name for one in named]), **traits)
+    trains = (one.name for one in named if one.trains_as)
+    name = next(trains, " + ".join(one.name for one in named))
+    return Program(name=name, **traits)
 
 
 @read_by({"extra": "forbid"})
