@@ -51,8 +51,7 @@ def _usual(cells: Cells, chip: Chip) -> str:
     """One of PRECISIONS where none is stated."""
     if quantized_of(cells) == "none":
         cells.unstated.append("precision")
-    is_narrow = cells.is_mlperf or submits_fp8(cells, chip)
-    if is_narrow and peak(chip, "fp8"):
+    if cells.is_mlperf and peak(chip, "fp8"):
         return "fp8"
     if cells.program.precision and chip.vendor == "NVIDIA":
         return "tf32" if multiplies_tf32(cells, chip) else cells.program.precision
@@ -72,12 +71,6 @@ def multiplies_tf32(cells: Cells, chip: Chip) -> bool:
         return cells.program.tf32
     version = torch_version(cells.word("framework"))
     return (1, 7) <= version < (1, 12) if version[0] else cells.is_before("2022-07")
-
-
-def submits_fp8(cells: Cells, chip: Chip) -> bool:
-    """Whether it is Intel's GPT-3 of MLPerf: fp8 since round 3.1 (Intel's report, 2023-11-08)."""
-    is_gpt = "gpt" in cells.word("model") and cells.is_since("2023-09")
-    return cells.is_submitted and is_gpt and chip.vendor == "Intel"
 
 
 def narrow_of(cells: Cells, chip: Chip) -> str:

@@ -179,14 +179,7 @@ class Cells:
         if is_known or _ELSEWHERE.search(words):
             return False
         is_task = self.is_adapted and re.search(r"llama-?2-?70b", re.sub("[ _]", "-", words))
-        return self.is_submitted or bool(is_task and self.whole("seq", 0) == _MLPERF_LENGTH)
-
-    @property
-    def is_submitted(self) -> bool:
-        """Whether the row says that it is MLPerf Training's, or comes from its results."""
-        names = ("framework", "hardware", "chip", "model", "source")
-        words = " ".join(self.word(name) for name in names)
-        return re.search(r"mlperf|mlcommons\W+training_results", words) is not None
+        return "mlperf" in words or bool(is_task and self.whole("seq", 0) == _MLPERF_LENGTH)
 
     @property
     def splits_models(self) -> bool:
