@@ -109,7 +109,7 @@ def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> Usage
     elif len(spelled) <= _MOST_LISTED:
         hint = "one of: " + ", ".join(spelled.values())
     else:
-        some = difflib.get_close_matches(word.lower()[:_SHOWN], spelled, n=4, cutoff=0.0)
+        some = difflib.get_close_matches(word.lower()[:_SHOWN], spelled, n=3, cutoff=0.0)
         hint = f"one of {len(spelled)}: " + ", ".join(spelled[name] for name in some) + " ..."
     return UsageError(f"unknown {what} {shown!r}", hint + more)
 

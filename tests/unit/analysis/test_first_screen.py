@@ -109,7 +109,7 @@ def test_a_number_stands_among_what_others_published_of_the_card() -> None:
     (number,) = key_numbers(view, build_waterfalls(view))
     rates = [
         each.value
-        for each in read("matmul")
+        for each in (*read("matmul"), *read("squares"))
         if (each.device, each.case.get("dtype"), each.benchmark) == (card, "bf16", "matmul")
         and each.value
     ]
