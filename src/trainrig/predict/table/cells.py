@@ -13,7 +13,14 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from trainrig.errors import UsageError
-from trainrig.predict.table.training_programs import Program, Since, affirmed, program_of
+from trainrig.predict.table.training_programs import (
+    Benchmark,
+    Program,
+    Since,
+    affirmed,
+    benchmarks,
+    program_of,
+)
 from trainrig.record import read_toml
 
 Row = Mapping[str, str]
@@ -180,25 +187,25 @@ class Cells:
 
     @cached_property
     def program(self) -> Program:
-        """What trains, and what it does by default."""
-        named = program_of(self.word("framework"))
-        return program_of("nemo") if self.is_mlperf and named.trains_as != "megatron" else named
+        """What trains, and what it does by default: a benchmark's rows as its submissions do."""
+        found = named = program_of(self.word("framework"))
+        for benchmark in benchmarks():
+            if self._is_of(benchmark, named):
+                found = benchmark.laid_over(found)
+        return found
 
-    @cached_property
-    def is_mlperf(self) -> bool:
-        """Whether the row is MLPerf Training's tuning of Llama 2 70B, or says that it is MLPerf's.
-
-        Who submits names the container; what runs in it on NVIDIA's and AMD's chips is NeMo, in fp8
-        since the task's first round (training_results_v4.0 to v5.0 of mlcommons on GitHub).
-        """
-        words = " ".join(self.word(name) for name in ("framework", "hardware", "chip", "model"))
-        named = program_of(self.word("framework"))
-        is_known = named.trains_as in ("fsdp", "deepspeed") or named.transformers_models
-        is_known = is_known or named.other_runtime
-        if is_known or _ELSEWHERE.search(words):
+    def _is_of(self, benchmark: Benchmark, named: Program) -> bool:
+        """Whether a row that names a program is of a benchmark, or of its task."""
+        is_other = named.trains_as in ("fsdp", "deepspeed") or named.transformers_models
+        if benchmark.runs and (is_other or named.other_runtime):
             return False
-        is_task = self.is_adapted and re.search(r"llama-?2-?70b", re.sub("[ _]", "-", words))
-        return "mlperf" in words or bool(is_task and self.whole("seq", 0) == _MLPERF_LENGTH)
+        words = " ".join(self.word(name) for name in ("framework", "hardware", "chip", "model"))
+        if benchmark.unless and re.search(benchmark.unless, words):
+            return False
+        if re.search(benchmark.traits.pattern, words):
+            return True
+        is_task = benchmark.task and self.is_adapted and re.search(benchmark.task, words)
+        return bool(is_task and self.whole("seq", 0) == benchmark.task_seq)
 
     @cached_property
     def is_transformers_5(self) -> bool:
@@ -286,11 +293,6 @@ class Cells:
         return math.hypot(*(UNSURE[name] for name in self._presumed))
 
 
-_MLPERF_LENGTH = 8192
-"""Tokens that the examples of MLPerf's tuning are packed to."""
-_ELSEWHERE = re.compile(r"gaudi|habana|tpu|trainium|\bbert")
-"""Chips whose makers submit with programs of their own, and a task whose submissions were torch's
-own modules (training_results_v3.0, NVIDIA/benchmarks/bert/implementations/pytorch)."""
 _TUNING = r"tun|sft|lora|peft|instruct|adapter|\bft\b|\bdora|\bia3|glue|squad|classif|post-?train"
 _BESIDES = re.compile(r"\b(?:[dpcs]po|o?rpo|kto|grpo|rl\w*|rm|reward\w*|distil\w*)\b")
 """Kinds of training that do more than a step on their batch, which is what is predicted."""

@@ -50,7 +50,7 @@ def _usual_precision(cells: Cells, chip: Chip) -> str:
     """One of PRECISIONS where none is stated."""
     if quantized_of(cells) == "none":
         cells.presume("precision")
-    if cells.is_mlperf and peak(chip, "fp8"):
+    if cells.program.fp8 and peak(chip, "fp8"):
         return "fp8"
     if cells.program.precision and chip.vendor == "NVIDIA":
         return "tf32" if _multiplies_tf32(cells, chip) else cells.program.precision
@@ -86,12 +86,12 @@ def narrow_of(cells: Cells, chip: Chip) -> str:
     """What is multiplied where it is narrower than fp8, or int8 instead; empty: neither.
 
     NVFP4 or MXFP4; int8 of a pre-training (AQT, torchao), but for weights that are stored so.
-    MLPerf's language models are trained in FP4 on NVIDIA's chips that have it since round 5.1
-    (NVIDIA's report on it, 2025-11-12: nobody else's yet), where cells do not say otherwise.
+    Where no format is stated it is FP4 if the program's trait says so of NVIDIA's chips that have
+    it (`Program.fp4`).
     """
-    if not (cells["precision"] or cells["dtype"]) and cells.is_mlperf:
+    if not (cells["precision"] or cells["dtype"]):
         has_fp4 = chip.vendor == "NVIDIA" and (chip.year or 0) >= 2024
-        return "fp4" if has_fp4 and cells.is_since("2025-10") else ""
+        return "fp4" if has_fp4 and cells.does(cells.program.fp4) else ""
     kind = "(?:nv|mx|)" if _trains_whole(cells) else "(?:nv|mx)"
     if re.search(rf"\b{kind}-?fp4", cells.word("precision") or cells.word("dtype")):
         return "fp4"

@@ -147,12 +147,10 @@ def longest(cells: Cells, seq: int) -> int:
 def mean_of(cells: Cells, shape: ModelShape) -> int:
     """Tokens of an average sample, as stated or of BERT without padding; 0: all are as long.
 
-    MLPerf's are since round 1.0 sorted into lengths (Google's scripts), packed (Habana's of 2.0) or
-    unpadded (NVIDIA's, ``--unpad``), presumed of all, unless attention is written by hand.
+    Attention that is written by hand sees the padding, too.
     """
-    words = " ".join(cells.word(name) for name in ("framework", "hardware", "chip", "model"))
-    is_mlperf = "mlperf" in words and cells.is_since("2021-06") and not cells.program.scores
-    fills = (is_mlperf or cells.program.sorts_samples) and cells["seq"] == "512"
+    is_sorted = cells.does(cells.program.sorts_samples) and not cells.program.scores
+    fills = is_sorted and cells["seq"] == "512"
     of_articles = cells.is_pretraining and shape.family == "bert" and fills
     return cells.whole("mean_seq", _OF_ARTICLES if of_articles else 0)
 
@@ -178,11 +176,9 @@ def varies(cells: Cells, layout: Layout, mean_seq: int) -> bool:
 def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
     """The shape as a tuning sees it whose sequences are filled with several examples.
 
-    No token looks beyond its own example: on average at half of one.  MLPerf's examples, reports of
-    the US government, are as long as its sequences (GovReport, Huang et al. 2021).
+    No token looks beyond its own example: on average at half of one.
     """
     is_packed = cells.is_tuning and cells.program.packs_tuning and not shape.windows
-    is_packed = is_packed and not cells.is_mlperf
     if not is_packed or seq <= _EXAMPLE or shape.num_decoder_layers:
         return shape
     return replace(shape, windows=(_EXAMPLE // 2,) * shape.num_layers)

@@ -7,7 +7,7 @@ step is answered where it is asked (`row_layout`, `row_compute`, `row_memory`, `
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -52,8 +52,12 @@ class Program:
     """Layers are Transformer Engine's or as new; false: of a Megatron before it."""
     transformer_engine_on_old_chips: Since = None
     """They are also on chips before 2022, which have no fp8; not stated: as on others."""
-    sorts_samples: bool | None = None
-    """A batch of a BERT's second phase has samples of about one length."""
+    sorts_samples: Since = None
+    """A batch of a BERT's second phase has samples of about one length, or none of their padding."""
+    fp8: bool | None = None
+    """Products are of fp8 where no format is stated, on chips that have it."""
+    fp4: Since = None
+    """And of FP4 on NVIDIA's chips that have it, which are of 2024 and later."""
     precision: str = ""
     """Of products, where none is stated, on GPUs of NVIDIA."""
     tf32: bool | None = None
@@ -137,6 +141,36 @@ def programs() -> tuple[tuple[re.Pattern[str], Program], ...]:
     """
     found = read_toml(_FILE, list[Program], _FILE.name, "program")
     return tuple((re.compile(one.pattern), one) for one in found)
+
+
+@read_by({"extra": "forbid"})
+class Benchmark:
+    """What the rows of a benchmark do, where who submits is named and what runs may not be."""
+
+    traits: Program
+    """In place of those of the program that runs; its pattern is looked for in a row's words for
+    program, machine and model."""
+    runs: str = ""
+    """Words for what runs where no program of Megatron's family is named; a row that names another
+    way of spreading a model is none of its submissions.  "": whatever is named."""
+    unless: str = ""
+    """A pattern in the same words of what is none of them."""
+    task: str = ""
+    """A pattern of the model that one of its tasks tunes with adapters."""
+    task_seq: int = 0
+    """Tokens that this task's examples are packed to."""
+
+    def laid_over(self, named: Program) -> Program:
+        """The program of a row of this benchmark that names that one."""
+        ran = program_of(self.runs) if self.runs and named.trains_as != "megatron" else named
+        stated = {trait: getattr(self.traits, trait) for trait in _TRAITS}
+        return replace(ran, **{trait: it for trait, it in stated.items() if it not in (None, "")})
+
+
+@lru_cache(maxsize=1)
+def benchmarks() -> tuple[Benchmark, ...]:
+    """All benchmarks in the file's order.  Raises DataError where the file is none."""
+    return tuple(read_toml(_FILE, list[Benchmark], _FILE.name, "benchmark"))
 
 
 def affirmed(words: str) -> str:
