@@ -117,69 +117,100 @@ def _trains_whole(cells: Cells) -> bool:
 
 
 def kernels_of(cells: Cells, chip: Chip, framework: str, shape: ModelShape) -> str:
-    """One of KERNELS: Hugging Face's T5 had its scores in memory until transformers 5."""
-    found = _stated_kernels(cells, chip, framework, _usual_kernels(cells, chip, framework))
-    is_t5 = shape.family == "t5" and not is_bart(shape) and not cells["kernel_stack"]
-    return "eager" if is_t5 and FRAMEWORKS[framework].autocasts and found == "flash" else found
+    """One of KERNELS: of the rules below the first that holds.
 
-
-def _usual_kernels(cells: Cells, chip: Chip, engine: str) -> str:
-    """One of KERNELS where none are stated: fused attention, where the chip has it.
-
-    Megatron's layers are Transformer Engine's by default since December 2023 (its option
-    --transformer-impl), AMD's build has them for its chips of 2023 and later (rocm.docs.amd.com,
-    "Training a model with Megatron-LM"), and a chip of 2022 was hardly trained on before.
+    In this order: what the row states by name; else, of its word (or the usual one, where it states
+    none), what the program adds by its traits since whatever month; else the word itself.
     """
-    program, year = _undenied(cells), chip.year or 2020
-    is_late = year >= 2022 or (year >= 2020 and cells.is_since("2024-01"))
-    is_late = is_late and chip.vendor in ("NVIDIA", "AMD") and program.transformer_engine is None
-    default = "flash" if fuses_attention(chip) else "eager"
-    on_old = program.transformer_engine_on_old_chips
-    is_new = year >= 2022 or on_old is None or cells.does(on_old, undated=True)
-    is_built = program.transformer_engine and is_new
-    is_built = is_built or (engine == "megatron" and is_late)
-    if cells.is_xla:
-        # XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
-        # A TPU has had its own since Pallas (2023-08), from v4 on: maxtext #791, jax #18595.
-        is_later = bool(program.transformer_engine) or year >= 2022
-        if chip.vendor == "Google":
-            is_later = fuses_attention(chip) and not cells.is_before("2023-08")
-        default = "flash+fused" if is_later else "fused"
-    elif (year >= 2020 and is_built) or (engine != "megatron" and _COMPILED.match(chip.name)):
-        default = "flash+fused"
-    if engine in ("huggingface", "deepspeed") and program.kernels and not cells.is_xla:
-        default = program.kernels
+    stated, program = cells.word("kernel_stack"), cells.program
+    by_hand = program.kernels if program.graphed else ""
+    if has_scores(cells):  # what else is fused may be named beside attention
+        return by_hand or ("flash+fused" if "transformer" in stated else "eager")
+    usual = _usual_kernels(cells, chip, framework)
+    word = cells.choice("kernel_stack", KERNELS, usual)
+    writes_scores = bool(program.scores) and "flash" not in stated
+    is_plain_t5 = shape.family == "t5" and not is_bart(shape) and not cells["kernel_stack"]
+    is_plain_t5 = is_plain_t5 and FRAMEWORKS[framework].autocasts
+    is_torch = framework in _ON_TORCH and not cells.is_xla
+    fuses_by_default = torch_version(cells.word("framework")) >= (2, 1) or cells.is_since(_SPREAD)
+    rules = (
+        # An attention's name takes nothing from kernels that are written by hand.
+        (word == "flash" and by_hand, by_hand),
+        # Programs that write scores do so beside whatever else is fused.
+        (writes_scores and word in ("eager", "flash"), "eager"),
+        (writes_scores, "fused"),
+        # XLA fuses what is pointwise whatever attention is named.
+        (word == "flash" and cells.is_xla, "flash+fused"),
+        # Hugging Face's T5 had its scores in memory until transformers 5.
+        (word in ("eager", "flash") and is_plain_t5, "eager"),
+        # Libraries call torch's fused attention unless told not to: "eager" is not compiled.
+        (word == "eager" and fuses_by_default and not lacks_kernel(cells, chip), "flash"),
+        # "fused" is then what is beside attention; on a chip of 2022 torch is of 2023.
+        (word == "fused" and is_torch and fuses_by_default, "flash+fused"),
+        (word == "fused" and is_torch and (chip.year or 2020) >= 2022, "flash+fused"),
+        # Words for what else is fused (experts, a norm) take no attention from who fuses it anyway.
+        (word == "fused" != stated and usual == "flash+fused", "flash+fused"),
+        (True, word),
+    )
+    return next(str(kernels) for holds, kernels in rules if holds)
+
+
+def _usual_kernels(cells: Cells, chip: Chip, framework: str) -> str:
+    """One of KERNELS where none are stated: of the rules below the first that holds.
+
+    In this order: what the program's traits say, what its layers are since a month, and what torch
+    had on the chip at the time.
+    """
+    program = _undenied(cells)
     is_own = program.trains_as == "megatron"  # with fused kernels of its own
+    is_before_te = program.transformer_engine is False and chip.vendor in ("NVIDIA", "AMD")
     first = _SDPA if program.transformers_models or is_own else _FIRST
-    # Megatron-DeepSpeed's --use-flash-attn is off by default.
-    is_older = is_own and program.transformer_engine is False and chip.vendor in ("NVIDIA", "AMD")
-    is_older = is_older or cells.is_before(first)
-    if is_older and default == "flash" and not program.kernels:
-        default = "fused" if is_own or "xla" in cells.word("framework") else "eager"
-    return default
+    is_before = cells.is_before(first) or (is_own and is_before_te)
+    is_before = is_before and not program.kernels
+    rules = (
+        (cells.is_xla, _kernels_of_xla(cells, chip, program)),
+        # What a program's own code says, of torch's modules.
+        (framework in _ON_TORCH and program.kernels, program.kernels),
+        (_has_te_layers(cells, chip, framework, program), "flash+fused"),
+        # Graphs that a chip's compiler has fused.
+        (framework != "megatron" and _COMPILED.match(chip.name), "flash+fused"),
+        (not fuses_attention(chip), "eager"),
+        # Before fused attention was usual, Megatron's --use-flash-attn being off by default.
+        (is_before and (is_own or "xla" in cells.word("framework")), "fused"),
+        (is_before, "eager"),
+        (True, "flash"),
+    )
+    return next(kernels for holds, kernels in rules if holds)
 
 
-def _stated_kernels(cells: Cells, chip: Chip, engine: str, default: str) -> str:
-    """One of KERNELS as stated, with what goes with it on the chip and in the program."""
-    own = cells.program.kernels if cells.program.graphed else ""
-    if has_scores(cells):
-        return own or ("flash+fused" if "transformer" in cells.word("kernel_stack") else "eager")
-    stack = cells.choice("kernel_stack", KERNELS, default)
-    if own and stack == "flash":  # an attention's name takes nothing from kernels written by hand
-        return own
-    if cells.program.scores and "flash" not in cells.word("kernel_stack"):
-        return "eager" if stack in ("eager", "flash") else "fused"
-    # Libraries call torch's fused attention unless told not to, since its version 2.1 (transformers
-    # asks for 2.1.1): "eager" is then what is not compiled, "fused" what is beside attention.
-    has_own = torch_version(cells.word("framework")) >= (2, 1) or cells.is_since(_SPREAD)
-    is_torch = engine in ("huggingface", "deepspeed") and not cells.is_xla
-    if stack == "eager" and has_own and not lacks_kernel(cells, chip):
-        return "flash"
-    is_fused = stack == "fused" and is_torch and (has_own or (chip.year or 2020) >= 2022)
-    is_fused = is_fused or (stack == "flash" and cells.is_xla)  # what is pointwise XLA fuses anyhow
-    # Words for what else is fused (experts, a norm) take no attention from who fuses it by default.
-    is_named = stack == "fused" != cells.word("kernel_stack") and default == "flash+fused"
-    return "flash+fused" if is_fused or is_named else stack  # torch is of 2023 on a chip of 2022
+def _kernels_of_xla(cells: Cells, chip: Chip, program: Program) -> str:
+    """XLA fuses what is pointwise; fused attention came to it with cuDNN's, for Hopper.
+
+    A TPU has had its own since Pallas (2023-08), from v4 on: maxtext #791, jax #18595.
+    """
+    if chip.vendor == "Google":
+        is_later = fuses_attention(chip) and not cells.is_before("2023-08")
+    else:
+        is_later = bool(program.transformer_engine) or (chip.year or 2020) >= 2022
+    return "flash+fused" if is_later else "fused"
+
+
+def _has_te_layers(cells: Cells, chip: Chip, framework: str, program: Program) -> bool:
+    """Whether layers are Transformer Engine's, or as new: a trait, or Megatron's default.
+
+    Megatron's are since December 2023 (its option --transformer-impl), AMD's build has them for its
+    chips of 2023 and later (rocm.docs.amd.com, "Training a model with Megatron-LM"), and a chip of
+    2022 was hardly trained on before.
+    """
+    year = chip.year or 2020
+    if year < 2020:
+        return False
+    if program.transformer_engine is None:
+        is_later = year >= 2022 or cells.is_since("2024-01")
+        return framework == "megatron" and is_later and chip.vendor in ("NVIDIA", "AMD")
+    since = program.transformer_engine_on_old_chips
+    is_new = year >= 2022 or since is None or cells.does(since, undated=True)
+    return program.transformer_engine and is_new
 
 
 def _undenied(cells: Cells) -> Program:
@@ -226,7 +257,10 @@ Megatron's layers are Transformer Engine's; its own --use-flash-attn is off by d
 _FIRST = "2023-03"
 """Since when torch has one (2.0): programs on it that are dated earlier had no other."""
 _SPREAD = "2024-07"
-"""Since when a program will have transformers' version of it, half a year later."""
+"""Since when a program will have transformers' version of it, half a year later; who names torch
+has it since 2.1, which transformers asks for (2.1.1)."""
+_ON_TORCH = ("huggingface", "deepspeed")
+"""Frameworks whose layers are torch's modules."""
 _COMPILED = re.compile(r"TPU v[4-9]|TPU[7-9]|Trainium|Gaudi")
 """Chips that run graphs which their compilers have fused (XLA, Neuron's, Gaudi's)."""
 

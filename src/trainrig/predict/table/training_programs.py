@@ -53,7 +53,7 @@ class Program:
     transformer_engine_on_old_chips: Since = None
     """They are also on chips before 2022, which have no fp8; not stated: as on others."""
     sorts_samples: Since = None
-    """A batch of a BERT's second phase has samples of about one length, or none of their padding."""
+    """A batch of a BERT's second phase has samples of about one length, or no padding."""
     fp8: bool | None = None
     """Products are of fp8 where no format is stated, on chips that have it."""
     fp4: Since = None
