@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import Constants, fitted
@@ -124,94 +124,184 @@ def stage_seconds(
     return step, named
 
 
+class _Loads(NamedTuple):
+    """Seconds of a block's passes, and of both ends there and back: the device's, or the host's."""
+
+    forward: Array
+    backward: Array
+    again: Array
+    """What is recomputed before the backward."""
+    last: Array
+    """Head and loss."""
+    first: Array
+    """The embedding."""
+
+
+class _Stage(NamedTuple):
+    """Seconds of a micro-batch on the busiest stage."""
+
+    forward: Array
+    backward: Array
+    recompute: Array
+    gap_forward: Array
+    """The device waits for the host's launches."""
+    gap_backward: Array
+    ends: Array
+    """Of the passes, what the stage computes besides its blocks: a third of it in the forward."""
+
+
+class _Data(NamedTuple):
+    """Seconds of what data-parallel ranks exchange, as far as nothing hides it."""
+
+    forward: Array
+    """Of a block's forward, its weights."""
+    backward: Array
+    """Of a block's backward, weights and gradients."""
+    once: Array
+    """Of a step, what is not exchanged with every micro-batch."""
+    total: Array
+    """Of a step, all of it."""
+    hidden_backward: Array
+    """Behind a block's backward."""
+    overlapped: Array
+    """Of a step, behind computation."""
+
+
 def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None) -> StepTime:
     """Seconds of each part from the profile: what is hidden, what waits for what.
 
     ``named`` is filled with the seconds of a block, of the ends and of what is done once.
     """
     p = found
-    loads = (p.forward, p.backward, p.recompute, p.last, p.first)
-    times = [_times(p, load, c) for load in loads]
-    device_f, device_b, device_r, device_l, device_e = (device for device, _ in times)
-    host_f, host_b, host_r, host_l, host_e = _hosts(p, [host for _, host in times], c)
-    m, stages, n = p.micro_batches, p.stages, p.stage_layers
-    contention = smaller(c.contention * p.taken, 1.0)
-    ends_device = _ends(p, device_f + device_b + device_r, device_l, device_e)
-    ends_host = _ends(p, host_f + host_b + host_r, host_l, host_e)
-    weights = c.streams * p.weights
-    # One micro-batch of the busiest stage.
-    forward = n * device_f + ends_device / 3.0
-    backward = n * device_b + ends_device * (2.0 / 3.0) + weights
-    recompute = n * device_r
-    gap_f = larger(n * host_f + ends_host / 3.0 - forward, 0.0)
-    host_b = host_b + c.launch * p.adding
-    gap_b = larger(n * (host_b + host_r) + ends_host * (2.0 / 3.0) - backward - recompute, 0.0)
-    computed = forward + backward + recompute
-    later = backward + recompute + gap_b
-    routed, hidden_routed = _routed(p, n * c.tensor * p.routed, (computed, gap_f + gap_b), c)
-    sends = c.send * 2.0 * p.virtual * p.send
+    device, host = _loads(p, c)
+    stage, host = _busiest(p, device, host, c)
+    m, n = p.micro_batches, p.stage_layers
+    computed = stage.forward + stage.backward + stage.recompute
+    gaps = stage.gap_forward + stage.gap_backward
+    routed, hidden_routed = _routed(p, n * c.tensor * p.routed, (computed, gaps), c)
     # Exchanges of each block beside its computation, or while the device waits for the host.
-    beside_f = device_f + gap_f / n
-    beside_b = device_b + device_r + gap_b / n
+    beside_f = device.forward + stage.gap_forward / n
+    beside_b = device.backward + device.again + stage.gap_backward / n
     tensor, waiting = _split(p, beside_f + beside_b, c)
-    exposed_f, hidden_f = _beside(c.data * p.gather_forward, beside_f + waiting, contention, c)
-    exposed_b, hidden_b = _beside(
-        *(c.data * (p.gather_backward + p.scatter * p.each), beside_b + waiting, contention, c),
-        beside=1.0 - p.bucket,
-    )
-    micro_data = n * (exposed_f + exposed_b) + c.data * p.ends * p.each
-    once = (1.0 - p.each) * (n * p.scatter + p.ends)
-    window = n * device_b + ends_device * (2.0 / 3.0) + gap_b
-    exposed, hidden = _beside(c.data * once, window * p.hides, contention, c)
-    # Buckets are as long as blocks: the last one is left over.
-    exposed = larger(exposed, c.data * choose(once > 0, p.scatter, 0.0) * (1.0 - p.each))
-    exposed_ahead, hidden_ahead = _beside(c.data * p.ahead, forward + gap_f, contention, c)
-    data_comm = m * micro_data + exposed + exposed_ahead + c.data * p.after
-    overlapped = m * n * (hidden_f + hidden_b) + hidden + hidden_ahead + m * hidden_routed
-    # Filling and draining: every other stage once, in slices of the interleaved ones.
-    whole = _all_stages(
-        p,
-        (device_f, device_b + device_r, device_l + device_e, stages * weights),
-        (host_f, host_b + host_r, host_l + host_e, 0.0),
-    )
-    late, windows = p.late * _products(p, p.backward, c) / 2.0, (forward + gap_f, later)
-    bubble = _bubble(p, windows, whole, tensor + routed + sends, p.stage_layers * late)
+    data = _data(p, device, stage, (beside_f + waiting, beside_b + waiting), c)
+    sends = c.send * 2.0 * p.virtual * p.send
+    ahead = stage.forward + stage.gap_forward
+    later = stage.backward + stage.recompute + stage.gap_backward
+    late = p.late * _products(p, p.backward, c) / 2.0
+    whole = _all_stages(p, device, host, p.stages * (c.streams * p.weights))
+    bubble = _bubble(p, (ahead, later), whole, tensor + routed + sends, p.stage_layers * late)
     parts: dict[str, Any] = {
-        "forward": m * forward,
-        "backward": m * backward,
-        "recompute": m * recompute,
-        "gaps": m * (gap_f + gap_b),
+        "forward": m * stage.forward,
+        "backward": m * stage.backward,
+        "recompute": m * stage.recompute,
+        "gaps": m * gaps,
         "tensor_comm": m * tensor,
         "expert_comm": m * routed,
         "pipeline_comm": m * sends,
         "bubble": bubble,
-        "data_comm": data_comm,
+        "data_comm": data.total,
         "optimizer": c.optimizer * p.optimizer,
-        "offload": _waited(p, (windows[0], (1.0 - p.bucket) * (later - n * hidden_b)), c),
-        "data": c.fixed + 0.0 * data_comm,
+        "offload": _waited(p, (ahead, (1.0 - p.bucket) * (later - n * data.hidden_backward)), c),
+        "data": c.fixed + 0.0 * data.total,
     }
     if named is not None:
-        named |= {
-            "device_forward": device_f,
-            "device_backward": device_b + device_r,
-            "host_forward": host_f,
-            "host_backward": host_b + host_r,
+        named |= _of_blocks(p, device, host, data, c) | {
             "device_weights": late,
-            "device_first": device_e,
-            "device_last": device_l + c.tensor * p.tensor_ends,
-            "host_first": host_e,
-            "host_last": host_l,
-            "weights": weights + c.data * p.ends * p.each,
             "exchanged": (tensor - c.tensor * p.tensor_ends + routed) / n,
-            "exposed_forward": exposed_f,
-            "exposed_backward": exposed_b,
-            "send": c.send * p.send,
-            "exposed": exposed + exposed_ahead + c.data * p.after,
             "after": parts["optimizer"] + parts["offload"] + c.fixed,
-            **{name: getattr(p, name) for name in ("layers", "stage_layers")},
-            **{name: getattr(p, name) for name in ("fewer_first", "fewer_last")},
         }
+    overlapped = data.overlapped + m * hidden_routed
     return StepTime(**parts, overlapped=overlapped, **_half_widths(parts, p, c))
+
+
+def _of_blocks(
+    p: Profile, device: _Loads, host: _Loads, data: _Data, c: Constants
+) -> dict[str, Array]:
+    """What a simulation starts from: seconds of a block's passes, of ends, messages and weights."""
+    return {
+        "device_forward": device.forward,
+        "device_backward": device.backward + device.again,
+        "host_forward": host.forward,
+        "host_backward": host.backward + host.again,
+        "device_first": device.first,
+        "device_last": device.last + c.tensor * p.tensor_ends,
+        "host_first": host.first,
+        "host_last": host.last,
+        "weights": c.streams * p.weights + c.data * p.ends * p.each,
+        "exposed_forward": data.forward,
+        "exposed_backward": data.backward,
+        "send": c.send * p.send,
+        "exposed": data.once,
+        **{name: getattr(p, name) for name in ("layers", "stage_layers")},
+        **{name: getattr(p, name) for name in ("fewer_first", "fewer_last")},
+    }
+
+
+def _loads(p: Profile, c: Constants) -> tuple[_Loads, _Loads]:
+    """Seconds of a block's passes and of both ends: the device's and the host's."""
+    each = (p.forward, p.backward, p.recompute, p.last, p.first)
+    device, alone = zip(*(_times(p, load, c) for load in each), strict=True)
+    return _Loads(*device), _hosts(p, _Loads(*alone), c)
+
+
+def _busiest(p: Profile, device: _Loads, host: _Loads, c: Constants) -> tuple[_Stage, _Loads]:
+    """A micro-batch on the busiest stage; and the host's seconds with those of added gradients.
+
+    Either pass takes the longer of its device's and its host's time: what the host takes longer is
+    a gap.
+    """
+    n, ends, ends_host = p.stage_layers, _ends(p, device), _ends(p, host)
+    host = host._replace(backward=host.backward + c.launch * p.adding)
+    forward = n * device.forward + ends / 3.0
+    backward = n * device.backward + ends * (2.0 / 3.0) + c.streams * p.weights
+    recompute = n * device.again
+    launched = n * (host.backward + host.again) + ends_host * (2.0 / 3.0)
+    return (
+        _Stage(
+            forward=forward,
+            backward=backward,
+            recompute=recompute,
+            gap_forward=larger(n * host.forward + ends_host / 3.0 - forward, 0.0),
+            gap_backward=larger(launched - backward - recompute, 0.0),
+            ends=ends,
+        ),
+        host,
+    )
+
+
+def _data(
+    p: Profile, device: _Loads, stage: _Stage, block: tuple[Array, Array], c: Constants
+) -> _Data:
+    """What data-parallel ranks exchange, beside a block's passes of ``block`` seconds.
+
+    Weights are gathered, and gradients scattered, with every micro-batch (`Profile.each`) beside
+    the block's own passes; or once a step beside the last backward, as far as the engine starts
+    early.  Updated weights are gathered beside the next step's first forward.
+    """
+    m, n = p.micro_batches, p.stage_layers
+    contention = smaller(c.contention * p.taken, 1.0)
+    forward, hidden_f = _beside(c.data * p.gather_forward, block[0], contention, c)
+    backward, hidden_b = _beside(
+        *(c.data * (p.gather_backward + p.scatter * p.each), block[1], contention, c),
+        beside=1.0 - p.bucket,
+    )
+    each = n * (forward + backward) + c.data * p.ends * p.each
+    once = (1.0 - p.each) * (n * p.scatter + p.ends)
+    window = n * device.backward + stage.ends * (2.0 / 3.0) + stage.gap_backward
+    exposed, hidden = _beside(c.data * once, window * p.hides, contention, c)
+    # Buckets are as long as blocks: the last one is left over.
+    exposed = larger(exposed, c.data * choose(once > 0, p.scatter, 0.0) * (1.0 - p.each))
+    first = stage.forward + stage.gap_forward
+    ahead, hidden_ahead = _beside(c.data * p.ahead, first, contention, c)
+    after = c.data * p.after
+    return _Data(
+        forward=forward,
+        backward=backward,
+        once=exposed + ahead + after,
+        total=m * each + exposed + ahead + after,
+        hidden_backward=hidden_b,
+        overlapped=m * n * (hidden_f + hidden_b) + hidden + hidden_ahead,
+    )
 
 
 def _bubble(
@@ -237,16 +327,18 @@ def _waited(p: Profile, windows: tuple[Array, Array], c: Constants) -> Array:
     return waited_for(Offload(*p.offload), p.micro_batches, windows, c)
 
 
-def _hosts(p: Profile, alone: list[Array], c: Constants) -> tuple[Array, ...]:
-    """Host seconds of forward, backward, what is recomputed and both ends, of those of one thread.
+def _hosts(p: Profile, alone: _Loads, c: Constants) -> _Loads:
+    """Host seconds of those of one thread.
 
     Threads of one interpreter launch forward passes in turn; autograd's for backward need none.
     """
     both, fetching = (p.threads + 2.0) / 3.0, c.launch * p.fetching
     turns, more = (p.threads, 1.0, p.threads, both, both), (1.0, 1.0, p.again, 0.0, 0.0)
-    return tuple(
-        host * turn + passes * fetching
-        for host, turn, passes in zip(alone, turns, more, strict=True)
+    return _Loads(
+        *(
+            host * turn + passes * fetching
+            for host, turn, passes in zip(alone, turns, more, strict=True)
+        )
     )
 
 
@@ -273,26 +365,28 @@ def _routed(
     return exchanged - hidden + p.given_up * computed, hidden
 
 
-def _ends(p: Profile, block: Array, last: Array, first: Array) -> Array:
-    """What the busiest stage computes besides its blocks.
+def _ends(p: Profile, loads: _Loads) -> Array:
+    """What the busiest stage computes, or launches, besides its blocks.
 
     Of several it is an end, as far as that is more than the blocks which the end lacks.
     """
+    block, last, first = loads.forward + loads.backward + loads.again, loads.last, loads.first
     over = larger(last - p.fewer_last * block, first - p.fewer_first * block)
     both = last + first - (p.fewer_last + p.fewer_first) * block
     over = choose(p.folded > 0, p.folded * both, over)
     return choose(p.stages > 1, larger(over, 0.0), last + first)
 
 
-def _all_stages(p: Profile, device: tuple[Array, ...], host: tuple[Array, ...]) -> Array:
+def _all_stages(p: Profile, device: _Loads, host: _Loads, weights: Array) -> Array:
     """Seconds of a micro-batch through all stages, one after the other.
 
-    Each direction takes the longer of its device's and its host's time, as on a single stage; of
-    either there are a block's forward, its backward, both ends and what is done once a stage.
+    Each direction takes the longer of its device's and its host's time, as on a single stage;
+    ``weights``: device seconds of all stages' weights, once each.
     """
-    forward = larger(*(p.layers * each[0] + each[2] / 3.0 for each in (device, host)))
-    later = (p.layers * each[1] + each[2] * (2.0 / 3.0) + each[3] for each in (device, host))
-    return forward + larger(*later)
+    ends = [(each, each.last + each.first) for each in (device, host)]
+    forward = larger(*(p.layers * each.forward + end / 3.0 for each, end in ends))
+    back = [p.layers * (each.backward + each.again) + end * (2.0 / 3.0) for each, end in ends]
+    return forward + larger(back[0] + weights, back[1])
 
 
 def _half_widths(parts: dict[str, Any], p: Profile, c: Constants) -> dict[str, Any]:
