@@ -110,6 +110,9 @@ def test_nothing_runs_beside_computation_on_intel_s_gpus() -> None:
         ("a100_80g", "A100 SXM4 80GB"),
         ("M2 Max", "Apple M2 Max (38-core)"),
         ("7900 XTX", "Radeon RX 7900 XTX"),
+        ("6x AMD Radeon RX 7900 XTX", "Radeon RX 7900 XTX"),
+        ("Graphcore IPU-POD16", "IPU GC200"),
+        ("64x Graphcore Bow IPU (ipu-pod64-POPART)", "Bow IPU"),
         ("昇腾910B", "Ascend 910B"),
         ("8 x Ascend NPUs (Ascend910 64G)", "Ascend 910B"),  # the 910A has 32 GB
         ("Strix Halo", "Radeon 8060S"),

@@ -211,6 +211,18 @@ def test_an_example_s_length_follows_the_micro_batch_that_is_padded_to_it() -> N
     assert lengths == [256, 320, 512, 512]
 
 
+def test_words_state_an_average_length_and_tokens_of_a_batch() -> None:
+    row = ROW | {"kind": "sft", "seq": "", "micro_batch": "", "grad_accum": "2"}
+    words = "max_tokens_per_gpu=25000, 13222 samples, mean 1,000.2 tokens"
+    filled = case_of(row | {"framework": "HF, " + words})
+    assert (filled.layout.batch_size, filled.timed.seq_len) == (25, 1000)
+    padded = case_of(row | {"framework": "HF, average 500 tokens", "micro_batch": "8"})
+    assert (padded.timed.seq_len, padded.layout.seq_len) == (1000, 1750)
+    words = "524,288 tokens a global batch"
+    many = case_of(ROW | {"kind": "pretrain", "grad_accum": "", "kernel_stack": words})
+    assert many.layout.global_batch == 512
+
+
 def test_the_most_that_an_example_may_have_is_not_its_length() -> None:
     rows = {
         "HF Trainer": {"seq": "2048"},

@@ -18,7 +18,12 @@ from trainrig.predict.rates.from_chip import SLICE
 from trainrig.predict.table.cells import Cells, meanings, means
 from trainrig.predict.table.machines import server_in, tpu_slice
 from trainrig.predict.table.row_compute import is_all_to_all
-from trainrig.predict.table.row_lengths import usual_length, usual_samples
+from trainrig.predict.table.row_lengths import (
+    batch_tokens,
+    stated_mean,
+    usual_length,
+    usual_samples,
+)
 from trainrig.predict.table.training_programs import program_of
 from trainrig.workload.arrays import divisors
 from trainrig.workload.layout import CP_COMM, Layout
@@ -268,20 +273,31 @@ def _global_batch(cells: Cells) -> int:
     batch = cells.whole("global_batch", 0)
     if batch and re.search(r"tok|[mM]$", cells["global_batch"]):
         return max(1, round(batch / cells.whole("seq", 2048)))
-    return batch
+    words = f"{cells.word('kernel_stack')}; {cells.word('framework')}"
+    found = None if batch or not cells["seq"] else _BATCH_OF_TOKENS.search(words)
+    if found is None:
+        return batch
+    factor = {"": 1, "k": 1024, "m": 1024**2}[found[2] or found[4] or ""]
+    tokens = float((found[1] or found[3]).replace(",", "")) * factor
+    return max(1, round(tokens / cells.whole("seq")))
+
+
+_BATCH_OF_TOKENS = re.compile(
+    r"(?<![\d.,])(\d[\d,]*(?:\.\d+)?) ?([km]?)[ -]?tok(?:en)?s?"
+    r"[ -]?(?:/|an?|per|each|in an?)? ?"
+    r"(?:(?:global|total) batch|(?:global |optimizer )?step|update)\b"
+    r"|\b(?:global|total|effective) batch(?: size)?(?: of)?\W{1,3}"
+    r"(\d[\d,]*(?:\.\d+)?) ?([km]?)[ -]?tok"
+)
+"""``524,288 tokens a global batch``, ``global batch of 4M tokens``."""
 
 
 def _micro_of(cells: Cells, shape: ModelShape) -> int:
-    """Samples of a micro-batch, 0: not stated; translators state tokens (fairseq's max-tokens)."""
-    text = cells.word("micro_batch") or cells.word("framework")
-    found = _IN_TOKENS.search(text)
-    if found is None:
+    """Samples of a micro-batch, 0: not stated; some programs limit its tokens."""
+    if not (tokens := batch_tokens(cells)):
         return cells.whole("micro_batch", 0)
-    tokens = int(re.sub("[,_]", "", found[1] or found[2])) * (1024 if found[3] else 1)
-    return max(1, round(tokens / cells.whole("seq", usual_length(cells, shape))))
-
-
-_IN_TOKENS = re.compile(r"(?:batch|max)[-_ ]?tokens\W{1,3}(\d[\d,_]*)|^(\d[\d,_]*) ?(k?) *tok")
+    length = stated_mean(cells) or usual_length(cells, shape)
+    return max(1, round(tokens / cells.whole("seq", length)))
 
 
 def _usual_samples(cells: Cells, shape: ModelShape, dp: int, pp: int) -> int:

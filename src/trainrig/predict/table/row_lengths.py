@@ -24,13 +24,57 @@ def length_of(cells: Cells, shape: ModelShape) -> int:
     A round number that programs of transformers' models state is the most that an example may have,
     and a micro-batch is as long as its longest: how long that is nobody says.
     """
-    found = cells.whole("seq", usual_length(cells, shape))
+    found = cells.whole("seq", _of_mean(cells, shape) or usual_length(cells, shape))
     is_most = cells.program.transformers_models and not (longest(cells, found) or cells["mean_seq"])
     if not cells["seq"]:
         cells.presume("seq_len")
     if cells.is_tuning and (is_most or not cells["seq"]):
         cells.presume("mean_seq")
     return found
+
+
+def _of_mean(cells: Cells, shape: ModelShape) -> int:
+    """Tokens of the longest example where words state the average alone; 0: they don't.
+
+    A micro-batch of a number of tokens has as many whatever its examples are: their average.
+    """
+    if not (mean := stated_mean(cells)):
+        return 0
+    most = _longest_stated(cells) or round(_LONGEST * mean)
+    is_even = batch_tokens(cells) or _even(cells) or not cells.is_tuning
+    return mean if is_even else max(mean, min(shape.max_positions, most))
+
+
+def stated_mean(cells: Cells) -> int:
+    """Tokens of an average example, as words beside the program state it; 0: they don't."""
+    words = f"{cells.word('framework')}; {cells.word('kernel_stack')}; {cells.word('model')}"
+    found = _MEAN.search(words)
+    number = (found[1] or found[3] or found[5]).replace(",", "") if found else "0"
+    is_thousands = found is not None and (found[2] or found[4])
+    return round(float(number) * (1024 if is_thousands else 1))
+
+
+_MEAN = re.compile(
+    r"\b(?:mean|average|avg\.?)\b[a-z ]{0,24}\W{0,3}(\d[\d,]*(?:\.\d+)?)(k?)[ -]?tok"
+    r"|(?<![\d.,])(\d[\d,]*(?:\.\d+)?)(k?)[ -]?tok(?:en)?s?"
+    r"(?: on average| avg| ?(?:/|per|an?|each) ?(?:sample|example|conversation)\b)"
+    r"|(?<![\d.,])(\d[\d,]*) tokens ?[*x×] ?\d+ rows"
+)
+"""``mean 931.25 tokens``, ``1.2k tokens per sample``, ``8055 tokens * 12000 rows``."""
+
+
+def batch_tokens(cells: Cells) -> int:
+    """Tokens of a micro-batch where that is its limit (fairseq's max-tokens); 0: it isn't."""
+    found = _IN_TOKENS.search(cells.word("micro_batch") or cells.word("framework"))
+    if found is None:
+        return 0
+    return int(re.sub("[,_]", "", found[1] or found[2])) * (1024 if found[3] else 1)
+
+
+_IN_TOKENS = re.compile(
+    r"(?:batch|max)[-_ ]?tokens(?:[-_ ]per[-_ ][a-z]{3,6})?\W{1,3}(\d[\d,_]*)"
+    r"|^(\d[\d,_]*) ?(k?) *tok"
+)
 
 
 def usual_length(cells: Cells, shape: ModelShape) -> int:
@@ -152,7 +196,11 @@ def mean_of(cells: Cells, shape: ModelShape) -> int:
     is_sorted = cells.does(cells.program.sorts_samples) and not cells.program.scores
     fills = is_sorted and cells["seq"] == "512"
     of_articles = cells.is_pretraining and shape.family == "bert" and fills
-    return cells.whole("mean_seq", _OF_ARTICLES if of_articles else 0)
+    stated = 0 if batch_tokens(cells) else stated_mean(cells)
+    if stated and cells.is_tuning and not _even(cells):  # as long as the longest of a micro-batch
+        stated = round(stated * min(cells.whole("micro_batch", 1), 8) ** (1 / 3))
+    stated = min(stated, cells.whole("seq", stated))
+    return cells.whole("mean_seq", stated or (_OF_ARTICLES if of_articles else 0))
 
 
 _OF_ARTICLES = 256
@@ -168,9 +216,13 @@ _LONGEST = 3.5
 def varies(cells: Cells, layout: Layout, mean_seq: int) -> bool:
     """Whether micro-batches are as long as their examples: of a tuning on torch, if not filled."""
     is_torch = layout.framework in ("huggingface", "deepspeed") and not cells.is_xla
+    return cells.is_tuning and is_torch and not (mean_seq or _even(cells))
+
+
+def _even(cells: Cells) -> bool:
+    """Whether words say that all micro-batches have as many tokens."""
     words = " ".join(cells.word(name) for name in ("kind", "framework", "kernel_stack"))
-    is_even = re.search(r"pack|\bfake|synthetic|dummy|random data", words) is not None
-    return cells.is_tuning and is_torch and not (mean_seq or is_even)
+    return re.search(r"pack|padding.?free|\bfake|synthetic|dummy|random data", words) is not None
 
 
 def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
