@@ -15,6 +15,7 @@ constant knows who measured.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -132,6 +133,13 @@ def widens_bf16(chip: Chip) -> bool:
     return kind.widened < 1.0 and peak(chip, "bf16") is None and peak(chip, "fp32") is not None
 
 
+def runs_graphs(chip: Chip) -> bool:
+    """Whether the chip runs graphs that its compiler has fused: XLA's, Neuron's or Gaudi's."""
+    return _GRAPHS.match(chip.name) is not None
+
+
+_GRAPHS = re.compile(r"TPU v[4-9]|TPU[7-9]|Trainium|Gaudi")
+"""Of TPUs those whose compiler has fused attention, too."""
 _WIDE_TPUS = ("TPU v6e", "TPU7x")
 _PLAIN = ("CDNA 1.0", "RDNA 2.0", "Xe-HPC", "Xe-HPG", "Xe2-HPG")
 TERA = 1e12

@@ -270,12 +270,12 @@ class Cells:
     @property
     def is_more(self) -> bool:
         """Whether pairs, a second model, or text that is made first belong to a step, too."""
-        return _BESIDES.search(self.word("kind")) is not None
+        return mentions("besides", self.word("kind"))
 
     @cached_property
     def is_tuning(self) -> bool:
         """Whether a trained model is trained further, on examples of a task."""
-        return bool(re.search(_TUNING, self.word("kind")))
+        return mentions("tuning", self.word("kind"))
 
     @cached_property
     def adapters(self) -> str:
@@ -293,11 +293,6 @@ class Cells:
         return math.hypot(*(UNSURE[name] for name in self._presumed))
 
 
-_TUNING = r"tun|sft|lora|peft|instruct|adapter|\bft\b|\bdora|\bia3|glue|squad|classif|post-?train"
-_BESIDES = re.compile(r"\b(?:[dpcs]po|o?rpo|kto|grpo|rl\w*|rm|reward\w*|distil\w*)\b")
-"""Kinds of training that do more than a step on their batch, which is what is predicted."""
-
-
 @cache
 def meanings() -> dict[str, list[tuple[str, str]]]:
     """What cells contain, by their column, and the word for it: the first that is found counts."""
@@ -307,6 +302,11 @@ def meanings() -> dict[str, list[tuple[str, str]]]:
 def means(name: str, word: str) -> str | None:
     """The word for the first of a column's patterns that is found in a text; None: none is."""
     return next((to for pattern, to in meanings()[name] if re.search(pattern, word)), None)
+
+
+def mentions(name: str, text: str) -> bool:
+    """Whether any of a column's patterns is found in a text."""
+    return means(name, text) is not None
 
 
 _WORDS = Path(__file__).with_name("words.toml")

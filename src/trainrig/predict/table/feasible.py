@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 
 from trainrig.errors import UsageError
-from trainrig.predict.table.cells import Cells
+from trainrig.predict.table.cells import Cells, mentions
 from trainrig.predict.table.row_layout import accumulated, interleaves, most_groups, schedule_of
 from trainrig.predict.table.row_lengths import usual_samples
 from trainrig.workload.frameworks import LEAST_RESTRICTED
@@ -198,7 +197,7 @@ def _made_to_fit(shape: ModelShape, layout: Layout, cells: Cells, capacity: floa
     def share(one: Layout) -> float:
         return float(memory(shape, one.replace(**least)).total / capacity)
 
-    is_whole = _WHOLE.search(cells.word("framework")) is not None and not layout.zero
+    is_whole = mentions("replicas", cells.word("framework")) and not layout.zero
     if not (cells["zero_stage"] or is_whole) and layout.gpus > layout.tp * layout.pp:
         # Megatron's own way is to split the model; only its FSDP shards weights.
         is_split_first = layout.framework == "megatron" and not cells.is_fsdp
@@ -223,8 +222,6 @@ def _made_to_fit(shape: ModelShape, layout: Layout, cells: Cells, capacity: floa
     return layout
 
 
-_WHOLE = re.compile(r"gradient all-?reduce|(?<![\w-])ddp\b|distributed ?data ?parallel")
-"""Words for ranks that each have all there is: PyTorch's DDP, or gradients added up by hand."""
 NOT_HELD = 1.1
 """Share of a GPU's memory above which sharding is presumed, where nobody says if there is any."""
 FULL = 1.15

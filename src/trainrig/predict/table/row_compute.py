@@ -12,8 +12,13 @@ from dataclasses import replace
 
 from trainrig.catalog import Chip
 from trainrig.catalog.chip import peak
-from trainrig.predict.rates.from_chip import fuses_attention, leaves_scores, widens_bf16
-from trainrig.predict.table.cells import Cells, meanings, means
+from trainrig.predict.rates.from_chip import (
+    fuses_attention,
+    leaves_scores,
+    runs_graphs,
+    widens_bf16,
+)
+from trainrig.predict.table.cells import Cells, meanings, means, mentions
 from trainrig.predict.table.training_programs import Program, affirmed, program_of, torch_version
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import KERNELS
@@ -72,10 +77,8 @@ def _multiplies_tf32(cells: Cells, chip: Chip) -> bool:
     if peak(chip, "tf32") is None:
         return False
     words = cells.word("kernel_stack")
-    if re.search(r"tf-?32|matmul.?precision\W+high\b", words):
-        return (
-            re.search(r"\b(?:no|w/o|without)[ -]tf-?32|tf-?32[^,;+]*(?:off|false)", words) is None
-        )
+    if stated := means("tf32", words):
+        return stated == "on"
     if cells.program.tf32 is not None:
         return cells.program.tf32
     version = torch_version(cells.word("framework"))
@@ -172,8 +175,8 @@ def _usual_kernels(cells: Cells, chip: Chip, framework: str) -> str:
         # What a program's own code says, of torch's modules.
         (framework in _ON_TORCH and program.kernels, program.kernels),
         (_has_te_layers(cells, chip, framework, program), "flash+fused"),
-        # Graphs that a chip's compiler has fused.
-        (framework != "megatron" and _COMPILED.match(chip.name), "flash+fused"),
+        # Compilers of chips that run whole graphs fuse what is pointwise.
+        (framework != "megatron" and runs_graphs(chip), "flash+fused"),
         (not fuses_attention(chip), "eager"),
         # Before fused attention was usual, Megatron's --use-flash-attn being off by default.
         (is_before and (is_own or "xla" in cells.word("framework")), "fused"),
@@ -217,28 +220,21 @@ def _undenied(cells: Cells) -> Program:
     """The program without the kernels that a row denies it."""
     text = f"{cells.word('framework')}; {cells.word('kernel_stack')}"
     found = cells.program
-    if _OWN_LAYERS.search(text):
+    if mentions("own_layers", text):
         found = replace(found, transformer_engine=False)
     is_plain = found.kernels == "compiled" and "compil" in text and "compil" not in affirmed(text)
     return replace(found, kernels="") if is_plain else found
 
 
-_OWN_LAYERS = re.compile(
-    r"\b(?:no|without|w/o|not)[ -](?:te\b|transformer.?engine)|transformer.?impl\W+local"
-)
-"""Layers of the program's own, where others' would be usual."""
-
-
 def is_flash2(cells: Cells) -> bool:
     """Whether fused attention is FlashAttention-2: named, or since torch has it (2.2, 2024-01)."""
     words = f"{cells.word('framework')} {cells.word('kernel_stack')}"
-    is_named = re.search(r"\bfa-?2|flash.?att\w*.?2", words) is not None
-    return is_named or torch_version(words) >= (2, 2) or cells.is_since("2024-01")
+    return mentions("flash2", words) or torch_version(words) >= (2, 2) or cells.is_since("2024-01")
 
 
 def has_scores(cells: Cells) -> bool:
     """Whether attention's scores lie in memory, by name."""
-    return means("scores", cells.word("kernel_stack")) is not None
+    return mentions("scores", cells.word("kernel_stack"))
 
 
 def lacks_kernel(cells: Cells, chip: Chip) -> bool:
@@ -261,8 +257,6 @@ _SPREAD = "2024-07"
 has it since 2.1, which transformers asks for (2.1.1)."""
 _ON_TORCH = ("huggingface", "deepspeed")
 """Frameworks whose layers are torch's modules."""
-_COMPILED = re.compile(r"TPU v[4-9]|TPU[7-9]|Trainium|Gaudi")
-"""Chips that run graphs which their compilers have fused (XLA, Neuron's, Gaudi's)."""
 
 
 def loss_of(cells: Cells) -> str:
@@ -271,9 +265,7 @@ def loss_of(cells: Cells) -> str:
     compiles = cells.program.compiles_loss
     if compiles is not None and not cells.does(compiles, undated=True):
         return "whole"
-    if re.search(r"cut[-_ ]?cross|\bcce\b|fused[-_ ]?linear|linear[-_ ]?cross", words):
-        return "fused"
-    return "chunked" if "chunk" in words else cells.program.loss or "auto"
+    return means("loss", words) or cells.program.loss or "auto"
 
 
 def software_of(cells: Cells) -> str:
@@ -296,7 +288,7 @@ def graphed_share(cells: Cells, chip: Chip, shape: ModelShape) -> float:
     """
     program, is_mixture = cells.program, bool(shape.num_experts)
     words = f"{cells.word('kernel_stack')} {cells.word('framework')}"
-    is_named = re.search(r"cuda[ _-]?graph", words) is not None
+    is_named = mentions("graphs", words)
     since = program.graphed_on_chips_since
     is_usual = since is not None and chip.vendor == "NVIDIA" and (chip.year or 0) >= since
     if is_mixture and (is_late := program.mixtures_graphed) is not None:
@@ -314,10 +306,7 @@ expert gets.  Presumed: no document says it."""
 
 def is_all_to_all(cells: Cells) -> bool:
     """Whether plain all-to-all is named as experts' dispatcher."""
-    return _PLAIN.search(cells.word("kernel_stack")) is not None
-
-
-_PLAIN = re.compile(r"\b(?:all[- ]?to[- ]?all|a2a)\b(?! overlap)")
+    return mentions("plain_dispatch", cells.word("kernel_stack"))
 
 
 def experts_of(cells: Cells, shape: ModelShape, framework: str, chip: Chip) -> str:
@@ -329,17 +318,11 @@ def experts_of(cells: Cells, shape: ModelShape, framework: str, chip: Chip) -> s
     words = " ".join(cells.word(name) for name in ("framework", "kernel_stack", "model"))
     is_own = cells.does(program_of(words).grouped_experts, undated=True) or cells.whole("ep", 1) > 1
     is_own = is_own or framework not in ("huggingface", "deepspeed") or cells.is_transformers_5
-    if shape.num_experts and (_SORTED.search(words) or chip.vendor == "Huawei"):
+    if shape.num_experts and (mentions("sorted_experts", words) or chip.vendor == "Huawei"):
         return "sorted"  # torch_npu.npu_moe_token_permute
     if not (shape.num_experts and cells.program.transformers_models) or is_own:
         return "grouped"
     return "slices" if shape.name.startswith("granite") else "modules"
-
-
-_SORTED = re.compile(
-    r"mega[- ]?(?:moe|kernel)|dist[- ]?moe|scatter[- ]?moe|fused (?:permut|dispatch|moe)"
-)
-"""Kernels that deal tokens to experts and back, or experts that take them where they lie."""
 
 
 def with_all_experts(shape: ModelShape, experts: str) -> ModelShape:
@@ -359,15 +342,11 @@ def uneven_of(cells: Cells) -> float:
     """
     is_even = cells.is_xla or (cells.program.balanced_router and not cells.is_tuning)
     words = f"{cells.word('framework')} {cells.word('kernel_stack')}"
-    if is_even or _BALANCED.search(words):
+    if is_even or mentions("balanced", words):
         return 0.0
     return _UNEVEN_TUNED if cells.is_tuning else _UNEVEN
 
 
-_BALANCED = re.compile(
-    r"(forced?|even\w*|round.?robin)[-_ ](load[-_ ])?(balanc|rout)|balanced rout"
-)
-"""Words for tokens that are dealt to experts evenly."""
 _UNEVEN, _UNEVEN_TUNED = 0.3, 0.9
 """Of its share: beside an auxiliary loss the fullest of 64 experts then has 0.7 more than that, 2.4
 deviations (presumed: such a loss is 1 and its square, which stays at 1.0 to 1.2), and without one

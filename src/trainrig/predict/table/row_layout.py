@@ -15,7 +15,7 @@ from functools import lru_cache
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
 from trainrig.predict.rates.from_chip import SLICE
-from trainrig.predict.table.cells import Cells, meanings, means
+from trainrig.predict.table.cells import Cells, meanings, means, mentions
 from trainrig.predict.table.machines import server_in, tpu_slice
 from trainrig.predict.table.row_compute import is_all_to_all
 from trainrig.predict.table.row_lengths import (
@@ -380,15 +380,11 @@ def overlaps_dispatch(cells: Cells, chip: Chip, layout: Layout) -> bool:
     named, and nothing of an overlap, they run alone: it is an option.  Recipes of tunings lack it.
     """
     words = cells.word("kernel_stack")
-    if cells.is_tuning or (_DISPATCHER.search(words) and not _OVERLAPS.search(words)):
+    if cells.is_tuning or (mentions("dispatcher", words) and not mentions("overlaps", words)):
         return False
     is_slow = (chip.year or 0) < 2024 or layout.ep > layout.gpus_per_node
     is_graphed = cells.does(cells.program.mixtures_graphed)
     return cells.program.overlaps_dispatch is True and bool(is_slow or is_graphed)
-
-
-_DISPATCHER = re.compile(r"dispatcher|alltoall|\ba2a\b|deep[ _-]?ep\b|hybrid[ _-]?ep\b")
-_OVERLAPS = re.compile(r"(?<!\bno )(?<!\bno a2a )(?<!\bno ep )(?<!without )overlap|1f1b")
 
 
 def cuts_no_expert(cells: Cells, shape: ModelShape) -> bool:
@@ -447,14 +443,7 @@ def schedule_of(cells: Cells) -> str:
     """
     if usual := cells.program.schedule:
         return usual
-    words = f"{cells.word('schedule')} {cells.word('framework')}"
-    also = (
-        (r"dual.?pipe", "dualpipe"),
-        (r"zb.?v\b|v.?schedule", "zbv"),
-        (r"\bzb|zero.?bubble", "zb"),
-        (r"gpipe|all.?f(orward)?.?all.?b", "gpipe"),
-    )
-    return next((name for pattern, name in also if re.search(pattern, words)), "1f1b")
+    return means("schedule", f"{cells.word('schedule')} {cells.word('framework')}") or "1f1b"
 
 
 def cp_comm_of(cells: Cells) -> str:

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from trainrig.predict.rates.from_chip import fuses_attention
-from trainrig.predict.table.cells import Cells, means
+from trainrig.predict.table.cells import Cells, means, mentions
 from trainrig.predict.table.machines import chip_of
 from trainrig.predict.table.shape import image_tokens, is_vision
 from trainrig.workload.layout import Layout
@@ -99,7 +99,7 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     is_text = cells.is_finetuning and cells.program.transformers_models
     samples = min(cells.whole("micro_batch", usual_samples(cells)), 8)
     longest_stated = _longest_stated(cells)
-    is_chat = longest_stated > 0 and _CHAT.search(cells.word("model"))
+    is_chat = longest_stated > 0 and mentions("chat", cells.word("model"))
     average = _OF_CHAT if is_chat else _OF_TASK
     padded = 1024 if is_text else 8 * round(average * samples ** (1 / 3) / 8)
     tuned = cells.program.tuning_length or padded
@@ -118,7 +118,6 @@ _OF_TASK, _OF_CHAT = 256, 512
 """Tokens of an average example: of instructions, and of conversations in several turns, which are
 cut where a length is stated, of models that were taught to talk (OpenHermes' 400, UltraChat's 1000:
 presumed between them)."""
-_CHAT = re.compile(r"instruct|chat|\bit\b|vicuna|thinking|gpt-?oss|qwen-?3(?!.*base)")
 
 
 def _longest_stated(cells: Cells) -> int:

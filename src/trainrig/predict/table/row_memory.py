@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from trainrig.catalog import Chip
-from trainrig.predict.table.cells import Cells, means
+from trainrig.predict.table.cells import Cells, means, mentions
 from trainrig.workload.layout import OFFLOAD, RECOMPUTE, STATES
 from trainrig.workload.model import ModelShape
 
@@ -70,15 +70,7 @@ def moves_activations(cells: Cells, chip: Chip, zero: int) -> bool:
 
 def offloads_checkpoints(cells: Cells) -> bool:
     """Whether blocks that are computed again have their inputs on the host, as words say."""
-    return _AWAY.search(f"{cells.word('recompute')}; {cells.word('offload')}") is not None
-
-
-_AWAY = re.compile(
-    r"(?:^|[;,+(] ?|\ball |\band )activation\w*"
-    r"(?: (?:to|on|in|into) (?:the )?(?:cpu|host|ram|disk|nvme)|[ -]offload)"
-    r"|\(offload(?!\w*[ -](?:optim|param|state|grad|weight))"
-)
-"""Of all activations: what stands before the word alone (``expert-FC1``) is a part of them."""
+    return mentions("checkpoints_away", f"{cells.word('recompute')}; {cells.word('offload')}")
 
 
 def rank_of(cells: Cells, quantize: str) -> int:
@@ -114,17 +106,11 @@ def states_of(cells: Cells, family: str) -> str:
     is_loaded = is_loaded or (not program.name and cells.is_tuning)
     is_pure = is_loaded and family == "llama" and cells.word("precision") == "bf16"
     is_pure = is_pure and re.search("mix|amp|autocast", words) is None
-    is_pure = is_pure or _PURE.search(words) is not None
+    is_pure = is_pure or mentions("pure", words)
     if not program.trains_as:  # torch's optimizers have states of their parameters' type
         is_pure = is_pure or re.search(_NARROW_MOMENTS, cells.word("optimizer")) is not None
     usual = "pure" if is_pure else "auto"
     return cells.choice("states", STATES, cells.program.states or usual, is_unsure=False)
-
-
-_PURE = re.compile(
-    r"(bf|fp)\w*-?16[- ]true|\bpure\b|(states|weights) (too|(of|in) the same)|bf\w*-?16 master"
-)
-"""What a cell says where weights and states have one narrow type; Lightning's is ``bf16-true``."""
 
 
 def moments_in(cells: Cells, shape: ModelShape) -> str:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from trainrig.errors import UsageError
-from trainrig.predict.table.cells import Cells, meanings, means
+from trainrig.predict.table.cells import Cells, meanings, means, mentions
 from trainrig.workload.arrays import divisors
 from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.model_lookup import of_size, spelled
@@ -146,7 +146,8 @@ def shape_of(cells: Cells) -> ModelShape:
     """The shape of a row.  UsageError where numbers are missing or contradict."""
     shape, presumed = _shape_of(tuple(cells[name] for name in _COLUMNS))
     cells.presume(*presumed)
-    if _SPARSE.search(cells.word("model")) and not _SELECTS.search(cells.word("kernel_stack")):
+    is_sparse = means("attends", cells.word("model")) == "sparse"
+    if is_sparse and not mentions("selects", cells.word("kernel_stack")):
         shape = dataclasses.replace(shape, windows=())
     words = " ".join(cells.word(name) for name in ("model", "framework", "kernel_stack"))
     if shape.windows or shape.num_decoder_layers or not (window := _WINDOW.search(words)):
@@ -188,11 +189,12 @@ def _read_shape(cells: Cells) -> ModelShape:
     shape = _read_transformer(cells)
     if "transformer-xl" in cells.word("model") and shape.family == "gpt2" and not shape.memory:
         shape = dataclasses.replace(shape, memory=1)
-    if _SPARSE.search(cells.word("model")):
+    attends = means("attends", cells.word("model"))
+    if attends == "sparse":  # its index of all that is before is not modelled
         cells.presume("model")
-    if _HYBRID.search(cells.word("model")):
+    if attends == "states":  # what their kernels take is presumed
         cells.presume("layers")
-    if not _RECURRENT.search(cells.word("model")) or shape.family != "llama" or shape.windows:
+    if attends != "recurrent" or shape.family != "llama" or shape.windows:
         return shape
     cells.presume("model")
     every = (*[_NEAR] * (_ONE_OF - 1), 0)
@@ -200,19 +202,9 @@ def _read_shape(cells: Cells) -> ModelShape:
     return dataclasses.replace(shape, windows=windows)
 
 
-_SELECTS = re.compile(r"cudnn|tilelang|flash[- ]?mla|fused (?:sparse|dsa)|mega[- ]?kernel")
-"""Kernels of sparse attention, without which all scores are computed and masked: Megatron-Core's
-default (`dsa_kernel_backend`, none)."""
-_RECURRENT = re.compile(r"hyena|evo-?2\b|mamba|jamba|zamba|rwkv|nemotron-?h\b|griffin|retnet|xlstm")
-"""Models most of whose layers have no attention to all that is before: convolutions and states,
-whose work grows with the length as a short window's does.  Their own kernels are not modelled."""
-_HYBRID = re.compile(r"nemotron[-_ ]?v?3(?![-_ ]?8)")
-"""Models whose layers of states are counted as attention's: what their kernels take is presumed."""
-_SPARSE = re.compile(r"glm-?5|deepseek-?v?(?:3[.-]2|4)|\bdsa\b")
-"""Models that choose what to attend to by an index of all that is before: it is not modelled."""
 _ONE_OF, _NEAR = 8, 128
-"""One layer in so many attends to everything (Jamba's of 8, Evo 2's 5 of 32, Nemotron-H's of 12);
-the others count as a window of so many tokens."""
+"""Of a recurrent model one layer in so many attends to everything (Jamba's of 8, Evo 2's 5 of 32,
+Nemotron-H's of 12); the others count as a window of so many tokens."""
 
 
 def _read_transformer(cells: Cells) -> ModelShape:
