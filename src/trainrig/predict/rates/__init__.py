@@ -74,8 +74,11 @@ class Attention:
     step: int = 32
     """Kernels are built for heads of multiples of this size; others are padded."""
     wide: tuple[float, float] = (1.0, 1.0)
-    """Rate of the memory-efficient kernel, which takes fp32 and TF32, against flash attention's,
-    forward and backward."""
+    """Rate of the memory-efficient kernel, which takes TF32, against flash attention's, forward and
+    backward."""
+    lanes: tuple[float, float] = (0.5, 0.4)
+    """Likewise in fp32, against products in fp32: no tensor core is waited for, and what flash
+    attention reaches of a generation's tensor cores says nothing of it."""
 
     is_current: bool = False
     """Whether plain flash attention is today's library, whose rates these are as they stand."""
@@ -175,9 +178,12 @@ class Rates:
         each = 2.0 * products * wide
         # A causal block works on the keys up to its last query: half, and half a block more.
         seen = smaller((keys + how.rows) / 2.0, keys) if causal else keys * 1.0
-        rate = self.matmuls.sustained[dtype] * how.share
-        if dtype in ("fp32", "tf32"):
-            rate = rate * self.attentions.wide[int(backward)]
+        share = how.share
+        if dtype == "fp32":
+            share = self.attentions.lanes[int(backward)]
+        elif dtype == "tf32":
+            share = share * self.attentions.wide[int(backward)]
+        rate = self.matmuls.sustained[dtype] * share
         compute = each * batch * heads * queries * seen / rate
         tail = how.tail * each * smaller(queries, how.rows) * keys * self.matmuls.processors / rate
         vectors = heads * queries + (heads if kv_heads is None else kv_heads) * keys

@@ -378,6 +378,7 @@ def _attentions(kind: Class, chip: Chip) -> Attention:
         own=own,
         softmax=rule["softmax"],
         wide=(shares[0] or rule["wide"], shares[1] or rule["wide"]),
+        lanes=(kind.wide or rule["lanes"], kind.wide_backward or rule["lanes_backward"]),
     )
 
 

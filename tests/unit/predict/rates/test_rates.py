@@ -304,3 +304,16 @@ def test_a_head_fills_half_of_a_wider_matrix_unit_and_torch_streams_slower_on_ro
     v5p, v6e = (rates_of_chip(chip(name)).attentions for name in ("TPU v5p", "TPU v6e"))
     assert v6e.forward.share == v5p.forward.share / 2.0
     assert rates_of_chip(chip("MI300X")).plain < 1.0 == rates_of_chip(chip("H100 SXM5 80GB")).plain
+
+
+def test_attention_in_fp32_waits_for_no_tensor_core() -> None:
+    a100, h100 = (rates_of_chip(chip(name)) for name in ("A100 SXM4 80GB", "H100 SXM5 80GB"))
+
+    def share(rates: Rates, dtype: str) -> float:
+        seconds = rates.attention(
+            batch=64, heads=16, queries=2048, keys=2048, head_dim=64, dtype=dtype, causal=False
+        )
+        return 1.0 / float(seconds * rates.matmuls.sustained[dtype])
+
+    assert share(h100, "fp32") == pytest.approx(share(a100, "fp32"), rel=0.02)
+    assert share(h100, "tf32") < 0.9 * share(a100, "tf32")
