@@ -40,6 +40,7 @@ from trainrig.workload.operators import (
     plain_attention,
     position_scores,
     residual,
+    state_kernels,
 )
 
 
@@ -136,6 +137,9 @@ def _attention(
     if shape.memory:
         bias, attend = 0, plain_attention
         products += position_scores("attention.attend", heads, dtype)
+    if window and shape.state_width:
+        name = "ssd" if shape.variant == "nemotron_h" else "delta"
+        products.append(state_kernels(name, batch * seq, _share(layout, shape.state_width)))
     return [*products, *attend(f"{branch}.attend", heads, dtype, bias), out]
 
 
@@ -167,6 +171,8 @@ def _feed_forward(weights: dict[str, Matrix], rows: int, routed: int, dtype: str
     gather = elementwise("ffn.gather", "elementwise", sorted_rows, dtype, reads=1)
     scatter = elementwise("ffn.scatter", "elementwise", sorted_rows, dtype, reads=2)
     beside = _net(shared, rows, dtype) if shared else []
+    around = (weights[part] for part in ("latent_down", "latent_up") if part in weights)
+    beside += [_product(each, routed, dtype) for each in around]
     return [*beside, route, gather, *_net(nets, here, dtype), scatter]
 
 
@@ -331,7 +337,8 @@ def _saved_by_branch(
         return [_seq("ffn.norm.out", numerics.product_input * wide, _CHEAP)] * numerics.autocast
     written_out = numerics.norm_written_out
     copied = (written_out or numerics.autocast) and stream < 4
-    needed = _INPUT if first and copied else _ALL if first else _INSIDE
+    is_layer = first or shape.variant == "nemotron_h"  # whose nets are layers of their own
+    needed = _INPUT if first and copied else _ALL if is_layer else _INSIDE
     readers = 1  # copies of the result: autocast narrows it for each product that reads it
     if numerics.autocast and not numerics.joins_products:
         if name == "attention" and _apart(shape):
@@ -419,7 +426,7 @@ def _saved_scores(numerics: Numerics, name: str, scores: int) -> list[SavedTenso
 def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
     per_token, c = max(1, shape.experts_per_token), numerics.compute
     wide = seq * shape.width_per_token
-    down = _seq("ffn.down", c * per_token * seq * shape.hidden, _IDLE)
+    down = _seq("ffn.down", c * per_token * seq * shape.routed_width, _IDLE)
     if shape.gated_ffn:
         items = [_tp("ffn.gate", c * wide, _RESULT), _tp("ffn.up", c * wide, _RESULT)]
         # In 8 bits where products are (`--activation-func-fp8-input-store`; arXiv 2412.19437,
@@ -445,7 +452,7 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
         if not shape.gated_ffn:
             items.append(_tp("ffn.dropped", c * wide, _CHEAP))
     if shape.num_experts:  # gathered rows; results by expert, where they are weighed after
-        rows = per_token * seq * shape.hidden
+        rows = per_token * seq * shape.routed_width
         items.append(_seq("ffn.rows", numerics.product_input * rows, _INSIDE))
         if not numerics.weighs_activations:
             items.append(_seq("ffn.results", c * rows, _SAVED))

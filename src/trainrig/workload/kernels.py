@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from trainrig.workload.arrays import is_any
 from trainrig.workload.numerics import Numerics
-from trainrig.workload.operators import Heads, Operator, Product
+from trainrig.workload.operators import STATE_BYTES, Heads, Operator, Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class Kernels:
 # 10 and 16 are counted: taken by index, weighted in fp32, padded to tiles, taken and put back, put
 # where they were, widened and summed; back with zeros first and indices accumulated.  Compiled 32
 # and 51 (an estimate: operations are those of torch's own trainer of mixtures, bytes by hand).
+# Kernels of states (`operators.state_kernels`) are launched one behind another from one function,
+# without the modules that other launches of a fused stack have around them: a third of the time.
 _MOVED = {  # eager, fused, compiled
     "softmax": ((4.25, 2.5, 4, 3), (2.1, 1.9, 2, 2), (1.6, 1.5, 1, 1)),
     "unmasked": ((2.0, 1.7, 2, 2), (2.0, 1.7, 2, 2), (1.6, 1.5, 1, 1)),
@@ -69,6 +71,8 @@ _MOVED = {  # eager, fused, compiled
     "rotary": ((4.0, 4.0, 10, 12), (1.0, 1.0, 2, 2), (1.0, 1.0, 1, 1)),
     "residual": ((1.0, 1.0, 1, 1), (1.0, 1.0, 1, 1), (0.7, 0.7, 0, 0)),
     "sorted": ((5.0, 5.5, 1, 1), (1.0, 1.0, 1, 1), (3.2, 3.2, 1, 1)),
+    "ssd": ((1.0, 1.0, 9, 22), (1.0, 1.0, 3, 7), (1.0, 1.0, 9, 22)),
+    "delta": ((1.0, 1.0, 14, 26), (1.0, 1.0, 5, 9), (1.0, 1.0, 14, 26)),
     "dropout": ((0.85, 0.85, 1, 1), (0.2, 0.5, 0, 1), (0.2, 0.3, 0, 0)),
     "copies": ((1.0, 1.0, 4, 5), (0.5, 0.5, 2, 2), (0.25, 0.25, 1, 1)),
     "cross_entropy": ((7.0, 4.5, 5, 5), (5.0, 3.0, 6, 3), (2.5, 2.0, 2, 2)),
@@ -250,7 +254,7 @@ def _kind(part: Operator, numerics: Numerics) -> str:
         return "rms" if numerics.rms else "norm"
     if part.kind == "softmax" and numerics.unmasked:
         return "unmasked"
-    if part.kind in ("softmax", "cross_entropy", "embedding"):
+    if part.kind in ("softmax", "cross_entropy", "embedding", *STATE_BYTES):
         return part.kind
     name = part.name.rpartition(".")[2]
     if name != "activation":

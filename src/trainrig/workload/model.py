@@ -121,6 +121,11 @@ class ModelShape:
     """Further experts that all tokens go through."""
     dense_layers: int = 0
     """Blocks of a mixture that have one net of width ``ffn``: the first ones, or some between."""
+    expert_hidden: int = 0
+    """Width that tokens are narrowed to on their way through routed experts; 0: they are not."""
+    state_width: int = 0
+    """Width of the values of layers that keep a state instead of keys (Mamba-2's, the gated delta
+    rule's): those with a window; 0: none."""
     expert_groups: int = 0
     """Parts of the experts; a token's are chosen within some of them (DeepSeek); 0: anywhere."""
     groups_per_token: int = 0
@@ -166,6 +171,11 @@ class ModelShape:
         return self.expert_ffn or self.ffn
 
     @property
+    def routed_width(self) -> int:
+        """Width of what is sent to an expert."""
+        return self.expert_hidden or self.hidden
+
+    @property
     def num_logits(self) -> int:
         """Words that logits of a token are computed for."""
         return self.shortlist or self.vocab
@@ -183,7 +193,7 @@ class ModelShape:
 
         The one mixture that it builds is Mixtral's, whose experts have no width of their own.
         """
-        mixed = self.expert_ffn or self.shared_experts or self.dense_layers
+        mixed = self.expert_ffn or self.shared_experts or self.dense_layers or self.state_width
         return bool(mixed or self.kv_rank or self.memory or self.variant)
 
     @property
@@ -209,7 +219,8 @@ _FIELDS: list[tuple[str, Callable[[Any], bool], str]] = [
     ),
     (
         "num_decoder_layers token_types num_buckets max_distance num_experts experts_per_token "
-        "expert_ffn shared_experts dense_layers expert_groups groups_per_token "
+        "expert_ffn shared_experts dense_layers expert_hidden state_width expert_groups "
+        "groups_per_token "
         "kv_rank q_rank rope_dim value_dim memory shortlist",
         lambda n: _is_whole(n, 0),
         "a whole number from 0",
@@ -386,8 +397,10 @@ def matrices(
     h = shape.hidden
     ups = ("gate", "up") if shape.gated_ffn else ("up",)
 
-    def net(width: int, copies: int = 1, per_token: int = 1, prefix: str = "") -> list[Matrix]:
-        sizes = [(part, h, width) for part in ups] + [("down", width, h)]
+    def net(
+        width: int, copies: int = 1, per_token: int = 1, prefix: str = "", wide: int = h
+    ) -> list[Matrix]:
+        sizes = [(part, wide, width) for part in ups] + [("down", width, wide)]
         return [
             Matrix("ffn", prefix + p, i, o, shape.ffn_bias, copies, per_token) for p, i, o in sizes
         ]
@@ -395,8 +408,12 @@ def matrices(
     if dense or not shape.num_experts:
         return found + net(-(-shape.ffn // tp))
     found.append(Matrix("ffn", "router", h, shape.num_experts, has_bias=False))
-    own = -(-shape.num_experts // ep)
-    found += net(-(-shape.expert_width // expert_tp), own, max(1, shape.experts_per_token))
+    own, wide = -(-shape.num_experts // ep), shape.routed_width
+    if shape.expert_hidden:
+        sizes = (("latent_down", h, wide), ("latent_up", wide, h))
+        found += [Matrix("ffn", part, i, o, has_bias=False) for part, i, o in sizes]
+    width, per_token = -(-shape.expert_width // expert_tp), max(1, shape.experts_per_token)
+    found += net(width, own, per_token, wide=wide)
     if shape.shared_experts:
         found += net(-(-shape.shared_experts * shape.expert_width // tp), prefix="shared_")
     return found

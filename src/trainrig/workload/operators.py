@@ -256,6 +256,34 @@ def elementwise(
     )
 
 
+def state_kernels(name: str, rows: int, wide: int) -> Operator:
+    """Kernels of a layer that keeps a state instead of keys, beside its projections.
+
+    ``name``: one of STATE_BYTES; ``wide``: width of its values.  All of them wait for memory.
+    """
+    each = (round(_TRITON * num_bytes * rows * wide / 2) for num_bytes in STATE_BYTES[name])
+    forward, backward = (Cost(read_bytes=half, write_bytes=half) for half in each)
+    return Operator(name=f"attention.{name}", kind=name, forward=forward, backward=backward)
+
+
+# Mamba-2 by mamba_ssm's kernels (ssd_combined.py, with chunks as long as a state is deep, groups
+# that have a quarter of the values' width): forward convolution 6, states of chunks in fp32 6.5,
+# their passing 6, C·B in fp32 2, scan 7.5, gated norm 6; backward all but the scan and norm once
+# more 22.5, gradients of the norm 12, of states 6.5, their passing 12, of x 9.5, of B, C and C·B
+# 15, of decays 5, the products of the last three 3, convolution 9.  The gated delta rule by
+# flash-linear-attention's (gated_delta_rule/chunk.py, chunks of 64, heads of 128, queries and keys
+# repeated for each head of values): forward convolution 8, repeating 6, norms of queries and keys
+# 8, keys by keys 4, the triangle's inverse 3, w and u 9, states 12, results 12, gated norm 6;
+# backward w, u and states once more 21, norm 10, values within a chunk 8, states 16, queries and
+# keys 24, w and u 13, sums 6, norms 12, repeating 6, convolution 12.
+STATE_BYTES = {"ssd": (34.0, 94.5), "delta": (68.0, 128.0)}
+"""Bytes an element of the values that kernels of a recurrent layer read and write, each direction:
+counted by hand from the tensors that each of them takes and makes."""
+_TRITON = 1.35
+"""How much longer such kernels take than these bytes at a stream's rate: 8 x 8192 tokens with 64
+heads of 128 take 6.0 ms forward on a B200 (flashinfer's pull request 4078), 48 of the 68 bytes."""
+
+
 def residual(name: str, elements: int, dtype: str) -> Operator:
     """x + f(x); backward adds the two gradients that meet where x forks."""
     size = dtype_bytes(dtype)

@@ -85,6 +85,9 @@ def test_a_size_alone_is_a_llama_of_that_size() -> None:
         ("bloom-176B", 176.2),
         ("starcoder2-15B", 15.96),
         ("glm-5", 744.0),
+        ("nemotron-3-super-120B-A12B", 120.7),
+        ("nemotron-h-56B", 56.5),
+        ("qwen3-next-80B-A3B", 79.7),
     ],
 )
 def test_published_models_have_the_published_parameters(name: str, billions: float) -> None:
@@ -99,6 +102,22 @@ def test_a_stated_window_is_what_a_token_looks_back_on() -> None:
         some[6:9] == (1024, 0, 1024)
         and not case_of(ROW | {"framework": "Windows 11"}).shape.windows
     )
+
+
+def test_a_hybrid_whose_layers_are_counted_one_by_one_is_the_whole_model() -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab", "params_b"), "")
+    row = ROW | blank | {"model": "Nemotron-3 Nano 30B-A3B", "precision": "bf16", "num_gpus": "8"}
+    case = case_of(row | {"layers": "52", "heads": "32"})
+    assert case.shape == case_of(row).shape and case.shape.windows.count(0) == 3
+    # 23 of Mamba's layers: forward and backward 1.35 x 128.5 bytes an element of 4096 wide values.
+    steps = [
+        predict_step(shape, case.layout, case.rates)
+        for shape in (case.shape, dataclasses.replace(case.shape, state_width=0))
+    ]
+    added = steps[0].forward + steps[0].backward - steps[1].forward - steps[1].backward
+    tokens = case.layout.batch_size * case.layout.seq_len * case.layout.grad_accum
+    least = 20 * tokens * 4096 * 1.35 * 128.5 / case.rates.streams.bandwidth
+    assert least <= added < 1.5 * least
 
 
 def test_a_window_takes_less_time_the_longer_the_sequence() -> None:

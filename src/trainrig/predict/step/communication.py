@@ -127,7 +127,7 @@ def _routed(mesh: MeshSizes, rates: Rates) -> Array:
     mixed = 1.0 - shape.dense_layers / shape.num_layers
     size = dtype_bytes("bf16" if layout.precision == "fp8" else layout.precision)
     rows = mesh.batch_size * layout.part_of_sequence * shape.experts_per_token
-    num_bytes = rows * shape.hidden * size * layout.most_routed(shape.num_experts)
+    num_bytes = rows * shape.routed_width * size * layout.most_routed(shape.num_experts)
     near = between(mesh.per_node // mesh.expert_tp, 1, mesh.ep)
     sharing = mesh.groups(near)
     one = _dispatched(mesh, rates, num_bytes / mesh.tp, near, sharing)

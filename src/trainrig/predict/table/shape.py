@@ -101,6 +101,11 @@ def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
         return None
     stated: dict[str, Any] = {f: cells.whole(name) for f, name in _PLAIN.items() if cells[name]}
     stated |= {f: number for f, number in mixture.items() if number or f in _MAY_BE_NONE}
+    if shape.state_width:  # heads and nets are those of some layers, which it counts one by one
+        for field in ("num_heads", "num_kv_heads", "ffn"):
+            stated.pop(field, None)
+        if "num_layers" in stated:
+            stated["num_layers"] = min(stated["num_layers"], shape.num_layers)
     leaves_open = not (cells["layers"] and cells["hidden"]) or (
         bool(mixture) and not mixture["num_experts"]
     )
