@@ -87,6 +87,11 @@ def test_a_torus_is_gone_around_axis_by_axis_and_mlperf_s_bert_computes_no_paddi
     ring = other.rates.links.inside
     assert ring.begin(256) == pytest.approx(ring.latency + 30 * ring.hop)
     assert (mlperf.layout.seq_len, mlperf.timed.seq_len, other.timed.seq_len) == (512, 256, 512)
+    assert ring.rate(64) == ring.bandwidth  # a cube of v4 is closed, a smaller slice is open
+    assert ring.rate(32) == 0.5 * ring.bandwidth
+    jax = case_of(row | {"hardware": "TPU v6e", "framework": "MaxText"})
+    assert jax.rates.links.inside.rate(64) == 0.5 * jax.rates.links.inside.bandwidth
+    assert jax.layout.overlaps == "all"
 
 
 def test_nothing_runs_beside_computation_on_intel_s_gpus() -> None:

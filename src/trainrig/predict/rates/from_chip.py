@@ -408,13 +408,28 @@ def _inside(chip: Chip, kind: Class, link: str | None, p2p: bool | None) -> Link
         return dataclasses.replace(
             _link(_topology(chip), chip.link_bandwidth / 2.0, str(chip.link)),
             multicast=kind.multicast,
-            axes=_TORUS if chip.link == "ICI" else 1,
+            **(_of_torus(chip) if chip.link == "ICI" else {}),
         )
     consumer = _is_consumer(chip)
     reads = (chip.p2p is not False and not consumer) if p2p is None else p2p
     rate = _pcie(chip, _lanes(chip))
     words = "PCIe, from device to device" if reads else "PCIe, through host memory"
     return _link("pcie" if reads else "host", rate, words)
+
+
+def _of_torus(chip: Chip) -> dict[str, Any]:
+    """Axes of a TPU's torus, and the share of its links that groups of chips go around on.
+
+    What closes an axis is there from a cube of 64 chips on, or along 16 in two dimensions (Google
+    Cloud TPU documentation, v5p; Scaling Book, "TPU networking"); an open one's last chips have one
+    of its two links.
+    """
+    closed = 64 if chip.name in _CUBES else SLICE
+    return {"axes": _TORUS, "shares": (0.5,) * (closed - 1) + (1.0,)}
+
+
+_CUBES = ("TPU v4", "TPU v5p", "TPU7x")
+"""Of three dimensions."""
 
 
 def _host_memory(chip: Chip) -> float:
