@@ -66,7 +66,7 @@ STATES = ("auto", "masters", "autocast", "pure")
 MOMENTS_IN = ("auto", "fp32", "bf16")
 DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
-LOSS = ("auto", "whole", "chunked", "fused")
+LOSS = ("auto", "whole", "narrow", "chunked", "fused")
 OVERLAP = ("auto", "none", "data", "all", "experts")
 EXPERTS = ("grouped", "sorted", "modules", "slices")
 

@@ -67,7 +67,24 @@ def spelled(text: str) -> ModelShape | None:
             return named(name)
     words = re.split(r"[ _-]+", text)
     fewer = " ".join(word for word in words if not _is_beside(word.lower()))
-    return spelled(fewer) if fewer != " ".join(words) else None
+    if fewer != " ".join(words):
+        return spelled(fewer)
+    return _with_its_size(text)
+
+
+def _with_its_size(text: str) -> ModelShape | None:
+    """The known model of a family that a text names with its own size: ``GLM-5.1 757B MoE``."""
+    sizes = re.findall(_WITH_SIZE, text.lower())
+    names = _plain_names() | spellings("families")
+    name = names.get(_plain(re.sub(_WITH_SIZE, " ", text.lower())))
+    if name is None or len(sizes) != 1:
+        return None
+    apart = math.log(parameters(shape := named(name)).total / (float(sizes[0]) * 1e9))
+    return shape if abs(apart) < 0.1 else None
+
+
+_WITH_SIZE = r"(?<![\w.])(\d+(?:\.\d+)?)b(?:-a\d+(?:\.\d+)?b)?(?:[ _-]*moe)?(?![a-z\d])"
+"""Parameters of all, and maybe those that a token meets."""
 
 
 def _is_of_size(shape: ModelShape, text: str) -> bool:

@@ -167,7 +167,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         fused_loss=fused_loss if layout.loss == "auto" else layout.loss == "fused",
         chunked_loss=layout.loss == "chunked",
         compiled_loss=compiled and layout.loss in ("auto", "chunked"),
-        wide_loss=shape.family in _WIDE_LOSS[layout.software],
+        wide_loss=shape.family in _WIDE_LOSS[layout.software] and layout.loss != "narrow",
         frozen=layout.lora_rank > 0,
         widens=layout.quantize != "none",
         rank=layout.lora_rank,

@@ -570,7 +570,7 @@ def test_no_run_prints_more_than_its_card_has() -> None:
     row |= {"micro_batch": "16", "recompute": "none", "kernel_stack": "flash", "precision": "bf16"}
     case = case_of(row)
     low, middle, high = memory_of(case)
-    assert low <= 0.5 * case.rates.memory_bytes < middle <= case.rates.memory_bytes < high
+    assert low <= 0.5 * case.rates.memory_bytes < middle <= high <= case.rates.memory_bytes
 
 
 def test_inputs_that_wait_on_the_host_are_not_on_the_device() -> None:
@@ -617,3 +617,22 @@ def test_a_part_of_the_activations_is_not_all_of_them() -> None:
         False,
         True,
     ]
+
+
+def test_experts_that_stay_on_the_host_are_not_on_the_device() -> None:
+    row = {"model": "DeepSeek-V2-Lite", "hardware": "RTX 4090", "num_gpus": "1", "kind": "lora"}
+    row |= {"seq": "512", "micro_batch": "1", "precision": "bf16", "framework": "LLaMA-Factory"}
+    middle = memory_of(case_of(row | {"offload": "experts on the CPU (AMX)"}))[1]
+    assert 2e9 < middle < 8e9
+
+
+def test_gradients_are_summed_in_what_is_said() -> None:
+    row = ROW | {"framework": "Megatron-Bridge", "precision": "bf16"}
+    words = {"": 0, "+ bf16 gradient reduction": 2, "fp32 grad reduce": 4}
+    found = [case_of(row | {"kernel_stack": name}).layout.reduce_bytes for name in words]
+    assert found == list(words.values())
+
+
+def test_a_family_s_name_may_have_its_size_behind_it() -> None:
+    named = spelled("GLM-5.1 757B MoE"), spelled("GLM 5 744B-A40B"), spelled("GLM-5 9B")
+    assert [shape and shape.name for shape in named] == ["glm-5", "glm-5", None]

@@ -25,7 +25,7 @@ from trainrig.predict.table.feasible import NOT_HELD
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.memory.overheads import loss_bytes
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import ModelShape, expert_parameters, parameters
 from trainrig.workload.numerics import numerics_of
 
 Three = tuple[float, float, float]
@@ -161,6 +161,7 @@ def memory_of(case: Case) -> Three:
         layout = layout.replace(recompute="full")
     found = memory(case.shape, layout, head=case.head)
     found = _without_inputs(found, case.shape, layout) if case.offloads_checkpoints else found
+    found = _without_experts(found, case.shape) if case.sends_experts else found
     more = _of_other_lengths(case, layout) if case.varies and kind != "allocated" else 0.0
     low, high = _ends(case, layout, found)
     unsure = (name for name in case.presumed if name not in case.by_program)
@@ -171,6 +172,8 @@ def memory_of(case: Case) -> Three:
         "reserved": found.reserved + more,
         "device": found.shown + more,
     }
+    if case.allocates_once:
+        middles |= {"reserved": found.allocated, "device": found.allocated + found.context}
     middle, most = middles[kind or "reserved"], float(case.rates.memory_bytes)
     if case.preallocates and kind in ("device", ""):
         taken = _TAKEN_AHEAD * most
@@ -179,9 +182,11 @@ def memory_of(case: Case) -> Three:
     most -= 0.0 if kind == "device" else found.context
     if middle > most:
         low = min(low, _LEAST_IN_USE * most)
+    high = min(high, max(float(case.rates.memory_bytes), low))
     spread = NormalDist(math.log(max(middle, most)), math.hypot(math.log(wider), _STATED))
     ended = max(spread.cdf(math.log(most)), 1e-12)
-    return low, min(middle, math.exp(spread.inv_cdf(ended / 2.0)), most), high
+    middle = min(middle, math.exp(spread.inv_cdf(ended / 2.0)), most)
+    return min(low, middle), middle, max(middle, high)
 
 
 def _ends(case: Case, layout: Layout, found: Memory) -> tuple[float, float]:
@@ -239,6 +244,17 @@ def _without_inputs(found: Memory, shape: ModelShape, layout: Layout) -> Memory:
     return replace(found, activations=found.activations - away, reserved=found.reserved - away)
 
 
+def _without_experts(found: Memory, shape: ModelShape) -> Memory:
+    """Memory without a mixture's experts, whose weights and states are on the host."""
+    num = parameters(shape)
+    mixed = shape.num_layers - shape.dense_layers
+    left = 1.0 - mixed * expert_parameters(shape) / num.total
+    names = ("weights", "gradients", "master", "optimizer")
+    here = {name: left * getattr(found, name) for name in names}
+    away = sum(getattr(found, name) - here[name] for name in names)
+    return replace(found, **here, reserved=found.reserved - away)
+
+
 def _of_other_lengths(case: Case, layout: Layout) -> float:
     """Bytes that the allocator holds of batches of other lengths, beside those of the longest.
 
@@ -248,7 +264,8 @@ def _of_other_lengths(case: Case, layout: Layout) -> float:
     numerics = numerics_of(case.shape, layout)
     if numerics.fused_loss or numerics.chunked_loss or layout.traits.splits_vocabulary:
         return 0.0
-    rows = case.head * layout.batch_size * layout.written
+    written = layout.written if case.shape.family == "t5" else layout.part_of_sequence
+    rows = case.head * layout.batch_size * written
     return float(_OTHER_LENGTHS * loss_bytes(case.shape, layout, numerics, rows))
 
 

@@ -54,7 +54,8 @@ from trainrig.predict.table.row_memory import (
     optimizer_of,
     rank_of,
     recompute_of,
-    reduces_narrow,
+    reduce_bytes_of,
+    sends_experts,
     states_of,
     updates_in_backward,
 )
@@ -95,6 +96,10 @@ class Case:
     """Whether published steps of this program on this chip were compared with predictions."""
     offloads_checkpoints: bool = False
     """Inputs of blocks that are computed again wait on the host."""
+    allocates_once: bool = False
+    """No allocator holds blocks that nothing needs."""
+    sends_experts: bool = False
+    """Weights of experts, and what is computed with them, are on the host."""
     moves: bool = False
     """Activations wait on the host: the layout, which holds them by computing them again, needs
     about the memory of it, not the time."""
@@ -246,6 +251,8 @@ def _read(row: Row) -> Case:
         spread=cells.spread,
         is_compared=(cells.program.name, chip.name) in compared(),
         offloads_checkpoints=offloads_checkpoints(cells),
+        allocates_once=bool(cells.program.allocates_once),
+        sends_experts=sends_experts(cells, shape),
         moves="recompute" in cells.presumed
         and layout.recompute != "none"
         and moves_activations(cells, chip, sizes["zero"]),
@@ -266,6 +273,7 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
             has_scores(cells) or (kernels == "compiled" and lacks_kernel(cells, chip))
         ),
         loss=loss_of(cells),
+        drops=cells.program.drops or "auto",
         software=software_of(cells),
         experts=experts_of(cells, shape, framework, chip),
         uneven=uneven_of(cells),
@@ -277,7 +285,7 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
         states=states_of(cells, shape.family),
         moments=moments_in(cells, shape),
         quantize=quantize,
-        reduce_bytes=2 * reduces_narrow(cells, precision),
+        reduce_bytes=reduce_bytes_of(cells, precision),
         narrow_weights=int(has_narrow_weights(cells, precision)),
         lora_rank=rank_of(cells, quantize),
         lora_on=cells.program.adapts or "all",

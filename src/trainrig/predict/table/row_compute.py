@@ -265,7 +265,12 @@ def loss_of(cells: Cells) -> str:
     compiles = cells.program.compiles_loss
     if compiles is not None and not cells.does(compiles, undated=True):
         return "whole"
-    return means("loss", words) or cells.program.loss or "auto"
+    if found := means("loss", words):
+        return found
+    if cells.does(cells.program.fuses_loss):
+        return "fused"
+    shared = cells.program.shared_loss if cells.whole("cp", 1) > 1 else ""
+    return shared or cells.program.loss or "auto"
 
 
 def software_of(cells: Cells) -> str:

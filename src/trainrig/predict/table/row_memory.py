@@ -73,6 +73,11 @@ def offloads_checkpoints(cells: Cells) -> bool:
     return mentions("checkpoints_away", f"{cells.word('recompute')}; {cells.word('offload')}")
 
 
+def sends_experts(cells: Cells, shape: ModelShape) -> bool:
+    """Whether a mixture's experts are on the host: what says so names no states of theirs."""
+    return shape.num_experts > 0 and mentions("experts_away", cells.word("offload"))
+
+
 def rank_of(cells: Cells, quantize: str) -> int:
     """Rank of adapters, 0 where all weights are trained; not stated: peft's default."""
     if not cells.is_adapted and quantize == "none":
@@ -81,9 +86,12 @@ def rank_of(cells: Cells, quantize: str) -> int:
     return min(max(int(found[1]), 1), 1024) if found else 8
 
 
-def reduces_narrow(cells: Cells, precision: str) -> bool:
-    """Whether gradients are summed over ranks in bf16 beside masters in fp32."""
-    return cells.program.grad_reduce == "bf16" and precision != "fp32"
+def reduce_bytes_of(cells: Cells, precision: str) -> int:
+    """Bytes of a gradient that is summed over ranks, by words or the program; 0: as is usual."""
+    if precision == "fp32":
+        return 0
+    found = means("grad_reduce", f"{cells.word('kernel_stack')}; {cells.word('dtype')}")
+    return {"": 0, "bf16": 2, "fp32": 4}[found or cells.program.grad_reduce]
 
 
 def has_narrow_weights(cells: Cells, precision: str) -> bool:

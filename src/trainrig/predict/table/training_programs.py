@@ -96,7 +96,7 @@ class Program:
     """One of MOMENTS_IN."""
     latent_moments: str = ""
     """One of MOMENTS_IN, of models with latent attention."""
-    grad_reduce: Literal["", "bf16"] = ""
+    grad_reduce: Literal["", "bf16", "fp32"] = ""
     """The format that gradients are summed over ranks in."""
     fp8_weights: bool | None = None
     """Under fp8 the weights of blocks are held in it alone."""
@@ -106,12 +106,20 @@ class Program:
     """TFLOP/s that it prints may count what is computed again."""
     masked_logits: bool | None = None
     """Its BERT gathers masked tokens before the head."""
+    shared_loss: str = ""
+    """One of LOSS, where ranks share a sequence and so none has the labels of all."""
+    fuses_loss: Since = None
+    """Logits never exist whole."""
     compiles_loss: Since = None
     """What is compiled holds the loss, too: before, blocks alone; not stated: it does."""
     recompute: str = ""
     """One of RECOMPUTE, of any training but a tuning of sharded weights that is checkpointed."""
     samples: int | None = None
     """Samples of a micro-batch."""
+    drops: Literal["", "no"] = ""
+    """Whether it trains with the dropout that models of a family are published with."""
+    allocates_once: bool | None = None
+    """Its memory comes from the driver at once, without an allocator that holds blocks."""
     memory: Literal["", "allocated", "reserved", "device"] = ""
     """Whose bytes its log prints."""
     transformers_models: bool | None = None
