@@ -170,7 +170,15 @@ class Rates:
     ) -> Real:
         """Device seconds of softmax(q·kᵀ)·v over all heads, one direction, in one fused kernel.
 
-        Forward multiplies twice, backward five times (it computes the scores again).
+        q: (batch, heads, queries, head_dim); k and v: (batch, kv_heads, keys, head_dim), as many
+        heads of keys as of queries unless ``kv_heads`` says.  Forward multiplies twice, backward
+        five times, for it computes the scores again: 2·queries·keys·head_dim FLOPs each (Dao 2023,
+        FlashAttention-2, arXiv 2307.08691, section 4.1), half of the keys seen where ``causal``.
+        It takes the longer of these at the kernel's share of the products' rate (`Attention`) with
+        what its last blocks leave idle, and of its tensors' way through memory: forward reads q, k,
+        v and writes the output; backward moves each of those four times.  Kernels that write
+        scores are none of this: the workload counts batched products and streams for them.
+        Raises UsageError where the device has no rate of the dtype.
         """
         self._check(dtype)
         products, how = (5.0 if backward else 2.0), self.attentions.direction(kernels, backward)
@@ -191,7 +199,10 @@ class Rates:
         return self.streams.latency + larger(compute + tail, moved / self.streams.bandwidth)
 
     def stream(self, num_bytes: Number, *, kernels: Number = 1) -> Real:
-        """Device seconds of ``kernels`` memory-bound kernels that move ``num_bytes`` together."""
+        """Device seconds of ``kernels`` memory-bound kernels that move ``num_bytes`` together.
+
+        ``num_bytes``: B read and written, of all of them; each moves its equal part by itself.
+        """
         return kernels * self.streams.time(num_bytes / larger(kernels, 1))
 
     def optimizer(self, num_bytes: Number, *, tensors: Number, style: str = "fused") -> Real:
@@ -212,7 +223,8 @@ class Rates:
     def offload(self, num_bytes: Number, *, to: str = "host", devices: Number = 1) -> Real:
         """Seconds to move ``num_bytes`` one way between the device and host memory or a disk.
 
-        ``devices``: of the node, which do so at the same time.
+        ``num_bytes``: B of one device; ``devices``: of the node, which do so at the same time and
+        share its lanes.
         """
         link = choose(devices > 1, self.host_link_shared or self.host_link, self.host_link)
         return num_bytes / {"host": link, "disk": smaller(link, self.disk)}[to]

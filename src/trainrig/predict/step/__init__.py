@@ -328,7 +328,7 @@ def _waited(p: Profile, windows: tuple[Array, Array], c: Constants) -> Array:
 
 
 def _hosts(p: Profile, alone: _Loads, c: Constants) -> _Loads:
-    """Host seconds of those of one thread.
+    """Host seconds of a block's passes and of both ends, of those (``alone``) of one thread.
 
     Threads of one interpreter launch forward passes in turn; autograd's for backward need none.
     """

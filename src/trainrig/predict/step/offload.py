@@ -21,7 +21,8 @@ first) what is there is read back, added to and written in 16 bit, the last one 
 stage_1_and_2, async_accumulate_grad_in_cpu_via_gpu).  With ZeRO 2 that is in the stream that sums
 buckets on their owners, which copy in turn (`Traits.reduces_to_owner`).
 
-Not modelled: processors that Adam takes from threads which launch, links shared with collectives.
+Not modelled: processors that the host's Adam takes from the threads which launch, links that copies
+share with collectives, and a delayed update's effect on what is learnt.
 """
 
 from __future__ import annotations
@@ -43,15 +44,17 @@ class Offload(NamedTuple):
     """Seconds of each piece by itself; fields are numbers, or arrays over layouts."""
 
     forward: Array = 0.0
+    """Weights of a micro-batch's forward pass, to the device."""
     backward: Array = 0.0
-    """Weights of a micro-batch's passes, to the device."""
+    """Weights of its backward pass, to the device."""
     gradients: Array = 0.0
     """Gradients of each micro-batch, to the host."""
     once: Array = 0.0
-    """Gradients of a step, to the host."""
+    """Gradients of a step, to the host, when its last micro-batch is over."""
     update: Array = 0.0
+    """The host's Adam, once a step, over this rank's share of the parameters."""
     back: Array = 0.0
-    """Updated weights, to the device."""
+    """Updated weights, once a step, to the device."""
     copies: Array = 0.0
     """1: copies run beside computation."""
     pieces: Array = 0.0
@@ -66,8 +69,12 @@ NOTHING = Offload()
 def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
     """Gradients to the host, its Adam over this rank's share, weights back.
 
-    FSDP's shards, frozen ones too, cross the link for each forward pass, and with ZeRO 3 for each
-    backward pass, as gradients do; pages of paged optimizers for each update, beside nothing.
+    FSDP's shards are on the host, frozen ones too: they cross the link for each forward pass, and
+    with ZeRO 3 for each backward pass as well, as gradients do for each micro-batch.  Pages of
+    paged optimizers cross for each update, and nothing is beside them.  Adam's time is its bytes
+    (`HOST_ADAM_BYTES` a parameter, of all devices of the node) at the host memory's rate; where
+    states are on disk, the longer of that and of their way there and back, or both in turn where
+    nothing overlaps.
     """
     layout, shards, devices = mesh.layout, larger(mesh.shards, 1), mesh.per_node
     held = states_of(layout, numerics_of(mesh.shape, layout))
@@ -111,7 +118,11 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
 
 
 def _turns(mesh: MeshSizes, mine: Array) -> Array:
-    """How much longer copies take where each bucket's owners wait for those of the one before."""
+    """How much longer copies take where each bucket's owners wait for those of the one before.
+
+    1 where all of a rank's ``mine`` parameters are in one bucket, which all ranks copy at once; up
+    to the number of ranks, where buckets are so small that each has one owner, who copies alone.
+    """
     buckets = larger(1.0, mesh.trained / mesh.layout.traits.bucket)
     return buckets * smaller(mesh.trained / buckets, mine) / mine
 
@@ -119,7 +130,12 @@ def _turns(mesh: MeshSizes, mine: Array) -> Array:
 def waited_for(
     o: Offload, micro_batches: Array, window: tuple[Array, Array], c: Constants
 ) -> Array:
-    """Seconds that the device waits in a step; ``window``: passes with nothing else beside them."""
+    """Seconds of a step that the device waits for the host.
+
+    ``window``: seconds of a micro-batch's forward and backward, as far as nothing else moves beside
+    them.  A copy beside computation takes no more of the pass than `Constants.hidden`, and slows
+    what it is beside by `Constants.sliced`.
+    """
     forward, backward = window
 
     def beside(copied: Array, computed: Array) -> Array:

@@ -31,9 +31,11 @@ def _usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
     """One of RECOMPUTE for a blank cell; where memory cannot hold it, `feasible` recomputes more.
 
     peft's `prepare_model_for_kbit_training` switches checkpointing on beside quantised weights.
-    Others are asked for it, but for programs in JAX for sharded models, and LitGPT's tunings of
-    sharded weights.  What goes to the host beside torch's wrappers is what checkpointing keeps
-    (prime-rl's ac_offloading, torchtune's enable_activation_offloading).
+    Programs in JAX for models that are sharded compute blocks again by default, plain JAX does not;
+    torch's wrappers, DeepSpeed and transformers' Trainer leave it off unless asked.  LitGPT's
+    scripts, which leave it off, have it where a tuning's weights are sharded.  What goes to the
+    host beside torch's wrappers is what checkpointing keeps (prime-rl's ac_offloading and
+    torchtune's enable_activation_offloading ask for it).
     """
     if _sends_activations(cells) and cells.program.trains_as in _CHECKPOINTING:
         return "full"
@@ -177,5 +179,8 @@ def offload_of(cells: Cells, framework: str, zero: int) -> tuple[str, str]:
 
 
 def memory_kind_of(cells: Cells) -> str:
-    """Whose bytes a row prints: allocated, reserved, device; not stated: its program's, or ""."""
+    """Whose bytes a row prints: allocated, reserved or device; not stated: what the program logs.
+
+    "" where neither says.
+    """
     return means("memory_kind", cells.word("memory_kind")) or cells.program.memory
