@@ -174,6 +174,16 @@ _UNSEEN_CLASS = 0.3  # natural logarithm: of a step on chips of a class that nob
 _SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
 
 
+def _check_place(chip: Chip, link: str | None, fabric: float | None) -> None:
+    """UsageError for an unknown link, one that the chip lacks, or a rate that is no rate."""
+    if link is not None and link not in LINKS:
+        raise UsageError(f"unknown link {link!r}", "one of: " + ", ".join(LINKS))
+    if link == "nvlink" and chip.link == "none":
+        raise UsageError(f"{chip.name} has no NVLink", "leave the link out, or say pcie")
+    if fabric is not None and not 0.0 < fabric < 1e15:
+        raise UsageError(f"a fabric of {fabric!r} B/s", "give the bytes a second of one node")
+
+
 def rates_of_chip(
     chip: Chip,
     *,
@@ -189,12 +199,7 @@ def rates_of_chip(
     another's memory over PCIe; ``power``: W that it is limited to (None: its own).
     Raises UsageError for an unknown link or a rate that is no rate.
     """
-    if link is not None and link not in LINKS:
-        raise UsageError(f"unknown link {link!r}", "one of: " + ", ".join(LINKS))
-    if link == "nvlink" and chip.link == "none":
-        raise UsageError(f"{chip.name} has no NVLink", "leave the link out, or say pcie")
-    if fabric is not None and not 0.0 < fabric < 1e15:
-        raise UsageError(f"a fabric of {fabric!r} B/s", "give the bytes a second of one node")
+    _check_place(chip, link, fabric)
     name = class_of(chip)
     kind = Class(**constants()["class"][name])
     full, words = _sustained(chip, kind)

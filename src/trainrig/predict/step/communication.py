@@ -309,71 +309,79 @@ def data_parallel(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array
 def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     """Weights and gradients over data-parallel ranks, by framework and what is sharded."""
     layout = mesh.layout
-    bucket, scheme = layout.traits.bucket, layout.scheme
-    if scheme == "dataparallel":
+    if layout.scheme == "dataparallel":
         found = dict.fromkeys(("gather_forward", "gather_backward", "scatter", "after"), 0.0)
         whole = sum(data_parallel(mesh, rates, head).values())
         return found | {"ahead": 0.0, "each": 1.0, "hides": 0.0, "ends": whole}
-    near, trained = mesh.data_near, mesh.trained_share
-    shard_near, replicas = smaller(near, mesh.shards), mesh.dp // larger(mesh.shards, 1)
-    replica_near = larger(near // shard_near, 1)
-
-    def over_shard_group(kind: str, num_bytes: Array) -> Array:
-        sharing = mesh.groups(shard_near)
-        if bucket:  # one ring leaves a node by one port, however many there are
-            ports = rates.links.between.bandwidth / PORT
-            sharing = between(ports, sharing, larger(mesh.per_node, sharing))
-        return rates.links.collective(kind, num_bytes, mesh.shards, shard_near, sharing=sharing)
-
-    def over_replicas(num_bytes: Array) -> Array:
-        return rates.links.collective(
-            "all_reduce", num_bytes, replicas, replica_near, sharing=mesh.groups(replica_near)
-        )
-
-    shares, repeats = is_any(mesh.shards > 1), is_any(replicas > 1)
-
-    def reduced(num: Array, experts: Array = 0.0) -> Array:
-        """All-reduce, or reduce-scatter and an all-reduce of shards over the replicas."""
-        num_bytes = num * mesh.gradient_bytes * trained
-        scattered = over_shard_group("reduce_scatter", num_bytes * _whole(mesh)) if shares else 0.0
-        whole = scattered + (over_replicas(num_bytes / mesh.shards) if repeats else 0.0)
-        return whole + _experts_reduced(mesh, rates, experts * mesh.gradient_bytes * trained)
-
-    def gathered(
-        num: Array, where: Array, experts: Array = 0.0, width: float = mesh.weight_bytes
-    ) -> Array:
-        """All-gather of weights, of ``width`` bytes each, if any layout of ``where`` does one."""
-        if not is_any(where):
-            return 0.0
-        whole = over_shard_group("all_gather", num * width)
-        return whole + _over_experts(mesh, rates, "all_gather", experts * width)
-
-    streams = (scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
-    each = streams | ((bucket > 0 or layout.traits.grad_buffer) & (mesh.zero == 2))
+    streams = (layout.scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
+    is_late = layout.traits.bucket > 0 or layout.traits.grad_buffer
+    each = streams | (is_late & (mesh.zero == 2))
     hides = each | (layout.overlaps != "none")
     # Stages of FSDP2: with ZeRO 2 weights stay gathered for a step; torch's schedules add gradients
     # up and reduce them when the last backward is over.
     whole_stage = streams & (mesh.zero == 2) & (mesh.pp > 1)
-    added = (scheme == "fsdp") & (not layout.traits.own_models) & (mesh.pp > 1)
+    added = (layout.scheme == "fsdp") & (not layout.traits.own_models) & (mesh.pp > 1)
     each, hides, anew = each & is_not(added), hides & is_not(added), streams & is_not(whole_stage)
-    block = gathered(mesh.block, streams, mesh.experts, mesh.stored_bytes)
-    ends = gathered(mesh.ends, streams)
+    block = _gathered(mesh, rates, mesh.block, mesh.experts, streams, mesh.stored_bytes)
+    ends = _gathered(mesh, rates, mesh.ends, 0.0, streams, mesh.weight_bytes)
     gathers = (mesh.zero > 0) & is_not(streams)
     of_experts = layout.stage_copies * mesh.stage_layers * mesh.experts
-    others = mesh.stage_parameters - of_experts
-    weights = gathered(others * trained, gathers, of_experts * trained)
-    ahead = layout.overlaps != "none" and scheme == "own"
+    trained = (mesh.stage_parameters - of_experts) * mesh.trained_share
+    own = of_experts * mesh.trained_share
+    weights = _gathered(mesh, rates, trained, own, gathers, mesh.weight_bytes)
+    ahead = layout.overlaps != "none" and layout.scheme == "own"
     found = {
         "gather_forward": choose(anew, block + choose(added, ends / mesh.stage_layers, 0.0), 0.0),
         "gather_backward": choose(mesh.zero == 3, block, 0.0),
-        "scatter": layout.stage_copies * reduced(mesh.block, mesh.experts),
-        "ends": reduced(mesh.ends) + choose(anew & is_not(added), ends, 0.0),
+        "scatter": layout.stage_copies * _reduced(mesh, rates, mesh.block, mesh.experts),
+        "ends": _reduced(mesh, rates, mesh.ends, 0.0) + choose(anew & is_not(added), ends, 0.0),
         "after": choose(gathers & is_not(ahead), weights, 0.0),
         "ahead": choose(gathers & ahead, weights, 0.0)
         + choose(whole_stage, mesh.stage_layers * block + ends, 0.0),
     }
     found = {name: choose(mesh.dp > 1, value, 0.0) for name, value in found.items()}
     return found | {"each": 1.0 * each, "hides": 1.0 * hides}
+
+
+def _gathered(
+    mesh: MeshSizes, rates: Rates, num: Array, experts: Array, where: Array, width: float
+) -> Array:
+    """All-gather of weights of ``width`` bytes each, if any layout of ``where`` does one.
+
+    ``num`` of them over the ranks that share them, and those of ``experts`` over theirs.
+    """
+    if not is_any(where):
+        return 0.0
+    whole = _over_shards(mesh, rates, "all_gather", num * width)
+    return whole + _over_experts(mesh, rates, "all_gather", experts * width)
+
+
+def _reduced(mesh: MeshSizes, rates: Rates, num: Array, experts: Array) -> Array:
+    """Gradients of ``num`` weights: all-reduced, or scattered over the ranks that share them.
+
+    Then shards are all-reduced over the replicas; those of ``experts`` go over their own ranks.
+    """
+    shares, replicas = is_any(mesh.shards > 1), mesh.dp // larger(mesh.shards, 1)
+    num_bytes = num * mesh.gradient_bytes * mesh.trained_share
+    whole: Array = 0.0
+    if shares:
+        whole = _over_shards(mesh, rates, "reduce_scatter", num_bytes * _whole(mesh))
+    if is_any(replicas > 1):
+        near = larger(mesh.data_near // smaller(mesh.data_near, mesh.shards), 1)
+        shard, sharing = num_bytes / mesh.shards, mesh.groups(near)
+        whole = whole + rates.links.collective("all_reduce", shard, replicas, near, sharing=sharing)
+    of_experts = experts * mesh.gradient_bytes * mesh.trained_share
+    return whole + _experts_reduced(mesh, rates, of_experts)
+
+
+def _over_shards(mesh: MeshSizes, rates: Rates, kind: str, num_bytes: Array) -> Array:
+    """A collective of the ranks that share weights or states."""
+    near = smaller(mesh.data_near, mesh.shards)
+    sharing = mesh.groups(near)
+    if mesh.layout.traits.bucket:  # one ring leaves a node by one port, however many there are
+        ports = rates.links.between.bandwidth / PORT
+        sharing = between(ports, sharing, larger(mesh.per_node, sharing))
+    return rates.links.collective(kind, num_bytes, mesh.shards, near, sharing=sharing)
 
 
 def _whole(mesh: MeshSizes) -> Array:
