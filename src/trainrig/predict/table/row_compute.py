@@ -288,8 +288,8 @@ def graphed_share(cells: Cells, chip: Chip, shape: ModelShape) -> float:
     """Host time that is left of a launch without Python, or from CUDA graphs; 1: there are none.
 
     Of a mixture on an x86 host none did before the program could, for no graph knew how many tokens
-    each expert gets.  Nor does any beside plain all-to-all, whose counts the host waits for, or in
-    a tuning: recipes with graphs are for pre-training.
+    each expert gets.  Nor does any beside plain all-to-all or DeepEP, whose counts a host waits
+    for, or in a tuning: recipes with graphs are for pre-training.
     """
     program, is_mixture = cells.program, bool(shape.num_experts)
     words = f"{cells.word('kernel_stack')} {cells.word('framework')}"
@@ -298,7 +298,8 @@ def graphed_share(cells: Cells, chip: Chip, shape: ModelShape) -> float:
     is_usual = since is not None and chip.vendor == "NVIDIA" and (chip.year or 0) >= since
     if is_mixture and (is_late := program.mixtures_graphed) is not None:
         can = cells.does(is_late) or chip.link_domain is not None
-        is_usual = is_usual and can and not (cells.is_tuning or is_all_to_all(cells))
+        waits = mentions("counted_dispatch", cells.word("kernel_stack"))
+        is_usual = is_usual and can and not (cells.is_tuning or waits)
         is_named = is_named and can
     is_lazy = chip.vendor == "Google" or cells.is_xla or bool(program.graphed)
     return _LEFT_OF_LAUNCHES if is_lazy or is_usual or is_named else 1.0
