@@ -126,6 +126,9 @@ class ModelShape:
     state_width: int = 0
     """Width of the values of layers that keep a state instead of keys (Mamba-2's, the gated delta
     rule's): those with a window; 0: none."""
+    ahead: int = 0
+    """Tokens after the next that Megatron's training predicts, too, each by a block more and logits
+    of its own, of shared weights."""
     expert_groups: int = 0
     """Parts of the experts; a token's are chosen within some of them (DeepSeek); 0: anywhere."""
     groups_per_token: int = 0
@@ -219,8 +222,8 @@ _FIELDS: list[tuple[str, Callable[[Any], bool], str]] = [
     ),
     (
         "num_decoder_layers token_types num_buckets max_distance num_experts experts_per_token "
-        "expert_ffn shared_experts dense_layers expert_hidden state_width expert_groups "
-        "groups_per_token "
+        "expert_ffn shared_experts dense_layers expert_hidden state_width ahead "
+        "expert_groups groups_per_token "
         "kv_rank q_rank rope_dim value_dim memory shortlist",
         lambda n: _is_whole(n, 0),
         "a whole number from 0",

@@ -120,6 +120,17 @@ def test_a_hybrid_whose_layers_are_counted_one_by_one_is_the_whole_model() -> No
     assert least <= added < 1.5 * least
 
 
+def test_tokens_further_ahead_are_a_block_and_logits_more_in_megatron_alone() -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab", "params_b"), "")
+    row = ROW | blank | {"precision": "bf16", "num_gpus": "8", "micro_batch": "8", "tp": "1"}
+    for framework, least, most in (("Megatron-Bridge", 1.1, 1.5), ("PyTorch FSDP", 1.0, 1.0)):
+        times = []
+        for model in ("Nemotron-3 Nano 30B-A3B", "Nemotron-3.5 Lightning"):
+            case = case_of(row | {"framework": framework, "model": model})
+            times.append(predict_step(case.shape, case.layout, case.rates).forward)
+        assert least <= times[1] / times[0] <= most
+
+
 def test_a_window_takes_less_time_the_longer_the_sequence() -> None:
     assert named("gemma-3-12B").windows[:7] == (1024,) * 5 + (0, 1024)
     row = ROW | {"model": "gemma-3-12b", "layers": "", "hidden": "", "heads": "", "ffn": ""}

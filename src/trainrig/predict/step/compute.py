@@ -71,9 +71,15 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
         first, last = (
             _sum((timed(parts, backward=way), 1.0) for way in (False, True)) for parts in ends
         )
+        forward, backward = (
+            _sum((timed(parts, backward=way), share) for parts, share in blocks)
+            for way in (False, True)
+        )
+        if (ahead := shape.ahead * layout.traits.splits_vocabulary) > 0:
+            last = _sum(((last, 1.0 + ahead), (forward, ahead), (backward, ahead)))
         known[key] = DeviceTimes(
-            forward=_sum((timed(parts, backward=False), share) for parts, share in blocks),
-            backward=_sum((timed(parts, backward=True), share) for parts, share in blocks),
+            forward=forward,
+            backward=backward,
             recompute=(0.0, 0.0, 0.0, 0.0),
             first=first,
             last=last,
