@@ -135,6 +135,10 @@ class Cells:
             found = self._words[name] = self[name].lower()
         return found
 
+    def words(self, *names: str) -> str:
+        """What stands in several cells, in small letters, apart by ``; ``: no word is of two."""
+        return "; ".join(self.word(name) for name in names)
+
     def whole(self, name: str, default: int | None = None) -> int:
         """A whole number from 0.  UsageError where it is none, or blank without default."""
         text = self[name]
@@ -207,7 +211,7 @@ class Cells:
         is_other = named.trains_as in ("fsdp", "deepspeed") or named.transformers_models
         if benchmark.runs and (is_other or named.other_runtime):
             return False
-        words = " ".join(self.word(name) for name in ("framework", "hardware", "chip", "model"))
+        words = self.words("framework", "hardware", "chip", "model")
         if benchmark.unless and re.search(benchmark.unless, words):
             return False
         if re.search(benchmark.traits.pattern, words):
@@ -218,8 +222,7 @@ class Cells:
     @cached_property
     def is_transformers_5(self) -> bool:
         """Whether transformers' models are those of its version 5, which is of January 2026."""
-        words = " ".join(self.word(name) for name in ("framework", "kernel_stack", "model"))
-        is_named = re.search(r"transformers[ =v-]*5", words) is not None
+        is_named = mentions("transformers5", self.words("framework", "kernel_stack", "model"))
         return self.program.transformers_models is True and (is_named or self.is_since("2026-01"))
 
     @property
@@ -288,7 +291,7 @@ class Cells:
     @cached_property
     def adapters(self) -> str:
         """The cells that adapters are named in, in small letters."""
-        return " ".join(self.word(name) for name in ("kind", "model", "dtype"))
+        return self.words("kind", "model", "dtype")
 
     @cached_property
     def is_adapted(self) -> bool:

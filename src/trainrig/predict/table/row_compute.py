@@ -98,7 +98,7 @@ def narrow_of(cells: Cells, chip: Chip) -> str:
     kind = "(?:nv|mx|)" if _trains_whole(cells) else "(?:nv|mx)"
     if re.search(rf"\b{kind}-?fp4", cells.word("precision") or cells.word("dtype")):
         return "fp4"
-    words = f"{cells.word('precision')} {cells.word('dtype')}"
+    words = cells.words("precision", "dtype")
     is_int8 = "int8" in words and "weight" not in words and quantized_of(cells) == "none"
     return "int8" if is_int8 else ""
 
@@ -108,7 +108,7 @@ def quantized_of(cells: Cells) -> str:
 
     A pre-training freezes none: its 8 bits are what is multiplied (`narrow_of`).
     """
-    words = " ".join(cells.word(name) for name in ("precision", "dtype", "kind"))
+    words = cells.words("precision", "dtype", "kind")
     found = means("quantize", words) or "none"
     is_product = found == "int8" or re.search(r"fp-?4", words)
     return "none" if is_product and _trains_whole(cells) else found
@@ -218,7 +218,7 @@ def _has_te_layers(cells: Cells, chip: Chip, framework: str, program: Program) -
 
 def _undenied(cells: Cells) -> Program:
     """The program without the kernels that a row denies it."""
-    text = f"{cells.word('framework')}; {cells.word('kernel_stack')}"
+    text = cells.words("framework", "kernel_stack")
     found = cells.program
     if mentions("own_layers", text):
         found = replace(found, transformer_engine=False)
@@ -228,7 +228,7 @@ def _undenied(cells: Cells) -> Program:
 
 def is_flash2(cells: Cells) -> bool:
     """Whether fused attention is FlashAttention-2: named, or since torch has it (2.2, 2024-01)."""
-    words = f"{cells.word('framework')} {cells.word('kernel_stack')}"
+    words = cells.words("framework", "kernel_stack")
     return mentions("flash2", words) or torch_version(words) >= (2, 2) or cells.is_since("2024-01")
 
 
@@ -261,7 +261,7 @@ _ON_TORCH = ("huggingface", "deepspeed")
 
 def loss_of(cells: Cells) -> str:
     """One of LOSS, where what is run with says more than that it is fused or compiled."""
-    words = affirmed(f"{cells.word('kernel_stack')} {cells.word('framework')}")
+    words = affirmed(cells.words("kernel_stack", "framework"))
     compiles = cells.program.compiles_loss
     if compiles is not None and not cells.does(compiles, undated=True):
         return "whole"
@@ -292,7 +292,7 @@ def graphed_share(cells: Cells, chip: Chip, shape: ModelShape) -> float:
     for, or in a tuning: recipes with graphs are for pre-training.
     """
     program, is_mixture = cells.program, bool(shape.num_experts)
-    words = f"{cells.word('kernel_stack')} {cells.word('framework')}"
+    words = cells.words("kernel_stack", "framework")
     is_named = mentions("graphs", words)
     since = program.graphed_on_chips_since
     is_usual = since is not None and chip.vendor == "NVIDIA" and (chip.year or 0) >= since
@@ -316,19 +316,25 @@ def is_all_to_all(cells: Cells) -> bool:
 
 
 def experts_of(cells: Cells, shape: ModelShape, framework: str, chip: Chip) -> str:
-    """One of EXPERTS: in turn in transformers' models until its version 5, which groups them.
+    """One of EXPERTS: of the rules below the first that holds.
 
-    Of programs by themselves; other kernels may be named beside them, or in the model's cell.
-    Experts that ranks share are grouped (GroupedGemmParallel of its guide on expert parallelism).
+    Kernels of programs by themselves may be named beside another one, or in the model's cell.
     """
-    words = " ".join(cells.word(name) for name in ("framework", "kernel_stack", "model"))
-    is_own = cells.does(program_of(words).grouped_experts, undated=True) or cells.whole("ep", 1) > 1
-    is_own = is_own or framework not in ("huggingface", "deepspeed") or cells.is_transformers_5
-    if shape.num_experts and (mentions("sorted_experts", words) or chip.vendor == "Huawei"):
-        return "sorted"  # torch_npu.npu_moe_token_permute
-    if not (shape.num_experts and cells.program.transformers_models) or is_own:
-        return "grouped"
-    return "slices" if shape.name.startswith("granite") else "modules"
+    words = cells.words("framework", "kernel_stack", "model")
+    brings_kernels = cells.does(program_of(words).grouped_experts, undated=True)
+    rules = (
+        (not shape.num_experts, "grouped"),
+        (mentions("sorted_experts", words), "sorted"),
+        (chip.vendor == "Huawei", "sorted"),  # torch_npu.npu_moe_token_permute
+        (brings_kernels or framework not in _ON_TORCH, "grouped"),
+        # Experts that ranks share: GroupedGemmParallel of transformers' guide on them.
+        (cells.whole("ep", 1) > 1, "grouped"),
+        # transformers' models have them in turn until its version 5.
+        (not cells.program.transformers_models or cells.is_transformers_5, "grouped"),
+        (shape.name.startswith("granite"), "slices"),
+        (True, "modules"),
+    )
+    return next(experts for holds, experts in rules if holds)
 
 
 def with_all_experts(shape: ModelShape, experts: str) -> ModelShape:
@@ -347,7 +353,7 @@ def uneven_of(cells: Cells) -> float:
     whoever tunes on them asks no balance of a router that is trained.
     """
     is_even = cells.is_xla or (cells.program.balanced_router and not cells.is_tuning)
-    words = f"{cells.word('framework')} {cells.word('kernel_stack')}"
+    words = cells.words("framework", "kernel_stack")
     if is_even or mentions("balanced", words):
         return 0.0
     return _UNEVEN_TUNED if cells.is_tuning else _UNEVEN
