@@ -104,7 +104,7 @@ def constants() -> Mapping[str, Any]:
 def class_of(chip: Chip) -> str:
     """The name of a chip's class; ``other`` where none fits."""
     if (chip.architecture or "").startswith("CDNA"):
-        return "cdna"
+        return "cdna2" if chip.architecture == "CDNA 2.0" else "cdna"
     if chip.name in _WIDE_TPUS:
         return "tpu-wide"
     if chip.vendor == "Apple":  # from the M3 on, bf16 is a type of the GPU's own (Metal's family 9)

@@ -171,7 +171,8 @@ def _usual_kernels(cells: Cells, chip: Chip, framework: str) -> str:
     is_before = cells.is_before(first) or (is_own and is_before_te)
     is_before = is_before and not program.kernels
     rules = (
-        (cells.is_xla, _kernels_of_xla(cells, chip, program)),
+        # Whatever runs on a TPU is XLA's, also on those before attention was fused there.
+        (cells.is_xla or chip.name in _UNFUSED, _kernels_of_xla(cells, chip, program)),
         # What a program's own code says, of torch's modules.
         (framework in _ON_TORCH and program.kernels, program.kernels),
         (_has_te_layers(cells, chip, framework, program), "flash+fused"),
@@ -184,6 +185,9 @@ def _usual_kernels(cells: Cells, chip: Chip, framework: str) -> str:
         (True, "flash"),
     )
     return next(kernels for holds, kernels in rules if holds)
+
+
+_UNFUSED = ("TPU v2", "TPU v3")
 
 
 def _kernels_of_xla(cells: Cells, chip: Chip, program: Program) -> str:

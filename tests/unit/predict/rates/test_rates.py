@@ -63,7 +63,7 @@ def test_every_chip_of_the_catalog_has_rates(found: Chip) -> None:
     [
         ("MI100", "cdna"), ("MI50", "other"), ("Radeon RX 7900 XTX", "rdna"),
         ("P100 SXM2 16GB", "other"), ("Arc B580", "xe"), ("Trainium1", "other"),
-        ("GB10", "blackwell-consumer"), ("TPU7x", "tpu-wide"),
+        ("GB10", "blackwell-consumer"), ("TPU7x", "tpu-wide"), ("MI250X GCD", "cdna2"),
     ],
 )  # fmt: skip
 def test_silicon_that_nobody_published_is_less_sure(name: str, kind: str) -> None:
