@@ -244,8 +244,11 @@ def usual_samples(cells: Cells) -> int:
     """Samples of a micro-batch, at most, where no batch is stated.
 
     Of a tuning two: torchtune's recipes, and at most so many LLaMA-Factory's examples; of a BERT's
-    32 (Devlin et al. 2019, A.3).  Of other trainings the program's own number.
+    32 (Devlin et al. 2019, A.3).  Of other trainings the program's own number.  Examples that
+    Megatron packs are one sample at a time (micro_batch_size of Megatron-Bridge's recipes/common).
     """
+    if cells.is_tuning and cells.program.packs_tuning:
+        return 1
     if cells["global_batch"]:
         return 1 << 10
     tuned = 32 if "bert" in cells.word("model") else 2
