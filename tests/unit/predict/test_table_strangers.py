@@ -647,3 +647,11 @@ def test_gradients_are_summed_in_what_is_said() -> None:
 def test_a_family_s_name_may_have_its_size_behind_it() -> None:
     named = spelled("GLM-5.1 757B MoE"), spelled("GLM 5 744B-A40B"), spelled("GLM-5 9B")
     assert [shape and shape.name for shape in named] == ["glm-5", "glm-5", None]
+
+
+def test_gradients_on_the_host_leave_fsdp_s_weights_on_the_device() -> None:
+    row = {"model": "Qwen3 4B", "hardware": "H200", "num_gpus": "8", "seq": "2048", "kind": "sft"}
+    row |= {"micro_batch": "1", "recompute": "full", "precision": "bf16", "framework": "FSDP2"}
+    places = ("optimizer and gradients to host", "parameters, gradients and optimizer to host")
+    stay, leave = (memory_of(case_of(row | {"offload": where}))[1] for where in places)
+    assert 0.8 * 4.0e9 * 2 / 8 < stay - leave < 1.6 * 4.4e9 * 2 / 8

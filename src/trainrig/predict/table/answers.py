@@ -159,6 +159,10 @@ def memory_of(case: Case) -> Three:
     layout, kind = case.layout, case.memory_kind
     if case.offloads_checkpoints:  # a block's alone are here
         layout = layout.replace(recompute="full")
+    if case.states_away:  # an update without moments
+        layout = layout.replace(offload="none", optimizer="sgd")
+    if case.states_away == "gradients":  # and without masters: each leaves as it comes
+        layout = layout.replace(states="pure", optimizer_in_backward=1)
     found = memory(case.shape, layout, head=case.head)
     found = _without_inputs(found, case.shape, layout) if case.offloads_checkpoints else found
     found = _without_experts(found, case.shape) if case.sends_experts else found

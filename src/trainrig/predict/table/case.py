@@ -56,6 +56,7 @@ from trainrig.predict.table.row_memory import (
     recompute_of,
     reduce_bytes_of,
     sends_experts,
+    states_away_of,
     states_of,
     updates_in_backward,
 )
@@ -98,6 +99,8 @@ class Case:
     """Inputs of blocks that are computed again wait on the host."""
     allocates_once: bool = False
     """No allocator holds blocks that nothing needs."""
+    states_away: str = ""
+    """What FSDP has on the host besides its weights, which stay: gradients (too), states, or ""."""
     sends_experts: bool = False
     """Weights of experts, and what is computed with them, are on the host."""
     moves: bool = False
@@ -253,6 +256,7 @@ def _read(row: Row) -> Case:
         offloads_checkpoints=offloads_checkpoints(cells),
         allocates_once=bool(cells.program.allocates_once),
         sends_experts=sends_experts(cells, shape),
+        states_away=states_away_of(cells, layout.scheme),
         moves="recompute" in cells.presumed
         and layout.recompute != "none"
         and moves_activations(cells, chip, sizes["zero"]),

@@ -75,6 +75,15 @@ def offloads_checkpoints(cells: Cells) -> bool:
     return mentions("checkpoints_away", cells.words("recompute", "offload"))
 
 
+def states_away_of(cells: Cells, scheme: str) -> str:
+    """What of FSDP's states is on the host, but not its weights: gradients (too), states, or ""."""
+    if scheme != "fsdp":
+        return ""
+    if words := cells.word("offload"):
+        return "gradients" if mentions("gradients_away", words) else ""
+    return "states" if cells.does(cells.program.offloads_states) else ""
+
+
 def sends_experts(cells: Cells, shape: ModelShape) -> bool:
     """Whether a mixture's experts are on the host: what says so names no states of theirs."""
     return shape.num_experts > 0 and mentions("experts_away", cells.word("offload"))

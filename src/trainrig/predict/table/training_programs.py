@@ -116,6 +116,8 @@ class Program:
     """One of RECOMPUTE, of any training but a tuning of sharded weights that is checkpointed."""
     samples: int | None = None
     """Samples of a micro-batch."""
+    offloads_states: Since = None
+    """The optimizer's states wait on the host, unless said; weights and gradients don't."""
     drops: Literal["", "no"] = ""
     """Whether it trains with the dropout that models of a family are published with."""
     allocates_once: bool | None = None
