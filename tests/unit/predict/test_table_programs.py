@@ -8,7 +8,12 @@ import pytest
 
 from trainrig.predict.table.answers import time_of
 from trainrig.predict.table.case import case_of
-from trainrig.predict.table.training_programs import program_of, programs, torch_version
+from trainrig.predict.table.training_programs import (
+    benchmarks,
+    program_of,
+    programs,
+    torch_version,
+)
 from trainrig.workload.layout import (
     CP_COMM,
     KERNELS,
@@ -104,6 +109,33 @@ def test_kernels_are_those_of_the_time() -> None:
     ):
         found = case_of(row | {"framework": framework, "date": date})
         assert found.layout.kernels == kernels, framework
+
+
+def test_kernels_go_by_the_row_then_the_program_since_a_date_then_the_chip() -> None:
+    row = {"chip": "A100 SXM4 80GB", "model": "llama-2-7b", "num_gpus": "8", "micro_batch": "1"}
+    for cells, kernels in (
+        ("framework=minGPT; kernel_stack=liger, flash", "flash+fused"),
+        ("framework=minGPT; kernel_stack=fused Adam, fused norms", "fused"),
+        ("framework=minGPT; date=2025-01", "eager"),
+        ("framework=Lingua; date=2022-06", "compiled"),
+        ("framework=NeMo, no Transformer Engine; date=2025-01", "fused"),
+        ("framework=HF Trainer; kernel_stack=eager; date=2024-02", "eager"),
+        ("framework=HF Trainer; kernel_stack=eager; date=2024-08", "flash"),
+        ("framework=HF Trainer; kernel_stack=fused; date=2024-08", "flash+fused"),
+        ("framework=MaxText; kernel_stack=flash", "flash+fused"),
+        ("framework=HF Trainer; chip=V100 SXM2 32GB; date=2023-06", "eager"),
+    ):
+        stated = dict(cell.split("=", 1) for cell in cells.split("; "))
+        assert case_of(row | stated).layout.kernels == kernels, cells
+
+
+def test_a_benchmark_s_traits_go_before_those_of_what_runs() -> None:
+    of_models, of_bert = benchmarks()
+    nemo = of_models.laid_over(program_of("some container"))
+    assert (nemo.name, nemo.fp8, nemo.packs_tuning) == ("NeMo", True, False)
+    bridge = of_models.laid_over(program_of("megatron-bridge"))
+    assert (bridge.name, bridge.packs_tuning) == ("Megatron-Bridge", False)
+    assert of_bert.laid_over(program_of("mingpt")).scores
 
 
 def test_a_tpu_has_fused_attention_since_pallas_and_its_fourth_generation() -> None:

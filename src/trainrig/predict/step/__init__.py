@@ -417,7 +417,13 @@ _UNSURE = {
     "offload": 0.5,
     "data": 1.0,
 }
-"""Relative uncertainty (one standard deviation) of each part; the rest shares `_COMPUTED`'s."""
+"""Relative uncertainty (one standard deviation) of each part; the rest shares `_COMPUTED`'s.
+
+Presumed, by how much a part depends on what no layout says (the host, the network's other users,
+how experts are chosen): only their ratios count, for the interval's sides are scaled so that they
+hold four in five published steps of families that no constant was fitted to (`Constants.faster`
+and ``slower``; `python -m validation.protocols`).
+"""
 _COMPUTED = 0.1
 
 
