@@ -14,9 +14,9 @@ from pathlib import Path
 
 from trainrig.errors import UsageError
 from trainrig.predict.table.training_programs import (
-    Benchmark,
     Program,
     Since,
+    Submissions,
     affirmed,
     benchmarks,
     program_of,
@@ -135,7 +135,7 @@ class Cells:
             found = self._words[name] = self[name].lower()
         return found
 
-    def words(self, *names: str) -> str:
+    def text_of(self, *names: str) -> str:
         """What stands in several cells, in small letters, apart by ``; ``: no word is of two."""
         return "; ".join(self.word(name) for name in names)
 
@@ -206,12 +206,12 @@ class Cells:
                 found = benchmark.laid_over(found)
         return found
 
-    def _is_of(self, benchmark: Benchmark, named: Program) -> bool:
+    def _is_of(self, benchmark: Submissions, named: Program) -> bool:
         """Whether a row that names a program is of a benchmark, or of its task."""
         is_other = named.trains_as in ("fsdp", "deepspeed") or named.transformers_models
         if benchmark.runs and (is_other or named.other_runtime):
             return False
-        words = self.words("framework", "hardware", "chip", "model")
+        words = self.text_of("framework", "hardware", "chip", "model")
         if benchmark.unless and re.search(benchmark.unless, words):
             return False
         if re.search(benchmark.traits.pattern, words):
@@ -222,7 +222,7 @@ class Cells:
     @cached_property
     def is_transformers_5(self) -> bool:
         """Whether transformers' models are those of its version 5, which is of January 2026."""
-        is_named = mentions("transformers5", self.words("framework", "kernel_stack", "model"))
+        is_named = mentions("transformers5", self.text_of("framework", "kernel_stack", "model"))
         return self.program.transformers_models is True and (is_named or self.is_since("2026-01"))
 
     @property
@@ -291,7 +291,7 @@ class Cells:
     @cached_property
     def adapters(self) -> str:
         """The cells that adapters are named in, in small letters."""
-        return self.words("kind", "model", "dtype")
+        return self.text_of("kind", "model", "dtype")
 
     @cached_property
     def is_adapted(self) -> bool:

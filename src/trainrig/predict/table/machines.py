@@ -34,7 +34,7 @@ _MEMORY = re.compile(r"(?<!gpu)(?<!gpu-)\s*[(-]?\s*(\d+\s*gi?b|\d{2,}\s*g)\)?\s*
 
 def chip_of(cells: Cells) -> Chip:
     """The chip of a row; blank: the one that is named in what is printed of the hardware."""
-    if _NO_GPU.search(cells.words("hardware", "framework")):
+    if _NO_GPU.search(cells.text_of("hardware", "framework")):
         raise UsageError("a neural engine beside the GPU: not modelled")
     name, printed = cells["chip"], _PLURAL.sub(r"\1", cells["hardware"])
     if name:
@@ -245,11 +245,11 @@ def as_run(rates: Rates, cells: Cells, chip: Chip, kernels: str) -> Rates:
 
     Some cards come with twice the memory that others of their name have (MI50, a changed RTX 4090).
     """
-    printed = re.search(r"\b(\d+) ?gi?b\b", cells.words("hardware", "chip"))
+    printed = re.search(r"\b(\d+) ?gi?b\b", cells.text_of("hardware", "chip"))
     held = float(printed[1]) * 2.0**30 if printed else 0.0
     if chip.form_factor == "PCIe" and 1.9 < held / rates.memory_bytes < 2.1:
         rates = rates.replace(memory_bytes=held)
-    if disks := _DISKS.search(cells.words("hardware", "offload")):
+    if disks := _DISKS.search(cells.text_of("hardware", "offload")):
         rates = rates.replace(disk=int(disks[1]) * _OF_DISK)
     if _is_newest_attention(cells, chip):
         return with_newest_attention(rates)
@@ -296,7 +296,7 @@ def _calls_amd_s(cells: Cells, chip: Chip, words: str) -> bool:
 
 def _stack(cells: Cells) -> str:
     """The words that may name a kernel."""
-    return cells.words("framework", "kernel_stack")
+    return cells.text_of("framework", "kernel_stack")
 
 
 _PLAIN = r"\bsdpa\b|\bfa-?2|flash.?att\w*.?2"

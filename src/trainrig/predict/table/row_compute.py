@@ -98,7 +98,7 @@ def narrow_of(cells: Cells, chip: Chip) -> str:
     kind = "(?:nv|mx|)" if _trains_whole(cells) else "(?:nv|mx)"
     if re.search(rf"\b{kind}-?fp4", cells.word("precision") or cells.word("dtype")):
         return "fp4"
-    words = cells.words("precision", "dtype")
+    words = cells.text_of("precision", "dtype")
     is_int8 = "int8" in words and "weight" not in words and quantized_of(cells) == "none"
     return "int8" if is_int8 else ""
 
@@ -108,7 +108,7 @@ def quantized_of(cells: Cells) -> str:
 
     A pre-training freezes none: its 8 bits are what is multiplied (`narrow_of`).
     """
-    words = cells.words("precision", "dtype", "kind")
+    words = cells.text_of("precision", "dtype", "kind")
     found = means("quantize", words) or "none"
     is_product = found == "int8" or re.search(r"fp-?4", words)
     return "none" if is_product and _trains_whole(cells) else found
@@ -222,7 +222,7 @@ def _has_te_layers(cells: Cells, chip: Chip, framework: str, program: Program) -
 
 def _undenied(cells: Cells) -> Program:
     """The program without the kernels that a row denies it."""
-    text = cells.words("framework", "kernel_stack")
+    text = cells.text_of("framework", "kernel_stack")
     found = cells.program
     if mentions("own_layers", text):
         found = replace(found, transformer_engine=False)
@@ -232,7 +232,7 @@ def _undenied(cells: Cells) -> Program:
 
 def is_flash2(cells: Cells) -> bool:
     """Whether fused attention is FlashAttention-2: named, or since torch has it (2.2, 2024-01)."""
-    words = cells.words("framework", "kernel_stack")
+    words = cells.text_of("framework", "kernel_stack")
     return mentions("flash2", words) or torch_version(words) >= (2, 2) or cells.is_since("2024-01")
 
 
@@ -265,7 +265,7 @@ _ON_TORCH = ("huggingface", "deepspeed")
 
 def loss_of(cells: Cells) -> str:
     """One of LOSS, where what is run with says more than that it is fused or compiled."""
-    words = affirmed(cells.words("kernel_stack", "framework"))
+    words = affirmed(cells.text_of("kernel_stack", "framework"))
     compiles = cells.program.compiles_loss
     if compiles is not None and not cells.does(compiles, undated=True):
         return "whole"
@@ -296,7 +296,7 @@ def graphed_share(cells: Cells, chip: Chip, shape: ModelShape) -> float:
     for, or in a tuning: recipes with graphs are for pre-training.
     """
     program, is_mixture = cells.program, bool(shape.num_experts)
-    words = cells.words("kernel_stack", "framework")
+    words = cells.text_of("kernel_stack", "framework")
     is_named = mentions("graphs", words)
     since = program.graphed_on_chips_since
     is_usual = since is not None and chip.vendor == "NVIDIA" and (chip.year or 0) >= since
@@ -324,7 +324,7 @@ def experts_of(cells: Cells, shape: ModelShape, framework: str, chip: Chip) -> s
 
     Kernels of programs by themselves may be named beside another one, or in the model's cell.
     """
-    words = cells.words("framework", "kernel_stack", "model")
+    words = cells.text_of("framework", "kernel_stack", "model")
     brings_kernels = cells.does(program_of(words).grouped_experts, undated=True)
     rules = (
         (not shape.num_experts, "grouped"),
@@ -357,7 +357,7 @@ def uneven_of(cells: Cells) -> float:
     whoever tunes on them asks no balance of a router that is trained.
     """
     is_even = cells.is_xla or (cells.program.balanced_router and not cells.is_tuning)
-    words = cells.words("framework", "kernel_stack")
+    words = cells.text_of("framework", "kernel_stack")
     if is_even or mentions("balanced", words):
         return 0.0
     return _UNEVEN_TUNED if cells.is_tuning else _UNEVEN

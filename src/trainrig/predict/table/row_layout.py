@@ -273,7 +273,7 @@ def _global_batch(cells: Cells) -> int:
     batch = cells.whole("global_batch", 0)
     if batch and re.search(r"tok|[mM]$", cells["global_batch"]):
         return max(1, round(batch / cells.whole("seq", 2048)))
-    words = cells.words("kernel_stack", "framework")
+    words = cells.text_of("kernel_stack", "framework")
     found = None if batch or not cells["seq"] else _BATCH_OF_TOKENS.search(words)
     if found is None:
         return batch
@@ -370,7 +370,7 @@ def sends_once(cells: Cells) -> bool:
     """Whether tokens leave once for each node, by the program or the kernels that are named."""
     if is_all_to_all(cells):
         return False
-    return program_of(cells.words("kernel_stack", "framework")).sends_once is True
+    return program_of(cells.text_of("kernel_stack", "framework")).sends_once is True
 
 
 def overlaps_dispatch(cells: Cells, chip: Chip, layout: Layout) -> bool:
@@ -443,7 +443,7 @@ def schedule_of(cells: Cells) -> str:
     """
     if usual := cells.program.schedule:
         return usual
-    return means("schedule", cells.words("schedule", "framework")) or "1f1b"
+    return means("schedule", cells.text_of("schedule", "framework")) or "1f1b"
 
 
 def cp_comm_of(cells: Cells) -> str:

@@ -47,7 +47,7 @@ def _of_mean(cells: Cells, shape: ModelShape) -> int:
 
 def stated_mean(cells: Cells) -> int:
     """Tokens of an average example, as words beside the program state it; 0: they don't."""
-    words = cells.words("framework", "kernel_stack", "model")
+    words = cells.text_of("framework", "kernel_stack", "model")
     found = _MEAN.search(words)
     number = (found[1] or found[3] or found[5]).replace(",", "") if found else "0"
     is_thousands = found is not None and (found[2] or found[4])
@@ -85,7 +85,7 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     (lengths spread as a lognormal of 0.7).  transformers' own scripts cut plain text into pieces of
     1024 (run_clm, `block_size`).
     """
-    words = cells.words("model", "kind")
+    words = cells.text_of("model", "kind")
     filled = _FILLED.search(cells.word("kernel_stack"))
     if named := filled[1].replace(",", "") if filled else means("read", words):
         return min(shape.max_positions, int(named))
@@ -122,7 +122,7 @@ presumed between them)."""
 
 def _longest_stated(cells: Cells) -> int:
     """Tokens that an example may have at most, where words beside the program say so; 0: none."""
-    words = cells.words("framework", "kernel_stack")
+    words = cells.text_of("framework", "kernel_stack")
     found = _STATED.search(words)
     return int(found[1].replace(",", "")) if found else 0
 
@@ -152,7 +152,7 @@ def _encoded(cells: Cells, shape: ModelShape) -> int:
     2019, A.2), of which no more than some tens of samples are one micro-batch, and no more than
     the chip holds: its examples compute nothing again.
     """
-    phase = re.search(r"\bph(?:ase)?[ _-]*([12])\b", cells.words("model", "kind"))
+    phase = re.search(r"\bph(?:ase)?[ _-]*([12])\b", cells.text_of("model", "kind"))
     samples = cells.whole("micro_batch", 1)
     is_short = samples >= _SHORT_ONES or samples * _of_sample(cells, shape, 512) > 1.0
     is_short = phase[1] == "1" if phase else is_short
@@ -221,7 +221,7 @@ def varies(cells: Cells, layout: Layout, mean_seq: int) -> bool:
 
 def _even(cells: Cells) -> bool:
     """Whether words say that all micro-batches have as many tokens."""
-    words = cells.words("kind", "framework", "kernel_stack")
+    words = cells.text_of("kind", "framework", "kernel_stack")
     return re.search(r"pack|padding.?free|\bfake|synthetic|dummy|random data", words) is not None
 
 

@@ -72,7 +72,7 @@ def moves_activations(cells: Cells, chip: Chip, zero: int) -> bool:
 
 def offloads_checkpoints(cells: Cells) -> bool:
     """Whether blocks that are computed again have their inputs on the host, as words say."""
-    return mentions("checkpoints_away", cells.words("recompute", "offload"))
+    return mentions("checkpoints_away", cells.text_of("recompute", "offload"))
 
 
 def states_away_of(cells: Cells, scheme: str) -> str:
@@ -101,13 +101,13 @@ def reduce_bytes_of(cells: Cells, precision: str) -> int:
     """Bytes of a gradient that is summed over ranks, by words or the program; 0: as is usual."""
     if precision == "fp32":
         return 0
-    found = means("grad_reduce", cells.words("kernel_stack", "dtype"))
+    found = means("grad_reduce", cells.text_of("kernel_stack", "dtype"))
     return {"": 0, "bf16": 2, "fp32": 4}[found or cells.program.grad_reduce]
 
 
 def has_narrow_weights(cells: Cells, precision: str) -> bool:
     """Whether weights of blocks are held in fp8 alone: by the program, but for scales of blocks."""
-    words = cells.words("precision", "dtype")
+    words = cells.text_of("precision", "dtype")
     is_scaled = re.search(r"block|sub-?channel|fp4", words) is not None
     return precision == "fp8" and cells.program.fp8_weights is True and not is_scaled
 
@@ -119,7 +119,7 @@ def states_of(cells: Cells, family: str) -> str:
     trained, as they are; by transformers since its version 5, whose `from_pretrained` does so where
     nobody says, and in a tuning's own script, of which no program is known.
     """
-    program, words = cells.program, cells.words("dtype", "model")
+    program, words = cells.program, cells.text_of("dtype", "model")
     is_torchs = program.trains_as in ("trainer", "fsdp")  # others hold masters of their own
     is_loaded = program.loads_published or (is_torchs and cells.is_transformers_5)
     is_loaded = is_loaded or (not program.name and cells.is_tuning)
@@ -134,7 +134,7 @@ def states_of(cells: Cells, family: str) -> str:
 
 def moments_in(cells: Cells, shape: ModelShape) -> str:
     """One of MOMENTS_IN: by their own cell, or states' or optimizer's words, else the program's."""
-    words = cells.words("states", "optimizer", "framework")
+    words = cells.text_of("states", "optimizer", "framework")
     if re.search(r"fp-?32|float32", cells.word("moments")):
         return "fp32"
     if "bf" in cells.word("moments") or re.search(_NARROW_MOMENTS, words):

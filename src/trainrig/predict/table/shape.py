@@ -154,7 +154,7 @@ def shape_of(cells: Cells) -> ModelShape:
     is_sparse = means("attends", cells.word("model")) == "sparse"
     if is_sparse and not mentions("selects", cells.word("kernel_stack")):
         shape = dataclasses.replace(shape, windows=())
-    words = cells.words("model", "framework", "kernel_stack")
+    words = cells.text_of("model", "framework", "kernel_stack")
     if shape.windows or shape.num_decoder_layers or not (window := _WINDOW.search(words)):
         return shape
     near = int(ratio[1]) + 1 if (ratio := _OF_LAYERS.search(words)) else shape.num_layers + 1

@@ -154,8 +154,8 @@ def programs() -> tuple[tuple[re.Pattern[str], Program], ...]:
 
 
 @read_by({"extra": "forbid"})
-class Benchmark:
-    """What the rows of a benchmark do, where who submits is named and what runs may not be."""
+class Submissions:
+    """What submissions to a benchmark do, where who submits is named and what runs may not be."""
 
     traits: Program
     """In place of those of the program that runs; its pattern is looked for in a row's words for
@@ -178,9 +178,9 @@ class Benchmark:
 
 
 @lru_cache(maxsize=1)
-def benchmarks() -> tuple[Benchmark, ...]:
+def benchmarks() -> tuple[Submissions, ...]:
     """All benchmarks in the file's order.  Raises DataError where the file is none."""
-    return tuple(read_toml(_FILE, list[Benchmark], _FILE.name, "benchmark"))
+    return tuple(read_toml(_FILE, list[Submissions], _FILE.name, "benchmark"))
 
 
 def affirmed(words: str) -> str:
