@@ -117,6 +117,8 @@ def test_nothing_runs_beside_computation_on_intel_s_gpus() -> None:
         ("7900 XTX", "Radeon RX 7900 XTX"),
         ("6x AMD Radeon RX 7900 XTX", "Radeon RX 7900 XTX"),
         ("Graphcore IPU-POD16", "IPU GC200"),
+        ("8x Ascend NPU", "Ascend 910A"),  # of no date
+        ("摩尔线程 MTT S5000", "MTT S5000"),
         ("64x Graphcore Bow IPU (ipu-pod64-POPART)", "Bow IPU"),
         ("昇腾910B", "Ascend 910B"),
         ("8 x Ascend NPUs (Ascend910 64G)", "Ascend 910B"),  # the 910A has 32 GB

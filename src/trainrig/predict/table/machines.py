@@ -43,12 +43,24 @@ def chip_of(cells: Cells) -> Chip:
             found = near
     else:
         found = find_chip(printed) or find_chip(f"RTX {printed}") or _named_in(printed, cells)
+    found = found or _of_line(f"{name} {printed}".lower(), cells)
     if found is None:
         what = (
             f"{name[:60]!r} is not in the catalog" if name else "not stated, or none of the catalog"
         )
         raise UsageError(f"chip: {what}")
     return found
+
+
+def _of_line(printed: str, cells: Cells) -> Chip | None:
+    """The chip that a maker's line is at the row's time, where the line alone is named.
+
+    Huawei's are 910s: the B is in its servers since 2023.
+    """
+    if not re.search(r"\bascend\b(?!\W*\d{3}(?!\d))|昇腾(?!\W*\d)", printed):
+        return None
+    cells.presume("chip")
+    return find_chip("Ascend 910B" if cells.is_since("2023-07") else "Ascend 910A")
 
 
 _NO_GPU = re.compile(r"neural[ -]?engine|\bane\b")
