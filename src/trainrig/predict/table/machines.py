@@ -60,7 +60,7 @@ def _of_line(printed: str, cells: Cells) -> Chip | None:
     if not re.search(r"\bascend\b(?!\W*\d{3}(?!\d))|昇腾(?!\W*\d)", printed):
         return None
     cells.presume("chip")
-    return find_chip("Ascend 910B" if cells.is_since("2023-07") else "Ascend 910A")
+    return find_chip(("Ascend 910A", "Ascend 910B")[cells.is_since("2023-07")])
 
 
 _NO_GPU = re.compile(r"neural[ -]?engine|\bane\b")
