@@ -12,8 +12,10 @@ Three sets, and what may be decided by each:
              and this set does not get worse; no number is fitted to it
     test     tables that are not here, looked at once by somebody else
 
-A cell is a source's family on one chip; each weighs alike, however many rows it has.  A row that is
-refused counts with the error of a flat MFU, which answers everything.  An error is predicted /
+A cell is a source's family on one chip; each weighs alike, however many rows it has.  A row that
+is refused counts with the error of a flat MFU, which answers everything, and as wrong by all where
+not even that knows its chip or its work; rows that print FLOPs alone, whose count nobody says, and
+those whose source says that it does not name the chip, are left out.  An error is predicted /
 measured - 1, of its absolute value where nothing else is said.  A third table's sources are dealt
 by the first digit of the SHA-256 of their names: even to *choose*, odd to *unseen* (docs/log.md).
 """
@@ -43,6 +45,7 @@ from trainrig.workload import model_flops
 
 TABLE = Path(__file__).parent / "published" / "training-2.csv"
 THIRD, FOURTH, FIFTH = (TABLE.with_name(f"training-{n}.csv") for n in (3, 4, 5))
+TIMED = ("step_time_s", "tokens_per_s_per_gpu", "samples_per_s")
 FLAT = 0.4
 """The share of the claimed dense peak that whoever knows nothing else reckons with."""
 
@@ -56,6 +59,8 @@ class Outcome:
     inside: bool = False
     """Whether the measured time lies in the stated interval of 80 %."""
     flat: float | None
+    is_asked: bool = True
+    """Whether the row prints how fast a step was, and its source names the chip."""
     refused: str = ""
     memory: float | None = None
     """The error of a GPU's memory, where it is printed and predicted."""
@@ -63,8 +68,10 @@ class Outcome:
 
     @property
     def scored(self) -> float | None:
-        """The error that counts."""
-        return self.flat if self.error is None else self.error
+        """The error that counts; None where nothing is measured that an answer could be held to."""
+        if self.error is not None:
+            return self.error
+        return -1.0 if self.flat is None and self.is_asked else self.flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +100,7 @@ def outcome(row: Row) -> Outcome:
         cell=cell_of(row),
         error=None,
         flat=flat_by_parameters(row) if printed is None else printed,
+        is_asked="not named" not in row["hardware"] and any(row.get(name) for name in TIMED),
     )
     try:
         case = case_of(row)
@@ -152,7 +160,7 @@ def flat_by_parameters(row: Row) -> float | None:
 
 
 def cell_lines(outcomes: Iterable[Outcome]) -> list[CellLine]:
-    """One line a cell, by name; rows that nobody can score are left out."""
+    """One line a cell, by name; rows whose measured time isn't known are left out."""
     groups: dict[str, list[Outcome]] = {}
     for one in outcomes:
         if one.scored is not None:

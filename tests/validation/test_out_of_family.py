@@ -22,17 +22,22 @@ def test_rows_of_other_families_are_predicted_better_than_by_a_flat_mfu() -> Non
     assert known.answered > 0.85
 
 
-def test_a_refused_row_counts_with_the_flat_error_and_cells_weigh_alike() -> None:
+def test_a_refused_row_counts_with_the_flat_error_or_as_wrong_and_cells_weigh_alike() -> None:
     outcomes = [
         Outcome(cell="a", error=0.1, inside=True, flat=0.5),
         Outcome(cell="a", error=None, flat=-0.5, refused="comes later"),
         *[Outcome(cell="b", error=0.0, inside=False, flat=0.1)] * 9,
-        Outcome(cell="c", error=None, flat=None, refused="nobody can score it"),
+        Outcome(cell="c", error=None, flat=None, refused="no such chip"),
+        Outcome(cell="d", error=None, flat=None, is_asked=False, refused="FLOPs alone"),
     ]
     cells = cell_lines(outcomes)
-    assert [(one.name, one.num, one.answered) for one in cells] == [("a", 2, 0.5), ("b", 9, 1.0)]
-    assert [round(one.median, 6) for one in cells] == [0.3, 0.0]
-    assert round(summary(cells).median, 6) == 0.15 and summary(cells).inside == 0.5
+    assert [(one.name, one.num, one.answered) for one in cells] == [
+        ("a", 2, 0.5),
+        ("b", 9, 1.0),
+        ("c", 1, 0.0),
+    ]
+    assert [round(one.median, 6) for one in cells] == [0.3, 0.0, 1.0]
+    assert round(summary(cells).median, 6) == 0.433333 and summary(cells).inside == 0.5
 
 
 def test_memory_counts_where_it_is_printed_and_halves_are_dealt_by_name() -> None:
