@@ -39,7 +39,7 @@ from trainrig.predict.table.cells import UNSURE, Row
 from trainrig.predict.table.feasible import FULL, NOT_HELD
 from trainrig.predict.table.row_errors import measured_time
 from trainrig.workload.memory import memory
-from validation.out_of_family import FIFTH, FOURTH, TABLE, THIRD, cell_of, read
+from validation.out_of_family import FIFTH, FOURTH, SIXTH, TABLE, THIRD, cell_of, read
 
 CUT = math.log(3.0)
 """Residuals beyond a factor of three are another run than the row says, not a wider one."""
@@ -170,7 +170,7 @@ def needed(case: Case) -> float | None:
 
 def cases() -> Iterable[tuple[Row, Case]]:
     """The rows of all tables that mean a case."""
-    for rows in (training.read(), *(read(Path(name)) for name in (TABLE, THIRD, FOURTH, FIFTH))):
+    for rows in (training.read(), *map(read, (TABLE, THIRD, FOURTH, FIFTH, SIXTH))):
         for row in rows:
             try:
                 yield row, case_of(row)
