@@ -101,6 +101,13 @@ def constants() -> Mapping[str, Any]:
     return tomllib.loads(PATH.read_text(encoding="utf-8"))
 
 
+def _class(name: str) -> Class:
+    """A class, what it does not say taken from the one that it is like."""
+    own = dict(constants()["class"][name])
+    like = own.pop("like", None)
+    return _class(like)._replace(**own) if like else Class(**own)
+
+
 def class_of(chip: Chip) -> str:
     """The name of a chip's class; ``other`` where none fits."""
     if (chip.architecture or "").startswith("CDNA"):
@@ -129,7 +136,7 @@ def leaves_scores(chip: Chip) -> bool:
 
 def widens_bf16(chip: Chip) -> bool:
     """Whether nothing on the chip multiplies bf16: operands are widened, at half of fp32's rate."""
-    kind = Class(**constants()["class"][class_of(chip)])
+    kind = _class(class_of(chip))
     return kind.widened < 1.0 and peak(chip, "bf16") is None and peak(chip, "fp32") is not None
 
 
@@ -201,7 +208,7 @@ def rates_of_chip(
     """
     _check_place(chip, link, fabric)
     name = class_of(chip)
-    kind = Class(**constants()["class"][name])
+    kind = _class(name)
     full, words = _sustained(chip, kind)
     sustained = {dtype: rate * power_slows(chip, power) for dtype, rate in full.items()}
     # Of large streams: a share of the claim, and no more than the processors ask for.
@@ -281,7 +288,7 @@ def narrowed(rates: Rates, chip: Chip, dtype: str) -> Rates:
     claimed = peak(chip, dtype)
     if claimed is None:
         return rates
-    kind = Class(**constants()["class"][class_of(chip)])
+    kind = _class(class_of(chip))
     narrow = claimed.rate * power_share(chip, kind, dtype, claimed.rate)
     sustained = {**rates.matmuls.sustained, "fp8": narrow}
     return rates.replace(matmuls=dataclasses.replace(rates.matmuls, sustained=sustained))
