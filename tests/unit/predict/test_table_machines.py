@@ -117,6 +117,10 @@ def test_nothing_runs_beside_computation_on_intel_s_gpus() -> None:
         ("7900 XTX", "Radeon RX 7900 XTX"),
         ("6x AMD Radeon RX 7900 XTX", "Radeon RX 7900 XTX"),
         ("Graphcore IPU-POD16", "IPU GC200"),
+        ("ct5lp-hightpu-4t", "TPU v5e"),
+        ("Standard_NC6s_v3", "V100 PCIe 16GB"),
+        ("BM.GPU4.8 (OCI)", "A100 SXM4 40GB"),
+        ("Selene, 64 nodes", "A100 SXM4 80GB"),
         ("8x Ascend NPU", "Ascend 910A"),  # of no date
         ("摩尔线程 MTT S5000", "MTT S5000"),
         ("64x Graphcore Bow IPU (ipu-pod64-POPART)", "Bow IPU"),
