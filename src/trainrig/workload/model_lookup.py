@@ -79,8 +79,9 @@ def _with_its_size(text: str) -> ModelShape | None:
     name = names.get(_plain(re.sub(_WITH_SIZE, " ", text.lower())))
     if name is None or len(sizes) != 1:
         return None
-    apart = math.log(parameters(shape := named(name)).total / (float(sizes[0]) * 1e9))
-    return shape if abs(apart) < 0.1 else None
+    stated = float(sizes[0]) * 1e9  # 0 where somebody writes "0B": of no model
+    apart = abs(parameters(shape := named(name)).total - stated)
+    return shape if apart < 0.1 * stated else None
 
 
 _WITH_SIZE = r"(?<![\w.])(\d+(?:\.\d+)?)b(?:-a\d+(?:\.\d+)?b)?(?:[ _-]*moe)?(?![a-z\d])"

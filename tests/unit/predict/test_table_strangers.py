@@ -645,8 +645,9 @@ def test_gradients_are_summed_in_what_is_said() -> None:
 
 
 def test_a_family_s_name_may_have_its_size_behind_it() -> None:
-    named = spelled("GLM-5.1 757B MoE"), spelled("GLM 5 744B-A40B"), spelled("GLM-5 9B")
-    assert [shape and shape.name for shape in named] == ["glm-5", "glm-5", None]
+    texts = ("GLM-5.1 757B MoE", "GLM 5 744B-A40B", "GLM-5 9B", "GLM-5 0B")
+    named = [spelled(text) for text in texts]
+    assert [shape and shape.name for shape in named] == ["glm-5", "glm-5", None, None]
 
 
 def test_gradients_on_the_host_leave_fsdp_s_weights_on_the_device() -> None:
