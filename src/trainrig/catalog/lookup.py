@@ -48,11 +48,29 @@ def chip_by_pci_id(pci_id: str) -> Chip | None:
 def candidates(name: str) -> tuple[Chip, ...]:
     """The chips that a shortened ``name`` may mean: ``A100`` fits four, ``A100 80GB`` two.
 
-    The first word is taken whole, so that ``A10`` does not mean an A100.
+    The first word is taken whole, so that ``A10`` does not mean an A100; letters that only one
+    name has behind such a number may lack (``MI355``), and its parts be apart (``MI-355X``).
     """
     wanted = _words(name)
-    known = _by_first_word().get(wanted[0], []) if wanted else []
+    if not wanted:
+        return ()
+    if wanted[0].isalpha() and wanted[0] not in _by_first_word():
+        wanted = ["".join(wanted[:2]), *wanted[2:]]
+    first = wanted[0] if wanted[0] in _by_first_word() else _lengthened(wanted[0])
+    known = _by_first_word().get(first, [])
     return tuple(chip for chip, words in known if _fits(words, wanted))
+
+
+def _lengthened(word: str) -> str:
+    """The only first word of the catalog's names that is ``word``, as ``MI355``, and letters."""
+    if not re.fullmatch(r"[a-z]+\d{2,}", word):
+        return ""
+    longer = {
+        known
+        for known in _by_first_word()
+        if known.startswith(word) and known[len(word) :].isalpha()
+    }
+    return longer.pop() if len(longer) == 1 else ""
 
 
 def server_module(name: str) -> Chip | None:

@@ -6,6 +6,8 @@ import pytest
 
 from trainrig.predict.step import predict_step
 from trainrig.predict.table.case import case_of
+from trainrig.predict.table.cells import Cells
+from trainrig.predict.table.machines import chip_of
 
 RUN = {"model": "Llama 2 7B", "seq": "4096", "micro_batch": "1", "zero_stage": "3"}
 
@@ -68,6 +70,20 @@ def test_devices_are_counted_as_machines_are_described(
 ) -> None:
     layout = case_of({"model": "opt-125m", "seq": "1024", "hardware": hardware}).layout
     assert (layout.gpus, layout.gpus_per_node) == (gpus, per_node)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "name"),
+    [
+        ("8 nodes x 8 AMD MI355 (288 GB HBM), Pensando AINIC", "MI355X"),
+        ("8x AMD MI-355X OAM", "MI355X"),
+        ("instinct-mi325 x 8", "MI325X"),
+        ("MI300", "MI300X"),
+        ("8 x L40", "L40"),
+    ],
+)
+def test_letters_that_one_name_has_behind_a_number_may_lack(hardware: str, name: str) -> None:
+    assert chip_of(Cells({"hardware": hardware})).name == name
 
 
 def test_an_instinct_s_attention_is_amd_s_own_in_megatron_and_in_torch_since_2_9() -> None:

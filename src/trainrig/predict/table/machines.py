@@ -148,7 +148,7 @@ def _uncounted(printed: str) -> str:
         r"(?<!\S)\d{1,3}[x×*]\d{1,2}(?:[x×*](?=[a-z])|\b)|\d*卡", " ", plain
     )  # nodes too
     return re.sub(
-        r"\b\d+\s*[x×*](?!tx?\b)\s*(?=[a-z]|\d0\d0(?: ?ti)?\b)"  # no XTX of a Radeon
+        r"(?<!\bmi[ -])\b\d+\s*[x×*](?!tx?\b)\s*(?=[a-z]|\d0\d0(?: ?ti)?\b)"  # no MI-355X, XTX
         r"|(?:(?<=\d)|(?<=\dx)|\s)[x×*]\s*\d+\b",
         " ",
         plain,
