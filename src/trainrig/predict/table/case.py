@@ -15,6 +15,7 @@ from trainrig.catalog import Chip, require_chip
 from trainrig.errors import UsageError
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import narrowed, rates_of_chip
+from trainrig.predict.step import predict_step
 from trainrig.predict.table.cells import UNSURE, Cells, Row
 from trainrig.predict.table.feasible import FULL, feasible, made_legal
 from trainrig.predict.table.machines import as_run, chip_of, die_of, fabric_of, link_of, power_of
@@ -127,15 +128,12 @@ def case_of(row: Row) -> Case:
     the row leaves that open: the least that is enough.
     """
     case = _read(row)
+    if quickest := _searched(row, case):
+        return quickest
     for more in _alternatives(row, case):
-        try:
-            other = _read({**row, **more})
-        except UsageError:
-            continue
-        if _share(other) <= FULL:
-            spread = math.hypot(other.spread, *(UNSURE[name] for name in more))
-            presumed = tuple(dict.fromkeys((*other.presumed, *more)))
-            return replace(other, presumed=presumed, spread=spread)
+        other = _with(row, more)
+        if other and _share(other) <= FULL:
+            return other
     is_named = spelled(row.get("model") or "") is not None
     # What is kept elsewhere may be the weights, too, or most of a block's activations.
     is_whole = (
@@ -145,6 +143,44 @@ def case_of(row: Row) -> Case:
         name = case.shape.name
         raise UsageError(f"layers: not stated, and {name} whole does not fit: a part of it?")
     return case
+
+
+def _with(row: Row, more: dict[str, str]) -> Case | None:
+    """The case of a row with cells that are presumed; None: there is none."""
+    try:
+        case = _read({**row, **more})
+    except UsageError:
+        return None
+    spread = math.hypot(case.spread, *(UNSURE[name] for name in more))
+    presumed = tuple(dict.fromkeys((*case.presumed, *more)))
+    return replace(case, presumed=presumed, spread=spread)
+
+
+def _searched(row: Row, case: Case) -> Case | None:
+    """The quickest way to split the model that fits, of a program that searches for it; None: none.
+
+    Inside a node's links, as stages go, with states or weights sharded: what a compiler's costs of
+    collectives and memory choose among (Zheng et al. 2022, section 4; Lin et al. 2024).
+    """
+    cells, x = Cells(row), case.layout
+    if not cells.program.searches_layout or x.gpus == 1 or cells["tp"] or cells["zero_stage"]:
+        return None
+    inside = [size for size in (1, 2, 4, 8) if x.gpus_per_node % size == 0]
+    spread = [1] if cells["ep"] or not case.shape.num_experts else [1, *inside[1:]]
+    tries = [
+        {"tp": str(tp), "zero_stage": str(zero)} | ({"ep": str(ep)} if ep > 1 else {})
+        for tp in inside
+        for zero in (1, 3)
+        for ep in spread
+    ]
+    cases = [found for more in tries if (found := _with(row, more))]
+    least = min(map(_share, cases), default=0.0)
+    cases = [found for found in cases if _share(found) <= max(1.0, least)]
+    return min(cases, key=_seconds, default=None)
+
+
+def _seconds(case: Case) -> float:
+    return float(predict_step(case.shape, case.timed, case.rates, head=case.head).total)
 
 
 def _share(case: Case) -> float:
@@ -166,7 +202,8 @@ def _alternatives(row: Row, case: Case) -> list[dict[str, str]]:
     """
     cells, x = Cells(row), case.layout
     is_open = not (cells["tp"] or cells["pp"]) and x.gpus > 1
-    offloads = not cells["offload"] and x.framework == "deepspeed" and int(x.zero) >= 2
+    is_named = x.framework == "deepspeed" and "framework" not in case.presumed
+    offloads = not cells["offload"] and is_named and int(x.zero) >= 2
     most = FULL if x.framework == "megatron" else _TOO_MUCH  # what others seldom do
     is_alone = x.gpus == 1 and "num_gpus" in case.presumed and not cells["num_gpus"]
     if not (is_open or offloads or is_alone) or _share(case) <= most:

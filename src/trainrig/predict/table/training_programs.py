@@ -42,6 +42,8 @@ class Program:
     """ZeRO 3 where the stage is not stated."""
     torch_pipelines: bool | None = None
     """Its stages are torch's, with FSDP around each."""
+    searches_layout: bool | None = None
+    """It looks for the quickest way to split a model."""
     shards_gradients: bool | None = None
     """ZeRO 2 where the stage is not stated, 1 where a pipeline's stages forbid that."""
     shards_optimizer: Since = None
