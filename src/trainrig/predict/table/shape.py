@@ -67,8 +67,16 @@ def _mixture_of(cells: Cells) -> dict[str, int]:
         found = {"num_experts": int(several[1])} | found
     is_named = words & {"moe", "dmoe", "mixtral", "experts", "switch"}
     if any(found.values()) or is_named or _active_of(cells) or _is_spread(cells):
+        if _EVERY_SECOND.search(cells.word("model")) and cells["layers"]:
+            found = {"dense_layers": cells.whole("layers") // 2} | found
         return {"num_experts": 0} | found
     return {}
+
+
+_EVERY_SECOND = re.compile(
+    r"(?:every|each) (?:second|other|2nd|two|2)(?: \w+)? (?:layer|block)s?\b"
+)
+"""Experts in half of the layers, as in GShard: which ones, a step's work does not depend on."""
 
 
 def _is_spread(cells: Cells) -> bool:
@@ -398,7 +406,12 @@ def _of_total(cells: Cells, numbers: dict[str, Any]) -> ModelShape:
     the dense model whose nets became experts ("410m, 8 experts").
     """
     shape = custom("llama", **numbers)
-    if cells["moe_ffn"] or not cells["params_b"] or _is_number_of(cells, shape):
+    if not cells["params_b"] or _is_number_of(cells, shape):
+        return shape
+    plain = custom("llama", **(numbers | {"gated_ffn": False}))
+    if _is_number_of(cells, plain):  # nets of two matrices, as before Mixtral
+        return plain
+    if cells["moe_ffn"]:
         return shape
     none: dict[str, Any] = {
         "num_experts": 0,
