@@ -59,7 +59,7 @@ class Outcome:
     """Whether the measured time lies in the stated interval of 80 %."""
     flat: float | None
     is_asked: bool = True
-    """Whether the row prints how fast a step was, and its source names the chip."""
+    """Whether a refusal counts: `is_asked` of the row."""
     refused: str = ""
     memory: float | None = None
     """The error of a GPU's memory, where it is printed and predicted."""
@@ -99,7 +99,7 @@ def outcome(row: Row) -> Outcome:
         cell=cell_of(row),
         error=None,
         flat=flat_by_parameters(row) if printed is None else printed,
-        is_asked="not named" not in row["hardware"] and any(row.get(name) for name in TIMED),
+        is_asked=is_asked(row),
     )
     try:
         case = case_of(row)
@@ -121,6 +121,11 @@ def outcome(row: Row) -> Outcome:
         inside=low <= measured <= high,
         flat=flat_error(case, measured),
     )
+
+
+def is_asked(row: Row) -> bool:
+    """Whether a row prints how fast a step was, and its source names the chip."""
+    return "not named" not in row["hardware"] and any(row.get(name) for name in TIMED)
 
 
 def cell_of(row: Row) -> str:

@@ -11,7 +11,7 @@ origin       on what was printed until the end of a year; what came later is sco
 The constants are fitted to the rows of `training.csv`, as those that are shipped; the rows of
 `training-2.csv` are scored beside them, and in lines of their own those of `training-3.csv`, too,
 each of whose sources is a family.  A cell is a source on one chip; cells weigh alike, but no source
-more than `MOST` of all.  A row that is refused counts with the error of a flat 40 % MFU.
+more than `MOST` of all.  A row that is refused counts as `validation.out_of_family` says.
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ from trainrig.predict.table.cells import Cells, Row
 from trainrig.predict.table.row_errors import left_out_by, measured_time
 from trainrig.predict.table.training_programs import COMPARED, compared, program_of
 from validation.fit_step import SIDES, composed, fit, is_stated, ratios, stack, with_sides
-from validation.out_of_family import THIRD, Outcome, cell_of, flat_by_print, flat_error, read
+from validation.out_of_family import (
+    THIRD,
+    Outcome,
+    cell_of,
+    flat_by_print,
+    flat_error,
+    is_asked,
+    read,
+)
 
 MOST = 0.05
 """Weight of one source, at most, of all."""
@@ -175,6 +183,7 @@ def outcomes(constants: Constants, of: Iterable[Known]) -> list[Outcome]:
             error=None if one.place is None else errors[one.place].error,
             inside=one.place is not None and errors[one.place].inside,
             flat=one.flat,
+            is_asked=is_asked(one.row),
         )
         for one in of
     ]
@@ -324,7 +333,10 @@ def rolling() -> list[Pair]:
 def protocols() -> dict[str, tuple[Score, Score]]:
     """Every protocol by name, and what stands beside them: of two tables, and of all three."""
     rows, _, _ = known()
-    flat = [Outcome(cell=one.cell, error=None, flat=one.flat) for one in rows]
+    flat = [
+        Outcome(cell=one.cell, error=None, flat=one.flat, is_asked=is_asked(one.row))
+        for one in rows
+    ]
     found = {
         "one family of software left out": by_parts(lambda one: one.family),
         "one generation of chips left out": by_parts(lambda one: one.generation),
