@@ -236,6 +236,14 @@ def joined(chip: Chip, sizes: dict[str, int]) -> tuple[int, dict[str, int]]:
 
 
 def _batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, int]:
+    """Micro-batch and how many, of a program that cuts a batch into as many as stages, too."""
+    micro, accum = _stated_batch_of(cells, shape, dp, pp)
+    if cells.program.cuts_by_stages and pp > 1 and micro % pp == 0 and not cells["micro_batch"]:
+        return micro // pp, accum * pp
+    return micro, accum
+
+
+def _stated_batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, int]:
     """Micro-batch and how many: from two of global batch, micro-batch and accumulation."""
     micro, accum = _micro_of(cells, shape), cells.whole("grad_accum", 0)
     batch = _global_batch(cells)

@@ -42,6 +42,8 @@ class Program:
     """ZeRO 3 where the stage is not stated."""
     torch_pipelines: bool | None = None
     """Its stages are torch's, with FSDP around each."""
+    cuts_by_stages: bool | None = None
+    """A batch goes through a pipeline in as many micro-batches as stages, none being stated."""
     searches_layout: bool | None = None
     """It looks for the quickest way to split a model."""
     shards_gradients: bool | None = None
