@@ -38,6 +38,9 @@ _SMALL = {"model": "Llama-3.2-1B", "kind": "sft"}
         ({"kind": "lora", "precision": "int8"}, "quantize", "int8"),
         ({"kind": "sft", "seq": ""}, "seq_len", 408),
         ({"kind": "finetune", "seq": "", "framework": "HF Trainer"}, "seq_len", 1024),
+        ({"kind": "sft", "seq": "", "framework": "run_translation.py, wmt16"}, "seq_len", 32),
+        ({"recompute": "selective (0.2 % of the FLOPs)"}, "recompute", "none"),
+        ({"recompute": "selective (23 % of the FLOPs)"}, "recompute", "full"),
         ({"kind": "Full fine-tuning", "seq": "", "framework": "HF Trainer"}, "seq_len", 1024),
         ({"kind": "Pre-training", "precision": "int8"}, "lora_rank", 0),
         ({"kind": "pretrain", "seq": ""}, "seq_len", 4096),  # a Llama 2
@@ -405,3 +408,10 @@ def test_several_disks_share_the_states_and_tf32_is_said_beside_fp32() -> None:
     words = ("TF32 matmul on", "TF32 off", "")
     found = [case_of(fp32 | {"kernel_stack": each}).layout.precision for each in words]
     assert found == ["tf32", "fp32", "fp32"]
+
+
+def test_a_plan_found_over_all_devices_shares_a_batch_of_fewer_samples() -> None:
+    row = ROW | {"num_gpus": "8", "dp": "", "global_batch": "4", "micro_batch": "", "seq": "8192"}
+    row |= {"zero_stage": "", "kind": "pretrain", "grad_accum": "4"}
+    layout = case_of(row | {"framework": "a plan found automatically over 8 GPUs"}).layout
+    assert (layout.global_batch, layout.tp * layout.cp) == (4, 8)

@@ -96,15 +96,22 @@ def _of_server(cells: Cells) -> int:
 def _sharing_samples(cells: Cells, gpus: int) -> int:
     """Ranks that share each sample, where fewer are stated than there are devices; 1: none do.
 
-    Of Megatron and of pre-training in JAX, whose batch is the whole job's; nothing else may be
-    stated of the split.
+    Of Megatron, of programs that search for a plan over all devices, and of pre-training in JAX,
+    whose batch is the whole job's; nothing else may be stated of the split.
     """
     batch = cells.whole("global_batch", 0)
     at_once = batch // (cells.whole("grad_accum", 1) * cells.whole("micro_batch", 1))
     is_open = not any(cells[name] for name in ("tp", "pp", "cp", "dp", "ep"))
     is_whole = cells.splits_models or (cells.is_xla and cells.is_pretraining)
+    is_whole = is_whole or _PLANNED.search(cells.word("framework")) is not None
     is_shared = is_open and is_whole and 0 < at_once < gpus
     return gpus // at_once if is_shared and gpus % at_once == 0 else 1
+
+
+_PLANNED = re.compile(
+    r"\bplan(?:s|ned)? (?:is |was )?found|auto[- ]?(?:matic[a-z]* )?parallel|nn-?scaler"
+)
+"""Programs that search for how a model is split: its batch is the whole job's."""
 
 
 def _within(ranks: int, most: int, cells: Cells) -> tuple[int, int]:

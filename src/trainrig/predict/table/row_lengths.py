@@ -85,7 +85,7 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     (lengths spread as a lognormal of 0.7).  transformers' own scripts cut plain text into pieces of
     1024 (run_clm, `block_size`).
     """
-    words = cells.text_of("model", "kind")
+    words = cells.text_of("model", "kind", "framework")
     filled = _FILLED.search(cells.word("kernel_stack"))
     if named := filled[1].replace(",", "") if filled else means("read", words):
         return min(shape.max_positions, int(named))

@@ -19,8 +19,12 @@ def recompute_of(cells: Cells, shape: ModelShape, zero: int, quantize: str) -> s
     """One of RECOMPUTE: as stated, else as is usual.
 
     Megatron's ``block`` and a number is of so many layers of a stage (--recompute-num-layers):
-    none, where that is less than half of them.
+    none, where that is less than half of them.  Of a stated share of the FLOPs, the nearest: all
+    blocks again are a quarter of them, a selection of operators some seventh.
     """
+    if share := re.search(r"(\d+(?:\.\d+)?) ?% of (?:the |all )?flops", cells.word("recompute")):
+        percent = float(share[1])
+        return "none" if percent < 7.0 else "selective" if percent < 20.0 else "full"
     some = re.search(r"block\D{0,12}(\d{1,3})", cells.word("recompute"))
     if some and 2 * int(some[1]) * max(cells.whole("pp", 1), 1) < shape.num_layers:
         return "none"
