@@ -410,8 +410,22 @@ def test_several_disks_share_the_states_and_tf32_is_said_beside_fp32() -> None:
     assert found == ["tf32", "fp32", "fp32"]
 
 
-def test_a_plan_found_over_all_devices_shares_a_batch_of_fewer_samples() -> None:
+def test_a_program_that_searches_for_a_layout_has_the_quickest_that_fits() -> None:
     row = ROW | {"num_gpus": "8", "dp": "", "global_batch": "4", "micro_batch": "", "seq": "8192"}
     row |= {"zero_stage": "", "kind": "pretrain", "grad_accum": "4"}
-    layout = case_of(row | {"framework": "a plan found automatically over 8 GPUs"}).layout
-    assert (layout.global_batch, layout.tp * layout.cp) == (4, 8)
+    found, plain = (case_of(row | {"framework": name}) for name in ("nnScaler", "PyTorch"))
+    assert found.layout.global_batch == 4 < plain.layout.global_batch
+    assert "tp" in found.presumed
+
+
+def test_a_batch_is_cut_by_stages_where_the_program_does_so() -> None:
+    row = {
+        "hardware": "8 x MI355X",
+        "model": "llama-3-8B",
+        "seq": "4096",
+        "pp": "8",
+        "date": "2026-05",
+    }
+    row |= {"global_batch": "64", "grad_accum": "1", "num_gpus": "8", "framework": "MaxText (JAX)"}
+    assert case_of(row).layout.grad_accum == 8
+    assert case_of(row | {"micro_batch": "64"}).layout.grad_accum == 1

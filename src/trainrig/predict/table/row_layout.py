@@ -103,15 +103,8 @@ def _sharing_samples(cells: Cells, gpus: int) -> int:
     at_once = batch // (cells.whole("grad_accum", 1) * cells.whole("micro_batch", 1))
     is_open = not any(cells[name] for name in ("tp", "pp", "cp", "dp", "ep"))
     is_whole = cells.splits_models or (cells.is_xla and cells.is_pretraining)
-    is_whole = is_whole or _PLANNED.search(cells.word("framework")) is not None
-    is_shared = is_open and is_whole and 0 < at_once < gpus
+    is_shared = is_open and (is_whole or bool(cells.program.searches_layout)) and 0 < at_once < gpus
     return gpus // at_once if is_shared and gpus % at_once == 0 else 1
-
-
-_PLANNED = re.compile(
-    r"\bplan(?:s|ned)? (?:is |was )?found|auto[- ]?(?:matic[a-z]* )?parallel|nn-?scaler"
-)
-"""Programs that search for how a model is split: its batch is the whole job's."""
 
 
 def _within(ranks: int, most: int, cells: Cells) -> tuple[int, int]:
