@@ -20,6 +20,7 @@ for the hardware and not for the model (FlashAttention, Dao et al. 2022, appendi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from trainrig.errors import UsageError
 
@@ -256,12 +257,15 @@ def elementwise(
     )
 
 
-def state_kernels(name: str, rows: int, wide: int) -> Operator:
+def state_kernels(name: str, rows: Any, wide: Any) -> Operator:
     """Kernels of a layer that keeps a state instead of keys, beside its projections.
 
-    ``name``: one of STATE_BYTES; ``wide``: width of its values.  All of them wait for memory.
+    ``name``: one of STATE_BYTES; ``rows``: tokens; ``wide``: width of its values; both are numbers,
+    or arrays over layouts.  All of the kernels wait for memory.
     """
-    each = (round(_TRITON * num_bytes * rows * wide / 2) for num_bytes in STATE_BYTES[name])
+    # Half is read and half written, in ten-thousandths of a byte: integers, also in arrays.
+    halves = (round(5_000 * _TRITON * num_bytes) for num_bytes in STATE_BYTES[name])
+    each = (rows * wide * half // 10_000 for half in halves)
     forward, backward = (Cost(read_bytes=half, write_bytes=half) for half in each)
     return Operator(name=f"attention.{name}", kind=name, forward=forward, backward=backward)
 

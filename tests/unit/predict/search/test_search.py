@@ -77,7 +77,12 @@ def test_the_best_is_that_of_brute_force(chip, gpus, batch, memory) -> None:
 
 @pytest.mark.parametrize(
     ("model", "chip", "gpus"),
-    [("mixtral-8x7B", "H100 SXM5 80GB", 32), ("bert-large", "V100 SXM2 16GB", 8)],
+    [
+        ("mixtral-8x7B", "H100 SXM5 80GB", 32),
+        ("bert-large", "V100 SXM2 16GB", 8),
+        ("qwen3.5-9B", "H100 SXM5 80GB", 8),
+        ("nemotron-3-super-120B-A12B", "B200 SXM", 16),
+    ],
 )
 def test_a_layout_costs_among_many_what_it_costs_alone(model, chip, gpus) -> None:
     asked, cluster = space({"model": model, "on": chip, "gpus": gpus, "global_batch": 4 * gpus})
