@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trainrig.catalog.published import training
 from trainrig.errors import DataError, UsageError
 from trainrig.predict.step import simulate
-from trainrig.predict.table.answers import predict_row, predict_rows, time_of
+from trainrig.predict.table.answers import least_seconds, predict_row, predict_rows, time_of
 from trainrig.predict.table.case import case_of
 from trainrig.predict.table.columns import READ, read_rows
 from trainrig.workload.model import parameters
@@ -203,6 +203,21 @@ def test_what_is_not_stated_widens_the_interval() -> None:
     assert case_of(row(precision="")).layout.precision == "bf16"
     assert case_of(row(precision="", chip="V100 SXM2 16GB")).layout.precision == "fp16"
     assert case_of(row(precision="bf16-mixed")).layout.precision == "bf16"
+
+
+def test_no_interval_begins_below_what_stated_products_take_at_the_claimed_rate() -> None:
+    card = {"chip": "RTX 5090", "num_gpus": "1", "dp": "1", "zero_stage": "0", "kind": "pretrain"}
+    card |= {"model": "Qwen2.5-1.5B", "framework": "LLMQ (C++/CUDA)", "seq": "1024"}
+    card |= {"global_batch": "512", "micro_batch": "8", "grad_accum": "64", "precision": "bf16"}
+    card |= {"kernel_stack": "CUDA graphs", "states": "pure", "recompute": "none"}
+    low, middle, high = time_of(case_of(card))
+    products = 6 * parameters(case_of(card).shape).total * 512 * 1024
+    assert low == least_seconds(case_of(card)) == pytest.approx(products / 1.12 / 209.5e12, rel=0.1)
+    assert low < middle < high
+    for changes in ({"precision": ""}, {"global_batch": "", "grad_accum": ""}, {"kind": "lora"}):
+        assert least_seconds(case_of(card | changes)) == 0.0, changes
+    fp4 = row(chip="B200 SXM", precision="nvfp4")
+    assert least_seconds(case_of(fp4)) < least_seconds(case_of(fp4 | {"precision": "fp8"}))
 
 
 @pytest.mark.parametrize(

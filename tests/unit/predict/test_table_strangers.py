@@ -635,6 +635,8 @@ def test_experts_that_stay_on_the_host_are_not_on_the_device() -> None:
     row |= {"seq": "512", "micro_batch": "1", "precision": "bf16", "framework": "LLaMA-Factory"}
     middle = memory_of(case_of(row | {"offload": "experts on the CPU (AMX)"}))[1]
     assert 2e9 < middle < 8e9
+    here = memory_of(case_of(row | {"offload": "optimizer to host, experts in bf16"}))[1]
+    assert here > 2.0 * middle, "of a format, not of a place"
 
 
 def test_gradients_are_summed_in_what_is_said() -> None:

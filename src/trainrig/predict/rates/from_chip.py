@@ -291,7 +291,8 @@ def narrowed(rates: Rates, chip: Chip, dtype: str) -> Rates:
     kind = _class(class_of(chip))
     narrow = claimed.rate * power_share(chip, kind, dtype, claimed.rate)
     sustained = {**rates.matmuls.sustained, "fp8": narrow}
-    return rates.replace(matmuls=dataclasses.replace(rates.matmuls, sustained=sustained))
+    matmuls = dataclasses.replace(rates.matmuls, sustained=sustained)
+    return rates.replace(matmuls=matmuls, peaks={**rates.peaks, "fp8": claimed.rate})
 
 
 def widened_once(rates: Rates) -> Rates:

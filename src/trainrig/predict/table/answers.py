@@ -22,6 +22,7 @@ from trainrig.predict.table.case import Case, case_of
 from trainrig.predict.table.cells import Row
 from trainrig.predict.table.columns import READ
 from trainrig.predict.table.feasible import NOT_HELD
+from trainrig.workload.flops import model_flops
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.memory.overheads import loss_bytes
@@ -144,9 +145,47 @@ def time_of(case: Case) -> Three:
 
 
 def interval_of(case: Case, step: StepTime) -> Three:
-    """Low, predicted, high seconds of a step that is predicted already."""
+    """Low, predicted, high seconds of a step that is predicted already.
+
+    Its lower end is no shorter than the step's products take at what the chip claims, where the row
+    states all that decides them.
+    """
     low, high = step.interval_with(*case.spreads)
-    return low, step.total, high
+    return min(max(low, least_seconds(case)), step.total), step.total, high
+
+
+def least_seconds(case: Case) -> float:
+    """Seconds that no run of a row is shorter than: its products at the claimed rate; 0: not known.
+
+    Products with weights alone, each token by itself: of attention's scores some kernels leave out
+    those that are masked, or far away.  Not known where a blank cell decides the products or their
+    format, of adapters (frozen weights have no gradients), of logits of a few tokens, and of
+    decoders, which write fewer tokens than are read.
+    """
+    x, shape = case.timed, case.shape
+    is_part = x.lora_rank or case.head < 1.0 or shape.num_decoder_layers
+    claimed = case.rates.peaks.get(x.precision)
+    if claimed is None or is_part or not _DECIDES_PRODUCTS.isdisjoint(case.presumed):
+        return 0.0
+    tokens = float(x.global_batch * x.seq_len)
+    return tokens * _flops_of_a_token(shape) / (_ABOVE_CLAIM * claimed * float(x.gpus))
+
+
+@lru_cache(maxsize=1024)
+def _flops_of_a_token(shape: ModelShape) -> int:
+    """Of both passes, of a token that is a sequence by itself."""
+    return model_flops(shape, 1, 1)
+
+
+_DECIDES_PRODUCTS = {
+    *("chip", "precision", "num_gpus", "nodes", "dp", "global_batch", "micro_batch", "grad_accum"),
+    *("seq", "seq_len", "mean_seq", "kind", "model", "params_b", "layers", "heads", "ffn", "vocab"),
+    "num_experts",
+}
+"""Columns that say how many FLOPs a step has, and in what."""
+_ABOVE_CLAIM = 1.12
+"""Of the claim, what products reach at the most: a claim is at a clock that cards may exceed (RTX
+5090, catalog/published/squares.csv; no chip of a data center reaches 1)."""
 
 
 def memory_of(case: Case) -> Three:

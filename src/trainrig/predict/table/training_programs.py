@@ -61,7 +61,7 @@ class Program:
     fp8: bool | None = None
     """Products are of fp8 where no format is stated, on chips that have it."""
     fp4: Since = None
-    """And of FP4 on NVIDIA's chips that have it, which are of 2024 and later."""
+    """Products are of FP4 where no format is stated, on NVIDIA's chips of 2024 and later."""
     precision: str = ""
     """Of products, where none is stated, on GPUs of NVIDIA."""
     tf32: bool | None = None
