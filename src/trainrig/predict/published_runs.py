@@ -13,11 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainrig.catalog import find_chip
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
 from trainrig.predict.step import predict_step
 
 if TYPE_CHECKING:
+    from trainrig.catalog import Chip
     from trainrig.predict.prediction import Prediction
     from trainrig.predict.table.cells import Row
     from trainrig.workload.model import ModelShape
@@ -67,9 +69,16 @@ def published_runs(found: Prediction) -> tuple[PublishedRun, ...]:
         run
         for row in training.read()
         if all(row[name] == text for name, text in texts.items())
+        and _may_be_on(chip, row)
         and (run := _run(row, found, chip.name)) is not None
     ]
     return tuple(sorted(runs, key=lambda run: abs(run.ratio - 1.0))[:MOST])
+
+
+def _may_be_on(chip: Chip, row: Row) -> bool:
+    """Whether the row's chip is this one, or is only known once a table's words are read."""
+    named = find_chip(row["chip"] or row["hardware"])
+    return named is None or named.name == chip.name
 
 
 def _run(row: Row, found: Prediction, chip: str) -> PublishedRun | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainrig.predict import published_runs as module
 from trainrig.predict.prediction import Prediction, predict
 from trainrig.predict.published_runs import published_runs
 from trainrig.predict.scenario import question
@@ -33,6 +34,14 @@ def test_another_batch_precision_or_card_is_another_step() -> None:
     assert not published_runs(asked(batch_size=9))
     assert not published_runs(asked(precision="tf32"))
     assert not published_runs(asked(on="RTX 3090"))
+
+
+def test_runs_on_other_cards_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(module, "_run", lambda row, found, chip: read.append(row["hardware"]))
+    found = predict(question({"model": "gpt2-medium", "on": "Quadro RTX 8000", "seq_len": 384}))
+    assert published_runs(found) == () and read
+    assert all("RTX 8000" in hardware or "not stated" in hardware for hardware in read), read
 
 
 def test_other_groups_of_layers_on_each_stage_are_another_step() -> None:
