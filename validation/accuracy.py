@@ -42,6 +42,7 @@ from trainrig.predict.table.row_errors import (
     weak,
 )
 from trainrig.stats import ErrorSummary
+from validation import sources_apart
 from validation.cases import table as case_table
 from validation.fit_step import BOUNDS, SIDES, fit, is_stated, left_out, profiled, stated, write
 from validation.out_of_family import (
@@ -204,6 +205,9 @@ def page(
         protocol_table(),
         "By cell, on the tables that no constant was fitted to:",
         out_of_family(),
+        "## How far apart sources are",
+        APART_WORDS,
+        sources_apart.table(sources_apart.prints(sources_apart.every_row())),
         "## Cases that people ask about",
         case_table(),
         "## On the rows that constants were fitted to",
@@ -310,6 +314,15 @@ MEMORY_WORDS = (
     " that; not all of it is the GPU's peak, for Hugging Face's rows of tf-bench and tf-bench-4090"
     " are a sum that contains a figure of the host (`catalog/published/NOTICE.md`). torchtune's"
     " worst row updates each weight in backward, with states in paged memory, which no cell says."
+)
+
+
+APART_WORDS = (
+    "Two owners who print the same set-up (chip, model, program, precision, split, length,"
+    " micro-batch) do not print the same time: clocks, power limits, versions, hosts and data are"
+    " in no column. This is how far off the one is as a prediction of the other, and what no"
+    " predictor from such columns can mend. Most of these rows were in sight of whoever chose the"
+    " rules."
 )
 
 

@@ -13,7 +13,7 @@ SOURCES = {
     path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines())
     for path in (ROOT / "src" / "trainrig").rglob("*.py")
 }
-MOST_FILES = 446
+MOST_FILES = 447
 MOST_LINES = 95_500
 MOST_FILES_PER_1000_LINES = 6.2
 LONGEST = 600

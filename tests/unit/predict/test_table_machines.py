@@ -137,7 +137,7 @@ def test_nothing_runs_beside_computation_on_intel_s_gpus() -> None:
         ("Standard_NC6s_v3", "V100 PCIe 16GB"),
         ("BM.GPU4.8 (OCI)", "A100 SXM4 40GB"),
         ("Selene, 64 nodes", "A100 SXM4 80GB"),
-        ("8x Ascend NPU", "Ascend 910A"),  # of no date
+        ("8x Ascend NPU", "Ascend 910B"),  # of no date, but its model is of the 910B's years
         ("摩尔线程 MTT S5000", "MTT S5000"),
         ("64x Graphcore Bow IPU (ipu-pod64-POPART)", "Bow IPU"),
         ("昇腾910B", "Ascend 910B"),

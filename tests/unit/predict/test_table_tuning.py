@@ -124,7 +124,7 @@ def test_what_is_sharded_and_computed_again_is_the_programs_default(
 ) -> None:
     """Of 8 H100s that have memory enough."""
     row = {"chip": "H100 SXM5 80GB", "num_gpus": "8", "micro_batch": "1", "seq": "2048"}
-    layout = case_of(row | {"model": "Llama-3.2-1B"} | cells).layout
+    layout = case_of(row | {"model": "TinyLlama-1.1B"} | cells).layout
     assert (layout.zero, layout.recompute) == (zero, recompute)
 
 

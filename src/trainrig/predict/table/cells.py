@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from trainrig.errors import UsageError
+from trainrig.predict.table.dates import named_month, named_year, released
 from trainrig.predict.table.training_programs import (
     Program,
     Since,
@@ -117,8 +118,17 @@ class Cells:
             is_word = text.lower() == "none" and name in _WITH_NONE
             if text.lower() in _BLANK and not is_word:
                 text = ""
-            self._read[name] = text
+            self._read[name] = text or self._remarked(name)
+            text = self._read[name]
         return text
+
+    def _remarked(self, name: str) -> str:
+        """What is said in remarks of a column that is blank; "": nothing."""
+        if not (patterns := _remarks().get(name)):
+            return ""
+        words = affirmed(self.text_of("kernels", "notes", "dtype"))
+        found = (re.search(pattern, words) for pattern in patterns)
+        return "; ".join(one[0].strip() for one in found if one)
 
     def presume(self, *columns: str) -> None:
         """Note that a default stands for these, or another reading than the printed."""
@@ -136,8 +146,12 @@ class Cells:
         return found
 
     def text_of(self, *names: str) -> str:
-        """What stands in several cells, in small letters, apart by ``; ``: no word is of two."""
-        return "; ".join(self.word(name) for name in names)
+        """What stands in several cells, in small letters, apart by ``; ``: no word is of two.
+
+        Beside the one word for kernels stands what a source prints of them, in ``kernels``.
+        """
+        printed = ("kernels",) * ("kernel_stack" in names and bool(self["kernels"]))
+        return "; ".join(self.word(name) for name in names + printed)
 
     def whole(self, name: str, default: int | None = None) -> int:
         """A whole number from 0.  UsageError where it is none, or blank without default."""
@@ -241,22 +255,36 @@ class Cells:
         What is not stated it has not.
         """
         if isinstance(trait, str):
-            return self._dated >= trait if self._dated else undated
+            return self.is_since(trait) or (undated and not self._dated)
         return trait is True
 
     def is_since(self, month: str) -> bool:
-        """Whether the row is dated, and of that month (``2024-01``) or later."""
-        return self._dated >= month
+        """Whether the row is of that month (``2024-01``) or later, by its date or its model's."""
+        return (self._stated or max(self._dated, self._released)) >= month
 
     def is_before(self, month: str) -> bool:
         """Whether the row is dated, and of an earlier month."""
-        return "" < self._dated < month
+        return "" < self._dated < month and not self.is_since(month)
+
+    @cached_property
+    def _stated(self) -> str:
+        """Year and month of the row's date; a year alone is its first."""
+        found = re.match(r"(20\d\d)(-[01]\d)?", self["date"])
+        return found[1] + (found[2] or "-01") if found else ""
 
     @cached_property
     def _dated(self) -> str:
-        """Year and month; a year alone is its first."""
-        found = re.match(r"(20\d\d)(-[01]\d)?", self["date"])
-        return found[1] + (found[2] or "-01") if found else ""
+        """The month as stated, else in what is said of the programs; "": none.
+
+        Of the source no more is read than a month or a year: nobody is known by it.
+        """
+        words = self.text_of("source", "framework", "kernel_stack", "hardware", "notes")
+        return self._stated or named_month(words) or named_year(self.word("source"))
+
+    @cached_property
+    def _released(self) -> str:
+        """The month in which the model came out, "": not known."""
+        return released("model", self.word("model"))
 
     @property
     def is_xla(self) -> bool:
@@ -310,6 +338,12 @@ def meanings() -> dict[str, list[tuple[str, str]]]:
     return read_toml(_WORDS, dict[str, list[tuple[str, str]]], _WORDS.name)
 
 
+@cache
+def _remarks() -> dict[str, list[str]]:
+    """Patterns of what remarks say of a column, by the column."""
+    return read_toml(_REMARKS, dict[str, list[str]], _REMARKS.name)
+
+
 def means(name: str, word: str) -> str | None:
     """The word for the first of a column's patterns that is found in a text; None: none is."""
     return next((to for pattern, to in meanings()[name] if re.search(pattern, word)), None)
@@ -320,4 +354,4 @@ def mentions(name: str, text: str) -> bool:
     return means(name, text) is not None
 
 
-_WORDS = Path(__file__).with_name("words.toml")
+_WORDS, _REMARKS = (Path(__file__).with_name(f"{name}.toml") for name in ("words", "remarks"))

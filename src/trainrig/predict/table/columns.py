@@ -26,6 +26,7 @@ READ = (
     *("memory_kind", "offload", "states", "mean_seq", "masked_share", "optimizer"),
     *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes"),
     *("parallel", "cp_comm", "schedule", "moments", "date"),
+    *("source", "notes", "kernels", "interconnect"),  # as printed, beside one word for each
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
@@ -64,8 +65,10 @@ def _rows(lines: Iterator[str], name: str) -> Iterator[dict[str, str]]:
 def _heading(column: str, columns: list[str]) -> str:
     """``Seq Length`` and ``# GPUs`` as the columns that are read; others stay as they are."""
     plain = re.sub("[^a-z0-9]+", "_", column.lower()).strip("_")
-    meant = plain if plain in READ else _headings().get(plain, column)
-    return column if meant != column and meant in columns else meant
+    other = _headings().get(plain)
+    if other is not None and other not in columns:
+        return other
+    return plain if plain in READ and (plain == column or plain not in columns) else column
 
 
 @cache

@@ -230,7 +230,7 @@ def _usual(name: str, cells: Cells) -> Chip | None:
 
 def link_of(cells: Cells, chip: Chip) -> str | None:
     """The link inside a node; blank: the chip's own."""
-    word = cells.word("link")
+    word = cells.word("link") or cells.word("interconnect")
     word = next((link for part, link in meanings()["link"] if re.search(part, word)), word)
     if not word:
         cells.presume("link")
@@ -336,7 +336,10 @@ def fabric_of(cells: Cells, chip: Chip, sizes: Mapping[str, int]) -> float | Non
     server = server_in(cells["hardware"]) or server_in(cells["chip"])
     if server is not None and server.fabric:
         return server.fabric
-    port, words = port_of(chip), f"{cells['hardware']}; {cells['link']}"
+    port, words = (
+        port_of(chip),
+        "; ".join(map(cells.__getitem__, ("hardware", "link", "interconnect"))),
+    )
     is_own = chip.link == "RoCE"  # adapters that are named are the host's
     if not is_own and (named := _named_fabric(words, node, port)):
         return named

@@ -76,7 +76,7 @@ def _multiplies_tf32(cells: Cells, chip: Chip) -> bool:
     """
     if peak(chip, "tf32") is None:
         return False
-    words = cells.word("kernel_stack")
+    words = cells.text_of("kernel_stack")
     if stated := means("tf32", words):
         return stated == "on"
     if cells.program.tf32 is not None:
@@ -96,9 +96,10 @@ def narrow_of(cells: Cells, chip: Chip) -> str:
         has_fp4 = chip.vendor == "NVIDIA" and (chip.year or 0) >= 2024
         return "fp4" if has_fp4 and cells.does(cells.program.fp4) else ""
     kind = "(?:nv|mx|)" if _trains_whole(cells) else "(?:nv|mx)"
-    if re.search(rf"\b{kind}-?fp4", cells.word("precision") or cells.word("dtype")):
-        return "fp4"
     words = cells.text_of("precision", "dtype")
+    is_wide = re.fullmatch(r"(?:bf|fp|tf)-?(?:16|32)", cells.word("precision"))  # of products
+    if not is_wide and re.search(rf"\b{kind}-?fp4", words):
+        return "fp4"
     is_int8 = "int8" in words and "weight" not in words and quantized_of(cells) == "none"
     return "int8" if is_int8 else ""
 
@@ -302,7 +303,7 @@ def graphed_share(cells: Cells, chip: Chip, shape: ModelShape) -> float:
     is_usual = since is not None and chip.vendor == "NVIDIA" and (chip.year or 0) >= since
     if is_mixture and (is_late := program.mixtures_graphed) is not None:
         can = cells.does(is_late) or chip.link_domain is not None
-        waits = mentions("counted_dispatch", cells.word("kernel_stack"))
+        waits = mentions("counted_dispatch", cells.text_of("kernel_stack"))
         is_usual = is_usual and can and not (cells.is_tuning or waits)
         is_named = is_named and can
     is_lazy = chip.vendor == "Google" or cells.is_xla or bool(program.graphed)
@@ -316,7 +317,7 @@ expert gets.  Presumed: no document says it."""
 
 def is_all_to_all(cells: Cells) -> bool:
     """Whether plain all-to-all is named as experts' dispatcher."""
-    return mentions("plain_dispatch", cells.word("kernel_stack"))
+    return mentions("plain_dispatch", cells.text_of("kernel_stack"))
 
 
 def experts_of(cells: Cells, shape: ModelShape, framework: str, chip: Chip) -> str:

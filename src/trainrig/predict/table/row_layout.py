@@ -387,7 +387,7 @@ def overlaps_dispatch(cells: Cells, chip: Chip, layout: Layout) -> bool:
     With graphs of whole iterations it does inside a node, too.  Where kernels of that way are
     named, and nothing of an overlap, they run alone: it is an option.  Recipes of tunings lack it.
     """
-    words = cells.word("kernel_stack")
+    words = cells.text_of("kernel_stack")
     if cells.is_tuning or (mentions("dispatcher", words) and not mentions("overlaps", words)):
         return False
     is_slow = (chip.year or 0) < 2024 or layout.ep > layout.gpus_per_node

@@ -86,7 +86,7 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     1024 (run_clm, `block_size`).
     """
     words = cells.text_of("model", "kind", "framework")
-    filled = _FILLED.search(cells.word("kernel_stack"))
+    filled = _FILLED.search(cells.text_of("kernel_stack"))
     if named := filled[1].replace(",", "") if filled else means("read", words):
         return min(shape.max_positions, int(named))
     if is_vision(cells.word("model")):

@@ -48,7 +48,7 @@ def _usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
         return "full" if zero == 3 or not program.recompute else program.recompute
     if program.recompute:
         return program.recompute
-    if "memory budget" in cells.word("kernel_stack"):  # of torch.compile: part is made again
+    if "memory budget" in cells.text_of("kernel_stack"):  # of torch.compile: part is made again
         return "selective"
     is_sharded = zero == 3 and program.checkpoints_sharded
     return "full" if quantize != "none" or is_sharded else "none"

@@ -160,7 +160,7 @@ def shape_of(cells: Cells) -> ModelShape:
     shape, presumed = _shape_of(tuple(cells[name] for name in _COLUMNS))
     cells.presume(*presumed)
     is_sparse = means("attends", cells.word("model")) == "sparse"
-    if is_sparse and not mentions("selects", cells.word("kernel_stack")):
+    if is_sparse and not mentions("selects", cells.text_of("kernel_stack")):
         shape = dataclasses.replace(shape, windows=())
     words = cells.text_of("model", "framework", "kernel_stack")
     if shape.windows or shape.num_decoder_layers or not (window := _WINDOW.search(words)):
@@ -486,6 +486,7 @@ def head_share(cells: Cells, family: str) -> float:
         return 0.0
     text, program = cells["masked_share"], cells.program
     is_gathered = program.masked_logits and not program.transformers_models
+    is_gathered = is_gathered or mentions("masked_logits", cells.word("notes"))
     try:
         share = float(text) if text else _MASKED if is_gathered else 1.0
     except ValueError:
