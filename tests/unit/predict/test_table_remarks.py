@@ -116,3 +116,10 @@ def test_printed_kernels_stand_beside_the_word_for_them(tmp_path: Path) -> None:
     beside, alone = case_of(RUN | row), case_of(RUN | row | {"kernels": ""})
     assert beside.layout.kernels == alone.layout.kernels == "flash"
     assert time_of(beside)[1] < time_of(alone)[1], "Hopper's own attention"
+
+
+@pytest.mark.parametrize("part", ["a", "x ", "offloa ", "optimizer ", "no ", "2024", "adam_", "; "])
+def test_a_long_note_says_nothing_and_is_read_once(part: str) -> None:
+    """Patterns whose time grew with its square would not come back from these."""
+    cells = Cells({"notes": part * 50_000})
+    assert not cells["offload"] and not cells.is_before("2010-01")
