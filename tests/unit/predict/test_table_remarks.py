@@ -106,6 +106,14 @@ def test_a_network_is_read_from_the_words_for_the_interconnect() -> None:
     assert words.rates.links.between != case_of(many).rates.links.between
 
 
+def test_no_link_of_a_card_is_none_between_those_that_are_presumed() -> None:
+    row = {"chip": "A100", "model": "llama-7b", "seq": "2048", "gpus_per_node": "8"}
+    alone = case_of(row | {"link": "none"})
+    assert alone.layout.gpus == 8
+    assert alone.rates.links == case_of(row).rates.links
+    assert alone.rates.links != case_of(row | {"num_gpus": "8", "link": "none"}).rates.links
+
+
 def test_printed_kernels_stand_beside_the_word_for_them(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("chip,model,kernels\nH100,llama2-7b,flash attention\n")

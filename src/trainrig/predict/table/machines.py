@@ -238,6 +238,11 @@ def link_of(cells: Cells, chip: Chip) -> str | None:
     if word not in ("nvlink", "pcie", "ici", "hccs", "none"):
         cells.presume("link")  # what it says is of no link here: the chip's own
         return None
+    if word == "none" and not cells["num_gpus"]:
+        cells.presume(
+            "link"
+        )  # of one card there is none: of several that are presumed it says nothing
+        return None
     if word == "nvlink" and (chip.link is None or chip.link == "none"):
         cells.presume("link")  # the card has none: it is another's, or a mistake
         return None
