@@ -92,6 +92,13 @@ def test_states_are_read_from_what_a_format_is_printed_with() -> None:
     assert kept == ["auto", "masters"]
 
 
+def test_an_adapter_s_frozen_weights_are_as_its_printed_words_say() -> None:
+    row = RUN | {"kind": "lora", "kernel_stack": "flash", "precision": "bf16"}
+    found = [case_of(row | {"kernels": words}).layout.quantize for words in ("LoRA", "QLoRA")]
+    assert found == ["none", "nf4"]
+    assert case_of(row | {"kind": "pretrain", "kernels": "QLoRA"}).layout.quantize == "none"
+
+
 def test_logits_of_masked_tokens_alone_are_read_from_notes() -> None:
     row = BERT | {"kind": "pretrain", "precision": "fp16"}
     noted = row | {"notes": "max_predictions head (logits only on masked positions)"}

@@ -110,7 +110,8 @@ def quantized_of(cells: Cells) -> str:
     A pre-training freezes none: its 8 bits are what is multiplied (`narrow_of`).
     """
     words = cells.text_of("precision", "dtype", "kind")
-    found = means("quantize", words) or "none"
+    named = cells.text_of("kernels") if cells.is_adapted else ""
+    found = means("quantize", words) or means("quantize", named) or "none"
     is_product = found == "int8" or re.search(r"fp-?4", words)
     return "none" if is_product and _trains_whole(cells) else found
 
