@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from trainrig.models.experts import Experts
 from trainrig.models.layers import attentions_run
 from trainrig.models.loss import chunk_rows
 from trainrig.models.recompute import policy_of
@@ -97,15 +98,14 @@ class Look:
         blocks = [block for module in self._modules for block in _blocks(module)]
         masters = [w for group in self._optimizer.param_groups for w in group["params"]]
         device = self._facts.get("result_device") or str(masters[0].device)
-        linear = sum(isinstance(part, nn.Linear) for block in blocks for part in block.modules())
-        expected = 2 * linear * self._facts["micro_batches"]
+        expected = 2 * sum(map(_products, blocks)) * self._facts["micro_batches"]
         traffic = self._traffic
         kernels = sorted(traffic.attention_kernels)
         return {
             **facts_of(self._wrapped, masters, self._optimizer, device),
             **self._facts,
             "num_parameters": sum(weight.numel() for weight in self._weights()),
-            "num_parameters_here": sum(_before_sharding(weight) for weight in self._weights()),
+            "num_parameters_here": sum(_before_sharding(w).numel() for w in self._weights()),
             "products_again": (traffic.products[True] - expected) / max(1, expected // 2),
             "attention_kernel": " and ".join(kernels) or None,
             "exchanges": [asdict(each) for each in traffic.exchanges],
@@ -193,6 +193,19 @@ def _blocks(module: Any) -> list[nn.Module]:
     return found
 
 
+def _products(block: nn.Module) -> int:
+    """Products with a matrix of weights in one forward of ``block`` on this rank.
+
+    Each expert that a rank has multiplies its rows apart, none of them too.
+    """
+    products = 0
+    for part in block.modules():
+        if isinstance(part, Experts):
+            products += sum(_before_sharding(stack)[0] for stack in part.parameters())
+        products += isinstance(part, nn.Linear)
+    return products
+
+
 def _compiled(block: Any) -> Any:
     return block._compiled_call_impl  # nn.Module.compile keeps it there, and nowhere else
 
@@ -263,15 +276,15 @@ def _axes_of(blocks: Sequence[nn.Module]) -> Facts:
 _AXES = ("tp", "dp_shard")
 
 
-def _before_sharding(weight: Any) -> int:
-    """Elements of a weight on this rank, did data parallelism not share it."""
+def _before_sharding(weight: Any) -> torch.Size:
+    """Shape of a weight on this rank, did data parallelism not share it."""
     if not isinstance(weight, DTensor):
-        return int(weight.numel())
+        return weight.shape
     dims = list(weight.shape)
     for name, number, placement in _placed(weight):
         if placement.is_shard() and not name.startswith("dp"):
             dims[placement.dim] = -(-dims[placement.dim] // number)
-    return int(torch.Size(dims).numel())
+    return torch.Size(dims)
 
 
 def _placed(weight: Any) -> list[tuple[str, int, Any]]:
