@@ -153,7 +153,7 @@ def torchrun(folder: Path, ranks: int) -> subprocess.CompletedProcess[str]:
 
 @acceptance
 def test_torchrun_starts_the_same_ranks(data: str, tmp_path: Path) -> None:
-    own = experiment(data, zero=3)
+    own = experiment(data, zero=3, threads=1)  # as torchrun's have: sums in the same order
     folder = tmp_path / "torchrun"
     folder.mkdir()
     request = {"experiment": to_dict(own), "probe": True}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import PrepareModuleInput
 
 import rank_program
@@ -74,10 +74,13 @@ def step(case: dict[str, Any]) -> list[dict[str, Any]]:
     tensor_parallel.plan_of = before
     recompute.apply(model, layout.recompute)
     units = [*blocks_of(model), model]
+    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    how = {"mp_policy": bf16} if layout.precision == "bf16" else {}
+    data = mesh["dp_replicate", "dp_shard"]
     if dp > 1:
         for unit in units:
             reshard = layout.zero == 3 and unit is not model
-            fully_shard(unit, mesh=mesh["dp_replicate", "dp_shard"], reshard_after_forward=reshard)
+            fully_shard(unit, mesh=data, reshard_after_forward=reshard, **how)
             unit.set_gradient_divide_factor(1.0)
             unit.set_force_sum_reduction_for_comms(True)
     model.to_empty(device="cpu")

@@ -21,7 +21,8 @@ tensor parallel, for each micro-batch (Shoeybi et al. 2019)
     ends        the sum of the embedding's parts, X; the gradient before the head, X
     loss        for each chunk of rows their largest logit, and two sums of each row, in fp32
     sequence    each sum is a scatter and a gather (Korthikanti et al. 2022), and its mirror
-                backward; a norm's gradients are summed once a step, learned positions' gathered;
+                backward; a norm's gradients are summed once a step (each time that FSDP2 scatters,
+                beside data parallelism), learned positions' gathered;
                 BERT's last layer works on all tokens
     T5          a block of the decoder has three parts; what the encoder read is gathered once, and
                 its gradient summed
@@ -168,16 +169,28 @@ def _sizes(layout: Layout) -> tuple[int, int]:
     return others // shards, shards
 
 
+def uses_fsdp2(layout: Layout) -> bool:
+    """Whether a rank's weights are FSDP2's, and not DDP's or the rank's alone.
+
+    Where ZeRO shards them, experts lie apart, or data parallelism is beside other axes; in a
+    pipeline micro-batches add up in fp32 that way, too.
+    """
+    replicas, shards = _sizes(layout)
+    several = replicas * shards > 1 or (layout.pp > 1 and _DTYPES[layout.precision] != _FP32)
+    is_split = int(layout.tp) * int(layout.pp) > 1
+    return bool(shards > 1 or layout.ep > 1 or (is_split and several))
+
+
 def _data(
     tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[StageParts], place: Place
 ) -> None:
     replicas, shards = _sizes(layout)
     dtype = _DTYPES[layout.precision]
     apart = layout.ep > 1  # experts, which lie on the ranks that have the same ones
-    alone = not layout.zero and int(layout.tp) * int(layout.pp) == 1 and not apart
+    is_ddp = not uses_fsdp2(layout)
     for stage in stages:
         units = stage.units(shape)
-        if alone and replicas > 1:  # DDP
+        if is_ddp and replicas > 1:
             for numbers in _buckets(shape, _SIZES[dtype]):
                 tally.add("all_reduce", "dp_replicate", _FP32, numbers)
             continue
@@ -288,9 +301,23 @@ def _tensor(
         ends = stage.first if is_bert else stage.last * (1 + crossed)
         norms = 2 * stage.blocks + 3 * stage.decoder_blocks + ends
         each = norm_parameters(shape) // shape.hidden
-        tally.add("all_reduce", "tp", _FP32, shape.hidden, norms * each)
+        dtype, times = _of_copied(layout)
+        tally.add("all_reduce", "tp", dtype, shape.hidden, norms * each * times)
         if routed:
-            tally.add("all_reduce", "tp", _FP32, shape.hidden * shape.num_experts, stage.blocks)
+            router = shape.hidden * shape.num_experts
+            tally.add("all_reduce", "tp", dtype, router, stage.blocks * times)
+
+
+def _of_copied(layout: Layout) -> tuple[str, int]:
+    """In what dtype, and how often a step, gradients of weights that each rank has are summed.
+
+    FSDP2 sums them before it scatters: as backward made them, unless micro-batches are added up
+    before, which is done in fp32.
+    """
+    sums = _of_unit(layout, around=False)[1]
+    if not uses_fsdp2(layout) or sums < int(layout.grad_accum):
+        return _FP32, 1
+    return _DTYPES[layout.precision], sums
 
 
 def _ends(sums: _Sums, shape: ModelShape, stage: StageParts, read: int, written: int) -> None:

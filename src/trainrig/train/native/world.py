@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainrig.workload.exchanges import uses_fsdp2
 from trainrig.workload.layout import Layout
 
 PATIENCE = timedelta(hours=2)
@@ -60,10 +61,8 @@ class World:
         self.sizes["tp"] = own.tp
         self.is_split = own.tp * own.pp > 1
         """Data parallelism is not all there is."""
-        # Shards of one rank: how FSDP2 is told that all is replicated.  A pipeline's micro-batches
-        # add up in fp32 that way, too.
-        several = others > 1 or (own.pp > 1 and layout.precision not in ("fp32", "tf32"))
-        one = {"dp_shard"} if (self.is_split and several) or own.ep > 1 else set[str]()
+        # Shards of one rank: how FSDP2 is told that all is replicated.
+        one = {"dp_shard"} if uses_fsdp2(layout) else set[str]()
         present = [axis for axis, size in self.sizes.items() if size > 1 or axis in one]
         present = present or ["dp_replicate"]
         self._kind = torch.device(device).type

@@ -28,6 +28,18 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tp+sp, recomputed": {"tp": 4, "sequence_parallel": 1, "recompute": "full"},
     "tp+sp, recomputed but products": {"tp": 4, "sequence_parallel": 1, "recompute": "selective"},
     "zero-3 × tp+sp": {"tp": 2, "sequence_parallel": 1, "zero": 3},
+    **{
+        f"{data}, {dtype} × tp+sp": keys
+        | {"tp": 2, "sequence_parallel": 1, "grad_accum": 2, "precision": dtype}
+        for data, keys in {
+            "replicas": {},
+            "zero-1": {"zero": 1},
+            "zero-2": {"zero": 2},
+            "zero-3": {"zero": 3},
+        }.items()
+        for dtype in ("fp32", "bf16")
+    },
+    "replicas, bf16 × tp+sp, at once": {"tp": 2, "sequence_parallel": 1, "precision": "bf16"},
 }
 BASE = {"gpus": RANKS, "batch_size": 2, "seq_len": 16, "precision": "fp32"}
 CASES: dict[str, dict[str, Any]] = {
@@ -44,7 +56,11 @@ QUICK = {
     "gpt2, hybrid",
     "gpt2, tp+sp",
     "gpt2, tp+sp, recomputed but products",
+    "gpt2, replicas, bf16 × tp+sp",
+    "gpt2, zero-2, fp32 × tp+sp",
     "llama, tp",
+    "llama, zero-2, bf16 × tp+sp",
+    "llama, replicas, bf16 × tp+sp, at once",
     "bert, tp+sp",
     "t5, tp+sp, recomputed",
 }
