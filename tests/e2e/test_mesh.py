@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,7 @@ QUESTIONS = (
     ("llama-8B", "MI300X", 8, 64),
     ("llama-70B", "GB200", 64, 256),
 )
+DEEP_RANKS = 16
 SMOKED = ("gpt-neo-1.3B", "RTX 4090", 2, 16)
 
 
@@ -91,6 +93,8 @@ def test_the_winner_of_a_plan_trains(
     model: str, chip: str, gpus: int, samples: int, tmp_path: Path
 ) -> None:
     """Its file as it was written, at tiny scale, on ranks of this host."""
+    if model == "llama-70B" and len(os.sched_getaffinity(0)) < DEEP_RANKS:
+        pytest.skip(f"fewer than {DEEP_RANKS} cores here")  # too many weights to share one
     asked = {"model": model, "on": chip, "gpus": gpus, "global_batch": samples}
     asked |= {"gpus_per_node": gpus, "framework": "native"}
     winner, *_ = plan(asked, write=tmp_path / "plans").written
