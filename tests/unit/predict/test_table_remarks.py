@@ -138,3 +138,41 @@ def test_a_long_note_says_nothing_and_is_read_once(part: str) -> None:
     """Patterns whose time grew with its square would not come back from these."""
     cells = Cells({"notes": part * 50_000})
     assert not cells["offload"] and not cells.is_before("2010-01")
+
+
+def test_a_model_said_to_be_dense_has_no_experts_whatever_its_line_has() -> None:
+    sizes = {"layers": "32", "hidden": "4608", "params_b": "7.5", "model": "Large MoE"}
+    assert case_of(RUN | sizes).shape.num_experts
+    for said in ("Large, dense", "Llama4 Large Dense (no MoE)", "Large, without experts"):
+        assert not case_of(RUN | sizes | {"model": said}).shape.num_experts, said
+    for said in ("moe, first 2 dense layers", "dense-MoE hybrid", "1.3B, 64 experts"):
+        mixed = {"model": said, "layers": "24", "hidden": "2048", "params_b": "13"}
+        assert case_of(RUN | mixed).shape.num_experts, said
+    assert case_of(RUN | sizes | {"model": "dense", "num_experts": "8"}).shape.num_experts == 8
+
+
+def test_tokens_that_see_their_own_text_alone_take_less_attention() -> None:
+    long = RUN | {"seq": "32768", "framework": "torchtitan", "kind": "pretrain"}
+    whole = time_of(case_of(long))[1]
+    for said in (
+        "packed, attention is block-diagonal",
+        "intra-document mask",
+        "FlashAttention varlen with cu_seqlens",
+        "neat packing",
+        "document boundaries respected",
+    ):
+        apart = case_of(long | {"notes": said})
+        assert set(apart.shape.windows) == {512}, said
+        assert time_of(apart)[1] < 0.9 * whole, said
+    assert set(case_of(long | {"notes": "block-diagonal", "kind": "sft"}).shape.windows) == {256}
+    for said in ("no document mask", "documents are shuffled", "packed to 32768"):
+        assert not case_of(long | {"notes": said}).shape.windows, said
+
+
+def test_a_window_without_a_width_is_one_and_widens_the_answer() -> None:
+    long = RUN | {"seq": "65536", "model": "gpt2-medium", "kernels": "flash, sliding window"}
+    found = case_of(long)
+    assert set(found.shape.windows) == {1024}
+    assert "model" in found.presumed
+    assert set(case_of(long | {"kernels": "window size 256"}).shape.windows) == {256}
+    assert not case_of(long | {"kernels": "flash, no sliding window"}).shape.windows

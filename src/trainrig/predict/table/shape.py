@@ -19,6 +19,7 @@ from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.predict.table.cells import Cells, meanings, means, mentions
+from trainrig.predict.table.training_programs import affirmed
 from trainrig.workload.arrays import divisors
 from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.model_lookup import of_size, spelled
@@ -59,7 +60,7 @@ _COLUMNS = (*_MIXTURE.values(), *_PLAIN.values(), "model", "params_b", "seq", "t
 def _mixture_of(cells: Cells) -> dict[str, int]:
     """What a row states of its mixture of experts: nothing of a dense model."""
     found = {field: cells.whole(name, 0) for field, name in _MIXTURE.items() if cells[name]}
-    if found.get("num_experts", 0) <= 1 and cells["num_experts"]:
+    if found.get("num_experts", 0) <= 1 and (cells["num_experts"] or _is_dense(cells)):
         return {}
     found = {field: n for field, n in found.items() if n or field in _MAY_BE_NONE}
     words = set(re.split("[^a-z]+", cells.word("model")))
@@ -77,6 +78,18 @@ _EVERY_SECOND = re.compile(
     r"(?:every|each) (?:second|other|2nd|two|2)(?: \w+)? (?:layer|block)s?\b"
 )
 """Experts in half of the layers, as in GShard: which ones, a step's work does not depend on."""
+
+
+def _is_dense(cells: Cells) -> bool:
+    """Whether the model's words say that it has no experts: ``Llama 4 dense``, ``no MoE``."""
+    word = cells.word("model")
+    denied = _NAMED.search(word) and not _NAMED.search(affirmed(word))
+    return bool(denied or _DENSE.search(word))
+
+
+_NAMED = re.compile(r"\b(?:moe|experts?)\b")
+_DENSE = re.compile(r"\bdense\b(?!\W{0,3}(?:layer|block|ffn|mlp|moe|hybrid|\+|and\b))")
+"""Not those that say which layers of a mixture have none."""
 
 
 def _is_spread(cells: Cells) -> bool:
@@ -163,14 +176,24 @@ def shape_of(cells: Cells) -> ModelShape:
     if is_sparse and not mentions("selects", cells.text_of("kernel_stack")):
         shape = dataclasses.replace(shape, windows=())
     words = cells.text_of("model", "framework", "kernel_stack")
-    if shape.windows or shape.num_decoder_layers or not (window := _WINDOW.search(words)):
+    if shape.windows or shape.num_decoder_layers:
+        return shape
+    if window := _WINDOW.search(words):
+        width = int(window[1])
+    elif _SLIDES.search(affirmed(words)):
+        cells.presume("model")
+        width = _USUAL_WINDOW
+    else:
         return shape
     near = int(ratio[1]) + 1 if (ratio := _OF_LAYERS.search(words)) else shape.num_layers + 1
-    windows = (int(window[1]) * ((at + 1) % near > 0) for at in range(shape.num_layers))
+    windows = (width * ((at + 1) % near > 0) for at in range(shape.num_layers))
     return dataclasses.replace(shape, windows=tuple(windows))
 
 
 _WINDOW = re.compile(r"\bwindow(?: size)?(?: of)?[ =:]*(\d{2,6})\b")
+_SLIDES = re.compile(r"\b(?:sliding|local)[- ](?:window|attention)|\bswa\b")
+_USUAL_WINDOW = 1024
+"""Tokens of a window whose width nobody states: Gemma 3's; gpt-oss has 128, Mistral 4096."""
 _OF_LAYERS = re.compile(r"\b(\d{1,2}):1\b")
 """Of so many layers with a stated window one looks at everything; else all have it."""
 
