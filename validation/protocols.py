@@ -330,20 +330,37 @@ def rolling() -> list[Pair]:
     return found
 
 
+def flat(of: Iterable[Known]) -> list[Outcome]:
+    """Errors of rows by a flat MFU."""
+    return [
+        Outcome(cell=one.cell, error=None, flat=one.flat, is_asked=is_asked(one.row)) for one in of
+    ]
+
+
+def over_time() -> dict[int, tuple[Score, Score, Score]]:
+    """By year of three tables' rows: fitted to the years before, by priors, by a flat MFU."""
+    found: dict[int, tuple[Score, Score, Score]] = {}
+    pairs = rolling()
+    for year in sorted({one.year for one, _ in pairs}):
+        members = [one for one, _ in pairs if one.year == year]
+        fitted_before = [outcome for one, outcome in pairs if one.year == year]
+        if any(one.scored is not None for one in fitted_before):
+            priors = outcomes(BELIEVED, members)
+            found[year] = (score(fitted_before), score(priors), score(flat(members)))
+    return found
+
+
+@cache
 def protocols() -> dict[str, tuple[Score, Score]]:
     """Every protocol by name, and what stands beside them: of two tables, and of all three."""
     rows, _, _ = known()
-    flat = [
-        Outcome(cell=one.cell, error=None, flat=one.flat, is_asked=is_asked(one.row))
-        for one in rows
-    ]
     found = {
         "one family of software left out": by_parts(lambda one: one.family),
         "one generation of chips left out": by_parts(lambda one: one.generation),
         "fitted until a year, the next scored": rolling(),
         "unfitted priors": list(zip(rows, outcomes(BELIEVED, rows), strict=True)),
         "shipped constants": list(zip(rows, outcomes(fitted(), rows), strict=True)),
-        "flat 40 % MFU": list(zip(rows, flat, strict=True)),
+        "flat 40 % MFU": list(zip(rows, flat(rows), strict=True)),
     }
     return {
         name: (
