@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -180,23 +180,33 @@ def asked_rows() -> Iterator[tuple[int, int, Row, Case, float]]:
                 continue
 
 
-def ask(firsts: Mapping[tuple[int, int], First]) -> tuple[list[Line], dict[str, Told]]:
+def ask(
+    firsts: Mapping[tuple[int, int], First],
+    before: Sequence[Line] = (),
+    told_before: Mapping[str, Told] | None = None,
+) -> tuple[list[Line], dict[str, Told]]:
     """Every row put to every peer that can be imported; who cannot be is named on the way.
 
-    ``firsts``: first contacts, by table and row.
+    ``firsts``: first contacts, by table and row; ``before``: the file as it was, whose answers stay
+    of those who cannot be asked.
     """
     modules: dict[str, Any] = {}
     for peer in PEERS:
         if (found := imported(peer)) is None:
-            print(f"{peer.name}: not importable (--path FOLDER), not asked")
+            print(f"{peer.name}: not importable (--path FOLDER), not asked; its answers stay")
         else:
             modules[peer.name] = found
-    asked = [peer for peer in PEERS if peer.name in modules]
+    former = {one.key: one for one in before}
     lines: list[Line] = []
-    unanswered = {peer.name: Counter[str]() for peer in asked}
-    for table, number, row, case, measured in asked_rows():
-        said: dict[str, Answer] = {}
-        for peer in asked:
+    unanswered = {peer.name: Counter[str]() for peer in PEERS}
+    for table, number, row, case, seconds in asked_rows():
+        measured = float(
+            _cell(seconds)
+        )  # as it is written, so that a second writing changes nothing
+        said = stayed(former.get((table, number)), row, set(modules))
+        for peer in PEERS:
+            if peer.name not in modules:
+                continue
             answer = peer.answer(modules[peer.name], case)
             if isinstance(answer, Answer):
                 said[peer.column] = answer
@@ -224,11 +234,24 @@ def ask(firsts: Mapping[tuple[int, int], First]) -> tuple[list[Line], dict[str, 
                 },
             )
             lines.append(one)
-    told = {
-        peer.name: Told(commit=commit_of(modules[peer.name]), unanswered=unanswered[peer.name])
-        for peer in asked
+    told = dict(told_before or {}) | {
+        name: Told(commit=commit_of(found), unanswered=unanswered[name])
+        for name, found in modules.items()
     }
-    return lines, told
+    return lines, {peer.name: told[peer.name] for peer in PEERS if peer.name in told}
+
+
+def stayed(line: Line | None, row: Row, asked: Container[str]) -> dict[str, Answer]:
+    """What peers that are not asked said of a row before, by column; nothing of another's row."""
+    if line is None or line.group != row["group"]:
+        return {}
+    return {
+        peer.column: Answer(
+            time_s=line.answers[peer.column], memory_bytes=line.needs.get(peer.column)
+        )
+        for peer in PEERS
+        if peer.name not in asked and peer.column in line.answers
+    }
 
 
 def held_bytes(row: Row) -> float | None:

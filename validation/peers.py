@@ -36,6 +36,7 @@ from validation.out_of_family import Outcome, flat_error
 from validation.peer_adapters import PEERS, Peer
 from validation.peer_answers import (
     LATER,
+    PATH,
     Line,
     Told,
     ask,
@@ -276,12 +277,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.write:
         sys.path += options.path
-        firsts = (
-            first_contacts(options.first_contact)
-            if options.first_contact
-            else kept(read_lines()[0])
-        )
-        write_lines(*ask(firsts))
+        before, told = read_lines() if PATH.exists() else ([], {})
+        contacts = options.first_contact
+        firsts = first_contacts(contacts) if contacts else kept(before)
+        write_lines(*ask(firsts, before, told))
     lines, told = read_lines()
     wide = max(map(len, (*SCOPES, *SHOWN))) + 1
     print(

@@ -17,6 +17,7 @@ from validation.peer_answers import (
     kept,
     met,
     read_lines,
+    stayed,
     table_rows,
     write_lines,
 )
@@ -183,6 +184,17 @@ def test_a_common_row_has_both_answers() -> None:
     common = entries(lines, SIMUMAX)
     assert len(common) == sum("simumax" in one.answers and one.first is not None for one in lines)
     assert not entries([Line(**_without_answers(lines[0]))], SIMUMAX)
+
+
+def test_answers_of_who_is_not_asked_stay() -> None:
+    line = next(one for one in read_lines()[0] if "simumax" in one.answers and one.needs)
+    found = stayed(line, {"group": line.group}, {"Calculon", "llm-analysis"})
+    assert found == {
+        "simumax": Answer(time_s=line.answers["simumax"], memory_bytes=line.needs.get("simumax"))
+    }
+    assert not stayed(line, {"group": line.group}, {peer.name for peer in PEERS})
+    assert not stayed(line, {"group": "another row now"}, set())
+    assert not stayed(None, {"group": line.group}, set())
 
 
 def _without_answers(line: Line) -> dict[str, Any]:
