@@ -113,12 +113,12 @@ OPENED_WORDS = (
 )
 
 PEER_WORDS = (
-    "Calculon, llm-analysis and SimuMax were asked for every row of the six tables that they can"
+    "Calculon, llm-analysis and SimuMax were asked for every row of the seven tables that they can"
     " express, with their own system files and defaults and with shape and layout as we read the"
     " row (`python -m validation.peers`, which also says it by table; their answers and commits"
     " stand in `validation/published/peers.csv`). *Ours* is what was not fitted to or mended by"
     " these rows: of tables 1 and 2 (`training.csv`, `training-2.csv`) with the row's family of"
-    " software left out of the fit, of tables 3 to 6 what the tree of its day said at first"
+    " software left out of the fit, of tables 3 to 8 what the tree of its day said at first"
     " contact; a row that it refused then counts as the flat MFU. *Home* are the rows that a peer"
     " was validated on by its authors. Cells (a source on a chip) count alike; memory has no flat"
     " answer."

@@ -1,6 +1,6 @@
 """What other predictors answered, and what ours had: peers.csv, read and written, and the asking.
 
-A line of peers.csv is a row of one of the six tables that at least one peer answered: seconds and,
+A line of peers.csv is a row of one of the seven tables that at least one peer answered: seconds and,
 where the row prints some, bytes of a GPU, measured, of ours at first contact and of each peer; a
 blank says that there is no answer.  Its heads name each peer's commit and count the rows that it
 did not answer, by reason.  Rows are known by table and number: who drops rows of a table writes
@@ -23,12 +23,23 @@ from trainrig.errors import DataError, TrainrigError
 from trainrig.predict.table.case import Case, case_of
 from trainrig.predict.table.cells import Row
 from trainrig.predict.table.row_errors import left_out_by, measured_time, positive
-from validation.out_of_family import FIFTH, FOURTH, SIXTH, THIRD, cell_of, is_asked, read
+from validation.out_of_family import (
+    EIGHTH,
+    FIFTH,
+    FOURTH,
+    SIXTH,
+    THIRD,
+    cell_of,
+    is_asked,
+    read,
+)
 from validation.peer_adapters import PEERS, Answer, commit_of, imported
 
 PATH = Path(__file__).parent / "published" / "peers.csv"
-LATER = {3: THIRD, 4: FOURTH, 5: FIFTH, 6: SIXTH}
+LATER = {3: THIRD, 4: FOURTH, 5: FIFTH, 6: SIXTH, 8: EIGHTH}
 """Tables that have a first contact."""
+NUMBERS = (1, 2, *LATER)
+"""Of all tables."""
 REFUSED = "refused"
 """A cell of a row that ours did not answer at first contact."""
 
@@ -161,7 +172,7 @@ def _cell(value: float | None) -> str:
 
 @cache
 def table_rows(table: int) -> tuple[Row, ...]:
-    """The rows of a table, 1 to 6."""
+    """The rows of a table, by its number."""
     if table == 1:
         return tuple(training.read())
     return tuple(read() if table == 2 else read(LATER[table]))
@@ -169,7 +180,7 @@ def table_rows(table: int) -> tuple[Row, ...]:
 
 def asked_rows() -> Iterator[tuple[int, int, Row, Case, float]]:
     """Table, number, row, case and measured seconds of the rows that are put to the peers."""
-    for table in range(1, 7):
+    for table in NUMBERS:
         for number, row in enumerate(table_rows(table)):
             if not is_asked(row) or (table == 1 and left_out_by(row)):
                 continue

@@ -5,7 +5,7 @@
     ... --path FOLDER                              where a peer lies (may be given more than once)
     ... --first-contact FOLDER                     what older trees answered (fc3.json, t3.csv ...)
 
-Every row of the six tables that prints how fast a step was is put to each peer that can express it
+Every row of the seven tables that prints how fast a step was is put to each peer that can express it
 (`peer_adapters`, `peer_answers`), with shape and layout as `case_of` reads them: who misreads a
 row, misreads it for all.  Blank cells are filled by us, then, and today's reading was mended in
 sight of rows that first contacts were read without: that is in the peers' favour.
@@ -36,6 +36,7 @@ from validation.out_of_family import Outcome, flat_error
 from validation.peer_adapters import PEERS, Peer
 from validation.peer_answers import (
     LATER,
+    NUMBERS,
     PATH,
     Line,
     Told,
@@ -171,10 +172,10 @@ def memory_entries(lines: Iterable[Line], peer: Peer, *, now: bool = False) -> l
 
 
 SCOPES: Mapping[str, tuple[int, ...]] = {
-    **{f"table {n}": (n,) for n in range(1, 7)},
+    **{f"table {n}": (n,) for n in NUMBERS},
     "tables 1 and 2": (1, 2),
-    "tables 3 to 6": tuple(LATER),
-    "all": tuple(range(1, 7)),
+    "tables 3 to 8": tuple(LATER),
+    "all": NUMBERS,
 }
 
 
@@ -193,7 +194,7 @@ def standings(lines: Sequence[Line], peer: Peer) -> dict[str, Standing]:
     return {name: one for name, one in found.items() if one}
 
 
-HONEST = ("tables 1 and 2", "tables 3 to 6", "all", "all, not at home")
+HONEST = ("tables 1 and 2", "table 8", "tables 3 to 8", "all", "all, not at home")
 """Scopes in which ours has not seen the rows."""
 SHOWN = (*HONEST, "all, ours of today", "memory, first contact", "memory, ours of today")
 
