@@ -196,8 +196,18 @@ def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]
             f"MFU {format_share(found.mfu)}, HFU {format_share(found.hfu)} of the "
             f"claimed {found.layout.precision} peak",
         )
+        if (seen := _seen(found)) is not None:
+            yield "causal half", f"{seen}: those count causal attention in full, these what it sees"
     if tokens is not None:
         yield f"{format_count(tokens)} tokens", f"{duration_text(found, tokens)} of GPUs"
+
+
+def _seen(found: Prediction) -> str | None:
+    """Utilisations where the causal scores that are seen count alone; None: they are the same."""
+    mfu, hfu = found.mfu_half, found.hfu_half
+    if mfu is None or hfu is None or mfu == found.mfu:
+        return None
+    return f"MFU {format_share(mfu)}, HFU {format_share(hfu)}"
 
 
 def _time_table(found: Prediction) -> Table:
@@ -371,6 +381,9 @@ def plan_document(
     shown = tuple(one.best for one in families) or found.best
     ties = {id(one.best): one.ties for one in families}
     blocks.append(_candidate_table(space, shown, head, best, ties))
+    if (seen := _seen(best)) is not None:
+        words = f"MFU: causal attention in full; by half, the first has {seen}"
+        blocks.append(Paragraph(words, "dim"))
     if any(ties.values()):
         blocks.append(Paragraph("ties: others of its kind that take less than 1 % longer", "dim"))
     if any(_is_tight(one, limit) for one in shown):

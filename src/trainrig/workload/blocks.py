@@ -139,7 +139,8 @@ def _attention(
         products += position_scores("attention.attend", heads, dtype)
     if window and shape.state_width:
         name = "ssd" if shape.variant == "nemotron_h" else "delta"
-        products.append(state_kernels(name, batch * seq, _share(layout, shape.state_width)))
+        wide = _share(layout, shape.state_width)
+        return [*products, state_kernels(name, batch * seq, wide, window), out]
     return [*products, *attend(f"{branch}.attend", heads, dtype, bias), out]
 
 

@@ -17,6 +17,7 @@ counted with its head's transform and without a pooler, as it is trained.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -125,7 +126,7 @@ class ModelShape:
     """Width that tokens are narrowed to on their way through routed experts; 0: they are not."""
     state_width: int = 0
     """Width of the values of layers that keep a state instead of keys (Mamba-2's, the gated delta
-    rule's): those with a window; 0: none."""
+    rule's): those with a window, which is how deep the state is (elements of a key); 0: none."""
     ahead: int = 0
     """Tokens after the next that Megatron's training predicts, too, each by a block more and logits
     of its own, of shared weights."""
@@ -338,6 +339,31 @@ def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
             f"{len(shape.windows)} windows for {shape.num_layers} layers",
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockKind:
+    """Blocks of a model that compute alike."""
+
+    num: int
+    """How many there are."""
+    decoder: bool = False
+    """With cross-attention (t5)."""
+    dense: bool = False
+    """One net instead of a mixture's experts."""
+    window: int = 0
+    """Tokens that one looks back on, or how deep the state is that it keeps; 0: all."""
+
+
+@lru_cache(maxsize=1024)
+def block_kinds(shape: ModelShape) -> tuple[BlockKind, ...]:
+    """All blocks by kind, in the order in which the kinds are met first."""
+    windows = shape.windows or (0,) * shape.num_layers
+    counts = Counter((at < shape.dense_layers, window) for at, window in enumerate(windows))
+    found = [BlockKind(num=n, dense=dense, window=w) for (dense, w), n in counts.items()]
+    if shape.num_decoder_layers:
+        found.append(BlockKind(num=shape.num_decoder_layers, decoder=True))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
