@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainrig.analysis.prediction_error import (
     MIN_RUNS,
@@ -197,7 +197,7 @@ def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]
             f"claimed {found.layout.precision} peak",
         )
         if (seen := _seen(found)) is not None:
-            yield "causal half", f"{seen}: those count causal attention in full, these what it sees"
+            yield "causal half", f"{seen} where causal attention counts by half, above in full"
     if tokens is not None:
         yield f"{format_count(tokens)} tokens", f"{duration_text(found, tokens)} of GPUs"
 
@@ -292,35 +292,6 @@ def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
             column("gain", lambda one: "" if one.gain is None else signed_share(one.gain)),
             words("", lambda one: Cell(one.reason or one.says, "dim")),
         )
-
-
-def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
-    """Predictions of a table's rows, as ``predict --cases --json`` prints them."""
-
-    def size(head: str, field: str, form: Callable[[float], str]) -> Iterator[Shown[Any]]:
-        def known(shown: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
-            return lambda row: shown(row) if row["reason"] is None else ""
-
-        yield column(head, known(lambda row: form(row[field])))
-        interval = known(lambda row: " to ".join(map(form, row["interval"][field])))
-        yield column("80 % interval", interval)
-
-    def simulated(row: dict[str, Any]) -> str:
-        seconds = row.get("simulated_step_time_s")
-        return "" if seconds is None else format_time(seconds)
-
-    rows = list(rows)
-    is_simulated = any("simulated_step_time_s" in row for row in rows)
-    found = table(
-        rows,
-        column("row", lambda row: row["row"]),
-        *size("step", "step_time_s", format_time),
-        *([column("simulated", simulated)] if is_simulated else []),
-        *size("memory a GPU", "memory_bytes_per_gpu", format_memory),
-        line=lambda row, cells: Line(cells, note=row["reason"] or ""),
-    )
-    block = found if found.rows else Paragraph("The table is empty.")
-    return Document(title="predictions", blocks=(block,))
 
 
 def errors_document(found: Sequence[RowError], refused: Mapping[str, int]) -> Document:
