@@ -289,11 +289,15 @@ def state_kernels(name: str, rows: Any, wide: Any, deep: int) -> Operator:
 # repeated for each head of values): forward convolution 8, repeating 6, norms of queries and keys
 # 8, keys by keys 4, the triangle's inverse 3, w and u 9, states 12, results 12, gated norm 6;
 # backward w, u and states once more 21, norm 10, values within a chunk 8, states 16, queries and
-# keys 24, w and u 13, sums 6, norms 12, repeating 6, convolution 12.
-STATE_BYTES = {"ssd": (34.0, 94.5), "delta": (68.0, 128.0)}
+# keys 24, w and u 13, sums 6, norms 12, repeating 6, convolution 12.  Lightning attention by its
+# own (Qin et al. 2024, arXiv 2401.04658, algorithms 1 and 2, blocks in turn with the state on the
+# chip) in MiniMax-01's layer: forward activations of queries, keys and values 12, attention 8, norm
+# 4, sigmoid 4, gating 6; backward gating 10, sigmoid 6, norm 6, within blocks 14, between them 20,
+# activations 18.
+STATE_BYTES = {"ssd": (34.0, 94.5), "delta": (68.0, 128.0), "lightning": (34.0, 74.0)}
 """Bytes an element of the values that kernels of a recurrent layer read and write, each direction:
 counted by hand from the tensors that each of them takes and makes."""
-STATE_PRODUCTS = {"ssd": 2, "delta": 3}
+STATE_PRODUCTS = {"ssd": 2, "delta": 3, "lightning": 2}
 """Products of a token with the state, each way."""
 _TRITON = 1.35
 """How much longer such kernels take than these bytes at a stream's rate: 8 x 8192 tokens with 64

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainrig import workload
+from trainrig.errors import UsageError
+from trainrig.workload.blocks import saved_tensors
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import block_kinds
+from trainrig.workload.numerics import numerics_of
 
 SMALL = {"num_layers": 2, "hidden": 128, "num_heads": 4, "ffn": 256, "vocab": 64}
 
@@ -93,3 +96,55 @@ def test_kinds_of_block_are_all_blocks() -> None:
     assert {(dense, window) for _, dense, window in kinds} >= {(True, 2048), (False, 0)}
     t5 = block_kinds(workload.named("t5-base"))
     assert [(kind.num, kind.decoder) for kind in t5] == [(12, False), (12, True)]
+
+
+LIGHTNING = "minimax-01-456B-A45.9B"
+
+
+def test_minimax_01_has_the_published_parameters_all_and_of_a_token() -> None:
+    """By config.json: 70 layers of lightning attention, five matrices of 6144 x 8192 each."""
+    shape = workload.named(LIGHTNING)
+    found = workload.parameters(shape)
+    assert found.attention == 70 * 5 * 6144 * 8192 + 10 * 2 * 6144 * (8192 + 1024)
+    assert found.total / 1e9 == pytest.approx(456, rel=0.001)
+    experts = 80 * 32 * 3 * 6144 * 9216
+    of_a_token = found.total - found.embedding - found.head - experts * 30 // 32
+    assert of_a_token / 1e9 == pytest.approx(45.9, rel=0.002)
+    assert [at for at, window in enumerate(shape.windows) if not window] == [*range(7, 80, 8)]
+    blocks = 80 * workload.block_parameters(shape) + found.embedding + found.head + 6144
+    assert blocks == pytest.approx(found.total, abs=80)
+
+
+def test_lightning_attention_costs_the_same_for_each_token_of_any_length() -> None:
+    shape = workload.named(LIGHTNING)
+    for seq in (4096, 1 << 20):
+        flops = workload.model_flops(shape, 1, seq)
+        alone = workload.model_flops(shape, 1, 1)
+        # Ten layers of softmax attention, 64 heads of 128 elements.
+        assert flops - seq * alone == 3 * 10 * 4 * (seq - 1) * seq * 64 * 128
+
+
+def test_what_a_state_keeps_for_backward_grows_with_the_sequence_alone() -> None:
+    shape = workload.named(LIGHTNING)
+    layout = Layout(batch_size=1, seq_len=4096, kernels="eager")
+    kept = [
+        sum(
+            item.num_bytes
+            for item in saved_tensors(shape, numerics_of(shape, layout), seq)
+            if "scores" in item.name or "softmax" in item.name
+        )
+        for seq in (1024, 2048)
+    ]
+    assert kept[1] == pytest.approx(4 * kept[0])
+    whole = replace(shape, windows=(), state_keys=0, state_width=0)
+    every = sum(
+        item.num_bytes
+        for item in saved_tensors(whole, numerics_of(whole, layout), 1024)
+        if "scores" in item.name or "softmax" in item.name
+    )
+    assert kept[0] == pytest.approx(every / 8)
+
+
+def test_a_state_s_matrices_belong_to_a_state() -> None:
+    with pytest.raises(UsageError, match="state_keys"):
+        workload.custom("llama", **SMALL, state_keys=64)
