@@ -73,9 +73,9 @@ class Class(NamedTuple):
     own: float = 0.0
     """0: no other kernels are known."""
     own_backward: float = 0.0
-    most: float = 1.0
-    """Share of the claimed peak that the generation's own kernels reach where they are fastest."""
-    most_backward: float = 1.0
+    most: tuple[float, float] = (1.0, 1.0)
+    """Share of the claimed peak that the generation's own kernels reach where they are fastest,
+    forward and backward."""
     each: float = 0.0
     """FLOP/s of a processor's tensor cores in bf16, of the chip that attention's shares are of."""
     wide: float = 0.0
@@ -375,7 +375,7 @@ def _attentions(kind: Class, chip: Chip) -> Attention:
     rule = constants()["attention"]
 
     claim = peak(chip, "bf16")
-    most = [claim.rate * s if claim else math.inf for s in (kind.most, kind.most_backward)]
+    most = [claim.rate * share if claim else math.inf for share in kind.most]
 
     def both(forward: float, backward: float) -> tuple[Direction, Direction]:
         return (
