@@ -57,7 +57,7 @@ class Prediction:
     """Of a step, all GPUs."""
     hardware_flops: int
     model_flops_half: int
-    """Of these and the hardware's, those where the causal scores that are seen count alone."""
+    """Model FLOPs where of causal attention the scores that are seen count alone."""
     hardware_flops_half: int
 
     @property

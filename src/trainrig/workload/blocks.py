@@ -297,10 +297,10 @@ def saved_tensors(
     if share := state_share(shape):
         whole = replace(shape, state_keys=0)
         heads = shape.state_width // shape.head_dim
-        kept = replace(whole, num_heads=heads, num_kv_heads=heads)
+        of_heads = replace(whole, num_heads=heads, num_kv_heads=heads)
         alone = replace(numerics, flash=True, repeats_keys=False)  # a state has no scores
         of_state = [
-            *saved_tensors(kept, alone, seq),
+            *saved_tensors(of_heads, alone, seq),
             *_saved_by_state(shape, numerics, seq),
         ]
         return [
