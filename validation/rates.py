@@ -330,7 +330,8 @@ FITTED: dict[str, dict[str, tuple[float, float]]] = {
 }
 FIXED = """Not fitted here, since no table speaks of it: the power exponent and energies (pairs of
 cards of one silicon); launches and the power of Ada (published layers and steps were looked at);
-attention on Hopper, and plain flash attention on any chip (published steps by length of sequence);
+attention on Hopper (FlashAttention-3's paper); plain flash attention before its second version
+on any chip (published steps by length of sequence);
 attention on Blackwell (its longest kernels alone, since shorter ones outrun its power);
 the classes turing, cdna, cdna2, gaudi, tpu and other (one figure or none: stated)."""
 PULL = 0.003

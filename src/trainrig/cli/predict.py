@@ -136,7 +136,8 @@ def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
     from trainrig.predict.table.answers import predict_rows
     from trainrig.predict.table.columns import read_rows
     from trainrig.predict.table.row_errors import row_errors
-    from trainrig.report.prediction_report import cases_document, errors_document
+    from trainrig.report.prediction_report import errors_document
+    from trainrig.report.side_by_side import cases_document
 
     if as_json:
         for row in predict_rows(read_rows(path), simulate=simulate):

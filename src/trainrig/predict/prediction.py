@@ -2,8 +2,10 @@
 
 MFU is model FLOPs (forward, and backward as twice that; causal attention in full; nothing for what
 is computed again) over time, GPUs and the claimed dense peak of the precision.  HFU adds what is
-computed a second time.  Where no peak is claimed, or where not all weights are trained (LoRA), they
-are not defined and are None.  Energy is the GPUs' alone at their power limit: an upper bound of
+computed a second time.  Of causal attention a kernel computes about half, so that both may pass
+100 % where sequences are long: beside each stands what it is where the scores that are seen count
+alone.  Where no peak is claimed, or where not all weights are trained (LoRA), they are not defined
+and are None.  Energy is the GPUs' alone at their power limit: an upper bound of
 what they take, and no cooling or host.
 
 `prediction_dict` and `fit_dict` are the answers as others script against them; `predict_metrics` is
@@ -35,8 +37,9 @@ if TYPE_CHECKING:  # numpy: one layout needs none
     from trainrig.predict.search.memory_options import Fit, OptionEffect
 
 CONVENTION = (
-    "model FLOPs: forward + 2 × forward for backward, causal attention in full, nothing for "
-    "recomputation; hardware FLOPs add what is computed again; peak: claimed, dense"
+    "model FLOPs: forward + 2 × forward for backward, causal attention in full (a window's, of the "
+    "tokens in it), nothing for recomputation; hardware FLOPs add what is computed again; "
+    "causal_half: of causal attention the scores that are seen; peak: claimed, dense"
 )
 
 
@@ -53,6 +56,9 @@ class Prediction:
     model_flops: int
     """Of a step, all GPUs."""
     hardware_flops: int
+    model_flops_half: int
+    """Model FLOPs where of causal attention the scores that are seen count alone."""
+    hardware_flops_half: int
 
     @property
     def layout(self) -> Layout:
@@ -99,6 +105,16 @@ class Prediction:
     def hfu(self) -> float | None:
         """Hardware FLOPs utilisation, where it is defined."""
         return self._share(self.hardware_flops)
+
+    @property
+    def mfu_half(self) -> float | None:
+        """`mfu` where the causal scores that are seen count alone."""
+        return self._share(self.model_flops_half)
+
+    @property
+    def hfu_half(self) -> float | None:
+        """`hfu` where the causal scores that are seen count alone."""
+        return self._share(self.hardware_flops_half)
 
     @property
     def fits(self) -> bool:
@@ -161,15 +177,22 @@ def predict(question: Question) -> Prediction:
     rates = question.cluster.rates()
     shape, layout = question.shape, question.layout
     samples, seq, target = int(layout.global_batch), layout.seq_len, layout.target_seq_len
-    once = hardware_flops(shape, samples, seq, target_seq_len=target, kernels=layout.kernels)
+    size: dict[str, Any] = {"batch": samples, "seq": seq, "target_seq_len": target}
+
+    def computed(*, half: bool) -> int:
+        once = hardware_flops(shape, **size, kernels=layout.kernels, half=half)
+        return once + recomputed_flops(shape, layout, half=half)
+
     return Prediction(
         question=question,
         rates=rates,
         step=predict_step(shape, layout, rates),
         memory=memory(shape, layout),
         tokens=samples * seq,
-        model_flops=model_flops(shape, samples, seq, target_seq_len=target),
-        hardware_flops=once + recomputed_flops(shape, layout),
+        model_flops=model_flops(shape, **size),
+        hardware_flops=computed(half=False),
+        model_flops_half=model_flops(shape, **size, half=True),
+        hardware_flops_half=computed(half=True),
     )
 
 
@@ -193,6 +216,8 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
         "model_flops_per_s_per_gpu": found.flop_rate,
         "mfu": found.mfu,
         "hfu": found.hfu,
+        "mfu_causal_half": found.mfu_half,
+        "hfu_causal_half": found.hfu_half,
         "convention": CONVENTION,
         "provenance": dict(found.rates.provenance),
         "warnings": list(found.warnings),

@@ -19,7 +19,13 @@ from trainrig.catalog.lookup import find_chip
 from trainrig.catalog.servers import find_server
 from trainrig.errors import UsageError, unknown
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import LINKS, fuses_attention, in_fp4, rates_of_chip
+from trainrig.predict.rates.from_chip import (
+    LINKS,
+    fuses_attention,
+    in_fp4,
+    rates_of_chip,
+    with_flash2,
+)
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import RECOMPUTE, Layout, check_layout
 from trainrig.workload.layout_rules import MOST_COUNT, has_schedule, usual_interleave, who_has
@@ -61,15 +67,15 @@ class Cluster:
     """The chip as it was called, where the module of servers is presumed."""
 
     def rates(self) -> Rates:
-        """How fast operations go there."""
+        """How fast operations go there, by today's software: FlashAttention's second version."""
         places: dict[str, Any] = {"link": self.link, "fabric": self.fabric, "p2p": self.p2p}
         if self.records:
             from trainrig.predict.rates.from_records import rates_of_records
 
             found = rates_of_records(self.records, self.chip, **places)
-            return found.replace(memory_bytes=self.memory) if self.memory else found
+            return with_flash2(found.replace(memory_bytes=self.memory) if self.memory else found)
         assert self.chip is not None
-        found = rates_of_chip(self.chip, **places)
+        found = with_flash2(rates_of_chip(self.chip, **places))
         found = in_fp4(found, self.chip) if self.is_fp4 else found
         own = {"host_memory": self.host_bandwidth, "disk": self.disk}
         return found.replace(**{name: rate for name, rate in own.items() if rate is not None})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainrig.analysis.prediction_error import (
     MIN_RUNS,
@@ -196,8 +196,18 @@ def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]
             f"MFU {format_share(found.mfu)}, HFU {format_share(found.hfu)} of the "
             f"claimed {found.layout.precision} peak",
         )
+        if (seen := _seen(found)) is not None:
+            yield "causal half", f"{seen} where causal attention counts by half, above in full"
     if tokens is not None:
         yield f"{format_count(tokens)} tokens", f"{duration_text(found, tokens)} of GPUs"
+
+
+def _seen(found: Prediction) -> str | None:
+    """Utilisations where the causal scores that are seen count alone; None: they are the same."""
+    mfu, hfu = found.mfu_half, found.hfu_half
+    if mfu is None or hfu is None or mfu == found.mfu:
+        return None
+    return f"MFU {format_share(mfu)}, HFU {format_share(hfu)}"
 
 
 def _time_table(found: Prediction) -> Table:
@@ -284,35 +294,6 @@ def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
         )
 
 
-def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
-    """Predictions of a table's rows, as ``predict --cases --json`` prints them."""
-
-    def size(head: str, field: str, form: Callable[[float], str]) -> Iterator[Shown[Any]]:
-        def known(shown: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
-            return lambda row: shown(row) if row["reason"] is None else ""
-
-        yield column(head, known(lambda row: form(row[field])))
-        interval = known(lambda row: " to ".join(map(form, row["interval"][field])))
-        yield column("80 % interval", interval)
-
-    def simulated(row: dict[str, Any]) -> str:
-        seconds = row.get("simulated_step_time_s")
-        return "" if seconds is None else format_time(seconds)
-
-    rows = list(rows)
-    is_simulated = any("simulated_step_time_s" in row for row in rows)
-    found = table(
-        rows,
-        column("row", lambda row: row["row"]),
-        *size("step", "step_time_s", format_time),
-        *([column("simulated", simulated)] if is_simulated else []),
-        *size("memory a GPU", "memory_bytes_per_gpu", format_memory),
-        line=lambda row, cells: Line(cells, note=row["reason"] or ""),
-    )
-    block = found if found.rows else Paragraph("The table is empty.")
-    return Document(title="predictions", blocks=(block,))
-
-
 def errors_document(found: Sequence[RowError], refused: Mapping[str, int]) -> Document:
     """Errors by group and by chip of one row or more that was measured, and what is not counted."""
     from trainrig.predict.table.row_errors import line, lines, mean_of_medians
@@ -371,6 +352,9 @@ def plan_document(
     shown = tuple(one.best for one in families) or found.best
     ties = {id(one.best): one.ties for one in families}
     blocks.append(_candidate_table(space, shown, head, best, ties))
+    if (seen := _seen(best)) is not None:
+        words = f"MFU: causal attention in full; by half, the first has {seen}"
+        blocks.append(Paragraph(words, "dim"))
     if any(ties.values()):
         blocks.append(Paragraph("ties: others of its kind that take less than 1 % longer", "dim"))
     if any(_is_tight(one, limit) for one in shown):

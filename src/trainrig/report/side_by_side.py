@@ -1,13 +1,14 @@
-"""One question about several machines: their answers in one table, at 80 columns.
+"""One question about several machines, or a table's rows: their answers in one table.
 
-Answers what `trainrig predict` and `fits` print where `--on` is given more than once; the answer of
-one machine alone, with its parts, is `prediction_report`'s.
+Answers what `trainrig predict` and `fits` print where `--on` is given more than once, at 80
+columns, and what `predict --cases` prints; one answer alone, with its parts, is
+`prediction_report`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from trainrig.report.document import (
     Block,
@@ -21,7 +22,7 @@ from trainrig.report.document import (
     table,
 )
 from trainrig.report.prediction_report import duration_text, layout_text, place_text
-from trainrig.units import format_count, format_share, format_time
+from trainrig.units import format_count, format_memory, format_share, format_time
 
 if TYPE_CHECKING:  # numpy
     from trainrig.predict.beside import Beside
@@ -128,3 +129,32 @@ def _change(one: Beside[Fit]) -> str:
     steps = one.found.sequence or one.found.adapters
     changes = ", then ".join(step.change for step in steps)
     return text if one.fits or not steps else f"{text}; fits with {changes}"
+
+
+def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
+    """Predictions of a table's rows, as ``predict --cases --json`` prints them."""
+
+    def size(head: str, field: str, form: Callable[[float], str]) -> Iterator[Shown[Any]]:
+        def known(shown: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
+            return lambda row: shown(row) if row["reason"] is None else ""
+
+        yield column(head, known(lambda row: form(row[field])))
+        interval = known(lambda row: " to ".join(map(form, row["interval"][field])))
+        yield column("80 % interval", interval)
+
+    def simulated(row: dict[str, Any]) -> str:
+        seconds = row.get("simulated_step_time_s")
+        return "" if seconds is None else format_time(seconds)
+
+    rows = list(rows)
+    is_simulated = any("simulated_step_time_s" in row for row in rows)
+    found = table(
+        rows,
+        column("row", lambda row: row["row"]),
+        *size("step", "step_time_s", format_time),
+        *([column("simulated", simulated)] if is_simulated else []),
+        *size("memory a GPU", "memory_bytes_per_gpu", format_memory),
+        line=lambda row, cells: Line(cells, note=row["reason"] or ""),
+    )
+    block = found if found.rows else Paragraph("The table is empty.")
+    return Document(title="predictions", blocks=(block,))

@@ -111,6 +111,7 @@ class Planned:
             "simulation_seconds": self.search.simulation_seconds,
             "fits": self.fits,
             "mfu": answer.mfu,
+            "mfu_causal_half": answer.mfu_half,
             "best": [
                 self._candidate(one) | {"predict_only": predict_only(one.layout, self.space.shape)}
                 for one in best

@@ -26,7 +26,7 @@ from typing import Any
 
 from trainrig.workload.arrays import choose, is_any, larger, smaller
 from trainrig.workload.layout import Layout
-from trainrig.workload.model import Matrix, ModelShape, matrices
+from trainrig.workload.model import Matrix, ModelShape, matrices, state_share
 from trainrig.workload.numerics import Numerics
 from trainrig.workload.operators import (
     Heads,
@@ -56,7 +56,7 @@ def block(
     """One block; ``decoder``: t5's, over ``layout.written`` tokens, with cross-attention.
 
     ``dense``: one of a mixture that has no experts; ``half``: half of the causal scores count;
-    ``window``: tokens that a fused attention looks back on (0: all).
+    ``window``: tokens that a fused attention looks back on (0: all), or how deep a state is.
     Its branches leave the residual stream and are added back: x + f(norm(x)); BERT: norm(x + f(x)).
     """
     seq = layout.written if decoder else layout.part_of_sequence
@@ -66,7 +66,8 @@ def block(
     parts: list[Operator] = []
     for branch in ("attention", "cross", "ffn") if decoder else ("attention", "ffn"):
         cuts: dict[str, Any] = {"tp": layout.tp, "ep": layout.ep, "expert_tp": layout.expert_tp}
-        every = matrices(shape, decoder=decoder, dense=dense, **cuts)
+        keeps = window > 0 and shape.state_width > 0
+        every = matrices(shape, decoder=decoder, dense=dense, state=keeps, **cuts)
         weights = {each.part: each for each in every if each.branch == branch}
         if branch == "ffn":
             # Where an expert is whole, each rank has its own part of the tokens.
@@ -117,7 +118,8 @@ def _attention(
     if not _apart(shape):  # one matrix for the three, as in `models`
         every, wide = segments * rows["q"], queries + 2 * keys  # the memory's queries, too
         products[:3] = [linear("attention.qkv", every, shape.hidden, wide, dtype)]
-    if is_self and shape.positions == "rotary":
+    keeps = window > 0 and shape.state_width > 0  # of whose queries and keys nothing turns
+    if is_self and shape.positions == "rotary" and not keeps:
         turned = rows["q"] * (queries + keys)
         products.append(elementwise("attention.rotary", "elementwise", turned, dtype, reads=1))
     causal = is_self and shape.causal and (decoder or shape.family != "t5")
@@ -137,10 +139,15 @@ def _attention(
     if shape.memory:
         bias, attend = 0, plain_attention
         products += position_scores("attention.attend", heads, dtype)
-    if window and shape.state_width:
-        name = "ssd" if shape.variant == "nemotron_h" else "delta"
-        products.append(state_kernels(name, batch * seq, _share(layout, shape.state_width)))
+    if keeps:
+        name = _STATES.get(shape.variant, "delta")
+        wide = _share(layout, shape.state_width)
+        return [*products, state_kernels(name, batch * seq, wide, window), out]
     return [*products, *attend(f"{branch}.attend", heads, dtype, bias), out]
+
+
+_STATES = {"nemotron_h": "ssd", "minimax": "lightning"}
+"""Kernels of layers that keep a state, by variant; the gated delta rule's elsewhere."""
 
 
 def _looked_at(keys: int, window: int, *, half: bool) -> int:
@@ -287,6 +294,23 @@ def saved_tensors(
             for kind, weight in kinds
             for each in saved_tensors(kind, numerics, seq)
         ]
+    if share := state_share(shape):
+        whole = replace(shape, state_keys=0)
+        heads = shape.state_width // shape.head_dim
+        of_heads = replace(whole, num_heads=heads, num_kv_heads=heads)
+        alone = replace(numerics, flash=True, repeats_keys=False)  # a state has no scores
+        of_state = [
+            *saved_tensors(of_heads, alone, seq),
+            *_saved_by_state(shape, numerics, seq),
+        ]
+        return [
+            replace(each, num_bytes=weight * each.num_bytes)
+            for found, weight in (
+                (of_state, share),
+                (saved_tensors(whole, numerics, seq), 1.0 - share),
+            )
+            for each in found
+        ]
     items = _saved_by_branch(shape, numerics, seq, "attention", first=True)
     items += _saved_by_attention(shape, numerics, "attention", seq, (1 + shape.memory) * seq)
     if shape.memory:  # what is remembered, beside what is new, its queries, and two sums of queries
@@ -404,6 +428,18 @@ def _saved_by_attention(
         if numerics.joins_products:  # values are a part of one tensor
             items.append(_tp(f"{name}.qkv", c * wide + keys, _CHEAP))
     return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _SAVED)]
+
+
+def _saved_by_state(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
+    """What a state's layer keeps beside queries, keys, values and the result that leaves it.
+
+    Those three before their activation and the gate; the kernel's result, which is normalised, what
+    comes of it, and the gate's sigmoid (MiniMax-01's lightning attention).
+    """
+    wide = numerics.compute * seq * shape.state_width
+    keys = numerics.compute * seq * shape.state_keys
+    before = _tp("attention.state.before", 2 * keys + 2 * wide, _RESULT)
+    return [before, _tp("attention.state.gated", 3 * wide, _CHEAP)]
 
 
 def _saved_scores(numerics: Numerics, name: str, scores: int) -> list[SavedTensor]:

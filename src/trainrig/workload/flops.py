@@ -6,10 +6,16 @@ inside a fused attention's backward); they are the numerator of HFU.  Matrix pro
 FLOPs; everything else has bytes.  Equal, as integers, to what torch's FlopCounterMode counts in
 our models and in Hugging Face's.
 
+Each layer counts as what it is.  Causal attention to all of n tokens counts in full, 4n an element
+of the heads and token (2n where asked for by ``half``); of a window w it looks at min(w, n) tokens,
+on average w - w²/2n where counted by half; a state is written and read (`operators.state_kernels`),
+which no length changes.
+
 Counted although some leave it out: BERT's masked-language-model head (2bsh² + 2bshV, over all
 tokens and not only the masked ones).  Not counted: BERT's pooler (not trained here), T5's relative
-position bias and Llama's rotary angles (look-ups and additions, no product of matrices), the
-window of GPT-Neo's local layers (computed in full and masked).
+position bias and Llama's rotary angles (look-ups and additions, no product of matrices).  Counted
+in full: GPT-Neo's local layers, which our code and Hugging Face's compute in full and mask, and
+windows where no kernel skips what lies outside them (hardware FLOPs alone).
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from typing import Any
 
 from trainrig.workload.blocks import block, embed, head
 from trainrig.workload.layout import Layout, check_sizes
-from trainrig.workload.model import ModelShape, parameters
+from trainrig.workload.model import BlockKind, ModelShape, block_kinds, parameters
 from trainrig.workload.operators import Cost, Operator, dtype_bytes, norm
 
 _WEIGHT = 4
@@ -48,10 +54,13 @@ class Op:
         return self.read_bytes + self.write_bytes
 
 
-def step_ops(shape: ModelShape, layout: Layout) -> tuple[Op, ...]:
-    """The operations of one step in the order of their first calls; blocks are listed once."""
+def step_ops(shape: ModelShape, layout: Layout, *, half: bool = False) -> tuple[Op, ...]:
+    """The operations of one step in the order of their first calls; blocks once for each kind.
+
+    ``half``: of causal attention the scores that are seen count alone.
+    """
     check_sizes(layout)
-    sections = _sections(shape, layout)
+    sections = _sections(shape, layout, half)
     ops = [op for section in sections for op in section.in_phase("forward")]
     for section in reversed(sections):
         if section.is_block:
@@ -80,18 +89,25 @@ def total_flops(ops: Iterable[Op], *phases: str) -> int:
     return sum(op.flops * op.count for op in ops if not phases or op.phase in phases)
 
 
-def model_flops(shape: ModelShape, batch: int, seq: int, **words: Any) -> int:
+def model_flops(
+    shape: ModelShape, batch: int, seq: int, *, half: bool = False, **words: Any
+) -> int:
     """FLOPs that the mathematics of a step needs; ``words`` are fields of `Layout`.
 
-    What is recomputed does not change it.
+    What is recomputed does not change it, nor does what runs it (``kernels``).  ``half``: of causal
+    attention the scores that are seen count alone.
     """
-    ops = step_ops(shape, Layout(batch_size=batch, seq_len=seq, **words))
+    words["kernels"] = "flash"  # of a window nothing outside it is needed
+    ops = step_ops(shape, Layout(batch_size=batch, seq_len=seq, **words), half=half)
     return total_flops(ops, "forward", "backward")
 
 
-def hardware_flops(shape: ModelShape, batch: int, seq: int, **words: Any) -> int:
+def hardware_flops(
+    shape: ModelShape, batch: int, seq: int, *, half: bool = False, **words: Any
+) -> int:
     """FLOPs that the device computes: the model's, and what is computed a second time."""
-    return total_flops(step_ops(shape, Layout(batch_size=batch, seq_len=seq, **words)))
+    layout = Layout(batch_size=batch, seq_len=seq, **words)
+    return total_flops(step_ops(shape, layout, half=half))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,29 +163,35 @@ def until_saved(parts: list[Operator]) -> list[Operator]:
     return parts
 
 
-def _sections(shape: ModelShape, layout: Layout) -> list[_Section]:
-    plain, logits = block(shape, layout), head(shape, layout)
-    dense: list[_Section] = []
-    if shape.dense_layers:
-        parts = block(shape, layout, dense=True)
-        dense.append(_Section("block.dense", parts, shape.dense_layers, is_block=True))
+def _sections(shape: ModelShape, layout: Layout, half: bool) -> list[_Section]:
+    logits = head(shape, layout)
+    blocks = [_blocks(shape, layout, kind, half) for kind in block_kinds(shape)]
     if shape.family != "t5":
         return [
             _Section("model", embed(shape, layout, layout.part_of_sequence), 1),
-            _Section("block", plain, shape.num_layers - shape.dense_layers, is_block=True),
-            *dense,
+            *blocks,
             _Section("model", logits, 1),
         ]
     last = norm("norm", int(layout.batch_size) * layout.seq_len, shape.hidden, layout.precision)
-    crossed = block(shape, layout, decoder=True)
     return [
         _Section("encoder", embed(shape, layout, layout.part_of_sequence), 1),
-        _Section("encoder.block", plain, shape.num_layers, is_block=True),
+        *blocks[:-1],
         _Section("encoder", [last], 1),
         _Section("decoder", embed(shape, layout, layout.written), 1),
-        _Section("decoder.block", crossed, shape.num_decoder_layers, is_block=True),
+        blocks[-1],
         _Section("decoder", logits, 1),
     ]
+
+
+def _blocks(shape: ModelShape, layout: Layout, kind: BlockKind, half: bool) -> _Section:
+    """Blocks of one kind; their name tells it from others of the model."""
+    window = 0 if shape.family == "gpt-neo" else kind.window  # which is computed and masked
+    parts = block(shape, layout, decoder=kind.decoder, dense=kind.dense, half=half, window=window)
+    name = {"t5": "decoder.block" if kind.decoder else "encoder.block"}.get(shape.family, "block")
+    name += ".dense" * kind.dense
+    if kind.window:
+        name += ".state" if shape.state_width else f".window{kind.window}"
+    return _Section(name, parts, kind.num, is_block=True)
 
 
 def _casts(shape: ModelShape, layout: Layout) -> list[Op]:

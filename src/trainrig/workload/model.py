@@ -17,6 +17,7 @@ counted with its head's transform and without a pooler, as it is trained.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -125,7 +126,10 @@ class ModelShape:
     """Width that tokens are narrowed to on their way through routed experts; 0: they are not."""
     state_width: int = 0
     """Width of the values of layers that keep a state instead of keys (Mamba-2's, the gated delta
-    rule's): those with a window; 0: none."""
+    rule's): those with a window, which is how deep the state is (elements of a key); 0: none."""
+    state_keys: int = 0
+    """Width of the queries and of the keys of such layers where they have matrices of their own: to
+    queries, keys, values and a gate of the result, and from it; 0: attention's matrices."""
     ahead: int = 0
     """Tokens after the next that Megatron's training predicts, too, each by a block more and logits
     of its own, of shared weights."""
@@ -222,7 +226,7 @@ _FIELDS: list[tuple[str, Callable[[Any], bool], str]] = [
     ),
     (
         "num_decoder_layers token_types num_buckets max_distance num_experts experts_per_token "
-        "expert_ffn shared_experts dense_layers expert_hidden state_width ahead "
+        "expert_ffn shared_experts dense_layers expert_hidden state_width state_keys ahead "
         "expert_groups groups_per_token "
         "kv_rank q_rank rope_dim value_dim memory shortlist",
         lambda n: _is_whole(n, 0),
@@ -333,11 +337,43 @@ def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
             or (shape.q_rank > 0 and shape.kv_rank == 0),
             "latent attention has kv_rank, value_dim and a rope_dim within head_dim",
         ),
+        (shape.state_keys > 0 and shape.state_width == 0, "state_keys are a state's: state_width"),
         (
             bool(shape.windows) and len(shape.windows) != shape.num_layers,
             f"{len(shape.windows)} windows for {shape.num_layers} layers",
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockKind:
+    """Blocks of a model that compute alike."""
+
+    num: int
+    """How many there are."""
+    decoder: bool = False
+    """With cross-attention (t5)."""
+    dense: bool = False
+    """One net instead of a mixture's experts."""
+    window: int = 0
+    """Tokens that one looks back on, or how deep the state is that it keeps; 0: all."""
+    state: bool = False
+    """With a state instead of keys."""
+
+
+@lru_cache(maxsize=1024)
+def block_kinds(shape: ModelShape) -> tuple[BlockKind, ...]:
+    """All blocks by kind, in the order in which the kinds are met first."""
+    windows = shape.windows or (0,) * shape.num_layers
+    counts = Counter((at < shape.dense_layers, window) for at, window in enumerate(windows))
+    keeps = shape.state_width > 0
+    found = [
+        BlockKind(num=n, dense=dense, window=window, state=keeps and window > 0)
+        for (dense, window), n in counts.items()
+    ]
+    if shape.num_decoder_layers:
+        found.append(BlockKind(num=shape.num_decoder_layers, decoder=True))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,6 +420,7 @@ def matrices(
     *,
     decoder: bool = False,
     dense: bool = False,
+    state: bool = False,
     tp: int = 1,
     ep: int = 1,
     expert_tp: int = 1,
@@ -391,12 +428,16 @@ def matrices(
     """All matrices of one block, in order.
 
     ``decoder``: of one with cross-attention (t5); ``dense``: of one that has no experts in a
-    mixture.  ``tp``: one rank's part of heads and columns; a head of keys is not cut, but repeated.
-    Of experts a rank has one of ``ep`` parts, of their columns one of ``expert_tp``.
+    mixture; ``state``: of one that keeps a state.  ``tp``: one rank's part of heads and columns; a
+    head of keys is not cut, but repeated.  Of experts a rank has one of ``ep`` parts, of their
+    columns one of ``expert_tp``.
     """
     found: list[Matrix] = []
     for branch in ("attention", "cross") if decoder else ("attention",):
-        found += _latent(shape, tp) if shape.kv_rank else _projections(shape, branch, tp)
+        if state and shape.state_keys:
+            found += _around_state(shape, tp)
+        else:
+            found += _latent(shape, tp) if shape.kv_rank else _projections(shape, branch, tp)
     h = shape.hidden
     ups = ("gate", "up") if shape.gated_ffn else ("up",)
 
@@ -432,6 +473,13 @@ def _projections(shape: ModelShape, branch: str, tp: int) -> list[Matrix]:
     return [*found, Matrix(branch, "out", queries, shape.hidden, shape.out_bias)]
 
 
+def _around_state(shape: ModelShape, tp: int) -> list[Matrix]:
+    keys, values = -(-shape.state_keys // tp), -(-shape.state_width // tp)
+    wide = {"q": keys, "k": keys, "v": values, "output_gate": values}
+    found = [Matrix("attention", part, shape.hidden, w, has_bias=False) for part, w in wide.items()]
+    return [*found, Matrix("attention", "out", values, shape.hidden, has_bias=False)]
+
+
 def _latent(shape: ModelShape, tp: int) -> list[Matrix]:
     """Latent attention's: what narrows is whole on each tensor-parallel rank."""
     h, heads = shape.hidden, -(-shape.num_heads // tp)
@@ -450,11 +498,10 @@ def _latent(shape: ModelShape, tp: int) -> list[Matrix]:
 def parameters(shape: ModelShape) -> Parameters:
     """Counted as torch counts: each tensor once, tied ones too."""
     plain, crossed = shape.num_layers, shape.num_decoder_layers
-    kinds = [(plain - shape.dense_layers, matrices(shape))]
-    if shape.dense_layers:
-        kinds.append((shape.dense_layers, matrices(shape, dense=True)))
-    if crossed:
-        kinds.append((crossed, matrices(shape, decoder=True)))
+    kinds = [
+        (kind.num, matrices(shape, decoder=kind.decoder, dense=kind.dense, state=kind.state))
+        for kind in block_kinds(shape)
+    ]
 
     def of(is_ffn: bool) -> int:
         return sum(
@@ -478,9 +525,25 @@ def parameters(shape: ModelShape) -> Parameters:
 
 @lru_cache(maxsize=1024)
 def block_parameters(shape: ModelShape, *, decoder: bool = False, dense: bool = False) -> int:
-    """One block; ``decoder``: one with cross-attention (t5); ``dense``: a mixture's without."""
-    weights = sum(each.num_parameters for each in matrices(shape, decoder=decoder, dense=dense))
-    return weights + (3 if decoder else 2) * norm_parameters(shape) + shape.vectors
+    """One block, of those with a state and those without the average.
+
+    ``decoder``: one with cross-attention (t5); ``dense``: a mixture's without experts.
+    """
+
+    def weights(*, state: bool) -> int:
+        found = matrices(shape, decoder=decoder, dense=dense, state=state)
+        return sum(each.num_parameters for each in found)
+
+    share = state_share(shape)
+    average = weights(state=False) + round(share * (weights(state=True) - weights(state=False)))
+    return average + (3 if decoder else 2) * norm_parameters(shape) + shape.vectors
+
+
+def state_share(shape: ModelShape) -> float:
+    """Share of the blocks whose state has matrices of its own."""
+    if not shape.state_keys:
+        return 0.0
+    return sum(kind.num for kind in block_kinds(shape) if kind.state) / shape.num_layers
 
 
 @lru_cache(maxsize=1024)
@@ -494,8 +557,13 @@ def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -
 
     Low-rank adaptation (Hu et al. 2021): W stays, B·A beside it is trained.
     """
-    found = matrices(shape, decoder=decoder)  # of a mixture's dense blocks as of the others
-    return rank * sum(each.copies * (each.wide_in + each.wide_out) for each in found)
+
+    def wide(*, state: bool) -> int:  # of a mixture's dense blocks as of the others
+        found = matrices(shape, decoder=decoder, state=state)
+        return sum(each.copies * (each.wide_in + each.wide_out) for each in found)
+
+    share = state_share(shape)
+    return rank * (wide(state=False) + round(share * (wide(state=True) - wide(state=False))))
 
 
 def norm_parameters(shape: ModelShape) -> int:

@@ -257,16 +257,26 @@ def elementwise(
     )
 
 
-def state_kernels(name: str, rows: Any, wide: Any) -> Operator:
+def state_kernels(name: str, rows: Any, wide: Any, deep: int) -> Operator:
     """Kernels of a layer that keeps a state instead of keys, beside its projections.
 
-    ``name``: one of STATE_BYTES; ``rows``: tokens; ``wide``: width of its values; both are numbers,
-    or arrays over layouts.  All of the kernels wait for memory.
+    ``name``: one of STATE_BYTES; ``rows``: tokens; ``wide``: width of its values; ``deep``:
+    elements of a key.  Rows and wide are numbers, or arrays over layouts.  All of the kernels wait
+    for memory.
+
+    FLOPs are those of the recurrence, 2 · wide · deep for each product with the state: a key times
+    a value is added, a query reads (Mamba-2, Dao and Gu 2024, arXiv 2405.21060, section 2); the
+    delta rule first reads what the key has (Yang et al. 2024, arXiv 2412.06464, equation 10).  What
+    kernels compute within chunks instead is theirs.
     """
+    flops = 2 * STATE_PRODUCTS[name] * rows * wide * deep
     # Half is read and half written, in ten-thousandths of a byte: integers, also in arrays.
     halves = (round(5_000 * _TRITON * num_bytes) for num_bytes in STATE_BYTES[name])
     each = (rows * wide * half // 10_000 for half in halves)
-    forward, backward = (Cost(read_bytes=half, write_bytes=half) for half in each)
+    forward, backward = (
+        Cost(flops=flops * times, read_bytes=half, write_bytes=half)
+        for times, half in enumerate(each, 1)
+    )
     return Operator(name=f"attention.{name}", kind=name, forward=forward, backward=backward)
 
 
@@ -279,10 +289,16 @@ def state_kernels(name: str, rows: Any, wide: Any) -> Operator:
 # repeated for each head of values): forward convolution 8, repeating 6, norms of queries and keys
 # 8, keys by keys 4, the triangle's inverse 3, w and u 9, states 12, results 12, gated norm 6;
 # backward w, u and states once more 21, norm 10, values within a chunk 8, states 16, queries and
-# keys 24, w and u 13, sums 6, norms 12, repeating 6, convolution 12.
-STATE_BYTES = {"ssd": (34.0, 94.5), "delta": (68.0, 128.0)}
+# keys 24, w and u 13, sums 6, norms 12, repeating 6, convolution 12.  Lightning attention by its
+# own (Qin et al. 2024, arXiv 2401.04658, algorithms 1 and 2, blocks in turn with the state on the
+# chip) in MiniMax-01's layer: forward activations of queries, keys and values 12, attention 8, norm
+# 4, sigmoid 4, gating 6; backward gating 10, sigmoid 6, norm 6, within blocks 14, between them 20,
+# activations 18.
+STATE_BYTES = {"ssd": (34.0, 94.5), "delta": (68.0, 128.0), "lightning": (34.0, 74.0)}
 """Bytes an element of the values that kernels of a recurrent layer read and write, each direction:
 counted by hand from the tensors that each of them takes and makes."""
+STATE_PRODUCTS = {"ssd": 2, "delta": 3, "lightning": 2}
+"""Products of a token with the state, each way."""
 _TRITON = 1.35
 """How much longer such kernels take than these bytes at a stream's rate: 8 x 8192 tokens with 64
 heads of 128 take 6.0 ms forward on a B200 (flashinfer's pull request 4078), 48 of the 68 bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -304,3 +305,32 @@ def test_two_chips_are_refused_not_the_last_one_taken(trainrig) -> None:
     code, out, err = trainrig("plan", "--model", "gpt2", "--on", "RTX 4090", "--on", "RTX 3090")
     assert (code, out) == (2, "")
     assert "2 machines" in err and "hint: " in err
+
+
+LONG = {"on": "H100 SXM5 80GB", "kernels": "flash+fused", "seq_len": 65536}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("nemotron-nano-9B-v2", "nemotron-h-8B", "qwen3-next-80B-A3B", "qwen3.5-9B"),
+        *("nemotron-3-nano-30B-A3B", "deepseek-v4-flash", "modernbert-large", "llama3-8B"),
+        *("mistral-7B-v0.1", "gemma-3-12B", "gemma-2-9B", "gpt-oss-20B"),
+    ],
+)
+def test_no_model_computes_more_than_the_chip_can(model: str) -> None:
+    found = predict(question({**LONG, "model": model}))
+    assert found.mfu is not None and found.mfu_half is not None and found.hfu_half is not None
+    assert 0.0 < found.mfu_half < found.hfu_half < 1.0
+    assert found.mfu_half < found.mfu < 2.0 * found.mfu_half
+    told = prediction_dict(found)
+    assert told["mfu_causal_half"] == found.mfu_half
+    assert told["hfu_causal_half"] == found.hfu_half
+
+
+def test_causal_attention_by_half_is_said_beside_it(trainrig) -> None:
+    asked = {"model": "llama3-8B", "on": "8x H100 SXM", "seq-len": 131072, "recompute": "full"}
+    _, out, _ = trainrig(*words_of(asked | {"cp": 8}))
+    assert re.search(r"causal half: +MFU \d+ %, HFU \d+ %", out)
+    _, out, _ = trainrig(*words_of({"model": "bert-large", "on": "RTX 4090"}))
+    assert "MFU" in out and "causal half" not in out

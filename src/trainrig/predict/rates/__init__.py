@@ -10,6 +10,7 @@ the same type.  Sizes are numbers or arrays of equal shape; seconds come back as
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,9 @@ class Direction:
     """Queries that one processor works on at a time."""
     tail: float
     """Blocks of rows that the last processor works on alone, on average."""
+    most: float = math.inf
+    """FLOP/s at a head's size of 128, in half precision, that the fastest published run of such a
+    kernel reaches, of the FLOPs that are needed: not those of scores that are masked afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +178,9 @@ class Rates:
         heads of keys as of queries unless ``kv_heads`` says.  Forward multiplies twice, backward
         five times, for it computes the scores again: 2·queries·keys·head_dim FLOPs each (Dao 2023,
         FlashAttention-2, arXiv 2307.08691, section 4.1), half of the keys seen where ``causal``.
-        It takes the longer of these at the kernel's share of the products' rate (`Attention`) with
-        what its last blocks leave idle, and of its tensors' way through memory: forward reads q, k,
+        It takes the longest of these at the kernel's share of the products' rate (`Attention`) with
+        what its last blocks leave idle, of those that are needed at the most that such kernels
+        reach (`Direction.most`), and of its tensors' way through memory: forward reads q, k,
         v and writes the output; backward moves each of those four times.  Kernels that write
         scores are none of this: the workload counts batched products and streams for them.
         Raises UsageError where the device has no rate of the dtype.
@@ -193,10 +198,12 @@ class Rates:
             share = share * self.attentions.wide[int(backward)]
         rate = self.matmuls.sustained[dtype] * share
         compute = each * batch * heads * queries * seen / rate
+        least = each * batch * heads * queries * (keys * (0.5 if causal else 1.0)) / how.most
         tail = how.tail * each * smaller(queries, how.rows) * keys * self.matmuls.processors / rate
         vectors = heads * queries + (heads if kv_heads is None else kv_heads) * keys
         moved = (products - 1.0) * 2.0 * dtype_bytes(dtype) * batch * head_dim * vectors
-        return self.streams.latency + larger(compute + tail, moved / self.streams.bandwidth)
+        busy = larger(compute + tail, least if dtype in ("bf16", "fp16") else 0.0)
+        return self.streams.latency + larger(busy, moved / self.streams.bandwidth)
 
     def stream(self, num_bytes: Number, *, kernels: Number = 1) -> Real:
         """Device seconds of ``kernels`` memory-bound kernels that move ``num_bytes`` together.

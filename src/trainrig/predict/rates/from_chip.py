@@ -15,6 +15,7 @@ constant knows who measured.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -72,6 +73,9 @@ class Class(NamedTuple):
     own: float = 0.0
     """0: no other kernels are known."""
     own_backward: float = 0.0
+    most: tuple[float, float] = (1.0, 1.0)
+    """Share of the claimed peak that the generation's own kernels reach where they are fastest,
+    forward and backward."""
     each: float = 0.0
     """FLOP/s of a processor's tensor cores in bf16, of the chip that attention's shares are of."""
     wide: float = 0.0
@@ -305,16 +309,14 @@ def widened_once(rates: Rates) -> Rates:
 def with_flash2(rates: Rates) -> Rates:
     """Rates where plain flash attention is its second version (Dao 2023), written for Ampere.
 
-    There it is the generation's own, measured alone; elsewhere the rates are its own already, and
-    what the first version's were slower by inside a step is none of its.
+    There it is the generation's own; elsewhere the rates are its own already.  What the first
+    version's were slower by inside a step is none of its.
     """
-    kernels = rates.attentions
-    own, at = kernels.own, kernels.forward
-    if not rates.device.startswith(_FLASH2):
-        return rates.replace(attentions=dataclasses.replace(kernels, is_current=True))
-    if own[0].share <= at.share:
-        return rates
-    return rates.replace(attentions=dataclasses.replace(kernels, forward=own[0], backward=own[1]))
+    kernels = dataclasses.replace(rates.attentions, is_current=True)
+    if rates.device.startswith(_FLASH2):
+        own = kernels.own
+        kernels = dataclasses.replace(kernels, forward=own[0], backward=own[1])
+    return rates.replace(attentions=kernels)
 
 
 def with_newest_attention(rates: Rates) -> Rates:
@@ -372,13 +374,15 @@ def _attentions(kind: Class, chip: Chip) -> Attention:
     """An older kernel is late by its instructions: no later where tensor cores are cut (H20)."""
     rule = constants()["attention"]
 
+    claim = peak(chip, "bf16")
+    most = [claim.rate * share if claim else math.inf for share in kind.most]
+
     def both(forward: float, backward: float) -> tuple[Direction, Direction]:
         return (
-            Direction(share=forward, rows=kind.flash_rows, tail=rule["tail"]),
-            Direction(share=backward, rows=128, tail=rule["tail_backward"]),
+            Direction(share=forward, rows=kind.flash_rows, tail=rule["tail"], most=most[0]),
+            Direction(share=backward, rows=128, tail=rule["tail_backward"], most=most[1]),
         )
 
-    claim = peak(chip, "bf16")
     each = claim.rate / (chip.num_sms or 1) if claim else 0.0
     cut = each / kind.each if 0.0 < each < kind.each / 2.0 else 1.0
     pairs = (kind.flash, kind.own), (kind.flash_backward, kind.own_backward)

@@ -112,12 +112,16 @@ def _between(slow: int, best: Cluster) -> list[int]:
 
 
 def _least_days(space: Space, cluster: Cluster, gpus: int, tokens: float) -> float:
-    """Days at the claimed peak: a lower bound."""
+    """Days at the claimed peak: a lower bound, so of causal attention what is seen counts."""
     peak = cluster.rates().peaks.get(space.base.precision)
     if peak is None:
         return 0.0
     flops = model_flops(
-        space.shape, 1, space.base.seq_len, target_seq_len=space.base.target_seq_len
+        space.shape,
+        1,
+        space.base.seq_len,
+        target_seq_len=space.base.target_seq_len,
+        half=True,
     )
     return tokens / space.base.seq_len * flops / (peak * gpus) / DAY
 

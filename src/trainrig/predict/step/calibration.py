@@ -34,7 +34,8 @@ class Constants:
     attention: float = 1.5
     """Fused attention of the flash stack, which is older software's."""
     newest: float = 1.0
-    """Fused attention of later software: flash+fused (FA3, cuDNN) and compiled (torch 2)."""
+    """Fused attention of later software: flash+fused (FA3, cuDNN) and compiled (torch 2).  At
+    least 1: the kernel's rate is its fastest, measured by itself."""
     streams: float = 1.1
     """Memory-bound kernels, likewise."""
     launch: float = 2.5

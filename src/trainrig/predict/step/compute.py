@@ -8,7 +8,6 @@ recomputed; of many layouts at once where its sizes are arrays.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from trainrig.workload.blocks import LATENT, block, embed, head, selective_polic
 from trainrig.workload.flops import until_saved
 from trainrig.workload.kernels import Kernels, kernels_of
 from trainrig.workload.layout import Layout
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import ModelShape, block_kinds
 from trainrig.workload.numerics import Numerics, is_bart, numerics_of
 from trainrig.workload.operators import Operator, dtype_bytes
 
@@ -145,21 +144,21 @@ def _blocks(
     shape: ModelShape, layout: Layout, *, half: bool = True
 ) -> list[tuple[list[Operator], float]]:
     """Kinds of block, with the share of each among all."""
-    layout = _as_counted(shape, layout)
-    if shape.windows or shape.dense_layers:
-        windows = shape.windows or (0,) * shape.num_layers
-        kinds = Counter((at < shape.dense_layers, window) for at, window in enumerate(windows))
-        return [
-            (block(shape, layout, dense=dense, half=half, window=window), num / kinds.total())
-            for (dense, window), num in kinds.items()
-        ]
-    encoder = block(shape, layout, half=half)
-    if shape.num_decoder_layers == 0:
-        return [(encoder, 1.0)]
-    num = shape.num_layers + shape.num_decoder_layers
+    layout, kinds = _as_counted(shape, layout), block_kinds(shape)
+    num = sum(kind.num for kind in kinds)
     return [
-        (encoder, shape.num_layers / num),
-        (block(shape, layout, decoder=True, half=half), shape.num_decoder_layers / num),
+        (
+            block(
+                shape,
+                layout,
+                decoder=kind.decoder,
+                dense=kind.dense,
+                half=half,
+                window=kind.window,
+            ),
+            kind.num / num,
+        )
+        for kind in kinds
     ]
 
 
@@ -190,15 +189,18 @@ def _latent_parts(shape: ModelShape) -> tuple[str, ...]:
     return (*norms, *widened, "attention.kv", "attention.rotary", "ffn.activation")
 
 
-def recomputed_flops(shape: ModelShape, layout: Layout) -> int:
-    """FLOPs of a step, all devices, that are computed a second time; causal attention in full."""
+def recomputed_flops(shape: ModelShape, layout: Layout, *, half: bool = False) -> int:
+    """FLOPs of a step, all devices, that are computed a second time; causal attention in full.
+
+    ``half``: of causal attention the scores that are seen count alone.
+    """
     whole = layout.replace(
         tp=1, cp=1, ep=1, batch_size=int(layout.global_batch), sequence_parallel=0
     )
     num = shape.num_layers + shape.num_decoder_layers
     return sum(
         round(num * share) * sum(part.forward.flops for part in _again(shape, parts, layout))
-        for parts, share in _blocks(shape, whole, half=False)
+        for parts, share in _blocks(shape, whole, half=half)
     )
 
 

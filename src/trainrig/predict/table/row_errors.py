@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainrig.catalog.chip import peak
 from trainrig.errors import DataError, TrainrigError
@@ -120,14 +120,15 @@ def _time_by_flops(row: Row, case: Case) -> float:
 
     Model FLOPs are meant, without what is computed again (PaLM's MFU, arXiv 2204.02311, appendix
     B).  DataError where they need not be: beside recomputation under a program that may count it,
-    unless the MFU is printed, too; where half of the scores, which some leave out as masked, are
-    more than a tenth of all; of adapters; an MFU alone of fp8, whose peak may be bf16's.
+    unless the MFU is printed, too; where the scores that some leave out, masked or outside of
+    windows, are more than a tenth of all; of adapters; an MFU alone of fp8, whose peak may be
+    bf16's.
     """
     x, seq = case.layout, int(case.timed.seq_len)
     flops = model_flops(case.shape, int(x.global_batch), seq)
-    short = max(1, seq // 2)
-    half = model_flops(case.shape, int(x.global_batch), short) / short
-    masked = 1.0 - half * seq / flops  # of what grows with the square of the length, half
+    seen = model_flops(case.shape, int(x.global_batch), seq, half=True)
+    whole = case.shape if case.shape.state_width else replace(case.shape, windows=())
+    masked = 1.0 - seen / model_flops(whole, int(x.global_batch), seq)
     is_again = x.recompute == "full" and Cells(row).program.counts_recomputation
     if (is_again and not row.get("mfu")) or masked > _CONVENTIONS or x.lora_rank:
         raise DataError("FLOPs are printed, and which were counted is not")

@@ -303,7 +303,7 @@ def test_the_best_that_can_be_trained_is_written_beside_winners_that_cannot(
     (best,) = folder.glob("*.toml")
     assert best.read_text().startswith(f"# {slower:.2f} times as long as the best, predict only: ")
     _, out, _ = trainrig(*asked)
-    assert "predict only: 1, 2, 3: llama-1B (llama): Megatron-Core computes" in out
+    assert "predict only: 1, 2" in out and "llama-1B (llama): Megatron-Core computes" in out
     assert f"{slower:.2f} ×" in out
 
 
