@@ -258,6 +258,9 @@ class States:
     frozen: float
     """A weight that is not trained, where adapters are: narrow, but where all are said wide."""
     weight_copies: float
+    frozen_ends: float
+    """Likewise of embedding, final norm and head: beside quantised blocks fp32 under autocast
+    (peft's `prepare_model_for_kbit_training` widens what is not quantised)."""
     """Narrow copies that autocast keeps until backward has used them (`Stage.copied`)."""
     eight_bits: float
     """Copies of a block's weights in fp8 that last: as they are and transposed, which products of
@@ -287,9 +290,11 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
     state_width = {"bf16": 2.0, "fp32": 4.0}.get(layout.moments, state_width)
     state_width = _BLOCK_8BIT if "8bit" in layout.optimizer else state_width
     moments, paged = MOMENTS[layout.optimizer] * state_width, "paged" in layout.optimizer
+    frozen = 4.0 if layout.states == "autocast" else float(numerics.compute)
     return States(
         weight=own,
-        frozen=4.0 if layout.states == "autocast" else float(numerics.compute),
+        frozen=frozen,
+        frozen_ends=4.0 if numerics.widens and numerics.autocast else frozen,
         weight_copies=float(numerics.compute) if copies else 0.0,
         # Where there are no others, they are what two bytes of `weight` count.
         eight_bits=2.0 if in_eight_bits(layout) and not layout.narrow_weights else 0.0,

@@ -158,11 +158,18 @@ class Stage:
     @cached_property
     def frozen_bytes(self) -> Bytes:
         """Bytes of what is not trained: blocks as they are stored, the ends as they are."""
-        layout, plain = self.layout, self.states.frozen
-        if layout.quantize == "none":
-            return plain * self.num_parameters
+        layout, states = self.layout, self.states
         blocks = self.num_parameters - self.end_parameters
-        return FROZEN[layout.quantize] * blocks + plain * self.end_parameters
+        width = FROZEN[layout.quantize] if layout.quantize != "none" else states.frozen
+        return width * blocks + states.frozen_ends * self.end_parameters
+
+    @cached_property
+    def narrowed_head(self) -> Bytes:
+        """Autocast's narrow copy of a frozen fp32 head, which its product's backward waits for."""
+        if self.states.frozen_ends <= self.states.frozen:
+            return 0.0
+        matrix = self.shape.vocab * self.shape.hidden / self.layout.tp
+        return self.has_loss * self.numerics.compute * matrix
 
     def sharded(self, stage: int) -> Bytes:
         """Ranks that share what ZeRO ``stage`` shards."""
