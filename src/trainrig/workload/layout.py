@@ -61,7 +61,7 @@ QUANTIZE = ("none", "int8", "nf4", "nf4-double", "fp4")
 OFFLOAD = ("none", "host", "disk")
 CP_COMM = ("auto", "ring", "zigzag", "all-gather", "ulysses")
 OFFLOAD_OVERLAP = ("auto", "none", "copies", "update", "delayed")
-LORA_ON = ("all", "qkv")
+LORA_ON = ("auto", "all", "shared", "linear", "attention", "qkv")
 STATES = ("auto", "masters", "autocast", "pure")
 MOMENTS_IN = ("auto", "fp32", "bf16")
 DROPS = ("auto", "no", "yes")
@@ -145,9 +145,12 @@ class Layout:
     """What of that runs beside the device: nothing, copies, the update in turn with them, or the
     update one step late; auto: as the framework does."""
     lora_rank: int = 0
-    """Rank of the trained adapters on all matrices of the blocks; 0: all weights are trained."""
-    lora_on: str = "all"
-    """Matrices of a block beside which adapters lie: all, or those of queries, keys and values."""
+    """Rank of the trained adapters on matrices of the blocks; 0: all weights are trained."""
+    lora_on: str = "auto"
+    """Matrices of a block beside which adapters lie.  all: every one, each expert's too; shared:
+    likewise, with one pair for all experts of a rank; linear: all but experts and their router;
+    attention: attention's alone; qkv: those of queries, keys and values.  auto: as the framework
+    does (`adapted`)."""
     quantize: str = "none"
     """How the frozen matrices of the blocks are stored beside adapters (QLoRA); they are widened
     for each product."""
@@ -272,6 +275,14 @@ class Layout:
             return OF_SCHEDULES.get(self.schedule, NATIVE)
         return usual_framework(
             split=_any(self.tp * self.pp * self.cp, 2),
+    @property
+    def adapted(self) -> str:
+        """`lora_on`, or the framework's way: peft finds experts that are modules of their own."""
+        if self.lora_on != "auto":
+            return self.lora_on
+        usual = self.traits.adapts
+        return "all" if usual == "linear" and self.experts == "modules" else usual
+
             sharded=_any(self.zero, 2) or self.parallel == "fsdp",
             several=_any(self.gpus, 2) or self.parallel in ("ddp", "dataparallel"),
         )

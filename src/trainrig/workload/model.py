@@ -489,13 +489,42 @@ def expert_parameters(shape: ModelShape) -> int:
     return sum(each.num_parameters for each in matrices(shape) if each.copies > 1)
 
 
-def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -> int:
-    """Adapters of ``rank`` on all matrices of one block: rank · (wide in + wide out) for each.
+def has_adapter(on: str, branch: str, part: str, *, is_expert: bool) -> bool:
+    """Whether a matrix has an adapter beside it, where these ``on`` have (`Layout.lora_on`)."""
+    if on in ("all", "shared"):
+        return part != "router" or on == "all"
+    if on == "linear":
+        return not (is_expert or part == "router")
+    return branch != "ffn" and (on == "attention" or part[0] in "qkv")
 
-    Low-rank adaptation (Hu et al. 2021): W stays, B·A beside it is trained.
+
+def adapter_parameters(
+    shape: ModelShape, rank: int, *, on: str = "all", ep: Any = 1, decoder: bool = False
+) -> Any:
+    """Adapters of ``rank`` in an average block: rank · (wide in + wide out) beside each matrix.
+
+    Low-rank adaptation (Hu et al. 2021): W stays, B·A beside it is trained.  ``on``: beside which
+    matrices (`has_adapter`); of experts a rank has one of ``ep`` parts, a number or an array.
     """
-    found = matrices(shape, decoder=decoder)  # of a mixture's dense blocks as of the others
-    return rank * sum(each.copies * (each.wide_in + each.wide_out) for each in found)
+    mixed = 1.0 - shape.dense_layers / shape.num_layers if shape.num_experts else 0.0
+    plain = matrices(shape, decoder=decoder, dense=True)
+    found = (1.0 - mixed) * _adapters(plain, rank, on, ep) if mixed < 1.0 else 0.0
+    if not mixed:
+        return round(found)
+    return found + mixed * _adapters(matrices(shape, decoder=decoder), rank, on, ep)
+
+
+def _adapters(found: list[Matrix], rank: int, on: str, ep: Any) -> Any:
+    """Of one block; experts are the matrices that there are several of."""
+    size: Any = 0
+    for each in found:
+        is_expert = each.copies > 1
+        if not has_adapter(on, each.branch, each.part, is_expert=is_expert):
+            continue
+        copies = each.copies / ep if is_expert else 1
+        num = 1 if on == "shared" else copies
+        size = size + num * rank * (each.wide_in + each.wide_out)
+    return size
 
 
 def norm_parameters(shape: ModelShape) -> int:

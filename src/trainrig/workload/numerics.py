@@ -108,8 +108,8 @@ class Numerics:
     """Frozen matrices are stored narrower than they are multiplied."""
     rank: int
     """Of the adapters beside them; each keeps what lies between its two matrices."""
-    adapts_inputs: bool
-    """Queries, keys and values alone have adapters."""
+    adapts: str
+    """Beside which matrices adapters lie, one of `layout.LORA_ON` but auto."""
     sorts: bool
     """Tokens are sorted by expert in torch's operations, one by one."""
     weighs_activations: bool
@@ -171,7 +171,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         frozen=layout.lora_rank > 0,
         widens=layout.quantize != "none",
         rank=layout.lora_rank,
-        adapts_inputs=layout.lora_on == "qkv",
+        adapts=layout.adapted,
         sorts=layout.experts == "grouped" and not kernels,
         weighs_activations=layout.traits.own_kernels and fused,
     )

@@ -138,12 +138,14 @@ class Stage:
     @cached_property
     def num_trained(self) -> Bytes:
         """All of them, or the adapters' (each split over tensor-parallel ranks)."""
-        rank = self.layout.lora_rank
+        layout, rank = self.layout, self.layout.lora_rank
         if not rank:
             return self.num_parameters
         plain, crossed = self.blocks
-        of_plain = adapter_parameters(self.shape, rank)
-        of_crossed = adapter_parameters(self.shape, rank, decoder=True)
+        of_plain, of_crossed = (
+            adapter_parameters(self.shape, rank, on=layout.adapted, ep=layout.ep, decoder=decoder)
+            for decoder in (False, True)
+        )
         return (plain * of_plain + crossed * of_crossed) / self.layout.tp
 
     @cached_property
