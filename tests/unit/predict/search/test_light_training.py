@@ -219,7 +219,7 @@ def test_galore_keeps_less_than_adam_and_scaled_formats_are_priced() -> None:
 
 
 def test_beside_quantised_blocks_embedding_and_head_are_wide_under_autocast() -> None:
-    """peft's `prepare_model_for_kbit_training` widens what is not quantised; torchtune's does not."""
+    """peft's `prepare_model_for_kbit_training` widens what is not quantised; ours does not."""
     asked = {"model": "llama3-8B", "on": "RTX 4090", "recompute": "full", "seq_len": 512}
     asked |= QLORA | {"lora_rank": 16}
     shape = find("llama3-8B")
