@@ -1,6 +1,6 @@
 """What other predictors answered, and what ours had: peers.csv, read and written, and the asking.
 
-A line of peers.csv is a row of one of the seven tables that at least one peer answered: seconds and,
+A line of peers.csv is a row of a table that at least one peer answered: seconds of a step and,
 where the row prints some, bytes of a GPU, measured, of ours at first contact and of each peer; a
 blank says that there is no answer.  Its heads name each peer's commit and count the rows that it
 did not answer, by reason.  Rows are known by table and number: who drops rows of a table writes

@@ -5,7 +5,7 @@
     ... --path FOLDER                              where a peer lies (may be given more than once)
     ... --first-contact FOLDER                     what older trees answered (fc3.json, t3.csv ...)
 
-Every row of the seven tables that prints how fast a step was is put to each peer that can express it
+Each row of seven tables that prints how fast a step was is put to each peer that can express it
 (`peer_adapters`, `peer_answers`), with shape and layout as `case_of` reads them: who misreads a
 row, misreads it for all.  Blank cells are filled by us, then, and today's reading was mended in
 sight of rows that first contacts were read without: that is in the peers' favour.

@@ -13,8 +13,8 @@ SOURCES = {
     path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines())
     for path in (ROOT / "src" / "trainrig").rglob("*.py")
 }
-MOST_FILES = 447
-MOST_LINES = 95_500
+MOST_FILES = 448
+MOST_LINES = 95_900
 MOST_FILES_PER_1000_LINES = 6.2
 LONGEST = 600
 

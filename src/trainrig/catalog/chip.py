@@ -192,3 +192,14 @@ def peak(chip: Chip, dtype: str, accumulate: str | None = None) -> Peak | None:
     wanted = accumulate or DEFAULT_ACCUMULATE.get(dtype)
     found = [p for p in chip.peaks if p.dtype == dtype and p.accumulate == wanted]
     return max(found, key=lambda p: p.rate, default=None)
+
+
+_SCALES_BLOCKS = ("Blackwell", "CDNA4", "NeuronCore-v4")
+"""Architectures whose units multiply blocks of numbers by scales of theirs: their makers' papers
+(Blackwell's brief, CDNA 4's white paper, Trainium3's page) name MXFP8."""
+
+
+def has_block_scales(chip: Chip) -> bool:
+    """Whether products take a scale for each block of numbers, as MXFP8's: fp4's always have."""
+    is_named = (chip.architecture or "").startswith(_SCALES_BLOCKS)
+    return is_named or peak(chip, "fp4") is not None

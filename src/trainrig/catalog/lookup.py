@@ -23,8 +23,8 @@ _VENDOR_WORDS = frozenset(
     ["nvidia", "geforce", "tesla", "amd", "radeon", "instinct"]
     + ["intel", "habana", "google", "huawei", "aws", "apple"]
 )
-# A plus or a letter of any script is part of a word: "4090+" is not a 4090.
-_WORD = re.compile(r"[\w.+]+")
+# A plus or a letter of any script is part of a word: "4090+" is not a 4090.  A bar below is none.
+_WORD = re.compile(r"(?:[^\W_]|[.+])+")
 _MAX_NAME = 200
 _MAX_CANDIDATES = 12
 

@@ -145,25 +145,69 @@ def load_servers() -> dict[str, Server]:
 def find_server(text: str, gpus: int = 1) -> Server:
     """The machine that a user means: a server, a chip, ``8x MI350X``, or a file ending in .toml.
 
-    ``gpus``: how many of it are wanted.  Of eight, and of several times eight, a short name
-    ("H100") means the module of which servers have eight.  Raises UsageError for an unknown name,
+    So many of a chip may be said behind it, too (``H100x8``), or by its rack (``GB200 NVL72``).  A
+    cloud's instance that is no server of the catalog has the chip of its line.  ``gpus``: how many
+    of it are wanted.  Of eight, and of several times eight, a short name ("H100") means the module
+    of which servers have eight.  Raises UsageError for an unknown name,
     DataError for a file that cannot be read.
     """
     if text.lower().endswith(".toml"):
         return read_server(Path(text))
     if (known := named_server(text)) is not None:
         return known
-    counted = re.fullmatch(r"\s*(\d{1,5})\s*[x×](?!tx?\b)\s*(.+)", text, re.IGNORECASE)
-    if counted is None:
+    if (counted := _counted(text)) is None:
+        if (found := _rack(text) or _instance(text)) is not None:
+            return found
         chip, short = _of_many(text, gpus)
         return Server(name=chip.name, chip=chip, short=short)
-    number, of = int(counted[1]), counted[2]
+    number, of = counted
     if number < 1:
         raise UsageError(f"{text.strip()}: no chips at all", "as 8x MI350X")
     if (known := named_server(of)) is not None:
         return dataclasses.replace(known, nodes=number)
     chip, short = _of_many(of, number)
     return Server(name=chip.name, chip=chip, gpus=number, short=short)
+
+
+_TIMES = r"\s*[x×*]\s*"
+
+
+def _counted(text: str) -> tuple[int, str] | None:
+    """How many, and of what: ``8x H100``, ``8*H100``, ``H100x8``; None: a name without a number.
+
+    A 7900 XTX is one, and what is a chip's whole name has no number behind it.
+    """
+    before = re.fullmatch(r"\s*(\d{1,5})\s*[x×*](?!tx?\b)\s*(.+)", text, re.IGNORECASE)
+    if before is not None:
+        return int(before[1]), before[2]
+    behind = re.fullmatch(rf"(.*\w){_TIMES}(\d{{1,5}})\s*", text, re.IGNORECASE)
+    if behind is None or find_chip(text) is not None or not _is_known(behind[1]):
+        return None
+    return int(behind[2]), behind[1]
+
+
+def _is_known(name: str) -> bool:
+    return bool(find_chip(name) or named_server(name) or candidates(name))
+
+
+def _rack(text: str) -> Server | None:
+    """``GB200 NVL72``: so many chips as their link joins; None: no such rack."""
+    found = re.fullmatch(r"(.+?)[\s_-]*nvl[\s_-]*(\d+)\s*", text, re.IGNORECASE)
+    chip = find_chip(found[1]) if found else None
+    if found is None or chip is None or chip.link_domain != int(found[2]):
+        return None
+    return Server(name=f"{chip.name} NVL{found[2]}", chip=chip, gpus=chip.link_domain)
+
+
+def _instance(text: str) -> Server | None:
+    """A cloud's instance by its line, ``a3-megagpu-8g``, and how many chips its name says."""
+    name = text.strip().casefold()
+    line = next((one for one in instances() if re.match(rf"{one}[.-]", name)), None)
+    if line is None or re.search(r"\s", name):
+        return None
+    chips = re.search(r"-(\d{1,2})g$", name)
+    chip = require_chip(instances()[line])
+    return Server(name=text.strip(), chip=chip, gpus=int(chips[1]) if chips else None)
 
 
 def _of_many(name: str, number: int) -> tuple[Chip, str | None]:

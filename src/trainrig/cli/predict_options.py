@@ -63,9 +63,18 @@ FRAMEWORK = rows(
     ("--states", _words("STATES"), "as the framework does", "Weights in mixed precision: {words}."),
     ("--moments", _words("MOMENTS_IN"), "as --states says", "Optimizer's moments in: {words}."),
     (
+        *("--lora-on", _words("LORA_ON"), "as the framework does"),
+        "With --lora-rank: matrices that have adapters: {words}.",
+    ),
+    (
         *("--quantize", _words("QUANTIZE"), "none"),
         "With --lora-rank: how frozen weights are stored: {words}.",
     ),
+    (
+        *("--grad-reduce", _words("GRAD_REDUCE"), "as the framework does"),
+        "Gradients are added up and reduced in: {words}.",
+    ),
+    ("--fp8-params", None, "", "With fp8 in Megatron: hold weights in fp8 alone."),
     ("--optimizer-in-backward", None, "", "Update each weight when its gradient is there."),
     ("--software", _words("SOFTWARE"), "current", "Libraries' age: {words}."),
     (
@@ -132,7 +141,7 @@ def machines(
         if not name.lower().endswith(".toml"):
             raise UsageError(f"{name}: a machine's file is TOML", "as my-chip.toml")
     found = {name: value for name, value in others.items() if value is not None}
-    for flag in ("sequence_parallel", "optimizer_in_backward"):
+    for flag in ("sequence_parallel", "optimizer_in_backward", "fp8_params"):
         if flag in found:
             found[flag] = int(found[flag])
     named = list(dict.fromkeys((*on, *files)))

@@ -22,7 +22,7 @@ from trainrig.predict.published_runs import published_runs
 from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question
 from trainrig.predict.step import PARTS, StepTime, predict_step
-from trainrig.predict.step.communication import MeshSizes, data_parallel
+from trainrig.predict.step.communication import MeshSizes, data_parallel, gradient_bytes
 from trainrig.predict.step.compute import recomputed_flops
 from trainrig.units import DAY, format_time
 from trainrig.workload.flops import hardware_flops, model_flops
@@ -117,6 +117,11 @@ class Prediction:
         return self._share(self.hardware_flops_half)
 
     @property
+    def claimed(self) -> str:
+        """Data type of the claimed peak that MFU and HFU are shares of."""
+        return "fp4" if self.question.cluster.is_fp4 else self.layout.precision
+
+    @property
     def fits(self) -> bool:
         """Whether one GPU's memory is enough, and a node's for what is offloaded."""
         is_enough = bool(self.memory.total <= self.rates.memory_bytes)
@@ -125,11 +130,16 @@ class Prediction:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is seldom meant, what is presumed of the machine, and what will not run."""
-        short, chip = self.question.cluster.short, self.question.cluster.chip
+        cluster = self.question.cluster
+        short, chip, found = cluster.short, cluster.chip, self._warnings
+        if chip is not None and cluster.trays > 1:
+            tray, node, link = cluster.tray, cluster.gpus_per_node, chip.link
+            trays = f"{cluster.trays} trays of {tray} are one node of {node}: {link} joins them"
+            found = (trays, *found)
         if short is None or chip is None:
-            return self._warnings
+            return found
         presumed = f"{short} is presumed to be {chip.name}, of which servers have eight"
-        return (presumed, *self._warnings)
+        return (presumed, *found)
 
     @property
     def _warnings(self) -> tuple[str, ...]:
@@ -138,7 +148,7 @@ class Prediction:
             spent = ", ".join(f"{name} {format_time(each)}" for name, each in costs.items())
             return (f"DataParallel, each micro-batch by GPU 0: {spent}",)
         if self.question.cluster.is_fp4:
-            scaled = "products are in fp4, all else is priced as fp8; MFU is of the fp8 peak"
+            scaled = "products are in fp4, all else is priced as fp8; MFU is of the fp4 peak"
             return (*layout_warnings(self.layout), scaled)
         if chip is None or not self.rates.peaks or self.rates.peaks.get(words) is not None:
             return layout_warnings(self.layout)
@@ -278,15 +288,29 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
     """A layout in plain values, with what follows from it."""
     found = {name: value for name, value in dataclasses.asdict(layout).items() if name in _SHOWN}
     found |= {"parallel": layout.scheme, "states": scheme_of(layout)}
+    found |= {"lora_on": layout.adapted if layout.lora_rank else "none"}
     found |= {"cp_comm": layout.context if layout.cp > 1 else "none"}
+    found |= {"precision": layout.number_format}
+    found |= {"grad_reduce": {4: "fp32", 2: "bf16"}[gradient_bytes(layout)]}
     return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
 
 
 _SHOWN = {
-    *("gpus", "gpus_per_node", "tp", "pp", "cp", "interleave", "batch_size", "grad_accum", "zero"),
+    *(
+        "gpus",
+        "gpus_per_node",
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "interleave",
+        "batch_size",
+        "grad_accum",
+        "zero",
+    ),
     *("shard_size", "sequence_parallel", "seq_len", "precision", "recompute", "schedule"),
     *("kernels", "framework", "optimizer", "offload", "lora_rank", "overlap"),
-    *("quantize", "optimizer_in_backward", "offload_overlap", "moments"),
+    *("quantize", "optimizer_in_backward", "offload_overlap", "moments", "fp8_params"),
 }
 
 

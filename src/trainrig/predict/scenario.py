@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainrig.catalog.chip import Chip, peak
+from trainrig.catalog.chip import Chip, has_block_scales, peak
 from trainrig.catalog.lookup import find_chip
 from trainrig.catalog.servers import find_server
 from trainrig.errors import UsageError, unknown
@@ -23,11 +23,20 @@ from trainrig.predict.rates.from_chip import (
     LINKS,
     fuses_attention,
     in_fp4,
+    joined_trays,
     rates_of_chip,
+    takes_any_order,
     with_flash2,
 )
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
-from trainrig.workload.layout import RECOMPUTE, Layout, check_layout
+from trainrig.workload.layout import (
+    PRECISIONS,
+    RECOMPUTE,
+    SCALED,
+    Layout,
+    check_layout,
+    check_sizes,
+)
 from trainrig.workload.layout_rules import MOST_COUNT, has_schedule, usual_interleave, who_has
 from trainrig.workload.memory import host_bytes
 from trainrig.workload.model import ModelShape
@@ -63,6 +72,8 @@ class Cluster:
     """B/s of it; None: presumed."""
     disk: float | None = None
     """B/s of a node's disks; None: presumed."""
+    trays: int = 1
+    """Trays, each with a host of its own, that the chips' link joins to one node."""
     short: str | None = None
     """The chip as it was called, where the module of servers is presumed."""
 
@@ -78,7 +89,13 @@ class Cluster:
         found = with_flash2(rates_of_chip(self.chip, **places))
         found = in_fp4(found, self.chip) if self.is_fp4 else found
         own = {"host_memory": self.host_bandwidth, "disk": self.disk}
-        return found.replace(**{name: rate for name, rate in own.items() if rate is not None})
+        found = found.replace(**{name: rate for name, rate in own.items() if rate is not None})
+        return found.replace(host_memory=found.host_memory * self.trays)
+
+    @property
+    def tray(self) -> int:
+        """GPUs with a host of their own."""
+        return self.gpus_per_node // self.trays
 
     def replace(self, **changes: Any) -> Cluster:
         """A copy with some fields changed."""
@@ -90,9 +107,6 @@ class Cluster:
         return self.replace(chip=dataclasses.replace(self.chip, **changes))
 
 
-SCALED = {"mxfp8": "fp8", "nvfp4": "fp8", "mxfp4": "fp8"}
-"""Number formats with a scale for each block of numbers, and the precision that they are priced as:
-what is not a product is the same, and in fp4 products have that rate (`Cluster.is_fp4`)."""
 LONGEST = 4096
 GBIT = 1e9 / 8.0
 MOST_GBPS = 1e6
@@ -192,20 +206,39 @@ _SIZES = (
     "sequence_parallel",
 )
 _WORDS_AND_LENGTHS = (
-    *("seq_len", "target_seq_len", "precision", "kernels", "parallel", "optimizer", "offload"),
-    *("lora_rank", "schedule", "recompute", "overlap"),
+    *(
+        "seq_len",
+        "target_seq_len",
+        "precision",
+        "scaled",
+        "kernels",
+        "parallel",
+        "optimizer",
+        "offload",
+    ),
+    *("lora_rank", "lora_on", "schedule", "recompute", "overlap"),
     *("states", "moments", "software", "quantize", "optimizer_in_backward", "offload_overlap"),
-    *("cp_comm", "loss"),
+    *("cp_comm", "loss", "grad_reduce", "fp8_params"),
 )
 
 
 def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     options = {name: value for name, value in given.items() if value is not None}
+    _check_alone(options)
     if (scaled := options.get("precision")) in SCALED:
-        options |= {"precision": SCALED[scaled], "is_fp4": scaled.endswith("fp4")}
+        options |= {"precision": SCALED[scaled], "scaled": scaled}
     if "model" not in options:
         raise UsageError("missing --model", "as --model gpt2-medium; or a path to a config.json")
     return find(options["model"]), options
+
+
+def _check_alone(options: Options) -> None:
+    """Raise UsageError for a word or a number that is none whatever the model and the machine."""
+    precision = options.get("precision", PRECISIONS[0])
+    if precision not in (*PRECISIONS, *SCALED):
+        raise unknown("precision", precision, (*PRECISIONS, *SCALED))
+    fields = {field.name for field in dataclasses.fields(Layout)} - {"precision"}
+    check_sizes(Layout(**{name: options[name] for name in options if name in fields}))
 
 
 def _cluster(options: Options, measured: Measured) -> Cluster:
@@ -233,20 +266,23 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
         )
     if options.get("link", LINKS[0]) not in LINKS:
         raise unknown("link", options["link"], LINKS)
-    is_fp4 = bool(options.get("is_fp4"))
-    if is_fp4 and chip is not None and peak(chip, "fp4") is None:
-        raise UsageError(f"{chip.name} has no fp4 products", "--precision fp8 or bf16")
+    tray, trays = options.get("gpus_per_node", max(1, min(gpus, node))), 1
+    if chip is not None and 0 < tray <= gpus and options.get("link") not in ("pcie", "none"):
+        trays = joined_trays(chip, tray, gpus)
+    host_memory = _host_memory(options, server.memory if server else None)
+    fabric = fabric * GBIT if fabric is not None else server.fabric if server else None
     return Cluster(
         chip=chip,
-        is_fp4=is_fp4,
+        is_fp4=options.get("scaled", "").endswith("fp4"),
         gpus=gpus,
-        gpus_per_node=options.get("gpus_per_node", max(1, min(gpus, node))),
+        gpus_per_node=tray * trays,
+        trays=trays,
         link=options.get("link", server.link if server else None),
-        fabric=fabric * GBIT if fabric is not None else server.fabric if server else None,
+        fabric=fabric and fabric * trays,
         p2p=options.get("p2p", server.p2p if server else None),
         records=measured.records,
         memory=measured.memory if chip is None else None,
-        host_memory=_host_memory(options, server.memory if server else None),
+        host_memory=host_memory and host_memory * trays,
         host_bandwidth=server.host_memory if server else None,
         disk=server.disk if server else None,
         short=server.short if server else None,
@@ -276,9 +312,8 @@ def _layout(
     chip = cluster.chip
     half = next((name for name in ("bf16", "fp16") if chip is None or peak(chip, name)), "fp32")
     precision = fields.setdefault("precision", half)
-    # A chip without units for fp8 does not compute in it; other precisions are emulated.
-    if precision == "fp8" and chip is not None and chip.peaks and peak(chip, "fp8") is None:
-        raise UsageError(f"{chip.name} has no fp8 products", f"--precision {half}")
+    if chip is not None and chip.peaks:
+        _check_narrow(chip, precision, fields.get("scaled", ""), half)
     fields.setdefault("kernels", "flash" if has_flash(chip, precision) else "eager")
     if "flash" in fields["kernels"] and chip is not None and (chip.year or 2020) < 2020:
         raise UsageError(
@@ -288,8 +323,26 @@ def _layout(
     if "interleave" in names:
         groups = usual_interleave(fields.get("schedule", ""), fields.get("pp", 1))
         fields.setdefault("interleave", groups)
+    if chip is not None:
+        fields["any_order"] = int(takes_any_order(chip))
     fields.setdefault("seq_len", min(shape.max_positions, LONGEST))
     return Layout(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
+
+
+def _check_narrow(chip: Chip, precision: str, scaled: str, half: str) -> None:
+    """A chip without units for eight or four bits does not compute in them; the wider are emulated.
+
+    Raises UsageError.
+    """
+    if precision == "fp8" and peak(chip, "fp8") is None:
+        raise UsageError(f"{chip.name} has no fp8 products", f"--precision {half}")
+    if scaled.endswith("fp4") and peak(chip, "fp4") is None:
+        raise UsageError(f"{chip.name} has no fp4 products", f"--precision fp8 or {half}")
+    if scaled and not has_block_scales(chip):
+        raise UsageError(
+            f"{chip.name} has no products with a scale for each block, as {scaled} needs them",
+            f"--precision fp8 or {half}",
+        )
 
 
 def has_flash(chip: Chip | None, precision: str) -> bool:

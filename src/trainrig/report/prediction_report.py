@@ -122,7 +122,8 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
             + (f" beside {layout.quantize}" if layout.quantize != "none" else ""),
         ),
         (layout.optimizer_in_backward, "optimizer in backward"),
-        (fixed, layout.precision + ("" if is_wide else _SCHEMES[scheme_of(layout)])),
+        (layout.fp8_params, "weights in fp8 alone"),
+        (fixed, layout.number_format + ("" if is_wide else _SCHEMES[scheme_of(layout)])),
         (fixed, layout.kernels),
     )
     return ", ".join(text for holds, text in parts if holds)
@@ -191,11 +192,8 @@ def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]
         f"a day; {format_quantity(found.flop_rate, 'FLOP/s')} a GPU",
     )
     if found.mfu is not None and found.hfu is not None:
-        yield (
-            "utilised",
-            f"MFU {format_share(found.mfu)}, HFU {format_share(found.hfu)} of the "
-            f"claimed {found.layout.precision} peak",
-        )
+        mfu, hfu = format_share(found.mfu), format_share(found.hfu)
+        yield "utilised", f"MFU {mfu}, HFU {hfu} of the claimed {found.claimed} peak"
         if (seen := _seen(found)) is not None:
             yield "causal half", f"{seen} where causal attention counts by half, above in full"
     if tokens is not None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from trainrig.workload.adapters import has_adapter
 from trainrig.workload.arrays import choose, is_any, larger, smaller
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import Matrix, ModelShape, matrices, state_share
@@ -419,7 +420,8 @@ def _saved_by_attention(
     copies = 2 if numerics.frozen and numerics.autocast else 1  # by way of the adapters' fp32
     items.append(_tp(f"{name}.values", c * wide, _SAVED))
     items.append(_tp(f"{name}.values.narrowed", (copies - 1) * c * wide, _CHEAP))
-    items.append(_seq(f"{name}.adapters", 4 * c * numerics.rank * seq, _CHEAP))
+    num = 3 if numerics.adapts == "qkv" else 4
+    items.append(_seq(f"{name}.adapters", num * c * numerics.rank * seq, _CHEAP))
     items.append(_seq(f"{name}.out", c * seq * shape.hidden, _IDLE))
     if not numerics.flash:
         return items + _saved_scores(numerics, name, shape.num_heads * seq * read)
@@ -480,9 +482,10 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
         items.append(_tp("ffn.up", c * wide, _IDLE))
     else:
         items = [_tp("ffn.up", c * wide, _SAVED)]
-    if not shape.num_experts:
-        num = 3 if shape.gated_ffn else 2
-        items.append(_seq("ffn.adapters", num * c * numerics.rank * seq, _CHEAP))
+    is_expert = shape.num_experts > 0
+    if has_adapter(numerics.adapts, "ffn", "up", is_expert=is_expert):
+        rows = (3 if shape.gated_ffn else 2) * per_token * seq
+        items.append(_seq("ffn.adapters", c * numerics.rank * rows, _CHEAP))
     if numerics.dropout and shape.family == "t5":  # inside the net, too
         items.append(_tp("ffn.dropout.inner", wide, _CHEAP))
         if not shape.gated_ffn:

@@ -64,6 +64,11 @@ class Traits:
     """ZeRO 2 and 3 go with pipeline stages (FSDP2 around each of them)."""
     zero_bubble: bool = False
     """Its pipelines compute gradients of inputs and of weights apart (torch's schedules)."""
+    adapts: str = "all"
+    """Matrices with adapters where nobody says (`Layout.lora_on`).  peft's ``all-linear`` takes
+    modules of torch's Linear, and experts that are one tensor (transformers 5; gpt-oss, Llama 4)
+    are none; Megatron-Bridge's LoRA has one pair for a rank's experts (`share_expert_adapters`),
+    and none for the router."""
     context: str = "zigzag"
     """How ranks that share a sequence exchange it (`Layout.cp_comm`)."""
     offload_overlap: str = "none"
@@ -90,7 +95,11 @@ FRAMEWORKS = {
         offload_overlap="copies",
     ),
     "huggingface": Traits(
-        autocasts=True, drops_with=("flash",), threads=True, context="all-gather"
+        autocasts=True,
+        drops_with=("flash",),
+        threads=True,
+        adapts="linear",
+        context="all-gather",
     ),
     # reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers
     "deepspeed": Traits(
@@ -100,6 +109,7 @@ FRAMEWORKS = {
         fetch_calls=20.0,
         sub_group=1e9,
         live=1e9,
+        adapts="linear",
         selective="core",
         context="ulysses",
         offload_overlap="copies",
@@ -114,6 +124,7 @@ FRAMEWORKS = {
         selective="core",
         recomputes_core=True,
         recomputes_some=True,
+        adapts="shared",
         module_calls=4.0,
         tensor_calls=8.0,
     ),

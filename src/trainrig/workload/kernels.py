@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from trainrig.workload.adapters import has_adapter
 from trainrig.workload.arrays import is_any
 from trainrig.workload.numerics import Numerics
 from trainrig.workload.operators import STATE_BYTES, Heads, Operator, Product
@@ -106,13 +107,15 @@ class _Tally:
 
 def kernels_of(parts: Iterable[Operator], numerics: Numerics, *, backward: bool) -> Kernels:
     """The kernels of a pass over ``parts``."""
-    tally, is_wide = _Tally(), True
+    tally, is_wide, parts = _Tally(), True, list(parts)
+    has_experts = any(part.name == "ffn.router" for part in parts)
     for part in parts:
         if part.heads is not None:
             tally.attention.append(part.heads)
             tally.launches += 2 if backward else 1
         elif part.forward.products:
-            _multiplied(tally, part, numerics, backward, is_wide=is_wide)
+            is_expert = has_experts and part.name in NETS
+            _multiplied(tally, part, numerics, backward, is_wide=is_wide, is_expert=is_expert)
             is_wide = is_wide and part.kind != "attention"
         else:
             kind = _kind(part, numerics)
@@ -130,12 +133,19 @@ def kernels_of(parts: Iterable[Operator], numerics: Numerics, *, backward: bool)
 
 
 def _multiplied(
-    tally: _Tally, part: Operator, numerics: Numerics, backward: bool, *, is_wide: bool
+    tally: _Tally,
+    part: Operator,
+    numerics: Numerics,
+    backward: bool,
+    *,
+    is_wide: bool,
+    is_expert: bool,
 ) -> None:
     """Products are calls; beside them heads are copied into place, or inputs are narrowed.
 
     ``is_wide``: autocast narrows what comes from a norm, for each product anew, and widens its
-    gradient; what comes from attention or a fused activation is narrow already.
+    gradient; what comes from attention or a fused activation is narrow already.  ``is_expert``: the
+    weights are those of a mixture's experts.
     """
     products = (part.backward if backward else part.forward).products
     if part.kind == "attention":
@@ -148,10 +158,12 @@ def _multiplied(
     extra = 1 if backward and not numerics.frozen else 0  # the bias' gradient is a sum
     tally.products += products
     tally.launches += len(products) + extra
-    adapted = _ADAPTED_INPUTS if numerics.adapts_inputs else _ADAPTED
-    if numerics.frozen and part.name.startswith(adapted):
+    branch, _, name = part.name.partition(".")
+    if numerics.frozen and branch in _OF_BLOCKS:
         tally.launches += _WIDENING * numerics.widens
-        _adapted(tally, part, numerics, backward)
+        if has_adapter(numerics.adapts, branch, name, is_expert=is_expert):
+            is_one = is_expert and numerics.adapts == "shared"
+            _adapted(tally, part, numerics, backward, is_one=is_one)
     if backward:
         _added(tally, part, numerics)
     if numerics.autocast and numerics.stack != "compiled" and is_wide:
@@ -163,19 +175,24 @@ def _multiplied(
 _WIDENING = 4
 """Launches that widen a matrix of four bits before each product: its scales, which are quantised
 themselves, their offset, the matrix, and Python around it (bitsandbytes' `dequantize_4bit`)."""
-_ADAPTED = ("attention.", "cross.", "ffn.")
-"""Beginnings of the names of a block's operations, whose matrices have adapters."""
-_ADAPTED_INPUTS = ("attention.q", "attention.k", "attention.v")
+_OF_BLOCKS = ("attention", "cross", "ffn")
+"""Beginnings of the names of a block's operations, whose matrices may have adapters."""
+NETS = ("ffn.gate", "ffn.up", "ffn.down")
+"""Operations of a feed-forward net: of an expert's, in a block with a router."""
 
 
-def _adapted(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) -> None:
+def _adapted(
+    tally: _Tally, part: Operator, numerics: Numerics, backward: bool, *, is_one: bool
+) -> None:
     """Two narrow products beside a frozen matrix, scaled and added to its result (Hu et al. 2021).
 
     Backward has their four; the gradient of what they scale is scaled, that of their input added.
+    ``is_one``: one adapter for the rows of all experts.
     """
     rank, size = max(numerics.rank, 1), numerics.compute
     is_fused = numerics.stack in ("flash+fused", "compiled")
-    for count, rows, wide, wide_in in part.forward.products:
+    for num, each, wide, wide_in in part.forward.products:
+        count, rows = (1, num * each) if is_one else (num, each)
         if backward:
             tally.products += [(count, rows, rank, wide), (count, wide, rank, rows)]
             tally.products += [(count, rank, wide_in, rows), (count, rows, wide_in, rank)]

@@ -47,6 +47,9 @@ Whole: TypeAlias = "int | NDArray[np.int64]"
 """One layout's number, or an array with one for each layout."""
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+SCALED = {"mxfp8": "fp8", "nvfp4": "fp8", "mxfp4": "fp8"}
+"""Number formats with a scale for each block of numbers, and the precision that they are priced as:
+what is not a product is the same; of products `Rates` know."""
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb", "zbv", "dualpipe")
 """Of pipelines: 1F1B (interleaved where stages are), GPipe, Qi et al.'s zero-bubble ones, and
@@ -61,9 +64,10 @@ QUANTIZE = ("none", "int8", "nf4", "nf4-double", "fp4")
 OFFLOAD = ("none", "host", "disk")
 CP_COMM = ("auto", "ring", "zigzag", "all-gather", "ulysses")
 OFFLOAD_OVERLAP = ("auto", "none", "copies", "update", "delayed")
-LORA_ON = ("all", "qkv")
+LORA_ON = ("auto", "all", "shared", "linear", "attention", "qkv")
 STATES = ("auto", "masters", "autocast", "pure")
 MOMENTS_IN = ("auto", "fp32", "bf16")
+GRAD_REDUCE = ("auto", "fp32", "bf16")
 DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
 LOSS = ("auto", "whole", "narrow", "chunked", "fused")
@@ -129,6 +133,9 @@ class Layout:
     target_seq_len: int = 0
     """Tokens that an encoder-decoder writes; 0 = as many as it reads."""
     precision: str = "bf16"
+    scaled: str = ""
+    """One of SCALED where numbers have a scale for each block; `precision` is what it is priced
+    as."""
     recompute: str = "none"
     recomputed: float = 1.0
     """Share of the blocks that are computed again; time alone knows of it."""
@@ -145,22 +152,29 @@ class Layout:
     """What of that runs beside the device: nothing, copies, the update in turn with them, or the
     update one step late; auto: as the framework does."""
     lora_rank: int = 0
-    """Rank of the trained adapters on all matrices of the blocks; 0: all weights are trained."""
-    lora_on: str = "all"
-    """Matrices of a block beside which adapters lie: all, or those of queries, keys and values."""
+    """Rank of the trained adapters on matrices of the blocks; 0: all weights are trained."""
+    lora_on: str = "auto"
+    """Matrices of a block beside which adapters lie.  all: every one, each expert's too; shared:
+    likewise, with one pair for all experts of a rank; linear: all but experts and their router;
+    attention: attention's alone; qkv: those of queries, keys and values.  auto: as the framework
+    does (`adapted`)."""
     quantize: str = "none"
     """How the frozen matrices of the blocks are stored beside adapters (QLoRA); they are widened
     for each product."""
     optimizer_in_backward: int = 0
     """1: a weight is updated as soon as its gradient is there, which is then freed."""
-    reduce_bytes: int = 0
-    """Bytes of a gradient while it is accumulated and reduced; 0 = as the framework does."""
+    grad_reduce: str = "auto"
+    """What gradients are accumulated and reduced in; auto: as the framework does."""
     plain_attention: int = 0
     """1: attention keeps its scores although the other kernels are those of a fused one's time
     (Megatron-Core's --attention-backend unfused)."""
-    narrow_weights: int = 0
+    fp8_params: int = 0
     """1: of blocks' weights that are multiplied in fp8 there are no others beside their masters
-    (Transformer Engine's fp8 parameters, Megatron-Core's --fp8-param-gather)."""
+    (Transformer Engine's fp8 parameters, Megatron-Core's --fp8-param-gather and, of NVFP4,
+    --fp4-param-gather)."""
+    any_order: int = 0
+    """1: products of eight bits take operands in any order of memory (`Rates.any_layout`), so that
+    a weight whose scale is the tensor's needs no transposed copy."""
     states: str = "auto"
     """Mixed precision by fp32 masters of narrow weights, by autocast of fp32 weights, or none of
     it: everything in the narrow type.  auto = as the framework does (`numerics`)."""
@@ -206,6 +220,16 @@ class Layout:
         for name, known in _WORDS.items():
             if getattr(self, name) not in known:
                 raise unknown(name, str(getattr(self, name)), known)
+
+    @property
+    def number_format(self) -> str:
+        """What products multiply: the precision, or the format with scales of blocks."""
+        return self.scaled or self.precision
+
+    @property
+    def reduce_bytes(self) -> int:
+        """Bytes of a gradient while it is accumulated and reduced; 0: as the framework does."""
+        return {"auto": 0, "fp32": 4, "bf16": 2}[self.grad_reduce]
 
     @property
     def dp(self) -> Whole:
@@ -254,6 +278,14 @@ class Layout:
         if _any(self.zero, 2):
             return "fsdp"
         return "ddp" if _any(self.gpus, 2) else "none"
+
+    @property
+    def adapted(self) -> str:
+        """`lora_on`, or the framework's way: peft finds experts that are modules of their own."""
+        if self.lora_on != "auto":
+            return self.lora_on
+        usual = self.traits.adapts
+        return "all" if usual == "linear" and self.experts == "modules" else usual
 
     @property
     def autocasts(self) -> bool:
@@ -390,6 +422,7 @@ SIZES = (
 
 _WORDS = {
     "precision": PRECISIONS,
+    "scaled": ("", *SCALED),
     "recompute": RECOMPUTE,
     "schedule": SCHEDULES,
     "kernels": KERNELS,
@@ -401,6 +434,7 @@ _WORDS = {
     "offload_overlap": OFFLOAD_OVERLAP,
     "states": STATES,
     "moments": MOMENTS_IN,
+    "grad_reduce": GRAD_REDUCE,
     "drops": DROPS,
     "software": SOFTWARE,
     "loss": LOSS,

@@ -80,6 +80,7 @@ RANGES = (
     _range("target_seq_len", 0, MOST_TOKENS),
     _range("lora_rank", 0, 1 << 16),
     _range("optimizer_in_backward", 0, 1),
+    _range("fp8_params", 0, 1),
 )
 
 
@@ -264,6 +265,11 @@ RULES = (
         lambda c: f"--grad-accum {2 * c.x.pp} at least",
     ),
     Rule(
+        lambda c: not has_schedule(c.x.traits, c.x.schedule),
+        lambda c: f"{c.x.framework} has no schedule {c.x.schedule}",
+        lambda c: who_has(c.x.schedule),
+    ),
+    Rule(
         lambda c: (c.x.pp > 1) & (_blocks(c.m) + _bare_ends(c.x) < c.x.pp * c.x.interleave),
         lambda c: f"{_blocks(c.m)} layers are too few for {_stages(c.x)}",
         lambda c: f"stages × interleaving {_blocks(c.m) + _bare_ends(c.x)} at most",
@@ -380,6 +386,21 @@ RULES = (
         "--lora-rank 16, or leave --quantize out",
     ),
     Rule(
+        lambda c: (c.x.lora_on != "auto") & (c.x.lora_rank == 0),
+        lambda c: f"lora-on {c.x.lora_on}: there are no adapters",
+        "--lora-rank 16, or leave --lora-on out",
+    ),
+    Rule(
+        lambda c: (c.x.fp8_params > 0) & (c.x.precision != "fp8"),
+        lambda c: f"weights in fp8 alone, and products are in {c.x.precision}",
+        "--precision fp8, or leave --fp8-params out",
+    ),
+    Rule(
+        lambda c: (c.x.fp8_params > 0) & (not c.x.traits.own_kernels),
+        lambda c: f"{c.x.framework} keeps wider weights beside those of fp8",
+        "--framework megatron, or leave --fp8-params out",
+    ),
+    Rule(
         lambda c: (c.x.offload == "none") & (c.x.offload_overlap != "auto"),
         lambda c: f"offload-overlap {c.x.offload_overlap}: nothing is offloaded that could overlap",
         "--offload host, or leave --offload-overlap out",
@@ -403,11 +424,6 @@ RULES = (
         ),
         lambda c: f"{c.m.name} knows {c.m.max_positions} positions, not {c.x.seq_len}",
         lambda c: f"--seq-len {c.m.max_positions} at most, or a shape with more max_positions",
-    ),
-    Rule(
-        lambda c: not has_schedule(c.x.traits, c.x.schedule),
-        lambda c: f"{c.x.framework} has no schedule {c.x.schedule}",
-        lambda c: who_has(c.x.schedule),
     ),
 )
 """For numbers within their ranges; those where nothing is divided by 0."""

@@ -552,20 +552,6 @@ def expert_parameters(shape: ModelShape) -> int:
     return sum(each.num_parameters for each in matrices(shape) if each.copies > 1)
 
 
-def adapter_parameters(shape: ModelShape, rank: int, *, decoder: bool = False) -> int:
-    """Adapters of ``rank`` on all matrices of one block: rank · (wide in + wide out) for each.
-
-    Low-rank adaptation (Hu et al. 2021): W stays, B·A beside it is trained.
-    """
-
-    def wide(*, state: bool) -> int:  # of a mixture's dense blocks as of the others
-        found = matrices(shape, decoder=decoder, state=state)
-        return sum(each.copies * (each.wide_in + each.wide_out) for each in found)
-
-    share = state_share(shape)
-    return rank * (wide(state=False) + round(share * (wide(state=True) - wide(state=False))))
-
-
 def norm_parameters(shape: ModelShape) -> int:
     """A scale, and for LayerNorm a shift, for each element of the width."""
     return shape.hidden * (2 if shape.norm_bias else 1)

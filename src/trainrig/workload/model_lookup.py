@@ -101,7 +101,11 @@ def _other_name(text: str) -> str | None:
     words = [word for word in short if word not in _BESIDE]
     unversioned = [word for word in words if not _VERSION.fullmatch(word)]
     for spelling in (text, "-".join(short), "-".join(words), "-".join(unversioned)):
-        for plain, names in ((_pointed, _pointed_names()), (_plain, _plain_names())):
+        for plain, names in (
+            (_pointed, _pointed_names()),
+            (_plain, _plain_names()),
+            (_plain, spellings("families")),
+        ):
             if found := names.get(plain(spelling)):
                 return found
     return None

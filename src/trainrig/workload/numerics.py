@@ -48,9 +48,10 @@ class Numerics:
 
     compute: int
     """What products read and write."""
-    product_input: int
+    product_input: float
     """What a product keeps of its input: a byte with Transformer Engine's fp8, whose linear layers
-    save what they have quantised (its documentation; DeepSeek-V3's report, section 3.3.3)."""
+    save what they have quantised (its documentation; DeepSeek-V3's report, section 3.3.3), with
+    scales of blocks their share of it."""
     residual: int
     """The stream between the blocks."""
     softmax: int
@@ -108,8 +109,8 @@ class Numerics:
     """Frozen matrices are stored narrower than they are multiplied."""
     rank: int
     """Of the adapters beside them; each keeps what lies between its two matrices."""
-    adapts_inputs: bool
-    """Queries, keys and values alone have adapters."""
+    adapts: str
+    """Beside which matrices adapters lie, one of `layout.LORA_ON` but auto."""
     sorts: bool
     """Tokens are sorted by expert in torch's operations, one by one."""
     weighs_activations: bool
@@ -140,7 +141,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     residual = 4 if autocast and not is_loaded else compute
     return Numerics(
         compute=compute,
-        product_input=1 if in_eight_bits(layout) else compute,
+        product_input=_SCALED[layout.scaled] if in_eight_bits(layout) else compute,
         residual=residual,
         softmax=compute if narrow else 4,
         autocast=autocast,
@@ -171,7 +172,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         frozen=layout.lora_rank > 0,
         widens=layout.quantize != "none",
         rank=layout.lora_rank,
-        adapts_inputs=layout.lora_on == "qkv",
+        adapts=layout.adapted,
         sorts=layout.experts == "grouped" and not kernels,
         weighs_activations=layout.traits.own_kernels and fused,
     )
@@ -257,11 +258,14 @@ class States:
     weight: float
     frozen: float
     """A weight that is not trained, where adapters are: narrow, but where all are said wide."""
+    frozen_ends: float
+    """Likewise of embedding, final norm and head: beside quantised blocks fp32 under autocast
+    (peft's `prepare_model_for_kbit_training` widens what is not quantised)."""
     weight_copies: float
     """Narrow copies that autocast keeps until backward has used them (`Stage.copied`)."""
     eight_bits: float
-    """Copies of a block's weights in fp8 that last: as they are and transposed, which products of
-    8 bits need on both ways (Transformer Engine caches them over micro-batches)."""
+    """Bytes that a block's weight takes besides `weight` because it is multiplied in 8 bits or
+    less; below 0 where it is held so alone (`_quantised`)."""
     lasting_grad: float
     """A gradient that stays from step to step."""
     passing_grad: float
@@ -286,13 +290,14 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
     state_width = 4.0 if masters or numerics.scheme == "autocast" or not narrow else own
     state_width = {"bf16": 2.0, "fp32": 4.0}.get(layout.moments, state_width)
     state_width = _BLOCK_8BIT if "8bit" in layout.optimizer else state_width
+    frozen = 4.0 if layout.states == "autocast" else float(numerics.compute)
     moments, paged = MOMENTS[layout.optimizer] * state_width, "paged" in layout.optimizer
     return States(
         weight=own,
-        frozen=4.0 if layout.states == "autocast" else float(numerics.compute),
+        frozen=frozen,
+        frozen_ends=4.0 if numerics.widens and numerics.autocast else frozen,
         weight_copies=float(numerics.compute) if copies else 0.0,
-        # Where there are no others, they are what two bytes of `weight` count.
-        eight_bits=2.0 if in_eight_bits(layout) and not layout.narrow_weights else 0.0,
+        eight_bits=_quantised(layout, own),
         lasting_grad=lasting,
         passing_grad=passing,
         master=4.0 if masters else 0.0,
@@ -301,6 +306,27 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
         update=_update(layout, masters, lasting, state_width),
         grads_add_up=not (layout.traits.own_models and masters),
     )
+
+
+_SCALED = {"": 1.0, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
+"""Bytes of a number that products multiply in eight bits or less, by `Layout.scaled`: with one of a
+scale for each 32 numbers, 16 of NVFP4's (OCP's Microscaling Formats 1.0; NVIDIA's NVFP4)."""
+
+
+def _quantised(layout: Layout, own: float) -> float:
+    """Bytes of a block's weight as products read it, where Transformer Engine runs them.
+
+    Less the ``own`` ones that it has elsewhere, where it is held in these alone.
+
+    Its quantizers keep a weight over the micro-batches of a step: as it is and transposed, which
+    its products on both ways need (on Hopper of any format; float8_tensor.py).  Where they take
+    either (`is_non_tn_fp8_gemm_supported`), a scale of the whole tensor needs one copy; scales of
+    blocks run along the rows of one or of the other, and need two (mxfp8_tensor.py).
+    """
+    if not in_eight_bits(layout):
+        return 0.0
+    copies = 1 if layout.any_order and not layout.scaled else 2
+    return copies * _SCALED[layout.scaled] - (own if layout.fp8_params else 0.0)
 
 
 def _gradients(layout: Layout, numerics: Numerics, own: float) -> tuple[float, float]:

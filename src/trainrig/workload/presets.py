@@ -239,7 +239,10 @@ def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShap
             raise UsageError(f"a model shape has no {number!r}", "it has: " + ", ".join(known))
     for needed in ("num_layers", "hidden"):
         if not isinstance(numbers.get(needed), int) or numbers[needed] < 1:
-            raise UsageError(f"a {family} shape needs {needed}, a whole number from 1")
+            raise UsageError(
+                f"a {family} shape needs {needed}, a whole number from 1",
+                f"as {family}:num_layers=12,hidden=768",
+            )
     full = _FAMILY[family] | numbers
     hidden = full["hidden"]
     heads = full.setdefault("num_heads", max(1, hidden // 64))

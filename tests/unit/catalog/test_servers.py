@@ -39,6 +39,26 @@ def test_servers_of_the_catalog() -> None:
         assert find_server(entry["name"]).name == entry["name"]
 
 
+OTHERWISE = (
+    ("H100x8", "H100 SXM5 80GB", 8),
+    ("H100 SXM5 80GB x 4", "H100 SXM5 80GB", 4),
+    ("8*H100", "H100 SXM5 80GB", 8),
+    ("h100_sxm5_80gb", "H100 SXM5 80GB", None),
+    ("rtx_4090", "RTX 4090", None),
+    ("GB200 NVL72", "GB200", 72),
+    ("gb300-nvl72", "GB300", 72),
+    ("dgx b300", "B300 SXM", 8),
+    ("a3-highgpu-8g", "H100 SXM5 80GB", 8),
+    ("a3-megagpu-8g", "H100 SXM5 80GB", 8),
+    ("a2-highgpu-4g", "A100 SXM4 40GB", 4),
+    ("p5en.48xlarge", "H200 SXM 141GB", None),
+    ("trn2.48xlarge", "Trainium2", None),
+    ("H100 NVL 94GB", "H100 NVL 94GB", None),
+    ("RX 7900 XTX", "Radeon RX 7900 XTX", None),
+)
+"""Official and common names of machines: their chip, and how many there are."""
+
+
 def test_so_many_of_a_chip() -> None:
     assert find_server("7900 XTX").chip.name == "Radeon RX 7900 XTX", "not 7,900 of TX"
     eight = find_server("8x H100")
@@ -50,6 +70,12 @@ def test_so_many_of_a_chip() -> None:
     assert (several.chip.name, several.gpus) == ("MI350X", 8)
     assert find_server("2 × RTX 4090").gpus == 2
     assert find_server("RTX 4090").gpus is None
+    for text, chip, gpus in OTHERWISE:
+        found = find_server(text)
+        assert (found.chip.name, found.gpus) == (chip, gpus), text
+    for text in ("GB200 NVL36", "H100 x", "x8", "H100x8x8", "a3 highgpu 8g of ours", "p5en"):
+        with pytest.raises(UsageError):
+            find_server(text)
     for text in ("0x RTX 4090", "8x RTX 4091", "A100", "", "nothing.of.that"):
         with pytest.raises(UsageError):
             find_server(text)

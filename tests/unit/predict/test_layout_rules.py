@@ -117,6 +117,14 @@ REFUSED = [
     (GPT, {"framework": "megatron", "zero": 3, "pp": 2}, "ZeRO 3 cannot shard what 2", "--zero 1"),
     (GPT, {**FSDP, "zero": 1}, "ZeRO 1 neither", "--zero 3"),
     (GPT, {"offload_overlap": "delayed"}, "nothing is offloaded", "--offload host"),
+    (GPT, {"lora_on": "qkv"}, "there are no adapters", "--lora-rank 16"),
+    (GPT, {"fp8_params": 1}, "products are in bf16", "--precision fp8"),
+    (
+        GPT,
+        {"fp8_params": 1, "precision": "fp8", "framework": "native"},
+        "native keeps wider weights",
+        "--framework megatron",
+    ),
     (GPT, {"quantize": "nf4"}, "weights in nf4 are not trained", "--lora-rank 16"),
     (
         GPT,

@@ -167,7 +167,7 @@ def test_of_stated_sizes_a_name_tells_the_length() -> None:
 def test_adapters_on_few_matrices_cost_less() -> None:
     row = {"chip": "B200", "model": "llama3-70b", "num_gpus": "8", "kind": "lora", "pp": "4"}
     cases = [case_of(row | {"framework": name}) for name in ("NeMo 25.09", "Megatron-Core")]
-    assert [case.layout.lora_on for case in cases] == ["qkv", "all"]
+    assert [case.layout.adapted for case in cases] == ["qkv", "shared"]
     few, every = (
         time_of(replace(cases[0], layout=cases[0].layout.replace(lora_on=on)))[1]
         for on in ("qkv", "all")

@@ -357,7 +357,7 @@ def test_gathered_weights_are_gone_when_the_optimizer_begins() -> None:
 
 def test_moments_in_bf16_mean_gradients_that_are_read_as_they_are() -> None:
     """Megatron-Core's precision-aware optimizer; with fp32 moments bf16 gradients are widened."""
-    ran = Layout(gpus=8, zero=1, framework="megatron", reduce_bytes=2, kernels="flash+fused")
+    ran = Layout(gpus=8, zero=1, framework="megatron", grad_reduce="bf16", kernels="flash+fused")
     narrow, wide = (
         states_of(one, numerics_of(named("llama-7B"), one)).update
         for one in (ran.replace(moments="bf16"), ran)

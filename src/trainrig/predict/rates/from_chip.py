@@ -237,7 +237,7 @@ def rates_of_chip(
         attentions=_attentions(kind, chip),
         links=links,
         launch=float(years[year]),
-        any_layout=name.startswith("blackwell"),
+        any_layout=takes_any_order(chip),
         host_link=_pcie(chip, chip.pcie_lanes) * _OF_PCIE,
         host_link_shared=_pcie(chip, _lanes(chip)) * _OF_PCIE,
         host_memory=_host_memory(chip),
@@ -280,6 +280,17 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
             is_wide = (dtype, other) == ("bf16", "fp32")
             rates[dtype] = rates[other] * (kind.widened if is_wide else 1.0)
     return rates, words
+
+
+def takes_any_order(chip: Chip) -> bool:
+    """Whether fp8 products take operands in any order of memory: `Rates.any_layout`."""
+    return class_of(chip) == "blackwell"
+
+
+def joined_trays(chip: Chip, tray: int, gpus: int) -> int:
+    """Trays of so many chips that the chips' link joins to one node: NVL72's of four, a torus's."""
+    most = min(chip.link_domain or (SLICE if chip.link == "ICI" else tray), gpus) // tray
+    return max((n for n in range(1, most + 1) if gpus % (tray * n) == 0), default=1)
 
 
 def in_fp4(rates: Rates, chip: Chip) -> Rates:

@@ -16,7 +16,7 @@ from trainrig.predict.rates import Rates
 from trainrig.workload.arrays import choose, is_any, is_plain, larger
 from trainrig.workload.blocks import LATENT, block, embed, head, selective_policy
 from trainrig.workload.flops import until_saved
-from trainrig.workload.kernels import Kernels, kernels_of
+from trainrig.workload.kernels import NETS, Kernels, kernels_of
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape, block_kinds
 from trainrig.workload.numerics import Numerics, is_bart, numerics_of
@@ -345,7 +345,7 @@ def _of_mixture(parts: list[Operator], numerics: Numerics, layout: Layout, backw
     each: float = _IN_TURN[layout.experts][way]
     if layout.experts == "grouped" and layout.traits.own_kernels and "fused" in layout.kernels:
         each = _GROUPED * (4 if backward else 2) * (2 if layout.precision == "fp8" else 1)
-    if numerics.frozen and layout.experts == "modules":
+    if numerics.frozen and layout.experts == "modules" and layout.adapted in ("all", "shared"):
         each += _ADAPTED_EXPERT[way]
     routing = (_ROUTING_FUSED if layout.node_once else _ROUTING)[way]
     return routing * is_any(experts > 0) + each * experts
@@ -366,12 +366,9 @@ def _sliced(parts: list[Operator], layout: Layout, backward: bool) -> list[tuple
     experts = _experts(parts)
     if layout.experts != "slices" or not (backward and is_any(experts > 0)):
         return []
-    each = [part.forward.products[0] for part in parts if part.name in _NETS]
+    each = [part.forward.products[0] for part in parts if part.name in NETS]
     weights = sum(count * wide * wide_in for count, _, wide, wide_in in each)
     return [(4.0 * dtype_bytes(layout.precision) * weights * experts, 3 * experts)]
-
-
-_NETS = ("ffn.gate", "ffn.up", "ffn.down")
 
 
 def _alignment_of_heads(n: Any, k: Any, dtype: str, layout: Layout) -> Any:

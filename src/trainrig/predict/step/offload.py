@@ -102,7 +102,7 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
     }
     if layout.scheme == "fsdp":
         inner = mesh.stored_bytes if layout.quantize != "none" else held.frozen
-        frozen = inner * (mesh.stage_parameters - mesh.ends) + held.frozen * mesh.ends
+        frozen = inner * (mesh.stage_parameters - mesh.ends) + held.frozen_ends * mesh.ends
         frozen = frozen / shards if layout.lora_rank else 0.0
         weights = rates.offload(held.weight * mine + frozen, devices=devices)
         again = choose(mesh.zero >= 3, weights, 0.0)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from trainrig.catalog import Chip, require_chip
 from trainrig.errors import UsageError
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import narrowed, rates_of_chip
+from trainrig.predict.rates.from_chip import narrowed, rates_of_chip, takes_any_order
 from trainrig.predict.step import predict_step
 from trainrig.predict.table.cells import UNSURE, Cells, Row
 from trainrig.predict.table.feasible import FULL, feasible, made_legal
@@ -46,7 +46,9 @@ from trainrig.predict.table.row_layout import (
 )
 from trainrig.predict.table.row_lengths import length_of, longest, mean_of, packed, varies
 from trainrig.predict.table.row_memory import (
+    grad_reduce_of,
     has_narrow_weights,
+    has_scaled_blocks,
     memory_kind_of,
     moments_in,
     moves_activations,
@@ -55,7 +57,7 @@ from trainrig.predict.table.row_memory import (
     optimizer_of,
     rank_of,
     recompute_of,
-    reduce_bytes_of,
+    scaled_of,
     sends_experts,
     states_away_of,
     states_of,
@@ -304,6 +306,7 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
     """The layout with what words say, or programs do, of kernels, exchanges and what is kept."""
     framework, precision, zero = layout.framework, layout.precision, int(layout.zero)
     quantize = quantized_of(cells)
+    rank, scaled = rank_of(cells, quantize), scaled_of(cells, precision)
     kernels = kernels_of(cells, chip, framework, shape)
     offload, offload_overlap = offload_of(cells, framework, zero)
     layout = layout.replace(
@@ -326,10 +329,12 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
         states=states_of(cells, shape.family),
         moments=moments_in(cells, shape),
         quantize=quantize,
-        reduce_bytes=reduce_bytes_of(cells, precision),
-        narrow_weights=int(has_narrow_weights(cells, precision)),
-        lora_rank=rank_of(cells, quantize),
-        lora_on=cells.program.adapts or "all",
+        grad_reduce=grad_reduce_of(cells, precision),
+        fp8_params=int(layout.traits.own_kernels and has_narrow_weights(cells, precision)),
+        scaled=scaled,
+        any_order=int(takes_any_order(chip) and not has_scaled_blocks(cells)),
+        lora_rank=rank,
+        lora_on=(cells.program.adapts if rank else "") or "auto",
         optimizer=optimizer_of(cells),
         optimizer_in_backward=int(updates_in_backward(cells) and layout.grad_accum == 1),
         offload=offload,

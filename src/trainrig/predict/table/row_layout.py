@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
-from trainrig.predict.rates.from_chip import SLICE
+from trainrig.predict.rates.from_chip import joined_trays
 from trainrig.predict.table.cells import Cells, meanings, means, mentions
 from trainrig.predict.table.machines import server_in, tpu_slice
 from trainrig.predict.table.row_compute import is_all_to_all
@@ -229,10 +229,8 @@ def _of_batches(cells: Cells) -> int:
 
 def joined(chip: Chip, sizes: dict[str, int]) -> tuple[int, dict[str, int]]:
     """Trays of a rack that the chips' link joins to one node, and the sizes with that node."""
-    tray, gpus = sizes["gpus_per_node"], sizes["gpus"]
-    most = min(chip.link_domain or (SLICE if chip.link == "ICI" else tray), gpus) // tray
-    trays = max((n for n in range(1, most + 1) if gpus % (tray * n) == 0), default=1)
-    return trays, sizes | {"gpus_per_node": tray * trays}
+    trays = joined_trays(chip, sizes["gpus_per_node"], sizes["gpus"])
+    return trays, sizes | {"gpus_per_node": sizes["gpus_per_node"] * trays}
 
 
 def _batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import re
 
 from trainrig.catalog import Chip
 from trainrig.predict.table.cells import Cells, means, mentions
-from trainrig.workload.layout import OFFLOAD, RECOMPUTE, STATES
+from trainrig.workload.layout import OFFLOAD, RECOMPUTE, SCALED, STATES
 from trainrig.workload.model import ModelShape
 
 
@@ -101,19 +101,33 @@ def rank_of(cells: Cells, quantize: str) -> int:
     return min(max(int(found[1]), 1), 1024) if found else 8
 
 
-def reduce_bytes_of(cells: Cells, precision: str) -> int:
-    """Bytes of a gradient that is summed over ranks, by words or the program; 0: as is usual."""
+def grad_reduce_of(cells: Cells, precision: str) -> str:
+    """One of GRAD_REDUCE: what gradients are summed over ranks in, by words or the program."""
     if precision == "fp32":
-        return 0
+        return "auto"
     found = means("grad_reduce", cells.text_of("kernel_stack", "dtype"))
-    return {"": 0, "bf16": 2, "fp32": 4}[found or cells.program.grad_reduce]
+    return found or cells.program.grad_reduce or "auto"
 
 
 def has_narrow_weights(cells: Cells, precision: str) -> bool:
     """Whether weights of blocks are held in fp8 alone: by the program, but for scales of blocks."""
     words = cells.text_of("precision", "dtype")
-    is_scaled = re.search(r"block|sub-?channel|fp4", words) is not None
-    return precision == "fp8" and cells.program.fp8_weights is True and not is_scaled
+    is_wide = has_scaled_blocks(cells) or "fp4" in words
+    return precision == "fp8" and cells.program.fp8_weights is True and not is_wide
+
+
+def has_scaled_blocks(cells: Cells) -> bool:
+    """Whether fp8's scales are of blocks, in Transformer Engine's own format and not MXFP8."""
+    return re.search(r"block|sub-?channel", cells.text_of("precision", "dtype")) is not None
+
+
+def scaled_of(cells: Cells, precision: str) -> str:
+    """One of SCALED where a row names it: ``mxfp8``, ``FP8-MX``, ``NVFP4``; else empty."""
+    words = cells.text_of("precision", "dtype")
+    named = re.search(r"\b(mx|nv)-?(fp-?[48])\b|\bfp8[-_ ](mx)\b", words)
+    found = "mxfp8" if named and named[3] else "".join(named.groups("")) if named else ""
+    found = found.replace("-", "")
+    return found if precision == "fp8" and found in SCALED else ""
 
 
 def states_of(cells: Cells, family: str) -> str:

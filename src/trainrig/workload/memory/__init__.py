@@ -50,7 +50,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     yield _parts(
         stage,
         passing=adding_up,
-        copies=states.weight_copies * stage.copied(at_loss=True),
+        copies=states.weight_copies * stage.copied(at_loss=True) + stage.narrowed_head,
         activations=stage.waiting + stage.early + stage.late,
         logits=stage.has_loss * (logits + stage.collected) + before,
         is_moving=True,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from trainrig.workload.adapters import adapter_parameters
 from trainrig.workload.arrays import choose, is_any, larger, smaller
 from trainrig.workload.blocks import FULL, NONE, SavedTensor, saved_tensors, selective_policy, total
 from trainrig.workload.layout import Layout
@@ -17,7 +18,6 @@ from trainrig.workload.layout_rules import longest_stage
 from trainrig.workload.memory import overheads
 from trainrig.workload.model import (
     ModelShape,
-    adapter_parameters,
     block_parameters,
     expert_parameters,
     final_norm_parameters,
@@ -138,12 +138,14 @@ class Stage:
     @cached_property
     def num_trained(self) -> Bytes:
         """All of them, or the adapters' (each split over tensor-parallel ranks)."""
-        rank = self.layout.lora_rank
+        layout, rank = self.layout, self.layout.lora_rank
         if not rank:
             return self.num_parameters
         plain, crossed = self.blocks
-        of_plain = adapter_parameters(self.shape, rank)
-        of_crossed = adapter_parameters(self.shape, rank, decoder=True)
+        of_plain, of_crossed = (
+            adapter_parameters(self.shape, rank, on=layout.adapted, ep=layout.ep, decoder=decoder)
+            for decoder in (False, True)
+        )
         return (plain * of_plain + crossed * of_crossed) / self.layout.tp
 
     @cached_property
@@ -158,11 +160,18 @@ class Stage:
     @cached_property
     def frozen_bytes(self) -> Bytes:
         """Bytes of what is not trained: blocks as they are stored, the ends as they are."""
-        layout, plain = self.layout, self.states.frozen
-        if layout.quantize == "none":
-            return plain * self.num_parameters
+        layout, states = self.layout, self.states
         blocks = self.num_parameters - self.end_parameters
-        return FROZEN[layout.quantize] * blocks + plain * self.end_parameters
+        width = FROZEN[layout.quantize] if layout.quantize != "none" else states.frozen
+        return width * blocks + states.frozen_ends * self.end_parameters
+
+    @cached_property
+    def narrowed_head(self) -> Bytes:
+        """Autocast's narrow copy of a frozen fp32 head, which its product's backward waits for."""
+        if self.states.frozen_ends <= self.states.frozen:
+            return 0.0
+        matrix = self.shape.vocab * self.shape.hidden / self.layout.tp
+        return self.has_loss * self.numerics.compute * matrix
 
     def sharded(self, stage: int) -> Bytes:
         """Ranks that share what ZeRO ``stage`` shards."""

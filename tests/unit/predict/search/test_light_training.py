@@ -24,6 +24,8 @@ from trainrig.predict.search.memory_options import fit
 from trainrig.workload import named, parameters
 from trainrig.workload.layout import Layout, is_legal
 from trainrig.workload.memory import host_bytes, memory
+from trainrig.workload.memory.pipeline_stage import stage_of
+from trainrig.workload.model_lookup import find
 from trainrig.workload.numerics import FROZEN
 
 GIB = 2**30
@@ -214,3 +216,18 @@ def test_galore_keeps_less_than_adam_and_scaled_formats_are_priced() -> None:
     assert nvfp4.time < fp8.time == mxfp8.time and nvfp4.warnings
     with pytest.raises(UsageError, match="no fp4 products"):
         question({"model": "llama-7B", "on": "H100 SXM5 80GB", "precision": "nvfp4"})
+
+
+def test_beside_quantised_blocks_embedding_and_head_are_wide_under_autocast() -> None:
+    """peft's `prepare_model_for_kbit_training` widens what is not quantised; ours does not."""
+    asked = {"model": "llama3-8B", "on": "RTX 4090", "recompute": "full", "seq_len": 512}
+    asked |= QLORA | {"lora_rank": 16}
+    shape = find("llama3-8B")
+    ends = parameters(shape).embedding + parameters(shape).head
+    for framework, width in (("huggingface", 4.0), ("native", 2.0)):
+        found = predict(question(asked | {"framework": framework}))
+        held = FROZEN["nf4"] * (parameters(shape).total - ends) + width * ends
+        # Beside them lie the adapters, in fp32 or bf16, and at the loss the head's narrow copy.
+        adapters = stage_of(shape, found.layout, "last").num_trained * width
+        copy = 2.0 * parameters(shape).head if width == 4.0 else 0.0
+        assert found.memory.weights == pytest.approx(held + adapters + copy, rel=0.002)

@@ -1,0 +1,56 @@
+"""Low-rank adapters: beside which of a block's matrices they lie, and how many parameters they are.
+
+W stays as it is, B·A beside it is trained, of a rank much smaller than both sides of W (Hu et al.
+2021, arXiv 2106.09685).  Which matrices have one is `Layout.lora_on`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainrig.workload.model import Matrix, ModelShape, matrices, state_share
+
+
+def has_adapter(on: str, branch: str, part: str, *, is_expert: bool) -> bool:
+    """Whether a matrix has an adapter beside it, where these ``on`` have (`Layout.lora_on`)."""
+    if on in ("all", "shared"):
+        return part != "router" or on == "all"
+    if on == "linear":
+        return not (is_expert or part == "router")
+    return branch != "ffn" and (on == "attention" or part[0] in "qkv")
+
+
+def adapter_parameters(
+    shape: ModelShape, rank: int, *, on: str = "all", ep: Any = 1, decoder: bool = False
+) -> Any:
+    """Adapters of ``rank`` in an average block: rank · (wide in + wide out) beside each matrix.
+
+    Low-rank adaptation (Hu et al. 2021): W stays, B·A beside it is trained.  ``on``: beside which
+    matrices (`has_adapter`); of experts a rank has one of ``ep`` parts, a number or an array.
+    """
+    share = state_share(shape)
+
+    def block(*, dense: bool) -> Any:
+        plain, kept = (
+            _adapters(matrices(shape, decoder=decoder, dense=dense, state=state), rank, on, ep)
+            for state in (False, True)
+        )
+        return plain + share * (kept - plain)
+
+    if not shape.num_experts:
+        return round(block(dense=True))
+    mixed = 1.0 - shape.dense_layers / shape.num_layers
+    return (1.0 - mixed) * block(dense=True) + mixed * block(dense=False)
+
+
+def _adapters(found: list[Matrix], rank: int, on: str, ep: Any) -> Any:
+    """Of one block; experts are the matrices that there are several of."""
+    size: Any = 0
+    for each in found:
+        is_expert = each.copies > 1
+        if not has_adapter(on, each.branch, each.part, is_expert=is_expert):
+            continue
+        copies = each.copies / ep if is_expert else 1
+        num = 1 if on == "shared" else copies
+        size = size + num * rank * (each.wide_in + each.wide_out)
+    return size

@@ -1,0 +1,55 @@
+"""Beside which matrices adapters lie: by choice, and by what each program does of itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainrig.workload import named
+from trainrig.workload.adapters import adapter_parameters
+from trainrig.workload.layout import LORA_ON, Layout
+from trainrig.workload.memory import memory
+from trainrig.workload.memory.pipeline_stage import stage_of
+from trainrig.workload.model import matrices
+
+MIXTURE = named("gpt-oss-120B")
+CHOICES = [on for on in LORA_ON if on != "auto"]
+
+
+def _trained(**layout: object) -> float:
+    found = Layout(lora_rank=16, seq_len=128, **layout)  # type: ignore[arg-type]
+    return float(stage_of(MIXTURE, found, "last").num_trained)
+
+
+def test_each_program_finds_the_matrices_that_its_library_does() -> None:
+    """peft's all-linear sees no experts that are one tensor; Megatron-Bridge's share one pair."""
+    attention = _trained(lora_on="attention")
+    assert _trained(framework="huggingface") == _trained(framework="deepspeed") == attention
+    assert _trained(framework="huggingface", experts="modules") == _trained(lora_on="all")
+    experts = 36 * 16 * 3 * (MIXTURE.hidden + MIXTURE.expert_width)
+    assert _trained(framework="megatron") == pytest.approx(attention + experts)
+    assert _trained(lora_on="all") > attention + 128 * experts
+
+
+def test_known_to_train_in_the_memory_of_one_card() -> None:
+    tuned = {"lora_rank": 16, "quantize": "fp4", "recompute": "full", "framework": "huggingface"}
+    assert memory(MIXTURE, Layout(**tuned, seq_len=1024)).total < 80 * 2**30  # type: ignore[arg-type]
+
+
+@given(st.sampled_from(["llama-8B", "deepseek-v3", "gpt-oss-120B"]), st.integers(1, 128))
+def test_each_choice_takes_no_more_than_the_next_wider_one(model: str, rank: int) -> None:
+    shape = named(model)
+    sizes = {on: float(adapter_parameters(shape, rank, on=on)) for on in CHOICES}
+    assert sizes["qkv"] < sizes["attention"] <= sizes["linear"] <= sizes["shared"] <= sizes["all"]
+    if not shape.num_experts:
+        by_hand = rank * sum(each.wide_in + each.wide_out for each in matrices(shape))
+        assert sizes["linear"] == sizes["shared"] == sizes["all"] == by_hand
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16, 32]))
+def test_ranks_share_the_adapters_of_experts_and_no_others(ep: int) -> None:
+    one, part = (_trained(lora_on="all", gpus=32, ep=size) for size in (1, ep))
+    rest = _trained(lora_on="linear") + 36 * 16 * (MIXTURE.hidden + MIXTURE.num_experts)
+    assert part - rest == pytest.approx((one - rest) / ep)
+    assert _trained(lora_on="shared", gpus=32, ep=ep) == _trained(lora_on="shared", gpus=32)
