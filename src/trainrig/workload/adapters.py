@@ -31,11 +31,11 @@ def adapter_parameters(
     share = state_share(shape)
 
     def block(*, dense: bool) -> Any:
-        plain, kept = (
+        plain, with_state = (
             _adapters(matrices(shape, decoder=decoder, dense=dense, state=state), rank, on, ep)
             for state in (False, True)
         )
-        return plain + share * (kept - plain)
+        return plain + share * (with_state - plain)
 
     if not shape.num_experts:
         return round(block(dense=True))
