@@ -67,7 +67,7 @@ MOMENTS_IN = ("auto", "fp32", "bf16")
 DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
 LOSS = ("auto", "whole", "narrow", "chunked", "fused")
-OVERLAP = ("auto", "none", "data", "all", "experts")
+OVERLAP = ("auto", "none", "data", "tensor", "experts", "all")
 EXPERTS = ("grouped", "sorted", "modules", "slices")
 
 
@@ -180,11 +180,12 @@ class Layout:
     framework and kernels have it; a compiler's is one kernel over all logits."""
     overlap: str = "auto"
     """Which collectives run beside computation.  none: not even what torch's wrappers send ahead;
-    data: gradients beside backward, weights of ZeRO-1 beside forward; all: tensor parallel's too,
-    in slices of the products before and behind them; experts: tokens' way to experts as well,
-    beside another micro-batch's computation, each of them once to a node (DualPipe and DeepEP of
-    DeepSeek-V3, arXiv 2412.19437, section 3.2).
-    auto = as the framework's recipes of its kernels' time have it (`overlaps`)."""
+    data: gradients beside backward, weights of ZeRO-1 beside forward; tensor: tensor parallel's
+    too, in slices of the products before and behind them; experts, or all: tokens' way to experts
+    as well, beside another micro-batch's computation, each of them once to a node (DualPipe and
+    DeepEP of DeepSeek-V3, arXiv 2412.19437, section 3.2).
+    auto = as the framework's recipes of its kernels' time have it (`overlaps`), and the schedule
+    (`overlaps_experts`)."""
     node_once: int = 0
     """1: a token leaves for another node once, whatever experts it has there (DeepEP, HybridEP:
     Megatron-Core's flex dispatcher), 0: once for each expert."""
@@ -288,17 +289,26 @@ class Layout:
 
     @property
     def overlaps(self) -> str:
-        """One of none, data and all; what is done for experts besides is `overlap`'s to say.
+        """One of none, data and tensor; whether experts' are, too, `overlaps_experts` says.
 
         torch's wrappers overlap what is data parallel.  Megatron's options for it (overlapped
         gradient reduce and parameter gather, tensor parallel's user buffers) came with Transformer
         Engine, and NVIDIA's recipes for its kernels switch them on.
         """
         if self.overlap != "auto":
-            return "all" if self.overlap == "experts" else self.overlap
+            return "tensor" if self.overlap in ("experts", "all") else self.overlap
         if not self.traits.own_scheme:
             return "data"
-        return "all" if self.traits.own_kernels and self.kernels == "flash+fused" else "none"
+        return "tensor" if self.traits.own_kernels and self.kernels == "flash+fused" else "none"
+
+    @property
+    def overlaps_experts(self) -> bool:
+        """Whether kernels with processors of their own take tokens to experts beside computation.
+
+        It is what DualPipe has two micro-batches on a rank for (arXiv 2412.19437, section 3.2.1).
+        """
+        implied = self.overlap == "auto" and self.schedule == "dualpipe"
+        return implied or self.overlap in ("experts", "all")
 
     @property
     def is_flash(self) -> bool:
