@@ -260,7 +260,7 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
 _SHOWN = {
     *("gpus", "gpus_per_node", "tp", "pp", "cp", "interleave", "batch_size", "grad_accum", "zero"),
     *("shard_size", "sequence_parallel", "seq_len", "precision", "recompute", "schedule"),
-    *("kernels", "framework", "optimizer", "offload", "lora_rank", "overlap"),
+    *("kernels", "framework", "optimizer", "offload", "lora_rank", "overlap", "cuda_graphs"),
     *("quantize", "optimizer_in_backward", "offload_overlap", "moments"),
 }
 

@@ -189,7 +189,7 @@ _WORDS_AND_LENGTHS = (
     *("seq_len", "target_seq_len", "precision", "kernels", "parallel", "optimizer", "offload"),
     *("lora_rank", "schedule", "recompute", "overlap"),
     *("states", "moments", "software", "quantize", "optimizer_in_backward", "offload_overlap"),
-    *("cp_comm", "loss"),
+    *("cp_comm", "loss", "cuda_graphs"),
 )
 
 

@@ -68,6 +68,7 @@ DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
 LOSS = ("auto", "whole", "narrow", "chunked", "fused")
 OVERLAP = ("auto", "none", "data", "tensor", "experts", "all")
+CUDA_GRAPHS = ("auto", "none", "layers", "iteration")
 EXPERTS = ("grouped", "sorted", "modules", "slices")
 
 
@@ -173,6 +174,11 @@ class Layout:
     software: str = "current"
     """torch1: libraries around torch 1, which zeroed gradients in place instead of freeing them,
     and took a language model's loss from narrow logits."""
+    cuda_graphs: str = "auto"
+    """What the host launches as CUDA graphs.  none: each kernel by itself; layers: pieces of layers
+    (Megatron-Core's --cuda-graph-impl local and transformer_engine), or kernels that a runtime
+    launches without Python; iteration: all passes of a step at once (full_iteration).  auto = as
+    NVIDIA's recipes have it of the framework's kernels on the chip (`Rates.graphed`)."""
     loss: str = "auto"
     """How a language model's loss meets its logits.  whole: all at once, in torch's own operations;
     chunked: they exist narrow, and are widened some rows at a time (torchtune's); fused: some rows
@@ -413,6 +419,7 @@ _WORDS = {
     "moments": MOMENTS_IN,
     "drops": DROPS,
     "software": SOFTWARE,
+    "cuda_graphs": CUDA_GRAPHS,
     "loss": LOSS,
     "overlap": OVERLAP,
     "lora_on": LORA_ON,

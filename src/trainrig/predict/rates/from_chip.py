@@ -81,6 +81,8 @@ class Class(NamedTuple):
     """Queries that one processor works on at a time in the forward."""
     drain: float = 0.0
     """0: as elsewhere."""
+    processors: int = 64
+    """Of a chip whose number of them no source states."""
     per_processor: float = 0.0
     """0: no such limit seen."""
     multicast: float = 0.0
@@ -138,6 +140,12 @@ def widens_bf16(chip: Chip) -> bool:
     """Whether nothing on the chip multiplies bf16: operands are widened, at half of fp32's rate."""
     kind = _class(class_of(chip))
     return kind.widened < 1.0 and peak(chip, "bf16") is None and peak(chip, "fp32") is not None
+
+
+def is_graphed(chip: Chip) -> bool:
+    """Whether NVIDIA's recipes for the chip launch from CUDA graphs (`Rates.graphed`)."""
+    is_new = chip.vendor == "NVIDIA" and (chip.year or 0) >= 2024
+    return is_new and _host_of(chip) != "desktop"
 
 
 def runs_graphs(chip: Chip) -> bool:
@@ -234,6 +242,7 @@ def rates_of_chip(
         links=links,
         launch=float(years[year]),
         any_layout=name.startswith("blackwell"),
+        graphed=is_graphed(chip),
         host_link=_pcie(chip, chip.pcie_lanes) * _OF_PCIE,
         host_link_shared=_pcie(chip, _lanes(chip)) * _OF_PCIE,
         host_memory=_host_memory(chip),
@@ -403,7 +412,7 @@ def _matmuls(
     return MatmulRates(
         sustained=sustained,
         bandwidth=bandwidth,
-        processors=chip.num_sms or 64,
+        processors=chip.num_sms or kind.processors,
         tiles=tiles,
         split_k=rule["split_k"],
         drain=kind.drain or rule["drain"],

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import DISPATCHING, PORT
+from trainrig.predict.step.compute import launch_seconds
 from trainrig.workload.arrays import between, choose, is_any, is_not, larger, smaller
 from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.layout_rules import longest_stage
@@ -424,6 +425,7 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     num_bytes = mesh.owned * each
     tensors = mesh.stage_layers * (12 if mesh.shape.qkv_bias else 9) + 4
     style = _STYLE.get(layout.optimizer, "fused")
+    rates = rates.replace(launch=launch_seconds(layout, rates))  # its kernels can be a graph, too
     found = rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
     if layout.software == "torch1" and layout.traits.autocasts:
         return found + _ONE_BY_ONE * tensors * rates.launch
