@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pytest
 
-from trainrig.catalog.chip import peak
 from trainrig.predict.step import predict_step
 from trainrig.predict.table.answers import predict_row, time_of
 from trainrig.predict.table.case import Case, case_of
@@ -179,8 +178,9 @@ def rows() -> list[dict[str, str]]:
 
 def mfu_of(case: Case, time: float) -> float:
     x = case.layout
-    claim = next(p for d in (x.precision, "bf16", "fp16") if (p := peak(case.chip, d)))
-    return model_flops(case.shape, int(x.global_batch), x.seq_len) / time / x.gpus / claim.rate
+    claims = case.rates.peaks  # of fp4 where products are NVFP4's
+    claim = next(claims[d] for d in (x.precision, "bf16", "fp16") if claims.get(d))
+    return model_flops(case.shape, int(x.global_batch), x.seq_len) / time / x.gpus / claim
 
 
 def test_every_owner_s_row_is_answered_with_what_a_machine_can_reach() -> None:
