@@ -81,8 +81,6 @@ class Class(NamedTuple):
     """Queries that one processor works on at a time in the forward."""
     drain: float = 0.0
     """0: as elsewhere."""
-    processors: int = 64
-    """Of a chip whose number of them no source states."""
     per_processor: float = 0.0
     """0: no such limit seen."""
     multicast: float = 0.0
@@ -185,6 +183,7 @@ _LEAST = 0.02  # of the claim, whatever power is said to be left
 _USUAL_NODE = 8
 SLICE = 256  # TPUs that one torus joins: the whole slice of a v5e or v6e, part of the others'
 _TORUS = 2  # axes of one at least: v4, v5p and TPU7x have three (Scaling Book, "TPU networking")
+_PROCESSORS = {"blackwell": 148}  # where no source says: B200, GB200 and B300 have as many
 _UNSEEN_CLASS = 0.3  # natural logarithm: of a step on chips of a class that nobody published
 _SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
 
@@ -412,7 +411,7 @@ def _matmuls(
     return MatmulRates(
         sustained=sustained,
         bandwidth=bandwidth,
-        processors=chip.num_sms or kind.processors,
+        processors=chip.num_sms or _PROCESSORS.get(class_of(chip), 64),
         tiles=tiles,
         split_k=rule["split_k"],
         drain=kind.drain or rule["drain"],
