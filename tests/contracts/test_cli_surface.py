@@ -105,7 +105,7 @@ def test_the_surface_is_as_promised() -> None:
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-"
             "node --link --host-memory --fabric-gbps --p2p --framework --parallel --states "
             "--moments --lora-on --quantize --grad-reduce --fp8-params "
-            "--optimizer-in-backward --software --loss --overlap --cp-comm "
+            "--optimizer-in-backward --software --loss --overlap --cuda-graphs --cp-comm "
             "--offload-overlap --batch-size --grad-accum --tp --pp --cp --ep --interleave "
             "--schedule --zero --shard-size --sequence-parallel --tokens --what-if --price "
             "--cases --simulate --json | "
@@ -116,7 +116,7 @@ def test_the_surface_is_as_promised() -> None:
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --framework --parallel --states --moments "
             "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward "
-            "--software --loss --overlap --cp-comm "
+            "--software --loss --overlap --cuda-graphs --cp-comm "
             "--offload-overlap "
             "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero "
             "--shard-size --sequence-parallel --json",
@@ -124,7 +124,7 @@ def test_the_surface_is_as_promised() -> None:
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --framework --parallel --states --moments "
             "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward "
-            "--software --loss --overlap --cp-comm "
+            "--software --loss --overlap --cuda-graphs --cp-comm "
             "--offload-overlap "
             "--global-batch --schedule --tokens --days --top --what-if --write --json",
             "remote": "forward HOST --port --reverse --name --config --json | "

@@ -86,6 +86,10 @@ FRAMEWORK = rows(
         "Collectives beside computation: {words}.",
     ),
     (
+        *("--cuda-graphs", _words("CUDA_GRAPHS"), "as NVIDIA's recipes for the chip do"),
+        "What the host launches as graphs: {words}.",
+    ),
+    (
         *("--cp-comm", _words("CP_COMM"), "as the framework does"),
         "How GPUs share a sequence: {words}.",
     ),

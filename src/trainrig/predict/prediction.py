@@ -309,7 +309,7 @@ _SHOWN = {
         "zero",
     ),
     *("shard_size", "sequence_parallel", "seq_len", "precision", "recompute", "schedule"),
-    *("kernels", "framework", "optimizer", "offload", "lora_rank", "overlap"),
+    *("kernels", "framework", "optimizer", "offload", "lora_rank", "overlap", "cuda_graphs"),
     *("quantize", "optimizer_in_backward", "offload_overlap", "moments", "fp8_params"),
 }
 

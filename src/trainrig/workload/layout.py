@@ -71,7 +71,8 @@ GRAD_REDUCE = ("auto", "fp32", "bf16")
 DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
 LOSS = ("auto", "whole", "narrow", "chunked", "fused")
-OVERLAP = ("auto", "none", "data", "all", "experts")
+OVERLAP = ("auto", "none", "data", "tensor", "experts", "all")
+CUDA_GRAPHS = ("auto", "none", "layers", "iteration")
 EXPERTS = ("grouped", "sorted", "modules", "slices")
 
 
@@ -187,6 +188,11 @@ class Layout:
     software: str = "current"
     """torch1: libraries around torch 1, which zeroed gradients in place instead of freeing them,
     and took a language model's loss from narrow logits."""
+    cuda_graphs: str = "auto"
+    """What the host launches as CUDA graphs.  none: each kernel by itself; layers: pieces of layers
+    (Megatron-Core's --cuda-graph-impl local and transformer_engine), or kernels that a runtime
+    launches without Python; iteration: all passes of a step at once (full_iteration).  auto = as
+    NVIDIA's recipes have it of the framework's kernels on the chip (`Rates.graphed`)."""
     loss: str = "auto"
     """How a language model's loss meets its logits.  whole: all at once, in torch's own operations;
     chunked: they exist narrow, and are widened some rows at a time (torchtune's); fused: some rows
@@ -194,11 +200,12 @@ class Layout:
     framework and kernels have it; a compiler's is one kernel over all logits."""
     overlap: str = "auto"
     """Which collectives run beside computation.  none: not even what torch's wrappers send ahead;
-    data: gradients beside backward, weights of ZeRO-1 beside forward; all: tensor parallel's too,
-    in slices of the products before and behind them; experts: tokens' way to experts as well,
-    beside another micro-batch's computation, each of them once to a node (DualPipe and DeepEP of
-    DeepSeek-V3, arXiv 2412.19437, section 3.2).
-    auto = as the framework's recipes of its kernels' time have it (`overlaps`)."""
+    data: gradients beside backward, weights of ZeRO-1 beside forward; tensor: tensor parallel's
+    too, in slices of the products before and behind them; experts, or all: tokens' way to experts
+    as well, beside another micro-batch's computation, each of them once to a node (DualPipe and
+    DeepEP of DeepSeek-V3, arXiv 2412.19437, section 3.2).
+    auto = as the framework's recipes of its kernels' time have it (`overlaps`), and the schedule
+    (`overlaps_experts`)."""
     node_once: int = 0
     """1: a token leaves for another node once, whatever experts it has there (DeepEP, HybridEP:
     Megatron-Core's flex dispatcher), 0: once for each expert."""
@@ -320,17 +327,26 @@ class Layout:
 
     @property
     def overlaps(self) -> str:
-        """One of none, data and all; what is done for experts besides is `overlap`'s to say.
+        """One of none, data and tensor; whether experts' are, too, `overlaps_experts` says.
 
         torch's wrappers overlap what is data parallel.  Megatron's options for it (overlapped
         gradient reduce and parameter gather, tensor parallel's user buffers) came with Transformer
         Engine, and NVIDIA's recipes for its kernels switch them on.
         """
         if self.overlap != "auto":
-            return "all" if self.overlap == "experts" else self.overlap
+            return "tensor" if self.overlap in ("experts", "all") else self.overlap
         if not self.traits.own_scheme:
             return "data"
-        return "all" if self.traits.own_kernels and self.kernels == "flash+fused" else "none"
+        return "tensor" if self.traits.own_kernels and self.kernels == "flash+fused" else "none"
+
+    @property
+    def overlaps_experts(self) -> bool:
+        """Whether kernels with processors of their own take tokens to experts beside computation.
+
+        It is what DualPipe has two micro-batches on a rank for (arXiv 2412.19437, section 3.2.1).
+        """
+        implied = self.overlap == "auto" and self.schedule == "dualpipe"
+        return implied or self.overlap in ("experts", "all")
 
     @property
     def is_flash(self) -> bool:
@@ -437,6 +453,7 @@ _WORDS = {
     "grad_reduce": GRAD_REDUCE,
     "drops": DROPS,
     "software": SOFTWARE,
+    "cuda_graphs": CUDA_GRAPHS,
     "loss": LOSS,
     "overlap": OVERLAP,
     "lora_on": LORA_ON,

@@ -449,10 +449,10 @@ def test_todays_megatron_overlaps_and_interleaves_where_nobody_says() -> None:
     words |= {"global_batch": "64", "micro_batch": "1", "grad_accum": "", "zero_stage": "1"}
     words |= {"layers": "48", "chip": "H100 SXM5 80GB"}
     new, old = (case_of(row(**words, kernel_stack=stack)) for stack in ("flash+fused", "fused"))
-    assert new.layout.overlaps == "all" and new.layout.interleave == 6
+    assert new.layout.overlaps == "tensor" and new.layout.interleave == 6
     assert "vpp" in new.presumed
     assert old.layout.overlaps == "none" and old.layout.interleave == 1
     assert case_of(row(**words, kernel_stack="flash+fused", vpp="1")).layout.interleave == 1
-    ways = [new.layout.replace(overlap=how) for how in ("all", "data", "none")]
+    ways = [new.layout.replace(overlap=how) for how in ("tensor", "data", "none")]
     exposed = [time_of(dataclasses.replace(new, layout=way))[1] for way in ways]
     assert exposed == sorted(exposed)

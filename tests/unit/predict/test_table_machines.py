@@ -107,7 +107,7 @@ def test_a_torus_is_gone_around_axis_by_axis_and_mlperf_s_bert_computes_no_paddi
     assert ring.rate(32) == 0.5 * ring.bandwidth
     jax = case_of(row | {"hardware": "TPU v6e", "framework": "MaxText"})
     assert jax.rates.links.inside.rate(64) == 0.5 * jax.rates.links.inside.bandwidth
-    assert jax.layout.overlaps == "all"
+    assert jax.layout.overlaps == "tensor"
 
 
 def test_nothing_runs_beside_computation_on_intel_s_gpus() -> None:

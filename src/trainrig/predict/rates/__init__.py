@@ -130,6 +130,9 @@ class Rates:
     any_layout: bool = False
     """Whether fp8 products take operands in any order of memory (Blackwell; Transformer Engine's
     `is_non_tn_fp8_gemm_supported`): elsewhere each is transposed, as well as narrowed."""
+    graphed: bool = False
+    """Whether NVIDIA's recipes for the chip launch from CUDA graphs: nearly all of those in
+    Megatron-Bridge's perf_recipes for Blackwell do, and hardly any for Hopper (v0.6)."""
     untuned: float = 1.0
     """Share of the tensor cores' rate that a step's products reach where the library chooses
     kernels by itself and the rate was found with tuning."""

@@ -144,6 +144,12 @@ def widens_bf16(chip: Chip) -> bool:
     return kind.widened < 1.0 and peak(chip, "bf16") is None and peak(chip, "fp32") is not None
 
 
+def is_graphed(chip: Chip) -> bool:
+    """Whether NVIDIA's recipes for the chip launch from CUDA graphs (`Rates.graphed`)."""
+    is_new = chip.vendor == "NVIDIA" and (chip.year or 0) >= 2024
+    return is_new and _host_of(chip) != "desktop"
+
+
 def runs_graphs(chip: Chip) -> bool:
     """Whether the chip runs graphs that its compiler has fused: XLA's, Neuron's or Gaudi's."""
     return _GRAPHS.match(chip.name) is not None
@@ -181,6 +187,7 @@ _LEAST = 0.02  # of the claim, whatever power is said to be left
 _USUAL_NODE = 8
 SLICE = 256  # TPUs that one torus joins: the whole slice of a v5e or v6e, part of the others'
 _TORUS = 2  # axes of one at least: v4, v5p and TPU7x have three (Scaling Book, "TPU networking")
+_PROCESSORS = {"blackwell": 148}  # where no source says: B200, GB200 and B300 have as many
 _UNSEEN_CLASS = 0.3  # natural logarithm: of a step on chips of a class that nobody published
 _SUPERCHIP = 0.78  # of the module's power; the rest is its processor's
 
@@ -238,6 +245,7 @@ def rates_of_chip(
         links=links,
         launch=float(years[year]),
         any_layout=takes_any_order(chip),
+        graphed=is_graphed(chip),
         host_link=_pcie(chip, chip.pcie_lanes) * _OF_PCIE,
         host_link_shared=_pcie(chip, _lanes(chip)) * _OF_PCIE,
         host_memory=_host_memory(chip),
@@ -418,7 +426,7 @@ def _matmuls(
     return MatmulRates(
         sustained=sustained,
         bandwidth=bandwidth,
-        processors=chip.num_sms or 64,
+        processors=chip.num_sms or _PROCESSORS.get(class_of(chip), 64),
         tiles=tiles,
         split_k=rule["split_k"],
         drain=kind.drain or rule["drain"],

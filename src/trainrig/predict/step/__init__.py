@@ -120,7 +120,7 @@ def stage_seconds(
     once = 1.0 / (3.0 if layout.recompute == "full" else 2.0)
     named["each_forward"] = named["exchanged"] * once + named["exposed_forward"]
     named["each_backward"] = named["exchanged"] * (1.0 - once) + named["exposed_backward"]
-    named["blocks"] = 0.0 * named["send"] + float(layout.overlaps != "all")
+    named["blocks"] = 0.0 * named["send"] + float(layout.overlaps != "tensor")
     return step, named
 
 
@@ -357,12 +357,14 @@ def _routed(
 ) -> tuple[Array, Array]:
     """What the way to experts adds to a micro-batch, and what of it runs beside computation.
 
-    ``beside``: what is computed, and what the device waits for the host.
+    ``beside``: what is computed, and what the device waits for the host.  All of that goes without
+    the processors that are given up (how many is set once, for a whole training); where this would
+    cost more than it hides, nobody gives them up.
     """
     computed, gaps = beside
     hidden = smaller(p.routed_beside * exchanged, c.hidden * (computed + gaps))
     # The processors that are given up are what its kernels take: `contention` would count twice.
-    return exchanged - hidden + p.given_up * computed, hidden
+    return exchanged - hidden + smaller(p.given_up * computed, hidden), hidden
 
 
 def _ends(p: Profile, loads: _Loads) -> Array:

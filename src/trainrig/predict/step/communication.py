@@ -12,6 +12,7 @@ from typing import Any
 
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import DISPATCHING, PORT
+from trainrig.predict.step.compute import launch_seconds
 from trainrig.workload.arrays import between, choose, is_any, is_not, larger, smaller
 from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.layout_rules import longest_stage
@@ -148,7 +149,7 @@ def _dispatched(
     """
     layout, shape = mesh.layout, mesh.shape
     links, ranks = rates.links, mesh.ep
-    if layout.overlap != "experts" and not layout.node_once:
+    if not (layout.overlaps_experts or layout.node_once):
         return links.collective("all_to_all", num_bytes, ranks, near, sharing)
     chosen = max(1, shape.experts_per_token)
     nodes = larger(ranks / near, 1.0)
@@ -156,7 +157,7 @@ def _dispatched(
     if shape.expert_groups:
         spanned = larger(nodes / shape.expert_groups, 1.0)
         visited = smaller(visited, shape.groups_per_token * spanned)
-    narrow = 0.75 if layout.precision == "fp8" and layout.overlap == "experts" else 1.0
+    narrow = 0.75 if layout.precision == "fp8" and layout.overlaps_experts else 1.0
     far = links.collective(
         "all_to_all", narrow * num_bytes * visited / chosen, ranks, near, sharing
     )
@@ -167,11 +168,15 @@ def _dispatched(
 
 
 def given_up(mesh: MeshSizes, rates: Rates) -> Array:
-    """Share by which computation is longer where some processors move tokens instead."""
-    if mesh.layout.overlap != "experts":
+    """Share by which computation is longer where some processors move tokens instead.
+
+    Of a chip with fewer of them than twice as many, no more than half are set aside.
+    """
+    if not mesh.layout.overlaps_experts:
         return 0.0
     processors = rates.matmuls.processors
-    return choose(mesh.ep > 1, processors / max(1.0, processors - DISPATCHING) - 1.0, 0.0)
+    left = max(processors / 2.0, processors - DISPATCHING)
+    return choose(mesh.ep > 1, processors / left - 1.0, 0.0)
 
 
 def routed_beside(mesh: MeshSizes) -> Array:
@@ -181,7 +186,7 @@ def routed_beside(mesh: MeshSizes) -> Array:
     mixture's on 16 H100 37 % ran beside products or attention (Megatron-Bridge's skill on this
     overlap), where DualPipe divides the processors between both and hides all that there is.
     """
-    most = 1.0 if mesh.layout.overlap == "experts" else _MERGED * mesh.layout.routed_beside
+    most = 1.0 if mesh.layout.overlaps_experts else _MERGED * mesh.layout.routed_beside
     return choose(mesh.ep > 1, most, 0.0)
 
 
@@ -213,7 +218,7 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     backward = choose(mesh.split, num * gather, num * reduce)
     beside = choose(mesh.split, num * gather + num * scatter, 0.0)
     again = forward * (layout.recompute == "full")
-    if layout.overlaps == "all":  # slices of a product are sent while the next one is computed
+    if layout.overlaps == "tensor":  # slices of a product are sent while the next one is computed
         first = 1.0 / _SLICES
         beside = beside + (1.0 - first) * (forward + backward + again)
         forward, backward, again = (first * each for each in (forward, backward, again))
@@ -420,6 +425,7 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     num_bytes = mesh.owned * each
     tensors = mesh.stage_layers * (12 if mesh.shape.qkv_bias else 9) + 4
     style = _STYLE.get(layout.optimizer, "fused")
+    rates = rates.replace(launch=launch_seconds(layout, rates))  # its kernels can be a graph, too
     found = rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
     if layout.software == "torch1" and layout.traits.autocasts:
         return found + _ONE_BY_ONE * tensors * rates.launch

@@ -37,7 +37,7 @@ from trainrig.predict.step.communication import (
     optimized,
     routed_beside,
 )
-from trainrig.predict.step.compute import device_times
+from trainrig.predict.step.compute import device_times, launch_seconds
 from trainrig.predict.step.offload import NOTHING, Offload, offloaded
 from trainrig.workload.arrays import choose, is_not, is_plain, larger, smaller
 from trainrig.workload.layout import Layout
@@ -250,11 +250,11 @@ def _adding(mesh: MeshSizes, rates: Rates) -> Array:
     A first micro-batch's gradients stay as they are, but where there is a buffer for them.
     """
     tensors = 12 if mesh.shape.qkv_bias else 9
-    traits = mesh.layout.traits
+    layout, traits = mesh.layout, mesh.layout.traits
     if traits.own_models:
         return 0.0
     adds = (traits.grad_buffer | (mesh.micro_batches > 1)) & is_not(_adds_inside(mesh))
-    return choose(adds, tensors * rates.launch, 0.0)
+    return choose(adds, tensors * launch_seconds(layout, rates), 0.0)
 
 
 def _fetching(mesh: MeshSizes, rates: Rates) -> Array:
@@ -270,7 +270,7 @@ def _fetching(mesh: MeshSizes, rates: Rates) -> Array:
     num = sum(each.copies if in_turn else 1 for each in matrices(mesh.shape))
     small = 2 + 2 * num * (layout.lora_rank > 0)
     several = mesh.gpus > mesh.tp * mesh.pp
-    seconds = calls * (num + _PERSISTENT * small) * rates.launch
+    seconds = calls * (num + _PERSISTENT * small) * launch_seconds(layout, rates)
     return choose((mesh.zero == 3) & several, seconds, 0.0)
 
 

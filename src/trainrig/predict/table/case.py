@@ -21,7 +21,7 @@ from trainrig.predict.table.feasible import FULL, feasible, made_legal
 from trainrig.predict.table.machines import as_run, chip_of, die_of, fabric_of, link_of, power_of
 from trainrig.predict.table.row_compute import (
     experts_of,
-    graphed_share,
+    graphs_of,
     has_scores,
     kernels_of,
     lacks_kernel,
@@ -268,7 +268,7 @@ def _read(row: Row) -> Case:
     )
     fabric = fabric_of(cells, chip, sizes)
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
-    rates = _rates(chip.name, *place, narrow_of(cells, chip), graphed_share(cells, chip, shape))
+    rates = _rates(chip.name, *place, narrow_of(cells, chip))
     layout = _with_words(layout, cells, chip, shape)
     rates = as_run(rates, cells, chip, layout.kernels)
     shape = with_all_experts(packed(cells, shape, int(layout.seq_len)), layout.experts)
@@ -319,6 +319,7 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
         loss=loss_of(cells),
         drops=cells.program.drops or "auto",
         software=software_of(cells),
+        cuda_graphs=graphs_of(cells, chip, shape),
         experts=experts_of(cells, shape, framework, chip),
         uneven=uneven_of(cells),
         whole_experts=int(framework == "megatron" and cuts_no_expert(cells, shape)),
@@ -383,10 +384,8 @@ def _rates(
     fabric: float | None,
     power: float | None,
     narrow: str,
-    graphed: float,
 ) -> Rates:
     found = rates_of_chip(require_chip(chip), link=link, fabric=fabric, power=power)
-    found = found.replace(launch=found.launch * graphed)
     return narrowed(found, require_chip(chip), narrow) if narrow else found
 
 

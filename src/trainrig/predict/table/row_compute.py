@@ -290,30 +290,24 @@ _TORCH2 = "2023-01"
 """Torch 2.0 is of March 2023: what is of an earlier year ran torch 1."""
 
 
-def graphed_share(cells: Cells, chip: Chip, shape: ModelShape) -> float:
-    """Host time that is left of a launch without Python, or from CUDA graphs; 1: there are none.
+def graphs_of(cells: Cells, chip: Chip, shape: ModelShape) -> str:
+    """One of CUDA_GRAPHS: as they are named, or as the program launches by itself.
 
     Of a mixture on an x86 host none did before the program could, for no graph knew how many tokens
     each expert gets.  Nor does any beside plain all-to-all or DeepEP, whose counts a host waits
     for, or in a tuning: recipes with graphs are for pre-training.
     """
     program, is_mixture = cells.program, bool(shape.num_experts)
-    words = cells.text_of("kernel_stack", "framework")
-    is_named = mentions("graphs", words)
+    named = means("graphs", cells.text_of("kernel_stack", "framework", "notes"))
     since = program.graphed_on_chips_since
     is_usual = since is not None and chip.vendor == "NVIDIA" and (chip.year or 0) >= since
     if is_mixture and (is_late := program.mixtures_graphed) is not None:
         can = cells.does(is_late) or chip.link_domain is not None
         waits = mentions("counted_dispatch", cells.text_of("kernel_stack"))
         is_usual = is_usual and can and not (cells.is_tuning or waits)
-        is_named = is_named and can
+        named = named if can else ""
     is_lazy = chip.vendor == "Google" or cells.is_xla or bool(program.graphed)
-    return _LEFT_OF_LAUNCHES if is_lazy or is_usual or is_named else 1.0
-
-
-_LEFT_OF_LAUNCHES = 0.3
-"""What is left: exchanges between graphs, and of a mixture what depends on how many tokens each
-expert gets.  Presumed: no document says it."""
+    return named or ("layers" if is_lazy or is_usual else "none")
 
 
 def is_all_to_all(cells: Cells) -> bool:

@@ -472,7 +472,7 @@ def overlap_of(cells: Cells, chip: Chip, kernels: str) -> str:
 
 def interleaves(layout: Layout) -> bool:
     """Whether stages are interleaved where nobody says: in today's Megatron with 1F1B."""
-    return layout.overlaps == "all" and layout.schedule == "1f1b"
+    return layout.overlaps == "tensor" and layout.schedule == "1f1b"
 
 
 def most_groups(shape: ModelShape, layout: Layout) -> int:

@@ -76,7 +76,7 @@ class Program:
     """Year of the first NVIDIA chips on which its recipes launch from CUDA graphs."""
     mixtures_graphed: Since = None
     """Mixtures on x86 hosts, too, are launched so; not stated: as other models are."""
-    overlap: Literal["", "auto", "data", "all", "experts"] = ""
+    overlap: Literal["", "auto", "data", "tensor", "experts"] = ""
     """What runs beside computation, one of OVERLAPS."""
     sends_once: bool | None = None
     """Tokens leave once for each node, not once for each expert there."""

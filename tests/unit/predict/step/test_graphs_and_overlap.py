@@ -1,0 +1,233 @@
+"""What the host launches as graphs, and tokens' way to experts beside computation."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainrig.catalog import require_chip
+from trainrig.predict.prediction import predict
+from trainrig.predict.rates import Rates
+from trainrig.predict.rates.from_chip import rates_of_chip
+from trainrig.predict.scenario import question
+from trainrig.predict.step import StepTime, predict_step
+from trainrig.predict.step.simulate import simulated
+from trainrig.predict.table.answers import time_of
+from trainrig.predict.table.case import case_of
+from trainrig.workload.layout import Layout, is_legal
+from trainrig.workload.presets import named
+
+MODELS = (
+    "qwen3-30B-A3B",
+    "qwen3-235B-A22B",
+    "mixtral-8x7B",
+    "deepseek-v3",
+    "llama-8B",
+    "gpt3-13B",
+)
+NVIDIA = ("A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM 141GB", "B200 SXM", "B300 SXM")
+RACKS = ("GB200", "GB300")
+STACKS = (  # each fuses all that the one before does, and more
+    ("eager", "flash"),
+    ("eager", "fused"),
+    ("fused", "flash+fused"),
+    ("flash", "flash+fused"),
+    ("flash", "compiled"),
+)
+ALIKE = 1.0 + 1e-9
+
+
+@cache
+def rates(chip: str) -> Rates:
+    return rates_of_chip(require_chip(chip))
+
+
+@st.composite
+def settings_of(draw: st.DrawFn, **fixed: Any) -> tuple[str, dict[str, Any]]:
+    """A model and sizes of a layout of it: 64 or 512 GPUs, with few samples or many."""
+    chosen = {
+        "gpus": draw(st.sampled_from((64, 512))),
+        "pp": draw(st.sampled_from((1, 2, 4, 8))),
+        "tp": draw(st.sampled_from((1, 2, 4))),
+        "ep": draw(st.sampled_from((1, 8, 32))),
+        "batch_size": draw(st.sampled_from((1, 2, 4))),
+        "grad_accum": draw(st.sampled_from((8, 32))),
+        "seq_len": draw(st.sampled_from((1024, 4096, 8192))),
+        "zero": draw(st.sampled_from((0, 1))),
+        "precision": draw(st.sampled_from(("bf16", "fp8"))),
+        "recompute": draw(st.sampled_from(("none", "selective", "full"))),
+        "framework": "megatron",
+        "kernels": "flash+fused",
+    }
+    return draw(st.sampled_from(MODELS)), chosen | fixed
+
+
+def seconds(model: str, chosen: dict[str, Any], chip: str) -> float | None:
+    """Of a step, None where the layout cannot be run; racks are domains of 64 GPUs."""
+    layout = Layout(**{"gpus_per_node": 64 if chip in RACKS else 8} | chosen)
+    if chosen["precision"] == "fp8" and chip.startswith("A100"):
+        layout = layout.replace(precision="bf16")
+    if not is_legal(named(model), layout):
+        return None
+    return float(predict_step(named(model), layout, rates(chip)).total)
+
+
+@settings(max_examples=150, deadline=None)
+@given(settings_of(), st.sampled_from((*NVIDIA, *RACKS)), st.sampled_from(("none", "auto")))
+def test_overlap_never_costs_more_than_it_hides(
+    asked: tuple[str, dict[str, Any]], chip: str, graphs: str
+) -> None:
+    model, chosen = asked
+    ways = ("none", "data", "tensor", "experts", "all")
+    found = [seconds(model, chosen | {"overlap": o, "cuda_graphs": graphs}, chip) for o in ways]
+    if found[0] is None:
+        return
+    for less, more in pairwise(found):
+        assert more is not None and less is not None and more <= less * ALIKE
+    assert found[3] == found[4], "all has the way to experts, too"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    settings_of(),
+    st.sampled_from(NVIDIA + RACKS),
+    st.sampled_from(STACKS),
+    st.sampled_from(("native", "huggingface", "torchtitan", "megatron")),
+)
+def test_more_fused_stacks_are_not_slower_where_the_host_is_not_waited_for(
+    asked: tuple[str, dict[str, Any]], chip: str, stacks: tuple[str, str], framework: str
+) -> None:
+    """Launched as one graph: kernels by themselves of Transformer Engine cost the host more."""
+    model, chosen = asked
+    fixed = {"cuda_graphs": "iteration", "overlap": "data", "framework": framework}
+    less, more = (seconds(model, chosen | fixed | {"kernels": k}, chip) for k in stacks)
+    assert less is None or more is None or more <= less * ALIKE
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    settings_of(),
+    st.sampled_from(NVIDIA + RACKS),
+    st.sampled_from(("fused", "flash", "flash+fused", "compiled")),
+)
+def test_graphs_spare_the_host_and_never_cost_time(
+    asked: tuple[str, dict[str, Any]], chip: str, kernels: str
+) -> None:
+    model, chosen = asked
+    words = ("none", "layers", "iteration")
+    found = [seconds(model, chosen | {"cuda_graphs": w, "kernels": kernels}, chip) for w in words]
+    assert found[0] is None or found == sorted(found, reverse=True)
+
+
+@settings(max_examples=150, deadline=None)
+@given(settings_of(), st.sampled_from(("auto", "tensor", "experts")))
+def test_a_rack_of_72_is_not_slower_than_nodes_of_8_from_graphs(
+    asked: tuple[str, dict[str, Any]], overlap: str
+) -> None:
+    """Of whole iterations: by itself Grace takes longer for a launch than the hosts of nodes do."""
+    model, chosen = asked
+    fixed = {"overlap": overlap, "cuda_graphs": "iteration"}
+    for nodes, rack in (("B200 SXM", "GB200"), ("B300 SXM", "GB300")):
+        apart, joined = (seconds(model, chosen | fixed, chip) for chip in (nodes, rack))
+        assert apart is None or joined is None or joined <= apart * ALIKE
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    settings_of(), st.sampled_from(("auto", "data", "experts")), st.sampled_from(("none", "auto"))
+)
+def test_a_gb300_is_not_slower_than_a_gb200(
+    asked: tuple[str, dict[str, Any]], overlap: str, graphs: str
+) -> None:
+    model, chosen = asked
+    fixed = {"overlap": overlap, "cuda_graphs": graphs}
+    old, new = (seconds(model, chosen | fixed, chip) for chip in RACKS)
+    assert old is None or new is None or new <= old * ALIKE
+
+
+QWEN = {"model": "qwen3-235B-A22B", "gpus": 256, "pp": 4, "ep": 64, "grad_accum": 32, "zero": 1}
+QWEN |= {"framework": "megatron", "precision": "mxfp8"}
+
+
+def step(**more: Any) -> StepTime:
+    return predict(question(QWEN | {"on": "GB200", "kernels": "flash+fused"} | more)).step
+
+
+def test_by_themselves_passes_of_nvidias_recipes_are_graphs_on_blackwell_alone() -> None:
+    times = [step(kernels=k).total for k in ("fused", "flash", "flash+fused")]
+    assert times == sorted(times, reverse=True)
+    assert step().gaps < 0.05 * step().total < 0.3 * step(cuda_graphs="none").gaps
+    assert step() == step(cuda_graphs="layers")
+    assert step(kernels="flash") == step(kernels="flash", cuda_graphs="none")
+    h100 = {"on": "H100 SXM5 80GB", "precision": "bf16"}
+    assert step(**h100) == step(**h100, cuda_graphs="none")
+
+
+def test_dualpipe_is_there_to_hide_the_way_to_experts() -> None:
+    asked = QWEN | {"model": "deepseek-v3", "on": "H800 SXM5 80GB", "precision": "fp8", "pp": 16}
+    asked |= {"gpus": 2048, "kernels": "flash+fused", "recompute": "selective", "grad_accum": 120}
+
+    def total(**more: str) -> float:
+        return float(predict(question(asked | {"schedule": "dualpipe"} | more)).step.total)
+
+    assert total() == total(overlap="experts") == total(overlap="all") < 0.6 * total(overlap="data")
+
+
+ROW = {"framework": "Megatron-Bridge 26.06", "chip": "GB200", "seq": "4096", "zero_stage": "1"}
+ROW |= {"precision": "mxfp8", "kernel_stack": "flash+fused"}
+SAME = {"on": "GB200", "seq_len": 4096, "precision": "mxfp8", "framework": "megatron", "zero": 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "micro_batches"),
+    [
+        ("qwen3-235B-A22B", {"gpus": 256, "pp": 8, "interleave": 3, "ep": 32}, 256),
+        ("qwen3-30B-A3B", {"gpus": 8, "ep": 8, "batch_size": 4}, 16),
+        ("deepseek-v3", {"gpus": 256, "pp": 4, "interleave": 4, "ep": 64}, 64),
+    ],
+)
+def test_flags_and_a_table_agree_where_they_say_the_same(
+    model: str, sizes: dict[str, int], micro_batches: int
+) -> None:
+    names = {"gpus": "num_gpus", "interleave": "vpp", "batch_size": "micro_batch"}
+    row = ROW | {"model": model, "grad_accum": str(micro_batches)}
+    row |= {names.get(name, name): str(size) for name, size in sizes.items()}
+    asked = SAME | {"model": model, "grad_accum": micro_batches, "kernels": "flash+fused"} | sizes
+    by_flags, case = question(asked), case_of(row)
+    assert case.layout.cuda_graphs == "layers"
+    flags = simulated(by_flags.shape, by_flags.layout, by_flags.cluster.rates())[0].item()
+    table = simulated(case.shape, case.layout, case.rates)[0].item()
+    assert flags == pytest.approx(table, rel=0.12), "but for tokens that leave once for each rank"
+    once = by_flags.layout.replace(node_once=case.layout.node_once)
+    same = simulated(by_flags.shape, once, by_flags.cluster.rates())[0].item()
+    assert same == pytest.approx(table, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "graphs"),
+    [
+        ({"kernel_stack": "flash+fused, CUDA graphs"}, "layers"),
+        ({"kernel_stack": "flash+fused cudagraph"}, "layers"),
+        ({"notes": "cuda_graph_impl=transformer_engine"}, "layers"),
+        ({"notes": "full-iteration CUDA graph"}, "iteration"),
+        ({"kernel_stack": "TE, cuda_graph_scope=full_iteration"}, "iteration"),
+        ({"kernel_stack": "flash+fused, no CUDA graphs"}, "none"),
+        ({"notes": "--cuda-graph-impl none"}, "none"),
+        ({"kernel_stack": "flash+fused"}, "none"),
+    ],
+)
+def test_a_tables_words_say_what_is_launched_as_graphs(words: dict[str, str], graphs: str) -> None:
+    row = ROW | {"framework": "Megatron-LM", "model": "llama3-8b", "num_gpus": "8"} | words
+    case = case_of(row)
+    assert case.layout.cuda_graphs == graphs
+    bare = case_of(row | {"kernel_stack": "flash+fused", "notes": ""})
+    assert time_of(case)[0] <= time_of(bare)[0]
+    recipe = case_of(row | {"framework": "Megatron-Bridge 26.06"})
+    assert recipe.layout.cuda_graphs == (
+        "layers" if words == {"kernel_stack": "flash+fused"} else graphs
+    )
