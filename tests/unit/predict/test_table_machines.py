@@ -149,6 +149,8 @@ def test_nothing_runs_beside_computation_on_intel_s_gpus() -> None:
         ("M3 128GB", "Apple M3 Max (40-core)"),
         ("M1Pro 32GB", "Apple M1 Pro (16-core)"),
         ("First-gen Gaudi, 8 devices", "Gaudi1"),
+        ("Gaudi", "Gaudi1"),  # the first had no number
+        ("8x Gaudi HL-225", "Gaudi2"),
         ("max 1550, 2 tile(s)", "Data Center GPU Max 1550 stack"),
     ],
 )
