@@ -181,7 +181,7 @@ def _ask_calculon(modules: Any, system: str, case: Case) -> Answer:
         "pipeline_interleaving": int(x.interleave),
         "optimizer_sharding": int(x.zero) > 0 and dp > 1,
         "tensor_par_comm_type": "rs_ag" if shares_sequence else "ar",
-        "tensor_par_overlap": "ring" if x.overlaps == "all" and tp > 1 else "none",
+        "tensor_par_overlap": "ring" if x.overlaps == "tensor" and tp > 1 else "none",
         "seq_par_ag_redo": shares_sequence and x.recompute != "full",
         "data_par_overlap": x.overlaps != "none" and dp > 1,
         "weight_offload": False,

@@ -12,7 +12,7 @@ sight of rows that first contacts were read without: that is in the peers' favou
 
 Ours is what nobody had fitted or mended by these rows: of training.csv and training-2.csv, with the
 row's family of software left out of the fit (`protocols`; rules were chosen in sight of these
-rows); of the other four tables, what the tree of its day said before anybody had seen an error of
+rows); of the later ones, what the tree of its day said before anybody had seen an error of
 them.  A row that it refused then counts as a flat MFU of 40 %, as in `out_of_family`.  A peer may
 have seen rows: those of its own validation are its home.  A cell is a source on a chip, each counts
 alike; an error is predicted / measured - 1, of its absolute value.

@@ -291,7 +291,8 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
     found |= {"lora_on": layout.adapted if layout.lora_rank else "none"}
     found |= {"cp_comm": layout.context if layout.cp > 1 else "none"}
     found |= {"precision": layout.number_format}
-    found |= {"grad_reduce": {4: "fp32", 2: "bf16"}[gradient_bytes(layout)]}
+    narrow = "fp16" if layout.precision == "fp16" else "bf16"
+    found |= {"grad_reduce": {4: "fp32", 2: narrow}[gradient_bytes(layout)]}
     return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
 
 

@@ -66,14 +66,11 @@ class RequestedLayout:
     """"auto" asks for nothing, and what is compiled is not seen."""
 
 
-def requested_layout(experiment: Experiment, shape: ModelShape | None = None) -> RequestedLayout:
+def requested_layout(experiment: Experiment) -> RequestedLayout:
     """What an experiment asks for."""
     optimizer, fused = _OPTIMIZERS[experiment.optimizer]
     layout, mesh = experiment.layout, experiment.mesh
     cp = int(layout.cp)
-    mixture = (
-        shape or find(experiment.model)
-    ).num_experts > 0  # its products and shares are the router's
     shards = (experiment.shard_size or mesh.dp) * cp if experiment.zero else 1
     sequence = mesh.tp if layout.sequence_parallel else 1
     on_gpu = experiment.device.startswith("cuda")
@@ -97,7 +94,7 @@ def requested_layout(experiment: Experiment, shape: ModelShape | None = None) ->
         else None,
         gradient_precision="fp32",
         master_precision="fp32",
-        recompute=None if mixture else experiment.recompute,
+        recompute=experiment.recompute,
         optimizer=None if named else optimizer,
         fused_optimizer=None if named or layout.traits.own_kernels else fused,
         compile=experiment.compile,

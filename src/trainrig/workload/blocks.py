@@ -482,9 +482,12 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
         items.append(_tp("ffn.up", c * wide, _IDLE))
     else:
         items = [_tp("ffn.up", c * wide, _SAVED)]
-    is_expert = shape.num_experts > 0
-    if has_adapter(numerics.adapts, "ffn", "up", is_expert=is_expert):
-        rows = (3 if shape.gated_ffn else 2) * per_token * seq
+    nets = [(per_token, shape.num_experts > 0), (1 * (shape.shared_experts > 0), False)]
+    with_adapter = sum(
+        num for num, routed in nets if has_adapter(numerics.adapts, "ffn", "up", is_expert=routed)
+    )
+    if with_adapter:
+        rows = (3 if shape.gated_ffn else 2) * with_adapter * seq
         items.append(_seq("ffn.adapters", c * numerics.rank * rows, _CHEAP))
     if numerics.dropout and shape.family == "t5":  # inside the net, too
         items.append(_tp("ffn.dropout.inner", wide, _CHEAP))

@@ -401,6 +401,16 @@ RULES = (
         "--framework megatron, or leave --fp8-params out",
     ),
     Rule(
+        lambda c: (c.x.fp8_params > 0) & (c.x.quantize != "none"),
+        lambda c: f"frozen weights are held in {c.x.quantize}, not in fp8",
+        "leave --quantize or --fp8-params out",
+    ),
+    Rule(
+        lambda c: (c.x.grad_reduce == "bf16") & (c.x.precision in ("fp16", "fp32", "tf32")),
+        lambda c: f"gradients of {c.x.precision} are not summed in bf16",
+        "--grad-reduce fp32 or auto, or --precision bf16",
+    ),
+    Rule(
         lambda c: (c.x.offload == "none") & (c.x.offload_overlap != "auto"),
         lambda c: f"offload-overlap {c.x.offload_overlap}: nothing is offloaded that could overlap",
         "--offload host, or leave --offload-overlap out",

@@ -53,3 +53,13 @@ def test_ranks_share_the_adapters_of_experts_and_no_others(ep: int) -> None:
     rest = _trained(lora_on="linear") + 36 * 16 * (MIXTURE.hidden + MIXTURE.num_experts)
     assert part - rest == pytest.approx((one - rest) / ep)
     assert _trained(lora_on="shared", gpus=32, ep=ep) == _trained(lora_on="shared", gpus=32)
+
+
+def test_shared_experts_keep_what_their_adapters_read() -> None:
+    shape = named("deepseek-v3")
+    layouts = {
+        on: Layout(gpus=8, seq_len=512, lora_rank=8, lora_on=on, framework="huggingface")
+        for on in ("attention", "linear", "all")
+    }
+    held = {on: float(memory(shape, layout).activations) for on, layout in layouts.items()}
+    assert held["attention"] < held["linear"] < held["all"]

@@ -75,3 +75,13 @@ def test_a_table_names_the_format(precision: str, scaled: str) -> None:
     layout = case_of(row | {"framework": "NeMo 25.09"}).layout
     assert (layout.scaled, layout.any_order) == (scaled, 1)
     assert case_of(row | {"chip": "H100"}).layout.any_order == 0
+
+
+def test_weights_are_held_in_one_format_and_gradients_in_no_wider_ones_than_they_are() -> None:
+    with pytest.raises(UsageError, match="frozen weights are held in nf4"):
+        _of("GB200", "fp8", fp8_params=1, lora_rank=8, quantize="nf4")
+    for precision in ("fp16", "fp32"):
+        with pytest.raises(UsageError, match="not summed in bf16"):
+            _of("H100 SXM5 80GB", precision, grad_reduce="bf16", kernels="flash")
+    half = _of("V100 SXM2 32GB", "fp16", kernels="fused", states="pure")
+    assert prediction_dict(half)["layout"]["grad_reduce"] == "fp16"

@@ -151,6 +151,7 @@ def test_nothing_runs_beside_computation_on_intel_s_gpus() -> None:
         ("First-gen Gaudi, 8 devices", "Gaudi1"),
         ("Gaudi", "Gaudi1"),  # the first had no number
         ("8x Gaudi HL-225", "Gaudi2"),
+        ("Gaudi, 8 cards", "Gaudi1"),
         ("max 1550, 2 tile(s)", "Data Center GPU Max 1550 stack"),
     ],
 )

@@ -503,7 +503,7 @@ def test_megatron_computes_as_few_blocks_again_as_memory_asks_for() -> None:
     row = {"chip": "B200", "num_gpus": "8", "model": "Llama 2 70B", "seq": "8192", "kind": "lora"}
     row |= {"framework": "NeMo", "micro_batch": "1", "tp": "1", "precision": "fp8", "pp": "1"}
     some, whole = case_of(row), case_of(row | {"recompute": "full"})
-    assert some.layout.recompute == "full" and 0.0 < some.layout.recomputed < 0.9
+    assert some.layout.recompute == "full" and 0.05 < some.layout.recomputed < 0.9
     assert time_of(some)[1] < 0.95 * time_of(whole)[1]
 
 

@@ -145,7 +145,10 @@ def test_a_model_said_to_be_dense_has_no_experts_whatever_its_line_has() -> None
     assert case_of(RUN | sizes).shape.num_experts
     for said in ("Large, dense", "Llama4 Large Dense (no MoE)", "Large, without experts"):
         assert not case_of(RUN | sizes | {"model": said}).shape.num_experts, said
-    for said in ("moe, first 2 dense layers", "dense-MoE hybrid", "1.3B, 64 experts"):
+    for said in (
+        *("moe, first 2 dense layers", "dense-MoE hybrid", "1.3B, 64 experts"),
+        *("DeepSeek-style MoE (first 3 dense)", "MoE: 3 dense, 58 MoE"),
+    ):
         mixed = {"model": said, "layers": "24", "hidden": "2048", "params_b": "13"}
         assert case_of(RUN | mixed).shape.num_experts, said
     assert case_of(RUN | sizes | {"model": "dense", "num_experts": "8"}).shape.num_experts == 8
@@ -165,6 +168,8 @@ def test_tokens_that_see_their_own_text_alone_take_less_attention() -> None:
         assert set(apart.shape.windows) == {512}, said
         assert time_of(apart)[1] < 0.9 * whole, said
     assert set(case_of(long | {"notes": "block-diagonal", "kind": "sft"}).shape.windows) == {256}
+    both = {"model": "bert-large", "seq": "512", "notes": "cu_seqlens"}
+    assert not case_of(RUN | both).shape.windows, "each token sees its whole text"
     for said in ("no document mask", "documents are shuffled", "packed to 32768"):
         assert not case_of(long | {"notes": said}).shape.windows, said
 

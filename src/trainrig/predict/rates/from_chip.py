@@ -394,7 +394,9 @@ def _attentions(kind: Class, chip: Chip) -> Attention:
     rule = constants()["attention"]
 
     claim = peak(chip, "bf16")
-    most = [claim.rate * share if claim else math.inf for share in kind.most]
+    each = claim.rate / (chip.num_sms or 1) if claim else 0.0
+    cut = each / kind.each if 0.0 < each < kind.each / 2.0 else 1.0
+    most = [claim.rate * min(1.0, share / cut) if claim else math.inf for share in kind.most]
 
     def both(forward: float, backward: float) -> tuple[Direction, Direction]:
         return (
@@ -402,8 +404,6 @@ def _attentions(kind: Class, chip: Chip) -> Attention:
             Direction(share=backward, rows=128, tail=rule["tail_backward"], most=most[1]),
         )
 
-    each = claim.rate / (chip.num_sms or 1) if claim else 0.0
-    cut = each / kind.each if 0.0 < each < kind.each / 2.0 else 1.0
     pairs = (kind.flash, kind.own), (kind.flash_backward, kind.own_backward)
     forward, backward = both(*(min(max(pair), pair[0] / cut) for pair in pairs))
     own = both(kind.own or kind.flash, kind.own_backward or kind.flash_backward)

@@ -55,9 +55,10 @@ def chip_of(cells: Cells) -> Chip:
 def _of_line(printed: str, cells: Cells) -> Chip | None:
     """The chip that a maker's line is at the row's time, where the line alone is named.
 
-    Huawei's are 910s: the B is in its servers since 2023.  Habana's first had no number (HL-205).
+    Huawei's are 910s: the B is in its servers since 2023.  Habana's first had no number
+    (HL-205); Intel's are later ones.
     """
-    if re.search(r"\bgaudi\b(?!\W{0,2}\d)", printed) and not re.search(r"\bhl-?[23]\d5", printed):
+    if re.search(r"\bgaudi\b(?![ -]?(?:v?[23]\b|ii|hl-?[23]))", printed) and "intel" not in printed:
         cells.presume("chip")
         return find_chip("Gaudi1")
     if not re.search(r"\bascend\b(?!\W*\d{3}(?!\d))|昇腾(?!\W*\d)", printed):

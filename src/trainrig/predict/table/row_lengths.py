@@ -236,7 +236,8 @@ def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
     is_packed = cells.is_tuning and cells.program.packs_tuning
     is_apart = is_packed or mentions("apart", words)
     text = _EXAMPLE if cells.is_tuning else _DOCUMENT
-    if not is_apart or shape.windows or seq <= text or shape.num_decoder_layers:
+    is_plain = shape.causal and not (shape.windows or shape.num_decoder_layers)
+    if not (is_apart and is_plain) or seq <= text:
         return shape
     return replace(shape, windows=(text // 2,) * shape.num_layers)
 

@@ -83,13 +83,12 @@ _EVERY_SECOND = re.compile(
 def _is_dense(cells: Cells) -> bool:
     """Whether the model's words say that it has no experts: ``Llama 4 dense``, ``no MoE``."""
     word = cells.word("model")
-    denied = _NAMED.search(word) and not _NAMED.search(affirmed(word))
-    return bool(denied or _DENSE.search(word))
+    if _NAMED.search(affirmed(word)):
+        return False  # "dense" are some of its layers
+    return bool(_NAMED.search(word) or re.search(r"\bdense\b", word))
 
 
-_NAMED = re.compile(r"\b(?:moe|experts?)\b")
-_DENSE = re.compile(r"\bdense\b(?!\W{0,3}(?:layer|block|ffn|mlp|moe|hybrid|\+|and\b))")
-"""Not those that say which layers of a mixture have none."""
+_NAMED = re.compile(r"moe\b|\bexperts?\b|\bmixtral\b")
 
 
 def _is_spread(cells: Cells) -> bool:

@@ -74,3 +74,13 @@ def test_an_a100_has_one_kernel_whatever_is_fused_beside_it() -> None:
     least = 4.5e15 / 230e12 + 11.25e15 / 197e12 + 6.3e15 / 268e12
     assert all(least < time < 1.15 * least for time in steps.values())
     assert steps["flash+fused"] <= steps["flash"] < 1.05 * steps["flash+fused"]
+
+
+def test_a_chip_of_fewer_products_is_no_later_by_its_kernel_s_instructions() -> None:
+    whole, cut = (rates_of_chip(require_chip(name)) for name in ("H100 SXM5 80GB", "H20 96GB"))
+    for backward in (False, True):
+        most = cut.attentions.backward.most if backward else cut.attentions.forward.most
+        assert most == pytest.approx(cut.peaks["bf16"])  # of 65 % of an H100's, more than its own
+        assert rate(cut, "flash+fused", causal=True, backward=backward) < rate(
+            whole, "flash+fused", causal=True, backward=backward
+        )
