@@ -22,6 +22,7 @@ from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import (
     LINKS,
     fuses_attention,
+    has_cuda_graphs,
     in_fp4,
     joined_trays,
     rates_of_chip,
@@ -319,6 +320,11 @@ def _layout(
         raise UsageError(
             f"{chip.name} has no flash attention: its kernels are for chips from 2020 on",
             "--kernels eager, fused or compiled",
+        )
+    graphs = fields.get("cuda_graphs")
+    if graphs in ("layers", "iteration") and chip is not None and not has_cuda_graphs(chip):
+        raise UsageError(
+            f"{chip.name} has no CUDA graphs, nor HIP's", "--cuda-graphs none, or runtime for XLA"
         )
     if "interleave" in names:
         groups = usual_interleave(fields.get("schedule", ""), fields.get("pp", 1))

@@ -72,7 +72,7 @@ DROPS = ("auto", "no", "yes")
 SOFTWARE = ("current", "torch1")
 LOSS = ("auto", "whole", "narrow", "chunked", "fused")
 OVERLAP = ("auto", "none", "data", "tensor", "experts", "all")
-CUDA_GRAPHS = ("auto", "none", "layers", "iteration")
+CUDA_GRAPHS = ("auto", "none", "layers", "runtime", "iteration")
 EXPERTS = ("grouped", "sorted", "modules", "slices")
 
 
@@ -190,9 +190,10 @@ class Layout:
     and took a language model's loss from narrow logits."""
     cuda_graphs: str = "auto"
     """What the host launches as CUDA graphs.  none: each kernel by itself; layers: pieces of layers
-    (Megatron-Core's --cuda-graph-impl local and transformer_engine), or kernels that a runtime
-    launches without Python; iteration: all passes of a step at once (full_iteration).  auto = as
-    NVIDIA's recipes have it of the framework's kernels on the chip (`Rates.graphed`)."""
+    (Megatron-Core's --cuda-graph-impl local and transformer_engine), not their checkpointing, nor
+    embedding, loss and optimizer; runtime: no graphs, but all kernels of a step are launched
+    without Python (XLA, llm.c); iteration: all passes of a step at once (full_iteration).  auto =
+    as `launched_as` says."""
     loss: str = "auto"
     """How a language model's loss meets its logits.  whole: all at once, in torch's own operations;
     chunked: they exist narrow, and are widened some rows at a time (torchtune's); fused: some rows
@@ -338,6 +339,17 @@ class Layout:
         if not self.traits.own_scheme:
             return "data"
         return "tensor" if self.traits.own_kernels and self.kernels == "flash+fused" else "none"
+
+    def launched_as(self, graphed: bool) -> str:
+        """One of CUDA_GRAPHS, without auto: of itself as NVIDIA's recipes of today launch.
+
+        On chips that those have graphs for (``graphed``, `Rates.graphed`) they are of layers with
+        today's kernels of Transformer Engine; elsewhere each kernel is launched by itself.
+        """
+        if self.cuda_graphs != "auto":
+            return self.cuda_graphs
+        is_today = self.kernels == "flash+fused" and self.software == "current"
+        return "layers" if graphed and self.traits.own_kernels and is_today else "none"
 
     @property
     def overlaps_experts(self) -> bool:

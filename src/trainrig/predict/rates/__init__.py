@@ -132,7 +132,8 @@ class Rates:
     `is_non_tn_fp8_gemm_supported`): elsewhere each is transposed, as well as narrowed."""
     graphed: bool = False
     """Whether NVIDIA's recipes for the chip launch from CUDA graphs: nearly all of those in
-    Megatron-Bridge's perf_recipes for Blackwell do, and hardly any for Hopper (v0.6)."""
+    Megatron-Bridge's perf_recipes for data centers' Blackwell do, and hardly any for Hopper, of
+    which H200 and H20 are (v0.6)."""
     untuned: float = 1.0
     """Share of the tensor cores' rate that a step's products reach where the library chooses
     kernels by itself and the rate was found with tuning."""

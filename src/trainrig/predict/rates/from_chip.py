@@ -145,9 +145,17 @@ def widens_bf16(chip: Chip) -> bool:
 
 
 def is_graphed(chip: Chip) -> bool:
-    """Whether NVIDIA's recipes for the chip launch from CUDA graphs (`Rates.graphed`)."""
-    is_new = chip.vendor == "NVIDIA" and (chip.year or 0) >= 2024
-    return is_new and _host_of(chip) != "desktop"
+    """Whether NVIDIA's recipes for the chip launch from CUDA graphs (`Rates.graphed`).
+
+    They do on data centers' Blackwell.  Flags and tables ask this alone; a chip's year says nothing
+    of it: an H200 is of 2024, and a Hopper.
+    """
+    return class_of(chip) == "blackwell"
+
+
+def has_cuda_graphs(chip: Chip) -> bool:
+    """Whether torch records graphs on the chip: CUDA's, or HIP's under ROCm (torch.cuda.graph)."""
+    return chip.vendor in ("NVIDIA", "AMD")
 
 
 def runs_graphs(chip: Chip) -> bool:

@@ -359,12 +359,14 @@ def _routed(
 
     ``beside``: what is computed, and what the device waits for the host.  All of that goes without
     the processors that are given up (how many is set once, for a whole training); where this would
-    cost more than it hides, nobody gives them up.
+    cost more than it hides, nobody gives them up, and nothing is hidden.
     """
     computed, gaps = beside
     hidden = smaller(p.routed_beside * exchanged, c.hidden * (computed + gaps))
     # The processors that are given up are what its kernels take: `contention` would count twice.
-    return exchanged - hidden + smaller(p.given_up * computed, hidden), hidden
+    cost = p.given_up * computed
+    gained = larger(hidden - cost, 0.0)
+    return exchanged - gained, choose(gained > 0, hidden, 0.0)
 
 
 def _ends(p: Profile, loads: _Loads) -> Array:

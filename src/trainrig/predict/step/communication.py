@@ -13,11 +13,12 @@ from typing import Any
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import DISPATCHING, PORT
 from trainrig.predict.step.compute import launch_seconds
+from trainrig.workload.adapters import has_adapter
 from trainrig.workload.arrays import between, choose, is_any, is_not, larger, smaller
 from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.layout_rules import longest_stage
 from trainrig.workload.memory.pipeline_stage import places, stage_of
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import ModelShape, matrices
 from trainrig.workload.numerics import FROZEN, numerics_of, states_of
 from trainrig.workload.operators import dtype_bytes
 
@@ -423,13 +424,32 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     each = 2.0 * (held.lasting_grad or held.passing_grad) + weights
     each += 2.0 * (held.moments + held.paged)
     num_bytes = mesh.owned * each
-    tensors = mesh.stage_layers * (12 if mesh.shape.qkv_bias else 9) + 4
+    tensors = _trained_tensors(mesh)
     style = _STYLE.get(layout.optimizer, "fused")
-    rates = rates.replace(launch=launch_seconds(layout, rates))  # its kernels can be a graph, too
+    rates = rates.replace(launch=launch_seconds(layout, rates))  # no graph of layers has it
     found = rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
     if layout.software == "torch1" and layout.traits.autocasts:
         return found + _ONE_BY_ONE * tensors * rates.launch
     return larger(found, layout.traits.tensor_calls * tensors * rates.launch)
+
+
+def _trained_tensors(mesh: MeshSizes) -> Array:
+    """Tensors that are updated: two of each adapter; Megatron has one beside q, k and v together.
+
+    Experts of a block are counted as one, as their grouped kernels have them.
+    """
+    layout, shape = mesh.layout, mesh.shape
+    if not layout.lora_rank:
+        return mesh.stage_layers * (12 if shape.qkv_bias else 9) + 4
+    adapted = {
+        (
+            one.branch,
+            "qkv" if layout.traits.own_kernels and one.part in ("q", "k", "v") else one.part,
+        )
+        for one in matrices(shape)
+        if has_adapter(layout.adapted, one.branch, one.part, is_expert=one.copies > 1)
+    }
+    return mesh.stage_layers * 2 * len(adapted)
 
 
 _ONE_BY_ONE = 8.0

@@ -60,15 +60,17 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     known: dict[object, DeviceTimes] = _known(rates)
     more = (*key, layout.recompute)
 
-    def timed(parts: list[Operator], *, backward: bool) -> DeviceTime:
-        return _timed(parts, numerics, layout, rates, backward)
+    def timed(parts: list[Operator], *, backward: bool, of_layers: bool = True) -> DeviceTime:
+        call = launch_seconds(layout, rates, of_layers=of_layers)
+        return _timed(parts, numerics, layout, rates, backward, call)
 
     if key not in known:
         blocks = _blocks(shape, layout)
         begin = embed(shape, _as_counted(shape, layout), layout.part_of_sequence)
         ends = begin, _head(shape, layout, head)
         first, last = (
-            _sum((timed(parts, backward=way), 1.0) for way in (False, True)) for parts in ends
+            _sum((timed(parts, backward=way, of_layers=False), 1.0) for way in (False, True))
+            for parts in ends
         )
         forward, backward = (
             _sum((timed(parts, backward=way), share) for parts, share in blocks)
@@ -112,7 +114,8 @@ def operator_times(
     shape: ModelShape, parts: list[Operator], layout: Layout, rates: Rates, *, backward: bool
 ) -> tuple[float, float]:
     """Device and host seconds of some operators of a block, one direction, by themselves."""
-    found = _timed(parts, numerics_of(shape, layout), layout, rates, backward)
+    call = launch_seconds(layout, rates, of_layers=True)
+    found = _timed(parts, numerics_of(shape, layout), layout, rates, backward, call)
     return float(sum(found[:3])), float(found[3])
 
 
@@ -218,8 +221,14 @@ _PAD = 128 * 8
 
 
 def _timed(
-    parts: list[Operator], numerics: Numerics, layout: Layout, rates: Rates, backward: bool
+    parts: list[Operator],
+    numerics: Numerics,
+    layout: Layout,
+    rates: Rates,
+    backward: bool,
+    call: float,
 ) -> DeviceTime:
+    """Seconds of a pass of operations, each kernel of which takes the host ``call`` seconds."""
     found = kernels_of(parts, numerics, backward=backward)
     precision = layout.precision
     low, many = precision == "fp8", not is_plain(layout.batch_size)
@@ -269,27 +278,23 @@ def _timed(
         streams += rates.stream(num_bytes, kernels=num)
     launches = _launches(found, numerics, layout) + _of_mixture(parts, numerics, layout, backward)
     plain = rates.plain if layout.kernels in ("eager", "flash") else 1.0
-    return products, attention, streams / plain, launches * launch_seconds(layout, rates)
+    return products, attention, streams / plain, launches * call
 
 
-def launch_seconds(layout: Layout, rates: Rates) -> float:
-    """Host seconds for each kernel of a pass, less what CUDA graphs spare.
+def launch_seconds(layout: Layout, rates: Rates, *, of_layers: bool = False) -> float:
+    """Host seconds for each kernel, less what CUDA graphs spare (`Layout.launched_as`).
 
-    By themselves recipes of NVIDIA launch today's kernels of Transformer Engine from graphs of
-    layers, on the chips that `Rates.graphed` tells.
+    ``of_layers``: of a block's own operations, which alone graphs of layers hold.
     """
-    words = layout.cuda_graphs
-    if words == "auto":
-        is_today = layout.kernels == "flash+fused" and layout.software == "current"
-        words = "layers" if rates.graphed and layout.traits.own_kernels and is_today else "none"
-    return rates.launch * _LEFT_OF_LAUNCHES[words]
+    words = layout.launched_as(rates.graphed)
+    return rates.launch * (1.0 if words == "layers" and not of_layers else _LEFT_OF_LAUNCHES[words])
 
 
-_LEFT_OF_LAUNCHES = {"none": 1.0, "layers": 0.3, "iteration": 0.0}
+_LEFT_OF_LAUNCHES = {"none": 1.0, "layers": 0.3, "runtime": 0.3, "iteration": 0.0}
 """Of the host's time beside graphs of layers: exchanges between graphs, and of a mixture what
-depends on how many tokens each expert gets.  Presumed: no document says it.  A whole iteration is
-one launch (Megatron-Core's FullCudaGraphWrapper holds all passes, OptimizerCudaGraphWrapper the
-rest)."""
+depends on how many tokens each expert gets; or where no Python stands between kernels.  Presumed:
+no document says it.  A whole iteration is one launch (Megatron-Core's FullCudaGraphWrapper holds
+all passes, OptimizerCudaGraphWrapper the rest)."""
 
 
 def _narrowed(parts: list[Operator], backward: bool) -> list[Any]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from trainrig.catalog import Chip, require_chip
 from trainrig.errors import UsageError
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import narrowed, rates_of_chip, takes_any_order
+from trainrig.predict.rates.from_chip import is_graphed, narrowed, rates_of_chip, takes_any_order
 from trainrig.predict.step import predict_step
 from trainrig.predict.table.cells import UNSURE, Cells, Row
 from trainrig.predict.table.feasible import FULL, feasible, made_legal
@@ -341,6 +341,7 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
         offload=offload,
         offload_overlap=offload_overlap,
     )
+    layout = layout.replace(cuda_graphs=layout.launched_as(is_graphed(chip)))
     if not cells["seq_parallel"] and layout.tp > 1 and splits_sequence(layout, cells):
         layout = layout.replace(sequence_parallel=1)
         cells.presume("seq_parallel")

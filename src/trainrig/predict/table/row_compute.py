@@ -93,7 +93,7 @@ def narrow_of(cells: Cells, chip: Chip) -> str:
     it (`Program.fp4`).
     """
     if not (cells["precision"] or cells["dtype"]):
-        has_fp4 = chip.vendor == "NVIDIA" and (chip.year or 0) >= 2024
+        has_fp4 = chip.vendor == "NVIDIA" and peak(chip, "fp4") is not None
         return "fp4" if has_fp4 and cells.does(cells.program.fp4) else ""
     kind = "(?:nv|mx|)" if _trains_whole(cells) else "(?:nv|mx)"
     words = cells.text_of("precision", "dtype")
@@ -293,21 +293,48 @@ _TORCH2 = "2023-01"
 def graphs_of(cells: Cells, chip: Chip, shape: ModelShape) -> str:
     """One of CUDA_GRAPHS: as they are named, or as the program launches by itself.
 
-    Of a mixture on an x86 host none did before the program could, for no graph knew how many tokens
-    each expert gets.  Nor does any beside plain all-to-all or DeepEP, whose counts a host waits
-    for, or in a tuning: recipes with graphs are for pre-training.
+    auto: a recipe of NVIDIA's, of which `Layout.launched_as` answers as of flags.  Other than for
+    flags, which stand for today's recipes of pre-training, programs without recipes have none; and
+    of a mixture on an x86 host none had before the program could, for no graph knew how many tokens
+    each expert gets.  Nor has any beside plain all-to-all or DeepEP, whose counts a host waits for,
+    or in a tuning of a mixture.
     """
     program, is_mixture = cells.program, bool(shape.num_experts)
-    named = means("graphs", cells.text_of("kernel_stack", "framework", "notes"))
-    since = program.graphed_on_chips_since
-    is_usual = since is not None and chip.vendor == "NVIDIA" and (chip.year or 0) >= since
+    named = _named_graphs(cells.text_of("kernel_stack", "framework", "notes"))
+    is_recipe = program.graphed_recipes is True
     if is_mixture and (is_late := program.mixtures_graphed) is not None:
         can = cells.does(is_late) or chip.link_domain is not None
         waits = mentions("counted_dispatch", cells.text_of("kernel_stack"))
-        is_usual = is_usual and can and not (cells.is_tuning or waits)
+        is_recipe = is_recipe and can and not (cells.is_tuning or waits)
         named = named if can else ""
     is_lazy = chip.vendor == "Google" or cells.is_xla or bool(program.graphed)
-    return named or ("layers" if is_lazy or is_usual else "none")
+    if is_lazy and named in ("", "layers"):
+        return "runtime"
+    return named or ("auto" if is_recipe else "none")
+
+
+def _named_graphs(words: str) -> str:
+    """What words in small letters say of CUDA graphs; "": nothing.
+
+    none: where all are denied (``full-iteration graph; no CUDA graph``), or the only ones named.
+    """
+    if any(not found["kind"] for found in _NO_GRAPHS.finditer(words)):
+        return "none"
+    left = affirmed(_NO_GRAPHS.sub("", words))
+    return means("graphs", left) or ("none" if _ANY_GRAPHS.search(words) else "")
+
+
+_ANY_GRAPHS = re.compile(r"cuda[ _-]?graph")
+_NO_GRAPHS = re.compile(
+    r"\b(?:no|not|non|without|w/o|disabl[a-z]*)[ _-]+"
+    r"(?:using |the |any )*(?P<kind>(?:(?:full|whole|iteration|per|layer|te)[ _-])*)"
+    r"cuda[ _-]?graphs?\b"
+    r"|cuda[ _-]?graphs?(?:[ _-](?:impl|scope|modules|enabled))?(?: (?:is|are|was|were))?"
+    r"(?:[ _:=-]{1,3}(?:(?:off|none|false|disabled|unused)\b|(?:no|0)\b(?!\s*[\w.])"
+    r"|not (?:used|enabled|on|available|supported|captured)\b)| ?\((?:off|none|disabled)\))"
+)
+"""CUDA graphs that are denied: before their name, or right behind it, where another word that is
+denied (``CUDA graphs, no recompute``) is not theirs."""
 
 
 def is_all_to_all(cells: Cells) -> bool:

@@ -61,7 +61,7 @@ class Program:
     fp8: bool | None = None
     """Products are of fp8 where no format is stated, on chips that have it."""
     fp4: Since = None
-    """Products are of FP4 where no format is stated, on NVIDIA's chips of 2024 and later."""
+    """Products are of FP4 where no format is stated, on NVIDIA's chips that have it."""
     precision: str = ""
     """Of products, where none is stated, on GPUs of NVIDIA."""
     tf32: bool | None = None
@@ -72,8 +72,8 @@ class Program:
     """It writes attention's scores to memory unless fused attention is named."""
     graphed: bool | None = None
     """Nothing of Python stands between its kernels."""
-    graphed_on_chips_since: int | None = None
-    """Year of the first NVIDIA chips on which its recipes launch from CUDA graphs."""
+    graphed_recipes: bool | None = None
+    """Its recipes launch from CUDA graphs, on chips that NVIDIA has such recipes for."""
     mixtures_graphed: Since = None
     """Mixtures on x86 hosts, too, are launched so; not stated: as other models are."""
     overlap: Literal["", "auto", "data", "tensor", "experts"] = ""
