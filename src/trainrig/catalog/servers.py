@@ -69,6 +69,8 @@ class Server:
     chip: Chip
     gpus: int | None = None
     """To a node."""
+    is_uncounted: bool = False
+    """A cloud's instance whose name does not say how many chips it has."""
     nodes: int = 1
     short: str | None = None
     """The chip as it was called, where that fits several and the module of servers is presumed."""
@@ -145,25 +147,25 @@ def load_servers() -> dict[str, Server]:
 def find_server(text: str, gpus: int = 1) -> Server:
     """The machine that a user means: a server, a chip, ``8x MI350X``, or a file ending in .toml.
 
-    So many of a chip may be said behind it, too (``H100x8``), or by its rack (``GB200 NVL72``).  A
-    cloud's instance that is no server of the catalog has the chip of its line.  ``gpus``: how many
-    of it are wanted.  Of eight, and of several times eight, a short name ("H100") means the module
-    of which servers have eight.  Raises UsageError for an unknown name,
-    DataError for a file that cannot be read.
+    So many of a chip, a server, a rack or an instance may be said behind it, too (``H100x8``), and
+    a rack by what it joins (``GB200 NVL72``).  A cloud's instance that is no server of the catalog
+    has the chip of its line.  ``gpus``: how many of it are wanted.  Of eight, and of several times
+    eight, a short name ("H100") means the module of which servers have eight.  Raises UsageError
+    for an unknown name, DataError for a file that cannot be read.
     """
     if text.lower().endswith(".toml"):
         return read_server(Path(text))
     if (known := named_server(text)) is not None:
         return known
     if (counted := _counted(text)) is None:
-        if (found := _rack(text) or _instance(text)) is not None:
+        if (found := _machine(text)) is not None:
             return found
         chip, short = _of_many(text, gpus)
         return Server(name=chip.name, chip=chip, short=short)
     number, of = counted
     if number < 1:
         raise UsageError(f"{text.strip()}: no chips at all", "as 8x MI350X")
-    if (known := named_server(of)) is not None:
+    if (known := _machine(of)) is not None:
         return dataclasses.replace(known, nodes=number)
     chip, short = _of_many(of, number)
     return Server(name=chip.name, chip=chip, gpus=number, short=short)
@@ -187,7 +189,12 @@ def _counted(text: str) -> tuple[int, str] | None:
 
 
 def _is_known(name: str) -> bool:
-    return bool(find_chip(name) or named_server(name) or candidates(name))
+    return bool(find_chip(name) or _machine(name) or candidates(name))
+
+
+def _machine(name: str) -> Server | None:
+    """A server of the catalog, a rack or a cloud's instance; None: none is called so."""
+    return named_server(name) or _rack(name) or _instance(name)
 
 
 def _rack(text: str) -> Server | None:
@@ -207,7 +214,8 @@ def _instance(text: str) -> Server | None:
         return None
     chips = re.search(r"-(\d{1,2})g$", name)
     chip = require_chip(instances()[line])
-    return Server(name=text.strip(), chip=chip, gpus=int(chips[1]) if chips else None)
+    gpus = int(chips[1]) if chips else None
+    return Server(name=text.strip(), chip=chip, gpus=gpus, is_uncounted=gpus is None)
 
 
 def _of_many(name: str, number: int) -> tuple[Chip, str | None]:

@@ -48,9 +48,14 @@ WHERE = rows(
     ("--link", "LINK", "the chip's own", "Link inside a node: nvlink or pcie."),
     (
         *("--host-memory", float, "the server's; else no limit"),
-        "GiB of a node's processors, for what is offloaded.",
+        "GiB of a server's processors, or of a rack's tray's, for what is offloaded.",
     ),
-    ("--fabric-gbps", float, "the usual one for the chip", "Network of a node, in Gb/s."),
+    (
+        "--fabric-gbps",
+        float,
+        "the usual one for the chip",
+        "Network of a server or of a rack's tray, in Gb/s.",
+    ),
     ("--p2p/--no-p2p", None, "as the chip can", "One GPU reads another's memory over PCIe."),
 )
 FRAMEWORK = rows(

@@ -135,7 +135,13 @@ class Prediction:
         if chip is not None and cluster.trays > 1:
             tray, node, link = cluster.tray, cluster.gpus_per_node, chip.link
             trays = f"{cluster.trays} trays of {tray} are one node of {node}: {link} joins them"
+            if node % tray:
+                trays = f"{cluster.trays} trays are one node of {node}: {link} joins them"
             found = (trays, *found)
+        if (cloud := cluster.uncounted) is not None:
+            gpus = cluster.gpus
+            counted = f"how many GPUs {cloud} has is not known: {gpus} in all, or as --gpus says"
+            found = (counted, *found)
         if short is None or chip is None:
             return found
         presumed = f"{short} is presumed to be {chip.name}, of which servers have eight"

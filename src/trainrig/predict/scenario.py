@@ -9,6 +9,7 @@ What is given and cannot be is refused, by the rules of layouts where they say s
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from trainrig.predict.rates.from_chip import (
     joined_trays,
     rates_of_chip,
     takes_any_order,
+    usual_tray,
     with_flash2,
 )
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
@@ -70,11 +72,15 @@ class Cluster:
     is_fp4: bool = False
     """Products of fp8 are in fp4 (NVFP4, MXFP4), where the chip claims those."""
     host_bandwidth: float | None = None
-    """B/s of it; None: presumed."""
+    """B/s of the memory of one host: a server's, or a tray's; None: presumed."""
     disk: float | None = None
     """B/s of a node's disks; None: presumed."""
     trays: int = 1
     """Trays, each with a host of its own, that the chips' link joins to one node."""
+    unit: int | None = None
+    """GPUs that are together before a link joins more of them to a node; None: a node."""
+    uncounted: str | None = None
+    """The cloud's instance whose GPUs nobody counted; None: so many were asked for."""
     short: str | None = None
     """The chip as it was called, where the module of servers is presumed."""
 
@@ -95,8 +101,23 @@ class Cluster:
 
     @property
     def tray(self) -> int:
-        """GPUs with a host of their own."""
-        return self.gpus_per_node // self.trays
+        """GPUs with a host of their own, at most."""
+        return -(-self.gpus_per_node // self.trays)
+
+    def on(self, gpus: int) -> Cluster:
+        """So many GPUs of the same machines, in nodes of as many trays as these then fill."""
+        unit = self.unit or self.gpus_per_node
+        if self.chip is None or usual_tray(self.chip) is None:
+            unit = min(unit, gpus)
+        node, trays = _joined(self.chip, unit, gpus, self.link)
+        more = trays / self.trays
+        return self.replace(
+            gpus=gpus,
+            gpus_per_node=node,
+            trays=trays,
+            fabric=self.fabric and self.fabric * more,
+            host_memory=self.host_memory and self.host_memory * more,
+        )
 
     def replace(self, **changes: Any) -> Cluster:
         """A copy with some fields changed."""
@@ -257,9 +278,8 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
         chip = named
     if chip is None and not measured.records:
         raise UsageError("missing --on", 'as --on "RTX 4090"; trainrig catalog lists the chips')
-    whole = server.gpus * server.nodes if server is not None and server.gpus else 1
+    whole = (server.gpus or 1) * server.nodes if server is not None else 1
     gpus = options.get("gpus", max(split, whole))
-    node = server.gpus if server is not None and server.gpus else _node(chip, gpus)
     fabric = options.get("fabric_gbps")
     if fabric is not None and not 0.0 < fabric <= MOST_GBPS:
         raise UsageError(
@@ -267,41 +287,117 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
         )
     if options.get("link", LINKS[0]) not in LINKS:
         raise unknown("link", options["link"], LINKS)
-    tray, trays = options.get("gpus_per_node", max(1, min(gpus, node))), 1
-    if chip is not None and 0 < tray <= gpus and options.get("link") not in ("pcie", "none"):
-        trays = joined_trays(chip, tray, gpus)
-    host_memory = _host_memory(options, server.memory if server else None)
-    fabric = fabric * GBIT if fabric is not None else server.fabric if server else None
+    link = options.get("link", server.link if server else None)
+    sold = server.gpus if server else None
+    unit = _unit(chip, options.get("gpus_per_node"), sold, gpus)
+    node, trays = _joined(chip, unit, gpus, link)
+    if chip is not None and unit > 0 and link not in _APART:
+        _check_racks(chip, unit, node, gpus)
+    # What a server's entry or file says is of its own GPUs, and a node may be several of these.
+    servers = max(1, node // sold) if sold and trays > 1 else trays
+    memory, speed = (server.memory, server.host_memory) if server else (None, None)
+    fabric = fabric * GBIT * trays if fabric is not None else None
+    if fabric is None and server is not None and server.fabric is not None:
+        fabric = server.fabric * servers
     return Cluster(
         chip=chip,
         is_fp4=options.get("scaled", "").endswith("fp4"),
         gpus=gpus,
-        gpus_per_node=tray * trays,
+        gpus_per_node=node,
         trays=trays,
-        link=options.get("link", server.link if server else None),
-        fabric=fabric and fabric * trays,
+        unit=unit,
+        link=link,
+        fabric=fabric,
         p2p=options.get("p2p", server.p2p if server else None),
         records=measured.records,
         memory=measured.memory if chip is None else None,
-        host_memory=host_memory and host_memory * trays,
-        host_bandwidth=server.host_memory if server else None,
+        host_memory=_host_memory(options, trays, memory and memory * servers),
+        host_bandwidth=speed and speed * servers / trays,
         disk=server.disk if server else None,
         short=server.short if server else None,
+        uncounted=server.name if server and server.is_uncounted and "gpus" not in options else None,
     )
 
 
-def _host_memory(options: Options, usual: float | None) -> float | None:
-    """B of a node's memory: as given in GiB, or the server's own."""
+def _host_memory(options: Options, hosts: int, usual: float | None) -> float | None:
+    """B of a node's memory: of each host as given in GiB, or of the node as its server says."""
     if "host_memory" not in options:
         return usual
-    return positive("host-memory", options["host_memory"]) * 1024.0**3
+    return hosts * positive("host-memory", options["host_memory"]) * 1024.0**3
+
+
+def one_node(given: Options) -> int:
+    """GPUs of one whole node of the machine that is named: of a rack all that its link joins."""
+    server = find_server(given["on"], _EIGHT) if given.get("on") is not None else None
+    per_node, sold = given.get("gpus_per_node"), server.gpus if server is not None else None
+    if server is None or usual_tray(server.chip) is None:
+        return per_node or sold or _EIGHT
+    domain = server.chip.link_domain or _EIGHT
+    unit = _unit(server.chip, per_node, sold, domain)
+    is_apart = (given.get("link") or server.link) in _APART
+    return unit if is_apart else unit * max(1, domain // max(1, unit))
+
+
+_EIGHT = 8
+_APART = ("pcie", "none")
+"""Links that join no trays."""
+
+
+def _unit(chip: Chip | None, per_node: int | None, sold: int | None, gpus: int) -> int:
+    """GPUs that are together before a link joins more: as asked for, of a server, or of a tray."""
+    if per_node is not None:
+        return per_node
+    tray = usual_tray(chip) if chip is not None else None
+    if sold is None or (chip is not None and tray is not None and sold == chip.link_domain):
+        sold = tray or _node(chip, gpus)
+    return max(1, min(gpus, sold)) if tray is None else sold
+
+
+def _joined(chip: Chip | None, unit: int, gpus: int, link: str | None) -> tuple[int, int]:
+    """GPUs of a node, and how many hosts they have: as many units as the chip's link joins."""
+    if chip is None or link in _APART or unit <= 0:
+        return unit, 1
+    tray = usual_tray(chip)
+    if tray is None:
+        trays = joined_trays(chip, unit, gpus) if unit <= gpus else 1
+        return unit * trays, trays
+    if gpus <= (chip.link_domain or 0) and (unit == tray or unit > gpus):
+        node = max(1, gpus)
+    else:
+        node = unit * joined_trays(chip, unit, gpus)
+    host = tray if unit % tray == 0 else min(unit, tray)
+    return node, -(-node // host)
+
+
+def _check_racks(chip: Chip, unit: int, node: int, gpus: int) -> None:
+    """Raise UsageError where GPUs of racks fall into nodes of less than half of what a link joins.
+
+    Nodes are equal: a count with few divisors leaves most of each rack on the network.
+    """
+    domain = chip.link_domain
+    if usual_tray(chip) is None or not domain or not unit <= domain < gpus:
+        return
+    whole = domain // unit * unit
+    if gpus % unit == 0 and 2 * node >= whole:
+        return
+
+    def fills(count: int) -> bool:
+        return 2 * unit * joined_trays(chip, unit, count) >= whole
+
+    fewer = next(count for count in range((gpus - 1) // unit * unit, 0, -unit) if fills(count))
+    above = itertools.count((gpus // unit + 1) * unit, unit)
+    more = next(filter(fills, above))
+    raise UsageError(
+        f"{gpus} GPUs fill no equal parts of racks, of which {chip.link} joins {domain}",
+        f"as --gpus {fewer} or {more}",
+    )
 
 
 def _node(chip: Chip | None, gpus: int) -> int:
-    """GPUs of a usual node; of racks that the chip's link joins whole ones, or a power of two."""
+    """GPUs of a usual node; of those that the chip's link joins all, or a power of two."""
     joined = chip.link_domain if chip is not None else None
     if not joined:
-        return 8
+        return _EIGHT
     return joined if gpus <= joined or gpus % joined == 0 else 1 << (joined.bit_length() - 1)
 
 

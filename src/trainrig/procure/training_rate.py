@@ -14,7 +14,7 @@ from trainrig.benchmarks.training import BENCHMARK
 from trainrig.catalog.chip import Chip
 from trainrig.errors import DataError, UsageError
 from trainrig.predict.prediction import Prediction, predict
-from trainrig.predict.scenario import Cluster, Question, positive, space
+from trainrig.predict.scenario import Cluster, Question, one_node, positive, space
 from trainrig.predict.search import search
 from trainrig.predict.search.gpu_count import gpus_needed
 from trainrig.predict.search.space import Space
@@ -70,15 +70,15 @@ def predicted_rate(
 
     Raises UsageError where nothing fits.
     """
-    every, cluster = training_space(given)
+    is_counted = days is None or given.get("gpus") is not None
+    every, cluster = training_space(given if is_counted else {**given, "gpus": one_node(given)})
     if days is not None and given.get("gpus") is None:
         if tokens is None:
             raise UsageError("days for how many tokens?", "as --tokens 140e9")
         positive("days", days)
-        whole = cluster.replace(gpus_per_node=given.get("gpus_per_node") or 8)
-        fewest = gpus_needed(every, whole, positive("tokens", tokens), days).cluster.gpus
-        machines = -(-fewest // whole.gpus_per_node)  # they are had whole
-        cluster = whole.replace(gpus=machines * whole.gpus_per_node)
+        fewest = gpus_needed(every, cluster, positive("tokens", tokens), days).cluster.gpus
+        machines = -(-fewest // cluster.tray)  # they are had whole
+        cluster = cluster.on(machines * cluster.tray)
     found = rate_at(every, cluster)
     if found is None:
         raise UsageError(

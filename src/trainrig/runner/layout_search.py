@@ -21,7 +21,7 @@ from trainrig.catalog.servers import find_server
 from trainrig.errors import StoreError, UsageError
 from trainrig.predict.prediction import Prediction, layout_dict, predict, prediction_dict
 from trainrig.predict.rates import Rates
-from trainrig.predict.scenario import NOTHING, Cluster, Question, positive, space
+from trainrig.predict.scenario import NOTHING, Cluster, Question, one_node, positive, space
 from trainrig.predict.search import SIMULATED, Candidate, LayoutFamily, Ranking, families, search
 from trainrig.predict.search.gpu_count import Budget, gpus_needed
 from trainrig.predict.search.space import Space
@@ -246,8 +246,7 @@ def _with_gpus(options: Mapping[str, Any], days: float | None) -> Mapping[str, A
     """Where the number of GPUs is asked for, one node stands for it meanwhile."""
     if days is None:
         return options
-    per_node = options.get("gpus_per_node", _node_of(options) or 8)
-    return {**options, "gpus": per_node, "gpus_per_node": per_node}
+    return {**options, "gpus": one_node(options)}
 
 
 def predict_only(layout: Layout, shape: ModelShape) -> str | None:

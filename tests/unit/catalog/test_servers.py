@@ -51,8 +51,17 @@ OTHERWISE = (
     ("a3-highgpu-8g", "H100 SXM5 80GB", 8),
     ("a3-megagpu-8g", "H100 SXM5 80GB", 8),
     ("a2-highgpu-4g", "A100 SXM4 40GB", 4),
-    ("p5en.48xlarge", "H200 SXM 141GB", None),
-    ("trn2.48xlarge", "Trainium2", None),
+    ("p5e.48xlarge", "H200 SXM 141GB", 8),
+    ("p5en.48xlarge", "H200 SXM 141GB", 8),
+    ("p6-b200.48xlarge", "B200 SXM", 8),
+    ("p6-b300.48xlarge", "B300 SXM", 8),
+    ("p6-b300.96xlarge", "B300 SXM", None),
+    ("p6e-gb200.36xlarge", "GB200", 4),
+    ("p6e-gb300.36xlarge", "GB300", None),
+    ("g5.48xlarge", "A10G", 8),
+    ("g5.12xlarge", "A10G", None),
+    ("g6e.48xlarge", "L40S", 8),
+    ("trn2.48xlarge", "Trainium2", 16),
     ("H100 NVL 94GB", "H100 NVL 94GB", None),
     ("RX 7900 XTX", "Radeon RX 7900 XTX", None),
 )
@@ -77,6 +86,24 @@ def test_so_many_of_a_chip() -> None:
         with pytest.raises(UsageError):
             find_server(text)
     for text in ("0x RTX 4090", "8x RTX 4091", "A100", "", "nothing.of.that"):
+        with pytest.raises(UsageError):
+            find_server(text)
+
+
+def test_several_racks_and_instances() -> None:
+    for text, chip, gpus, nodes in (
+        ("2x GB200 NVL72", "GB200", 72, 2),
+        ("GB200 NVL72 x2", "GB200", 72, 2),
+        ("2x a3-megagpu-8g", "H100 SXM5 80GB", 8, 2),
+        ("a3-megagpu-8g x 4", "H100 SXM5 80GB", 8, 4),
+        ("3 × p5en.48xlarge", "H200 SXM 141GB", 8, 3),
+        ("2x g5.12xlarge", "A10G", None, 2),
+        ("2x DGX H100", "H100 SXM5 80GB", 8, 2),
+    ):
+        found = find_server(text)
+        assert (found.chip.name, found.gpus, found.nodes) == (chip, gpus, nodes), text
+    assert find_server("g5.12xlarge").is_uncounted and not find_server("g5.48xlarge").is_uncounted
+    for text in ("2x GB200 NVL36", "GB200 NVL36 x2", "0x GB200 NVL72"):
         with pytest.raises(UsageError):
             find_server(text)
 

@@ -309,6 +309,16 @@ def joined_trays(chip: Chip, tray: int, gpus: int) -> int:
     return max((n for n in range(1, most + 1) if gpus % (tray * n) == 0), default=1)
 
 
+def usual_tray(chip: Chip) -> int | None:
+    """Devices that share a host, of a chip whose link joins several hosts to a rack; else None."""
+    return _TRAYS.get(chip.name)
+
+
+_TRAYS = {"GB200": 4, "GB300": 4, "Ascend 910C": 8, "Ascend 910C die": 16, "Trainium3": 16}
+"""An NVL72 has 18 trays of four (NVIDIA, multi-node tuning guide), a CloudMatrix nodes of eight,
+a Trn3 UltraServer of 64 four servers of 16 (AWS Neuron documentation, Trn3 architecture)."""
+
+
 def in_fp4(rates: Rates, chip: Chip) -> Rates:
     """Rates of a step whose fp8 products are in fp4 (NVFP4, MXFP4), where the chip claims those."""
     return narrowed(rates, chip, "fp4")

@@ -48,7 +48,7 @@ def gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> B
     """
     slow, tried = 0, 0
     quickest: Budget | None = None
-    for count in _counts(cluster.gpus_per_node):
+    for count in _counts(cluster.tray, cluster.gpus_per_node):
         if _least_days(space, cluster, count, tokens) > days:
             slow = count
             continue
@@ -69,7 +69,7 @@ def gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> B
             "more days, a larger --global-batch, or a faster chip",
         )
     best = quickest
-    for count in _between(slow, best.cluster):
+    for count in _between(slow, best.cluster.gpus, cluster):
         tried += 1
         there = _at(space, cluster, count, tokens)
         if there is not None and there.days <= days:
@@ -79,10 +79,10 @@ def gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> B
 
 
 def _neighbours(space: Space, cluster: Cluster, best: Budget, tokens: float) -> tuple[Budget, ...]:
-    """What the nearest other counts take: any within a node, whole nodes beyond."""
-    gpus, per_node = best.cluster.gpus, cluster.gpus_per_node
-    fewer = [gpus - n * (per_node if gpus > per_node else 1) for n in range(1, _BESIDE + 1)]
-    more = [gpus + n * (per_node if gpus >= per_node else 1) for n in range(1, _BESIDE + 1)]
+    """What the nearest other counts take: any within a tray, whole trays, whole nodes beyond."""
+    gpus = best.cluster.gpus
+    fewer = [gpus - n * _step(gpus - 1, cluster) for n in range(1, _BESIDE + 1)]
+    more = [gpus + n * _step(gpus, cluster) for n in range(1, _BESIDE + 1)]
     found: list[Budget] = []
     for counts in (fewer, more):
         there = (_at(space, cluster, count, tokens) for count in counts if count > 0)
@@ -90,12 +90,12 @@ def _neighbours(space: Space, cluster: Cluster, best: Budget, tokens: float) -> 
     return tuple(found)
 
 
-def _counts(per_node: int) -> Iterator[int]:
-    """1, 2, 4, … within a node; whole nodes beyond."""
+def _counts(tray: int, per_node: int) -> Iterator[int]:
+    """1, 2, 4, … within a tray, then of trays within a node; whole nodes beyond."""
     count = 1
     while count < per_node:
         yield count
-        count *= 2
+        count = 2 * count if 2 * count < tray or count >= tray else tray
     nodes = 1
     while nodes * per_node <= MOST_GPUS:
         yield nodes * per_node
@@ -104,11 +104,18 @@ def _counts(per_node: int) -> Iterator[int]:
         nodes *= 2
 
 
-def _between(slow: int, best: Cluster) -> list[int]:
-    """Whole nodes between a count that is too slow and one that is not, fewest first."""
-    step = best.gpus_per_node if slow >= best.gpus_per_node else 1
-    every = list(range(slow + step, best.gpus, step))
+def _between(slow: int, enough: int, cluster: Cluster) -> list[int]:
+    """Whole nodes or trays between counts that are too slow and fast enough, fewest first."""
+    step = _step(slow, cluster)
+    every = list(range(slow + step, enough, step))
     return every[:: max(1, -(-len(every) // _BETWEEN))]
+
+
+def _step(gpus: int, cluster: Cluster) -> int:
+    """GPUs that are added to so many: one within a tray, a tray within a node, or a node."""
+    if gpus >= cluster.gpus_per_node:
+        return cluster.gpus_per_node
+    return cluster.tray if gpus >= cluster.tray else 1
 
 
 def _least_days(space: Space, cluster: Cluster, gpus: int, tokens: float) -> float:
@@ -128,7 +135,7 @@ def _least_days(space: Space, cluster: Cluster, gpus: int, tokens: float) -> flo
 
 def _at(space: Space, cluster: Cluster, gpus: int, tokens: float) -> Budget | None:
     """The best layout on so many GPUs, None where none makes the batch or fits."""
-    there = cluster.replace(gpus=gpus, gpus_per_node=min(gpus, cluster.gpus_per_node))
+    there = cluster.on(gpus)
     try:
         best = search(space.on(gpus, there.gpus_per_node), there.rates(), top=1).best[0]
     except UsageError:  # no layout makes the global batch

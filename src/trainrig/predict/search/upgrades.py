@@ -168,8 +168,10 @@ def _more(number: str, of: str) -> Change:
 
     def apply(cluster: Cluster) -> Cluster:
         if of.startswith("node"):
-            return cluster.replace(gpus=cluster.gpus + num * cluster.gpus_per_node)
+            return cluster.on(cluster.gpus + num * cluster.gpus_per_node)
         gpus = cluster.gpus + num
+        if cluster.trays > 1:  # a rack
+            return cluster.on(gpus)
         if cluster.gpus <= cluster.gpus_per_node:  # one machine, which is filled up
             return cluster.replace(gpus=gpus, gpus_per_node=max(cluster.gpus_per_node, gpus))
         return cluster.replace(gpus=gpus)

@@ -165,11 +165,14 @@ def test_what_is_fixed_stays() -> None:
 
 
 def test_counts_of_gpus() -> None:
-    assert [n for n in _counts(8) if n <= 100] == [1, 2, 4, 8, 16, 24, 32, 48, 64, 96]
-    best = Cluster(chip=None, gpus=48, gpus_per_node=8)
-    assert _between(32, best) == [40]
-    assert _between(24, best) == [32, 40]
-    assert _between(2, best.replace(gpus=4, gpus_per_node=4)) == [3]
+    assert [n for n in _counts(8, 8) if n <= 100] == [1, 2, 4, 8, 16, 24, 32, 48, 64, 96]
+    racks = [1, 2, 4, 8, 16, 32, 64, 72, 144, 216]
+    assert [n for n in _counts(4, 72) if n <= 216] == racks
+    nodes = Cluster(chip=None, gpus=8, gpus_per_node=8)
+    assert _between(32, 48, nodes) == [40]
+    assert _between(24, 48, nodes) == [32, 40]
+    assert _between(2, 4, nodes) == [3]
+    assert _between(64, 144, nodes.replace(gpus_per_node=72, trays=18)) == [*range(68, 144, 8)]
 
 
 def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
