@@ -128,6 +128,14 @@ REFUSED = [
     (GPT, {"quantize": "nf4"}, "weights in nf4 are not trained", "--lora-rank 16"),
     (
         GPT,
+        {"fp8_params": 1, "precision": "fp8", "framework": "megatron", "quantize": "nf4"}
+        | {"lora_rank": 8, "kernels": "flash+fused"},
+        "frozen weights are held in nf4",
+        "--quantize or --fp8-params",
+    ),
+    (GPT, {"grad_reduce": "bf16", "precision": "fp16"}, "not summed in bf16", "--precision bf16"),
+    (
+        GPT,
         {"optimizer_in_backward": 1, "grad_accum": 2, "framework": "native"},
         "gradients of 2 micro-batches add up",
         "--grad-accum 1",

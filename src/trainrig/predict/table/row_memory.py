@@ -103,7 +103,7 @@ def rank_of(cells: Cells, quantize: str) -> int:
 
 def grad_reduce_of(cells: Cells, precision: str) -> str:
     """One of GRAD_REDUCE: what gradients are summed over ranks in, by words or the program."""
-    if precision == "fp32":
+    if precision in ("fp16", "fp32", "tf32"):  # in no other format than their own
         return "auto"
     found = means("grad_reduce", cells.text_of("kernel_stack", "dtype"))
     return found or cells.program.grad_reduce or "auto"

@@ -119,7 +119,7 @@ def test_all_ranks_have_the_same_weights(name: str, found: Mapping[str, Any]) ->
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_is_found_as_asked(name: str, found: Mapping[str, Any]) -> None:
     own = experiment(name)
-    asked = requested_layout(own, gloo_ranks.SHAPES[own.model])
+    asked = requested_layout(own)
     assert differences(asked, observed_layout(found[name]["facts"])) == []
 
 

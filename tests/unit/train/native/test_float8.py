@@ -44,7 +44,7 @@ def alone(**keys: Any) -> dict[str, Any]:
 
 def apart(found: dict[str, Any], **keys: Any) -> list[str]:
     own = BASE.replace(**keys)
-    asked = requested_layout(own, gloo_ranks.SHAPES[own.model])
+    asked = requested_layout(own)
     return differences(asked, observed_layout(found["facts"]))
 
 
