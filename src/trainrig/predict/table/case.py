@@ -341,7 +341,9 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
         offload=offload,
         offload_overlap=offload_overlap,
     )
-    layout = layout.replace(cuda_graphs=layout.launched_as(is_graphed(chip)))
+    launched = layout.launched_as(is_graphed(chip))
+    if launched != layout.cuda_graphs:  # a copy works out anew what follows from a layout
+        layout = layout.replace(cuda_graphs=launched)
     if not cells["seq_parallel"] and layout.tp > 1 and splits_sequence(layout, cells):
         layout = layout.replace(sequence_parallel=1)
         cells.presume("seq_parallel")
