@@ -37,16 +37,20 @@ from trainrig.process.child import die_with_parent
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-_CHUNK = 1024
-"""Items that are asked together."""
 _AHEAD = 4
 """Chunks for each process that are under way: what comes without end is read no further."""
+_AT_ONCE = 128
+"""Answers that are handed on before who is done is looked for."""
 
 
 def ordered_map(
-    ask: Callable[[list[Item]], list[Answer]], items: Iterable[Item], *, at_least: int = 2000
+    ask: Callable[[list[Item]], list[Answer]],
+    items: Iterable[Item],
+    *,
+    at_least: int = 2000,
+    together: int = 1024,
 ) -> Iterator[Answer]:
-    """An answer for each item, in order, of ``ask``, which answers some of them together.
+    """An answer for each item, in order, of ``ask``, which answers so many of them ``together``.
 
     Fewer than ``at_least`` items are asked here.
     An exception of a child is raised where its answer would have come.
@@ -55,7 +59,7 @@ def ordered_map(
     few = list(islice(items, at_least))
     num = 1 if len(few) < at_least else _most_children()
     every = chain(few, items)
-    chunks = iter(lambda: list(islice(every, _CHUNK)), [])
+    chunks = iter(lambda: list(islice(every, together)), [])
     first = list(islice(chunks, num))
     chunks = chain(first, chunks)
     children: dict[Connection, ForkProcess] = {}
@@ -115,10 +119,10 @@ def _dealt(chunks: Iterator[list[Any]], idle: list[Connection]) -> Iterator[Any]
         answers = known.pop(turn)
         if isinstance(answers, Exception):
             raise answers
-        for at in range(0, len(answers), _CHUNK // 8):
+        for at in range(0, len(answers), _AT_ONCE):
             _listen(busy, idle, known, 0.0)  # who is done gets the next ones meanwhile
             deal()
-            yield from answers[at : at + _CHUNK // 8]
+            yield from answers[at : at + _AT_ONCE]
 
 
 def _listen(

@@ -65,10 +65,10 @@ def block(
     # What one device's norms and residuals see.
     rows = choose(layout.sequence_parallel > 0, _share(layout, tokens), tokens)
     parts: list[Operator] = []
+    cuts: dict[str, Any] = {"tp": layout.tp, "ep": layout.ep, "expert_tp": layout.expert_tp}
+    keeps = window > 0 and shape.state_width > 0
+    every = matrices(shape, decoder=decoder, dense=dense, state=keeps, **cuts)
     for branch in ("attention", "cross", "ffn") if decoder else ("attention", "ffn"):
-        cuts: dict[str, Any] = {"tp": layout.tp, "ep": layout.ep, "expert_tp": layout.expert_tp}
-        keeps = window > 0 and shape.state_width > 0
-        every = matrices(shape, decoder=decoder, dense=dense, state=keeps, **cuts)
         weights = {each.part: each for each in every if each.branch == branch}
         if branch == "ffn":
             # Where an expert is whole, each rank has its own part of the tokens.

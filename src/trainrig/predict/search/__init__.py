@@ -21,6 +21,7 @@ from trainrig.predict.rates import Rates
 from trainrig.predict.search.space import Space, layouts
 from trainrig.predict.step import PARTS, predict_step
 from trainrig.predict.step.simulate import simulated
+from trainrig.process.pool import ordered_map
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import host_bytes, memory
 
@@ -118,7 +119,7 @@ def search(space: Space, rates: Rates, *, top: int = 10, simulate: int = 0) -> R
     """
     started = time.perf_counter()
     groups = layouts(space)
-    priced = [_price(space, group, rates) for group in groups]
+    priced = _priced(space, groups, rates)
     num_fitting = [int(fits.sum()) for _, fits, _ in priced]
     # All that fit, group after group: where each stands, what it needs and takes.
     group_of = np.repeat(np.arange(len(groups)), num_fitting)
@@ -204,10 +205,37 @@ def _fits_host(space: Space, layout: Layout) -> Any:
     return host_bytes(space.shape, layout) <= space.host_memory
 
 
-def _price(
-    space: Space, group: Layout, rates: Rates
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-    """Bytes of all, which of them fit, and seconds of those that do: a row for each of PARTS."""
+_Priced = tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.float64]"]
+"""Bytes of all, which of them fit, and seconds of those that do: a row for each of PARTS."""
+
+
+def _priced(space: Space, groups: tuple[Layout, ...], rates: Rates) -> list[_Priced]:
+    """Each group's, in pieces, by as many processes as there are processors where they are many."""
+    pieces = [
+        (number, slice(at, at + _PIECE))
+        for number, group in enumerate(groups)
+        for at in range(0, len(group), _PIECE)
+    ]
+
+    def ask(some: list[tuple[int, slice]]) -> list[_Priced]:
+        return [_price(space, groups[number].part(where), rates) for number, where in some]
+
+    found: list[list[_Priced]] = [[] for _ in groups]
+    answers = ordered_map(ask, pieces, at_least=_FEWEST // _PIECE, together=1)
+    for (number, _), priced in zip(pieces, answers, strict=True):
+        found[number].append(priced)
+    return [
+        (np.concatenate(needed), np.concatenate(fits), np.concatenate(parts, axis=1))
+        for needed, fits, parts in (zip(*each, strict=True) for each in found)
+    ]
+
+
+_PIECE, _FEWEST = 1 << 16, 1 << 18
+"""Layouts that one process prices before it is asked again; of fewer one process prices all."""
+
+
+def _price(space: Space, group: Layout, rates: Rates) -> _Priced:
+    """One piece's."""
     needed = np.broadcast_to(memory(space.shape, group).total * 1.0, (len(group),))
     fits = (needed <= rates.memory_bytes) & _fits_host(space, group)
     if not fits.any():

@@ -19,7 +19,7 @@ from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.layout_rules import longest_stage
 from trainrig.workload.memory.pipeline_stage import places, stage_of
 from trainrig.workload.model import ModelShape, matrices
-from trainrig.workload.numerics import FROZEN, numerics_of, states_of
+from trainrig.workload.numerics import FROZEN, States
 from trainrig.workload.operators import dtype_bytes
 
 Array = Any
@@ -82,6 +82,8 @@ class MeshSizes:
         # device.
         stages = [stage_of(shape, layout, place) for place in places(shape, layout)]
         first = stages[0]
+        self.states: States = first.states
+        """Bytes for a parameter."""
         # Experts are apart: fewer ranks have the same ones than have the rest.
         self.experts = first.expert_parameters
         blocks = shape.num_layers * (first.block_parameters() - first.expert_parameters)
@@ -298,7 +300,7 @@ def data_parallel(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array
         size = dtype_bytes(layout.precision)
         outputs = mesh.batch_size * layout.written * head * shape.vocab * size
     links, near = rates.links, mesh.per_node
-    held = states_of(layout, numerics_of(shape, layout))  # replicas are as the weights are held
+    held = mesh.states  # replicas are as the weights are held
     frozen = held.frozen * mesh.stage_parameters if layout.lora_rank else 0.0
 
     def chain(num_bytes: Array) -> Array:
@@ -419,14 +421,15 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     if layout.offload != "none":
         return 0.0
     # For each parameter: gradients twice (clipping), moments, weights, masters.
-    held = states_of(layout, numerics_of(mesh.shape, layout))
+    held = mesh.states
     weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
     each = 2.0 * (held.lasting_grad or held.passing_grad) + weights
     each += 2.0 * (held.moments + held.paged)
     num_bytes = mesh.owned * each
     tensors = _trained_tensors(mesh)
     style = _STYLE.get(layout.optimizer, "fused")
-    rates = rates.replace(launch=launch_seconds(layout, rates))  # no graph of layers has it
+    if (call := launch_seconds(layout, rates)) != rates.launch:  # no graph of layers has it
+        rates = rates.replace(launch=call)
     found = rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
     if layout.software == "torch1" and layout.traits.autocasts:
         return found + _ONE_BY_ONE * tensors * rates.launch

@@ -64,8 +64,10 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
         call = launch_seconds(layout, rates, of_layers=of_layers)
         return _timed(parts, numerics, layout, rates, backward, call)
 
+    if more in known:
+        return known[more]
+    blocks = _blocks(shape, layout)
     if key not in known:
-        blocks = _blocks(shape, layout)
         begin = embed(shape, _as_counted(shape, layout), layout.part_of_sequence)
         ends = begin, _head(shape, layout, head)
         first, last = (
@@ -86,9 +88,8 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
             last=last,
         )
     if layout.recompute == "none":
-        return known[key]
-    if more not in known:
-        blocks = _blocks(shape, layout)
+        known[more] = known[key]
+    else:
         *again, host = _sum(
             (timed(_again(shape, parts, layout), backward=False), share) for parts, share in blocks
         )

@@ -33,7 +33,6 @@ from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import HOST_ADAM_BYTES, HOST_CLIP_BYTES, Constants
 from trainrig.predict.step.communication import MeshSizes
 from trainrig.workload.arrays import choose, larger, smaller
-from trainrig.workload.numerics import numerics_of, states_of
 
 Array = Any
 _DISK_BYTES = 24.0
@@ -77,7 +76,7 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
     nothing overlaps.
     """
     layout, shards, devices = mesh.layout, larger(mesh.shards, 1), mesh.per_node
-    held = states_of(layout, numerics_of(mesh.shape, layout))
+    held = mesh.states
     if layout.offload == "none":
         paged = held.paged
         return Offload(update=rates.offload(2.0 * paged * mesh.owned)) if paged else NOTHING

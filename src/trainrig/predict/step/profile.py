@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.communication import (
@@ -37,7 +37,7 @@ from trainrig.predict.step.communication import (
     optimized,
     routed_beside,
 )
-from trainrig.predict.step.compute import device_times, launch_seconds
+from trainrig.predict.step.compute import DeviceTimes, device_times, launch_seconds
 from trainrig.predict.step.offload import NOTHING, Offload, offloaded
 from trainrig.workload.arrays import choose, is_not, is_plain, larger, smaller
 from trainrig.workload.layout import Layout
@@ -150,10 +150,17 @@ def _in_lanes(precision: str, rates: Rates) -> bool:
     return precision == "fp32" or is_same
 
 
-def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Profile:
+def profile(
+    shape: ModelShape,
+    layout: Layout,
+    rates: Rates,
+    head: float = 1.0,
+    computed: Computed | None = None,
+) -> Profile:
     """What a step of each layout is made of; ``head``: share of tokens with logits.
 
-    Numbers for one layout whose sizes are, arrays for many.
+    Numbers for one layout whose sizes are, arrays for many; ``computed``: of these, where it is
+    known already (`compute`).
     """
     mesh = MeshSizes(shape, layout)
     parts = exchanges(mesh, rates, head) | {
@@ -192,7 +199,8 @@ def profile(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) 
         return Profile(**found, **parts)
     import numpy as np
 
-    found, num = _computed(shape, layout, rates, head), (len(layout),)
+    num = (len(layout),)
+    found = _dealt(layout, computed or compute(shape, layout, rates, head))
     offload: Any = parts.pop("offload")
     if offload is not NOTHING:
         offload = Offload(*(np.broadcast_to(piece * 1.0, num) for piece in offload))
@@ -208,8 +216,23 @@ _COMPUTED = ("forward", "backward", "recompute", "first", "last")
 """What `device_times` prices."""
 
 
-def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> dict[str, Array]:
-    """DeviceTimes of each layout; blocks are priced once for each unique share."""
+class Computed(NamedTuple):
+    """What many layouts compute: blocks are priced once for each unique share."""
+
+    times: DeviceTimes
+    """Of unique shares."""
+    num: int
+    """Unique shares."""
+    where: Array
+    """Each layout's place among them."""
+
+    def part(self, where: slice) -> Computed:
+        """Of some of the layouts."""
+        return self._replace(where=self.where[where])
+
+
+def compute(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Computed:
+    """DeviceTimes of each of many layouts."""
     import numpy as np
 
     whole = np.asarray(layout.expert_tp) == layout.tp
@@ -220,13 +243,21 @@ def _computed(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> d
     key = key * (1 + place.max()) + place.reshape(-1)
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     spread = layout.replace(tp=tp, batch_size=batch, sequence_parallel=split, ep=ep)
-    found = device_times(shape, spread.part(first), rates, head)
-    where = np.broadcast_to(inverse.reshape(-1), (len(layout),))
+    return Computed(
+        times=device_times(shape, spread.part(first), rates, head),
+        num=len(first),
+        where=np.broadcast_to(inverse.reshape(-1), (len(layout),)),
+    )
+
+
+def _dealt(layout: Layout, computed: Computed) -> dict[str, Array]:
+    """Seconds of each layout, by the field of DeviceTimes."""
+    import numpy as np
 
     def dealt(seconds: Any) -> Array:  # what costs the same for all is one number
-        return np.broadcast_to(seconds, (len(first),)).take(where)
+        return np.broadcast_to(seconds, (computed.num,)).take(computed.where)
 
-    times = {name: tuple(map(dealt, getattr(found, name))) for name in _COMPUTED}
+    times = {name: tuple(map(dealt, getattr(computed.times, name))) for name in _COMPUTED}
     times["recompute"] = tuple(layout.recomputed * each for each in times["recompute"])
     return times
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 from trainrig.errors import UsageError
@@ -124,11 +124,9 @@ class Cells:
 
     def _remarked(self, name: str) -> str:
         """What is said in remarks of a column that is blank; "": nothing."""
-        if not (patterns := _remarks().get(name)):
+        if name not in _remarks():
             return ""
-        words = affirmed(self.text_of("kernels", "notes", "dtype"))
-        found = (re.search(pattern, words) for pattern in patterns)
-        return "; ".join(one[0].strip() for one in found if one)
+        return _said_of(name, self.text_of("kernels", "notes", "dtype"))
 
     def presume(self, *columns: str) -> None:
         """Note that a default stands for these, or another reading than the printed."""
@@ -204,9 +202,8 @@ class Cells:
         if name == "kernel_stack":
             word = _OF_LOSS.sub("", affirmed(word)).strip(" ,;+")
         if word and word not in known:
-            also = (to for pattern, to in meanings().get(name, ()) if re.search(pattern, word))
-            word, is_unsure = next(also, ""), True
-            word = word if word in known else ""
+            also = means(name, word) if name in meanings() else None
+            word, is_unsure = also if also in known else "", True
         if not word and is_unsure:
             self.presume(name)
         return word or default
@@ -225,13 +222,18 @@ class Cells:
         is_other = named.trains_as in ("fsdp", "deepspeed") or named.transformers_models
         if benchmark.runs and (is_other or named.other_runtime):
             return False
-        words = self.text_of("framework", "hardware", "chip", "model")
+        words = self._described
         if benchmark.unless and re.search(benchmark.unless, words):
             return False
         if re.search(benchmark.traits.pattern, words):
             return True
         is_task = benchmark.task and self.is_adapted and re.search(benchmark.task, words)
         return bool(is_task and self.whole("seq", 0) == benchmark.task_seq)
+
+    @cached_property
+    def _described(self) -> str:
+        """The cells that tell a benchmark."""
+        return self.text_of("framework", "hardware", "chip", "model")
 
     @cached_property
     def is_transformers_5(self) -> bool:
@@ -344,6 +346,14 @@ def _remarks() -> dict[str, list[str]]:
     return read_toml(_REMARKS, dict[str, list[str]], _REMARKS.name)
 
 
+@lru_cache(maxsize=1 << 12)
+def _said_of(name: str, words: str) -> str:
+    """What words say of a column; "": nothing."""
+    found = (re.search(pattern, affirmed(words)) for pattern in _remarks()[name])
+    return "; ".join(one[0].strip() for one in found if one)
+
+
+@lru_cache(maxsize=1 << 14)
 def means(name: str, word: str) -> str | None:
     """The word for the first of a column's patterns that is found in a text; None: none is."""
     return next((to for pattern, to in meanings()[name] if re.search(pattern, word)), None)

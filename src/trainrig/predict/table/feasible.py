@@ -34,7 +34,8 @@ def feasible(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -
     stated = layout.recompute
     layout = _made_to_fit(shape, layout, cells, capacity)
     layout = _with_usual_batch(shape, layout, cells, capacity)
-    layout = layout.replace(recomputed=_share_again(shape, layout, capacity, stated))
+    if (again := _share_again(shape, layout, capacity, stated)) != layout.recomputed:
+        layout = layout.replace(recomputed=again)
     if not cells["vpp"] and layout.pp > 1 and interleaves(layout):
         layout = layout.replace(interleave=most_groups(shape, layout))
         cells.presume("vpp")
@@ -281,8 +282,9 @@ def _fitting(
 
 def _with_named_schedule(shape: ModelShape, layout: Layout, cells: Cells) -> Layout:
     """The layout with the schedule that the row names, where that can be."""
+    if layout.pp == 1:
+        return layout
     named = layout.replace(schedule=schedule_of(cells))
     if (groups := usual_interleave(named.schedule, int(named.pp))) > 1 and not cells["vpp"]:
         named = named.replace(interleave=groups)
-    is_other = layout.pp > 1 and named != layout
-    return named if is_other and is_legal(shape, named) else layout
+    return named if named != layout and is_legal(shape, named) else layout

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 from trainrig.predict.rates.from_chip import fuses_attention
 from trainrig.predict.table.cells import Cells, means, mentions
@@ -48,7 +49,11 @@ def _of_mean(cells: Cells, shape: ModelShape) -> int:
 
 def stated_mean(cells: Cells) -> int:
     """Tokens of an average example, as words beside the program state it; 0: they don't."""
-    words = cells.text_of("framework", "kernel_stack", "model")
+    return _mean_in(cells.text_of("framework", "kernel_stack", "model"))
+
+
+@lru_cache(maxsize=1 << 12)
+def _mean_in(words: str) -> int:
     found = _MEAN.search(words)
     number = (found[1] or found[3] or found[5]).replace(",", "") if found else "0"
     is_thousands = found is not None and (found[2] or found[4])

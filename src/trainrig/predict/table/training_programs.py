@@ -187,6 +187,7 @@ def benchmarks() -> tuple[Submissions, ...]:
     return tuple(read_toml(_FILE, list[Submissions], _FILE.name, "benchmark"))
 
 
+@lru_cache(maxsize=1 << 12)
 def affirmed(words: str) -> str:
     """Words in small letters without what they deny: ``no torch.compile``, ``liger: off``."""
     return _DENIED.sub("", words)

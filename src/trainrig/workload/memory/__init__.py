@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from trainrig.workload.arrays import choose, is_plain, larger, smaller
+from trainrig.workload.arrays import choose, is_any, is_plain, larger, smaller
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import overheads
 from trainrig.workload.memory.pipeline_stage import Bytes, Stage, places, stage_of
@@ -50,7 +50,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     yield _parts(
         stage,
         passing=adding_up,
-        copies=states.weight_copies * stage.copied(at_loss=True) + stage.narrowed_head,
+        copies=stage.copies(at_loss=True) + stage.narrowed_head,
         activations=stage.waiting + stage.early + stage.late,
         logits=stage.has_loss * (logits + stage.collected) + before,
         is_moving=True,
@@ -70,7 +70,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     yield _parts(
         stage,
         passing=adding_up,
-        copies=states.weight_copies * stage.copied(at_loss=False),
+        copies=stage.copies(at_loss=False),
         activations=stage.waiting
         + stage.early
         + stage.in_block(decoder=shape.num_decoder_layers > 0),
@@ -125,56 +125,19 @@ def _parts(
     ``passing``: the share of passing gradients that exist; ``copies``: bytes of narrow copies of
     weights; ``is_moving``: forward or backward, where weights are gathered and gradients leave.
     """
-    states = stage.states
-    owned = stage.owned(1) * (stage.layout.offload == "none")
-    grads: Any = states.lasting_grad + states.passing_grad * passing
-    passing_buffers = stage.gathered + overheads.buckets(stage.layout, states) if is_moving else 0.0
+    states, (master, moments) = stage.states, stage.masters
+    grads: Any = states.lasting_grad
+    if states.passing_grad:
+        grads = grads + states.passing_grad * passing
     return {
-        "weights": _weights(stage) + copies,
-        "gradients": grads * _gradient_numbers(stage),
-        "master": states.master * owned,
-        "optimizer": states.moments * owned,
+        "weights": stage.weights + copies if is_any(copies != 0.0) else stage.weights,
+        "gradients": grads * stage.num_gradients,
+        "master": master,
+        "optimizer": moments,
         "activations": activations,
         "logits": logits,
-        "buffers": stage.buffers + passing_buffers,
+        "buffers": stage.moving if is_moving else stage.buffers,
     }
-
-
-def _weights(stage: Stage) -> Bytes:
-    """Weights of a rank: FSDP's are sharded as soon as gradients are; gathered ones are buffers.
-
-    Offloaded ones of FSDP are on the host with their optimizer (torch's `CPUOffloadPolicy`), on one
-    GPU as on many.
-    """
-    is_fsdp = stage.layout.scheme == "fsdp"
-    level = 2 if is_fsdp else 3
-    weights = stage.states.weight * stage.owned(level)
-    if stage.layout.lora_rank:
-        weights = weights + stage.frozen_bytes / stage.sharded(level)
-    if stage.states.eight_bits:
-        blocks = stage.num_parameters - stage.end_parameters
-        weights = weights + stage.states.eight_bits * blocks / stage.sharded(level)
-    if is_fsdp and stage.layout.offload != "none":
-        return choose(stage.layout.zero >= 2, 0.0, weights)
-    return weights
-
-
-def _gradient_numbers(stage: Stage) -> Bytes:
-    """Gradients on one rank.
-
-    Those that ZeRO shards follow an offloaded optimizer to the host, bucket by bucket or block by
-    block, and need no second GPU for it (Ren et al. 2021).
-    """
-    layout = stage.layout
-    away = choose(layout.zero >= 2, 0, stage.num_trained)
-    owned = stage.owned(2) if layout.offload == "none" else away
-    if layout.scheme != "fsdp" or layout.traits.own_models:
-        return owned
-    # torch's schedules add up a stage's until the last of its backward passes.  Where a round has
-    # all micro-batches, one group of layers after another is done: two are whole, one of them sent.
-    in_turn = smaller(2.0 / layout.interleave, 1.0)
-    whole = choose(layout.grad_accum <= layout.pp, in_turn, 1.0) * stage.num_trained
-    return choose(layout.pp > 1, larger(whole, owned), owned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +212,8 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
 @lru_cache(maxsize=256)
 def _of_one(shape: ModelShape, layout: Layout, head: float) -> Memory:
     """One layout's, which is asked for more than once while it is chosen and shown."""
-    return _whole(_fullest(shape, layout, head), layout, numerics_of(shape, layout))
+    numerics = stage_of(shape, layout, "last", head).numerics
+    return _whole(_fullest(shape, layout, head), layout, numerics)
 
 
 def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:
@@ -314,7 +278,10 @@ def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
             if is_plain(higher) or higher.all():
                 worst, most = peak, size
             elif higher.any():
-                worst = {name: choose(higher, peak[name], worst[name]) for name in worst}
+                worst = {  # what stands all the time is one array
+                    name: part if part is worst[name] else choose(higher, part, worst[name])
+                    for name, part in peak.items()
+                }
                 most = choose(higher, size, most)
     return worst
 

@@ -98,16 +98,19 @@ class Stage:
         num = plain * self.block_parameters() + crossed * self.block_parameters(decoder=True)
         return self.layout.stage_copies * num + self.end_parameters
 
-    def copied(self, *, at_loss: bool) -> Bytes:
-        """Weights that have narrow copies, which wait for their product's backward.
+    def copies(self, *, at_loss: bool) -> Bytes:
+        """Bytes of narrow copies of weights, which wait for their product's backward.
 
         Of blocks that are computed again only those of one at a time: at the loss, the head's.
         """
-        if self.layout.recompute != "full":
-            return self.num_parameters
-        if at_loss:
-            return self.has_loss * self.shape.vocab * self.shape.hidden / self.layout.tp
-        return self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
+        if not self.states.weight_copies:
+            return 0.0
+        num = self.num_parameters
+        if self.layout.recompute == "full" and at_loss:
+            num = self.has_loss * self.shape.vocab * self.shape.hidden / self.layout.tp
+        elif self.layout.recompute == "full":
+            num = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
+        return self.states.weight_copies * num
 
     def block_parameters(self, *, decoder: bool = False) -> Bytes:
         """Of one rank, of an average block; norms are whole on each."""
@@ -203,6 +206,56 @@ class Stage:
         return tuple(choose(zero >= s, shards, 1) if is_any(zero >= s) else 1 for s in (1, 2, 3))
 
     @cached_property
+    def weights(self) -> Bytes:
+        """Bytes of a rank's weights: FSDP's are sharded as soon as gradients are.
+
+        Gathered ones are buffers; offloaded ones of FSDP are on the host with their optimizer
+        (torch's `CPUOffloadPolicy`), on one GPU as on many.
+        """
+        is_fsdp = self.layout.scheme == "fsdp"
+        level = 2 if is_fsdp else 3
+        weights = self.states.weight * self.owned(level)
+        if self.layout.lora_rank:
+            weights = weights + self.frozen_bytes / self.sharded(level)
+        if self.states.eight_bits:
+            blocks = self.num_parameters - self.end_parameters
+            weights = weights + self.states.eight_bits * blocks / self.sharded(level)
+        if is_fsdp and self.layout.offload != "none":
+            return choose(self.layout.zero >= 2, 0.0, weights)
+        return weights
+
+    @cached_property
+    def num_gradients(self) -> Bytes:
+        """Gradients on one rank.
+
+        Those that ZeRO shards follow an offloaded optimizer to the host, bucket by bucket or block
+        by block, and need no second GPU for it (Ren et al. 2021).
+        """
+        layout = self.layout
+        away = choose(layout.zero >= 2, 0, self.num_trained)
+        owned = self.owned(2) if layout.offload == "none" else away
+        if layout.scheme != "fsdp" or layout.traits.own_models:
+            return owned
+        # torch's schedules add up a stage's until the last of its backward passes.  Where a round
+        # has all micro-batches, one group of layers after another is done: two are whole, one of
+        # them sent.
+        in_turn = smaller(2.0 / layout.interleave, 1.0)
+        whole = choose(layout.grad_accum <= layout.pp, in_turn, 1.0) * self.num_trained
+        return choose(layout.pp > 1, larger(whole, owned), owned)
+
+    @cached_property
+    def masters(self) -> tuple[Bytes, Bytes]:
+        """Bytes of what the optimizer keeps on one rank: masters of weights, and moments."""
+        if self.layout.offload != "none":
+            return 0.0, 0.0
+        return self.states.master * self.owned(1), self.states.moments * self.owned(1)
+
+    @cached_property
+    def moving(self) -> Bytes:
+        """Bytes of all buffers while forward or backward runs: weights come, gradients leave."""
+        return self.buffers + self.gathered + overheads.buckets(self.layout, self.states)
+
+    @cached_property
     def buffers(self) -> Bytes:
         """Buffers that stay allocated from step to step."""
         layout = self.layout
@@ -285,10 +338,25 @@ class Stage:
         return (share + rest) * self.layout.batch_size
 
     @cached_property
+    def _kept(self) -> tuple[Bytes, Bytes]:
+        """Of one block and micro-batch, by the policy: a plain one, and with cross-attention."""
+        plain, crossed = (
+            self._bytes(items, self.policy) if items else 0 for items in self._lists
+        )
+        return plain, crossed
+
+    @cached_property
+    def _whole(self) -> tuple[Bytes, Bytes]:
+        """Likewise where every tensor is kept."""
+        if self.policy == NONE:
+            return self._kept
+        plain, crossed = (self._bytes(items, NONE) if items else 0 for items in self._lists)
+        return plain, crossed
+
+    @cached_property
     def of_one(self) -> tuple[Bytes, Bytes]:
         """What one micro-batch keeps: of plain blocks, and of those with cross-attention."""
-        pairs = zip(self.blocks, self._lists, strict=True)
-        plain, crossed = (n * self._bytes(items, self.policy) if items else 0 for n, items in pairs)
+        plain, crossed = (n * kept for n, kept in zip(self.blocks, self._kept, strict=True))
         return plain, crossed
 
     @cached_property
@@ -355,17 +423,22 @@ class Stage:
 
     def in_block(self, *, decoder: bool = False) -> Bytes:
         """Recomputed tensors, and gradients on their way, in one block."""
-        items = self._lists[decoder]
-        again: Bytes = 0
-        if self.policy != NONE:
-            again = self._bytes(items, NONE) - self._bytes(items, self.policy)
-        return again + self._gradients(self._seqs[decoder])
+        passing = self._gradients[decoder]
+        again = self.policy != NONE
+        return self._whole[decoder] - self._kept[decoder] + passing if again else passing
 
     def in_first_block(self) -> Bytes:
         """Bytes in the block that backward ends with, and what it saved."""
-        return self._bytes(self._lists[0], NONE) + self._gradients(self._seqs[0])
+        return self._whole[0] + self._gradients[0]
 
-    def _gradients(self, seq: int) -> Bytes:
+    @cached_property
+    def _gradients(self) -> tuple[Bytes, Bytes]:
+        """Of a plain block, and of one with cross-attention."""
+        read, written = self._seqs
+        plain = self._gradients_of(read)
+        return plain, plain if written == read else self._gradients_of(written)
+
+    def _gradients_of(self, seq: int) -> Bytes:
         """The residual's gradient, and inside the branch that needs most."""
         layout, shape = self.layout, self.shape
         outside = self.numerics.residual * seq * shape.hidden / self._sequence_shares
