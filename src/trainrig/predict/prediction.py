@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.predict.published_runs import published_runs
 from trainrig.predict.rates import Rates
-from trainrig.predict.scenario import Question
+from trainrig.predict.scenario import WORDS_AND_LENGTHS, Question
 from trainrig.predict.step import PARTS, StepTime, predict_step
 from trainrig.predict.step.communication import MeshSizes, data_parallel, gradient_bytes
 from trainrig.predict.step.compute import recomputed_flops
 from trainrig.units import DAY, format_time
 from trainrig.workload.flops import hardware_flops, model_flops
 from trainrig.workload.held import held
-from trainrig.workload.layout import Layout, layout_warnings
+from trainrig.workload.layout import SIZES, Layout, layout_warnings
 from trainrig.workload.memory import PARTS as MEMORY_PARTS
 from trainrig.workload.memory import Memory, host_bytes, memory
 from trainrig.workload.model import ModelShape
@@ -302,23 +302,8 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
     return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
 
 
-_SHOWN = {
-    *(
-        "gpus",
-        "gpus_per_node",
-        "tp",
-        "pp",
-        "cp",
-        "ep",
-        "interleave",
-        "batch_size",
-        "grad_accum",
-        "zero",
-    ),
-    *("shard_size", "sequence_parallel", "seq_len", "precision", "recompute", "schedule"),
-    *("kernels", "framework", "optimizer", "offload", "lora_rank", "overlap", "cuda_graphs"),
-    *("quantize", "optimizer_in_backward", "offload_overlap", "moments", "fp8_params"),
-}
+_SHOWN = {*SIZES, "cp", "framework", *WORDS_AND_LENGTHS} - {"scaled", "target_seq_len"}
+"""Of a layout's fields: a format with scales is its precision, a decoder's length its model's."""
 
 
 CONFIDENCE = 0.8

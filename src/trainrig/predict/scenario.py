@@ -169,7 +169,7 @@ def question(given: Options, measured: Measured = NOTHING) -> Question:
     """One layout of one model at one cluster.  Raises UsageError for what cannot be."""
     shape, options = _model(given)
     cluster = _cluster(options, measured)
-    layout = _layout(options, cluster, shape, (*_WORDS_AND_LENGTHS, *_SIZES))
+    layout = _layout(options, cluster, shape, (*WORDS_AND_LENGTHS, *_SIZES))
     zero = options.get("zero", 3 if layout.parallel == "fsdp" else 0)
     layout = layout.replace(zero=zero)
     layout = layout.replace(framework=options.get("framework") or layout.usual_framework)
@@ -188,7 +188,7 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
     cluster = _cluster(options, measured)
     if "global_batch" not in options:
         raise UsageError("how many samples is a step?", "as --global-batch 512")
-    base = _layout(options, cluster, shape, _WORDS_AND_LENGTHS)
+    base = _layout(options, cluster, shape, WORDS_AND_LENGTHS)
     schedules, base = (base.schedule,), base.replace(schedule="1f1b")
     for name, known in (("recompute", RECOMPUTE), ("framework", tuple(FRAMEWORKS))):
         if options.get(name, known[0]) not in known:
@@ -227,7 +227,7 @@ _SIZES = (
     "shard_size",
     "sequence_parallel",
 )
-_WORDS_AND_LENGTHS = (
+WORDS_AND_LENGTHS = (
     *(
         "seq_len",
         "target_seq_len",
@@ -242,6 +242,7 @@ _WORDS_AND_LENGTHS = (
     *("states", "moments", "software", "quantize", "optimizer_in_backward", "offload_overlap"),
     *("cp_comm", "loss", "cuda_graphs", "grad_reduce", "fp8_params"),
 )
+"""Fields of a layout that are asked for, besides its sizes."""
 
 
 def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:

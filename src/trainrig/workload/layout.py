@@ -30,6 +30,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainrig.errors import UsageError, unknown
@@ -405,10 +406,7 @@ class Layout:
     @property
     def is_one(self) -> bool:
         """Whether its sizes are plain numbers: one layout, and no array of them."""
-        for name in SIZES:  # asked many times for each layout: a loop takes half of what all() does
-            if not isinstance(getattr(self, name), int):
-                return False
-        return True
+        return _WHOLE.issuperset(map(type, _sizes_of(self)))  # asked many times for each layout
 
     def __len__(self) -> int:
         """How many layouts this is."""
@@ -450,6 +448,7 @@ SIZES = (
     "ep",
 )
 """The fields that may be arrays; cp is one number for all."""
+_sizes_of, _WHOLE = attrgetter(*SIZES), frozenset((int, bool))
 
 _WORDS = {
     "precision": PRECISIONS,

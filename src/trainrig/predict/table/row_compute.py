@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 from trainrig.catalog import Chip
 from trainrig.catalog.chip import peak
@@ -313,6 +314,7 @@ def graphs_of(cells: Cells, chip: Chip, shape: ModelShape) -> str:
     return named or ("auto" if is_recipe else "none")
 
 
+@lru_cache(maxsize=1 << 12)
 def _named_graphs(words: str) -> str:
     """What words in small letters say of CUDA graphs; "": nothing.
 

@@ -340,9 +340,7 @@ class Stage:
     @cached_property
     def _kept(self) -> tuple[Bytes, Bytes]:
         """Of one block and micro-batch, by the policy: a plain one, and with cross-attention."""
-        plain, crossed = (
-            self._bytes(items, self.policy) if items else 0 for items in self._lists
-        )
+        plain, crossed = (self._bytes(items, self.policy) if items else 0 for items in self._lists)
         return plain, crossed
 
     @cached_property
