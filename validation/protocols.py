@@ -350,6 +350,16 @@ def over_time() -> dict[int, tuple[Score, Score, Score]]:
     return found
 
 
+def folds() -> dict[str, Score]:
+    """Each family of software of two tables by constants that were fitted without it."""
+    pairs = [pair for pair in by_parts(lambda one: one.family) if pair[0].table < 3]
+    found: dict[str, list[Outcome]] = {}
+    for one, outcome in pairs:
+        found.setdefault(one.family, []).append(outcome)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return {name: score(outcomes) for name, outcomes in ordered}
+
+
 @cache
 def protocols() -> dict[str, tuple[Score, Score]]:
     """Every protocol by name, and what stands beside them: of two tables, and of all three."""

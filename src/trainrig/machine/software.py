@@ -137,6 +137,11 @@ def driver_version(content: str | Missing) -> str | Missing:
     return match[1] if match else Missing(f"no version in {content[:60]!r}")
 
 
+_COMPILER_S = 10.0
+"""For nvcc's first answer, which comes off a disk that may be a network's: what does not come is
+part of the environment's digest, and would make another of an unchanged machine."""
+
+
 def _toolkit(host: Host) -> str | Missing:
     """CUDA's toolkit: version.json where it is installed, else what nvcc says."""
     homes = [host.environment.get("CUDA_HOME", ""), *_CUDA_HOMES]
@@ -145,7 +150,7 @@ def _toolkit(host: Host) -> str | Missing:
         cuda = value.get("cuda") if isinstance(value, Mapping) else None
         if isinstance(cuda, dict) and isinstance(cuda.get("version"), str):
             return text(cuda["version"], "CUDA version")
-    output = host.run("nvcc", "--version")
+    output = host.run("nvcc", "--version", timeout_s=_COMPILER_S)
     if isinstance(output, Missing):
         return Missing("no CUDA toolkit found") if "not installed" in output.reason else output
     match = _NVCC.search(output)

@@ -18,6 +18,7 @@ from trainrig.machine.os_info import host_info
 from trainrig.machine.pci import names_in_pci_ids, pci_gpus
 from trainrig.machine.snapshot import Cache, Missing
 from trainrig.machine.software import driver_version, find_packages, relevant, software
+from trainrig.machine.system_access import COMMAND_TIMEOUT_S
 
 DEVICES = "/sys/bus/pci/devices"
 
@@ -413,3 +414,18 @@ def test_cuda_toolkit_from_its_file_then_from_nvcc() -> None:
     assert software(FakeHost(files=file, commands=nvcc), []).cuda_toolkit == "12.8.0"
     assert software(FakeHost(commands=nvcc), []).cuda_toolkit == "12.4"
     assert reason(software(FakeHost(), []).cuda_toolkit) == "no CUDA toolkit found"
+
+
+def test_nvcc_may_come_off_a_slow_disk() -> None:
+    """It is part of the environment's digest: an unchanged machine has one digest."""
+
+    class Slow(FakeHost):
+        def run(
+            self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S, any_exit: bool = False
+        ) -> str | Missing:
+            if timeout_s < 5.0:
+                return Missing(f"{command[0]} did not answer in {timeout_s:g} s")
+            return super().run(*command, timeout_s=timeout_s, any_exit=any_exit)
+
+    nvcc = {"nvcc --version": "Cuda compilation tools, release 12.4, V12.4.131"}
+    assert software(Slow(commands=nvcc), []).cuda_toolkit == "12.4"
