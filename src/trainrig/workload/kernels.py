@@ -41,6 +41,8 @@ class Kernels:
     """What one device runs for some parts in one direction."""
 
     products: tuple[Product, ...] = ()
+    adapters: tuple[Product, ...] = ()
+    """Products of adapters, in their own type."""
     batched: tuple[Product, ...] = ()
     """Of attention that is not fused: many small products in one call."""
     attention: tuple[Heads, ...] = ()
@@ -99,6 +101,7 @@ class _Tally:
     """Kernels as they are counted."""
 
     products: list[Product] = field(default_factory=list)
+    adapters: list[Product] = field(default_factory=list)
     batched: list[Product] = field(default_factory=list)
     attention: list[Heads] = field(default_factory=list)
     streams: list[tuple[float, int]] = field(default_factory=list)
@@ -125,6 +128,7 @@ def kernels_of(parts: Iterable[Operator], numerics: Numerics, *, backward: bool)
                 _moved(tally, part, numerics, "dropout", backward)
     return Kernels(
         products=tuple(tally.products),
+        adapters=tuple(tally.adapters),
         batched=tuple(tally.batched),
         attention=tuple(tally.attention),
         streams=tuple(tally.streams),
@@ -194,11 +198,11 @@ def _adapted(
     for num, each, wide, wide_in in part.forward.products:
         count, rows = (1, num * each) if is_one else (num, each)
         if backward:
-            tally.products += [(count, rows, rank, wide), (count, wide, rank, rows)]
-            tally.products += [(count, rank, wide_in, rows), (count, rows, wide_in, rank)]
+            tally.adapters += [(count, rows, rank, wide), (count, wide, rank, rows)]
+            tally.adapters += [(count, rank, wide_in, rows), (count, rows, wide_in, rank)]
             moved = size * count * rows * (2.0 * wide + 3.0 * wide_in)
         else:
-            tally.products += [(count, rows, rank, wide_in), (count, rows, wide, rank)]
+            tally.adapters += [(count, rows, rank, wide_in), (count, rows, wide, rank)]
             moved = size * count * rows * 5.0 * wide
         tally.launches += 4 if backward else 2
         if not is_fused:

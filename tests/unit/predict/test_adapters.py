@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainrig.catalog import require_chip
+from trainrig.predict.rates.from_chip import rates_of_chip
+from trainrig.predict.step import predict_step
 from trainrig.workload import named
 from trainrig.workload.adapters import adapter_parameters
 from trainrig.workload.layout import LORA_ON, Layout
@@ -53,6 +57,24 @@ def test_ranks_share_the_adapters_of_experts_and_no_others(ep: int) -> None:
     rest = _trained(lora_on="linear") + 36 * 16 * (MIXTURE.hidden + MIXTURE.num_experts)
     assert part - rest == pytest.approx((one - rest) / ep)
     assert _trained(lora_on="shared", gpus=32, ep=ep) == _trained(lora_on="shared", gpus=32)
+
+
+def test_rows_as_many_as_the_rank_are_no_adapters() -> None:
+    """Four samples of 512 tokens, 8 of 256 experts each: 64 rows an expert, and a rank of 64."""
+    shape, rates = named("deepseek-v3"), rates_of_chip(require_chip("MI300X"))
+    one = Layout(
+        batch_size=4,
+        seq_len=512,
+        precision="fp8",
+        kernels="flash+fused",  # type: ignore[arg-type]
+        lora_rank=64,
+        lora_on="all",
+        framework="megatron",  # type: ignore[arg-type]
+    )
+    both = one.replace(batch_size=np.array([4, 4]))
+    assert predict_step(shape, both, rates).forward == pytest.approx(
+        predict_step(shape, one, rates).forward
+    )
 
 
 def test_shared_experts_keep_what_their_adapters_read() -> None:

@@ -112,9 +112,9 @@ def test_frozen_weights_have_no_gradients_and_adapters_have_their_own() -> None:
         )
         for rank in (0, 8)
     )
-    adapters = [sizes for sizes in frozen.products if 8 in sizes]
-    assert len(full.products) == 2 * (len(frozen.products) - len(adapters))
-    assert len(adapters) == 4 * (len(full.products) // 2)
+    assert len(full.products) == 2 * len(frozen.products) and not full.adapters
+    assert len(frozen.adapters) == 4 * len(frozen.products)
+    assert all(8 in sizes for sizes in frozen.adapters)
 
 
 def test_a_block_alone_and_in_shares_have_the_same_names() -> None:

@@ -20,7 +20,7 @@ from trainrig.workload.kernels import NETS, Kernels, kernels_of
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape, block_kinds
 from trainrig.workload.numerics import Numerics, is_bart, numerics_of
-from trainrig.workload.operators import Operator, dtype_bytes
+from trainrig.workload.operators import Operator, Product, dtype_bytes
 
 DeviceTime = tuple[Any, Any, Any, Any]
 """Seconds of products, of fused attention, of streams; host seconds of launches: each a number, of
@@ -251,14 +251,13 @@ def _timed(
         dtype = "bf16" if low else precision
         alone = product(m, n, k, count, dtype)
         products += alone * _alignment_of_heads(n, k, dtype, layout)
-    for count, m, n, k in found.products:
+    for count, m, n, k in (*found.products, *found.adapters):
         calls, in_one = (1, count) if layout.experts == "grouped" else (count, 1)
         alone = calls * product(m, n, k, in_one, precision)
         products += alone * _alignment(n, k, precision, _UNALIGNED, _HALF_ALIGNED)
-        if low and not is_once and not _is_adapter(numerics, m, n, k):
-            streams += rates.stream(3.0 * count * (m * k + n * k), kernels=2)  # scaled and written
-    if low and is_once:
-        streams += sum(rates.stream(num_bytes) for num_bytes in _narrowed(parts, backward))
+    if low:
+        for num_bytes, num in _narrowed(parts, backward) if is_once else _scaled(found.products):
+            streams += rates.stream(num_bytes, kernels=num)
     for one in found.attention:
         seconds = rates.attention(
             batch=one.batch,
@@ -277,7 +276,7 @@ def _timed(
         attention += seconds * (layout.causal_load if is_whole else 1.0)
     for num_bytes, num in (*found.streams, *_sliced(parts, layout, backward)):
         streams += rates.stream(num_bytes, kernels=num)
-    launches = _launches(found, numerics, layout) + _of_mixture(parts, numerics, layout, backward)
+    launches = _launches(found, layout) + _of_mixture(parts, numerics, layout, backward)
     plain = rates.plain if layout.kernels in ("eager", "flash") else 1.0
     return products, attention, streams / plain, launches * call
 
@@ -298,8 +297,16 @@ no document says it.  A whole iteration is one launch (Megatron-Core's FullCudaG
 all passes, OptimizerCudaGraphWrapper the rest)."""
 
 
-def _narrowed(parts: list[Operator], backward: bool) -> list[Any]:
-    """Bytes that casts to fp8 move: each input once, and in backward each result's gradient.
+def _scaled(products: Iterable[Product]) -> list[tuple[Any, int]]:
+    """(bytes, kernels) of casts to fp8 before each product: both operands are scaled, and written.
+
+    Adapters stay in their own type.
+    """
+    return [(3.0 * count * (m * k + n * k), 2) for count, m, n, k in products]
+
+
+def _narrowed(parts: list[Operator], backward: bool) -> list[tuple[Any, int]]:
+    """(bytes, kernels) of casts to fp8: each input once, and in backward each result's gradient.
 
     Read in 16 bit, written row by row and column by column, as the two products want it that read
     it (Transformer Engine's quantizers).  Queries, keys and values have one input, gates and ups
@@ -311,7 +318,7 @@ def _narrowed(parts: list[Operator], backward: bool) -> list[Any]:
         if part.kind != "matmul" or tail == "router" or (tail in _SHARING and not backward):
             continue
         count, rows, wide, wide_in = part.forward.products[0]
-        found.append(4.0 * count * rows * (wide if backward else wide_in))
+        found.append((4.0 * count * rows * (wide if backward else wide_in), 1))
     return found
 
 
@@ -319,12 +326,7 @@ _SHARING = ("k", "v", "up", "shared_up")
 """Operations that read what another one before them reads."""
 
 
-def _is_adapter(numerics: Numerics, *sizes: Any) -> bool:
-    """Whether a product is one of an adapter's: narrow, and in the adapter's own type."""
-    return numerics.frozen and any(is_plain(n) and n == numerics.rank for n in sizes)
-
-
-def _launches(found: Kernels, numerics: Numerics, layout: Layout) -> float:
+def _launches(found: Kernels, layout: Layout) -> float:
     """Host time of a pass's kernels, in kernels that torch launches one by one.
 
     A linear layer of Transformer Engine in bf16 takes its host 3.3 times as long as torch's (its
@@ -334,9 +336,9 @@ def _launches(found: Kernels, numerics: Numerics, layout: Layout) -> float:
     slower than Megatron's own layers, however much it fuses: 1,440 published steps of those on an
     A100 have their host at torch's time, and today's tests of Megatron-Core theirs at four times.
     """
-    adapters = sum(_is_adapter(numerics, *sizes) for _, *sizes in found.products)
+    adapters = len(found.adapters)
     calls = {"flash+fused": layout.traits.module_calls, "compiled": _COMPILED}
-    casts = 2 * (len(found.products) - adapters) * (layout.precision == "fp8")
+    casts = 2 * len(found.products) * (layout.precision == "fp8")
     modules = (found.launches - adapters) * calls.get(layout.kernels, 1.0)
     return float(modules + adapters + casts)
 
