@@ -262,7 +262,7 @@ class States:
     """Likewise of embedding, final norm and head: beside quantised blocks fp32 under autocast
     (peft's `prepare_model_for_kbit_training` widens what is not quantised)."""
     weight_copies: float
-    """Narrow copies that autocast keeps until backward has used them (`Stage.copied`)."""
+    """Narrow copies that autocast keeps until backward has used them (`Stage.copies`)."""
     eight_bits: float
     """Bytes that a block's weight takes besides `weight` because it is multiplied in 8 bits or
     less; below 0 where it is held so alone (`_quantised`)."""

@@ -14,7 +14,8 @@ from trainrig.workload import NAMED, custom, named, parameters
 from trainrig.workload.blocks import CORE, FULL, LATENT, NONE, saved_tensors, total
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import KERNELS, OPTIMIZERS, SIZES, Layout
-from trainrig.workload.memory import PARTS, Memory, memory
+from trainrig.workload.memory import PARTS, Memory, memory, memory_peaks
+from trainrig.workload.memory.pipeline_stage import places, stage_of
 from trainrig.workload.numerics import numerics_of, states_of
 
 GPT = custom("gpt2", num_layers=48, hidden=6144, num_heads=64, vocab=51200, max_positions=2048)
@@ -374,3 +375,20 @@ def test_a_round_of_all_micro_batches_adds_up_one_group_of_layers_at_a_time() ->
     assert memory(shape, turns).gradients < 0.6 * memory(shape, one).gradients
     several = turns.replace(grad_accum=8)  # the first group is added to until the end
     assert memory(shape, several).gradients == pytest.approx(memory(shape, one).gradients, rel=0.1)
+
+
+@given(st.sampled_from([1, 4, 16]), st.integers(1, 8))
+def test_a_fused_loss_has_no_logits_that_forward_does_without(batch: int, accum: int) -> None:
+    """Of copies that autocast drops: with full recomputation no moment has fewer than no logits."""
+    asked = Layout(
+        batch_size=batch,
+        grad_accum=accum,
+        seq_len=4096,
+        recompute="full",
+        framework="huggingface",
+        kernels="flash+fused",
+    )
+    wide = replace(named("llama-7B"), vocab=128256, name="")
+    for stage in places(wide, asked):
+        for peak in memory_peaks(stage_of(wide, asked, stage)):
+            assert float(peak["logits"]) >= 0.0

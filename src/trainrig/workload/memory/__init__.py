@@ -57,13 +57,13 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     )
     if _copies_all(layout, states):
         # Before: autocast forgets its copies where forward ends, with a gradient's numbers less.
-        width = overheads.NARROW * stage.has_loss * stage.rows * shape.num_logits / layout.tp
+        width = overheads.narrow_bytes(shape, layout, stage.numerics, stage.rows)
         yield _parts(
             stage,
             passing=adding_up,
             copies=states.weight_copies * stage.num_parameters,
             activations=stage.waiting + stage.early + stage.late,
-            logits=stage.has_loss * logits + before - width,
+            logits=stage.has_loss * (logits - width) + before,
             is_moving=True,
         )
     # The last block's backward.

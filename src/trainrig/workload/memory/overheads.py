@@ -173,8 +173,13 @@ def _loss_width(numerics: Numerics) -> float:
     return 8 + c if numerics.autocast else 3 * c
 
 
-NARROW = 2
+_NARROW = 2
 """Bytes that each logit takes less before backward begins, under autocast."""
+
+
+def narrow_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
+    """What `loss_bytes` takes less before backward begins: a fused loss has done its part then."""
+    return 0 if numerics.fused_loss else _NARROW * rows * shape.num_logits / layout.tp
 
 
 def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
