@@ -175,17 +175,17 @@ _TIMES = r"\s*[x×*]\s*"
 
 
 def _counted(text: str) -> tuple[int, str] | None:
-    """How many, and of what: ``8x H100``, ``8*H100``, ``H100x8``; None: a name without a number.
+    """How many, and of what: ``8x H100``, ``8*H100``, ``H100x8``, ``4090x2``; None: no number.
 
     A 7900 XTX is one, and what is a chip's whole name has no number behind it.
     """
     before = re.fullmatch(r"\s*(\d{1,5})\s*[x×*](?!tx?\b)\s*(.+)", text, re.IGNORECASE)
-    if before is not None:
-        return int(before[1]), before[2]
     behind = re.fullmatch(rf"(.*\w){_TIMES}(\d{{1,5}})\s*", text, re.IGNORECASE)
-    if behind is None or find_chip(text) is not None or not _is_known(behind[1]):
-        return None
-    return int(behind[2]), behind[1]
+    if behind is not None and (find_chip(text) is not None or not _is_known(behind[1])):
+        behind = None
+    if before is not None and (behind is None or _is_known(before[2])):
+        return int(before[1]), before[2]
+    return None if behind is None else (int(behind[2]), behind[1])
 
 
 def _is_known(name: str) -> bool:

@@ -41,6 +41,8 @@ def test_servers_of_the_catalog() -> None:
 
 OTHERWISE = (
     ("H100x8", "H100 SXM5 80GB", 8),
+    ("4090x2", "RTX 4090", 2),
+    ("2x 4090", "RTX 4090", 2),
     ("H100 SXM5 80GB x 4", "H100 SXM5 80GB", 4),
     ("8*H100", "H100 SXM5 80GB", 8),
     ("h100_sxm5_80gb", "H100 SXM5 80GB", None),
