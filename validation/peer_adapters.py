@@ -81,7 +81,6 @@ class Peer:
                 return self.ask(modules, self.systems[case.chip.name], case)
         except Exception as error:  # noqa: BLE001 - whatever a peer raises is its refusal
             place = traceback.extract_tb(error.__traceback__)[-1].name
-            place = traceback.extract_tb(error.__traceback__)[-1].name
             said = re.split(r"[;,:\n]", re.sub(r"\d+(\.\d+)?", "n", str(error)))[0]
             return f"refused by itself: {said[:80] or type(error).__name__ + ' in ' + place}"
 
