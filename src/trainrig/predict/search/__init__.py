@@ -210,7 +210,10 @@ _Priced = tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.float64]
 
 
 def _priced(space: Space, groups: tuple[Layout, ...], rates: Rates) -> list[_Priced]:
-    """Each group's, in pieces, by as many processes as there are processors where they are many."""
+    """Each group's, in pieces; by as many processes as there are processors, of _FEWEST layouts on.
+
+    Fewer are priced here: to start processes takes about as long as to price so many.
+    """
     pieces = [
         (number, slice(at, at + _PIECE))
         for number, group in enumerate(groups)
@@ -221,7 +224,8 @@ def _priced(space: Space, groups: tuple[Layout, ...], rates: Rates) -> list[_Pri
         return [_price(space, groups[number].part(where), rates) for number, where in some]
 
     found: list[list[_Priced]] = [[] for _ in groups]
-    answers = ordered_map(ask, pieces, at_least=_FEWEST // _PIECE, together=1)
+    is_one = sum(map(len, groups)) < _FEWEST
+    answers = ask(pieces) if is_one else ordered_map(ask, pieces, at_least=0, together=1)
     for (number, _), priced in zip(pieces, answers, strict=True):
         found[number].append(priced)
     return [
@@ -231,7 +235,7 @@ def _priced(space: Space, groups: tuple[Layout, ...], rates: Rates) -> list[_Pri
 
 
 _PIECE, _FEWEST = 1 << 16, 1 << 18
-"""Layouts that one process prices before it is asked again; of fewer one process prices all."""
+"""Layouts that a process prices before it is asked again; layouts of a search that has several."""
 
 
 def _price(space: Space, group: Layout, rates: Rates) -> _Priced:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
+from trainrig.predict import search as searching
 from trainrig.predict.prediction import predict
 from trainrig.predict.scenario import Cluster, Question, question, space
 from trainrig.predict.search import price, search
@@ -393,6 +394,24 @@ def test_bad_input_is_one_line_and_a_hint(trainrig, words, says, hint) -> None:
     message, told = err.splitlines()
     assert message.startswith("trainrig: ") and says in message
     assert told.startswith("  hint: ") and hint in told
+
+
+def test_few_layouts_start_no_process_and_pieces_answer_as_the_whole(monkeypatch) -> None:
+    rates = Cluster(chip=require_chip("RTX 4090"), gpus=4).rates()
+    asked = small_space(4, 8)
+    assert len(layouts(asked)) > 4  # groups, of few layouts each
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    with monkeypatch.context() as alone:
+        alone.setattr(searching, "ordered_map", never)
+        found = search(asked, rates)
+    monkeypatch.setattr(searching, "_FEWEST", 1)
+    monkeypatch.setattr(searching, "_PIECE", 7)
+    shared = search(asked, rates)
+    assert (shared.considered, shared.fitting) == (found.considered, found.fitting)
+    assert (shared.best, shared.front) == (found.best, found.front)
 
 
 def test_a_folder_that_cannot_be_written(trainrig, tmp_path) -> None:
