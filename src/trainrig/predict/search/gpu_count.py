@@ -1,9 +1,9 @@
 """How many GPUs train so many tokens in so many days: the search turned round.
 
-Counts are tried in order: halves of one node, then nodes in steps of a half (1, 2, 3, 4, 6, 8, 12,
-…), each with the best layout that fits.  Between the last count that is too slow and the first
-that is fast enough, the nodes in between are tried as well.  Counts that could not do it at the
-peak of their chips are passed over.
+Counts are tried in order: 1, 2, 4, … of one server or tray, 1, 2, 4, … trays of a node, then nodes
+in steps of a half (1, 2, 3, 4, 6, 8, 12, …), each with the best layout that fits.  Between the
+last count that is too slow and the first that is fast enough, those in between are tried as well.
+Counts that could not do it at the peak of their chips are passed over.
 """
 
 from __future__ import annotations
@@ -119,7 +119,11 @@ def _step(gpus: int, cluster: Cluster) -> int:
 
 
 def _least_days(space: Space, cluster: Cluster, gpus: int, tokens: float) -> float:
-    """Days at the claimed peak: a lower bound, so of causal attention what is seen counts."""
+    """Days at the claimed peak: a lower bound.
+
+    So of causal attention what is seen counts, and forward alone where most weights are frozen:
+    nothing but adapters needs gradients of weights, nor of inputs what lies before the first.
+    """
     peak = cluster.rates().peaks.get(space.base.precision)
     if peak is None:
         return 0.0
@@ -130,7 +134,8 @@ def _least_days(space: Space, cluster: Cluster, gpus: int, tokens: float) -> flo
         target_seq_len=space.base.target_seq_len,
         half=True,
     )
-    return tokens / space.base.seq_len * flops / (peak * gpus) / DAY
+    least = flops / 3.0 if space.base.lora_rank else flops
+    return tokens / space.base.seq_len * least / (peak * gpus) / DAY
 
 
 def _at(space: Space, cluster: Cluster, gpus: int, tokens: float) -> Budget | None:

@@ -16,13 +16,14 @@ from trainrig.predict import search as searching
 from trainrig.predict.prediction import predict
 from trainrig.predict.scenario import Cluster, Question, question, space
 from trainrig.predict.search import price, search
-from trainrig.predict.search.gpu_count import _between, _counts, gpus_needed
+from trainrig.predict.search.gpu_count import _between, _counts, _least_days, gpus_needed
 from trainrig.predict.search.space import Space, layouts
 from trainrig.predict.step import PARTS, predict_step
 from trainrig.predict.step.simulate import simulated
 from trainrig.report.document import Table
 from trainrig.report.prediction_report import plan_document
 from trainrig.train.config_file import read_file
+from trainrig.units import DAY
 from trainrig.workload import custom
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
@@ -412,6 +413,16 @@ def test_few_layouts_start_no_process_and_pieces_answer_as_the_whole(monkeypatch
     shared = search(asked, rates)
     assert (shared.considered, shared.fitting) == (found.considered, found.fitting)
     assert (shared.best, shared.front) == (found.best, found.front)
+
+
+def test_no_frozen_model_is_faster_than_the_bound_of_its_days() -> None:
+    """Its weights have no gradients: 5 % less than three passes at the peak are enough for it."""
+    asked = {"model": "llama-70B", "on": "RTX 4090", "gpus": 8, "seq_len": 4096, "lora_rank": 8}
+    found = predict(question({**asked, "tp": 1, "zero": 3, "batch_size": 8, "kernels": "compiled"}))
+    assert found.mfu is None and found.flop_rate > found.rates.peaks["bf16"]
+    every, cluster = space({**asked, "global_batch": 64})
+    days = found.time * 1e9 / found.tokens / DAY
+    assert _least_days(every, cluster, 8, 1e9) < days
 
 
 def test_a_folder_that_cannot_be_written(trainrig, tmp_path) -> None:
