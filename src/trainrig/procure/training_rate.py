@@ -91,8 +91,7 @@ def predicted_rate(
 def rate_at(every: Space, cluster: Cluster) -> TrainingRate | None:
     """The best layout's rate at a cluster; None where nothing fits or makes the batch."""
     try:
-        there = every.on(cluster.gpus, cluster.gpus_per_node)
-        best = search(there, cluster.rates(), top=1).best[0]
+        best = search(every.on(cluster), cluster.rates(), top=1).best[0]
     except UsageError:
         return None
     if not best.fits:
@@ -137,7 +136,7 @@ def bound_of(every: Space, chip: Chip) -> float:
     """
     alone = Cluster(chip=chip, gpus=1, gpus_per_node=1)
     rates = alone.rates().replace(memory_bytes=1e18)
-    best = search(every.on(1, 1), rates, top=1).best[0]
+    best = search(every.on(alone), rates, top=1).best[0]
     return every.global_batch * every.base.seq_len / best.time
 
 

@@ -184,7 +184,7 @@ def plan(
     if days is not None and tokens is not None:
         budget = gpus_needed(every, cluster, tokens, days)
         cluster = budget.cluster
-        every = every.on(cluster.gpus, cluster.gpus_per_node)
+        every = every.on(cluster)
     found = search(every, cluster.rates(), top=max(top, _RANKED), simulate=SIMULATED)
     distinct = families(found.best, top)
     found = replace(found, best=found.best[:top])

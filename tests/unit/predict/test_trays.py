@@ -13,7 +13,8 @@ from trainrig.catalog.lookup import require_chip
 from trainrig.errors import UsageError
 from trainrig.predict.prediction import Prediction, predict
 from trainrig.predict.rates.from_chip import joined_trays
-from trainrig.predict.scenario import one_node, question
+from trainrig.predict.scenario import one_node, question, space
+from trainrig.predict.search.upgrades import parse
 from trainrig.runner.layout_search import plan
 
 DENSE = {"model": "llama3-405B", "gpus": 512, "tp": 8, "pp": 8, "framework": "megatron", "zero": 1}
@@ -111,6 +112,22 @@ def test_a_cluster_scaled_has_the_trays_of_its_size() -> None:
         question(asked | {"on": "GB200", "gpus": 1}).cluster.on(72)
         == question(asked | {"on": "GB200", "gpus": 72}).cluster
     )
+
+
+def test_a_search_of_fewer_trays_has_the_memory_of_their_hosts() -> None:
+    asked = {"model": "llama3-8B", "on": "GB200", "host_memory": 900.0, "global_batch": 72}
+    every, cluster = space(asked | {"gpus": 72, "offload": "host"})
+    for gpus in (1, 4, 8, 72, 144):
+        assert every.on(cluster.on(gpus)) == space(asked | {"gpus": gpus, "offload": "host"})[0]
+
+
+@pytest.mark.parametrize("on", ["GB200", "H100 SXM5 80GB"])
+def test_an_upgrade_is_what_its_flag_is(on: str) -> None:
+    """Ports of a rack are its trays', and PCIe joins no trays."""
+    asked = {"model": "llama3-8B", "on": on, "gpus": 144}
+    for word, flag in (("8xib-400", {"fabric_gbps": 3200.0}), ("pcie", {"link": "pcie"})):
+        (_, (_, apply)) = parse(word)[0]
+        assert apply(question(asked).cluster) == question(asked | flag).cluster
 
 
 def test_days_are_of_racks() -> None:

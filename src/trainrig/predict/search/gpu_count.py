@@ -142,7 +142,7 @@ def _at(space: Space, cluster: Cluster, gpus: int, tokens: float) -> Budget | No
     """The best layout on so many GPUs, None where none makes the batch or fits."""
     there = cluster.on(gpus)
     try:
-        best = search(space.on(gpus, there.gpus_per_node), there.rates(), top=1).best[0]
+        best = search(space.on(there), there.rates(), top=1).best[0]
     except UsageError:  # no layout makes the global batch
         return None
     steps = tokens / (space.global_batch * space.base.seq_len)

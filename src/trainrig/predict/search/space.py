@@ -30,6 +30,7 @@ from trainrig.workload.layout_rules import ONE_BACKWARD, has_schedule, longest_s
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainrig.predict.scenario import Cluster
     from trainrig.workload.model import ModelShape
 
     Columns = dict[str, NDArray[np.int64]]
@@ -59,9 +60,10 @@ class Space:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
-    def on(self, gpus: int, gpus_per_node: int) -> Space:
-        """Layouts of another number of GPUs."""
-        return self.replace(base=self.base.replace(gpus=gpus, gpus_per_node=gpus_per_node))
+    def on(self, cluster: Cluster) -> Space:
+        """Layouts of other GPUs of the same chip, with the memory of their nodes' hosts."""
+        base = self.base.replace(gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
+        return self.replace(base=base, host_memory=cluster.host_memory)
 
 
 def layouts(space: Space) -> tuple[Layout, ...]:

@@ -3,7 +3,7 @@
     nvlink, pcie               the link inside a node
     pcie3, pcie4, pcie5        the slot's generation
     p2p, no-p2p                whether one GPU reads another's memory over PCIe
-    ib-400, eth-100, 8xib-400  the network of a node, Gb/s a port
+    ib-400, eth-100, 8xib-400  the network of a server, or of a rack's tray, Gb/s a port
     +1gpu, +2node              more of the same
     +24GB                      more memory on each GPU (GB as data sheets say it: GiB)
     power=300W                 another power limit
@@ -81,7 +81,7 @@ def upgrades_of_search(
     tokens = space.global_batch * space.base.seq_len
 
     def rate_of(there: Cluster) -> float:
-        best = search(space.on(there.gpus, there.gpus_per_node), there.rates(), top=1).best[0]
+        best = search(space.on(there), there.rates(), top=1).best[0]
         if not best.fits:
             raise UsageError(
                 f"nothing fits: the smallest layout needs {format_memory(best.memory)}"
@@ -131,7 +131,7 @@ def _link(link: str) -> Change:
         chip = _chip(cluster)
         if link == "nvlink" and (chip.link or "none") == "none":
             raise UsageError(f"{chip.name} has no NVLink")
-        return cluster.replace(link=link)
+        return cluster.replace(link=link).on(cluster.gpus)  # PCIe joins no trays
 
     return f"{link} inside a node", apply
 
@@ -155,10 +155,10 @@ def _network(ports: str | None, kind: str, gbit: str) -> Change:
     num = int(ports or 1)
     rate = num * float(gbit)
     if not 0 < rate <= 1e6:
-        raise UsageError(f"a network of {rate:g} Gb/s", "as ib-400: one port of 400 Gb/s a node")
+        raise UsageError(f"a network of {rate:g} Gb/s", "as ib-400: one port of 400 Gb/s a host")
     name = {"ib": "InfiniBand", "eth": "Ethernet"}[kind]
-    says = f"{num} × {gbit} Gb/s {name} a node" if num > 1 else f"{gbit} Gb/s {name} a node"
-    return says, lambda cluster: cluster.replace(fabric=rate * GBIT)
+    says = f"{num} × {gbit} Gb/s {name} a host" if num > 1 else f"{gbit} Gb/s {name} a host"
+    return says, lambda cluster: cluster.replace(fabric=rate * GBIT * cluster.trays)
 
 
 def _more(number: str, of: str) -> Change:
