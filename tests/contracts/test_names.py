@@ -88,6 +88,20 @@ def defined(tree: ast.Module) -> Iterator[str]:
             yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
+def test_no_package_has_a_name_that_hides_a_file_of_its_own() -> None:
+    """But for what the file itself defines: ``predict.step.compute`` is the file."""
+    hidden = []
+    for path in SRC.rglob("__init__.py"):
+        files = {file.stem for file in path.parent.glob("*.py")}
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                names = {alias.asname or alias.name for alias in node.names}
+                own = node.module.rpartition(".")[2]
+                if own != path.parent.name:
+                    hidden += [f"{path.parent.name}: {name}" for name in (names & files) - {own}]
+    assert hidden == []
+
+
 def test_what_is_defined_is_used_by_more_than_tests() -> None:
     """A function that only its test calls is no function of the program."""
     rooms = [SRC, *(ROOT / name for name in ("perf", "scripts", "tools", "validation"))]

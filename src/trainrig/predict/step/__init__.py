@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.calibration import Constants, fitted
 from trainrig.predict.step.offload import NOTHING, Offload, waited_for
-from trainrig.predict.step.profile import Array, Profile, compute, profile
+from trainrig.predict.step.profile import Array, Profile, price_blocks, profile
 from trainrig.workload.arrays import choose, hypotenuse, larger, smaller
 from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.model import ModelShape
@@ -95,7 +95,7 @@ def predict_step(
         return compose(profile(shape, layout, rates, head), constants)
     import numpy as np
 
-    computed = compute(shape, layout, rates, head)  # of all: pieces have the same blocks
+    computed = price_blocks(shape, layout, rates, head)  # of all: pieces have the same blocks
     pieces = [
         compose(profile(shape, layout.part(some), rates, head, computed.part(some)), constants)
         for some in (slice(at, at + CHUNK) for at in range(0, len(layout), CHUNK))

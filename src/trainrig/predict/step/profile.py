@@ -160,7 +160,7 @@ def profile(
     """What a step of each layout is made of; ``head``: share of tokens with logits.
 
     Numbers for one layout whose sizes are, arrays for many; ``computed``: of these, where it is
-    known already (`compute`).
+    known already (`price_blocks`).
     """
     mesh = MeshSizes(shape, layout)
     parts = exchanges(mesh, rates, head) | {
@@ -200,7 +200,7 @@ def profile(
     import numpy as np
 
     num = (len(layout),)
-    found = _dealt(layout, computed or compute(shape, layout, rates, head))
+    found = _dealt(layout, computed or price_blocks(shape, layout, rates, head))
     offload: Any = parts.pop("offload")
     if offload is not NOTHING:
         offload = Offload(*(np.broadcast_to(piece * 1.0, num) for piece in offload))
@@ -231,7 +231,7 @@ class Computed(NamedTuple):
         return self._replace(where=self.where[where])
 
 
-def compute(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Computed:
+def price_blocks(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> Computed:
     """DeviceTimes of each of many layouts."""
     import numpy as np
 
