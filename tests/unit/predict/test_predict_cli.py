@@ -168,6 +168,15 @@ def test_recomputation_adds_to_hfu_alone() -> None:
     assert some.hardware_flops < full.hardware_flops < plain.model_flops * 4 / 3
 
 
+def test_local_layers_of_gpt_neo_are_computed_again_as_they_were_before() -> None:
+    asked = {"model": "gpt-neo-1.3B", "on": "A100 SXM4 80GB", "seq_len": 2048}
+    plain, full, eager = (
+        predict(question(asked | {"recompute": how, "kernels": kernels}))
+        for how, kernels in (("none", "flash"), ("full", "flash"), ("full", "eager"))
+    )
+    assert full.hardware_flops - plain.hardware_flops == eager.hardware_flops - eager.model_flops
+
+
 SITE = Cluster(chip=require_chip("RTX 3090 Ti"), gpus=2, gpus_per_node=2)
 
 

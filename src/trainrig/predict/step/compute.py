@@ -202,6 +202,8 @@ def recomputed_flops(shape: ModelShape, layout: Layout, *, half: bool = False) -
         tp=1, cp=1, ep=1, batch_size=int(layout.global_batch), sequence_parallel=0
     )
     num = shape.num_layers + shape.num_decoder_layers
+    if shape.family == "gpt-neo":  # its local layers are computed in full, and masked (`flops`)
+        shape = dataclasses.replace(shape, windows=())
     return sum(
         round(num * share) * sum(part.forward.flops for part in _again(shape, parts, layout))
         for parts, share in _blocks(shape, whole, half=half)
