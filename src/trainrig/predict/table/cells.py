@@ -126,7 +126,7 @@ class Cells:
         """What is said in remarks of a column that is blank; "": nothing."""
         if name not in _remarks():
             return ""
-        return _said_of(name, self.text_of("kernels", "notes", "dtype"))
+        return _remarks_in(name, self.text_of("kernels", "notes", "dtype"))
 
     def presume(self, *columns: str) -> None:
         """Note that a default stands for these, or another reading than the printed."""
@@ -347,7 +347,7 @@ def _remarks() -> dict[str, list[str]]:
 
 
 @lru_cache(maxsize=1 << 12)
-def _said_of(name: str, words: str) -> str:
+def _remarks_in(name: str, words: str) -> str:
     """What words say of a column; "": nothing."""
     found = (re.search(pattern, affirmed(words)) for pattern in _remarks()[name])
     return "; ".join(one[0].strip() for one in found if one)

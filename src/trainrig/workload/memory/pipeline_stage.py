@@ -338,7 +338,7 @@ class Stage:
         return (share + rest) * self.layout.batch_size
 
     @cached_property
-    def _kept(self) -> tuple[Bytes, Bytes]:
+    def _saved(self) -> tuple[Bytes, Bytes]:
         """Of one block and micro-batch, by the policy: a plain one, and with cross-attention."""
         plain, crossed = (self._bytes(items, self.policy) if items else 0 for items in self._lists)
         return plain, crossed
@@ -347,14 +347,14 @@ class Stage:
     def _whole(self) -> tuple[Bytes, Bytes]:
         """Likewise where every tensor is kept."""
         if self.policy == NONE:
-            return self._kept
+            return self._saved
         plain, crossed = (self._bytes(items, NONE) if items else 0 for items in self._lists)
         return plain, crossed
 
     @cached_property
     def of_one(self) -> tuple[Bytes, Bytes]:
         """What one micro-batch keeps: of plain blocks, and of those with cross-attention."""
-        plain, crossed = (n * kept for n, kept in zip(self.blocks, self._kept, strict=True))
+        plain, crossed = (n * saved for n, saved in zip(self.blocks, self._saved, strict=True))
         return plain, crossed
 
     @cached_property
@@ -423,7 +423,7 @@ class Stage:
         """Recomputed tensors, and gradients on their way, in one block."""
         passing = self._gradients[decoder]
         again = self.policy != NONE
-        return self._whole[decoder] - self._kept[decoder] + passing if again else passing
+        return self._whole[decoder] - self._saved[decoder] + passing if again else passing
 
     def in_first_block(self) -> Bytes:
         """Bytes in the block that backward ends with, and what it saved."""
