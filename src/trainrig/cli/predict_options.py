@@ -95,6 +95,10 @@ FRAMEWORK = rows(
         "What the host launches as graphs: {words}.",
     ),
     (
+        *("--router-spread", float, "0, dealt evenly"),
+        "How unevenly a router deals tokens: an expert's deviation of its share; 0.3 is usual.",
+    ),
+    (
         *("--cp-comm", _words("CP_COMM"), "as the framework does"),
         "How GPUs share a sequence: {words}.",
     ),

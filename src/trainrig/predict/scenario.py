@@ -240,7 +240,7 @@ WORDS_AND_LENGTHS = (
     ),
     *("lora_rank", "lora_on", "schedule", "recompute", "overlap"),
     *("states", "moments", "software", "quantize", "optimizer_in_backward", "offload_overlap"),
-    *("cp_comm", "loss", "cuda_graphs", "grad_reduce", "fp8_params"),
+    *("cp_comm", "loss", "cuda_graphs", "grad_reduce", "fp8_params", "router_spread"),
 )
 """Fields of a layout that are asked for, besides its sizes."""
 

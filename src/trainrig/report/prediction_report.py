@@ -123,6 +123,7 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
         ),
         (layout.optimizer_in_backward, "optimizer in backward"),
         (layout.fp8_params, "weights in fp8 alone"),
+        (layout.router_spread, f"router spread {layout.router_spread:g}"),
         (fixed, layout.number_format + ("" if is_wide else _SCHEMES[scheme_of(layout)])),
         (fixed, layout.kernels),
     )

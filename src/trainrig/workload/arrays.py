@@ -73,6 +73,13 @@ def hypotenuse(a: Number, b: Number) -> Real:
     return _numpy().hypot(a, b)
 
 
+def nearest(value: Number) -> Number:
+    """The nearest whole number, the even one of two."""
+    if isinstance(value, _PLAIN):
+        return round(value)
+    return _numpy().rint(value).astype(_numpy().int64)
+
+
 def ceiling(value: Number) -> Real:
     """The next whole number."""
     return math.ceil(value) if isinstance(value, _PLAIN) else _numpy().ceil(value)

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Any
 
 from trainrig.workload.adapters import has_adapter
-from trainrig.workload.arrays import choose, is_any, larger, smaller
+from trainrig.workload.arrays import choose, is_any, larger, nearest, smaller
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import Matrix, ModelShape, matrices, state_share
 from trainrig.workload.numerics import Numerics
@@ -74,8 +74,8 @@ def block(
             # Where an expert is whole, each rank has its own part of the tokens.
             is_split = layout.expert_tp == layout.tp
             routed = choose(is_split, tokens, _share(layout, tokens))
-            if (most := layout.most_routed(0 if dense else shape.num_experts)) > 1.0:
-                routed = round(routed * most)
+            if is_any((most := layout.most_routed(0 if dense else shape.num_experts)) > 1.0):
+                routed = nearest(routed * most)
             inside = _feed_forward(weights, tokens, routed, layout.precision)
         else:
             more: dict[str, Any] = {"half": half, "window": window}

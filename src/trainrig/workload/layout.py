@@ -34,7 +34,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainrig.errors import UsageError, unknown
-from trainrig.workload.arrays import choose
+from trainrig.workload.arrays import Real, choose, log2, smaller
 from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, OF_SCHEDULES, Traits, usual_framework
 from trainrig.workload.layout_rules import ONE_BACKWARD, RANGES, RULES, Pairing, Rule
 
@@ -219,9 +219,9 @@ class Layout:
     routed_beside: int = 0
     """1: part of tokens' way to experts runs beside another micro-batch's computation, without
     processors set aside (Megatron-Core's --overlap-moe-expert-parallel-comm)."""
-    uneven: float = 0.0
+    router_spread: float = 0.0
     """Spread of an expert's tokens from batch to batch, of its share (one standard deviation); the
-    rank whose experts have most of them is waited for."""
+    rank whose experts have most of them is waited for.  0: they are dealt evenly."""
     whole_experts: int = 0
     """1: tensor parallelism cuts no expert, 0: where there are ranks enough (`expert_tp`)."""
 
@@ -257,16 +257,17 @@ class Layout:
         found: Whole = choose(self.gpus % (self.tp * self.pp * self.ep) == 0, self.tp, 1)
         return found
 
-    def most_routed(self, num_experts: int) -> float:
+    def most_routed(self, num_experts: int) -> Real:
         """Tokens of the rank whose experts have most, of an equal share.
 
         Experts of a rank add up, and the largest of n such sums lies sqrt(2·ln n) deviations above
         their mean.
         """
-        if not self.uneven or not num_experts or not self.is_one or int(self.ep) == 1:
+        if not self.router_spread or not num_experts:
             return 1.0
-        each = self.uneven * math.sqrt(int(self.ep) / num_experts)
-        return 1.0 + each * math.sqrt(2.0 * math.log(int(self.ep)))
+        deviations = (2.0 * math.log(2.0) * log2(self.ep)) ** 0.5
+        most = 1.0 + self.router_spread * (self.ep / num_experts) ** 0.5 * deviations
+        return smaller(most, self.ep)  # which has all there is
 
     @property
     def mesh(self) -> Mesh:

@@ -81,6 +81,11 @@ RANGES = (
     _range("lora_rank", 0, 1 << 16),
     _range("optimizer_in_backward", 0, 1),
     _range("fp8_params", 0, 1),
+    Rule(
+        lambda c: not 0.0 <= c.x.router_spread <= 4.0,
+        lambda c: f"router-spread = {c.x.router_spread:g}",
+        "from 0, tokens dealt evenly, to 4; 0.3 is usual beside an auxiliary loss",
+    ),
 )
 
 
@@ -195,6 +200,11 @@ RULES = (
             f"cannot be cut into groups of {c.x.ep} for experts"
         ),
         lambda c: "--ep " + _divisors(int(c.x.dp)),
+    ),
+    Rule(
+        lambda c: (c.x.router_spread > 0) & (getattr(c.m, "num_experts", 0) == 0),
+        lambda c: f"{c.m.name} has no experts, and no router deals them tokens",
+        "leave --router-spread out",
     ),
     Rule(
         lambda c: getattr(c.m, "num_experts", 0) % c.x.ep != 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -118,6 +119,9 @@ REFUSED = [
     (GPT, {**FSDP, "zero": 1}, "ZeRO 1 neither", "--zero 3"),
     (GPT, {"offload_overlap": "delayed"}, "nothing is offloaded", "--offload host"),
     (GPT, {"lora_on": "qkv"}, "there are no adapters", "--lora-rank 16"),
+    (GPT, {"router_spread": 0.3}, "gpt.* has no experts", "--router-spread"),
+    (named("mixtral-8x7B"), {"router_spread": -0.1}, "router-spread = -0.1", "from 0"),
+    (named("mixtral-8x7B"), {"router_spread": math.nan}, "router-spread = nan", "from 0"),
     (GPT, {"fp8_params": 1}, "products are in bf16", "--precision fp8"),
     (
         GPT,

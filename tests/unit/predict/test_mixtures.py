@@ -6,6 +6,7 @@ import csv
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from trainrig.catalog import require_chip
@@ -247,6 +248,27 @@ def test_a_router_fills_some_rank_more_than_others_unless_tokens_are_dealt_evenl
     assert 1.2 < real.layout.most_routed(128) < 1.3
     parts = (sum(op.forward.flops for op in block(c.shape, c.layout)) for c in (real, even))
     assert next(parts) > 1.05 * next(parts)
+
+
+def test_a_stated_spread_of_the_router_costs_a_layout_and_a_search_the_same() -> None:
+    layout = dataclasses.replace(MEGATRON, ep=8, pp=2, router_spread=0.3)
+    times = [
+        float(predict_step(MIXTRAL, layout.replace(router_spread=spread), H100).total)
+        for spread in (0.0, 0.1, 0.3, 0.9)
+    ]
+    assert times == sorted(set(times)), "slower the less evenly tokens are dealt"
+    assert predict_step(MIXTRAL, layout.replace(ep=1), H100).total == pytest.approx(
+        predict_step(MIXTRAL, layout.replace(ep=1, router_spread=0.0), H100).total
+    ), "one rank has all experts"
+    many = layout.replace(ep=np.array([1, 2, 4, 8]))
+    alone = [predict_step(MIXTRAL, many.at(place), H100).total for place in range(4)]
+    assert predict_step(MIXTRAL, many, H100).total == pytest.approx(alone)
+    assert many.most_routed(2)[1] <= 2.0, "a rank has no more than all tokens"
+
+
+def test_a_dense_row_has_no_router() -> None:
+    row = {"chip": "H100", "model": "llama3-8b", "num_gpus": "8", "framework": "Pai-Megatron"}
+    assert case_of(row | {"seq": "4096"}).layout.router_spread == 0.0
 
 
 def test_torch_sorts_tokens_slower_than_a_kernel_of_its_own() -> None:

@@ -286,7 +286,7 @@ def test_plain_all_to_all_runs_alone_and_in_no_graph() -> None:
     assert ways == [(1, 1), (0, 0), (0, 1), (1, 0)]
     graphs = [x.layout.cuda_graphs for x in (usual, plain, tuned)]
     assert graphs == ["layers", "none", "none"]
-    assert tuned.layout.uneven == 0.9 > usual.layout.uneven == 0.0
+    assert tuned.layout.router_spread == 0.9 > usual.layout.router_spread == 0.0
 
 
 def test_a_mixture_is_split_until_each_replica_has_a_sample() -> None:
@@ -495,8 +495,8 @@ def test_activations_on_the_host_are_what_checkpointing_keeps() -> None:
 def test_tokens_are_dealt_evenly_where_words_say_so() -> None:
     row = {"chip": "B300", "num_gpus": "32", "model": "Qwen3-235B-A22B", "seq": "16384"}
     row |= {"framework": "prime-rl", "ep": "8", "micro_batch": "1"}
-    assert case_of(row | {"kernel_stack": "compiled, forced balance"}).layout.uneven == 0.0
-    assert case_of(row | {"kernel_stack": "compiled"}).layout.uneven > 0.0
+    assert case_of(row | {"kernel_stack": "compiled, forced balance"}).layout.router_spread == 0.0
+    assert case_of(row | {"kernel_stack": "compiled"}).layout.router_spread > 0.0
 
 
 def test_megatron_computes_as_few_blocks_again_as_memory_asks_for() -> None:

@@ -54,7 +54,7 @@ def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     key = (
         *(shape, numerics, *(s if is_plain(s) else s.tobytes() for s in sizes), head),
         *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.cp),
-        *(layout.framework, layout.scheme, layout.context, layout.experts, layout.uneven),
+        *(layout.framework, layout.scheme, layout.context, layout.experts, layout.router_spread),
         *(layout.node_once, layout.software, layout.cuda_graphs),
     )
     known: dict[object, DeviceTimes] = _known(rates)

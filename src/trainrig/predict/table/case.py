@@ -29,8 +29,8 @@ from trainrig.predict.table.row_compute import (
     narrow_of,
     precision_of,
     quantized_of,
+    router_spread_of,
     software_of,
-    uneven_of,
     with_all_experts,
 )
 from trainrig.predict.table.row_layout import (
@@ -321,7 +321,7 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
         software=software_of(cells),
         cuda_graphs=graphs_of(cells, chip, shape),
         experts=experts_of(cells, shape, framework, chip),
-        uneven=uneven_of(cells),
+        router_spread=router_spread_of(cells) if shape.num_experts else 0.0,
         whole_experts=int(framework == "megatron" and cuts_no_expert(cells, shape)),
         overlap=overlap_of(cells, chip, kernels),
         node_once=int(sends_once(cells)),

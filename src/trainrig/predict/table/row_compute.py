@@ -375,7 +375,7 @@ def with_all_experts(shape: ModelShape, experts: str) -> ModelShape:
     return replace(shape, experts_per_token=shape.num_experts) if is_whole else shape
 
 
-def uneven_of(cells: Cells) -> float:
+def router_spread_of(cells: Cells) -> float:
     """Spread of an expert's tokens where a router deals them: programs of XLA have a capacity.
 
     Benchmarks that deal tokens evenly are of pre-training; a task's examples are of few kinds, and
@@ -385,10 +385,10 @@ def uneven_of(cells: Cells) -> float:
     words = cells.text_of("framework", "kernel_stack")
     if is_even or mentions("balanced", words):
         return 0.0
-    return _UNEVEN_TUNED if cells.is_tuning else _UNEVEN
+    return _ROUTER_TUNED if cells.is_tuning else _ROUTER
 
 
-_UNEVEN, _UNEVEN_TUNED = 0.3, 0.9
+_ROUTER, _ROUTER_TUNED = 0.3, 0.9
 """Of its share: beside an auxiliary loss the fullest of 64 experts then has 0.7 more than that, 2.4
 deviations (presumed: such a loss is 1 and its square, which stays at 1.0 to 1.2), and without one
 1.87 of Qwen3-30B (both: PithTrain's issue 79).  Between 0, tokens dealt evenly, and 1."""
