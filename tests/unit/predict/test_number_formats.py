@@ -10,6 +10,8 @@ from trainrig.catalog.chip import has_block_scales, peak
 from trainrig.errors import UsageError
 from trainrig.predict.prediction import Prediction, layout_dict, predict, prediction_dict
 from trainrig.predict.scenario import question, space
+from trainrig.predict.table.answers import time_of
+from trainrig.predict.table.case import case_of
 from trainrig.report.prediction_report import layout_text, prediction_document
 from trainrig.workload.layout import SCALED
 
@@ -66,3 +68,29 @@ def test_chips_with_scales_of_blocks_have_mxfp8(chip: str) -> None:
 
 def test_fp4_is_always_in_blocks() -> None:
     assert all(has_block_scales(chip) for chip in load_chips() if peak(chip, "fp4"))
+
+
+@pytest.mark.parametrize(
+    ("words", "chip", "scaled"),
+    [
+        ("NVFP4", "B200 SXM", "nvfp4"),
+        ("nv fp4", "B200 SXM", "nvfp4"),
+        ("mx fp4", "MI355X", "mxfp4"),
+        ("fp4", "B200 SXM", "nvfp4"),
+        ("fp-4", "MI355X", "mxfp4"),
+    ],
+)
+def test_fp4_of_a_table_is_multiplied_and_held_as_one_format(
+    words: str, chip: str, scaled: str
+) -> None:
+    row = {"chip": chip, "model": "llama3-8b", "num_gpus": "8", "framework": "NeMo"}
+    row |= {"seq": "8192", "global_batch": "128", "kind": "pretrain"}
+    found, named = (case_of(row | {"dtype": word}) for word in (words, scaled))
+    assert found.layout == named.layout and found.layout.scaled == scaled
+    assert time_of(found) == time_of(named)
+
+
+def test_a_program_s_own_fp4_is_held_as_it_is_multiplied() -> None:
+    row = {"chip": "B200", "model": "llama3.1-405b", "num_gpus": "512", "date": "2025-11"}
+    row |= {"framework": "MLPerf 5.1 NeMo", "seq": "8192", "global_batch": "1152", "tp": "4"}
+    assert case_of(row | {"pp": "8", "cp": "2", "kind": "pretrain"}).layout.scaled == "nvfp4"

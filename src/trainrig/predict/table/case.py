@@ -306,7 +306,8 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
     """The layout with what words say, or programs do, of kernels, exchanges and what is kept."""
     framework, precision, zero = layout.framework, layout.precision, int(layout.zero)
     quantize = quantized_of(cells)
-    rank, scaled = rank_of(cells, quantize), scaled_of(cells, precision)
+    rank, narrow = rank_of(cells, quantize), narrow_of(cells, chip)
+    scaled = scaled_of(cells, precision, narrow, chip.vendor)
     kernels = kernels_of(cells, chip, framework, shape)
     offload, offload_overlap = offload_of(cells, framework, zero)
     layout = layout.replace(

@@ -96,10 +96,10 @@ def narrow_of(cells: Cells, chip: Chip) -> str:
     if not (cells["precision"] or cells["dtype"]):
         has_fp4 = chip.vendor == "NVIDIA" and peak(chip, "fp4") is not None
         return "fp4" if has_fp4 and cells.does(cells.program.fp4) else ""
-    kind = "(?:nv|mx|)" if _trains_whole(cells) else "(?:nv|mx)"
+    kind = r"(?:(?:nv|mx)[-_ ]?|)" if _trains_whole(cells) else r"(?:nv|mx)[-_ ]?"
     words = cells.text_of("precision", "dtype")
     is_wide = re.fullmatch(r"(?:bf|fp|tf)-?(?:16|32)", cells.word("precision"))  # of products
-    if not is_wide and re.search(rf"\b{kind}-?fp4", words):
+    if not is_wide and re.search(rf"\b{kind}fp-?4", words):
         return "fp4"
     is_int8 = "int8" in words and "weight" not in words and quantized_of(cells) == "none"
     return "int8" if is_int8 else ""

@@ -112,7 +112,7 @@ def grad_reduce_of(cells: Cells, precision: str) -> str:
 def has_narrow_weights(cells: Cells, precision: str) -> bool:
     """Whether weights of blocks are held in fp8 alone: by the program, but for scales of blocks."""
     words = cells.text_of("precision", "dtype")
-    is_wide = has_scaled_blocks(cells) or "fp4" in words
+    is_wide = has_scaled_blocks(cells) or re.search(r"fp-?4", words) is not None
     return precision == "fp8" and cells.program.fp8_weights is True and not is_wide
 
 
@@ -121,12 +121,17 @@ def has_scaled_blocks(cells: Cells) -> bool:
     return re.search(r"block|sub-?channel", cells.text_of("precision", "dtype")) is not None
 
 
-def scaled_of(cells: Cells, precision: str) -> str:
-    """One of SCALED where a row names it: ``mxfp8``, ``FP8-MX``, ``NVFP4``; else empty."""
+def scaled_of(cells: Cells, precision: str, narrow: str, vendor: str) -> str:
+    """One of SCALED where a row names it: ``mxfp8``, ``FP8-MX``, ``NV FP4``; else empty.
+
+    ``narrow``: what is multiplied (`narrow_of`); FP4 that is not named is its ``vendor``'s.
+    """
     words = cells.text_of("precision", "dtype")
-    named = re.search(r"\b(mx|nv)-?(fp-?[48])\b|\bfp8[-_ ](mx)\b", words)
+    named = re.search(r"\b(mx|nv)[-_ ]?(fp-?[48])\b|\bfp8[-_ ](mx)\b", words)
     found = "mxfp8" if named and named[3] else "".join(named.groups("")) if named else ""
     found = found.replace("-", "")
+    if not found and narrow == "fp4":
+        found = "nvfp4" if vendor == "NVIDIA" else "mxfp4"
     return found if precision == "fp8" and found in SCALED else ""
 
 
