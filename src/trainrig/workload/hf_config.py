@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, Strict, ValidationError
 
-from trainrig.errors import DataError, UsageError, first_problem
+from trainrig.errors import DataError, UsageError, first_problem, reading
 from trainrig.workload.model import ACTIVATIONS, ModelShape, RopeScaling
 from trainrig.workload.presets import custom
 
@@ -534,12 +534,12 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
 
 def read_config(path: Path) -> ModelShape:
     """The shape in the config.json at ``path``; DataError if it is none, or not built here."""
+    hint = "--model takes a name, as gpt2-medium, or the config.json of a model of Hugging Face's"
     try:
-        config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
+        with reading(path, hint):
+            config = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        raise DataError(f"{path} is not JSON") from None
+        raise DataError(f"{path} is not JSON", hint) from None
     return shape_of_config(config, str(path))
 
 
