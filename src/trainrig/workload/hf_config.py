@@ -27,6 +27,7 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 Whole = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"]
+_HINT = "--model takes a name, as gpt2-medium, or the config.json of a model of Hugging Face's"
 _GPT_CONSTANTS = {"bos_token_id": None, "eos_token_id": None, "use_cache": False}
 
 
@@ -534,12 +535,11 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
 
 def read_config(path: Path) -> ModelShape:
     """The shape in the config.json at ``path``; DataError if it is none, or not built here."""
-    hint = "--model takes a name, as gpt2-medium, or the config.json of a model of Hugging Face's"
     try:
-        with reading(path, hint):
+        with reading(path, _HINT):
             config = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        raise DataError(f"{path} is not JSON", hint) from None
+        raise DataError(f"{path} is not JSON", _HINT) from None
     return shape_of_config(config, str(path))
 
 
@@ -592,7 +592,7 @@ def _shape_from(
     try:
         read = family.model_validate(config)
     except ValidationError as error:
-        raise DataError(f"{where}: {first_problem(error)}") from None
+        raise DataError(f"{where}: {first_problem(error)}", _HINT) from None
     copied = {field: getattr(read, field) for field in _keys(family, ModelShape)}
     if copied.get("activation") in ("gelu_new", "gelu_pytorch_tanh"):
         copied["activation"] = "gelu_tanh"
