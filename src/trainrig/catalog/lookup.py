@@ -24,6 +24,7 @@ _VENDOR_WORDS = frozenset(
     + ["intel", "habana", "google", "huawei", "aws", "apple"]
 )
 # A plus or a letter of any script is part of a word: "4090+" is not a 4090.  A bar below is none.
+_NUMBER = re.compile(r"(?!\d+gb$)[a-z]*\d{2,}[a-z]*")
 _WORD = re.compile(r"(?:[^\W_]|[.+])+")
 _MAX_NAME = 200
 _MAX_CANDIDATES = 12
@@ -80,10 +81,25 @@ def server_module(name: str) -> Chip | None:
 
 
 def did_you_mean(name: str) -> tuple[str, ...]:
-    """Names of the catalog that look like ``name``.  A hint for people, never a match."""
-    spelled = {normalise(known): chip.name for chip in load_chips() for known in _names(chip)}
-    near = difflib.get_close_matches(normalise(name)[:_MAX_NAME], spelled, n=6, cutoff=0.6)
-    return tuple(dict.fromkeys(spelled[found] for found in near))[:3]
+    """Names of the catalog that look like ``name``.  A hint for people, never a match.
+
+    Of a number that chips have, as ``H100``, only those: ``H100 SMX`` is no B100.
+    """
+    words = _words(name)
+    number = next(filter(_NUMBER.fullmatch, words), None)
+    same = [chip for chip in load_chips() if number in _numbers(chip)]
+    chips = same or load_chips()
+    spelled = {normalise(known): chip.name for chip in chips for known in _names(chip)}
+    cutoff = 0.0 if same else 0.6
+    near = difflib.get_close_matches(normalise(name)[:_MAX_NAME], spelled, n=6, cutoff=cutoff)
+    names = dict.fromkeys(spelled[found] for found in near)
+    return tuple(sorted(names, key=lambda known: _words(known)[:1] != words[:1]))[:3]
+
+
+def _numbers(chip: Chip) -> set[str]:
+    """The words of its name that may be its number, alone and behind the first: ``rtx4090``."""
+    first, *others = _words(chip.name)
+    return {first, *others, *(first + word for word in others[:1])}
 
 
 def require_chip(name: str) -> Chip:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -393,6 +394,24 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def _validated(model: type[Model], values: dict[str, Any], path: Path) -> Model:
     try:
-        return model.model_validate(values)
+        read = model.model_validate(values)
     except ValidationError as error:
         raise DataError(f"{path}: {first_problem(error)}", _EXAMPLES) from None
+    for place, value in _in_units(values):
+        if value > _MOST:
+            raise DataError(f"{path}: {place} = {value:g} is too much in its unit", _UNITS)
+    return read
+
+
+def _in_units(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of a file that are in units of data sheets, and where they stand."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _in_units(value, f"{above}{name}.")
+        elif above == "peaks." or name.endswith(("_gib", "gb_s", "gbps")):
+            yield f"{above}{name}", value
+
+
+_MOST = 1e9
+"""No chip has so many TFLOPS, GiB or GB/s: it is FLOP/s or bytes that were written."""
+_UNITS = "as data sheets print it: peaks in TFLOPS, memory in GiB, rates in GB/s"

@@ -26,6 +26,7 @@ from trainrig.errors import (
     EXIT_OK,
     EXIT_USAGE,
     TrainrigError,
+    unknown,
 )
 from trainrig.language import ENGLISH, activate, named, of_environment, translate
 
@@ -106,6 +107,15 @@ class LazyGroup(click.Group):
         found: click.Command = importlib.import_module(f"trainrig.cli.{cmd_name}").command
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Click's own, which knows no names here to say which verb was meant."""
+        word = args[0]
+        if not word.startswith("-") and word != "help" and word not in VERBS:
+            raise _unknown_verb(word)
+        return super().resolve_command(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """What to type first, then the verbs by what they are for, without loading them."""
         with formatter.section("Start here"):
@@ -134,6 +144,10 @@ class LazyGroup(click.Group):
             if name.startswith(incomplete)
         ]
         return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def _unknown_verb(word: str) -> TrainrigError:
+    return unknown("verb", word, VERBS, "; all: trainrig --help")
 
 
 def _speak(_: click.Context, __: click.Parameter, requested: str | None) -> None:
@@ -186,6 +200,8 @@ def help_of(ctx: click.Context, verb: tuple[str, ...]) -> None:
     for name in verb:
         group = above.command
         command = group.get_command(above, name) if isinstance(group, click.Group) else None
+        if command is None and group is cli:
+            raise _unknown_verb(name)
         if command is None:
             raise click.UsageError(f"No such command {name!r}.", above)
         above = click.Context(command, info_name=name, parent=above)

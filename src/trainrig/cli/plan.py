@@ -65,6 +65,8 @@ def command(
         what_if=what_if,
         write=write,
     )
+    if found.unwritten is not None and as_json:  # one JSON value, which is the error's
+        raise found.unwritten
     answer(
         as_json,
         found.to_dict,
@@ -80,4 +82,6 @@ def command(
             written=found.written,
         ),
     )
+    if found.unwritten is not None:
+        raise found.unwritten
     return EXIT_OK if found.fits else EXIT_FINDING

@@ -135,7 +135,7 @@ def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
     from trainrig.cli.output import print_json, print_text
     from trainrig.predict.table.answers import predict_rows
     from trainrig.predict.table.columns import read_rows
-    from trainrig.predict.table.row_errors import row_errors
+    from trainrig.predict.table.row_errors import row_errors, says_time
     from trainrig.report.prediction_report import errors_document
     from trainrig.report.side_by_side import cases_document
 
@@ -144,8 +144,8 @@ def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
             print_json(row, "predict-row")
         return
     rows = list(read_rows(path))
-    found, refused = row_errors(rows)
-    if found and not simulate:
+    found, refused = row_errors(rows) if any(map(says_time, rows)) else ([], None)
+    if found and refused is not None and not simulate:
         print_text(errors_document(found, refused))
     else:
         print_text(cases_document(predict_rows(rows, simulate=simulate)))

@@ -44,6 +44,9 @@ _UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+_FILES = "name a file that another tool wrote: docs/import.md says of which"
+
+
 class ToolFile:
     """A file that another tool wrote: its beginning, its lines, its JSON."""
 
@@ -59,9 +62,9 @@ class ToolFile:
                 self._start = file.read(HEAD_BYTES)
         except _UNREADABLE as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise DataError(f"cannot read {one_line(str(path))}: {one_line(why)}") from None
+            raise DataError(f"cannot read {one_line(str(path))}: {one_line(why)}", _FILES) from None
         if not self.head.strip():
-            raise DataError(f"{one_line(str(path))} is empty")
+            raise DataError(f"{one_line(str(path))} is empty", _FILES)
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:

@@ -22,7 +22,7 @@ from trainrig.report.document import (
     table,
 )
 from trainrig.report.prediction_report import duration_text, layout_text, place_text
-from trainrig.units import format_count, format_memory, format_share, format_time
+from trainrig.units import counted, format_count, format_memory, format_share, format_time
 
 if TYPE_CHECKING:  # numpy
     from trainrig.predict.beside import Beside
@@ -35,7 +35,7 @@ def predictions_beside(
 ) -> Document:
     """The quickest machine's figures as they are; a machine that does not fit is dim."""
     known = [one.found for one in several if one.found is not None]
-    title = f"{known[0].question.shape.name} on {len(several)} machines"
+    title = f"{known[0].question.shape.name} on {counted(len(several), 'machine')}"
     priced = any(one.price is not None for one in several)
     price: tuple[Shown[Beside[Prediction]], ...] = (
         column("/price", lambda one: one.per_price, format_count),
@@ -74,7 +74,7 @@ def predictions_beside(
 def fits_beside(several: Sequence[Beside[Fit]]) -> Document:
     """What each machine has and needs, and the first change where it does not fit."""
     known = [one.found for one in several if one.found is not None]
-    title = f"{known[0].question.shape.name} on {len(several)} machines"
+    title = f"{known[0].question.shape.name} on {counted(len(several), 'machine')}"
     shown: list[Shown[Beside[Fit]]] = [
         column("machine", _place, kind="words"),
         column(

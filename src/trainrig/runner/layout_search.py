@@ -60,6 +60,8 @@ class Planned:
     trains: Candidate | None
     """The best layout that fits and can be trained here; None where none can."""
     written: tuple[Path, ...]
+    unwritten: StoreError | None = None
+    """Why the files that were asked for could not be written: the search is no less known."""
 
     @property
     def fits(self) -> bool:
@@ -202,6 +204,13 @@ def plan(
     best = found.best[0]
     chosen, before = (found.best, best.time) if best.fits else ((), None)
     ranked = () if what_if is None else upgrades_of_search(every, cluster, before, what_if)
+    written: tuple[Path, ...] = ()
+    unwritten = None
+    if write is not None and chosen:
+        try:
+            written = write_experiments(chosen, trains, str(options["model"]), write)
+        except StoreError as error:
+            unwritten = error
     return Planned(
         space=every,
         cluster=cluster,
@@ -212,9 +221,8 @@ def plan(
         budget=budget,
         upgrades=ranked,
         trains=trains,
-        written=()
-        if write is None or not chosen
-        else write_experiments(chosen, trains, str(options["model"]), write),
+        written=written,
+        unwritten=unwritten,
     )
 
 

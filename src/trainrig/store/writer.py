@@ -275,6 +275,8 @@ def store_errors(path: Path) -> Iterator[None]:
 def _store_error(error: OSError, path: Path) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         hint = "free some space, then go on with --resume; what was written is whole"
+        if not any((folder / CONFIG).is_file() for folder in (path, *path.parents)[:3]):
+            hint = "free some space, or name another folder"  # no run goes on here
         return StoreError(f"the disk is full: cannot write {path}", hint)
     reason = error.strerror or str(error)
     return StoreError(

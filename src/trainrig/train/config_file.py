@@ -203,11 +203,11 @@ def _content(path: Path) -> tuple[str, dict[str, Any]]:
         with reading(path, hint), path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
-            raise DataError(f"{path} is no experiment file: it is larger than 16 MiB")
+            raise DataError(f"{path} is no experiment file: it is larger than 16 MiB", hint)
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
         return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no TOML: {error}") from None
+        raise DataError(f"{path} is no TOML: {error}", hint) from None
 
 
 def _together(*tables: Keys) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, Strict, ValidationError
 
-from trainrig.errors import DataError, UsageError, first_problem
+from trainrig.errors import DataError, UsageError, first_problem, reading
 from trainrig.workload.model import ACTIVATIONS, ModelShape, RopeScaling
 from trainrig.workload.presets import custom
 
@@ -27,6 +27,7 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 Whole = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"]
+_HINT = "--model takes a name, as gpt2-medium, or the config.json of a model of Hugging Face's"
 _GPT_CONSTANTS = {"bos_token_id": None, "eos_token_id": None, "use_cache": False}
 
 
@@ -535,11 +536,10 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
 def read_config(path: Path) -> ModelShape:
     """The shape in the config.json at ``path``; DataError if it is none, or not built here."""
     try:
-        config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
+        with reading(path, _HINT):
+            config = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        raise DataError(f"{path} is not JSON") from None
+        raise DataError(f"{path} is not JSON", _HINT) from None
     return shape_of_config(config, str(path))
 
 
@@ -592,7 +592,7 @@ def _shape_from(
     try:
         read = family.model_validate(config)
     except ValidationError as error:
-        raise DataError(f"{where}: {first_problem(error)}") from None
+        raise DataError(f"{where}: {first_problem(error)}", _HINT) from None
     copied = {field: getattr(read, field) for field in _keys(family, ModelShape)}
     if copied.get("activation") in ("gelu_new", "gelu_pytorch_tanh"):
         copied["activation"] = "gelu_tanh"

@@ -204,6 +204,21 @@ def test_an_unknown_name_gets_a_hint_and_no_figures() -> None:
     assert len(caught.value.message) < 100
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("H100 SMX", "H100 SXM5 80GB"),
+        ("RTX 4080 Tii", "RTX 4080"),
+        ("RTX4090 Ti", "RTX 4090"),
+        ("MI300Y", "MI300X"),
+        ("GH200 95GB", "GH200 96GB"),
+    ],
+)
+def test_a_misspelt_variant_is_taken_for_one_of_the_same_number(typed: str, meant: str) -> None:
+    """H100 SMX looks more like B100 SXM: letters alone do not tell them apart."""
+    assert did_you_mean(typed)[0] == meant
+
+
 @settings(deadline=None)  # a busy machine is no fault
 @given(st.text(max_size=300))
 def test_any_text_finds_a_chip_only_by_one_of_its_names(text: str) -> None:

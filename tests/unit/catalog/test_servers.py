@@ -131,6 +131,13 @@ def test_the_page_s_files_are_read(tmp_path: Path) -> None:
         (CHIP.replace("memory_gib", "memory_gb"), "memory_gb: Extra inputs"),
         (CHIP.replace("bf16 = 800, fp8", "fp4 = 800, fp8").replace(", fp32 = 60", ""), "none of"),
         (CHIP.replace("bf16 = 800", 'bf16 = "much"'), "peaks.bf16"),
+        (CHIP.replace("bf16 = 800", "bf16 = 8e14"), "peaks.bf16 = 8e+14 is too much"),
+        (
+            CHIP.replace("memory_gib = 96", "memory_gib = 103e9"),
+            "memory_gib = 1.03e+11 is too much",
+        ),
+        (CHIP.replace("= 4000", "= 4e12"), "bandwidth_gb_s = 4e+12 is too much"),
+        (CLUSTER.replace("gbps = 3200", "gbps = 3.2e12"), "fabric.gbps = 3.2e+12 is too much"),
         (CHIP + "\n[fabric", "is not TOML"),
         ("", "name"),
         (CLUSTER.replace("chips = 8", "chips = 0"), "node.chips"),

@@ -77,6 +77,15 @@ def test_help_of_a_verb_is_its_own_help():
     assert done.stderr == "trainrig: No such command 'no-such'.\n  hint: trainrig data --help\n"
 
 
+@pytest.mark.parametrize("typed", ["predikt", "help predikt"])
+def test_a_misspelt_verb_gets_the_one_that_was_meant(typed):
+    done = shell(f"{TRAINRIG} {typed}")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "trainrig: unknown verb 'predikt'\n  hint: did you mean predict?; all: trainrig --help\n"
+    )
+
+
 @pytest.mark.parametrize("where", ["/proc/x", "/dev/null/x"])
 def test_a_detached_run_that_cannot_be_written_is_refused_here(where):
     done = shell(f"{TRAINRIG} qualify --detach --out {where}")

@@ -130,6 +130,14 @@ def test_deepspeed_s_whole_steps_come_before_its_micro_batches(tmp_path: Path) -
     assert one(records, "time.backward").value == pytest.approx(0.04)
 
 
+def test_what_is_no_file_of_a_tool_has_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "empty.log").touch()
+    for path, word in ((tmp_path / "empty.log", "is empty"), (tmp_path, "Is a directory")):
+        with pytest.raises(DataError, match=word) as caught:
+            read_file(path)
+        assert "docs/import.md" in (caught.value.hint or "")
+
+
 def test_a_pipe_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainrig.importers.importer.MOST_PIPED", 1 << 12)
     with pytest.raises(DataError, match="more than"):

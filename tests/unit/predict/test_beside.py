@@ -42,6 +42,12 @@ def test_the_table_fits_80_columns(trainrig: Any, monkeypatch: pytest.MonkeyPatc
     assert max(map(len, out.splitlines())) <= 80
 
 
+def test_one_machine_with_a_price_is_one_machine(trainrig: Any) -> None:
+    code, out, _ = trainrig(*TWO[:5], "--price", "1600")
+    assert code == 0 and out.startswith("gpt2 on 1 machine\n")
+    assert trainrig(*TWO)[1].startswith("gpt2 on 2 machines\n")
+
+
 def test_a_machine_that_cannot_keeps_its_place(trainrig: Any) -> None:
     words = [*TWO, "--precision", "fp8", "--on", "RTX 3090"]
     found = answered(trainrig, *words)["machines"]

@@ -275,7 +275,13 @@ def test_cases_are_told_a_line_each_or_as_a_table(trainrig, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("a,b\n1,2\n", "no column chip"), (None, "cannot read"), (b"\xff\xfe\x00", "no CSV")],
+    [
+        ("a,b\n1,2\n", "no column chip"),
+        (None, "cannot read"),
+        (b"\xff\xfe\x00", "no CSV"),
+        ("", "its first line names no columns"),
+        ("\n\n", "its first line names no columns"),
+    ],
 )
 def test_a_table_that_is_none_is_one_line_and_a_hint(trainrig, tmp_path, content, says) -> None:
     path = tmp_path / "cases.csv"
@@ -285,6 +291,33 @@ def test_a_table_that_is_none_is_one_line_and_a_hint(trainrig, tmp_path, content
     message, hint = err.splitlines()
     assert code == 2 and says in message and hint.startswith("  hint: ")
     assert says in json.loads(out)["error"]
+
+
+def test_rows_that_say_no_time_are_read_once(trainrig, tmp_path, monkeypatch) -> None:
+    """Errors need something measured: without any, no row is read for them."""
+    path = tmp_path / "cases.csv"
+    path.write_text("model,chip,num_gpus\ngpt2,RTX 4090,1\n", encoding="utf-8")
+    asked = []
+    monkeypatch.setattr(
+        "trainrig.predict.table.row_errors.row_errors", lambda rows: asked.append(rows) or ([], {})
+    )
+    code, out, _ = trainrig("predict", "--cases", str(path))
+    assert (code, asked) == (0, []) and "80 % interval" in out
+    path.write_text("model,chip,num_gpus,mfu\ngpt2,RTX 4090,1,0.4\n", encoding="utf-8")
+    trainrig("predict", "--cases", str(path))
+    assert len(asked) == 1
+
+
+def test_a_plan_that_cannot_be_written_is_shown_all_the_same(trainrig, tmp_path) -> None:
+    """A search may take minutes: a full disk or a file in the way costs the files alone."""
+    (tmp_path / "plans").write_text("a file, no folder", encoding="utf-8")
+    words = ("--model", "gpt2", "--on", "RTX 4090", "--gpus", "2", "--global-batch", "8")
+    asked = ("plan", *words, "--write", str(tmp_path / "plans"))
+    code, out, err = trainrig(*asked)
+    assert code == 3 and "layouts in" in out and "tokens/s" in out
+    assert err.startswith("trainrig: cannot write ")
+    code, out, _ = trainrig(*asked, "--json")
+    assert code == 3 and json.loads(out)["schema"] == "trainrig.error/1"
 
 
 def test_a_precision_that_a_chip_lacks_is_told() -> None:

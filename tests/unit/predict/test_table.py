@@ -370,6 +370,12 @@ def test_deepspeed_deals_layers_that_do_not_divide() -> None:
     assert found["reason"] is None
 
 
+def test_no_gpus_are_no_blank_cell() -> None:
+    """Other columns write a zero for what there is none of; a run has a GPU."""
+    with pytest.raises(UsageError, match="num_gpus = 0: a whole number from 1"):
+        case_of(row(num_gpus="0"))
+
+
 def test_batches_follow_from_each_other() -> None:
     by_accum = case_of(row(global_batch="", grad_accum="2")).layout
     by_batch = case_of(row(grad_accum="")).layout

@@ -247,6 +247,9 @@ def test_a_full_disk_is_one_line_and_loses_nothing(small_disk: Path) -> None:
     assert [file.name for file in writer.path.glob(".*")] == []  # no draft is left behind
     with pytest.raises(StoreError, match="the disk is full"):
         create_run(small_disk, "qualify", {"argv": ["x" * 60_000]})
+    with pytest.raises(StoreError, match="the disk is full") as caught:
+        write_atomic(small_disk / "page.html", "x" * 60_000)
+    assert caught.value.hint == "free some space, or name another folder"  # no run, no --resume
     assert find_runs(small_disk) == (writer.path,)
     assert [file.name for file in small_disk.glob(".*")] == []
 

@@ -167,3 +167,11 @@ def test_no_compiler(cli: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("CXX", raising=False)
     arguments = ["--data", data, "--model", MODEL, "--seq-len", 16, "--compile"]
     refused(cli("train", *arguments), "needs a compiler", code=3)
+
+
+@pytest.mark.parametrize("content", [b"model,chip\n", b"\xff\xfe", b"a = ["])
+def test_what_is_no_experiment_file(cli: Run, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "table.csv").write_bytes(content)
+    code, said = cli("train", "table.csv")
+    assert code == 2 and said[0].startswith("trainrig: table.csv is no TOML: ")
+    assert "trainrig plan --write DIR makes such files" in said[1] and len(said) == 2

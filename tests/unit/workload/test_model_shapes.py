@@ -397,8 +397,16 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     for content in (b"", b"{", b"\xff\xfe\x00"):
         path.write_bytes(content)
-        with pytest.raises(DataError, match="is not JSON"):
+        with pytest.raises(DataError, match="is not JSON") as caught:
             workload.find(str(path))
+        assert "--model takes a name" in (caught.value.hint or "")
+    path.write_text('{"model_type": "llama"}')
+    with pytest.raises(DataError, match="Field required") as caught:
+        workload.find(str(path))
+    assert "--model takes a name" in (caught.value.hint or "")
+    with pytest.raises(DataError, match=r"cannot read absent\.json: No such file") as caught:
+        workload.find("absent.json")
+    assert "--model takes a name" in (caught.value.hint or "")
 
 
 _JSON = st.recursive(

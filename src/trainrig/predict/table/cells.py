@@ -163,7 +163,7 @@ class Cells:
         if value != value or value != int(min(max(value, -1e18), 1e18)) or not 0 <= value < most:
             raise UsageError(f"{name} = {text[:40]}: a whole number from 0 was expected")
         if value == 0 and name not in _MAY_BE_ZERO:
-            if default is None:
+            if default is None or name == "num_gpus":
                 raise UsageError(f"{name} = 0: a whole number from 1 was expected")
             return default  # of what there is none of: tables write a zero
         return int(value)

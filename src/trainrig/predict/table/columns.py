@@ -30,6 +30,9 @@ READ = (
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24
+_EXAMPLE = (
+    "as model,chip,num_gpus,seq,micro_batch,global_batch,tp,pp,zero_stage,precision,framework"
+)
 
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:
@@ -53,6 +56,8 @@ def _rows(lines: Iterator[str], name: str) -> Iterator[dict[str, str]]:
     for at, column in enumerate(columns):
         columns[at] = _heading(column, columns)
     table.fieldnames = columns
+    if not any(columns):
+        raise DataError(f"{name}: its first line names no columns", _EXAMPLE)
     lacking = [" or ".join(any_of) for any_of in NEEDED if not set(any_of) & set(columns)]
     if lacking and "\ufffd" in head:
         raise DataError(f"{name} is no CSV in UTF-8", "name a CSV file")

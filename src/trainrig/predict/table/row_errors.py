@@ -87,6 +87,11 @@ def row_errors(
     return found, refused
 
 
+def says_time(row: Row) -> bool:
+    """Whether a row prints how long a step took, in any way; of no other is there an error."""
+    return any((row.get(name) or "").strip() for name in (*TIMED, *BY_FLOPS))
+
+
 def measured_time(row: Row, case: Case) -> float:
     """Seconds of a step as printed, or from samples, tokens or FLOPs a second; DataError without.
 
