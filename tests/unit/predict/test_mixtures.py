@@ -266,6 +266,22 @@ def test_a_stated_spread_of_the_router_costs_a_layout_and_a_search_the_same() ->
     assert many.most_routed(2)[1] <= 2.0, "a rank has no more than all tokens"
 
 
+@pytest.mark.parametrize("split", [{"tp": "1", "pp": "16"}, {"tp": "8", "pp": "8"}, {}])
+def test_experts_are_spread_as_far_as_memory_asks_where_a_row_does_not_say(split) -> None:
+    row = {"chip": "H800", "model": "deepseek-v3", "num_gpus": "2048", "precision": "fp8"}
+    row |= {
+        "framework": "Megatron-Core",
+        "seq": "4096",
+        "global_batch": "15360",
+        "kind": "pretrain",
+    }
+    found = case_of(row | split)
+    assert found.layout.ep >= 16 and "ep" in found.presumed
+    assert all(getattr(found.layout, name) == int(size) for name, size in split.items())
+    stated = case_of(row | split | {"ep": str(found.layout.ep)})
+    assert stated.layout == found.layout or not split
+
+
 def test_a_dense_row_has_no_router() -> None:
     row = {"chip": "H100", "model": "llama3-8b", "num_gpus": "8", "framework": "Pai-Megatron"}
     assert case_of(row | {"seq": "4096"}).layout.router_spread == 0.0

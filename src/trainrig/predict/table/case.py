@@ -127,24 +127,27 @@ def case_of(row: Row) -> Case:
     """The case that a row means.  UsageError with the reason where it means none.
 
     A run that memory cannot hold as the row reads was split, or kept its states elsewhere, where
-    the row leaves that open: the least that is enough.
+    the row leaves that open: the least that is enough, or where nothing is what needs least, if
+    what is not known of a run can explain the rest.
     """
     case = _read(row)
     if quickest := _searched(row, case):
         return quickest
+    least = case
     for more in _alternatives(row, case):
         other = _with(row, more)
         if other and _share(other) <= FULL:
             return other
+        least = min(least, other or least, key=_share)
     is_named = spelled(row.get("model") or "") is not None
     # What is kept elsewhere may be the weights, too, or most of a block's activations.
     is_whole = (
         row.get("layers") or case.layout.offload != "none" or "host" in row.get("offload", "")
     )
-    if is_named and not is_whole and _is_part(case):  # scaled down, and nobody says so
+    if is_named and not is_whole and _is_part(least):  # scaled down, and nobody says so
         name = case.shape.name
         raise UsageError(f"layers: not stated, and {name} whole does not fit: a part of it?")
-    return case
+    return least if _is_part(case) else case
 
 
 def _with(row: Row, more: dict[str, str]) -> Case | None:
@@ -204,15 +207,19 @@ def _alternatives(row: Row, case: Case) -> list[dict[str, str]]:
     """
     cells, x = Cells(row), case.layout
     is_open = not (cells["tp"] or cells["pp"]) and x.gpus > 1
+    spreads = not is_open and case.shape.num_experts and not cells["ep"] and x.gpus > 1
     is_named = x.framework == "deepspeed" and "framework" not in case.presumed
     offloads = not cells["offload"] and is_named and int(x.zero) >= 2
     most = FULL if x.framework == "megatron" else _TOO_MUCH  # what others seldom do
     is_alone = x.gpus == 1 and "num_gpus" in case.presumed and not cells["num_gpus"]
-    if not (is_open or offloads or is_alone) or _share(case) <= most:
+    if not (is_open or spreads or offloads or is_alone) or _share(case) <= most:
         return []
     if is_alone:
         return [dict(zip(("num_gpus", "tp", "pp"), sizes, strict=False)) for sizes in _LARGER]
-    return [{"offload": "host"}] * offloads + (_splits(case, cells) if is_open else [])
+    ways = _splits(case, cells) if is_open else []
+    if spreads:  # of a mixture that is split as stated
+        ways = [{"ep": str(ep)} for ep in _spread(case)[1:]]
+    return [{"offload": "host"}] * offloads + ways
 
 
 def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
@@ -224,10 +231,7 @@ def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
     """
     x, num_experts = case.layout, case.shape.num_experts
     inside = [size for size in (1, 2, 4, 8) if size <= x.gpus_per_node]
-    spread = [1]
-    if num_experts and not cells["ep"]:
-        ranks = min(num_experts, int(x.gpus), 64)
-        spread = [1 << n for n in range(7) if 1 << n <= ranks]
+    spread = _spread(case) if num_experts and not cells["ep"] else [1]
     tries = [(1, 1, ep) for ep in spread]
     if num_experts:
         tries += [(1, pp, ep) for pp in _STAGES for ep in spread[-3:]]
@@ -243,6 +247,12 @@ def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
             sizes = {"tp": tp, "pp": pp} | ({"ep": ep} if ep > 1 else {})
             found.append({name: str(size) for name, size in sizes.items()})
     return found
+
+
+def _spread(case: Case) -> list[int]:
+    """Ranks that may share a mixture's experts, the fewest first."""
+    ranks = min(case.shape.num_experts, int(case.layout.gpus), 64)
+    return [1 << n for n in range(7) if 1 << n <= ranks]
 
 
 _STAGES = (2, 4, 8, 16, 32)
