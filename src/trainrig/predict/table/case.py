@@ -147,7 +147,7 @@ def case_of(row: Row) -> Case:
     if is_named and not is_whole and _is_part(least):  # scaled down, and nobody says so
         name = case.shape.name
         raise UsageError(f"layers: not stated, and {name} whole does not fit: a part of it?")
-    return least if _is_part(case) else case
+    return least if least is not case and _is_part(case) else case
 
 
 def _with(row: Row, more: dict[str, str]) -> Case | None:
