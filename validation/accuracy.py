@@ -285,8 +285,9 @@ def unread_tables() -> str:
 def in_short() -> str:
     """What to expect, in a few lines."""
     family = protocols()["one family of software left out"][0]
-    return IN_SHORT.replace("FAMILY_HELD", f"{family.inside:.0%}").replace(
-        "FAMILY", f"{family.median:.0%}, a tenth of rows by more than {family.p90:.0%}"
+    held, median, p90 = (f"{100 * one:.0f} %" for one in (family.inside, family.median, family.p90))
+    return IN_SHORT.replace("FAMILY_HELD", held).replace(
+        "FAMILY", f"{median}, a tenth of rows by more than {p90}"
     )
 
 
