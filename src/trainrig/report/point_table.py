@@ -147,7 +147,9 @@ def _spread(pair: tuple[Row, Record]) -> str:
     if record.interval is None or not record.value:
         return ""
     low, high = record.interval
-    return f"± {format_share((high - low) / 2.0 / abs(record.value))}"
+    share = (high - low) / 2.0 / abs(record.value)
+    # What may be off by more than all of it is off one way more than the other: its ends say so.
+    return f"± {format_share(share)}" if share <= 1.0 else range_text(low, high, record.unit)
 
 
 def _of_claim(pair: tuple[Row, Record]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from trainrig.analysis.training_facts import FACTS, SOFTWARE
@@ -67,8 +68,9 @@ def _interval(record: Record) -> str | None:
     text = range_text(low, high, record.unit)
     if record.kind is Kind.CLAIMED:
         return f"{text}, as far as the parts tell"
-    if record.value:
-        text += f" (± {format_share((high - low) / 2.0 / abs(record.value))})"
+    share = (high - low) / 2.0 / abs(record.value) if record.value else math.inf
+    if share <= 1.0:
+        text += f" (± {format_share(share)})"
     return f"{text}, confidence {format_share(record.confidence)}" if record.confidence else text
 
 

@@ -21,6 +21,7 @@ from trainrig.benchmarks.spec import case_text
 from trainrig.record import Kind, Limit, Outcome, Record, RunView, Status, Verdict
 from trainrig.report import document as doc
 from trainrig.report.point_table import MAX_ROWS, metric_text
+from trainrig.report.render.html import to_html
 from trainrig.report.run_report import run_document
 
 
@@ -585,3 +586,11 @@ def test_json_has_every_level(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(
         r["kind"] in ("claimed", "baseline") for each in found["waterfalls"] for r in each["levels"]
     )
+
+
+def test_what_may_be_off_by_more_than_all_of_it_has_its_ends_printed() -> None:
+    """A share of what lies far from the middle of its interval would say nothing."""
+    close, far = big(150e12, interval=(140e12, 160e12)), big(20e12, interval=(10e12, 80e12))
+    narrow, wide = (to_html(run_document([run_of(CLAIM, one)])) for one in (close, far))
+    assert "± 6.7\xa0%" in narrow
+    assert "±" not in wide and "10.0 to 80.0\xa0TFLOPS" in wide
