@@ -14,17 +14,17 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "perf"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
 TRAINING = {
-    *("checkpoint_stall", "collective_vs_bare", "ddp_vs_hf", "layouts_vs_bare", "step_breakdown"),
+    *("checkpoint_stall", "collective_vs_bare", "layouts_vs_bare", "step_breakdown"),
     "train_vs_hf",
 }
 """They start ranks or two engines, for up to a minute."""
-SLOW = {"burn_checked", "sampler_cost"} | {
+SLOW = {"burn_checked", "ddp_vs_hf", "sampler_cost"} | {
     "loop_vs_blocked_autorange",
     "measuring_cost",
     "peak_vs_sweep",
     "worker_overhead",
 }
-"""Torch is imported and something is timed for seconds."""
+"""Torch is imported and something is timed for seconds, or it is beside one of TRAINING's."""
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def test_hugging_face_trains_what_one_process_of_ours_does(
     assert disagreement(theirs.probe, ours.probe, "fp32") is None
 
 
-@smoke
+@acceptance
 def test_the_loss_that_trainer_multiplies_is_not_comparable(data: str, tmp_path: Path) -> None:
     """Left to itself, Trainer trains BERT on a loss times ranks and micro-batches."""
     pytest.importorskip("transformers", reason="needs transformers")
@@ -254,7 +254,7 @@ def test_the_loss_that_trainer_multiplies_is_not_comparable(data: str, tmp_path:
     assert ratio == pytest.approx(4.0, rel=0.05)
 
 
-@smoke
+@acceptance
 def test_sharding_that_trainer_leaves_out_on_a_cpu_is_found(data: str, tmp_path: Path) -> None:
     """It is refused before it starts; here the refusal is gone round."""
     pytest.importorskip("transformers", reason="needs transformers")

@@ -184,7 +184,7 @@ def test_more_ranks_than_the_experiment_has_are_refused(data: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("precision", "changes"),
     [
-        pytest.param("fp32", {"grad_accum": 2, "recompute": "full"}, id="ddp", marks=smoke),
+        pytest.param("fp32", {"grad_accum": 2, "recompute": "full"}, id="ddp", marks=acceptance),
         pytest.param("fp32", {"zero": 3}, id="zero-3", marks=acceptance),
         pytest.param("bf16", {"zero": 3, "recompute": "full"}, id="zero-3-bf16", marks=acceptance),
     ],
