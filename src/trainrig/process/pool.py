@@ -143,7 +143,10 @@ def _listen(
             idle.append(ready)
 
 
-_ENDED = "a process ended before its answer", "its memory may have run out: ask for fewer at a time"
+_ENDED = (
+    "a process ended before its answer",
+    "its memory may have run out: free some, or ask for less at a time",
+)
 
 
 def _started(ask: Callable[[list[Item]], list[Answer]]) -> tuple[Connection, ForkProcess]:
