@@ -129,11 +129,30 @@ def _known(rates: Rates) -> dict[object, Any]:
     if found is None or len(found[1]) > _MOST_KNOWN:
         if len(_latest) >= _MOST_RATES:
             del _latest[next(iter(_latest))]
-        found = _latest[id(rates)] = (rates, {})  # with the rates, whose id stays theirs so
+        found = _latest[id(rates)] = (rates, _shared(rates))  # with the rates: their id stays so
     return found[1]
 
 
-_MOST_KNOWN, _MOST_RATES = 1 << 13, 1024
+def _shared(rates: Rates) -> dict[object, Any]:
+    """What is known of rates that are alike in all that one device computes by.
+
+    Links, memory and power are not: tables have many networks of one chip.
+    """
+    m = rates.matmuls
+    products = (*m.sustained.items(), *m.measured.items(), m.bandwidth, m.processors, m.tiles)
+    products = (*products, m.split_k, m.drain, m.latency, m.overlap)
+    host = rates.launch, rates.graphed, rates.any_layout, rates.plain
+    key = (products, rates.streams, rates.attentions, host)
+    found = _by_device.get(key)
+    if found is None or len(found) > _MOST_KNOWN:
+        if len(_by_device) >= _MOST_DEVICES:
+            del _by_device[next(iter(_by_device))]
+        found = _by_device[key] = {}
+    return found
+
+
+_by_device: dict[tuple[object, ...], dict[object, Any]] = {}
+_MOST_KNOWN, _MOST_RATES, _MOST_DEVICES = 1 << 13, 1024, 128
 
 
 def _as_counted(shape: ModelShape, layout: Layout) -> Layout:

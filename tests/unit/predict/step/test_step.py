@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from trainrig.catalog import find_chip
 from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import rates_of_chip
+from trainrig.predict.rates.from_chip import rates_of_chip, with_plain_attention
 from trainrig.predict.step import PARTS, StepTime, predict_step
 from trainrig.predict.step.calibration import fitted
-from trainrig.predict.step.compute import device_times
+from trainrig.predict.step.compute import DeviceTimes, device_times
 from trainrig.workload import custom, named
 from trainrig.workload.layout import SIZES, Layout
 
@@ -342,3 +342,21 @@ def test_what_hides_still_costs_its_share_of_the_computation() -> None:
     none = predict_step(GPT, layout, A100, constants=dataclasses.replace(c, contention=0.0))
     assert found.overlapped == none.overlapped > 0.0
     close(found.data_comm - none.data_comm, c.contention * found.overlapped)
+
+
+def test_a_layer_is_priced_once_for_all_networks_of_a_chip_and_for_no_other_chip() -> None:
+    """A table has many of them; what one device computes by is all that may differ nowhere."""
+    layout = Layout(tp=2, gpus=16, batch_size=3, seq_len=512)
+
+    def priced(where: Rates) -> DeviceTimes:
+        return device_times(GPT, layout, where)
+
+    first = priced(rates(fabric=25e9))
+    assert priced(rates(fabric=100e9)) is first
+    assert priced(rates(fabric=25e9, link="pcie")) is first
+    others = rates(power=250.0), rates("A100 PCIe 80GB"), with_plain_attention(rates())
+    slower_host = rates().replace(launch=2.0 * A100.launch)
+    for other in (*others, slower_host, rates().replace(plain=0.5)):
+        assert priced(other) is not first
+    assert priced(others[0]).forward[0] > first.forward[0]
+    assert priced(slower_host).forward[3] == pytest.approx(2.0 * first.forward[3])
