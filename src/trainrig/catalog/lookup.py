@@ -24,8 +24,9 @@ _VENDOR_WORDS = frozenset(
     + ["intel", "habana", "google", "huawei", "aws", "apple"]
 )
 # A plus or a letter of any script is part of a word: "4090+" is not a 4090.  A bar below is none.
-_NUMBER = re.compile(r"(?!\d+gb$)[a-z]*\d{2,}[a-z]*")
 _WORD = re.compile(r"(?:[^\W_]|[.+])+")
+# A chip's number with its letters, as H100 or 4090; 80GB is a size.
+_NUMBER = re.compile(r"(?!\d+gb$)[a-z]*\d{2,}[a-z]*")
 _MAX_NAME = 200
 _MAX_CANDIDATES = 12
 

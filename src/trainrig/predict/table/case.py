@@ -207,18 +207,18 @@ def _alternatives(row: Row, case: Case) -> list[dict[str, str]]:
     """
     cells, x = Cells(row), case.layout
     is_open = not (cells["tp"] or cells["pp"]) and x.gpus > 1
-    spreads = not is_open and case.shape.num_experts and not cells["ep"] and x.gpus > 1
+    is_split = not is_open and case.shape.num_experts and not cells["ep"] and x.gpus > 1
     is_named = x.framework == "deepspeed" and "framework" not in case.presumed
     offloads = not cells["offload"] and is_named and int(x.zero) >= 2
     most = FULL if x.framework == "megatron" else _TOO_MUCH  # what others seldom do
     is_alone = x.gpus == 1 and "num_gpus" in case.presumed and not cells["num_gpus"]
-    if not (is_open or spreads or offloads or is_alone) or _share(case) <= most:
+    if not (is_open or is_split or offloads or is_alone) or _share(case) <= most:
         return []
     if is_alone:
         return [dict(zip(("num_gpus", "tp", "pp"), sizes, strict=False)) for sizes in _LARGER]
     ways = _splits(case, cells) if is_open else []
-    if spreads:  # of a mixture that is split as stated
-        ways = [{"ep": str(ep)} for ep in _spread(case)[1:]]
+    if is_split:  # of a mixture that is split as stated
+        ways = [{"ep": str(ep)} for ep in _expert_ranks(case)[1:]]
     return [{"offload": "host"}] * offloads + ways
 
 
@@ -231,7 +231,7 @@ def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
     """
     x, num_experts = case.layout, case.shape.num_experts
     inside = [size for size in (1, 2, 4, 8) if size <= x.gpus_per_node]
-    spread = _spread(case) if num_experts and not cells["ep"] else [1]
+    spread = _expert_ranks(case) if num_experts and not cells["ep"] else [1]
     tries = [(1, 1, ep) for ep in spread]
     if num_experts:
         tries += [(1, pp, ep) for pp in _STAGES for ep in spread[-3:]]
@@ -249,7 +249,7 @@ def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
     return found
 
 
-def _spread(case: Case) -> list[int]:
+def _expert_ranks(case: Case) -> list[int]:
     """Ranks that may share a mixture's experts, the fewest first."""
     ranks = min(case.shape.num_experts, int(case.layout.gpus), 64)
     return [1 << n for n in range(7) if 1 << n <= ranks]
