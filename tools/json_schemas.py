@@ -88,7 +88,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "bundle": ("bundle demo --out demo.bundle",),
     "bundle-unpack": ("bundle demo.bundle --unpack unpacked",),
     "import": ("import {captures}",),
-    "burn": ("burn --minutes 0.05 --mode matmul --devices cpu --dtype fp32 --out runs",),
+    "burn": ("burn --budget 3s --mode matmul --devices cpu --dtype fp32 --out runs",),
     "selftest": ("selftest --only bundle.hash --only train.loss",),
     "selftest-list": ("selftest --list --only bundle.hash",),
     "published": ("published RTX-4090", "published RTX-3090-Ti RTX-4090"),

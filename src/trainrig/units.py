@@ -18,10 +18,18 @@ from trainrig.errors import UsageError
 
 DAY = 86400.0
 """Seconds."""
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|min|h|d)?")
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zµ]+)\s*")
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 _COUNT = re.compile(r"(\d+)\s*(k|m|g|ki|mi|gi)?b?", re.IGNORECASE)
 _COUNT_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
-_DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": DAY}
+_DURATION_UNITS = {
+    "ms": 1e-3,
+    "d": DAY,
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("day", "days"), DAY),
+}
 
 # A second, a byte and a hertz are what they are; FLOP/s reads as TFLOPS in the field.
 _SPELLING = {"FLOP/s": "FLOPS", "OP/s": "OPS", "IO/s": "IOPS"}
@@ -35,16 +43,42 @@ _QUANTITY = re.compile(
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
-def parse_duration(text: str) -> float:
-    """Seconds in ``text``: ``90``, ``45s``, ``4m``, ``1.5h``, ``500ms``.
+def parse_duration(text: str, name: str = "") -> float:
+    """Seconds in ``text``: ``45s``, ``4m``, ``1.5h``, ``1h30m``, ``500ms``, ``20 min``.
 
-    Raises UsageError for anything else, zero and infinity included.
+    A number without a unit is refused with its two readings: tools disagree on whether it is
+    seconds or minutes.
+
+    Args:
+        text: What was typed.
+        name: The option that takes it, for the message: ``--budget``.
+
+    Raises:
+        UsageError: For a number without a unit, anything else, zero and infinity included.
     """
-    match = _DURATION.fullmatch(text.strip())
-    seconds = float(match["number"]) * _DURATION_UNITS[match["unit"] or "s"] if match else 0.0
+    typed = text.strip()
+    where = f"{name} " if name else ""
+    if _NUMBER.fullmatch(typed) and float(typed):
+        raise UsageError(
+            f"{where}{typed}: {typed} s or {typed} min?", f"write {typed}s or {typed}m"
+        )
+    parts = _DURATION.findall(typed)
+    is_whole = "".join(match[0] for match in _DURATION.finditer(typed)) == typed
+    seconds = 0.0
+    if is_whole and all(unit in _DURATION_UNITS for _, unit in parts):
+        seconds = sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
     if not 0.0 < seconds < math.inf:
-        raise UsageError(f"not a duration: {text!r}", "write it like 45s, 4m or 1.5h")
+        wanted = f"{name} {text!r} is not a duration" if name else f"not a duration: {text!r}"
+        raise UsageError(wanted, "write it like 45s, 4m or 1.5h")
     return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as `parse_duration` reads it: ``90s``, ``20m``, ``1.5h``, ``7d``."""
+    for unit, size in (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0)):
+        if seconds >= size and (seconds / size * 2.0).is_integer():
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds:g}s" if seconds >= 1.0 else f"{seconds * 1e3:g}ms"
 
 
 def parse_count(text: str, most: int) -> int:

@@ -58,7 +58,7 @@ def test_the_surface_is_as_promised() -> None:
         {
             "qualify": "--budget --devices --only --out --resume --min --baseline --detach --tmux "
             "--strict --json",
-            "burn": "--minutes --devices --mode --dtype --memory --golden --out --detach --tmux "
+            "burn": "--budget --devices --mode --dtype --memory --golden --out --detach --tmux "
             "--json",
             "doctor": "--markdown --apply --runs --json",
             "selftest": "--only --clean-runs --list --json",
@@ -136,7 +136,7 @@ def test_the_surface_is_as_promised() -> None:
             "cloudflared --tunnel --hostname --team --aud --port --name --json | "
             "notebook --port --root --python --name --json | list --json | "
             "run NAME --detach --tmux --json | remove NAME --json | "
-            "test HOST... --seconds --config --json | audit --json",
+            "test HOST... --budget --config --json | audit --json",
             "jobs": "--end --json",
             "attach": "JOB --all --json",
             "report": "RUN... --html --md --csv --junit --prometheus --json",

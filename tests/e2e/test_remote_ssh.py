@@ -82,7 +82,7 @@ def test_a_host_that_is_gone_is_named(server: SshServer, trainrig) -> None:
 
 
 def test_the_verb_compares_two_ways(server: SshServer, trainrig) -> None:
-    words = ("remote", "test", "far", "direct", "--config", str(server.config), "--seconds", "0.2")
+    words = ("remote", "test", "far", "direct", "--config", str(server.config), "--budget", "200ms")
     code, out, _ = trainrig(*words, "--json")
     ways = json.loads(out)["ways"]
     assert code == 0 and [way["host"] for way in ways] == ["far", "direct"]

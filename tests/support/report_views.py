@@ -311,7 +311,7 @@ def long_fail_view() -> RunView:
         "ecc": "GPU 6 has 14 uncorrectable ECC errors since the driver was loaded (volatile: 14, "
         "aggregate: 203), 3 rows pending remapping, 2 remapped before, none of them failed",
     }
-    fix = "re-seat the card and its power cable, then trainrig burn --devices 3 --minutes 10"
+    fix = "re-seat the card and its power cable, then trainrig burn --devices 3 --budget 10m"
     findings = tuple(
         Finding(id=name, severity="error", evidence=text, fix=fix)
         for name, text in evidence.items()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from trainrig.errors import UsageError
 from trainrig.units import (
+    duration_text,
     format_memory,
     format_quantity,
     format_share,
@@ -26,10 +27,12 @@ from trainrig.units import (
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("90", 90.0),
         ("45s", 45.0),
         ("4m", 240.0),
         ("4 min", 240.0),
+        ("20 minutes", 1200.0),
+        ("4m30s", 270.0),
+        ("1h 30m", 5400.0),
         ("1.5h", 5400.0),
         ("500ms", 0.5),
         (" 2d ", 172800.0),
@@ -41,13 +44,45 @@ def test_a_duration_is_understood(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "0", "0s", "-4m", "+4m", "4 parsecs", "4M", "1e3", "inf", "nan", "m", "4m30s", "9" * 400],
+    [
+        "",
+        "0",
+        "0s",
+        "-4m",
+        "+4m",
+        "4 parsecs",
+        "4M",
+        "1e3",
+        "inf",
+        "nan",
+        "m",
+        "4m30",
+        "4m,5s",
+        "9" * 400,
+    ],
 )
 def test_anything_else_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_duration(text)
     assert caught.value.hint is not None
     assert "4m" in caught.value.hint
+
+
+@pytest.mark.parametrize("number", ["4", "90", " 1.5 "])
+def test_a_number_without_a_unit_is_refused_with_its_two_readings(number: str) -> None:
+    typed = number.strip()
+    with pytest.raises(UsageError) as caught:
+        parse_duration(number, "--budget")
+    assert f"--budget {typed}:" in caught.value.message
+    for reading in (f"{typed} s", f"{typed} min"):
+        assert reading in caught.value.message
+    for spelling in (f"{typed}s", f"{typed}m"):
+        assert spelling in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 45.0, 90.0, 240.0, 3600.0, 5400.0, 604800.0, 61.0])
+def test_a_duration_is_written_as_it_is_read(seconds: float) -> None:
+    assert parse_duration(duration_text(seconds)) == seconds
 
 
 @given(st.text())

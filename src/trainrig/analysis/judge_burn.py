@@ -2,13 +2,16 @@
 
 FAIL: a wrong result, digests of equal devices (or of the golden file) that differ, a device that
 failed or vanished, memory errors that ECC could not put right, a device far behind its siblings.
-INCOMPLETE: a part that was not run, that ended early or did too little, memory that was not given,
-a process that was killed, a sensor that stopped or sticks: what nobody watched was not passed.
+INCOMPLETE: a part that was not run, that ended early or did too little, less than nine tenths of
+the memory compared, a process that was killed, a sensor that stopped or sticks: what nobody watched
+was not passed.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,15 +25,19 @@ from trainrig.analysis.burn_facts import (
     part_name,
     readings,
 )
+from trainrig.analysis.evidence import plain
 from trainrig.analysis.judge import first_fault
 from trainrig.analysis.rows import SIBLING_MARGIN
+from trainrig.benchmarks.burn import LEAST_MEMORY, MEMORY, WRITING_SHARE
 from trainrig.machine.snapshot import FAULTY_REASONS, NOT_READ
 from trainrig.process.child import device_fault
 from trainrig.record import Finding, Outcome, Record, RunView, Status, Verdict, by_severity
 from trainrig.stats import grouped, median
 from trainrig.units import (
+    DAY,
     counted,
     device_text,
+    duration_text,
     format_memory,
     format_quantity,
     format_share,
@@ -42,7 +49,6 @@ BEHIND = 0.03
 LEAST_BUSY = 0.45
 """Of a part's planned seconds that must have been work."""
 LEAST_CHECKED = 2
-_NEARLY_ALL = 0.95
 SILENT_S = 6.0
 """A sensor that gave nothing for so long at the end has stopped; it is read once a second."""
 _STUCK_ENERGY_S = 10.0
@@ -59,7 +65,7 @@ def judge_burn(view: RunView, interrupted: str | None = None) -> Verdict:
     devices = burn_devices(view)
     findings = by_severity(
         [
-            *(found for device in devices for found in _parts(device)),
+            *(found for device in devices for found in _parts(device, view.config)),
             *_unwritten(devices, view.series.get(WORK, ())),
             *_digests(view.series.get(DIGESTS, ())),
             *(found for device in devices for found in _sensors(device, view)),
@@ -89,21 +95,25 @@ def _outcome(
     checked = sum(int(point.number("checked")) for point in points)
     where = counted(len(devices), "device")
     reason = f"{checked:,} results on {where} compared, none of them wrong"
-    return Outcome.PASS, "; ".join([reason, *_not_all_memory(points)])
+    return Outcome.PASS, f"{reason}; {_memory_text(points)}"
 
 
-def _not_all_memory(points: Sequence[BurnPoint]) -> Iterator[str]:
-    """How much of the memory the time was enough for, where that is not nearly all."""
-    for point in points:
-        held, wanted = point.number("memory_bytes"), point.number("memory_wanted_bytes")
-        if held < _NEARLY_ALL * wanted:
-            yield f"of memory {format_memory(held)} of {format_memory(wanted)} in its time"
+def _memory_text(points: Sequence[BurnPoint]) -> str:
+    """How much memory a burn that passed has compared, of how much."""
+    of_memory = [point for point in points if point.record.case.get("mode") == MEMORY]
+    if not of_memory:
+        return "memory was not tested (--mode memory does)"
+    held = sum(point.number("memory_bytes") for point in of_memory)
+    if any(point.number("requested_bytes") for point in of_memory):
+        return f"of memory the {format_memory(held)} that --memory names"
+    wanted = sum(point.number("memory_wanted_bytes") for point in of_memory)
+    return f"{format_memory(held)} of {format_memory(wanted)} of free memory"
 
 
 # ---- what was done
 
 
-def _parts(device: BurnDevice) -> Iterator[Finding]:
+def _parts(device: BurnDevice, config: Mapping[str, Any]) -> Iterator[Finding]:
     for point in device.points:
         name = f"{point.name} on {device.label}"
         record = point.measured
@@ -121,7 +131,8 @@ def _parts(device: BurnDevice) -> Iterator[Finding]:
         elif record.status is not Status.OK:
             yield _failed(name, record, device)
         elif (why := _too_little(point)) is not None:
-            yield _undone(f"{name}: {why}", record)
+            fix = f"give it more time: {_longer(point, config)}"
+            yield _undone(f"{name}: {why}", record, fix=fix)
 
 
 def _unwritten(
@@ -161,12 +172,12 @@ def _kernel_log(device: BurnDevice) -> str:
     return f"; dmesg | grep -i xid; nvidia-smi -q -i {device.index}"
 
 
-def _undone(evidence: str, *records: Record) -> Finding:
+def _undone(evidence: str, *records: Record, fix: str = "") -> Finding:
     return Finding(
         id="step-not-done",
         severity="error",
         evidence=evidence,
-        fix="put right what it names and repeat it: trainrig burn",
+        fix=fix or "put right what it names and repeat it: trainrig burn",
         records=tuple(record.id for record in records),
     )
 
@@ -181,17 +192,51 @@ def _too_little(point: BurnPoint) -> str | None:
         return f"too little work: {counted(checked, 'result')} compared"
     if busy < LEAST_BUSY * planned:
         return f"too little work: {busy:.0f} of {planned:.0f} s"
+    held, wanted = point.number("memory_bytes"), point.number("memory_wanted_bytes")
     if point.measured is not None and point.measured.conditions.get("passes") == 0:
-        return "too little work: its memory was not compared once; give it more time"
-    held, requested = point.number("memory_bytes"), point.number("requested_bytes")
-    if held < _NEARLY_ALL * requested:
+        return f"its {format_memory(wanted)} of memory were not compared once"
+    if held < LEAST_MEMORY * wanted:
         return (
-            f"the time was enough for {format_memory(held)} of the {format_memory(requested)} that "
-            "were requested: --minutes"
+            f"{format_memory(held)} of {format_memory(wanted)} were compared, at least "
+            f"{format_share(LEAST_MEMORY)} have to be"
         )
     return None
 
 
+def _longer(point: BurnPoint, config: Mapping[str, Any]) -> str:
+    """Return the command whose time is enough, for memory by the rate that was seen."""
+    planned, busy = point.number("planned_s") or 1.0, point.number("busy_s")
+    seconds = plain(config.get("seconds")) or planned
+    needed = 2.0 * seconds
+    if (wanted := point.number("memory_wanted_bytes")) and busy:
+        # Beginning is most of a very short part: there the rate of all of it says more.
+        written = point.number("memory_bytes") / (WRITING_SHARE * busy)
+        rate = max(written, point.rate or 0.0)
+        if rate:
+            needed = max(needed, _SPARE * wanted / (WRITING_SHARE * rate) * seconds / planned)
+    return burn_command(config, min(_MOST_SECONDS, needed))
+
+
+_SPARE = 1.5
+"""Factor on the shortest duration: the machine may be busier the next time."""
+_MOST_SECONDS = 7 * DAY
+
+
+def burn_command(config: Mapping[str, Any], seconds: float) -> str:
+    """The command that repeats a burn with another duration."""
+    step = next(step for below, step in _ROUNDED if seconds < below)
+    words = ["trainrig burn", "--budget", duration_text(math.ceil(seconds / step) * step)]
+    for name, usual in (("mode", "all"), ("memory", ""), ("golden", "")):
+        if (value := str(config.get(name, usual))) != usual:
+            words += [f"--{name}", shlex.quote(value)]
+    if devices := config.get("devices"):
+        words += ["--devices", ",".join(map(str, devices))]
+    words += [f"--dtype {dtype}" for dtype in config.get("dtypes", ())]
+    return " ".join(words)
+
+
+_ROUNDED = ((120.0, 10.0), (7200.0, 60.0), (math.inf, 3600.0))
+"""Durations below so many seconds are rounded up to so many."""
 _STRESS = "stress-ng"
 
 

@@ -25,6 +25,14 @@ BY_DTYPE = (MATMUL, STEP)
 """Modes that compute in a dtype."""
 SHARES = {MATMUL: 0.45, STEP: 0.2, MEMORY: 0.2, CORES: 0.15}
 """Of the time of a burn in all modes."""
+LEAST_MEMORY = 0.9
+"""Share of the memory to be tested that must have been compared.
+
+A bad cell at a random place is missed with one minus this share as the chance.  All of it is asked
+of nobody: what is free shrinks between the look and the allocation.
+"""
+WRITING_SHARE = 0.25
+"""Share of the memory part's time in which its first pass writes: reading takes about as long."""
 _QUALIFY_BUDGET = 120.0
 _SIZE = {False: 2048, True: 8192}
 

@@ -10,7 +10,19 @@ import click
 from trainrig.benchmarks.collective import BENCHMARK as COLLECTIVE
 from trainrig.benchmarks.collective import MAX_RANKS
 from trainrig.benchmarks.spec import benchmarks
-from trainrig.cli.verb import OUT, PATH, STRICT, Names, json_option, option, options, rows, verb
+from trainrig.cli.verb import (
+    OUT,
+    PATH,
+    STRICT,
+    TIME,
+    Names,
+    budget,
+    json_option,
+    option,
+    options,
+    rows,
+    verb,
+)
 
 _SPECS = tuple(spec for spec in benchmarks() if spec.options)
 _NAMES = tuple(spec.name for spec in _SPECS)
@@ -55,10 +67,10 @@ without a name, at most 1 GiB and a twentieth of what is free, and leaves nothin
         ("--max", "SIZE", "64M by gloo, 1G by nccl", _help("max")),
         ("--backend", "NAME", "nccl with GPUs", _help("backend")),
         ("--peer-access", "WORD", "both", _help("peer-access")),
-        ("--timeout", "TIME", "60s", _help("timeout")),
+        ("--timeout", TIME, "60s", _help("timeout")),
     )
 )
-@option("--budget", default="60s", help="Time for everything.")
+@budget("60s", "Time limit for all of it: 10s, 4m.")
 @OUT
 @STRICT
 @json_option("Print the records as one JSON object, last.")
@@ -75,8 +87,8 @@ def command(
     max: str | None,  # noqa: A002
     backend: str | None,
     peer_access: str | None,
-    timeout: str | None,
-    budget: str,
+    timeout: float | None,
+    budget: float,
     out: Path,
     strict: bool,
     as_json: bool,
@@ -85,7 +97,7 @@ def command(
     from trainrig.cli import progress
     from trainrig.runner import bench
     from trainrig.runner import ranks as ranks_of_run
-    from trainrig.units import parse_count, parse_duration
+    from trainrig.units import parse_count
 
     request = bench.BenchRequest(
         benchmark=benchmark,
@@ -100,13 +112,11 @@ def command(
         high=max or "",
         backend=backend or "",
         peer_access=peer_access or "",
-        timeout=parse_duration(timeout) if timeout else None,
+        timeout=timeout,
     )
     own = ranks_of_run.place() if benchmark == COLLECTIVE.name else None
     if own is not None and own.rank:  # the first one keeps the run
         return ranks_of_run.follow_first(own, backend or "gloo")
-    result = bench.bench(
-        request, budget=parse_duration(budget), out=out, watch=progress.on_stderr()
-    )
+    result = bench.bench(request, budget=budget, out=out, watch=progress.on_stderr())
     progress.print_end(as_json, partial(bench.summary, result), result.run)
     return result.exit_code(strict=strict)

@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainrig.cli.verb import DETACH, OUT, PATH, json_option, option, verb
+from trainrig.cli.verb import DETACH, OUT, PATH, budget, json_option, option, verb
 
 if TYPE_CHECKING:
     from trainrig.runner.burn import Look
 
 
 @verb()
-@option("--minutes", type=float, default=20.0, help="Time for all of it.")
+@budget("20m", "Time limit for all of it: 10m, 2h.")
 @option(
     "--devices",
     metavar="0,2",
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 @DETACH
 @json_option("Print the verdict and the devices as one JSON object, last.")
 def command(
-    minutes: float,
+    budget: float,
     devices: str,
     mode: str,
     dtype: tuple[str, ...],
@@ -67,9 +67,9 @@ def command(
 
     \b
     trainrig burn
-    trainrig burn --minutes 60 --mode matmul --dtype bf16 --dtype fp64
+    trainrig burn --budget 1h --mode matmul --dtype bf16 --dtype fp64
     trainrig burn --devices 0,2 --mode memory
-    trainrig burn --minutes 10 --devices cpu
+    trainrig burn --budget 10m --devices cpu
     trainrig burn --golden golden.jsonl --mode step
 
     matmul: products at full rate, bit for bit; step: training steps that must come
@@ -85,7 +85,7 @@ def command(
     from trainrig.runner.burn_plan import BurnRequest, memory_of
 
     request = BurnRequest(
-        seconds=60.0 * minutes,
+        seconds=budget,
         devices=tuple(devices.replace(",", " ").split()),
         mode=mode,
         dtypes=dtype,

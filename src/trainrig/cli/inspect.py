@@ -9,7 +9,7 @@ from threading import Timer
 
 import click
 
-from trainrig.cli.verb import json_option, option, verb
+from trainrig.cli.verb import TIME, json_option, option, verb
 from trainrig.machine.nvidia import PATIENCE_S
 from trainrig.machine.snapshot import Snapshot
 
@@ -22,11 +22,11 @@ _SILENCE_S = 2.0
 @json_option()
 @option(
     "--wait",
+    type=TIME,
     default=f"{PATIENCE_S:g}s",
-    metavar="TIME",
     help="How long NVIDIA's driver may take to answer.",
 )
-def command(as_json: bool, wait: str) -> None:
+def command(as_json: bool, wait: float) -> None:
     """Show what this machine is: processor, memory, disks, GPUs, software.
 
     \b
@@ -39,9 +39,8 @@ def command(as_json: bool, wait: str) -> None:
     from trainrig.doctor import diagnose
     from trainrig.machine import inspect, to_dict
     from trainrig.report.machine_report import machine_document
-    from trainrig.units import parse_duration
 
-    patience = min(parse_duration(wait), _MOST_PATIENCE_S)
+    patience = min(wait, _MOST_PATIENCE_S)
     with _wait_note(patience):
         snapshot = inspect(patience_s=patience)
     findings, chips = diagnose(snapshot), chip_names(snapshot)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from trainrig.cli.verb import DETACH, OUT, RUN, STRICT, json_option, option, options, rows, verb
+from trainrig.cli.verb import (
+    DETACH,
+    OUT,
+    RUN,
+    STRICT,
+    budget,
+    json_option,
+    option,
+    options,
+    rows,
+    verb,
+)
 
 
 @verb()
-@option("--budget", group="What is measured", default="4m", help="Time for all: 5s, 4m, 1h.")
+@budget("4m", "Time limit for all of it: 5s, 4m, 1h.", group="What is measured")
 @options(
     rows(
         "What is measured",
@@ -36,7 +47,7 @@ from trainrig.cli.verb import DETACH, OUT, RUN, STRICT, json_option, option, opt
 @STRICT
 @json_option("Print the verdict as one JSON object, last.")
 def command(
-    budget: str,
+    budget: float,
     devices: str | None,
     only: str | None,
     out: Path,
@@ -64,15 +75,13 @@ def command(
     from trainrig.cli import progress
     from trainrig.runner import session
     from trainrig.runner.expectations import demands_of
-    from trainrig.units import parse_duration
 
-    seconds = parse_duration(budget)
-    session.check_budget(seconds)
+    session.check_budget(budget)
     demands = demands_of(least, baseline) if least or baseline else None
     if detach:
         return progress.detach(out, resume, detach, as_json=as_json)
     result = session.qualify(
-        budget=seconds,
+        budget=budget,
         out=out,
         resume=resume,
         watch=progress.on_stderr(),

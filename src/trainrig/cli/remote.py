@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainrig.cli.output import say
-from trainrig.cli.verb import DETACH, PATH, Verb, json_option, option, options, rows
+from trainrig.cli.verb import DETACH, PATH, Verb, budget, json_option, option, options, rows
 from trainrig.errors import EXIT_FINDING, EXIT_OK
 
 if TYPE_CHECKING:
@@ -290,10 +290,10 @@ def remove(name: str, as_json: bool) -> int:
 
 @command.command(cls=Verb, short_help="Latency, throughput and loss to hosts; which hop limits.")
 @click.argument("host", nargs=-1, required=True)
-@option("--seconds", type=float, default=3.0, help="How long each direction is measured.")
+@budget("3s", "How long each direction of each hop is measured.")
 @_CONFIG
 @json_option()
-def test(host: tuple[str, ...], seconds: float, config: Path | None, as_json: bool) -> int:
+def test(host: tuple[str, ...], budget: float, config: Path | None, as_json: bool) -> int:
     """Measure the way to a HOST of ~/.ssh/config, hop by hop; several are compared.
 
     \b
@@ -306,10 +306,11 @@ def test(host: tuple[str, ...], seconds: float, config: Path | None, as_json: bo
     from trainrig.cli import output
     from trainrig.errors import EXIT_INCOMPLETE, UsageError
     from trainrig.remote.link_test import measure_way, way_document
+    from trainrig.units import duration_text
 
-    if not 0.1 <= seconds <= 60:
-        raise UsageError(f"--seconds {seconds:g} is out of range", "from 0.1 to 60")
-    ways = [measure_way(each, config, seconds) for each in host]
+    if not 0.1 <= budget <= 60:
+        raise UsageError(f"--budget {duration_text(budget)} is out of range", "100ms to 1m")
+    ways = [measure_way(each, config, budget) for each in host]
     output.answer(
         as_json,
         lambda: {"ways": [dataclasses.asdict(way) for way in ways]},

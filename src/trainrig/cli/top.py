@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import click
 
-from trainrig.cli.verb import json_option, option, verb
+from trainrig.cli.verb import TIME, json_option, option, verb
+
+_SHORTEST_S, _LONGEST_S = 0.2, 60.0
 
 
 @verb()
-@option(
-    "--interval",
-    type=click.FloatRange(0.2, 60.0),
-    default=1.0,
-    help="Seconds between two looks.",
-)
+@option("--interval", type=TIME, default="1s", help="Time between two looks: 500ms, 2s, 1m.")
 @option("--once", is_flag=True, help="One look as text, as where stdout is no terminal.")
 @json_option("One look as one JSON object on stdout.")
 def command(interval: float, once: bool, as_json: bool) -> int:
@@ -33,10 +30,13 @@ def command(interval: float, once: bool, as_json: bool) -> int:
     import time
 
     from trainrig.cli import output
-    from trainrig.errors import EXIT_OK, UnavailableError
+    from trainrig.errors import EXIT_OK, UnavailableError, UsageError
+    from trainrig.units import duration_text
     from trainrig.watch.lines import plain_lines
     from trainrig.watch.live import LiveWatch
 
+    if not _SHORTEST_S <= interval <= _LONGEST_S:
+        raise UsageError(f"--interval {duration_text(interval)} is out of range", "200ms to 1m")
     if not (as_json or once) and sys.stdout.isatty():
         try:
             from trainrig.watch.screen import Top

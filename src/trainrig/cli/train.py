@@ -16,6 +16,7 @@ from trainrig.cli.verb import (
     PATH,
     RUN,
     STRICT,
+    TIME,
     TOKENS,
     Names,
     json_option,
@@ -103,7 +104,7 @@ _LAYOUT = rows(
         "Where sharded weights and optimizer states live: none (on the GPU) or host.",
     ),
     ("--checkpoint-every", int, "100", "Steps between checkpoints; 0: none by steps."),
-    ("--checkpoint-interval", "TIME", "10m", "Time between checkpoints, whatever the steps."),
+    ("--checkpoint-interval", TIME, "10m", "Time between checkpoints, whatever the steps."),
     ("--keep-checkpoints", int, "2", "The newest checkpoints that stay."),
     ("--max-restarts", int, "0", "Restarts from the newest checkpoint after a rank is lost."),
     ("--min-nproc", int, "all", "With --max-restarts: fewest ranks to go on with."),
@@ -115,7 +116,7 @@ _FILE = rows(
     ("--only", ["TEXT"], "", "Run only experiments whose name contains TEXT; may be repeated."),
     ("--rounds", int, "1", "Repeat each, interleaved; 3 or more for a verdict."),
     ("--scale", "tiny", "", "Train the models' families at a size that takes seconds."),
-    ("--timeout", "TIME", "10m", "Give up when no rank has moved for this long."),
+    ("--timeout", TIME, "10m", "Give up when no rank has moved for this long."),
     ("--write", PATH, "", "Write scripts for torchrun and Slurm to this folder; train nothing."),
     ("--dry-run", None, "", "Show the resolved experiments; start and write nothing."),
 )
@@ -132,8 +133,8 @@ _FILE = rows(
 def command(
     file: Path | None,
     batch_size: str | None,
-    timeout: str | None,
-    checkpoint_interval: str | None,
+    timeout: float | None,
+    checkpoint_interval: float | None,
     out: Path,
     resume: Path | None,
     write: Path | None,
@@ -217,18 +218,16 @@ def command(
 
 
 def _given(
-    keys: dict[str, Any], batch_size: str | None, checkpoint_interval: str | None
+    keys: dict[str, Any], batch_size: str | None, checkpoint_interval: float | None
 ) -> dict[str, Any]:
     """The keys of an experiment that the command line gives."""
-    from trainrig.units import parse_duration
-
     given = {name: value for name, value in keys.items() if value not in (None, ())}
     given |= {name: str(given[name]) for name in ("data", "init", "python") if name in given}
     given |= {"log": ",".join(given["log"])} if "log" in given else {}
     if batch_size is not None:
         given["batch_size"] = _batch_size(batch_size)
     if checkpoint_interval is not None:
-        given["checkpoint_interval"] = parse_duration(checkpoint_interval)
+        given["checkpoint_interval"] = checkpoint_interval
     return given
 
 

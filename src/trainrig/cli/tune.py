@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from trainrig.cli.output import say
-from trainrig.cli.verb import OUT, PATH, STRICT, json_option, option, options, rows, verb
+from trainrig.cli.verb import OUT, PATH, STRICT, TIME, json_option, option, options, rows, verb
 
 _HOW = rows(
     "How they are trained",
@@ -17,7 +17,7 @@ _HOW = rows(
     ("--data", PATH, "Python's standard library", "A folder that trainrig data prepared."),
     ("--device", "DEVICE", "the file's", "cpu or cuda."),
     ("--scale", "tiny", "full", "Train the models' families at a size that takes seconds."),
-    ("--timeout", "TIME", "10m", "Give up when no rank has moved for this long."),
+    ("--timeout", TIME, "10m", "Give up when no rank has moved for this long."),
 )
 
 
@@ -31,7 +31,7 @@ _HOW = rows(
 def command(
     plan: Path,
     top: int,
-    timeout: str | None,
+    timeout: float | None,
     out: Path,
     strict: bool,
     as_json: bool,

@@ -8,7 +8,8 @@ the value itself, or in ``default_text`` what is taken where the option is left 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse what click would not: a value that is given twice, and an option's old name."""
+        args = self._without_aliases(ctx, args)
         if not ctx.resilient_parsing:
             try:
                 _, _, given = self.make_parser(ctx).parse_args(list(args))
@@ -50,6 +52,28 @@ class Verb(click.Command):
                 ):
                     raise click.UsageError(f"{parameter.opts[0]} is given twice", ctx)
         return super().parse_args(ctx, args)
+
+    def _without_aliases(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the arguments with today's name for each alias of an option."""
+        aliases = {
+            name: (option.opts[0], unit)
+            for option in self.get_params(ctx)
+            if isinstance(option, Option)
+            for name, unit in option.aliases.items()
+        }
+        spelled: list[str] = []
+        words = iter(args)
+        for word in words:
+            name, equals, value = word.partition("=")
+            if word == "--" or name not in aliases:
+                spelled += [word, *words] if word == "--" else [word]
+                continue
+            today, unit = aliases[name]
+            typed = value if equals else next(words, None)
+            spelled.append(today)
+            if typed is not None:
+                spelled.append(typed + unit * bool(_NUMBER.fullmatch(typed)))
+        return spelled
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections in the order in which the verb declares them."""
@@ -83,10 +107,13 @@ class Option(click.Option):
         *args: Any,
         group: str = "",
         words: Callable[[], Iterable[str]] | None = None,
+        aliases: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
         self.group = group
+        self.aliases = aliases or {}
+        """Other spellings, which help does not list, and the unit of a bare number in them."""
         self.words = words
         """For ``{words}`` and ``{first}`` in its help; loaded only where help is shown."""
 
@@ -118,9 +145,10 @@ def option(*names: str, help: str, default_text: str = "", **settings: Any) -> D
 def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...]:
     """Options of one group as rows: names with commas, what it takes, ``default_text``, help.
 
-    It takes a number (int, float), a path (PATH), one of some `Names`, what a function completes,
-    or any text (how help calls it, in a list where it may be repeated), or as click's settings say
-    (FILE, FILES, RUN); None stands for a flag or, where the name has a slash, for a switch.
+    It takes a number (int, float), a path (PATH), a duration (TIME), one of some `Names`, what a
+    function completes, or any text (how help calls it, in a list where it may be repeated), or as
+    click's settings say (FILE, FILES, RUN); None stands for a flag or, where the name has a slash,
+    for a switch.
     """
     decorators = []
     for name, takes, default_text, text in listed:
@@ -204,6 +232,38 @@ class _Tokens(click.ParamType):  # type: ignore[type-arg]  # click of 8.1 takes 
 
 TOKENS = _Tokens()
 """``140e9``, ``140B``."""
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]  # click of 8.1 takes none
+    """A duration with its unit, in seconds; a bare number is refused with its two readings."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, _: Any) -> float:
+        from trainrig.units import parse_duration
+
+        name = param.opts[0] if param is not None else ""
+        return parse_duration(value, name) if isinstance(value, str) else value
+
+
+TIME = _Duration()
+"""``45s``, ``4m``, ``1.5h``."""
+_NUMBER = re.compile(r"-?\d+(\.\d*)?|-?\.\d+")
+
+
+def budget(default: str, help: str, *, group: str = "") -> Decorator:  # noqa: A002
+    """``--budget``: how long a verb may take, spelled so by every verb that takes time.
+
+    Args:
+        default: As it is typed: ``4m``.
+        help: What the time is for, in a sentence.
+        group: The heading in the verb's help.
+
+    ``--time``, ``--duration``, ``--minutes`` and ``--seconds`` are aliases; a bare number behind
+    the last two has the unit that they name.
+    """
+    aliases = {"--time": "", "--duration": "", "--minutes": "m", "--seconds": "s"}
+    return option("--budget", type=TIME, default=default, group=group, help=help, aliases=aliases)
 
 
 def json_option(text: str = "One JSON object on stdout.") -> Decorator:

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from trainrig.benchmarks.burn import LEAST_MEMORY, WRITING_SHARE
 from trainrig.errors import UnavailableError
 from trainrig.measure.burn_slice import MOST_SHOWN, Slice, bits_of, error_slice
 from trainrig.process.child import first_line, is_out_of_memory
@@ -44,10 +45,6 @@ _COMPARING = 8
 """Blocks that the expected words, the comparison and the allocator's rounding take."""
 _HOST_BLOCK = BLOCK // 8
 """What a processor's cache holds, and the time of a phase is kept by."""
-_GIVEN = 0.9
-"""Of the memory that is wanted: less than that is memory that was not given."""
-_WRITING_SHARE = 0.25
-"""Of the time, for the first pass to write in: reading takes about as long."""
 _WORD = 8
 _MASK = 2**64
 
@@ -93,7 +90,7 @@ class MemoryPatterns:
             if self._chunks:  # room for what comparing takes
                 self._chunks.pop()
         self.held = sum(piece.numel() * _WORD for piece in self._chunks)
-        if self.held < _GIVEN * num_bytes:
+        if self.held < LEAST_MEMORY * num_bytes:
             raise UnavailableError(
                 f"{self.held} of {num_bytes} bytes could be allocated: {why}",
                 "free memory, or test less of it: --memory 4GiB",
@@ -185,7 +182,7 @@ class MemoryPatterns:
         if self._began is None or self.seconds == math.inf:
             return False
         self._wait()
-        return time.perf_counter() - self._began >= _WRITING_SHARE * self.seconds
+        return time.perf_counter() - self._began >= WRITING_SHARE * self.seconds
 
     def _keep(self, number: int, words: int) -> None:
         """Give back all behind so many words of a chunk."""

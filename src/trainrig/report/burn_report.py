@@ -22,7 +22,7 @@ from trainrig.analysis.evidence import plain
 from trainrig.record import Record, RunView, Status
 from trainrig.report import document as doc
 from trainrig.report.charts.over_time import line_figure, telemetry_start
-from trainrig.units import format_quantity, format_share, format_time, range_text
+from trainrig.units import format_memory, format_quantity, format_share, format_time, range_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,9 +56,16 @@ def _work_table(shown: Sequence[Shown], baselines: Sequence[Record]) -> doc.Tabl
         doc.column("rate", lambda one: _rate(one[1]) or None),
         doc.column("errors", lambda one: int(one[1].number("errors")), _errors),
         doc.column("compared", lambda one: f"{one[1].number('checked'):,.0f}"),
+        doc.column("memory", lambda one: _memory(one[1]) or None),
         doc.column("time", lambda one: format_time(one[1].number("busy_s"))),
         doc.words("expected", lambda one: _expected(one[1], baselines) or None),
     )
+
+
+def _memory(point: BurnPoint) -> str:
+    """``22.1 GiB of 22.8 GiB``, of the part that tests memory."""
+    held, wanted = point.number("memory_bytes"), point.number("memory_wanted_bytes")
+    return f"{format_memory(held)} of {format_memory(wanted)}" if wanted else ""
 
 
 def _rate(point: BurnPoint) -> str:

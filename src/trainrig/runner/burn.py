@@ -85,6 +85,9 @@ def burn(
         "seconds": request.seconds,
         "mode": request.mode,
         "devices": list(request.devices),
+        **({"dtypes": list(request.dtypes)} if request.dtypes else {}),
+        **({"memory": f"{request.memory_bytes}B"} if request.memory_bytes is not None else {}),
+        **({"golden": str(request.golden)} if request.golden is not None else {}),
     }
     run = create_run(out, BENCHMARK.name, config)
 

@@ -14,7 +14,7 @@ from trainrig.errors import UsageError, unknown
 from trainrig.record import Case
 from trainrig.runner.burn_stress import stress_time
 from trainrig.runner.targets import HOST, Target, choose_gpus
-from trainrig.units import DAY, parse_count
+from trainrig.units import DAY, duration_text, parse_count
 
 ALL = "all"
 MIN_SECONDS, MAX_SECONDS = 1.0, 7 * DAY
@@ -64,8 +64,10 @@ class BurnPart:
 def check_request(request: BurnRequest) -> None:
     """Raise UsageError for a time, a mode or a dtype that cannot be."""
     if not MIN_SECONDS <= request.seconds <= MAX_SECONDS:
+        which = "short" if request.seconds < MIN_SECONDS else "long"
         raise UsageError(
-            f"--minutes {request.seconds / 60:g} cannot be", "from 0.02 to 10080; 20 is a good one"
+            f"--budget {duration_text(request.seconds)} is too {which}",
+            "from 1s to 7d; 20m is a good one",
         )
     if request.mode not in (*MODES, ALL):
         raise unknown("mode", request.mode, (*MODES, ALL))

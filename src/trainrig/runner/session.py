@@ -37,7 +37,7 @@ from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_t
 from trainrig.runner.train import TrainRun
 from trainrig.runner.view import RunOutcome, fill_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run
-from trainrig.units import DAY
+from trainrig.units import DAY, duration_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def check_budget(budget: float) -> None:
     if not MIN_BUDGET <= budget <= MAX_BUDGET:
         which = "small" if budget < MIN_BUDGET else "large"
         raise UsageError(
-            f"a budget of {budget:g} s is too {which}", "from 5s to 7d; 4m is a good one"
+            f"--budget {duration_text(budget)} is too {which}", "from 5s to 7d; 4m is a good one"
         )
 
 

@@ -47,7 +47,7 @@ from trainrig.store import RunWriter, read_run
 from trainrig.train.config import Experiment, case_of, check, check_compiler, objective_of, to_dict
 from trainrig.train.config_file import experiment_of, read_file
 from trainrig.train.engines import Result, Site, check_site, engine_of, is_driven, python_of
-from trainrig.units import parse_duration, plain_name, plain_value
+from trainrig.units import duration_text, plain_name, plain_value
 from trainrig.workload import find
 
 
@@ -284,14 +284,14 @@ def at_full_scale(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experimen
         return ()
 
 
-def stall_timeout_of(timeout: str | None) -> float:
+def stall_timeout_of(timeout: float | None) -> float:
     """Seconds in which no rank moves until a training is given up.  Raises UsageError."""
     if timeout is None:
         return STALL_TIMEOUT
-    seconds = parse_duration(timeout)
-    if not 1.0 <= seconds <= MAX_STALL_TIMEOUT:
-        raise UsageError(f"a timeout of {seconds:g} s", "from 1s to 1h; without it 10m")
-    return seconds
+    if not 1.0 <= timeout <= MAX_STALL_TIMEOUT:
+        words = f"--timeout {duration_text(timeout)} is out of range"
+        raise UsageError(words, "from 1s to 1h; without it 10m")
+    return timeout
 
 
 def config_of(experiments: Sequence[Experiment]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from trainrig.analysis.burn_facts import DIGESTS, TELEMETRY, WORK
 from trainrig.analysis.judge_burn import judge_burn
-from trainrig.benchmarks.burn import BENCHMARK, burn_case
+from trainrig.benchmarks.burn import BENCHMARK, LEAST_MEMORY, burn_case
 from trainrig.record import WRONG_ANSWER, Kind, Record, RunView, Scalar, Status
 from trainrig.selftest import burn_planted
 from trainrig.selftest.registry import HEALTHY, Fault
@@ -26,6 +26,7 @@ from trainrig.selftest.registry import HEALTHY, Fault
 TAKES_S = 20.0
 _CARD, _RATE, _SPAN = "RTX 4090", 150e12, 200
 _START = 1.8e9
+_MEMORY = 24_000_000_000
 Row = dict[str, Any]
 Spoil = Callable[[RunView], RunView]
 
@@ -108,7 +109,9 @@ def _records(index: int, mode: str, rate: float) -> list[Record]:
         reason="no target",
     )
     conditions: dict[str, Scalar] = {"checked": 9000, "errors": 0, "rate": rate}
-    conditions |= {"busy_s": 60.0, "planned_s": 60.0, "work": 60.0 * rate, "passes": 12}
+    conditions |= {"busy_s": 60.0, "planned_s": 60.0, "work": 60.0 * rate}
+    if is_bytes:
+        conditions |= {"passes": 12, "memory_bytes": _MEMORY, "memory_wanted_bytes": _MEMORY}
     measured = planned.replace(
         kind=Kind.MEASURED, value=rate, status=Status.OK, reason=None, conditions=conditions
     )
@@ -217,6 +220,16 @@ _JUDGED: tuple[tuple[str, str, Spoil], ...] = (
         "memory that is not given",
         "step-not-done",
         _point("memory", value=None, status=Status.OOM, reason="1 of 24 bytes could be allocated"),
+    ),
+    (
+        "memory of which too little is compared",
+        "step-not-done",
+        _point("memory", conditions={"memory_bytes": int(0.99 * LEAST_MEMORY * _MEMORY)}),
+    ),
+    (
+        "memory that is not compared once",
+        "step-not-done",
+        _point("memory", conditions={"passes": 0}),
     ),
     ("a part that is not run", "step-not-done", _without_point),
     ("a burn that hardly works", "step-not-done", _point("step", conditions={"busy_s": 3.0})),

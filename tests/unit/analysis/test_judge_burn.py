@@ -13,6 +13,7 @@ from trainrig.analysis.judge_burn import judge_burn
 from trainrig.record import Outcome, RunView, Verdict
 from trainrig.selftest.burn_faults import faults, healthy_view
 from trainrig.selftest.registry import Fault
+from trainrig.units import parse_duration
 
 JUDGED = [fault for fault in faults() if fault.check == "burn.verdict"]
 INCOMPLETE = {"step-not-done", "sensor-stopped", "sensor-stuck"}
@@ -98,23 +99,52 @@ def test_a_card_that_is_gone_afterwards_is_a_fault() -> None:
     assert verdict_of({"missing": "the driver does not answer"}).outcome is Outcome.FAIL
 
 
-@pytest.mark.parametrize(
-    ("asked", "outcome"), [({}, "PASS"), ({"requested_bytes": 100}, "INCOMPLETE")]
-)
-def test_how_much_memory_was_tested_is_told(asked: dict[str, int], outcome: str) -> None:
+def with_memory(**conditions: int) -> RunView:
     view = healthy_view()
-    sizes = {"memory_bytes": 60, "memory_wanted_bytes": 100, **asked}
     records = tuple(
-        r.replace(conditions={**r.conditions, **sizes})
+        r.replace(conditions={**r.conditions, **conditions})
         if r.case["mode"] == "memory" and r.conditions
         else r
         for r in view.records
     )
-    own = dataclasses.replace(view, records=records)
+    config = {**view.config, "seconds": 300.0, "mode": "all", "devices": ["0", "1"]}
+    return dataclasses.replace(view, records=records, config=config)
+
+
+@pytest.mark.parametrize(
+    ("compared", "outcome"), [(100, "PASS"), (90, "PASS"), (89, "INCOMPLETE"), (1, "INCOMPLETE")]
+)
+def test_memory_that_was_hardly_compared_is_no_pass(compared: int, outcome: str) -> None:
+    gib = 1 << 30
+    own = with_memory(memory_bytes=compared * gib, memory_wanted_bytes=100 * gib)
     verdict = judge_burn(own)
     assert verdict.outcome == outcome
-    assert "60 Bytes of" in verdict.reason
-    assert burn_summary(own)[0]["parts"][2]["memory_bytes"] == 60
+    assert f"{compared}.0 GiB of 100.0 GiB" in verdict.reason or outcome == "PASS"
+    assert burn_summary(own)[0]["parts"][2]["memory_bytes"] == compared * gib
+
+
+def test_too_little_memory_is_told_with_the_command_that_compares_enough() -> None:
+    gib = 1 << 30
+    own = with_memory(memory_bytes=4 << 20, memory_wanted_bytes=100 * gib)
+    (first, *_) = judge_burn(own).findings
+    assert "4.0 MiB of 100.0 GiB" in first.evidence
+    typed = first.fix.partition(": ")[2]
+    assert typed.startswith("trainrig burn --budget ") and typed.endswith("--devices 0,1")
+    # Twice what it had, at least; at 900 GB/s no hours.
+    assert 600.0 <= parse_duration(typed.split()[3]) < 3600.0
+
+
+def test_a_pass_says_how_much_memory_it_speaks_of() -> None:
+    gib = 1 << 30
+    whole = with_memory(memory_bytes=95 * gib, memory_wanted_bytes=100 * gib)
+    assert "190.0 GiB of 200.0 GiB of free memory" in judge_burn(whole).reason
+    sizes = {"memory_bytes": gib, "memory_wanted_bytes": gib, "requested_bytes": gib}
+    assert "2.0 GiB that --memory names" in judge_burn(with_memory(**sizes)).reason
+    view = healthy_view()
+    products = tuple(r for r in view.records if r.case["mode"] == "matmul")
+    only = judge_burn(dataclasses.replace(view, records=products))
+    assert only.outcome is Outcome.PASS
+    assert "memory was not tested" in only.reason
 
 
 def test_two_that_differ_say_that_it_is_not_known_which() -> None:

@@ -39,6 +39,74 @@ def test_defaults_end_the_help_and_groups_have_headings() -> None:
     assert "Output and help: --json" in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ([], 240.0),
+        (["--budget", "90s"], 90.0),
+        (["--budget=1h30m"], 5400.0),
+        (["--time", "2m"], 120.0),
+        (["--duration", "2m"], 120.0),
+        (["--minutes", "0.5"], 30.0),
+        (["--minutes=2"], 120.0),
+        (["--minutes", "2h"], 7200.0),
+        (["--seconds", "3"], 3.0),
+    ],
+)
+def test_a_duration_has_one_name_and_its_aliases(words: list[str], seconds: float) -> None:
+    @verb.verb("Wait.")
+    @verb.budget("4m", "Time limit.")
+    def command(budget: float) -> None:
+        click.echo(budget)
+
+    found = CliRunner().invoke(command, words, catch_exceptions=False)
+    assert found.output == f"{seconds}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--minutes"],
+        ["--minutes", "nan"],
+        ["--minutes", "-1"],
+        ["--minutes", "x"],
+        ["--budget", "4m", "--minutes", "4"],
+        ["--", "--minutes"],
+    ],
+)
+def test_a_wrong_duration_is_refused_by_any_name(words: list[str]) -> None:
+    @verb.verb("Wait.")
+    @verb.budget("4m", "Time limit.")
+    def command(budget: float) -> None:
+        raise AssertionError(budget)
+
+    found = CliRunner().invoke(command, words)
+    assert isinstance(found.exception, UsageError) or found.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["qualify", "--budget", "4"],
+        ["bench", "matmul", "--budget", "4"],
+        ["bench", "collective", "--timeout", "4"],
+        ["burn", "--budget", "4"],
+        ["burn", "--time", "4"],
+        ["remote", "test", "host", "--budget", "4"],
+        ["train", "--timeout", "4"],
+        ["train", "--checkpoint-interval", "4"],
+        ["tune", "plans", "--timeout", "4"],
+        ["inspect", "--wait", "4"],
+        ["top", "--interval", "4"],
+    ],
+)
+def test_a_bare_number_is_no_duration_to_any_verb(words: list[str]) -> None:
+    found = CliRunner().invoke(cli, words)
+    assert isinstance(found.exception, UsageError), found.output
+    assert "4 s or 4 min" in found.exception.message
+    assert found.exception.hint == "write 4s or 4m"
+
+
 @pytest.fixture
 def completed(tmp_path: Path) -> Completed:
     """What the shell is offered for the last of some words, by a process of its own."""
