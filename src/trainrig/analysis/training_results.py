@@ -212,6 +212,7 @@ class TrainingResult:
     peak_flops_per_s_claimed: _Amount | None = None
     peak_source: str | None = None
     no_mfu_reason: str | None = None
+    no_breakdown_reason: str | None = None
     profiled: ProfiledStep | None = None
     """None: of one process without a GPU, whose step is its own work."""
     heldout_loss: _Number | None = None

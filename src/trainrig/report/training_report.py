@@ -580,6 +580,9 @@ def _remarks(
             names = [result.name for result in trained if result.no_energy_reason == reason]
             of_whom = "" if len(names) == len(trained) else f" of {', '.join(names)}"
             yield f"Energy{of_whom} was not read: {reason}"
+    for reason in dict.fromkeys(result.no_breakdown_reason for result in trained):
+        if reason:
+            yield f"Where a step's time went is not known: {reason}"
     yield from published_outliers(published)
     reasons = {one.reason: one.name for one in reversed(predicted) if one.reason}
     for reason, name in reversed(reasons.items()):

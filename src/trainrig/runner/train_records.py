@@ -362,6 +362,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
         "layout_found": None if trained.found is None else dataclasses.asdict(trained.found),
         "wrong_layout": trained.wrong_layout,
         "profiled": first.result.profiled,
+        "no_breakdown_reason": first.result.no_profile or None,
         "software_found": dict((first.result.facts or {}).get("software", {})),
         "heldout": [{"step": step, "loss": loss} for step, loss in first.result.heldout],
         "weight_decay": dict(

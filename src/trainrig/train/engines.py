@@ -115,7 +115,9 @@ class Result:
     restarts: tuple[Restart, ...] = ()
     """After each rank that was lost."""
     profiles: tuple[tuple[Mapping[str, Any], ...], ...] = ()
-    """Of each rank its profiled steps: seconds by part (`native.breakdown`)."""
+    """Of each rank its profiled steps: seconds by part (`trainrig.trace`)."""
+    no_profile: str = ""
+    """Why a profiler that ran has no parts of a step; empty where it has them or did not run."""
 
     @property
     def profiled(self) -> dict[str, float] | None:
@@ -148,6 +150,8 @@ class Job:
     """Seconds without a move of any rank after which each ends by itself; 0: others see to it."""
     heldout: bool = False
     """The held-out loss is taken, by our engine."""
+    elsewhere: bool = False
+    """Other machines run it: its environment has nothing that only this one is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +212,8 @@ class Framework:
         if not on_gpu and (threads := _threads(experiment)):
             env["OMP_NUM_THREADS"] = str(threads)
         if on_gpu:
-            env |= _of_gpu_ranks(experiment.processes, experiment.unfused_parts)
+            ranks = None if job.elsewhere else experiment.processes
+            env |= _of_gpu_ranks(ranks, experiment.unfused_parts)
         if on_gpu and experiment.processes > 1:
             env |= flight_recorder.settings(run)
         if not experiment.p2p:
@@ -245,6 +250,7 @@ class Framework:
         stretch, ended = longest_stretch(first)
         probe = next(reversed(_called("parity", first)), None)
         decay = next(reversed(_called("weight_decay", first)), None)
+        profiles = [next(reversed(_called("breakdown", reported[rank])), {}) for rank in ranks]
         return Result(
             rows=final_rows(_called("row", first)),
             facts=facts[0] if facts else None,
@@ -267,10 +273,8 @@ class Framework:
             ranks=len(ranks) if starts else 0,
             hosts=tuple(process_of(run, rank)[0] for rank in ranks),
             restarts=restarts_of(first),
-            profiles=tuple(
-                tuple(next(reversed(_called("breakdown", reported[rank])), {}).get("steps", ()))
-                for rank in ranks
-            ),
+            profiles=tuple(tuple(each.get("steps", ())) for each in profiles),
+            no_profile=next((each["missing"] for each in profiles if each.get("missing")), ""),
             probe=Probe(
                 losses=tuple(probe["losses"]),
                 grad_norms=tuple(probe["grad_norms"]),
@@ -302,17 +306,25 @@ def _cores() -> int:
     return min(cores, int(quota)) if isinstance(quota, float) else cores
 
 
-def _of_gpu_ranks(ranks: int, without: Collection[str] = ()) -> dict[str, str]:
+def _of_gpu_ranks(ranks: int | None, without: Collection[str] = ()) -> dict[str, str]:
     """What torch leaves to whoever starts ranks on GPUs; what a user has set stays as it is.
+
+    ``ranks``: those that share this machine; None where other machines run them.
 
     Threads: without a number each rank takes all cores, which the others' loaders and launches
     need.  The allocator's segments grow: blocks of changing size leave no holes between them
     (pytorch.org/docs/stable/notes/cuda.html).  ``without``: some of UNFUSED.
     """
-    chosen = {} if "omp" in without else {"OMP_NUM_THREADS": str(max(1, _cores() // ranks))}
-    if not any(name in os.environ for name in _ALLOCATOR) and "segments" not in without:
+    chosen = {}
+    if ranks is not None and "omp" not in without:
+        chosen["OMP_NUM_THREADS"] = str(max(1, _cores() // ranks))
+    if "segments" not in without:
         chosen[_ALLOCATOR[0]] = "expandable_segments:True"
-    return {name: value for name, value in chosen.items() if name not in os.environ}
+    if ranks is None:
+        return chosen
+    has_allocator = any(name in os.environ for name in _ALLOCATOR)
+    own = {*os.environ, *(_ALLOCATOR if has_allocator else ())}
+    return {name: value for name, value in chosen.items() if name not in own}
 
 
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

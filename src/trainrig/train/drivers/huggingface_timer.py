@@ -182,7 +182,7 @@ class Timed(Trainer):
         if 1 <= behind <= STEPS:
             self._recorded.enter_context(self._recorder.step())
         if behind == STEPS + 1:
-            self.emit("breakdown", steps=self._recorder.stop())
+            self.emit("breakdown", **self._recorder.stop())
 
     def _ended(self) -> None:
         """After the last step that is asked for, which is waited for: energy is counted to here."""

@@ -104,7 +104,7 @@ def train(folder: Path, events: Events, make: Callable[[StepTask], DrivenEngine]
         last = len(given["rates"]) - 1
         watch.recording = phase
         step = _marked(engine, watch, last, given["rates"][last])
-        events.emit("breakdown", steps=profiled(step, piped=task.piped))
+        events.emit("breakdown", **profiled(step, piped=task.piped))
     del engine
     gc.collect()
     if request["probe"]:

@@ -236,7 +236,7 @@ def _profile(engine: Engine, own: _Rank) -> None:
     own.events.set_position(part="the profiled steps")
     piped = engine.experiment.mesh.pp > 1
     engine.watch.recording = phase
-    own.events.emit("breakdown", steps=profiled(engine.step, piped=piped))
+    own.events.emit("breakdown", **profiled(engine.step, piped=piped))
     engine.watch.end()
 
 

@@ -1,41 +1,29 @@
-"""A profiled step in parts: intervals, and who waited for what."""
+"""A training's steps under torch's profiler: what is recorded, and who waited for what."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
+from trainrig.trace import TraceEvent, break_down
 from trainrig.train.native import breakdown
-from trainrig.train.native.breakdown import both, length, merged, without
-
-CPU, CUDA = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
 
 
-def event(name: str, start: float, end: float, device: Any = CPU, shapes: Any = ()) -> Any:
-    """One of the profiler's, in milliseconds."""
-    span = SimpleNamespace(start=start * 1e3, end=end * 1e3)
-    return SimpleNamespace(
-        name=name, time_range=span, device_type=device, cpu_children=[], input_shapes=shapes
+def event(
+    name: str, start: float, end: float, shapes: tuple[tuple[int, ...], ...] = ()
+) -> TraceEvent:
+    """One of the host's, in milliseconds."""
+    return TraceEvent(
+        name=name, category="cpu_op", start=start * 1e-3, end=end * 1e-3, shapes=shapes
     )
 
 
-def parts(events: list[Any], *, piped: bool = False) -> dict[str, float]:
+def parts(events: list[TraceEvent], *, piped: bool = False) -> dict[str, float]:
     """Milliseconds of a step of 100."""
-    found = breakdown._parts(events, (0.0, 0.1), piped=piped)
+    found = break_down(events, (0.0, 0.1), piped=piped, on_device=False)
     assert found["own_s"] + found["communication_s"] + found["bubble_s"] == pytest.approx(0.1)
     own_in = found.pop("own_in")
     return {name: round(seconds * 1e3, 6) for name, seconds in (found | own_in).items()}
-
-
-def test_intervals() -> None:
-    assert merged([(3, 4), (0, 1), (1, 2), (5, 5)]) == [(0, 2), (3, 4)]
-    assert both([(0, 4), (6, 9)], [(1, 2), (3, 7), (8, 10)]) == [(1, 2), (3, 4), (6, 7), (8, 9)]
-    assert without([(0, 10)], [(1, 2), (4, 6), (9, 12)]) == [(0, 1), (2, 4), (6, 9)]
-    assert without([(0, 1), (2, 3)], []) == [(0, 1), (2, 3)]
-    assert length([(0, 2), (1, 4)]) == 4
 
 
 def test_a_wait_for_a_collective_is_exposed_and_the_rest_of_it_overlapped() -> None:
@@ -71,7 +59,6 @@ def test_what_nothing_ran_in_is_shown_and_a_phase_has_its_own_work_alone() -> No
 def test_an_operation_that_calls_another_is_work_too() -> None:
     """A product's own call lies around one that takes no time: all of it was taken for a wait."""
     outer, inner = event("aten::mm", 0, 50), event("aten::resolve_conj", 0, 1)
-    outer.cpu_children = [inner]
     found = parts([outer, inner, event("gloo:all_reduce", 10, 100)])
     assert (found["communication_s"], found["overlapped_s"]) == (50, 40)
     assert found["idle_s"] == 0
@@ -89,20 +76,39 @@ def test_waiting_for_other_stages_is_the_bubble() -> None:
         event("gloo:recv", 0, 20),
         event("trainrig:wait", 0, 20),
         event("aten::mm", 20, 70),
-        event("gloo:all_reduce", 70, 100, shapes=[[1]]),  # the norm: earlier stages still train
+        event("gloo:all_reduce", 70, 100, shapes=((1,),)),  # the norm: earlier stages still train
         event("trainrig:wait", 70, 100),
     ]
     assert parts(events, piped=True)["bubble_s"] == 50
-    assert parts(events)["communication_s"] == 30  # without stages it is a sum like others
+    # Without stages the sum is one like others, and the message a part of a ring's exchange.
+    assert parts(events)["communication_s"] == 50
 
 
-def test_on_a_gpu_kernels_beside_others_are_overlapped() -> None:
-    found = parts(
-        [
-            event("ampere_gemm", 0, 60, CUDA),
-            event("ncclDevKernel_ReduceScatter_Sum_f32", 40, 80, CUDA),
-            event("ncclDevKernel_SendRecv", 85, 95, CUDA),
-        ]
-    )
-    assert (found["communication_s"], found["bubble_s"]) == (20, 10)
-    assert (found["overlapped_s"], found["idle_s"]) == (20, 10)
+def test_real_steps_are_recorded_with_their_operations_and_phases() -> None:
+    weight = torch.ones(64, 64)
+
+    def step() -> None:
+        with breakdown.phase("forward"):
+            torch.mm(weight, weight)
+
+    recorded = breakdown.profiled(step, piped=False, steps=2)
+    assert recorded["missing"] == ""
+    assert len(recorded["steps"]) == 2
+    for found in recorded["steps"]:
+        assert 0 < found["own_in"]["forward"] < found["step_s"]
+        assert found["idle_s"] < found["own_s"] == found["step_s"]
+
+
+def test_a_gpu_whose_kernels_were_not_recorded_is_told_and_has_no_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The steps run on the processor here; a GPU's profiler without CUPTI sees no more."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    recorder = breakdown.Recorder()
+    recorder._on_gpu = True
+    recorder.start()
+    with recorder.step():
+        torch.ones(3)
+    recorded = recorder.stop()
+    assert recorded["steps"] == []
+    assert "CUPTI" in recorded["missing"]
