@@ -118,6 +118,7 @@ _FILE = rows(
     ("--scale", "tiny", "", "Train the models' families at a size that takes seconds."),
     ("--timeout", TIME, "10m", "Give up when no rank has moved for this long."),
     ("--write", PATH, "", "Write scripts for torchrun and Slurm to this folder; train nothing."),
+    ("--nodes", int, "1", "With --write: machines that share the ranks out (sbatch --nodes)."),
     ("--dry-run", None, "", "Show the resolved experiments; start and write nothing."),
 )
 
@@ -138,6 +139,7 @@ def command(
     out: Path,
     resume: Path | None,
     write: Path | None,
+    nodes: int | None,
     dry_run: bool | None,
     detach: str,
     strict: bool,
@@ -187,9 +189,16 @@ def command(
             schema="train-dry-run",
         )
         return EXIT_OK
+    if nodes is not None and (write is None or nodes < 1):
+        raise UsageError(
+            f"--nodes {nodes}: " + ("at least 1" if nodes < 1 else "only with --write"),
+            "trainrig train FILE --write FOLDER --nodes 2",
+        )
     if write is not None:
         watch = progress.on_stderr()
-        folders = launch_scripts.write_scripts(experiments, write, watch, stall_timeout, runs=out)
+        folders = launch_scripts.write_scripts(
+            experiments, write, watch, stall_timeout, nodes=nodes or 1, runs=out
+        )
         output.answer(
             as_json,
             lambda: {"folders": [str(folder) for folder in folders]},

@@ -43,6 +43,8 @@ from trainrig.train.parity import REFERENCE
 
 GRACE = 120
 """Seconds between SIGTERM and the end of a Slurm job: ranks save and leave."""
+MOST_DYNAMIC_NODES = 16
+"""Above it the rendezvous is static: agents of a dynamic one all keep alive at one store."""
 
 
 def write_scripts(
@@ -51,16 +53,28 @@ def write_scripts(
     watch: Watcher,
     stall_timeout: float = STALL_TIMEOUT,
     *,
+    nodes: int = 1,
     runs: Path = Path("runs"),
 ) -> list[Path]:
     """Write a folder for each experiment, new ones in ``out``; predicted from what ``runs`` hold.
 
-    Raises UsageError, StoreError.
+    Args:
+        experiments: What is trained.
+        out: The folder of the folders, on a disk that all nodes see.
+        watch: Is told what is prepared.
+        stall_timeout: Seconds without a move of any rank after which each ends by itself.
+        nodes: Machines that share the ranks out, each as many.
+        runs: Earlier runs, whose measurements predictions rest on.
+
+    Raises:
+        UsageError: Ranks that cannot be shared out, or what others cannot start.
+        StoreError: A file cannot be written.
     """
     snapshot = described(inspect())
     site = site_of(snapshot)
     grounds = grounds_of(runs, machine_key(to_dict(snapshot)), site.cores)
-    ready = [placed(own, site) for own in experiments]
+    # Which GPUs this machine would take says nothing about those that will run it.
+    ready = [placed(own, site).replace(devices=own.devices) for own in experiments]
     ready = with_data([own.replace(threads=own.threads or 1) for own in ready], watch)
     folders: list[Path] = []
     for number, own in enumerate(ready, 1):
@@ -71,17 +85,32 @@ def write_scripts(
             raise UsageError("batch_size auto is looked for here, not by others", "name one")
         if own.bind and not own.device.startswith("cuda"):
             raise UsageError("torchrun binds ranks with GPUs alone", "leave bind out on a CPU")
+        _check_nodes(own, nodes)
         saved = str(folder / "checkpoints")
         heldout = own.framework == REFERENCE and own.heldout_batches > 0
         job = Job(probe=False, checkpoint=saved, resume=saved, heldout=heldout)
-        job = dataclasses.replace(job, stall_timeout=stall_timeout)
+        job = dataclasses.replace(job, stall_timeout=stall_timeout, elsewhere=True)
         _as_run(own, folder, snapshot, grounds)
         with store_errors(folder):
             command = ENGINES[own.framework].command(own, folder, job)
-            (folder / "node.sh").write_text(node_script(own, command))
-            (folder / "job.sbatch").write_text(sbatch_script(own, folder))
+            (folder / "node.sh").write_text(node_script(own, command, nodes))
+            (folder / "job.sbatch").write_text(sbatch_script(own, folder, nodes))
         folders.append(folder)
     return folders
+
+
+def _check_nodes(own: Experiment, nodes: int) -> None:
+    """Raise UsageError where an experiment's ranks cannot be shared out over the nodes."""
+    if own.processes % nodes:
+        raise UsageError(
+            f"--nodes {nodes}: {own.processes} ranks cannot be shared out evenly over them",
+            f"a divisor of {own.processes}, or another layout",
+        )
+    if nodes > 1 and own.devices:
+        raise UsageError(
+            f"devices = {own.devices}: numbers of GPUs on one machine, and there are {nodes}",
+            "leave devices out: each rank takes the GPU of its local rank",
+        )
 
 
 def _as_run(own: Experiment, folder: Path, snapshot: Snapshot, grounds: Grounds) -> None:
@@ -97,47 +126,79 @@ def _as_run(own: Experiment, folder: Path, snapshot: Snapshot, grounds: Grounds)
         run.path.rename(folder)
 
 
-def node_script(experiment: Experiment, command: Command) -> str:
-    """``node.sh``: what one node runs."""
+def node_script(experiment: Experiment, command: Command, nodes: int = 1) -> str:
+    """Return ``node.sh``: what one of ``nodes`` nodes runs."""
     python, *program = command.argv
     env = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in command.env.items())
     prepare = f"{shlex.join(command.prepare)}\n" if command.prepare else ""
-    ranks = command.ranks
+    ranks, per_node = command.ranks, command.ranks // nodes
+    threads = ""
+    if experiment.device.startswith("cuda") and "omp" not in experiment.unfused_parts:
+        threads = _THREADS
     numa = "    --numa-binding=node \\\n" if experiment.bind else ""
     return f"""#!/bin/sh
 # The ranks of one node of {experiment.name!r}: {ranks} in all, by torchrun.
-#   one node        sh node.sh
+#   one node        NNODES=1 NPROC_PER_NODE={ranks} sh node.sh
 #   several         NNODES=2 NPROC_PER_NODE={max(1, ranks // 2)} RDZV=HOST:29500 sh node.sh
 #   one may go      NNODES=1:2, with min_nproc in the experiment
+#   more than {MOST_DYNAMIC_NODES}    RDZV_BACKEND=static NODE_RANK=0, 1, 2 ..., each node its own
 set -eu
-: "${{NNODES:=1}}" "${{NPROC_PER_NODE:={ranks}}}" "${{RDZV:=localhost:0}}"
+: "${{NNODES:={nodes}}}" "${{NPROC_PER_NODE:={per_node}}}" "${{RDZV:=localhost:0}}"
 : "${{MAX_RESTARTS:={experiment.max_restarts}}}" "${{RDZV_ID:={slug_of(experiment.name)}}}"
-{env}export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONSAFEPATH=1 TRAINRIG_PARENT=$$
+: "${{RDZV_BACKEND:=c10d}}"
+{env}{threads}export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONSAFEPATH=1 TRAINRIG_PARENT=$$
 export PET_SHUTDOWN_TIMEOUT={GRACE - 20}
-{prepare}exec {shlex.quote(python)} -m torch.distributed.run \\
+{prepare}if [ "$RDZV_BACKEND" = static ]; then
+    # A lost rank ends the job: agents of a static rendezvous do not meet a second time.
+    set -- --node-rank "${{NODE_RANK:-${{SLURM_NODEID:?which node is it: NODE_RANK=0, 1, 2}}}}"
+    MAX_RESTARTS=0
+else
+    set -- --rdzv-conf keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=2
+fi
+exec {shlex.quote(python)} -m torch.distributed.run \\
     --nnodes "$NNODES" --nproc-per-node "$NPROC_PER_NODE" --max-restarts "$MAX_RESTARTS" \\
-    --rdzv-backend c10d --rdzv-endpoint "$RDZV" --rdzv-id "$RDZV_ID" \\
-    --rdzv-conf keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=2 \\
+    --rdzv-backend "$RDZV_BACKEND" --rdzv-endpoint "$RDZV" --rdzv-id "$RDZV_ID" "$@" \\
 {numa}    {shlex.join(program)}
 """
 
 
-def sbatch_script(experiment: Experiment, folder: Path) -> str:
-    """``job.sbatch``: ``sbatch --nodes 2 job.sbatch`` shares the ranks out over two nodes."""
+_THREADS = """\
+: "${OMP_NUM_THREADS:=$((($(nproc) + NPROC_PER_NODE - 1) / NPROC_PER_NODE))}"
+export OMP_NUM_THREADS
+"""
+"""A share of the node's processors for each rank, unless somebody has said how many."""
+
+
+def sbatch_script(experiment: Experiment, folder: Path, nodes: int = 1) -> str:
+    """Return ``job.sbatch``: a Slurm job that shares the ranks out over ``nodes`` nodes.
+
+    The task of a node has all of its processors: since Slurm 22.05 ``srun`` gives a task one unless
+    it is told how many (slurm.schedmd.com/srun.html, --cpus-per-task).
+    """
     own, where = experiment, shlex.quote(str(folder))
-    gpus = ""
-    if own.device.startswith("cuda"):
-        gpus = f"#SBATCH --gpus-per-node={own.processes}\n"
+    on_gpu, per_node = own.device.startswith("cuda"), own.processes // nodes
+    gpus = f"#SBATCH --gpus-per-node={per_node}\n" if on_gpu else ""
+    most = ""
+    if on_gpu:
+        most = f"""\
+if [ $per_node -gt {per_node} ]; then
+    echo "$per_node ranks a node, and this file asks for {per_node} GPUs a node: write it with" \\
+        "trainrig train --write --nodes $SLURM_NNODES" >&2
+    exit 2
+fi
+"""
     least, elastic = own.min_nproc or own.processes, ""
     if own.min_nproc:
         elastic = "#SBATCH --no-kill\n"
+    static = "" if own.min_nproc else _STATIC
     return f"""#!/bin/bash
-# {own.name!r} by torchrun on one node; sbatch --nodes N job.sbatch shares the ranks out over N.
+# {own.name!r} by torchrun: {own.processes} ranks, {per_node} on each of {nodes} nodes.
 # TERM comes {GRACE} s before the time is over: ranks save a checkpoint and leave, and the job goes
 # on in another allocation, as it does after a lost step.
 #SBATCH --job-name={slug_of(own.name)}
-#SBATCH --nodes=1
+#SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
 {gpus}{elastic}#SBATCH --signal=TERM@{GRACE}
 #SBATCH --requeue
 #SBATCH --open-mode=append
@@ -148,12 +209,13 @@ if [ $((per_node * SLURM_NNODES)) -ne {own.processes} ]; then
     echo "{own.processes} ranks cannot be shared out over $SLURM_NNODES nodes" >&2
     exit 2
 fi
-export NPROC_PER_NODE=$per_node NNODES=$((({least} + per_node - 1) / per_node)):$SLURM_NNODES
-export RDZV_ID=$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
+{most}export NPROC_PER_NODE=$per_node NNODES=$((({least} + per_node - 1) / per_node)):$SLURM_NNODES
+{static}export RDZV_ID=$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
 first=$(srun --nodes=1 --ntasks=1 hostname)
 export RDZV=$first:$((20000 + SLURM_JOB_ID % 10000))
 saved=$(ls {where}/checkpoints 2>/dev/null)
-srun --kill-on-bad-exit={0 if own.min_nproc else 1} sh {where}/node.sh && exit 0
+srun --kill-on-bad-exit={0 if own.min_nproc else 1} --cpus-per-task="$SLURM_CPUS_ON_NODE" \\
+    sh {where}/node.sh && exit 0
 code=$?
 # A lost step or the end of the time: the same job goes on from its newest checkpoint, also beyond
 # max_restarts while each allocation brings it further.
@@ -167,12 +229,19 @@ exit $code
 """
 
 
+_STATIC = f"""\
+if [ "$SLURM_NNODES" -gt {MOST_DYNAMIC_NODES} ]; then
+    export NNODES=$SLURM_NNODES RDZV_BACKEND=static
+fi
+"""
+
+
 def scripts_document(folders: Sequence[Path]) -> Document:
     """Which command starts each."""
     table = Table(
         columns=(Column("by torchrun", "words"), Column("by Slurm", "words")),
         rows=tuple((f"sh {folder}/node.sh", f"sbatch {folder}/job.sbatch") for folder in folders),
         title="Scripts",
-        notes=("several nodes: the first lines of node.sh, and sbatch --nodes N",),
+        notes=("several nodes: --nodes N, and the first lines of node.sh",),
     )
     return Document(title="", blocks=(table,))
