@@ -10,8 +10,9 @@ import pytest
 
 from trainrig.benchmarks import training as qualified_step
 from trainrig.catalog import require_chip
+from trainrig.predict.cluster import Cluster
 from trainrig.predict.prediction import predict
-from trainrig.predict.scenario import Cluster, Question
+from trainrig.predict.scenario import Question
 from trainrig.predict.search import price
 from trainrig.predict.search.memory_options import fit
 from trainrig.predict.search.space import Space

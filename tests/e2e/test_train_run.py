@@ -16,7 +16,7 @@ from in_process import launch_here
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.machine.energy import Meter
 from trainrig.record import Kind, Outcome, Record, Status
-from trainrig.runner import energy, train_prepare, train_records
+from trainrig.runner import energy, train_prepare, train_summary
 from trainrig.runner import train as runner
 from trainrig.runner.progress import Progress
 from trainrig.runner.train_resume import checkpoints_of, experiments_of
@@ -69,7 +69,7 @@ def experiment(folder: Path, **changes: Any) -> Experiment:
 
 def run(asked: Experiment, tmp_path: Path, **how: Any) -> tuple[Any, dict[str, Any]]:
     outcomes = runner.train([asked], out=tmp_path / "runs", **how)
-    return outcomes, train_records.summary(outcomes)
+    return outcomes, train_summary.summary(outcomes)
 
 
 def fifty_watts() -> Meter:

@@ -22,7 +22,7 @@ from trainrig import models  # noqa: E402
 from trainrig.errors import DataError, StoreError, UsageError  # noqa: E402
 from trainrig.train.config import Experiment, check  # noqa: E402
 from trainrig.train.config_file import experiment_of  # noqa: E402
-from trainrig.train.native import checkpoint, weight_source  # noqa: E402
+from trainrig.train.native import checkpoint, safe_reader, weight_source  # noqa: E402
 from trainrig.train.native.export_weights import export  # noqa: E402
 from trainrig.train.native.loop import Engine  # noqa: E402
 from trainrig.train.native.sampling import generate  # noqa: E402
@@ -257,12 +257,12 @@ def test_a_layer_of_a_stacked_tensor_is_read_by_itself(run_of: Any, tmp_path: Pa
 
     run, engine = run_of("gpt2")
     export(run, to="megatron", out=tmp_path / "out")
-    stored = checkpoint.SafeReader(tmp_path / "out" / "release").read_metadata()
+    stored = safe_reader.SafeReader(tmp_path / "out" / "release").read_metadata()
     for name, of in stored.state_dict_metadata.items():
         if name.startswith("decoder.layers.") and hasattr(of, "chunks"):
             assert len(of.chunks) == of.size[0] == engine.shape.num_layers, name
     whole = torch.arange(24.0).view(4, 2, 3)
-    checkpoint.ignore_warning()
+    safe_reader.ignore_warning()
     dcp.save({"stacked": whole, "alone": whole[0]}, checkpoint_id=tmp_path, no_dist=True)
     for row in range(4):
         assert torch.equal(weight_source.read_row(tmp_path, "stacked", row), whole[row])

@@ -73,7 +73,7 @@ class Server:
     is_uncounted: bool = False
     """A cloud's instance whose name does not say how many chips it has."""
     nodes: int = 1
-    short: str | None = None
+    requested_name: str | None = None
     """The chip as it was called, where that fits several and the module of servers is presumed."""
     fabric: float | None = None
     """B/s of a node into the network, one way."""
@@ -162,14 +162,14 @@ def find_server(text: str, gpus: int = 1) -> Server:
         if (found := _machine(text)) is not None:
             return found
         chip, short = _of_many(text, gpus)
-        return Server(name=chip.name, chip=chip, short=short)
+        return Server(name=chip.name, chip=chip, requested_name=short)
     number, of = counted
     if number < 1:
         raise UsageError(f"{text.strip()}: no chips at all", "as 8x MI350X")
     if (known := _machine(of)) is not None:
         return dataclasses.replace(known, nodes=number)
     chip, short = _of_many(of, number)
-    return Server(name=chip.name, chip=chip, gpus=number, short=short)
+    return Server(name=chip.name, chip=chip, gpus=number, requested_name=short)
 
 
 _TIMES = r"\s*[x×*]\s*"

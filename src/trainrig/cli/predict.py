@@ -86,7 +86,8 @@ def command(
         return 0
     from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
-    from trainrig.predict.prediction import predict, prediction_dict
+    from trainrig.predict.as_json import prediction_dict
+    from trainrig.predict.prediction import predict
     from trainrig.predict.scenario import positive, question
     from trainrig.report.prediction_report import prediction_document
 

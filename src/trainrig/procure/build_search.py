@@ -22,7 +22,7 @@ from typing import Any
 
 from trainrig.catalog.chip import Chip
 from trainrig.errors import UsageError
-from trainrig.predict.scenario import Cluster
+from trainrig.predict.cluster import Cluster
 from trainrig.predict.search.space import Space
 from trainrig.procure.build_choices import (
     PAIRS,

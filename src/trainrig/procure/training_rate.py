@@ -13,8 +13,9 @@ from typing import Any
 from trainrig.benchmarks.training import BENCHMARK
 from trainrig.catalog.chip import Chip
 from trainrig.errors import DataError, UsageError
+from trainrig.predict.cluster import Cluster
 from trainrig.predict.prediction import Prediction, predict
-from trainrig.predict.scenario import Cluster, Question, one_node, positive, space
+from trainrig.predict.scenario import Question, one_node, positive, space
 from trainrig.predict.search import search
 from trainrig.predict.search.gpu_count import gpus_needed
 from trainrig.predict.search.space import Space

@@ -223,7 +223,7 @@ def _time_table(found: Prediction) -> Table:
 
 
 def _memory_table(memory: Memory, limit: float, *, fits: bool) -> Table:
-    from trainrig.predict.prediction import memory_parts
+    from trainrig.predict.as_json import memory_parts
 
     total = float(memory.total)
     parts = [(_LABELS.get(name, name), size) for name, size in memory_parts(memory).items() if size]

@@ -19,9 +19,11 @@ import tomli_w
 from trainrig.benchmarks.training import SPLITS
 from trainrig.catalog.servers import find_server
 from trainrig.errors import StoreError, UsageError
-from trainrig.predict.prediction import Prediction, layout_dict, predict, prediction_dict
+from trainrig.predict.as_json import layout_dict, prediction_dict
+from trainrig.predict.cluster import Cluster
+from trainrig.predict.prediction import Prediction, predict
 from trainrig.predict.rates import Rates
-from trainrig.predict.scenario import NOTHING, Cluster, Question, one_node, positive, space
+from trainrig.predict.scenario import NOTHING, Question, one_node, positive, space
 from trainrig.predict.search import SIMULATED, Candidate, LayoutFamily, Ranking, families, search
 from trainrig.predict.search.gpu_count import Budget, gpus_needed
 from trainrig.predict.search.space import Space

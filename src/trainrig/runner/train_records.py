@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainrig.analysis import training_results
-from trainrig.analysis.compare_training import speedups
 from trainrig.analysis.judge_training import waited_for
 from trainrig.analysis.training_facts import BREAKDOWN, GONE_ON, NOTHING_TRAINED, counted, flat
 from trainrig.benchmarks.spec import WORKERS
@@ -26,9 +24,7 @@ from trainrig.machine.snapshot import Missing
 from trainrig.record import Kind, Limit, Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.targets import Target
-from trainrig.runner.view import RunOutcome, view_of
 from trainrig.stats import Attempt, Combined, combine_attempts, median, median_interval
-from trainrig.store import read_run
 from trainrig.train.config import Experiment, case_of
 from trainrig.train.engines import Result
 from trainrig.train.fewer_ranks import on_ranks
@@ -467,21 +463,3 @@ def outcome_line(trained: Trained, records: Mapping[str, Record]) -> str:
     if verdict != "agreed":
         return f"{line}: {verdict}"
     return line if trained.must_agree else f"{line}: as the reference"
-
-
-def summary(outcome: RunOutcome) -> dict[str, Any]:
-    """What ``train --json`` prints last: a list, and a single experiment flat beside it."""
-    view = view_of(read_run(outcome.run))
-    results = training_results.results(view)
-    experiments = [training_results.as_json(result) for result in results]
-    compared = [dataclasses.asdict(each) for each in speedups(results)]
-    head = outcome.to_dict()
-    return {
-        **(experiments[0] if len(experiments) == 1 else {}),
-        "verdict_reason": head.pop("reason"),
-        **head,
-        "published": [dataclasses.asdict(f) for f in training_results.published_figures(view)],
-        "predicted": [dataclasses.asdict(p) for p in training_results.predictions(view)],
-        "experiments": experiments,
-        **({"comparisons": compared} if len(experiments) != 1 else {}),
-    }

@@ -73,8 +73,11 @@ OTHERWISE = (
 def test_so_many_of_a_chip() -> None:
     assert find_server("7900 XTX").chip.name == "Radeon RX 7900 XTX", "not 7,900 of TX"
     eight = find_server("8x H100")
-    assert (eight.chip.name, eight.short) == ("H100 SXM5 80GB", "H100")
-    assert find_server("H100", 16).chip is eight.chip and find_server("8x H100 PCIe").short is None
+    assert (eight.chip.name, eight.requested_name) == ("H100 SXM5 80GB", "H100")
+    assert (
+        find_server("H100", 16).chip is eight.chip
+        and find_server("8x H100 PCIe").requested_name is None
+    )
     with pytest.raises(UsageError, match="is one of"):
         find_server("2x H100")
     several = find_server("8x MI350X")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from trainrig.errors import UsageError
-from trainrig.predict.prediction import predict, prediction_dict
+from trainrig.predict.as_json import prediction_dict
+from trainrig.predict.prediction import predict
 from trainrig.predict.scenario import question
 from trainrig.predict.table.case import case_of
 from trainrig.workload import named, parameters

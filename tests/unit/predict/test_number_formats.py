@@ -8,7 +8,8 @@ from training_summaries import printed
 from trainrig.catalog import load_chips
 from trainrig.catalog.chip import has_block_scales, peak
 from trainrig.errors import UsageError
-from trainrig.predict.prediction import Prediction, layout_dict, predict, prediction_dict
+from trainrig.predict.as_json import layout_dict, prediction_dict
+from trainrig.predict.prediction import Prediction, predict
 from trainrig.predict.scenario import question, space
 from trainrig.predict.table.answers import time_of
 from trainrig.predict.table.case import case_of

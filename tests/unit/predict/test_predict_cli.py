@@ -9,8 +9,10 @@ import pytest
 
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
-from trainrig.predict.prediction import predict, prediction_dict
-from trainrig.predict.scenario import Cluster, Measured, question
+from trainrig.predict.as_json import prediction_dict
+from trainrig.predict.cluster import Cluster
+from trainrig.predict.prediction import predict
+from trainrig.predict.scenario import Measured, question
 from trainrig.predict.search.upgrades import parse, rank
 from trainrig.predict.step import PARTS
 from trainrig.units import DAY

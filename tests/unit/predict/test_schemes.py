@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainrig.predict.prediction import Prediction, predict, prediction_dict
+from trainrig.predict.as_json import prediction_dict
+from trainrig.predict.prediction import Prediction, predict
 from trainrig.predict.scenario import question
 from trainrig.predict.table.case import case_of
 

@@ -10,8 +10,9 @@ import pytest
 from training_summaries import printed
 from trainrig.analysis.prediction_error import Ledger
 from trainrig.catalog.lookup import require_chip
+from trainrig.predict.cluster import Cluster
 from trainrig.predict.prediction import predict
-from trainrig.predict.scenario import Cluster, Question, question
+from trainrig.predict.scenario import Question, question
 from trainrig.predict.search import families, search
 from trainrig.predict.search.memory_options import fit
 from trainrig.predict.search.space import Space

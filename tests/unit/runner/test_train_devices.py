@@ -24,7 +24,7 @@ from trainrig.process.events import Events
 from trainrig.record import Outcome, Status
 from trainrig.runner import energy as beside
 from trainrig.runner import train as runner
-from trainrig.runner import train_prepare, train_records
+from trainrig.runner import train_prepare, train_summary
 from trainrig.runner import train_prepare as devices
 from trainrig.runner.targets import find_targets
 from trainrig.runner.train_records import Launch, device_differences, records_of
@@ -337,7 +337,7 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     asked = experiment(device="cpu", data=data, name="one", steps=8, lr=0.01)
     outcomes = runner.train((asked,), out=tmp_path)
     assert outcomes.verdict.outcome is Outcome.MEASURED
-    first = train_records.summary(outcomes)
+    first = train_summary.summary(outcomes)
     assert first["mean_power_w"] == pytest.approx(75.0, rel=1e-3)
     assert first["energy_s"] == pytest.approx(sum(first["step_times_s"]))
     low, high = first["energy_interval_j"]
@@ -355,7 +355,7 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     monkeypatch.setattr(beside, "host_meters", lambda: Missing("no counter"))
     (stored,) = read_file(outcomes.run / "experiments.toml", {})
     assert stored == asked.replace(data=data, warmup=asked.warmup_steps)
-    again = train_records.summary(runner.train((stored,), out=tmp_path))
+    again = train_summary.summary(runner.train((stored,), out=tmp_path))
     assert again["losses"] == first["losses"] and again["grad_norms"] == first["grad_norms"]
     assert again["no_energy_reason"] == "no counter" and again["energy_j"] is None
 

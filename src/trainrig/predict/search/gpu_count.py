@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainrig.errors import UsageError
-from trainrig.predict.scenario import Cluster
+from trainrig.predict.cluster import Cluster
 from trainrig.predict.search import search
 from trainrig.predict.search.space import Space
 from trainrig.units import DAY

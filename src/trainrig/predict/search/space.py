@@ -30,7 +30,7 @@ from trainrig.workload.layout_rules import ONE_BACKWARD, has_schedule, longest_s
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainrig.predict.scenario import Cluster
+    from trainrig.predict.cluster import Cluster
     from trainrig.workload.model import ModelShape
 
     Columns = dict[str, NDArray[np.int64]]

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 
 from trainrig.catalog.chip import Chip
 from trainrig.errors import TrainrigError, UsageError, unknown
+from trainrig.predict.cluster import Cluster
 from trainrig.predict.prediction import Prediction, predict
-from trainrig.predict.scenario import GBIT, Cluster, Question
+from trainrig.predict.scenario import GBIT, Question
 from trainrig.predict.search import search
 from trainrig.predict.search.space import Space
 from trainrig.units import format_memory

@@ -11,18 +11,12 @@ Saving: the state is copied (that is what the training waits for), then a thread
 a group of its own: beside the training's collectives on one group two threads would wait for each
 other.  torch's `async_save` is the same, without a place for what follows the writing here:
 checksums, sync, rename.  Where nothing is trained any more, nothing is copied.
-
-The metadata of torch.distributed.checkpoint is a pickle; it is read by an unpickler that makes
-nothing but its own records.  Objects beside tensors are pickles, too, which torch would load
-whatever they hold: none is read.  So no file can have a program run.
 """
 
 from __future__ import annotations
 
-import pickle
 import signal
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -34,7 +28,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from trainrig.errors import DataError, StoreError, TrainrigError
@@ -55,9 +48,9 @@ from trainrig.train.checkpoint_folder import (
 )
 from trainrig.train.config import to_dict
 from trainrig.train.native.loop import Engine
+from trainrig.train.native.safe_reader import METADATA, SafeReader, ignore_warning
 from trainrig.train.native.world import host_group
 
-_METADATA = ".metadata"
 _LATER = "free some space, then go on with --resume"
 
 
@@ -216,7 +209,7 @@ class Saver:
         except dcp.CheckpointException as error:
             raise _store_error(self._folder, next(iter(error.failures.values()))[0]) from None
         own = sorted(path.name for path in draft.glob(f"__{self._rank}_*"))
-        own += [_METADATA] if self._rank == 0 else []
+        own += [METADATA] if self._rank == 0 else []
         parts = _everywhere(self._group, self._folder, lambda: checksums(draft, own))
         files = {name: mark for part in parts for name, mark in part.items()}
         count = self.engine.experiment.keep_checkpoints
@@ -260,11 +253,6 @@ def _store_error(folder: Path, error: BaseException) -> TrainrigError:
     if "PytorchStreamWriter" in reason or "inline_container" in reason:
         reason = "No space left on device, or the file cannot be written"
     return StoreError(f"cannot save a checkpoint in {folder}: {reason}", _LATER)
-
-
-def ignore_warning() -> None:
-    """One process is meant to be one: no warning that there are no others."""
-    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
 
 
 def _random_of(device: str, rank: int) -> dict[str, Tensor]:
@@ -329,56 +317,3 @@ def load_weights(saved: Saved, model: torch.nn.Module) -> None:
 
 def _misfit(saved: Saved, error: BaseException) -> DataError:
     return DataError(f"{saved.path} does not fit the experiment: {first_line(error)}", AGAIN)
-
-
-class SafeReader(dcp.FileSystemReader):
-    """Reads tensors of a checkpoint's own files without running anything that these may hold."""
-
-    def read_metadata(self, *_: Any, **__: Any) -> dcp.Metadata:
-        """Where each tensor lies.  UnpicklingError for what is no record, or of another folder."""
-        with (Path(self.path) / _METADATA).open("rb") as file:
-            found: dcp.Metadata = _Records(file).load()
-        for place in (found.storage_data or {}).values():
-            if Path(place.relative_path).name != place.relative_path:
-                raise pickle.UnpicklingError(f"its metadata names the file {place.relative_path}")
-        return found
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
-        """Fill tensors.  UnpicklingError where a file has an object in the place of one."""
-        for item in plan.items:
-            if item.type is not LoadItemType.TENSOR:
-                raise pickle.UnpicklingError(f"{item.dest_index.fqn} is no tensor there")
-        return super().read_data(plan, planner)
-
-
-class _Records(pickle.Unpickler):
-    """Makes the records of torch.distributed.checkpoint and plain values alone."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """A class by its name.  UnpicklingError for any other."""
-        module, name = _OLD.get((module, name), (module, name))
-        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if is_dtype or (module, name) in _KNOWN:
-            return super().find_class(module, name)
-        if module in _MODULES and "." not in name:
-            found = super().find_class(module, name)
-            if isinstance(found, type) and found.__module__ == module:
-                return found
-        raise pickle.UnpicklingError(f"its metadata names {module}.{name}")
-
-
-_DCP = "torch.distributed.checkpoint"
-_MODULES = tuple(
-    f"{_DCP}.{name}"
-    for name in ("metadata", "filesystem", "planner")  # Megatron-Core keeps its plans, too
-)
-_KNOWN = {("torch", "Size"), ("torch.serialization", "_get_layout")}
-_KNOWN |= {(module, "PosixPath") for module in ("pathlib", "pathlib._local")}
-_OLD = {
-    ("megatron.core.dist_checkpointing.strategies.torch", own): (f"{_DCP}.{module}", name)
-    for own, module, name in (
-        ("MCoreMetadata", "metadata", "Metadata"),
-        ("MCoreSavePlan", "planner", "SavePlan"),
-    )
-}
-"""Megatron-Core's own names until 0.16 of what are torch's records with a field more."""

@@ -48,8 +48,8 @@ from trainrig.models.megatron_weights import extra_states, to_distributed
 from trainrig.store import draft_folder
 from trainrig.train.checkpoint_folder import Saved, checkpoints_in, read_saved
 from trainrig.train.driver_files import megatron_model
-from trainrig.train.native.checkpoint import ignore_warning
 from trainrig.train.native.precision import DTYPES
+from trainrig.train.native.safe_reader import ignore_warning
 from trainrig.train.native.weight_source import WeightSource, open_source, weights_of
 from trainrig.train.refusals import checkpoint_refused_by_megatron
 from trainrig.train.weight_forms import WRITTEN, model_of

@@ -40,6 +40,7 @@ from trainrig.models.first_weights import Given
 from trainrig.process.child import first_line
 from trainrig.train.checkpoint_folder import checkpoints_in, damage, older_than, read_saved
 from trainrig.train.config import Experiment
+from trainrig.train.native.safe_reader import SafeReader, ignore_warning
 from trainrig.train.weight_forms import Form, deepspeed_folder, form_of, megatron_folder
 from trainrig.workload import ModelShape, find
 
@@ -159,8 +160,6 @@ def _open_megatron(path: Path) -> Opened:
 
 def open_distributed(path: Path) -> Opened:
     """A checkpoint of torch.distributed.checkpoint; tensors are read whole, without ranks."""
-    from trainrig.train.native.checkpoint import SafeReader, ignore_warning
-
     ignore_warning()
     metadata = SafeReader(path).read_metadata().state_dict_metadata
     listed = {name: of for name, of in metadata.items() if isinstance(of, TensorStorageMetadata)}
@@ -178,8 +177,6 @@ def read_row(path: Path, name: str, row: int) -> Tensor:
 
     Read are the pieces that hold some of it, and no others.
     """
-    from trainrig.train.native.checkpoint import SafeReader
-
     reader = SafeReader(path)
     metadata = reader.read_metadata()
     stored = metadata.state_dict_metadata[name]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
 from trainrig.predict import search as searching
+from trainrig.predict.cluster import Cluster
 from trainrig.predict.prediction import predict
-from trainrig.predict.scenario import Cluster, Question, question, space
+from trainrig.predict.scenario import Question, question, space
 from trainrig.predict.search import price, search
 from trainrig.predict.search.gpu_count import _between, _counts, _least_days, gpus_needed
 from trainrig.predict.search.space import Space, layouts

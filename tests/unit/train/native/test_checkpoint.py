@@ -26,7 +26,7 @@ import rank_program
 from trainrig.errors import DataError, StoreError
 from trainrig.train import checkpoint_folder
 from trainrig.train.config import Experiment, to_dict
-from trainrig.train.native import checkpoint
+from trainrig.train.native import checkpoint, safe_reader
 from trainrig.train.native.loop import Engine
 
 TINY = Experiment.of(
@@ -336,11 +336,11 @@ def test_megatrons_old_names_of_records_are_read(
     module = ModuleType(name)
     module.MCoreMetadata = theirs  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, name, module)
-    whole = checkpoint.SafeReader(place).read_metadata()
+    whole = safe_reader.SafeReader(place).read_metadata()
     own = theirs(**vars(whole))
     own.mcore_data = {"weight": {"nd_reformulated_orig_global_shape": (2, 2)}}
     (place / ".metadata").write_bytes(pickle.dumps(own))
-    found = checkpoint.SafeReader(place).read_metadata()
+    found = safe_reader.SafeReader(place).read_metadata()
     assert type(found) is dcp.Metadata
     assert found.state_dict_metadata == whole.state_dict_metadata
 
