@@ -31,6 +31,21 @@ code 0.
 
 An imported number keeps its tool's definition. Where that differs from ours the tool is part of the
 case, so that the two are shown side by side and never compared as one.
+
+Every number that was read stands on the screen and on the page ("What was read"), with four digits
+as the file has them. Beside it stands what others published of the same operation on the same card:
+the same metric, data type and tool; for collectives, copies between GPUs and trainings also as many
+devices, and for the first two the same link. The link is known where a file with the paths is
+imported too (`nvidia-smi topo -m`), where the card's form has one link alone, where peer access is
+off, or where a rate is beyond what PCIe carries. A training is compared where its log or the
+command states model, precision, tokens of a sample, batch and accumulation. What is not known is
+not compared. The card is the one that the file names, else one that another file of the same
+command names for that GPU, else `--on`; numbers without a card stand alone, and a note asks for it.
+
+A run is PASS where something was judged: a value reached a target, or a health test passed and the
+file shows that the GPU computed. Values without a target are counted in the reason. A rate of less
+than two thirds of the least that is published is a warning, and then nothing passes. MEASURED:
+there was nothing to judge the values by.
 """
 
 

@@ -115,7 +115,7 @@ def parse_quantity(text: str) -> tuple[float, str]:
     return value, next((own for own, spelled in _SPELLING.items() if spelled == unit), unit)
 
 
-def format_time(seconds: float) -> str:
+def format_time(seconds: float, digits: int = 3) -> str:
     """``seconds`` as people read them: ``1.25 ms``, ``3 min 20 s``, ``4 h 5 min``, ``3 d 2 h``."""
     if 60.0 <= seconds < math.inf:
         if round(seconds) < 3600:
@@ -127,12 +127,12 @@ def format_time(seconds: float) -> str:
         days, hours = divmod(round(seconds / 3600.0), 24)
         return f"{days} d {hours} h" if hours else f"{days} d"
     for step, unit in _TIME_STEPS:
-        if abs(_three_digits(seconds)) >= step:
-            return f"{_digits(seconds / step)} {unit}"
-    return f"{_digits(seconds / 1e-9)} ns"
+        if abs(_rounded(seconds, digits)) >= step:
+            return f"{_digits(seconds / step, digits)} {unit}"
+    return f"{_digits(seconds / 1e-9, digits)} ns"
 
 
-def si_scale(value: float, unit: str) -> tuple[float, str]:
+def si_scale(value: float, unit: str, digits: int = 3) -> tuple[float, str]:
     """The divisor and the spelled unit that suit ``value``: ``(1e12, "TFLOPS")`` for 1.6e14 FLOP/s.
 
     An axis or a table column calls it once with its largest value, so that all
@@ -140,26 +140,26 @@ def si_scale(value: float, unit: str) -> tuple[float, str]:
     """
     spelled = _SPELLING.get(unit, unit)
     for step, prefix in _SI_STEPS:
-        if abs(_three_digits(value)) >= step:
+        if abs(_rounded(value, digits)) >= step:
             return step, prefix + spelled
     return 1.0, spelled
 
 
-def format_quantity(value: float, unit: str) -> str:
+def format_quantity(value: float, unit: str, digits: int = 3) -> str:
     """``value`` with three digits and an SI prefix: ``161 TFLOPS``, ``1.01 TB/s``, ``2.52 GHz``."""
     if unit == "s":
-        return format_time(value)
+        return format_time(value, digits)
     if unit in ("", "1"):
-        return _digits(value)
-    divisor, spelled = si_scale(value, unit)
-    return f"{_digits(value / divisor)} {spelled}"
+        return _digits(value, digits)
+    divisor, spelled = si_scale(value, unit, digits)
+    return f"{_digits(value / divisor, digits)} {spelled}"
 
 
-def format_count(number: float) -> str:
+def format_count(number: float, digits: int = 3) -> str:
     """Three digits, and B for billions as the field counts tokens: ``12.3k``, ``140B``."""
     steps = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (0.0, ""))
-    step, letter = next(found for found in steps if _three_digits(number) >= found[0])
-    return _digits(number / (step or 1.0)) + letter
+    step, letter = next(found for found in steps if _rounded(number, digits) >= found[0])
+    return _digits(number / (step or 1.0), digits) + letter
 
 
 def format_money(amount: float, currency: str) -> str:
@@ -187,18 +187,18 @@ def one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _digits(value: float) -> str:
-    """Three significant digits, no exponent, no trailing dot."""
-    rounded = _three_digits(value)
+def _digits(value: float, digits: int = 3) -> str:
+    """Significant digits, no exponent, no trailing dot."""
+    rounded = _rounded(value, digits)
     if rounded == 0 or not math.isfinite(rounded):
         return f"{value:g}"
-    decimals = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
     return f"{value:.{decimals}f}"
 
 
-def _three_digits(value: float) -> float:
+def _rounded(value: float, digits: int) -> float:
     """Rounded as it will be printed, so that 999.7 GB/s becomes 1.00 TB/s and not 1000 GB/s."""
-    return float(f"{value:.3g}")
+    return float(f"{value:.{digits}g}")
 
 
 def signed(value: float, unit: str) -> str:

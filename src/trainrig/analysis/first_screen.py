@@ -45,6 +45,8 @@ class KeyNumber:
     is_least: bool = False
     """It was noisy: the machine may do better."""
     others: PublishedRange | None = None
+    text: str = ""
+    """The value as another tool printed it; empty: with three digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,11 @@
 """The verdict on what other tools measured: by each tool's own words, and by rules of its numbers.
 
-FAIL: the tool found a wrong answer, a failure or an allocation error, a point lies below what every
-sound device reaches, or the doctor finds a fault in the GPUs that a file describes.  INCOMPLETE: a
-health test was skipped or cut off, or nothing in the files has a value.  PASS: a target was
-reached or a health test passed, and nothing fell short.  Otherwise MEASURED.
+FAIL: the tool found a wrong answer, a failure or an allocation error, a load computed nothing, a
+point lies below what every sound device reaches, or the doctor finds a fault in the GPUs that a
+file describes.  INCOMPLETE: a health test was skipped or cut off, or nothing in the files has a
+value.  PASS: a target was reached or a health test passed, and nothing fell short, of a target or
+far behind what others published of the same operation; a health test under load counts where the
+file shows that the device computed.  Otherwise MEASURED: nothing was judged.
 
 An imported number is one print, without the workers that ours have: one below its band says so
 and is not measured again here, so that the next step is always to measure it.
@@ -15,6 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainrig.analysis.imported_facts import (
+    HEALTH,
+    ReadNumber,
+    is_pair,
+    is_unnamed,
+    place_text,
+    read_groups,
+    record_tool,
+)
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, join
 from trainrig.benchmarks.spec import Role, case_text, find, role_of
 from trainrig.record import (
@@ -22,6 +33,7 @@ from trainrig.record import (
     Finding,
     Outcome,
     Record,
+    RunView,
     Scalar,
     Severity,
     Status,
@@ -33,9 +45,9 @@ from trainrig.units import counted, device_text, format_quantity, format_share, 
 
 VERB = "import"
 """Of the run.toml of a run that was imported."""
-HEALTH = "diagnostic"
-"""The benchmark of a health test's result: one that is skipped or missing is not done."""
-PAIR, BURN, TRACE = "link", "burn", "trace"
+BURN, TRACE = "burn", "trace"
+_BEHIND = ("slower-than-published", "training-slower-than-published")
+"""Findings with which nothing has passed."""
 _SAME = 1.15
 """Peer access that is had makes a transfer faster than this, over PCIe as over NVLink."""
 _LARGE_PART = 1.0 / 3.0
@@ -52,30 +64,38 @@ def is_imported(config: Mapping[str, Any]) -> bool:
 
 
 def judge_imported(
-    records: Sequence[Record],
+    view: RunView,
     baselines: Sequence[Record],
     machine_findings: Iterable[Finding] = (),
     notes: Sequence[str] = (),
 ) -> Verdict:
     """The verdict on an imported run; ``notes`` are what its files lack, in words."""
-    points = [record for record in records if record.is_point]
-    rows = join(records)
+    points = [record for record in view.records if record.is_point]
+    rows = join(view.records)
+    read = [one for group in read_groups(view) for one in group.numbers]
     findings = [
         *machine_findings,
         *_failures(points),
         *_not_done(points),
+        *_computed_nothing(points),
         *_below(rows),
         *_no_peer_access(points),
         *_unequal(points),
         *_slowed(points),
         *_slower_than_published(points, baselines),
+        *_slower_than_others(read),
         *_parts_of_traces(points),
         *_left_out(points),
-        *(_finding("import-note", "info", note, "import the whole output") for note in notes),
+        *(_finding("import-note", "info", note, _WHOLE) for note in notes),
     ]
     ordered = by_severity(findings)
     outcome, reason = _outcome(ordered, points, rows)
+    if num := sum(one.place is not None for one in read) if outcome is Outcome.MEASURED else 0:
+        reason += f"; {counted(num, 'value')} beside published figures"
     return Verdict(outcome=outcome, reason=reason, findings=ordered)
+
+
+_WHOLE = "import the whole output, or add what it lacks"
 
 
 def _finding(
@@ -106,13 +126,43 @@ def _outcome(
     known = [point for point in points if point.value is not None]
     if points and not known:
         return Outcome.INCOMPLETE, f"nothing has a value: {points[0].reason or 'no reason given'}"
+    behind = next((finding for finding in findings if finding.id in _BEHIND), None)
+    if behind is not None:
+        return Outcome.MEASURED, behind.evidence
+    return _of_what_was_judged(known, points, rows)
+
+
+def _of_what_was_judged(
+    known: Sequence[Record], points: Sequence[Record], rows: Sequence[Row]
+) -> tuple[Outcome, str]:
+    """PASS where something was judged; what was not is counted."""
     reached = [row for row in rows if row.band and row.value >= row.band[0]]
     passed = [point for point in known if point.benchmark == HEALTH]
-    if reached or passed:
+    proven = [point for point in passed if _shows_work(point, points)]
+    if reached or proven:
         parts = [counted(len(reached), "point") + " reached what is expected"] if reached else []
-        parts += [counted(len(passed), "health test") + " passed"] if passed else []
-        return Outcome.PASS, ", ".join(parts)
-    return Outcome.MEASURED, f"{counted(len(known), 'value')} imported; no target known for any"
+        parts += [counted(len(proven), "health test") + " passed"] if proven else []
+        left = len(known) - len(passed) - len(reached)
+        parts += [counted(left, "value") + " not judged: no target known"] if left > 0 else []
+        return Outcome.PASS, "; ".join(parts)
+    if passed:
+        tests = counted(len(passed), "health test")
+        return Outcome.MEASURED, f"{tests} passed, and no rate shows that anything was computed"
+    if not points:
+        return Outcome.MEASURED, "cards and paths were read, and no number to judge"
+    return Outcome.MEASURED, f"{counted(len(known), 'value')} read; no target known for any"
+
+
+def _shows_work(test: Record, points: Iterable[Record]) -> bool:
+    """Whether a health test did something: the load that it goes with has a rate above 0."""
+    loads = [
+        each
+        for each in points
+        if each.benchmark == BURN
+        and each.device_index == test.device_index
+        and each.conditions.get("file") == test.conditions.get("file")
+    ]
+    return not loads or any(each.value for each in loads)
 
 
 # ---- one rule each
@@ -120,10 +170,10 @@ def _outcome(
 
 def name_of(record: Record) -> str:
     """``collective all_reduce …, nccl-tests 2.13 on H100 #0``."""
-    tool = " ".join(str(record.conditions.get(key, "")) for key in ("tool", "tool_version")).strip()
     where = device_text(record.device, record.device_index)
-    device = f" on {where}" if record.device else ""
-    return f"{record.benchmark} {case_text(record.benchmark, record.case)} ({tool}){device}"
+    device = "" if record.device_index is None and is_unnamed(record.device) else f" on {where}"
+    case = case_text(record.benchmark, record.case)
+    return f"{record.benchmark} {case} ({record_tool(record)}){device}"
 
 
 def _failures(points: Iterable[Record]) -> Iterator[Finding]:
@@ -162,6 +212,19 @@ def _not_done(points: Iterable[Record]) -> Iterator[Finding]:
         )
 
 
+def _computed_nothing(points: Iterable[Record]) -> Iterator[Finding]:
+    """A load without a rate, whatever its tool says of it."""
+    for point in points:
+        if point.benchmark == BURN and point.value == 0.0:
+            yield _finding(
+                "nothing-computed",
+                "error",
+                f"{name_of(point)}: 0 FLOP/s: nothing was computed, so that nothing was tested",
+                "repeat it, and watch the GPU meanwhile: nvidia-smi -q -d UTILIZATION,CLOCK",
+                [point],
+            )
+
+
 def _below(rows: Iterable[Row]) -> Iterator[Finding]:
     judged = [row for row in rows if row.band and row.measured and row.value > 0.0]
     for own in grouped(judged, _kind_of).values():
@@ -195,11 +258,7 @@ def _kind_of(row: Row) -> tuple[object, ...]:
 
 
 def _pairs(points: Iterable[Record]) -> list[Record]:
-    return [
-        each
-        for each in points
-        if each.benchmark == PAIR and each.case.get("direction") == "p2p" and each.value is not None
-    ]
+    return [each for each in points if is_pair(each) and each.value is not None]
 
 
 def without_peer_access(points: Iterable[Record]) -> str | None:
@@ -345,7 +404,8 @@ def _nearest(speed: Record, memory: float | None, baselines: Sequence[Record]) -
             and abs(used / memory - 1.0) < _MEMORY_MARGIN
         )
         same_device = speed.device == record.device and "precision" in speed.case
-        if same_device or (speed.device in (None, record.device) and same_memory):
+        may_be = is_unnamed(speed.device) or speed.device == record.device
+        if same_device or (may_be and same_memory):
             rate = record.value / float(_size(case, "seq_len"))
             found.append(_Published(record, rate, by_memory=not same_device))
     return min(found, key=lambda each: each.samples_per_s, default=None)
@@ -376,6 +436,28 @@ def _parts_of_traces(points: Iterable[Record]) -> Iterator[Finding]:
             if point.value > _LARGE_PART:
                 share = format_share(point.value)
                 yield _finding(id, "warning", f"{name_of(point)}: in {share} {what}", fix, [point])
+
+
+def _slower_than_others(read: Iterable[ReadNumber]) -> Iterator[Finding]:
+    """Rates far below what anybody published of the same operation on the same card."""
+    rates = [one for one in read if one.place and one.record.unit.endswith("/s")]
+    others = [one for one in rates if role_of(one.record.benchmark) is not Role.STEP]
+    kinds = grouped(others, lambda one: (one.record.device_index, one.place and one.place.kind))
+    for own in kinds.values():
+        # Noise only slows: what is as fast as others' at one size is able.
+        best = max(own, key=lambda one: one.value / one.place.low if one.place else 0.0)
+        place = best.place
+        if place is not None and best.value * _UNEXPECTED < place.low:
+            yield _finding(
+                "slower-than-published",
+                "warning",
+                f"{name_of(best.record)}: {best.text}, {format_share(best.value / place.low)} of "
+                f"the least that is published for {place.card}: {place_text(place)} "
+                f"({place.operation})",
+                "its clocks, power limit and temperature under load: nvidia-smi -q -d "
+                "PERFORMANCE,POWER; then: trainrig qualify",
+                [best.record],
+            )
 
 
 def _left_out(points: Iterable[Record]) -> Iterator[Finding]:

@@ -196,7 +196,9 @@ def what_of(record: Record) -> str:
         more += [] if sizes else ["shape not stated"]
         return ", ".join([f"{case['dtype']} {axes}".strip(), *more])
     if kind is PublishedKind.LINK:
-        name = str(case.get("collective", "card to card")).replace("_", "-")
+        is_within = case.get("direction") == "d2d"
+        between = "within a card" if is_within else "card to card"
+        name = str(case.get("collective", between)).replace("_", "-")
         size = [format_memory(int(case["bytes"]))] if "bytes" in case else []
         nodes = [counted(int(case["nodes"]), "node")] if case.get("nodes", 1) != 1 else []
         ways = ["both ways"] if case.get("ways") == 2 else []
@@ -206,8 +208,8 @@ def what_of(record: Record) -> str:
             else []
         )
         ends = [f"from {case['from']} to {case['to']}"] if {"from", "to"} <= case.keys() else []
-        gpus = counted(record.device_count, "GPU")
-        return ", ".join([name, gpus, *nodes, *size, *ways, *access, *ends])
+        gpus = [] if is_within else [counted(record.device_count, "GPU")]
+        return ", ".join([name, *gpus, *nodes, *size, *ways, *access, *ends])
     text = case_text(record.benchmark, case)
     return f"{text}, time" if record.unit == "s" else text
 

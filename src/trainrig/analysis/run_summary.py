@@ -18,6 +18,14 @@ from trainrig.analysis.first_screen import (
     key_numbers,
     taken,
 )
+from trainrig.analysis.imported_facts import (
+    NamedNumber,
+    imported_devices,
+    imported_headline,
+    named_numbers,
+)
+from trainrig.analysis.judge_imported import is_imported
+from trainrig.analysis.normal import PublishedRange
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.rows import at_path, is_published, rows
 from trainrig.analysis.training_results import fault, readable
@@ -57,13 +65,18 @@ def summarise(view: RunView) -> RunSummary:
         row.role is Role.STEP for row in rows(view) if row.measured is not None
     )
     findings = view.verdict.findings if view.verdict else ()
-    largest = _gap_sentence(waterfalls, only_trainings=only_trainings)
+    is_read = is_imported(view.config)
+    largest = _gap_sentence(view, waterfalls, only_trainings=only_trainings)
     return RunSummary(
         run=view.name,
         verdict=word,
         reason=reason,
-        headline=headline(view, waterfalls) or largest,
-        key_numbers=key_numbers(view, waterfalls),
+        headline=imported_headline(view) if is_read else headline(view, waterfalls) or largest,
+        key_numbers=(
+            tuple(map(_read_number, named_numbers(view)))
+            if is_read
+            else key_numbers(view, waterfalls)
+        ),
         actions=actions(view, waterfalls, findings),
         largest_gap=largest,
         findings=findings,
@@ -74,8 +87,24 @@ def summarise(view: RunView) -> RunSummary:
     )
 
 
+def _read_number(one: NamedNumber) -> KeyNumber:
+    """A number that another tool printed, beside what others published of the same operation."""
+    place = one.number.place
+    others = PublishedRange(low=place.low, high=place.high, num=place.num) if place else None
+    return KeyNumber(
+        name=one.name,
+        value=one.number.value,
+        unit=one.number.record.unit,
+        what=one.number.what,
+        others=others,
+        text=one.number.text,
+    )
+
+
 def device_names(view: RunView) -> str:
     """What was measured: ``2 × RTX 4090``, or the processor's name."""
+    if is_imported(view.config):
+        return imported_devices(view)
     pairs = {
         (row.device or "unknown device", row.index)
         for row in rows(view)
@@ -100,7 +129,7 @@ def verdict_of(view: RunView) -> tuple[str, str]:
     return "NO VERDICT", "the run was cut off before it was judged; what it measured is below"
 
 
-def _gap_sentence(waterfalls: Sequence[Waterfall], *, only_trainings: bool) -> str:
+def _gap_sentence(view: RunView, waterfalls: Sequence[Waterfall], *, only_trainings: bool) -> str:
     """The largest gap in one sentence, or why there is none."""
     if (found := largest_gap(waterfalls)) is not None:
         level = found.level
@@ -112,7 +141,9 @@ def _gap_sentence(waterfalls: Sequence[Waterfall], *, only_trainings: bool) -> s
         )
     levels = [level for each in waterfalls for level in each.levels[1:] if level.value is not None]
     if not levels and not only_trainings:
-        return "No point has a value, so there is no level to compare."
+        has_values = any(row.value for row in rows(view))
+        bare = "No point has a value, so there is no level to compare."
+        return "No claim is known that bounds these numbers." if has_values else bare
     if levels and all(level.note for level in levels):
         return "No level can be judged: every point was noisy."
     if any(level.gap is not None and level.note is None for level in levels):
@@ -133,6 +164,8 @@ def missing(view: RunView) -> tuple[str, ...]:
         found.append("the machine was not described")
     everything = rows(view)
     unseen = sum(row.measured is None for row in everything)
+    if is_imported(view.config):  # cards and the paths between them may be all that a file has
+        return tuple(found)
     if unseen == len(everything) and not (not everything and readable(view)):
         found.append("nothing was measured")
     elif unseen:

@@ -186,7 +186,8 @@ def _label(case: Case) -> str:
         words.append(f"{binary(block)}B blocks")
     words += spec.sizes_text(case)
     words += [f"depth {case['depth']}"] if "depth" in case else []
-    return ", ".join([*words, str(case.get("tool"))])
+    words += [str(case["tool"])] if case.get("tool") else []
+    return ", ".join(words)
 
 
 def _sequential(op: str, order: int) -> spec.LevelRule:

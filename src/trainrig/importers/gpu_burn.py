@@ -1,8 +1,10 @@
 """gpu-burn: products on every GPU at once for a while, compared with the first result.
 
-Rates are FLOP/s of products of 8192 in the precision that the program was started with (fp32
-unless -d, -tc; a run does not say), all GPUs at once, as its progress line prints them; the last
-line that has one for the GPU counts, and all of them are samples.  A GPU with errors, with FAULTY,
+Rates are FLOP/s of products of 8192, all GPUs at once, as its progress line prints them; the last
+line that has one for the GPU counts, and all of them are samples.  The precision is what the end of
+a whole output says ("using FLOATS", "DOUBLES", "Tensor Cores"); tensor cores round FLOATS to fp16
+(CUBLAS_TENSOR_OP_MATH).  Where that is cut off, a rate above the card's fp32 and fp64 peaks is of
+tensor cores, and any other rate has no precision.  A GPU with errors, with FAULTY,
 or that died is a fault: the program exits with 0 even then.  A GPU that the output names and that
 has no verdict (OK, FAULTY) was not tested to the end.
 
@@ -16,8 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from trainrig.catalog.chip import Chip, peak
+from trainrig.catalog.lookup import candidates, find_chip
 from trainrig.importers.extract import GIGA, device_name, point, to_count, to_number
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.importer import UNNAMED, Given, Importer, Reading, ToolFile
 from trainrig.record import WRONG_ANSWER, Case, Record, Status
 from trainrig.stats import median
 
@@ -25,6 +29,11 @@ _DEVICE = re.compile(r"^\s*GPU (\d{1,3}): (.+?) \(UUID: ")
 _PROGRESS = re.compile(r"([\d.]+)%\s+proc'd:\s*(.*?)\s+errors:\s*(.*?)(?:\s+temps:\s*(.*))?$")
 _RATE = re.compile(r"(-?\d+|-)\s*\(\s*(-?[\d.]+)\s*Gflop/s\)|DIED!")
 _VERDICT = re.compile(r"^\s*GPU (\d{1,3}): (OK|FAULTY)\s*$")
+_PRECISION = re.compile(r"using (FLOATS|DOUBLES)(, using Tensor Cores)?")
+_DTYPES = {("FLOATS", False): "fp32", ("FLOATS", True): "fp16"}
+"""By operands, and whether tensor cores were asked for; DOUBLES are fp64 either way."""
+_BOOST = 1.15
+"""A card boosts above its data sheet's clock by less."""
 
 
 @dataclass(slots=True)
@@ -54,15 +63,43 @@ def _read(file: ToolFile, given: Given) -> Reading:
                 share = _update(file, number, part, gpus) or share
     if not gpus:
         raise file.refuse(1, "no GPU in it", "import the whole output of gpu-burn")
+    devices = {index: names.get(index) or device_name(given.device) for index in gpus}
+    dtype = _stated(file) or given.precision or _only_possible(gpus, devices)
+    case: Case = {"mode": "matmul", **({"dtype": dtype} if dtype else {}), "tool": IMPORTER.name}
     records = [
         record
         for index, gpu in sorted(gpus.items())
-        for record in _records(
-            file, index, gpu, names.get(index) or device_name(given.device), len(gpus)
-        )
+        for record in _records(file, case, index, gpu, devices[index], len(gpus))
     ]
     notes = [] if share >= 99.0 else [f"its last progress is {share:g} %: the run was cut off"]
+    if dtype is None and any(gpu.rates for gpu in gpus.values()):
+        notes.append("it does not state the precision (FLOATS, DOUBLES, Tensor Cores): --precision")
     return Reading(records=records, notes=notes)
+
+
+def _stated(file: ToolFile) -> str | None:
+    """The precision that the end of the output states."""
+    found = _PRECISION.search(file.text)
+    if found is None:
+        return None
+    return _DTYPES.get((found[1], found[2] is not None), "fp64")
+
+
+def _only_possible(gpus: dict[int, _Gpu], devices: dict[int, str | None]) -> str | None:
+    """fp16, where every GPU is faster than it can be without rounding to it."""
+    rates = [(devices[index], max(gpu.rates, default=0.0)) for index, gpu in gpus.items()]
+    is_beyond = all(rate > _BOOST * _unrounded_peak(device) for device, rate in rates)
+    return "fp16" if is_beyond else None
+
+
+def _unrounded_peak(device: str | None) -> float:
+    """What the data sheet claims in fp32 or fp64; infinite where a card is not known."""
+    chip = find_chip(device or "")
+    chips: tuple[Chip, ...] = (chip,) if chip else candidates(device or "")
+    peaks = [peak(each, dtype) for each in chips for dtype in ("fp32", "fp64")]
+    known = [each.rate for each in peaks if each is not None]
+    has_fp32 = bool(chips) and all(peak(each, "fp32") for each in chips)
+    return max(known) if has_fp32 else float("inf")
 
 
 def _updates(line: str) -> list[str]:
@@ -96,9 +133,8 @@ def _update(file: ToolFile, number: int, text: str, gpus: dict[int, _Gpu]) -> fl
 
 
 def _records(
-    file: ToolFile, index: int, gpu: _Gpu, device: str | None, count: int
+    file: ToolFile, case: Case, index: int, gpu: _Gpu, device: str | None, count: int
 ) -> Iterator[Record]:
-    case: Case = {"test": "burn", "tool": IMPORTER.name}
     status, reason = _state(gpu)
     rate = gpu.rates[-1] if gpu.rates else None
     yield point(
@@ -108,7 +144,7 @@ def _records(
         case,
         ("flop_rate", "FLOP/s"),
         rate if status is Status.OK else None,
-        device=device or "GPU",
+        device=device or UNNAMED,
         index=index,
         count=count,
         status=status if rate is not None or status is not Status.OK else Status.MISSING,
@@ -126,7 +162,7 @@ def _records(
     test: Case = {"test": "burn", "category": IMPORTER.name}
     metric = ("passed", "1")
     passed = partial(
-        point, file, None, "diagnostic", test, metric, device=device or "GPU", index=index
+        point, file, None, "diagnostic", test, metric, device=device or UNNAMED, index=index
     )
     if gpu.verdict is None:
         why = "no OK and no FAULTY of it: the run was cut off before its end"
@@ -150,9 +186,16 @@ IMPORTER = Importer(
     order=50,
     recognises=lambda file: file.matches(r"proc'd: *-?\d+ *\(|^\s*GPU \d+: (OK|FAULTY)\s*$"),
     read=_read,
-    definition="FLOP/s of products of 8192 on each GPU, all GPUs at once; precision not stated",
+    definition="FLOP/s of products of 8192 on each GPU, all GPUs at once; fp32 (FLOATS), fp64 "
+    "(DOUBLES) or fp16 (Tensor Cores), as the end of the output says",
     judged_by="errors, FAULTY or a GPU that died are a fault (exit code 0 is no pass); no verdict "
     "is not done; equal cards are compared with each other",
     source="github.com/wilicc/gpu-burn gpu_burn-drv.cpp",
-    tested_on=("gpu-burn-2x-ok.txt", "gpu-burn-faulty.txt", "gpu-burn-cut-off.txt"),
+    tested_on=(
+        "gpu-burn-2x-ok.txt",
+        "gpu-burn-faulty.txt",
+        "gpu-burn-cut-off.txt",
+        "gpu-burn-tensor-cores.txt",
+    ),
+    published="gpu-burn",
 )

@@ -33,6 +33,8 @@ from trainrig.units import format_memory, one_line
 
 NOT_IN_FILE = Missing("not in the imported file")
 """Of a machine, what no file states: no check of it says anything."""
+UNNAMED, UNNAMED_HOST = "GPU", "host"
+"""The devices of records of a GPU, or of a host, whose model no file states."""
 HEAD_BYTES = 1 << 18
 """How much of a file is looked at to recognise it."""
 MOST_BYTES = 1 << 26
@@ -223,6 +225,10 @@ class Importer:
     """Where the format is defined."""
     tested_on: Sequence[str]
     """Files in tests/unit/importers/samples that it is tested on."""
+    published: str = ""
+    """How the software or the kind of published figures begins that this tool measured.
+
+    They stand beside numbers that keep the tool's own definition; empty: none do."""
 
 
 _registered: dict[str, Importer] = {}

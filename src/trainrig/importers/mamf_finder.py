@@ -103,4 +103,5 @@ IMPORTER = Importer(
     judged_by="the chip's dense peak of that dtype bounds it",
     source="github.com/stas00/ml-engineering compute/accelerator/benchmarks/mamf-finder.py",
     tested_on=("mamf-finder-h100.txt", "mamf-finder-msmf.txt"),
+    published="max achievable",
 )

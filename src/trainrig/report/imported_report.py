@@ -1,19 +1,37 @@
-"""What other tools measured, as a reader of their output expects it: pairs of GPUs as one table.
+"""What other tools measured, as a reader of their output expects it.
 
-All imported points stand among the others (`report.run_report`); here are which files they come
-from, and the bandwidths and latencies of each pair of GPUs side by side.
+Every number that was read stands in a table, beside what others published of the same operation on
+the same card (`analysis.published_place`); the bandwidths and latencies of pairs of GPUs are one
+table, and the paths between them another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainrig.analysis.judge_imported import PAIR, TRACE, is_imported, without_peer_access
+from trainrig.analysis.imported_facts import (
+    ReadGroup,
+    ReadNumber,
+    is_pair,
+    is_unnamed,
+    metric_words,
+    number_text,
+    place_text,
+    read_groups,
+)
+from trainrig.analysis.judge_imported import is_imported, without_peer_access
+from trainrig.analysis.normal import PRINTED
+from trainrig.analysis.published_place import PublishedPlace
 from trainrig.analysis.rows import at_path
-from trainrig.record import Record, RunView
+from trainrig.record import RunView
 from trainrig.report import document as doc
-from trainrig.units import format_quantity, format_share, plain_name
+from trainrig.report.published_report import RULE
+from trainrig.stats import grouped
+from trainrig.units import capital, counted, device_text
+
+MAX_ROWS = 400
+"""Of a table; what is left out is counted below it."""
 
 
 def files_text(view: RunView) -> str:
@@ -29,16 +47,147 @@ def files_text(view: RunView) -> str:
 
 
 def imported_blocks(view: RunView) -> Iterator[doc.Block]:
-    """The tables that imported points have of their own."""
-    points = [record for record in view.records if record.is_point and record.value is not None]
+    """The tables of an imported run: every number, pairs of GPUs, and the paths between them."""
+    if not is_imported(view.config):
+        return
+    groups = read_groups(view)
+    pairs = [one for group in groups for one in group.numbers if is_pair(one.record)]
+    several = len({group.file for group in groups}) > 1
+    devices = {(r.device, r.device_index) for r in view.records if r.is_point}
+    tables = [
+        table
+        for group in groups
+        for table in _tables(group, several=several, num_devices=len(devices))
+    ]
+    if tables:
+        has_others = any(one.place for group in groups for one in group.numbers)
+        yield doc.Section("What was read", tuple(tables), f"(n): sources. {RULE}" * has_others)
     if paths := _paths(view):
         yield doc.Section("Paths between GPUs", (_path_table(paths),), _LEGEND)
-    if pairs := _pairs(points):
-        note = without_peer_access(points) or "P2P: GPUs reach each other's memory directly"
+    if pairs:
+        records = [one.record for one in pairs]
+        note = without_peer_access(records) or "P2P: GPUs reach each other's memory directly"
         yield doc.Section("Pairs of GPUs", (_pair_table(pairs), doc.Paragraph(note, "strong")))
-    if shares := _shares(points):
-        yield doc.Section("Where the GPU's time went", (_share_table(shares),))
 
+
+# ---- every number
+
+
+_Place = tuple[object, ...]
+_Cell = Callable[[Sequence[ReadNumber]], str | doc.Cell]
+_Name = Callable[[ReadNumber], str]
+_MOST_COLUMNS = 8
+"""Of metrics, side by side."""
+
+
+def _tables(group: ReadGroup, *, several: bool, num_devices: int) -> Iterator[doc.Table]:
+    """The numbers of a file and benchmark, those of pairs left out."""
+    numbers = [one for one in group.numbers if not is_pair(one.record)]
+    if not numbers:
+        return
+    rows = grouped(numbers, _row_of)
+    metrics = list(dict.fromkeys(one.record.metric for one in numbers))
+    title = f"{group.tool}, {group.file}" if several else group.tool
+    device = _device_of if num_devices > 1 else _no_device
+    is_tall = len(rows) == 1 or (len(metrics) > _MOST_COLUMNS and len(rows) <= len(metrics))
+    if is_tall:
+        yield _tall(title, numbers, device)
+    else:
+        yield _wide(title, list(rows.values()), metrics, device)
+
+
+def _row_of(one: ReadNumber) -> _Place:
+    record = one.record
+    case = tuple(sorted((name, str(value)) for name, value in record.case.items()))
+    return case, record.device, record.device_index, record.device_count
+
+
+def _tall(title: str, numbers: Sequence[ReadNumber], device: _Name) -> doc.Table:
+    """A line a number: many metrics of few cases."""
+    cases = dict.fromkeys(one.what for one in numbers)
+    if len(cases) == 1:
+        title = ": ".join(filter(None, (title, *cases)))
+    shown = numbers[:MAX_ROWS]
+    return doc.table(
+        shown,
+        doc.words("number", lambda one: capital(metric_words(one.record.metric))),
+        doc.words("case", lambda one: one.what if len(cases) > 1 else ""),
+        doc.words("device", device),
+        doc.column("value", lambda one: one.text),
+        doc.column("published (n)", lambda one: _place_cell(one) or ""),
+        title=title,
+        notes=_notes(numbers, len(numbers) - len(shown)),
+    )
+
+
+def _wide(
+    title: str, rows: Sequence[Sequence[ReadNumber]], metrics: Sequence[str], device: _Name
+) -> doc.Table:
+    """A line a case, a column a metric."""
+    everything = [one for row in rows for one in row]
+    shown = rows[:MAX_ROWS]
+    columns: list[doc.Shown[Sequence[ReadNumber]]] = [
+        doc.words("case", lambda row: row[0].what),
+        doc.words("device", lambda row: device(row[0])),
+    ]
+    for metric in metrics:
+        columns.append(doc.column(metric_words(metric), _cell_of(metric)))
+        if any(one.place for one in everything if one.record.metric == metric):
+            columns.append(doc.column("published (n)", _others_of(metric)))
+    left = len(rows) - len(shown)
+    return doc.table(shown, *columns, title=title, notes=_notes(everything, left))
+
+
+def _cell_of(metric: str) -> _Cell:
+    def cell(row: Sequence[ReadNumber]) -> str:
+        return next((one.text for one in row if one.record.metric == metric), "")
+
+    return cell
+
+
+def _others_of(metric: str) -> _Cell:
+    def cell(row: Sequence[ReadNumber]) -> str | doc.Cell:
+        found = next((one for one in row if one.record.metric == metric), None)
+        return (_place_cell(found) if found else "") or ""
+
+    return cell
+
+
+def _place_cell(one: ReadNumber) -> doc.Cell | None:
+    """What others published; marked where the number is worse than all of it."""
+    place = one.place
+    if place is None:
+        return None
+    is_worse = one.value < place.low * (1.0 - PRINTED)
+    if place.unit in ("s", "B"):
+        is_worse = one.value > place.high * (1.0 + PRINTED)
+    return doc.Cell(f"{place_text(place)} ({place.num})", "warn" if is_worse else "")
+
+
+def _device_of(one: ReadNumber) -> str:
+    """The device of a number; nothing where it is neither named nor numbered."""
+    device, index = one.record.device, one.record.device_index
+    if is_unnamed(device):
+        return "" if index is None else f"GPU {index}"
+    return device_text(device, index)
+
+
+def _no_device(_: ReadNumber) -> str:
+    return ""
+
+
+def _notes(numbers: Sequence[ReadNumber], left: int) -> list[str]:
+    """Whose figures stand beside the numbers, and how many rows are left out."""
+    places = dict.fromkeys(_of_text(one.place) for one in numbers if one.place)
+    more = [f"{counted(left, 'more row')} in the run's records.jsonl."] if left else []
+    return [*places, *more]
+
+
+def _of_text(place: PublishedPlace) -> str:
+    return f"Published for {place.card}: {place.kind}."
+
+
+# ---- pairs and paths of GPUs
 
 _LEGEND = (
     "NV# is that many NVLinks; PIX and PXB cross PCIe bridges, PHB the processor's PCIe, NODE and "
@@ -46,13 +195,21 @@ _LEGEND = (
 )
 
 
+@dataclass(slots=True)
+class _Cells:
+    """A row: its name, and what stands in its columns."""
+
+    name: str
+    values: dict[str, str] = field(default_factory=dict)
+
+
 def _paths(view: RunView) -> list[_Cells]:
     """The matrix that the machine's topology was read from."""
     topology = (view.machine or {}).get("topology")
     listed = topology.get("links") if isinstance(topology, Mapping) else None
     rows: dict[int, _Cells] = {}
-    for link in listed if isinstance(listed, list | tuple) and is_imported(view.config) else ():
-        path = str(at_path(link, "path") or "not known")
+    for link in listed if isinstance(listed, list | tuple) else ():
+        path = str(at_path(link, "path") or "not stated")
         for a, b in ((link["a"], link["b"]), (link["b"], link["a"])):
             rows.setdefault(a, _Cells(f"GPU {a}")).values[f"GPU {b}"] = path
     return [row for _, row in sorted(rows.items())]
@@ -64,14 +221,6 @@ def _path_table(rows: list[_Cells]) -> doc.Table:
     )
 
 
-@dataclass(slots=True)
-class _Cells:
-    """A row: its name, and what stands in its columns."""
-
-    name: str
-    values: dict[str, str] = field(default_factory=dict)
-
-
 _COLUMNS: Mapping[tuple[object, ...], str] = {
     ("byte_rate", 1, None): "one way",
     ("byte_rate", 2, None): "both ways",
@@ -81,45 +230,31 @@ _COLUMNS: Mapping[tuple[object, ...], str] = {
 _PEER = {False: "P2P off", True: "P2P on"}
 
 
-def _pairs(points: list[Record]) -> list[_Cells]:
-    rows: dict[tuple[object, object], _Cells] = {}
-    for record in points:
-        case = record.case
-        if record.benchmark != PAIR or case.get("direction") != "p2p":
-            continue
+def _pair_table(pairs: Sequence[ReadNumber]) -> doc.Table:
+    """A line a pair; the last one is what others published, whichever pair of theirs it was."""
+    rows: dict[object, _Cells] = {}
+    others = _Cells("published (n)")
+    for one in pairs:
+        record, case = one.record, one.record.case
         column = _COLUMNS.get((record.metric, case.get("ways"), case.get("clock")))
-        place = case.get("from"), case.get("to")
-        row = rows.setdefault(place, _Cells(f"GPU {place[0]} → {place[1]}"))
         head = f"{column}, {_PEER[bool(case.get('peer_access'))]}"
-        row.values[head] = format_quantity(record.value or 0.0, record.unit)
-    return list(rows.values())
-
-
-def _pair_table(rows: list[_Cells]) -> doc.Table:
+        place = (case.get("from"), case.get("to"))
+        row = rows.setdefault(place, _Cells(f"GPU {place[0]} → {place[1]}"))
+        row.values[head] = number_text(one.value, record.unit)
+        if one.place is not None:
+            others.values[head] = f"{place_text(one.place)} ({one.place.num})"
+    shown = [*rows.values(), *([others] if others.values else [])]
     heads = [
         f"{column}, {peer}"
         for column in _COLUMNS.values()
         for peer in _PEER.values()
-        if any(f"{column}, {peer}" in row.values for row in rows)
+        if any(f"{column}, {peer}" in row.values for row in shown)
     ]
-    return doc.table(rows, doc.words("pair", lambda row: row.name), *map(_column, heads))
+    columns = map(_column, heads)
+    return doc.table(
+        shown, doc.words("pair", lambda row: row.name), *columns, notes=_notes(pairs, 0)
+    )
 
 
 def _column(head: str) -> doc.Shown[_Cells]:
     return doc.column(head, lambda row: row.values.get(head, ""))
-
-
-def _shares(points: list[Record]) -> list[_Cells]:
-    rows: dict[tuple[object, ...], _Cells] = {}
-    for record in points:
-        if record.benchmark == TRACE and record.metric.endswith("_share"):
-            place = record.case.get("trace"), record.device, record.device_index
-            row = rows.setdefault(place, _Cells(f"{place[0]}, {place[1]} #{place[2]}"))
-            name = plain_name(record.metric.removesuffix("_share"))
-            row.values[name] = format_share(record.value or 0.0)
-    return list(rows.values())
-
-
-def _share_table(rows: list[_Cells]) -> doc.Table:
-    heads = dict.fromkeys(head for row in rows for head in row.values)
-    return doc.table(rows, doc.words("trace", lambda row: row.name), *map(_column, heads))

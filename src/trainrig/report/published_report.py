@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
+from trainrig.analysis.judge_imported import is_imported
 from trainrig.analysis.normal import (
     KINDS,
     CardSummary,
@@ -242,9 +243,10 @@ def nothing_document(wanted: PublishedSelection) -> doc.Document:
 def normal_section(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
     """A run's numbers among published ones of its card, and as the tables of notebooks.
 
-    Of several equal devices the first is tabled; how they differ is another section's.
+    Of several equal devices the first is tabled; how they differ is another section's.  Numbers of
+    other tools have their published ones beside them where they are tabled.
     """
-    if found := list(placed(view)):
+    if found := [] if is_imported(view.config) else list(placed(view)):
         names = name_devices((one.row.device, one.row.index) for one in found)
         several = len(names) > 1
         beside = table(

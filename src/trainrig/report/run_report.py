@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
 from trainrig.analysis.first_screen import Action, KeyNumber, Taken
+from trainrig.analysis.imported_facts import cards_text
 from trainrig.analysis.rack import MIN_NODES, rack_of
 from trainrig.analysis.rows import at_path, attempts, is_published, rows
 from trainrig.analysis.run_summary import RunSummary, device_names, summarise
@@ -163,7 +164,9 @@ def _taken_text(taken: Taken) -> str:
 
 def _tile(number: KeyNumber) -> doc.Tile:
     notes, value = [number.what] if number.what else [], format_quantity(number.value, number.unit)
-    if number.unit == "token/s":
+    if number.text:
+        value = number.text
+    elif number.unit == "token/s":
         value = f"{format_count(number.value)} tokens/s"
     elif number.unit == "" and number.value >= 1000.0:
         value = format_count(number.value)
@@ -196,9 +199,8 @@ def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
         values = [at_path(machine, room, name) for name in names]
         return [str(value) for value in values if value]
 
-    if isinstance(gpus := machine.get("gpus"), list | tuple):
-        names = Counter(str(at_path(gpu, "name") or "unknown GPU") for gpu in gpus)
-        yield "GPUs", ", ".join(f"{n} × {name}" for name, n in names.items()) or "none"
+    if isinstance(machine.get("gpus"), list | tuple):
+        yield "GPUs", cards_text(view) or "none"
     counts = [f"{cores} cores" for cores in of("cpu", "cores")]
     counts += [f"{at_path(machine, 'cpu', 'threads')} threads"] if counts else []
     memory = at_path(machine, "memory", "total_bytes")
@@ -224,6 +226,7 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
     everything = rows(view)
     trained = [*training_blocks(view), *_over_time(view)]
     is_training = bool(readable(view)) and all(row.unit != "B/s" for row in everything)
+    yield from imported_blocks(view)
     yield from trained if is_training else ()
     yield from _waterfalls(view, found.waterfalls)
     yield from _findings(view, found)
@@ -238,7 +241,6 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
             "Patterns that are taken for faults, or overlooked; from the records alone.",
         )
     yield from burn_blocks(view)
-    yield from imported_blocks(view)
     yield from link_blocks(view)
     yield from () if is_training else trained
     yield from heat_section(view, everything, found.patterns)
@@ -451,7 +453,7 @@ def _devices(groups: Sequence[PeerGroup]) -> Iterator[doc.Block]:
     yield doc.Section(
         "GPU to GPU",
         (
-            doc.Group("text", tuple(outliers) or (doc.Paragraph("  None is an outlier."),)),
+            doc.Group("text", tuple(outliers) or (doc.Paragraph("  No device is an outlier."),)),
             doc.Group("page", (doc.Group("card", (_peer_table(comparable, labels),)),)),
         ),
         "Equal cards should give equal numbers. The deviation is from the other cards' median.",

@@ -15,18 +15,20 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.judge_imported import VERB
-from trainrig.benchmarks.spec import Role, find
+from trainrig.benchmarks.spec import Role, find, role_of
 from trainrig.benchmarks.training import PRECISIONS
 from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import find_chip
 from trainrig.catalog.published import published_records
 from trainrig.errors import UsageError, unknown
 from trainrig.importers import Given, Reading, read_file
-from trainrig.importers.importer import NOT_IN_FILE
+from trainrig.importers.extract import device_name
+from trainrig.importers.importer import NOT_IN_FILE, UNNAMED, UNNAMED_HOST
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import (
     Cpu,
@@ -59,13 +61,16 @@ def import_files(
     cannot be read; StoreError where it cannot be written.
     """
     _check(given)
-    read = [(path, *read_file(path, tool, given)) for path in paths]
+    found = [(path, *read_file(path, tool, given)) for path in paths]
+    cards = _cards([reading for _, _, reading in found], given)
+    read = [(path, name, _named(reading, cards)) for path, name, reading in found]
     readings = [reading for _, _, reading in read]
     snapshot = _machine(readings)
     gpus = {gpu.index: gpu for reading in readings for gpu in reading.gpus}
     points = [record for reading in readings for record in reading.records]
     claims, limited, predicted = _expectations(points, gpus)
-    notes = [f"{path.name}: {note}" for path, _, reading in read for note in reading.notes]
+    lacks = [(path, (*reading.notes, *_lacks(reading))) for path, _, reading in read]
+    notes = [f"{path.name}: {'; '.join(parts)}" for path, parts in lacks if parts]
     config: dict[str, Any] = {
         "imported": [
             {"file": path.name, "tool": name, **({"version": r.version} if r.version else {})}
@@ -85,6 +90,66 @@ def import_files(
         with store_errors(out):
             final = done.run.rename(out / done.run.name)
     return dataclasses.replace(done, run=final)
+
+
+# ---- which card it was
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cards:
+    """The cards that the files and the user name."""
+
+    by_index: Mapping[int, str]
+    only: str | None
+    """Of every GPU, where all that are named are of one model."""
+
+
+def _cards(readings: Sequence[Reading], given: Given | None) -> _Cards:
+    """Names by a GPU's number: what a file states comes before what the user adds."""
+    by_index: dict[int, str] = {}
+    for reading in readings:
+        for gpu in reading.gpus:
+            if not isinstance(gpu.name, Missing) and (name := device_name(gpu.name)):
+                by_index.setdefault(gpu.index, name)
+    added = device_name(given.device) if given else None
+    names = set(by_index.values())
+    return _Cards(by_index=by_index, only=added or (names.pop() if len(names) == 1 else None))
+
+
+def _named(reading: Reading, cards: _Cards) -> Reading:
+    """The reading with the card of every GPU, where another file or the user names it."""
+    records = [_of_card(record, cards) for record in reading.records]
+    gpus = [
+        dataclasses.replace(gpu, name=name)
+        if isinstance(gpu.name, Missing) and (name := cards.by_index.get(gpu.index, cards.only))
+        else gpu
+        for gpu in reading.gpus
+    ]
+    return dataclasses.replace(reading, records=records, gpus=gpus)
+
+
+_OF_GPUS = (Role.STEP, Role.COLLECTIVE, Role.LINK, Role.PRODUCT, Role.BLOCK)
+"""Roles of benchmarks that run on GPUs, whether their records have a GPU's number or not."""
+
+
+def _of_card(record: Record, cards: _Cards) -> Record:
+    if record.device not in (None, UNNAMED):
+        return record
+    role, index = role_of(record.benchmark), record.device_index
+    if index is None and role not in _OF_GPUS:
+        return record.replace(device=record.device or UNNAMED_HOST)
+    name = cards.only if index is None else cards.by_index.get(index, cards.only)
+    # A training is of one device each; what ranks exchange is of none of them.
+    place = 0 if name and index is None and role is Role.STEP else index
+    return record.replace(device=name or UNNAMED, device_index=place)
+
+
+def _lacks(reading: Reading) -> Iterator[str]:
+    """That numbers stand alone since no file says which card they are of."""
+    if any(r.device == UNNAMED and r.unit not in ("", "1") for r in reading.records) or any(
+        isinstance(gpu.name, Missing) for gpu in reading.gpus
+    ):
+        yield 'it does not name the card: add --on, as in --on "RTX 4090"'
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def judged(run: RunView, interrupted: str | None) -> Verdict:
         # What a file does not state of the machine is no fault of the machine.
         known = [each for each in findings if NOT_IN_FILE.reason not in each.evidence]
         notes = tuple(map(str, run.config.get("notes", ())))
-        return judge_imported(view_of(run).records, tuple(baselines()), known, notes)
+        return judge_imported(view_of(run), tuple(baselines()), known, notes)
     again = resume_command(run.config, str(run.path))
     return judge(run.records, of_speed(findings), interrupted, again)
 

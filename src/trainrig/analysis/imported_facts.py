@@ -1,0 +1,394 @@
+"""What was read of another tool's files: each number in words, in groups, and the leading ones.
+
+Pure: the records of an imported run, and beside each what others published of the same operation
+(`published_place`).  The report's table, the sentence above it and the verdict all read it here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainrig.analysis.published_place import PublishedPlace, link_of, published_place
+from trainrig.analysis.rows import at_path
+from trainrig.benchmarks.spec import Role, case_text, role_of
+from trainrig.importers.importer import UNNAMED, UNNAMED_HOST
+from trainrig.record import Case, Record, RunView, Scalar, dtype_of
+from trainrig.stats import grouped
+from trainrig.units import (
+    capital,
+    counted,
+    format_count,
+    format_memory,
+    format_quantity,
+    format_share,
+    plain_name,
+)
+
+DIGITS = 4
+"""Of a number that another tool printed: enough to find it in the file; three where the fourth
+is a zero."""
+_FILES = ("tool", "file")
+"""Conditions that name what a record was read of."""
+PAIR, HEALTH = "link", "diagnostic"
+"""Benchmarks of copies between devices, and of a health test's result."""
+_MINUTE, _HOUR = 60.0, 3600.0
+_THOUSANDS = 1e4
+"""From here on a count has a letter for thousands."""
+_COUNTED = {"token/s": "tokens/s", "sample/s": "samples/s", "item/s": "items/s"}
+_PLAIN = ("", "1", "°C")
+"""Units of counts and readings, which are printed as they are."""
+_SHARES = ("mfu", "hfu")
+_LEADS = (
+    *("token_rate", "sample_rate", "item_rate", "flop_rate", "printed_flop_rate"),
+    *("bus_rate", "byte_rate", "op_rate", "time", "step_time"),
+)
+"""Metrics, the one that says most of a group first."""
+_ROLES = (Role.STEP, Role.PRODUCT, None, Role.COLLECTIVE, Role.LINK, Role.TRANSFER, Role.DISK)
+"""Roles in the order in which a headline asks for them; None: a load, a state, a trace."""
+
+
+def number_text(value: float, unit: str, metric: str = "") -> str:
+    """A number as the file has it: ``118.6 TFLOPS``, ``128.8 s``, ``12.35k tokens/s``."""
+    forms: tuple[tuple[bool, Callable[[], str]], ...] = (
+        (metric.endswith("_share") or metric in _SHARES, lambda: format_share(value)),
+        (metric == "passed", lambda: "passed" if value else "not passed"),
+        (unit in _COUNTED, lambda: f"{_count_text(value)} {_COUNTED[unit]}"),
+        (unit == "B", lambda: format_memory(value)),
+        (unit in _PLAIN, lambda: _plain_text(value, unit)),
+        (unit == "s" and _MINUTE <= value < _HOUR, lambda: f"{_digits_of(value, '')} s"),
+    )
+    form = next((form for fits, form in forms if fits), None)
+    return form() if form else _digits_of(value, unit)
+
+
+def _digits_of(value: float, unit: str) -> str:
+    return format_quantity(value, unit, _num_digits(value))
+
+
+def _num_digits(value: float) -> int:
+    is_round = float(f"{value:.{DIGITS - 1}g}") == float(f"{value:.{DIGITS}g}")
+    return DIGITS - 1 if is_round else DIGITS
+
+
+def _plain_text(value: float, unit: str) -> str:
+    digits = f".{DIGITS}g" if abs(value) < _THOUSANDS else ".0f"
+    return f"{value:,{digits}} {unit.strip('1')}".rstrip()
+
+
+def _count_text(value: float) -> str:
+    return f"{value:,.{DIGITS}g}" if value < _THOUSANDS else format_count(value, _num_digits(value))
+
+
+def metric_words(metric: str) -> str:
+    """``forward time`` for ``time.forward``, ``kernel`` for ``kernel_share``, ``SM clock``."""
+    whole, _, part = metric.partition(".")
+    text = f"{part} {whole}" if part else whole.removesuffix("_share")
+    words = plain_name(text).split()
+    return " ".join(word.upper() if word in _SHORT else word for word in words)
+
+
+_SHORT = ("mfu", "hfu", "sm", "ecc", "flop", "cpu", "gpu")
+"""Words of metrics that are abbreviations."""
+
+
+def is_pair(record: Record) -> bool:
+    """Whether a record is of a copy from one GPU to another one."""
+    return record.benchmark == PAIR and record.case.get("direction") == "p2p"
+
+
+def range_of_numbers(values: Sequence[float], unit: str, metric: str = "") -> str:
+    """``118.6 and 122.3 TFLOPS``, ``16.9 to 17.2 TFLOPS``; one where all read the same."""
+    shown = list(dict.fromkeys(number_text(each, unit, metric) for each in values))
+    if len(shown) == 1:
+        return shown[0]
+    low, high = (number_text(pick(values), unit, metric) for pick in (min, max))
+    word = "and" if len(values) == 2 else "to"
+    number, _, spelled = low.partition(" ")
+    return f"{number if high.endswith(f' {spelled}') else low} {word} {high}"
+
+
+def place_text(place: PublishedPlace) -> str:
+    """``146 TFLOPS``: what others reached, from the lowest to the highest source."""
+    return range_of_numbers(sorted({place.low, place.high}), place.unit)
+
+
+def is_unnamed(device: str | None) -> bool:
+    """Whether a record does not say which card, or which processor, it is of."""
+    return device in (None, UNNAMED, UNNAMED_HOST)
+
+
+# ---- what was read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadNumber:
+    """One number of a file, and what others published of the same operation."""
+
+    record: Record
+    place: PublishedPlace | None
+    what: str
+    """The case in words, without the tool, which the group names."""
+
+    @property
+    def value(self) -> float:
+        """In base SI."""
+        return self.record.value or 0.0
+
+    @property
+    def text(self) -> str:
+        """``118.6 TFLOPS``."""
+        return number_text(self.value, self.record.unit, self.record.metric)
+
+
+_SAID = frozenset(["tool", "framework", "training", "trace"])
+"""Fields of a case that a table's title says, or that only keep records apart."""
+
+
+def _what_of(record: Record, alike: Sequence[Record]) -> str:
+    """The case in words, with what sets it apart from others that read the same."""
+    case = {name: value for name, value in record.case.items() if name not in _SAID}
+    text = capital(case_text(record.benchmark, case)) if case else ""
+    names = dict.fromkeys(name for one in alike for name in one.case)
+    apart = [name for name in names if len({str(one.case.get(name)) for one in alike}) > 1]
+    more = [
+        f"{plain_name(name)} {record.case[name]}"
+        for name in apart
+        if record.case.get(name) is not None
+    ]
+    return ", ".join(filter(None, (text, *more)))
+
+
+def _alike(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Records by id: those of the same metric and device whose cases read the same."""
+    groups = grouped(
+        records, lambda one: (one.metric, one.device, one.device_index, _what_of(one, ()))
+    )
+    return {one.id: own for own in groups.values() for one in own}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadGroup:
+    """The numbers of one benchmark in one file."""
+
+    tool: str
+    file: str
+    benchmark: str
+    numbers: tuple[ReadNumber, ...]
+
+
+def read_groups(view: RunView) -> tuple[ReadGroup, ...]:
+    """Every number that was read, in the files' order."""
+    points = [record for record in view.records if record.is_point and record.value is not None]
+    groups = grouped(
+        points, lambda r: (*(str(r.conditions.get(n, "")) for n in _FILES), r.benchmark)
+    )
+    return tuple(
+        ReadGroup(tool=tool, file=file, benchmark=benchmark, numbers=_numbers(own, view))
+        for (tool, file, benchmark), own in groups.items()
+    )
+
+
+def _numbers(records: Sequence[Record], view: RunView) -> tuple[ReadNumber, ...]:
+    alike = _alike(records)
+    return tuple(
+        ReadNumber(
+            record=record,
+            place=published_place(record, link_of(record, view)),
+            what=_what_of(record, alike[record.id]),
+        )
+        for record in records
+    )
+
+
+# ---- the sentence and the numbers above the table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadNumbers:
+    """The numbers that stand for a group: one metric of one case, of every device that has it."""
+
+    numbers: tuple[ReadNumber, ...]
+
+    @property
+    def first(self) -> ReadNumber:
+        """The one with the best value."""
+        pick = min if self.first_record.unit == "s" else max
+        return pick(self.numbers, key=lambda one: one.value)
+
+    @property
+    def first_record(self) -> Record:
+        """Any of its records: they share case, metric and unit."""
+        return self.numbers[0].record
+
+    @property
+    def text(self) -> str:
+        """``118.6 and 122.3 TFLOPS``."""
+        record = self.first_record
+        return range_of_numbers([one.value for one in self.numbers], record.unit, record.metric)
+
+
+def lead_numbers(group: ReadGroup) -> LeadNumbers | None:
+    """The best case of the metric that says most; None where the group has no rate or time."""
+    pairs = [
+        one for one in group.numbers if is_pair(one.record) and one.record.case.get("ways") == 1
+    ]
+    for metric in _LEADS:
+        own = [one for one in pairs or group.numbers if one.record.metric == metric]
+        if own:
+            pick = min if own[0].record.unit == "s" else max
+            best = pick(own, key=lambda one: one.value)
+            same = [one for one in own if one.record.case == best.record.case]
+            return LeadNumbers(numbers=tuple(same))
+    return None
+
+
+def imported_headline(view: RunView) -> str:
+    """Return what was read in one sentence, with what others published of it.
+
+    Each part that no file states is left out.
+    """
+    groups = read_groups(view)
+    for group, lead in _leads(groups):
+        return f"{_lead_sentence(group, lead)}{_published_part(lead)}."
+    if tests := [one for one in view.records if one.is_point and one.benchmark == HEALTH]:
+        passed = sum(one.value is not None for one in tests)
+        return f"{passed} of {counted(len(tests), 'health test')} passed."
+    values = sum(len(group.numbers) for group in groups)
+    if values:
+        tools = ", ".join(dict.fromkeys(group.tool for group in groups))
+        return f"{counted(values, 'value')} of {tools}{_of_cards(view)}."
+    if cards := cards_text(view):
+        return f"{capital(cards)}."
+    return "No number was read."
+
+
+def _leads(groups: Sequence[ReadGroup]) -> list[tuple[ReadGroup, LeadNumbers]]:
+    """Groups with their leading numbers: rates before times, then as `_ROLES` has them."""
+
+    def order(pair: tuple[ReadGroup, LeadNumbers]) -> tuple[bool, int]:
+        role = role_of(pair[0].benchmark)
+        is_time = pair[1].first_record.unit == "s" and role is not Role.STEP
+        return is_time, _ROLES.index(role) if role in _ROLES else len(_ROLES)
+
+    leads = [(group, lead_numbers(group)) for group in groups]
+    return sorted(((group, lead) for group, lead in leads if lead), key=order)
+
+
+def _lead_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
+    record = lead.first_record
+    if role_of(group.benchmark) is Role.STEP:
+        return _training_sentence(group, lead)
+    where = _where([one.record for one in lead.numbers])
+    words = metric_words(record.metric) if record.unit == "s" else ""
+    what = ", ".join(filter(None, (lead.first.what, words))) or "Read"
+    return f"{capital(what)}: {lead.text}{where} ({record_tool(record)})"
+
+
+def _training_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
+    """``Trains gpt2-medium in fp16 at 12.35k tokens/s, 1.25 s a step, on 2 × RTX 4090``."""
+    record = lead.first_record
+    name, precision = record.case.get("model"), dtype_of(record.case)
+    trained = f" {name}" if name else ""
+    trained += f" in {precision}" if precision else ""
+    same = {one.record.metric: one for one in group.numbers if one.record.case == record.case}
+    speed = f" at {lead.text}" if record.unit != "s" else ""
+    steps = f"{',' if speed else ''} {same['time'].text} a step" if "time" in same else ""
+    return f"Trains{trained}{speed}{steps}{_where([record])}"
+
+
+def _where(records: Sequence[Record]) -> str:
+    """`` on 2 × RTX 4090``; empty where the card is not known and only one was used."""
+    record = records[0]
+    count = max(record.device_count, len({each.device_index for each in records}))
+    if is_unnamed(record.device):
+        return f" on {counted(count, 'GPU')}" if count > 1 else ""
+    return f" on {count} × {record.device}" if count > 1 else f" on {record.device}"
+
+
+def _published_part(lead: LeadNumbers) -> str:
+    place = lead.first.place
+    if place is None:
+        return ""
+    return f"; published for {place.card}: {place_text(place)} ({place.operation})"
+
+
+def record_tool(record: Record) -> str:
+    """``nccl-tests 2.13``: the tool and its version, where the file states it."""
+    stated = (str(record.conditions.get(key, "")) for key in ("tool", "tool_version"))
+    return " ".join(filter(None, stated))
+
+
+def cards_text(view: RunView) -> str:
+    """``8 × A100 SXM4 40GB``, ``2 GPUs, not named in the file``; empty where no file has one."""
+    gpus = (view.machine or {}).get("gpus")
+    listed = gpus if isinstance(gpus, list | tuple) else ()
+    names = Counter(str(at_path(gpu, "name") or "") for gpu in listed)
+    return ", ".join(
+        f"{n} × {name}" if name else f"{counted(n, 'GPU')}, not named in the file"
+        for name, n in names.items()
+    )
+
+
+def imported_devices(view: RunView) -> str:
+    """``2 × RTX 4090``: the cards that the files name; else how many, else the files' names."""
+    seen: dict[str, set[int | None]] = {}
+    counts: Counter[str] = Counter()
+    for record in view.records:
+        if record.is_point and record.device and not is_unnamed(record.device):
+            seen.setdefault(record.device, set()).add(record.device_index)
+            counts[record.device] = max(counts[record.device], record.device_count)
+    numbers = {name: max(counts[name], len(seen[name])) for name in seen}
+    named = [f"{n} × {name}" if n > 1 else name for name, n in sorted(numbers.items())]
+    files = view.config.get("imported")
+    listed = files if isinstance(files, list | tuple) else ()
+    names = [str(each.get("file")) for each in listed if isinstance(each, Mapping)]
+    return ", ".join(named) or cards_text(view) or ", ".join(names) or view.name
+
+
+def _of_cards(view: RunView) -> str:
+    found = cards_text(view)
+    return f" of {found}" if found else ""
+
+
+# ---- numbers that stand above the page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedNumber:
+    """One of the few numbers that a reader looks for first."""
+
+    name: str
+    number: ReadNumber
+
+
+_TRAINING_NUMBERS: Mapping[str, str] = {
+    "token_rate": "Training",
+    "sample_rate": "Training",
+    "time": "Step",
+    "peak_memory": "Peak memory",
+    "train_loss": "Loss",
+}
+_MOST_NUMBERS = 4
+
+
+def named_numbers(view: RunView) -> tuple[NamedNumber, ...]:
+    """The leading number of each group; of a training its rate, step time, memory and loss."""
+    found: dict[tuple[str, str], NamedNumber] = {}
+    for group, lead in _leads(read_groups(view)):
+        for one in _named(group, lead):
+            found.setdefault((one.name, one.number.record.benchmark), one)
+    return tuple(found.values())[:_MOST_NUMBERS]
+
+
+def _named(group: ReadGroup, lead: LeadNumbers) -> Iterator[NamedNumber]:
+    if role_of(group.benchmark) is not Role.STEP:
+        name = capital(metric_words(lead.first_record.metric))
+        yield NamedNumber(name=name, number=lead.first)
+        return
+    case: Mapping[str, Scalar] | Case = lead.first_record.case
+    same = {one.record.metric: one for one in group.numbers if one.record.case == case}
+    for metric, name in _TRAINING_NUMBERS.items():
+        if metric in same:
+            yield NamedNumber(name=name, number=same[metric])
