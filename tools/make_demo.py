@@ -133,6 +133,7 @@ def steps() -> Iterator[Record]:
             device=DEVICE,
             device_index=0,
             device_count=cards,
+            conditions={"software": SOFTWARE},
             source=row["source"],
         )
         yield printed

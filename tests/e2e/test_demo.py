@@ -116,7 +116,7 @@ def test_the_waterfall_goes_from_the_claim_to_two_cards() -> None:
     assert causes == [
         "at the claim",
         "memory-bound work between the matmuls",
-        "memory-bound work around the layers",
+        "attention scores kept in memory",
         "faster than the level above",
     ]
     for level in found.levels[2:4]:

@@ -350,7 +350,9 @@ def actions(
     """The most urgent first: faults, then what costs a training step most, then other gaps."""
     steps = _of(_levels(view, waterfalls), Role.STEP)
     gains = list(_gains(steps[0])) if steps else []
-    gains = sorted(gains or _own_gains(view), key=lambda one: -(one.gain or 0.0))
+    # A cause and what to do about it come before a search for one.
+    gains.sort(key=lambda one: (one.what.endswith(_WITHOUT_CAUSE), -(one.gain or 0.0)))
+    gains = gains or sorted(_own_gains(view), key=lambda one: -(one.gain or 0.0))
     found = [
         *(_to_do(each) for each in findings if each.severity == "error" and each.fix),
         *gains,
@@ -375,6 +377,9 @@ def _with_command(action: Action) -> Action:
     return replace(action, next=how.rstrip(" :,;"), command=f"{mark}{command}")
 
 
+_WITHOUT_CAUSE = "have no measured cause"
+
+
 def _gains(step: _Found) -> Iterator[Action]:
     """What each cause's time costs; what no cause explains is looked into by training it."""
     gap = step.level.gap
@@ -383,8 +388,9 @@ def _gains(step: _Found) -> Iterator[Action]:
         time = share.seconds * _ceiling(step) / (share.amount or 1.0)
         what, how, options = share.name.partition(", by ")[0], share.next, share.options
         if share.name == NOT_EXPLAINED:
-            what = f"{format_quantity(share.amount, step.level.unit)} of the step are unexplained"
-            how, options = "train it alone and read where each step's time goes", " "
+            amount = format_quantity(share.amount, step.level.unit)
+            what = f"{amount} of the step {_WITHOUT_CAUSE}"
+            how, options = "train it alone: its report splits each step's time into parts", " "
         yield from _gain(what, share.seconds, time, how, _command(case, options))
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from trainrig.analysis import judge_links
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, is_cold_stream, join, note_of, siblings_of
@@ -52,11 +51,12 @@ def judge(
     machine_findings: Iterable[Finding] = (),
     interrupted: str | None = None,
     again: str = "trainrig qualify --resume RUN",
+    longer: str = "trainrig qualify --resume RUN --budget 8m",
 ) -> Verdict:
     """The verdict on a run's records and on what the doctor found.
 
     ``interrupted`` says why the run ended early, if it did; ``again`` is
-    the command that goes on with it.
+    the command that goes on with it, ``longer`` the one that has more time for it.
     """
     rows = join(records)
     steps = _required_steps(rows)
@@ -72,13 +72,13 @@ def judge(
         *_above_claim(rows),
         *in_no_part(rows),
         *_held_by_cache(rows),
-        *_noisy(records, again),
+        *_noisy(records, again, longer),
         *(
             Finding(
                 id=_NOT_DONE,
                 severity="error",
                 evidence=f"{name}: {reason}",
-                fix=f"{'go on with it' if interrupted else _advice(reason)}: {again}",
+                fix=f"go on with it: {again}" if interrupted else _advice(reason, again, longer),
             )
             for name, reason in steps
             if reason is not None
@@ -87,14 +87,6 @@ def judge(
     ordered = by_severity(findings)
     outcome, reason = _outcome(ordered, steps, rows, interrupted)
     return Verdict(outcome=outcome, reason=reason, findings=ordered)
-
-
-def resume_command(config: Mapping[str, Any], run: str) -> str:
-    """The command that goes on with a run of that run.toml; a bench is started again."""
-    verb, benchmark = config.get("verb"), find(str(config.get("benchmark")))
-    if verb in ("qualify", "train"):
-        return f"trainrig {verb} --resume {run}"
-    return benchmark.command if benchmark else f"trainrig {verb}"
 
 
 def confirm(verdict: Verdict, records: Sequence[Record], lost: str | None) -> Verdict:
@@ -435,7 +427,7 @@ def _shares_of(row: Row, attempts: Mapping[str, Record]) -> list[float]:
     return [median(times) / time for time in times]
 
 
-def _noisy(records: Iterable[Record], again: str) -> Iterator[Finding]:
+def _noisy(records: Iterable[Record], again: str, longer: str) -> Iterator[Finding]:
     points = [record for record in records if record.is_point]
     cases = {(r.key[:3], r.device_count, r.device, r.device_index): r for r in points}
     noisy = [r for r in cases.values() if r.status is Status.OK and r.disturbed is not None]
@@ -447,14 +439,14 @@ def _noisy(records: Iterable[Record], again: str) -> Iterator[Finding]:
             severity="warning",
             evidence=f"noisy: {len(noisy)} of {counted(len(cases), 'case')}, where the device may "
             f"do better than its number; mostly: {usual}",
-            fix=f"{_advice(usual)}: {again}",
+            fix=_advice(usual, again, longer),
             records=tuple(r.id for r in noisy),
         )
 
 
 _ADVICE = (
     ("quota", "give the container more processors"),
-    ("hypervisor", "on a machine that its host does not overbook"),
+    ("hypervisor", "measure again when its host is less busy, or on another"),
     ("had the GPU", "stop what else uses the GPU (nvidia-smi shows it)"),
     ("of the GPU", "stop what else uses the GPU (nvidia-smi shows it)"),
     (" hot", "look at the processor's cooling"),
@@ -462,17 +454,21 @@ _ADVICE = (
     ("other processes", "stop what else runs on the machine"),
     ("others moved", "stop what else uses the disk"),
     ("memory", "free memory"),
-    ("skipped: ", "give it a larger --budget"),
-    (_NOT_RUN, "give it a larger --budget"),
     ("did not start", "read the worker's log in the run's logs/ folder"),
     ("failed:", "read the worker's log in the run's logs/ folder"),
 )
-_MORE_WORKERS = "a larger --budget has more workers measure it"
+"""What slows a measurement, by words of its reason, and what to do before it is repeated."""
+_NO_TIME = ("skipped: ", _NOT_RUN)
 
 
-def _advice(reason: str) -> str:
-    """What to do about a reason for which a number decides nothing."""
-    return next((advice for words, advice in _ADVICE if words in reason), _MORE_WORKERS)
+def _advice(reason: str, again: str, longer: str) -> str:
+    """What to do about a reason for which a number decides nothing, with its command."""
+    for words, advice in _ADVICE:
+        if words in reason:
+            return f"{advice}: {again}"
+    if any(words in reason for words in _NO_TIME):
+        return f"give it more time: {longer}"
+    return f"give it more time, so that more worker processes measure it: {longer}"
 
 
 def _required_steps(rows: Iterable[Row]) -> list[tuple[str, str | None]]:

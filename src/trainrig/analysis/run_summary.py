@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainrig.analysis.answer import Answer, answer_of
 from trainrig.analysis.first_screen import (
     Action,
     KeyNumber,
@@ -40,6 +41,8 @@ class RunSummary:
     """What a run says."""
 
     run: str
+    answer: Answer
+    """Normal, slow, faulty or cannot tell, and what that was compared with."""
     verdict: str
     """The verdict's outcome, or what stands in for a verdict."""
     reason: str
@@ -69,6 +72,7 @@ def summarise(view: RunView) -> RunSummary:
     largest = _gap_sentence(view, waterfalls, only_trainings=only_trainings)
     return RunSummary(
         run=view.name,
+        answer=answer_of(view),
         verdict=word,
         reason=reason,
         headline=imported_headline(view) if is_read else headline(view, waterfalls) or largest,

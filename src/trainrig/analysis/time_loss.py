@@ -13,6 +13,7 @@ the drop, whatever their order, and what no cause accounts for is a share of its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -289,10 +290,13 @@ def _step_losses(drop: Drop, time: float) -> list[Loss]:
         is_below_layer = drop.ceiling_role is Role.BLOCK
         outside = [op for op in ops if "block" not in op.name] if is_below_layer else ops
         seconds = memory_seconds(outside, drop.ceiling, bandwidth)
-        found.append(_memory_loss("memory-bound work around the layers", seconds, bandwidth))
+        keeps_scores = not is_below_layer and _kernels(drop.record) == "eager"
+        name = _WITH_SCORES if keeps_scores else "memory-bound work around the layers"
+        found.append(_memory_loss(name, seconds, bandwidth))
     return found
 
 
+_WITH_SCORES = "attention scores kept in memory, and other memory-bound work"
 _WIDTHS = ("family", "hidden", "num_heads", "ffn")
 
 
@@ -389,6 +393,7 @@ def count_step(record: Record, *, recompute: str | None = None) -> Counted | Non
         micros = layers.size_of({"grad_accum": 1, **record.case}, "grad_accum")
         layout = _layout(
             record.case,
+            kernels=_kernels(record),
             recompute=recompute or str(record.case.get("recompute") or "none"),
             # The decoder of a whole model writes another number of tokens than is read.
             target_seq_len=written_tokens(shape, layers.size_of(record.case, "seq_len")),
@@ -424,10 +429,14 @@ def memory_seconds(ops: Iterable[Op], rate: float, bandwidth: float) -> float:
     )
 
 
+_OLD_TORCH = re.compile(r"\btorch [01]\.")
+"""torch has fused attention since 2.0 (release notes, March 2023); before, scores are stored."""
+
+
 def _kernels(record: Record) -> str:
     """Scores in memory or not: as the case says, else as the software did it."""
     stated = record.case.get("attention")
     if stated is not None:  # "fused" in older runs
         return "flash" if stated in ("fused", "sdpa", "auto") else "eager"
     software = " ".join(str(record.conditions.get(name, "")) for name in ("software", "notes"))
-    return "eager" if "eager" in software else "flash"
+    return "eager" if "eager" in software or _OLD_TORCH.search(software) else "flash"

@@ -4,15 +4,9 @@
 `Missing(reason)`.  Nothing here imports torch or changes the machine.
 """
 
+from trainrig.machine.environment import environment_digest
 from trainrig.machine.inspect import inspect
-from trainrig.machine.snapshot import (
-    Missing,
-    Snapshot,
-    environment_digest,
-    from_dict,
-    to_dict,
-    value_or,
-)
+from trainrig.machine.snapshot import Missing, Snapshot, from_dict, to_dict, value_or
 
 __all__ = [
     "Missing",

@@ -23,7 +23,7 @@ from trainrig.machine.fact import fact
 from trainrig.machine.fact import if_known as if_known
 from trainrig.machine.fact import value_or as value_or
 from trainrig.machine.health import Health
-from trainrig.record import Finite, check_schema, digest
+from trainrig.record import Finite, check_schema
 
 SNAPSHOT_SCHEMA = 1
 FAULTY_REASONS = frozenset(
@@ -368,21 +368,3 @@ def from_dict(value: object) -> Snapshot:
         return _adapter().validate_python(value)
     except ValidationError as error:
         raise DataError(f"not a machine description: {first_problem(error)}") from None
-
-
-def environment_digest(snapshot: Snapshot) -> str:
-    """Names what a measurement ran under: software, kernel, CPU model and settings.
-
-    Clocks, temperatures, free memory and the moment are not part of it: two
-    snapshots of an unchanged machine have the same digest.
-    """
-    whole = to_dict(snapshot)
-    gpus = whole["gpus"] if isinstance(whole["gpus"], list) else []
-    return digest(
-        {
-            "software": whole["software"],
-            "kernel": whole["host"]["kernel"],
-            "cpu": whole["cpu"]["model"],
-            "gpus": [gpu["name"] for gpu in gpus],
-        }
-    )

@@ -208,6 +208,10 @@ class Demands:
     """Of that run."""
     least: Mapping[str, float] = field(default_factory=dict)
     """By dtype, of large products; ``memory``, of streams in it; ``link``, of copies over it."""
+    asked: tuple[str, ...] = ()
+    """``least`` as it was typed: ``bf16=600TFLOPS``."""
+    path: str = ""
+    """The run's folder or bundle as it was typed."""
 
 
 def expect(
@@ -230,6 +234,7 @@ def expect(
     if spec is None or (spec.is_large(point.case) and (limit or not spec.claim(point.case))):
         same = [record for record in published if _comparable(record, point)]
         grounds = _from_link(point, limit) or _from_chip(point, same, chip, power)
+    history = tuple(history)
     own = _from_history(point, history)
     # History narrows what a chip leads one to expect; it never excuses a machine that is slow: a
     # card that was below its band three times is still below it.
@@ -241,7 +246,9 @@ def expect(
         return bare.replace(value=centre, interval=(low, high), source=source)
     why = "nothing is claimed" if limit is None else "nothing predicted or published"
     return bare.replace(
-        status=Status.MISSING, reason=f"no target known: {why} for this case on {point.device}"
+        status=Status.MISSING,
+        reason=f"no target known: {why} for this case on {point.device}",
+        conditions={**bare.conditions, **_few_earlier_runs(point, history)},
     )
 
 
@@ -265,13 +272,28 @@ def _demanded(point: Record, demands: Demands, known: Grounds | None) -> Grounds
     return None
 
 
-def _from_history(point: Record, history: Iterable[Record]) -> Grounds | None:
+EARLIER_VALUE, EARLIER_RUNS = "earlier_value", "earlier_runs"
+"""Conditions of a prediction without a target: what the few earlier runs of this machine reached
+(median, in the record's unit), and how many there are."""
+
+
+def _few_earlier_runs(point: Record, history: Iterable[Record]) -> Case:
+    """What earlier runs reached where they are too few for a target; empty without any."""
+    values = _of_runs(point, history)
+    return {EARLIER_VALUE: median(values), EARLIER_RUNS: len(values)} if values else {}
+
+
+def _of_runs(point: Record, history: Iterable[Record]) -> list[float]:
+    """One value a run: eight equal cards in one run are not eight runs."""
     by_run: dict[str, list[float]] = {}
     for record in history:
         if record.key == point.key and record.value is not None and record.disturbed is None:
             by_run.setdefault(record.run, []).append(record.value)
-    # One value a run: eight equal cards in one run are not eight runs.
-    values = [median(values) for values in by_run.values()]
+    return [median(values) for values in by_run.values()]
+
+
+def _from_history(point: Record, history: Iterable[Record]) -> Grounds | None:
+    values = _of_runs(point, history)
     if len(values) < MIN_HISTORY:
         return None
     spec = find(point.benchmark)

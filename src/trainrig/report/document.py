@@ -15,6 +15,7 @@ from functools import cache
 from typing import Literal, TypeVar
 
 from trainrig.language import ENGLISH, tag, translate
+from trainrig.language.width import is_wide
 from trainrig.report.charts.link_diagram import LinkDiagram
 from trainrig.report.charts.svg import Chart
 
@@ -307,14 +308,37 @@ class Findings:
     title: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What is said of a machine first: a word, what it was compared with, and why."""
+
+    word: str
+    comparison: str
+    """``compared with the data sheet of RTX 4090``; may be empty."""
+    reason: str
+    tone: Tone = ""
+
+    @property
+    def colon(self) -> str:
+        """What stands between a name and the word, as the word's language has it."""
+        return "：" if is_wide(self.word[:1]) else ": "
+
+    @property
+    def compared(self) -> str:
+        """``, compared with …``, to follow the word; empty where there is no comparison."""
+        mark = "，" if is_wide(self.word[:1]) else ", "
+        return f"{mark}{self.comparison}" if self.comparison else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """A badge and its reason: PASS, MEASURED, FAIL, INCOMPLETE."""
+    """A badge and its reason: PASS, MEASURED, FAIL, INCOMPLETE; before it the answer of a run."""
 
     title: str
     word: str
     reason: str
     tone: Tone = ""
+    answer: Answer | None = None
 
 
 _Words = Section | Group | Paragraph | Facts | Tiles | Findings | Badge

@@ -9,6 +9,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from trainrig.analysis.answer import Word
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
 from trainrig.analysis.first_screen import Action, KeyNumber, Taken
@@ -62,6 +63,12 @@ _TONES: dict[str, doc.Tone] = {
     "MEASURED": "dim",
     "FAIL": "bad",
     "INCOMPLETE": "warn",
+}
+_ANSWER_TONES: dict[Word, doc.Tone] = {
+    Word.NORMAL: "good",
+    Word.SLOW: "bad",
+    Word.FAULTY: "bad",
+    Word.CANNOT_TELL: "warn",
 }
 _SEVERITY: dict[Severity, tuple[str, doc.Tone]] = {
     "error": ("Error", "bad"),
@@ -136,7 +143,7 @@ def _head(view: RunView, found: RunSummary) -> doc.Block:
     """The verdict, one sentence, four numbers, what to do next, and what the machine is."""
     missing = [what for what in found.missing if what.lower() not in found.reason.lower()]
     blocks: list[doc.Block] = [
-        doc.Badge(device_names(view), found.verdict, found.reason, _TONES.get(found.verdict, "")),
+        _badge(view, found),
         *(doc.Paragraph(when, "dim") for when in [_taken_text(found.taken)] if when),
         doc.Paragraph(found.headline, "strong"),
     ]
@@ -149,6 +156,20 @@ def _head(view: RunView, found: RunSummary) -> doc.Block:
     if facts := tuple(_machine_facts(view)):
         blocks.append(doc.Facts(facts))
     return doc.Group("card", tuple(blocks))
+
+
+def _badge(view: RunView, found: RunSummary) -> doc.Badge:
+    """The answer, then the verdict; figures that others published have none, whatever is stored."""
+    answer = doc.Answer(
+        word=str(found.answer.word),
+        comparison=found.answer.comparison,
+        reason=found.answer.reason,
+        tone=_ANSWER_TONES[found.answer.word],
+    )
+    word, tone = found.verdict, _TONES.get(found.verdict, "")
+    if is_published(view):
+        word, tone = "published figures", "dim"
+    return doc.Badge(device_names(view), word, found.reason, tone, answer)
 
 
 def _taken_text(taken: Taken) -> str:

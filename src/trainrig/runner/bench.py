@@ -330,7 +330,7 @@ def summary(result: RunOutcome) -> dict[str, Any]:
     points = [record for record in read_run(result.run).records if record.is_point]
     sizes = list(_exchanged(points))
     return {
-        **{name: head[name] for name in ("verdict", "reason", "run")},
+        **{name: head[name] for name in ("answer", "verdict", "reason", "run")},
         "num_records": result.num_records,
         **({"sizes": sizes} if sizes else {}),
         **({"binding": lines} if (lines := list(advice(points))) else {}),

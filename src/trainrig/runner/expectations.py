@@ -26,6 +26,7 @@ from trainrig.benchmarks.spec import LINK_CLAIM, MEMORY_CLAIM, benchmark, find
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import flops
 from trainrig.errors import TrainrigError, UsageError
+from trainrig.machine.environment import changes
 from trainrig.machine.snapshot import Snapshot, value_or
 from trainrig.predict.expected import (
     Demands,
@@ -122,8 +123,8 @@ def demands_of(least: Iterable[str] = (), baseline: Path | None = None) -> Deman
     """
     units = dict.fromkeys((MEMORY_CLAIM, LINK_CLAIM), "B/s")
     units |= {dtype: "OP/s" if dtype == "int8" else "FLOP/s" for dtype in DTYPES}
-    found = {}
-    for text in least:
+    found, asked = {}, tuple(least)
+    for text in asked:
         name, _, quantity = text.partition("=")
         value, unit = parse_quantity(quantity)
         if units.get(name) != unit:
@@ -133,10 +134,10 @@ def demands_of(least: Iterable[str] = (), baseline: Path | None = None) -> Deman
             )
         found[name] = value
     if baseline is None:
-        return Demands(least=found)
+        return Demands(least=found, asked=asked)
     run = read_run(baseline)
     points = tuple(record for record in run.records if record.is_point and record.is_usable)
-    return Demands(baseline=points, name=run.name, least=found)
+    return Demands(baseline=points, name=run.name, least=found, asked=asked, path=str(baseline))
 
 
 def limit_of(task: Task, claims: Iterable[Record]) -> Limit | None:
@@ -155,10 +156,8 @@ def limit_of_point(point: Record, claims: Iterable[Record]) -> Limit | None:
     return ceiling(own, point.benchmark, point.case)
 
 
-def history_of(
-    parent: Path, but: str, machine: Mapping[str, Any], environment: str
-) -> tuple[Record, ...]:
-    """Good points of earlier runs of this machine, under this software, in the same folder.
+def history_of(parent: Path, but: str, machine: Mapping[str, Any]) -> tuple[Record, ...]:
+    """Good points of earlier runs of this machine, under this environment, in the same folder.
 
     ``machine`` is its machine.json.  A run under other power limits is of another state.
 
@@ -169,17 +168,15 @@ def history_of(
     paths = [path for path in find_runs(parent) if path.name != but]
     found: list[Record] = []
     for run in runs_of(machine_key(machine), paths[-_HISTORY_RUNS:]):
-        if _power_limits(run.machine) != _power_limits(machine):
+        is_alike = _power_limits(run.machine) == _power_limits(machine)
+        if not is_alike or changes(run.machine or {}, machine):
             continue
         findings = run.verdict.findings if run.verdict else ()
         faulty = {name for f in findings if f.severity == "error" for name in f.records}
         found += [
             record
             for record in run.records
-            if record.is_point
-            and record.disturbed is None
-            and record.environment == environment
-            and record.id not in faulty
+            if record.is_point and record.disturbed is None and record.id not in faulty
         ]
     return tuple(found)
 

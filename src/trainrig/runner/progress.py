@@ -55,15 +55,15 @@ def describe(point: Record, expected: Record | None) -> str:
     number = f"{format_quantity(point.value, point.unit)}{_spread(point)}"
     if point.disturbed is not None:
         return f"{name}: at least {number}, noisy ({point.disturbed})"
-    return f"{name}: {number}, {_judgement(point, expected)}"
+    return ", ".join(filter(None, (f"{name}: {number}", _judgement(point, expected))))
 
 
 def _judgement(point: Record, expected: Record | None) -> str:
+    """How a point stands to what is known of it; that no target is, the verdict says once."""
     assert point.value is not None
     if expected is None or expected.interval is None:
-        if point.limit is None:
-            return "no target known"
-        return f"{format_share(point.value / point.limit.value)} of the claim, no target known"
+        share = point.value / point.limit.value if point.limit is not None else 0.0
+        return f"{format_share(share)} of the claim" if share else ""
     if expected.band is None and expected.value:
         return f"predicted {format_quantity(expected.value, expected.unit)}"
     low, high = expected.interval

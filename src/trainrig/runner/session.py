@@ -18,14 +18,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis.run_commands import DEFAULT_BUDGET_S, MAX_BUDGET_S, new_command
 from trainrig.benchmarks.spec import SMALL_BUDGET, benchmarks, check_options
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.doctor import diagnose
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, inspect, to_dict, value_or
+from trainrig.machine.environment import changes
 from trainrig.predict.expected import Demands
 from trainrig.process.worker import Worker
-from trainrig.record import Kind, Record
+from trainrig.record import Kind, Record, RunView
 from trainrig.runner.earlier_runs import with_history
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import claims_for, expectations, history_of
@@ -37,7 +39,7 @@ from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_t
 from trainrig.runner.train import TrainRun
 from trainrig.runner.view import RunOutcome, fill_run
 from trainrig.store import RunWriter, create_run, read_run, resume_run
-from trainrig.units import DAY, duration_text
+from trainrig.units import duration_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,8 @@ class Scene:
 Plan = Callable[[Scene], Sequence[Block]]
 
 MIN_BUDGET = 5.0
-MAX_BUDGET = 7 * DAY
-DEFAULT_BUDGET = 240.0
+MAX_BUDGET = MAX_BUDGET_S
+DEFAULT_BUDGET = DEFAULT_BUDGET_S
 
 # Seconds kept back for judging and writing the report.
 _CLOSING = 1.2
@@ -113,9 +115,20 @@ def qualify(
             out=out,
             resume=resume,
             watch=watch,
-            config={k: list(v) for k, v in (("devices", devices), ("only", only)) if v},
+            config=_asked(devices, only, demands),
             demands=demands,
         )
+
+
+def _asked(devices: Sequence[str], only: Sequence[str], demands: Demands | None) -> dict[str, Any]:
+    """What run.toml keeps of the request, as its options are typed; what was not given is left out.
+
+    It is what the command that makes the run anew is built from.
+    """
+    demands = demands or Demands()
+    asked: dict[str, Any] = {"devices": list(devices), "only": list(only)}
+    asked |= {"min": list(demands.asked), "baseline": demands.path}
+    return {name: value for name, value in asked.items() if value}
 
 
 def carry_out(
@@ -210,7 +223,7 @@ def _measure(
         _show_findings(snapshot, watch)
     tasks = [task for block in blocks for task in block.tasks]
     machine = to_dict(snapshot)
-    history = history_of(run.path.parent, run.name, machine, environment)
+    history = history_of(run.path.parent, run.name, machine)
     wanted = expectations(tasks, claims, history, published_records(), environment, demands)
     known = [record for record in earlier if record.kind is Kind.PREDICTED]
     expected = {
@@ -248,23 +261,33 @@ def _measure(
 
 
 def _look(run: RunWriter, earlier: Sequence[Record], *, examine: bool) -> tuple[Snapshot, str]:
-    """The machine as it is now, written into the run, and the digest of its environment.
+    """Return the machine as it is now, written into the run, and the digest of its environment.
 
-    ``examine``: with what a doctor asks about.  UsageError where the run's records were made under
-    another environment.
+    ``examine``: with what a doctor asks about.  Raises UsageError where the run's records were made
+    under another environment.
     """
     snapshot = described(inspect(with_health=examine))
     if examine:
         snapshot = with_history(snapshot, run.path.parent, run.path.name)
     environment = environment_digest(snapshot)
-    before = {record.environment for record in earlier if record.attempt is not None}
-    if before - {environment, None}:
-        raise UsageError(
-            "the run was made under other software or settings", "start a new run: trainrig qualify"
-        )
+    machine = to_dict(snapshot)
+    if any(record.attempt is not None for record in earlier):
+        _refuse_other_environment(read_run(run.path), machine)
     run.reopen()
-    run.write_machine(to_dict(snapshot))
+    run.write_machine(machine)
     return snapshot, environment
+
+
+def _refuse_other_environment(run: RunView, machine: Mapping[str, Any]) -> None:
+    """Raise UsageError where what a run was measured under is not what ``machine`` has now."""
+    lost = ("its machine.json is gone",)
+    changed = lost if run.machine is None else changes(run.machine, machine)
+    if changed:
+        raise UsageError(
+            "the run was measured under other software or settings, and cannot be resumed: "
+            + "; ".join(changed),
+            f"start a new run: {new_command(run.config, run.path.parent)}",
+        )
 
 
 def _show_findings(snapshot: Snapshot, watch: Watcher) -> None:

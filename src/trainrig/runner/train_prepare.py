@@ -160,10 +160,10 @@ def lacks(experiment: Experiment, site: Site) -> UnavailableError | None:
 
 
 def environment_of(experiment: Experiment, snapshot: Snapshot) -> str:
-    """The digest of what it ran under: its engine's own packages where it has some."""
+    """Return the digest of what a training runs under: its framework's own packages, too."""
     path = python_of(experiment)
     if not is_external(path):
-        return environment_digest(snapshot)
+        return environment_digest(snapshot, all_packages=is_driven(experiment))
     external = inspect_python(path)
     found = software(ThisMachine(), list(external.folders))
     found = dataclasses.replace(
@@ -171,7 +171,7 @@ def environment_of(experiment: Experiment, snapshot: Snapshot) -> str:
         python=".".join(map(str, external.version)),
         cuda_driver=snapshot.software.cuda_driver,
     )
-    return environment_digest(dataclasses.replace(snapshot, software=found))
+    return environment_digest(dataclasses.replace(snapshot, software=found), all_packages=True)
 
 
 def site_of(snapshot: Snapshot, targets: Sequence[Target] | None = None) -> Site:

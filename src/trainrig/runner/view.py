@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainrig.analysis.judge import confirm, judge, resume_command
+from trainrig.analysis.answer import Answer, answer_of
+from trainrig.analysis.judge import confirm, judge
 from trainrig.analysis.judge_burn import judge_burn
 from trainrig.analysis.judge_imported import is_imported, judge_imported
 from trainrig.analysis.judge_training import judge_trainings
 from trainrig.analysis.rows import is_published
+from trainrig.analysis.run_commands import resume_command
 from trainrig.catalog.published.training import baselines
 from trainrig.doctor import diagnose, of_speed
 from trainrig.errors import (
@@ -97,7 +99,8 @@ def judged(run: RunView, interrupted: str | None) -> Verdict:
         notes = tuple(map(str, run.config.get("notes", ())))
         return judge_imported(view_of(run), tuple(baselines()), known, notes)
     again = resume_command(run.config, str(run.path))
-    return judge(run.records, of_speed(findings), interrupted, again)
+    longer = resume_command(run.config, str(run.path), longer=True)
+    return judge(run.records, of_speed(findings), interrupted, again, longer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,8 @@ class RunOutcome:
     verdict: Verdict
     interrupted: bool
     num_records: int
+    answer: Answer
+    """Normal, slow, faulty or cannot tell."""
 
     def exit_code(self, *, strict: bool = False) -> int:
         """What the process ends with; ``strict``: what was not judged is not fine."""
@@ -120,6 +125,7 @@ class RunOutcome:
     def to_dict(self) -> dict[str, Any]:
         """As every verb that makes a run prints it with ``--json``; others script against it."""
         return {
+            "answer": dataclasses.asdict(self.answer),
             "verdict": self.verdict.outcome.value,
             "reason": self.verdict.reason,
             "run": str(self.run),
@@ -145,13 +151,14 @@ def close_run(run: RunWriter, interrupted: str | None) -> RunOutcome:
 
     verdict = judged(read_run(run.path), interrupted)
     run.write_verdict(verdict)
-    stored = read_run(run.path)
-    run.write_report(render_html([view_of(stored)]))
+    stored = view_of(read_run(run.path))
+    run.write_report(render_html([stored]))
     return RunOutcome(
         run=run.path,
         verdict=verdict,
         interrupted=interrupted is not None,
         num_records=len(stored.records),
+        answer=answer_of(stored),
     )
 
 

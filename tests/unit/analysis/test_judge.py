@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from runner_fakes import ids, planned, point, quiet
-from trainrig.analysis.judge import confirm, judge, resume_command
+from trainrig.analysis.judge import confirm, judge
+from trainrig.analysis.run_commands import new_command, resume_command
 from trainrig.benchmarks.storage import storage_case
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Reply, Request
@@ -438,15 +440,49 @@ def test_a_pass_whose_points_are_gone_is_no_pass():
         ({"verb": "qualify"}, "trainrig qualify --resume runs/a"),
         ({"verb": "train"}, "trainrig train --resume runs/a"),
         ({"verb": "bench", "benchmark": "vector"}, "trainrig bench vector"),
-        ({"verb": "bench", "benchmark": "; rm -rf ~"}, "trainrig bench"),
-        ({"verb": "bench"}, "trainrig bench"),
+        ({"verb": "qualify", "budget_s": 900.0}, "trainrig qualify --resume runs/a --budget 15m"),
+        ({"verb": "bench", "benchmark": "; rm -rf ~"}, "trainrig qualify"),
+        ({"verb": "bench"}, "trainrig qualify"),
     ],
 )
 def test_the_command_that_goes_on_is_one_that_the_run_takes(config, command):
     assert resume_command(config, "runs/a") == command
     busy = point(20e12, disturbed="busy")
-    found = judge([planned(busy, LOW, HIGH), busy], again=resume_command(config, "runs/a"))
-    assert all(command in finding.fix for finding in found.findings)
+    longer = resume_command(config, "runs/a", longer=True)
+    found = judge([planned(busy, LOW, HIGH), busy], again=command, longer=longer)
+    assert all(finding.fix.endswith((command, longer)) for finding in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("config", "command"),
+    [
+        ({"budget_s": 240.0}, "trainrig qualify"),
+        ({"budget_s": 5.0}, "trainrig qualify --budget 5s"),
+        ({"only": ["matmul", "links"]}, "trainrig qualify --only matmul,links"),
+        ({"devices": ["0", "2"]}, "trainrig qualify --devices 0,2"),
+        ({"min": ["bf16=600 TFLOPS"]}, "trainrig qualify --min 'bf16=600 TFLOPS'"),
+        ({"baseline": "runs/a b"}, "trainrig qualify --baseline 'runs/a b'"),
+        ({"only": ["$(reboot)"]}, "trainrig qualify --only '$(reboot)'"),
+    ],
+)
+def test_a_new_run_is_asked_for_what_the_old_one_was(config, command):
+    assert new_command({"verb": "qualify", **config}, Path("runs")) == command
+    assert new_command({"verb": "qualify", **config}, Path("/a b")) == f"{command} --out '/a b'"
+
+
+@pytest.mark.parametrize(
+    ("had", "asks"), [(5.0, "4m"), (60.0, "4m"), (240.0, "8m"), (900.0, "30m"), (604800.0, "168h")]
+)
+def test_more_time_is_twice_the_time_and_not_less_than_usual(had, asks):
+    config = {"verb": "qualify", "budget_s": had}
+    wanted = f"trainrig qualify --resume runs/a --budget {asks}"
+    assert resume_command(config, "runs/a", longer=True) == wanted
+
+
+def test_a_bundle_is_not_resumed_but_measured_anew(tmp_path):
+    bundle = tmp_path / "a.bundle"
+    bundle.touch()
+    assert resume_command({"verb": "qualify"}, str(bundle)) == "trainrig qualify"
 
 
 def disk_points(write: float, read: float, spread: float = 0.05) -> list[Record]:

@@ -10,6 +10,7 @@ import pytest
 from machine_fakes import FakeHost, healthy, with_gpu
 from trainrig.errors import DataError
 from trainrig.machine import Missing, environment_digest, from_dict, inspect, to_dict, value_or
+from trainrig.machine.environment import changes
 
 
 @pytest.mark.parametrize("num_gpus", [0, 1, 8])
@@ -61,12 +62,55 @@ def test_what_is_no_object_is_refused(value: object) -> None:
         from_dict(value)
 
 
-def test_digest_sees_software_and_settings() -> None:
-    before = healthy()
-    for change in ({"torch": "2.14.0"}, {"nvidia_driver": "580.1"}, {"environment": {"A": "1"}}):
-        software = dataclasses.replace(before.software, **change)
-        after = dataclasses.replace(before, software=software)
-        assert environment_digest(after) != environment_digest(before), change
+def with_software(snapshot, **change):
+    return dataclasses.replace(snapshot, software=dataclasses.replace(snapshot.software, **change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"torch": "2.14.0"},
+        {"nvidia_driver": "580.1"},
+        {"python": "3.99.0"},
+        {"environment": {"OMP_NUM_THREADS": "1"}},
+        {"packages": {"numpy": "9.9"}},
+        {"packages": {"triton": "9.9"}},
+        {"packages": {"nvidia-cublas-cu13": "9.9"}},
+    ],
+)
+def test_another_environment_is_one_in_which_numbers_may_change(change) -> None:
+    before = with_software(healthy(), packages={})
+    after = with_software(before, **change)
+    assert environment_digest(after) != environment_digest(before)
+    assert len(changes(to_dict(before), to_dict(after))) == 1
+    assert changes(to_dict(after), to_dict(after)) == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"packages": {"transformers": "5.0", "accelerate": "1.0", "deepspeed": "0.19"}},
+        {"packages": {"megatron-core": "0.16.1"}},
+        {"cuda_toolkit": "13.0"},
+    ],
+)
+def test_what_torch_does_not_load_changes_no_number(change) -> None:
+    before = with_software(healthy(), packages={})
+    after = with_software(before, **change)
+    assert environment_digest(after) == environment_digest(before)
+    assert changes(to_dict(before), to_dict(after)) == ()
+    every = [environment_digest(each, all_packages=True) for each in (before, after)]
+    assert every[0] != every[1], "a training by another framework may load it"
+
+
+def test_what_changed_is_named_with_both_versions() -> None:
+    before = with_software(healthy(), packages={"numpy": "2.4.5", "triton": "3.5"})
+    after = with_software(before, packages={"numpy": "2.4.6"}, environment={"OMP_NUM_THREADS": "4"})
+    assert changes(to_dict(before), to_dict(after)) == (
+        "numpy 2.4.5 → 2.4.6",
+        "triton 3.5 → none",
+        "OMP_NUM_THREADS none → 4",
+    )
 
 
 def test_digest_does_not_see_the_moment() -> None:

@@ -212,7 +212,7 @@ def earlier_run(
 
 
 def test_history_is_of_this_machine_in_this_state(tmp_path: Path) -> None:
-    own = product(1e11, environment="env")
+    own = product(1e11)
     earlier_run(tmp_path, machine(), own)
     earlier_run(tmp_path, machine("GPU-2"), own)  # another machine of the same name
     earlier_run(tmp_path, machine(power=300.0), own)
@@ -220,22 +220,25 @@ def test_history_is_of_this_machine_in_this_state(tmp_path: Path) -> None:
     renamed["host"]["hostname"] = "a name drawn anew"
     earlier_run(tmp_path, renamed, own)
     earlier_run(tmp_path, {}, own)
-    found = history_of(tmp_path, "", machine(), "env")
+    found = history_of(tmp_path, "", machine())
     assert [point.value for point in found] == [1e11, 1e11]
-    assert len(history_of(tmp_path, "", machine(power=300.0), "env")) == 1
-    assert history_of(tmp_path, "", machine("GPU-3"), "env") == ()
-    assert history_of(tmp_path, "", machine(), "other software") == ()
+    assert len(history_of(tmp_path, "", machine(power=300.0))) == 1
+    assert history_of(tmp_path, "", machine("GPU-3")) == ()
+    other_software = {**machine(), "software": {"torch": "2.14.0"}}
+    assert history_of(tmp_path, "", other_software) == ()
+    beside = {**machine(), "software": {"packages": {"transformers": "5.0"}}}
+    assert len(history_of(tmp_path, "", beside)) == 2, "nothing of ours loads it"
 
 
 def test_what_was_noisy_or_found_faulty_is_no_history(tmp_path: Path) -> None:
-    good, faulty = product(1e11, environment="env"), product(7e10, environment="env", id="faulty")
-    noisy = product(5e10, environment="env", disturbed="a neighbour")
+    good, faulty = product(1e11), product(7e10, id="faulty")
+    noisy = product(5e10, disturbed="a neighbour")
     earlier_run(tmp_path, machine(), good, faulty, noisy)
-    assert [point.value for point in history_of(tmp_path, "", machine(), "env")] == [1e11]
+    assert [point.value for point in history_of(tmp_path, "", machine())] == [1e11]
     other = tmp_path / "warned"
     other.mkdir()
     earlier_run(other, machine(), good, faulty, severity="warning")
-    assert len(history_of(other, "", machine(), "env")) == 2
+    assert len(history_of(other, "", machine())) == 2
 
 
 def test_a_machine_is_told_by_its_id_its_processor_and_its_gpus() -> None:

@@ -6,13 +6,15 @@ import fcntl
 import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
 import machine_fakes
 from runner_fakes import HOST
 from trainrig.errors import UsageError
-from trainrig.record import Kind
+from trainrig.process.worker import Reply, Request
+from trainrig.record import Kind, Status
 from trainrig.runner import session
 from trainrig.runner.expectations import demands_of
 from trainrig.runner.plan import Block, qualify_plan
@@ -132,6 +134,49 @@ def test_what_was_asked_for_is_asked_for_when_it_is_resumed(machine, monkeypatch
     session.qualify(budget=60.0, resume=first.run)
     names = [{task.benchmark for block in blocks for task in block.tasks} for blocks in asked]
     assert names == [{"vector"}] * 2
+
+
+def with_packages(**packages):
+    found = machine_fakes.healthy(0)
+    named = {name.replace("_", "-"): version for name, version in packages.items()}
+    return replace(found, software=replace(found.software, packages=named))
+
+
+@pytest.fixture
+def begun(machine, monkeypatch):
+    """A run with an attempt, made under numpy 2.4.5, and what looks at the machine from then on."""
+    looks = {"now": with_packages(numpy="2.4.5")}
+    monkeypatch.setattr(session, "inspect", lambda **_: looks["now"])
+    monkeypatch.setattr(session, "Worker", None)
+
+    def measure(blocks, executor, _):
+        task = blocks[0].tasks[0]
+        executor.skip(task, "interrupted")
+        request = Request(benchmark=task.benchmark, case=task.case, settings={}, timeout=1.0)
+        executor._append_attempt(task, request, Reply(status=Status.FAILED, reason="interrupted"))
+
+    monkeypatch.setattr(session, "_run_blocks", measure)
+    out = machine / "my runs"
+    done = session.qualify(budget=60.0, out=out, only=["vector"])
+    return done.run, looks
+
+
+def test_packages_that_nothing_of_ours_loads_do_not_stand_in_the_way_of_a_resume(begun):
+    run, looks = begun
+    looks["now"] = with_packages(numpy="2.4.5", transformers="5.23.0", deepspeed="0.19.8")
+    assert session.qualify(budget=60.0, resume=run).run == run
+
+
+def test_what_changed_is_named_and_the_command_that_starts_anew_is_offered(begun):
+    run, looks = begun
+    looks["now"] = with_packages(numpy="2.4.6", transformers="5.23.0")
+    with pytest.raises(UsageError) as refused:
+        session.qualify(budget=60.0, resume=run)
+    assert "numpy 2.4.5 → 2.4.6" in refused.value.message
+    assert "transformers" not in refused.value.message
+    command = f"trainrig qualify --only vector --budget 1m --out '{run.parent}'"
+    assert (refused.value.hint or "").endswith(command)
+    assert read_run(run).verdict is not None, "a refused resume leaves the run as it is"
 
 
 def test_what_the_verdict_needs_may_take_the_time_of_what_it_does_not(machine, monkeypatch):

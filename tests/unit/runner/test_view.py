@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from report_views import point
+from trainrig.analysis.answer import Answer, Word
 from trainrig.record import Outcome, RunView, Verdict
 from trainrig.runner.view import RunOutcome, judged_view, view_of
 from trainrig.store import create_run, read_run
@@ -33,7 +34,13 @@ def run_of(*records: object) -> RunView:
 )
 def test_an_outcome_ends_in_its_exit_code(outcome: Outcome, code: int, strict: int) -> None:
     verdict = Verdict(outcome=outcome, reason="why")
-    done = RunOutcome(run=Path("runs/run"), verdict=verdict, interrupted=False, num_records=1)
+    done = RunOutcome(
+        run=Path("runs/run"),
+        verdict=verdict,
+        interrupted=False,
+        num_records=1,
+        answer=Answer(word=Word.NORMAL, reason="why"),
+    )
     assert (done.exit_code(), done.exit_code(strict=True)) == (code, strict)
     assert dataclasses.replace(done, interrupted=True).exit_code() == 130
 

@@ -35,8 +35,7 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
             label = f"**{_escape(block.label)}.** " if block.label else ""
             yield label + _escape(block.text)
         case doc.Badge():
-            yield f"{'#' * level} {_escape(block.title)}: {_escape(block.word)}"
-            yield _escape(capital(block.reason))
+            yield from _badge(block, level)
         case doc.Facts():
             title = [f"**{_escape(block.title)}**", ""] if block.title else []
             pairs = [f"- {_escape(what)}: {_escape(value)}" for what, value in block.pairs]
@@ -59,6 +58,18 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
             yield _pipes(map(translate, ["level", "value", "gap", "cause"]), rows, left=(0, 3))
         case doc.Table():
             yield from _table(block)
+
+
+def _badge(block: doc.Badge, level: int) -> Iterator[str]:
+    said, head = block.answer, "#" * level
+    if said is None:
+        yield f"{head} {_escape(block.title)}: {_escape(block.word)}"
+        yield _escape(capital(block.reason))
+        return
+    title = f"{_escape(block.title)}{said.colon}{_escape(said.word)}"
+    yield f"{head} {title}{_escape(said.compared)}"
+    yield _escape(capital(said.reason))
+    yield f"**{_escape(block.word)}**: {_escape(capital(block.reason))}"
 
 
 def _items(block: doc.Findings) -> Iterator[str]:

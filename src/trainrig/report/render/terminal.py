@@ -116,10 +116,24 @@ class _Printer:
     def _verdict(self, block: doc.Badge) -> None:
         from rich.text import Text
 
-        self._line(block.title, "strong")
+        if block.answer is None:
+            self._line(block.title, "strong")
+        else:
+            self._answer(block.title, block.answer)
         word = Text(one_line(block.word), style=f"bold {_STYLES[block.tone]}".strip())
         verdict = Text.assemble(word, "  ", self._text(capital(block.reason)))
         self._console.print(self._broken(verdict, self._console.width))
+
+    def _answer(self, title: str, answer: doc.Answer) -> None:
+        from rich.text import Text
+
+        line = Text.assemble(
+            self._text(title + answer.colon, "strong"),
+            Text(one_line(answer.word), style=f"bold {_STYLES[answer.tone]}".strip()),
+            self._text(answer.compared),
+        )
+        self._console.print(self._broken(line, self._console.width))
+        self._line(capital(answer.reason))
 
     def _facts(self, block: doc.Facts) -> None:
         if block.title:

@@ -1,0 +1,458 @@
+"""Is this machine normal?  One word for a run, and what it was compared with.
+
+    normal       what had to be judged reached what it was compared with
+    slow         a rate is clearly below what is expected, or behind the machine's other devices
+    faulty       a wrong answer, an error, a missing part
+    cannot tell  not everything was measured, or there is nothing to compare it with
+
+RULES decides, the first that fits.  The word follows the verdict where that is PASS, FAIL or
+INCOMPLETE.  MEASURED means that no target was known; then the run is compared with what there is:
+one or two earlier runs of the machine, its devices with each other, a processor's computed peak and
+its memory channels.  These references are weaker than a target: what agrees with them is normal,
+what does not is no proof of a slow machine.  Noise only slows, so a noisy value that reaches a
+reference agrees with it, and one that does not says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainrig.analysis.rows import Row, is_cold_stream, is_published, rows, siblings_of
+from trainrig.benchmarks.spec import MARGIN, MEMORY_CLAIM, Ability, Role, ability, find
+from trainrig.benchmarks.training import BENCHMARK as TRAINING
+from trainrig.catalog.lookup import find_chip
+from trainrig.predict.expected import EARLIER_RUNS, EARLIER_VALUE, ceiling, expect, of_device
+from trainrig.record import (
+    Finding,
+    Kind,
+    Outcome,
+    Record,
+    RunView,
+    Status,
+    case_label,
+    dtype_of,
+    less_is_better,
+)
+from trainrig.units import counted, format_quantity, format_share, range_text
+
+
+class Word(StrEnum):
+    """The answer in a word."""
+
+    NORMAL = "normal"
+    SLOW = "slow"
+    FAULTY = "faulty"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Something that a run is compared with, and how it compares."""
+
+    name: str
+    """In words: ``2 earlier runs of this machine``."""
+    evidence: str
+    """The comparison that decides, with its numbers."""
+    agrees: bool
+    """Whether the run reaches it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The word, why, and what the run was compared with."""
+
+    word: Word
+    reason: str
+    """One clause, without the word."""
+    compared_with: tuple[str, ...] = ()
+    """References in words, the strongest first; empty where there is none."""
+
+    @property
+    def comparison(self) -> str:
+        """``compared with the data sheet of RTX 4090``; empty without a reference."""
+        if not self.compared_with:
+            return ""
+        *first, last = self.compared_with
+        return f"compared with {', '.join(first)} and {last}" if first else f"compared with {last}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """What the rules look at."""
+
+    outcome: Outcome | None
+    """None: not judged."""
+    is_published: bool
+    errors: tuple[Finding, ...]
+    """Findings that decide the verdict, without the steps that were not done."""
+    targets: tuple[str, ...]
+    """What the targets that were reached, or missed, rest on."""
+    references: tuple[Reference, ...]
+    """Weaker ones."""
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """Errors that are no rate."""
+        return tuple(each for each in self.errors if each.id not in (*_RATES, *_UNTRUE))
+
+    @property
+    def slow(self) -> tuple[Finding, ...]:
+        """Errors that say that something is slow."""
+        return tuple(each for each in self.errors if each.id in _RATES)
+
+    @property
+    def disagreeing(self) -> tuple[Reference, ...]:
+        """References that the run does not reach."""
+        return tuple(each for each in self.references if not each.agrees)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Everything that the run was held against."""
+        return tuple(dict.fromkeys((*self.targets, *(each.name for each in self.references))))
+
+
+_RATES = (
+    "below-band",
+    "odd-device",
+    "behind-siblings",
+    "slow-link",
+    "throttled",
+    "training-slower-than-published",
+)
+"""Errors that say that something is slow; any other says that something is wrong."""
+_UNTRUE = ("implausible",)
+"""Errors that say that a number cannot be true, so that nothing follows from it."""
+_FAULTS = {
+    "wrong-answer": "a result is wrong",
+    "digests-differ": "a result is wrong",
+    "not-comparable": "a training computes something else than it should",
+    "layout-not-as-asked": "a training ran in another layout than was asked for",
+    "training-failed": "a training failed",
+    "device-failed": "a device failed",
+    "rank-lost": "a process was lost",
+}
+_ANY_FAULT = "a fault was found"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the table: when it fits, the word, and the reason."""
+
+    name: str
+    fits: Callable[[_Judged], bool]
+    word: Word
+    reason: Callable[[_Judged], str]
+
+
+RULES = (
+    Rule(
+        "published",
+        lambda run: run.is_published and not run.references,
+        Word.CANNOT_TELL,
+        lambda _: "others published these figures, and nothing was measured here",
+    ),
+    Rule(
+        "not judged",
+        lambda run: run.outcome is None and not run.is_published,
+        Word.CANNOT_TELL,
+        lambda _: "the run was cut off before it was judged",
+    ),
+    Rule(
+        "fault",
+        lambda run: run.outcome is Outcome.FAIL and bool(run.faults),
+        Word.FAULTY,
+        lambda run: _FAULTS.get(run.faults[0].id, _ANY_FAULT),
+    ),
+    Rule(
+        "below a target",
+        lambda run: run.outcome is Outcome.FAIL and bool(run.slow),
+        Word.SLOW,
+        lambda run: f"{counted(len(run.slow), 'rate')} below what is expected",
+    ),
+    Rule(
+        "not to be believed",
+        lambda run: run.outcome is Outcome.FAIL,
+        Word.CANNOT_TELL,
+        lambda _: "a number is higher than the chip can reach, so it was not measured right",
+    ),
+    Rule(
+        "incomplete",
+        lambda run: run.outcome is Outcome.INCOMPLETE,
+        Word.CANNOT_TELL,
+        lambda _: "what is required was not all measured and decided",
+    ),
+    Rule(
+        "passed",
+        lambda run: run.outcome is Outcome.PASS,
+        Word.NORMAL,
+        lambda run: "every required number is as expected" if run.compared else "no fault found",
+    ),
+    Rule(
+        "below a reference",
+        lambda run: bool(run.disagreeing),
+        Word.CANNOT_TELL,
+        lambda run: run.disagreeing[0].evidence,
+    ),
+    Rule(
+        "like its references",
+        lambda run: bool(run.targets or run.references),
+        Word.NORMAL,
+        lambda run: next(
+            (each.evidence for each in run.references), "what has a target reached it"
+        ),
+    ),
+    Rule(
+        "nothing to compare with",
+        lambda _: True,
+        Word.CANNOT_TELL,
+        lambda _: "no data sheet, published figure or earlier run of this machine is known",
+    ),
+)
+"""The first that fits decides."""
+
+
+def answer_of(view: RunView) -> Answer:
+    """Return the answer for a run, by the first rule that fits."""
+    run = _judged(view)
+    rule = next(rule for rule in RULES if rule.fits(run))
+    compared = () if rule.name in ("published", "not judged", "fault") else run.compared
+    return Answer(word=rule.word, reason=rule.reason(run), compared_with=compared)
+
+
+def _judged(view: RunView) -> _Judged:
+    verdict, everything = view.verdict, rows(view)
+    findings = verdict.findings if verdict is not None else ()
+    errors = tuple(
+        each for each in findings if each.severity == "error" and each.id not in _NOT_DONE
+    )
+    return _Judged(
+        outcome=verdict.outcome if verdict is not None else None,
+        is_published=is_published(view),
+        errors=errors,
+        targets=tuple(_targets(everything, errors)),
+        references=tuple(_references(view, everything, errors)),
+    )
+
+
+_NOT_DONE = ("step-not-done", "sensor-stopped", "sensor-stuck")
+
+
+# ---- targets, which the verdict rests on
+
+_SOURCES = (
+    (r"(\d+ earlier runs) on this machine.*", r"\1 of this machine"),
+    (r"published for (.+), n = (\d+)(, at .+)?", r"figures that others published of \1"),
+    (r"predicted for (.+?)(, at .+)?", r"the data sheet of \1"),
+    (r"the baseline (.+), n = \d+", r"the baseline \1"),
+    (r"(--min .+)", r"your \1"),
+    (r"[\d.]+ and more of .+", "what its PCIe link claims"),
+)
+"""What a target's source is called as a reference (`predict.expected` writes it)."""
+_ORDER = ("your", "the baseline", "the data sheet", "figures", "what its", "earlier")
+
+
+def _targets(everything: Sequence[Row], errors: Sequence[Finding]) -> Iterator[str]:
+    """What the targets rest on that were reached; of a run that failed, those that were missed."""
+    missed = {name for each in errors if each.id == "below-band" for name in each.records}
+    sources = {
+        str(row.predicted.source)
+        for row in everything
+        if row.band is not None and row.predicted is not None and row.measured is not None
+        if (row.measured.id in missed if errors else _reaches(row))
+    }
+    names = {_reference_name(source) for source in sources}
+    yield from sorted(names, key=lambda name: (_place(name), name))
+
+
+def _reaches(row: Row) -> bool:
+    assert row.measured is not None and row.band is not None
+    return row.measured.value is not None and ability(row.measured, row.band) is Ability.ABLE
+
+
+def _reference_name(source: str) -> str:
+    for pattern, words in _SOURCES:
+        if (match := re.fullmatch(pattern, source)) is not None:
+            return match.expand(words)
+    return source
+
+
+def _place(name: str) -> int:
+    return next((n for n, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER))
+
+
+# ---- weaker references, which decide where there is no target
+
+LEAST_OF_COMPUTED_PEAK = 0.7
+"""A processor's large fp32 product reaches this share of the low end of its computed peak: BLAS
+libraries reach 0.8 to 0.95 of their vector units' rate, at a clock that falls under load."""
+LEAST_OF_CHANNELS = 0.5
+"""Streams reach this share of what the memory channels transfer: about 0.8 in STREAM, of which a
+copy without non-temporal stores counts two bytes in three."""
+_PEAK_DTYPE = "fp32"
+"""Vector units have it everywhere; matrix units (AMX) are fed too slowly to be judged so."""
+
+
+def _references(
+    view: RunView, everything: Sequence[Row], errors: Sequence[Finding]
+) -> Iterator[Reference]:
+    yield from _earlier_runs(everything)
+    yield from _siblings(everything, errors)
+    yield from _prediction(view, everything)
+    yield from _computed_peak(view, everything)
+    yield from _channels(view, everything)
+    yield from _data_sheet(view, everything)
+
+
+def _earlier_runs(everything: Iterable[Row]) -> Iterator[Reference]:
+    """One or two earlier runs of this machine, which are too few for a target."""
+    compared: list[tuple[float, int, Row]] = []
+    for row in everything:
+        planned = row.predicted.conditions if row.predicted is not None else {}
+        value, runs = planned.get(EARLIER_VALUE), planned.get(EARLIER_RUNS)
+        if isinstance(value, float) and isinstance(runs, int) and value > 0.0 and row.value > 0.0:
+            ratio = value / row.value if less_is_better(row.unit) else row.value / value
+            compared.append((ratio, runs, row))
+    if not compared:
+        return
+    required = [each for each in compared if _is_required(each[2])] or compared
+    name = f"{counted(max(runs for _, runs, _ in compared), 'earlier run')} of this machine"
+    below = [(ratio, row) for ratio, _, row in required if ratio < 1.0 - _margin(row)]
+    quiet = [(ratio, row) for ratio, row in below if row.is_usable]
+    if quiet:
+        ratio, row = min(quiet, key=lambda each: each[0])
+        evidence = f"{_case_words(row)} is {format_share(1.0 - ratio)} slower than before"
+        yield Reference(name=name, evidence=evidence, agrees=False)
+    elif len(below) < len(required):
+        like = f"{len(required) - len(below)} of {counted(len(required), 'required number')}"
+        yield Reference(name=name, evidence=f"{like} as before", agrees=True)
+
+
+def _siblings(everything: Iterable[Row], errors: Sequence[Finding]) -> Iterator[Reference]:
+    """The other devices of a model; the judge says whether one is behind."""
+    groups = siblings_of(row for row in everything if row.is_usable).values()
+    if others := max((len(members) - 1 for members in groups), default=0):
+        is_even = not {each.id for each in errors} & {"odd-device", "behind-siblings"}
+        name = f"{counted(others, 'GPU')} of its model beside it"
+        yield Reference(name=name, evidence="its GPUs are alike", agrees=is_even)
+
+
+def _margin(row: Row) -> float:
+    spec = find(row.benchmark)
+    return spec.history_margin if spec is not None else MARGIN
+
+
+def _is_required(row: Row) -> bool:
+    return row.predicted is not None and bool(row.predicted.conditions.get("required"))
+
+
+def _prediction(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
+    """What was predicted of a training before it ran; a run of `train` has no target otherwise."""
+    if view.config.get("verb") != "train":
+        return
+    for row in everything:
+        predicted = row.predicted
+        if row.benchmark != TRAINING.name or row.metric != "time" or predicted is None:
+            continue
+        if predicted.interval is None or predicted.status is not Status.OK or row.value <= 0.0:
+            continue
+        low, high = (format_quantity(end, "s") for end in predicted.interval)
+        is_within = row.value <= predicted.interval[1]
+        if is_within or row.is_usable:
+            evidence = f"a step took {format_quantity(row.value, 's')}, predicted {low} to {high}"
+            yield Reference(name="its prediction", evidence=evidence, agrees=is_within)
+
+
+def _computed_peak(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
+    """A processor's peak by cores, clock and vector units."""
+    products = [
+        row
+        for row in everything
+        if row.index is None and row.role is Role.PRODUCT and row.value > 0.0
+        if dtype_of(row.case) == _PEAK_DTYPE and row.measured is not None
+    ]
+    if not products:
+        return
+    best = max(products, key=lambda row: row.value)
+    claim = _host_claim(view, best.device, "flop_rate", _PEAK_DTYPE)
+    if claim is None or claim.value is None:
+        return
+    yield from _against(
+        best,
+        claim.interval or (claim.value, claim.value),
+        LEAST_OF_COMPUTED_PEAK,
+        "the processor's computed peak",
+        f"{_PEAK_DTYPE} matmul",
+    )
+
+
+def _channels(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
+    """What a host's memory channels transfer."""
+    streams = [row for row in everything if row.index is None and is_cold_stream(row) and row.value]
+    if not streams:
+        return
+    best = max(streams, key=lambda row: row.value)
+    claim = _host_claim(view, best.device, "byte_rate", None)
+    if claim is not None and claim.value:
+        name = "what its memory channels transfer"
+        computed = claim.value, claim.value
+        yield from _against(best, computed, LEAST_OF_CHANNELS, name, "memory bandwidth")
+
+
+def _data_sheet(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
+    """Matmuls that others published of a card, against what its data sheet leads one to expect.
+
+    A run that was measured has these expectations in its records, as targets.
+    """
+    if not is_published(view):
+        return
+    claims = [each for each in view.records if each.kind is Kind.CLAIMED]
+    found: list[Reference] = []
+    for row in sorted(everything, key=lambda row: -row.value):
+        chip = find_chip(row.device) if row.device else None
+        is_whole = row.role is Role.PRODUCT and {"m", "k", "n"} <= row.case.keys()
+        if chip is None or row.measured is None or not is_whole or row.count > 1:
+            continue
+        limit = ceiling(of_device(claims, row.device, row.index), row.benchmark, row.case)
+        expected = expect(row.measured, limit, (), (), chip)
+        if expected.interval is not None and row.value > 0.0:
+            low, high = expected.interval
+            evidence = f"{_case_words(row)} reaches {format_quantity(row.value, row.unit)}"
+            evidence += f", expected are {range_text(low, high, row.unit)}"
+            name = _reference_name(str(expected.source))
+            found.append(Reference(name=name, evidence=evidence, agrees=row.value >= low))
+    below = (each for each in found if not each.agrees)
+    yield from [next(below, found[0])] if found else []
+
+
+def _against(
+    best: Row, computed: tuple[float, float], least: float, name: str, what: str
+) -> Iterator[Reference]:
+    """The best of a kind against what its parts can do; a noisy one below it says nothing."""
+    low, high = computed
+    reached = f"{what} reaches {format_quantity(best.value, best.unit)}"
+    reached += f", computed are {range_text(low, high, best.unit)}"
+    if best.value >= least * low:
+        yield Reference(name=name, evidence=reached, agrees=True)
+    elif best.is_usable:
+        evidence = f"{reached}, of which {format_share(least)} and more are usual"
+        yield Reference(name=name, evidence=evidence, agrees=False)
+
+
+def _host_claim(view: RunView, device: str | None, metric: str, dtype: str | None) -> Record | None:
+    return next(
+        (
+            record
+            for record in view.records
+            if record.kind is Kind.CLAIMED
+            and (record.device, record.device_index, record.metric) == (device, None, metric)
+            and (dtype_of(record.case) == dtype if dtype else record.benchmark == MEMORY_CLAIM)
+        ),
+        None,
+    )
+
+
+def _case_words(row: Row) -> str:
+    return f"{row.benchmark} {case_label(row.case)}"
