@@ -61,7 +61,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RunAnswer:
     """The word, why, and what the run was compared with."""
 
     word: Word
@@ -138,7 +138,7 @@ _ANY_FAULT = "a fault was found"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AnswerRule:
     """One row of the table: when it fits, the word, and the reason."""
 
     name: str
@@ -148,55 +148,55 @@ class Rule:
 
 
 RULES = (
-    Rule(
+    AnswerRule(
         "published",
         lambda run: run.is_published and not run.references,
         Word.CANNOT_TELL,
         lambda _: "others published these figures, and nothing was measured here",
     ),
-    Rule(
+    AnswerRule(
         "not judged",
         lambda run: run.outcome is None and not run.is_published,
         Word.CANNOT_TELL,
         lambda _: "the run was cut off before it was judged",
     ),
-    Rule(
+    AnswerRule(
         "fault",
         lambda run: run.outcome is Outcome.FAIL and bool(run.faults),
         Word.FAULTY,
         lambda run: _FAULTS.get(run.faults[0].id, _ANY_FAULT),
     ),
-    Rule(
+    AnswerRule(
         "below a target",
         lambda run: run.outcome is Outcome.FAIL and bool(run.slow),
         Word.SLOW,
         lambda run: f"{counted(len(run.slow), 'rate')} below what is expected",
     ),
-    Rule(
+    AnswerRule(
         "not to be believed",
         lambda run: run.outcome is Outcome.FAIL,
         Word.CANNOT_TELL,
         lambda _: "a number is higher than the chip can reach, so it was not measured right",
     ),
-    Rule(
+    AnswerRule(
         "incomplete",
         lambda run: run.outcome is Outcome.INCOMPLETE,
         Word.CANNOT_TELL,
         lambda _: "what is required was not all measured and decided",
     ),
-    Rule(
+    AnswerRule(
         "passed",
         lambda run: run.outcome is Outcome.PASS,
         Word.NORMAL,
         lambda run: "every required number is as expected" if run.compared else "no fault found",
     ),
-    Rule(
+    AnswerRule(
         "below a reference",
         lambda run: bool(run.disagreeing),
         Word.CANNOT_TELL,
         lambda run: run.disagreeing[0].evidence,
     ),
-    Rule(
+    AnswerRule(
         "like its references",
         lambda run: bool(run.targets or run.references),
         Word.NORMAL,
@@ -204,7 +204,7 @@ RULES = (
             (each.evidence for each in run.references), "what has a target reached it"
         ),
     ),
-    Rule(
+    AnswerRule(
         "nothing to compare with",
         lambda _: True,
         Word.CANNOT_TELL,
@@ -214,12 +214,12 @@ RULES = (
 """The first that fits decides."""
 
 
-def answer_of(view: RunView) -> Answer:
+def answer_of(view: RunView) -> RunAnswer:
     """Return the answer for a run, by the first rule that fits."""
     run = _judged(view)
     rule = next(rule for rule in RULES if rule.fits(run))
     compared = () if rule.name in ("published", "not judged", "fault") else run.compared
-    return Answer(word=rule.word, reason=rule.reason(run), compared_with=compared)
+    return RunAnswer(word=rule.word, reason=rule.reason(run), compared_with=compared)
 
 
 def _judged(view: RunView) -> _Judged:
@@ -320,9 +320,9 @@ def _earlier_runs(everything: Iterable[Row]) -> Iterator[Reference]:
     required = [each for each in compared if _is_required(each[2])] or compared
     name = f"{counted(max(runs for _, runs, _ in compared), 'earlier run')} of this machine"
     below = [(ratio, row) for ratio, _, row in required if ratio < 1.0 - _margin(row)]
-    quiet = [(ratio, row) for ratio, row in below if row.is_usable]
-    if quiet:
-        ratio, row = min(quiet, key=lambda each: each[0])
+    undisturbed = [(ratio, row) for ratio, row in below if row.is_usable]
+    if undisturbed:
+        ratio, row = min(undisturbed, key=lambda each: each[0])
         evidence = f"{_case_words(row)} is {format_share(1.0 - ratio)} slower than before"
         yield Reference(name=name, evidence=evidence, agrees=False)
     elif len(below) < len(required):
@@ -331,7 +331,7 @@ def _earlier_runs(everything: Iterable[Row]) -> Iterator[Reference]:
 
 
 def _siblings(everything: Iterable[Row], errors: Sequence[Finding]) -> Iterator[Reference]:
-    """The other devices of a model; the judge says whether one is behind."""
+    """Compare devices of a model with each other; the judge says whether one is behind."""
     groups = siblings_of(row for row in everything if row.is_usable).values()
     if others := max((len(members) - 1 for members in groups), default=0):
         is_even = not {each.id for each in errors} & {"odd-device", "behind-siblings"}

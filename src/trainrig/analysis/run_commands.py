@@ -43,13 +43,13 @@ def new_command(config: Mapping[str, Any], out: Path, *, longer: bool = False) -
     verb, benchmark = config.get("verb"), find(str(config.get("benchmark")))
     if verb == "bench" and benchmark is not None:
         return benchmark.command
-    words = ["trainrig", "qualify", *_asked(config), *_budget(config, longer=longer)]
+    words = ["trainrig", "qualify", *_requested(config), *_budget(config, longer=longer)]
     if out != _DEFAULT_OUT:
         words += ["--out", shlex.quote(str(out))]
     return " ".join(words)
 
 
-def _asked(config: Mapping[str, Any]) -> Iterator[str]:
+def _requested(config: Mapping[str, Any]) -> Iterator[str]:
     """The options of a qualification as run.toml keeps them."""
     if config.get("verb") != "qualify":
         return

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.answer import Answer, answer_of
+from trainrig.analysis.answer import RunAnswer, answer_of
 from trainrig.analysis.first_screen import (
     Action,
     KeyNumber,
@@ -41,7 +41,7 @@ class RunSummary:
     """What a run says."""
 
     run: str
-    answer: Answer
+    answer: RunAnswer
     """Normal, slow, faulty or cannot tell, and what that was compared with."""
     verdict: str
     """The verdict's outcome, or what stands in for a verdict."""

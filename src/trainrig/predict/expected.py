@@ -208,7 +208,7 @@ class Demands:
     """Of that run."""
     least: Mapping[str, float] = field(default_factory=dict)
     """By dtype, of large products; ``memory``, of streams in it; ``link``, of copies over it."""
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     """``least`` as it was typed: ``bf16=600TFLOPS``."""
     path: str = ""
     """The run's folder or bundle as it was typed."""

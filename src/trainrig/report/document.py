@@ -309,7 +309,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AnswerLine:
     """What is said of a machine first: a word, what it was compared with, and why."""
 
     word: str
@@ -338,7 +338,7 @@ class Badge:
     word: str
     reason: str
     tone: Tone = ""
-    answer: Answer | None = None
+    answer: AnswerLine | None = None
 
 
 _Words = Section | Group | Paragraph | Facts | Tiles | Findings | Badge

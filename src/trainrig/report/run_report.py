@@ -160,7 +160,7 @@ def _head(view: RunView, found: RunSummary) -> doc.Block:
 
 def _badge(view: RunView, found: RunSummary) -> doc.Badge:
     """The answer, then the verdict; figures that others published have none, whatever is stored."""
-    answer = doc.Answer(
+    answer = doc.AnswerLine(
         word=str(found.answer.word),
         comparison=found.answer.comparison,
         reason=found.answer.reason,

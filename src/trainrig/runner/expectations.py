@@ -123,8 +123,8 @@ def demands_of(least: Iterable[str] = (), baseline: Path | None = None) -> Deman
     """
     units = dict.fromkeys((MEMORY_CLAIM, LINK_CLAIM), "B/s")
     units |= {dtype: "OP/s" if dtype == "int8" else "FLOP/s" for dtype in DTYPES}
-    found, asked = {}, tuple(least)
-    for text in asked:
+    found, texts = {}, tuple(least)
+    for text in texts:
         name, _, quantity = text.partition("=")
         value, unit = parse_quantity(quantity)
         if units.get(name) != unit:
@@ -134,10 +134,10 @@ def demands_of(least: Iterable[str] = (), baseline: Path | None = None) -> Deman
             )
         found[name] = value
     if baseline is None:
-        return Demands(least=found, asked=asked)
+        return Demands(least=found, requested=texts)
     run = read_run(baseline)
     points = tuple(record for record in run.records if record.is_point and record.is_usable)
-    return Demands(baseline=points, name=run.name, least=found, asked=asked, path=str(baseline))
+    return Demands(baseline=points, name=run.name, least=found, requested=texts, path=str(baseline))
 
 
 def limit_of(task: Task, claims: Iterable[Record]) -> Limit | None:
@@ -168,8 +168,8 @@ def history_of(parent: Path, but: str, machine: Mapping[str, Any]) -> tuple[Reco
     paths = [path for path in find_runs(parent) if path.name != but]
     found: list[Record] = []
     for run in runs_of(machine_key(machine), paths[-_HISTORY_RUNS:]):
-        is_alike = _power_limits(run.machine) == _power_limits(machine)
-        if not is_alike or changes(run.machine or {}, machine):
+        has_same_limits = _power_limits(run.machine) == _power_limits(machine)
+        if not has_same_limits or changes(run.machine or {}, machine):
             continue
         findings = run.verdict.findings if run.verdict else ()
         faulty = {name for f in findings if f.severity == "error" for name in f.records}

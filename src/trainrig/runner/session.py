@@ -115,20 +115,22 @@ def qualify(
             out=out,
             resume=resume,
             watch=watch,
-            config=_asked(devices, only, demands),
+            config=_requested(devices, only, demands),
             demands=demands,
         )
 
 
-def _asked(devices: Sequence[str], only: Sequence[str], demands: Demands | None) -> dict[str, Any]:
+def _requested(
+    devices: Sequence[str], only: Sequence[str], demands: Demands | None
+) -> dict[str, Any]:
     """What run.toml keeps of the request, as its options are typed; what was not given is left out.
 
     It is what the command that makes the run anew is built from.
     """
     demands = demands or Demands()
-    asked: dict[str, Any] = {"devices": list(devices), "only": list(only)}
-    asked |= {"min": list(demands.asked), "baseline": demands.path}
-    return {name: value for name, value in asked.items() if value}
+    requested: dict[str, Any] = {"devices": list(devices), "only": list(only)}
+    requested |= {"min": list(demands.requested), "baseline": demands.path}
+    return {name: value for name, value in requested.items() if value}
 
 
 def carry_out(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainrig.analysis.answer import Answer, answer_of
+from trainrig.analysis.answer import RunAnswer, answer_of
 from trainrig.analysis.judge import confirm, judge
 from trainrig.analysis.judge_burn import judge_burn
 from trainrig.analysis.judge_imported import is_imported, judge_imported
@@ -111,7 +111,7 @@ class RunOutcome:
     verdict: Verdict
     interrupted: bool
     num_records: int
-    answer: Answer
+    answer: RunAnswer
     """Normal, slow, faulty or cannot tell."""
 
     def exit_code(self, *, strict: bool = False) -> int:

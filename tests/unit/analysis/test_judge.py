@@ -471,7 +471,7 @@ def test_a_new_run_is_asked_for_what_the_old_one_was(config, command):
 
 
 @pytest.mark.parametrize(
-    ("had", "asks"), [(5.0, "4m"), (60.0, "4m"), (240.0, "8m"), (900.0, "30m"), (604800.0, "168h")]
+    ("had", "asks"), [(5.0, "4m"), (60.0, "4m"), (240.0, "8m"), (900.0, "30m"), (604800.0, "7d")]
 )
 def test_more_time_is_twice_the_time_and_not_less_than_usual(had, asks):
     config = {"verb": "qualify", "budget_s": had}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from report_views import point
-from trainrig.analysis.answer import Answer, Word
+from trainrig.analysis.answer import RunAnswer, Word
 from trainrig.record import Outcome, RunView, Verdict
 from trainrig.runner.view import RunOutcome, judged_view, view_of
 from trainrig.store import create_run, read_run
@@ -39,7 +39,7 @@ def test_an_outcome_ends_in_its_exit_code(outcome: Outcome, code: int, strict: i
         verdict=verdict,
         interrupted=False,
         num_records=1,
-        answer=Answer(word=Word.NORMAL, reason="why"),
+        answer=RunAnswer(word=Word.NORMAL, reason="why"),
     )
     assert (done.exit_code(), done.exit_code(strict=True)) == (code, strict)
     assert dataclasses.replace(done, interrupted=True).exit_code() == 130

@@ -61,14 +61,14 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
 
 
 def _badge(block: doc.Badge, level: int) -> Iterator[str]:
-    said, head = block.answer, "#" * level
-    if said is None:
+    line, head = block.answer, "#" * level
+    if line is None:
         yield f"{head} {_escape(block.title)}: {_escape(block.word)}"
         yield _escape(capital(block.reason))
         return
-    title = f"{_escape(block.title)}{said.colon}{_escape(said.word)}"
-    yield f"{head} {title}{_escape(said.compared)}"
-    yield _escape(capital(said.reason))
+    title = f"{_escape(block.title)}{line.colon}{_escape(line.word)}"
+    yield f"{head} {title}{_escape(line.compared)}"
+    yield _escape(capital(line.reason))
     yield f"**{_escape(block.word)}**: {_escape(capital(block.reason))}"
 
 

@@ -124,7 +124,7 @@ class _Printer:
         verdict = Text.assemble(word, "  ", self._text(capital(block.reason)))
         self._console.print(self._broken(verdict, self._console.width))
 
-    def _answer(self, title: str, answer: doc.Answer) -> None:
+    def _answer(self, title: str, answer: doc.AnswerLine) -> None:
         from rich.text import Text
 
         line = Text.assemble(
