@@ -42,9 +42,9 @@ _PLAIN = ("", "1", "°C")
 _SHARES = ("mfu", "hfu")
 _LEADS = (
     *("token_rate", "sample_rate", "item_rate", "flop_rate", "printed_flop_rate"),
-    *("bus_rate", "byte_rate", "op_rate", "time", "step_time"),
+    *("bus_rate", "byte_rate", "op_rate", "train_loss", "peak_memory"),
 )
-"""Metrics, the one that says most of a group first."""
+"""Metrics, the one that says most of a group first; other rates and times come between them."""
 _ROLES = (Role.STEP, Role.PRODUCT, None, Role.COLLECTIVE, Role.LINK, Role.TRANSFER, Role.DISK)
 """Roles in the order in which a headline asks for them; None: a load, a state, a trace."""
 
@@ -234,14 +234,21 @@ def lead_numbers(group: ReadGroup) -> LeadNumbers | None:
     pairs = [
         one for one in group.numbers if is_pair(one.record) and one.record.case.get("ways") == 1
     ]
-    for metric in _LEADS:
-        own = [one for one in pairs or group.numbers if one.record.metric == metric]
-        if own:
-            pick = min if own[0].record.unit == "s" else max
-            best = pick(own, key=lambda one: one.value)
-            same = [one for one in own if one.record.case == best.record.case]
-            return LeadNumbers(numbers=tuple(same))
-    return None
+    chosen = pairs or group.numbers
+    units = {one.record.metric: one.record.unit for one in chosen}
+
+    def order(metric: str) -> tuple[int, int]:
+        rank = 0 if units[metric].endswith("/s") else 1 if units[metric] == "s" else 2
+        return rank, _LEADS.index(metric) if metric in _LEADS else len(_LEADS)
+
+    known = [m for m, unit in units.items() if unit == "s" or unit.endswith("/s") or m in _LEADS]
+    if not known:
+        return None
+    metric = min(known, key=order)
+    own = [one for one in chosen if one.record.metric == metric]
+    pick = min if own[0].record.unit == "s" else max
+    best = pick(own, key=lambda one: one.value)
+    return LeadNumbers(numbers=tuple(one for one in own if one.record.case == best.record.case))
 
 
 def imported_headline(view: RunView) -> str:
@@ -258,7 +265,7 @@ def imported_headline(view: RunView) -> str:
     values = sum(len(group.numbers) for group in groups)
     if values:
         tools = ", ".join(dict.fromkeys(group.tool for group in groups))
-        return f"{counted(values, 'value')} of {tools}{_of_cards(view)}."
+        return f"{imported_devices(view)}: {counted(values, 'value')} of {tools}."
     if cards := cards_text(view):
         return f"{capital(cards)}."
     return "No number was read."
@@ -281,7 +288,7 @@ def _lead_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
     if role_of(group.benchmark) is Role.STEP:
         return _training_sentence(group, lead)
     where = _where([one.record for one in lead.numbers])
-    words = metric_words(record.metric) if record.unit == "s" else ""
+    words = "" if record.unit.endswith("/s") else metric_words(record.metric)
     what = ", ".join(filter(None, (lead.first.what, words))) or "Read"
     return f"{capital(what)}: {lead.text}{where} ({record_tool(record)})"
 
@@ -293,9 +300,11 @@ def _training_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
     trained = f" {name}" if name else ""
     trained += f" in {precision}" if precision else ""
     same = {one.record.metric: one for one in group.numbers if one.record.case == record.case}
-    speed = f" at {lead.text}" if record.unit != "s" else ""
-    steps = f"{',' if speed else ''} {same['time'].text} a step" if "time" in same else ""
-    return f"Trains{trained}{speed}{steps}{_where([record])}"
+    speed = f" at {lead.text}" if record.unit.endswith("/s") else ""
+    steps = f"{',' if speed else ' at'} {same['time'].text} a step" if "time" in same else ""
+    loss = "" if speed or steps or "train_loss" not in same else same["train_loss"].text
+    loss = f" to a loss of {loss}" if loss else ""
+    return f"Trains{trained}{speed}{steps}{loss}{_where([record])}"
 
 
 def _where(records: Sequence[Record]) -> str:
@@ -345,11 +354,6 @@ def imported_devices(view: RunView) -> str:
     listed = files if isinstance(files, list | tuple) else ()
     names = [str(each.get("file")) for each in listed if isinstance(each, Mapping)]
     return ", ".join(named) or cards_text(view) or ", ".join(names) or view.name
-
-
-def _of_cards(view: RunView) -> str:
-    found = cards_text(view)
-    return f" of {found}" if found else ""
 
 
 # ---- numbers that stand above the page

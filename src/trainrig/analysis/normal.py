@@ -198,7 +198,7 @@ def what_of(record: Record) -> str:
     if kind is PublishedKind.LINK:
         is_within = case.get("direction") == "d2d"
         between = "within a card" if is_within else "card to card"
-        name = str(case.get("collective", between)).replace("_", "-")
+        name = str(case.get("collective") or between).replace("_", "-")
         size = [format_memory(int(case["bytes"]))] if "bytes" in case else []
         nodes = [counted(int(case["nodes"]), "node")] if case.get("nodes", 1) != 1 else []
         ways = ["both ways"] if case.get("ways") == 2 else []

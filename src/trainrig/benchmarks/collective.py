@@ -181,7 +181,7 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
 
 
 def _label(case: Case) -> str:
-    words = [str(case.get("collective")).replace("_", "-")]
+    words = [str(case.get("collective") or "a collective").replace("_", "-")]
     if case.get("from") is not None:
         words[0] += f" from rank {case['from']} to {case.get('to')}"
     if isinstance(size := case.get("bytes"), int):

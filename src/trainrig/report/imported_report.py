@@ -7,6 +7,7 @@ table, and the paths between them another one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +28,6 @@ from trainrig.analysis.rows import at_path
 from trainrig.record import RunView
 from trainrig.report import document as doc
 from trainrig.report.published_report import RULE
-from trainrig.stats import grouped
 from trainrig.units import capital, counted, device_text
 
 MAX_ROWS = 400
@@ -85,15 +85,23 @@ def _tables(group: ReadGroup, *, several: bool, num_devices: int) -> Iterator[do
     numbers = [one for one in group.numbers if not is_pair(one.record)]
     if not numbers:
         return
-    rows = grouped(numbers, _row_of)
+    rows = _rows(numbers)
     metrics = list(dict.fromkeys(one.record.metric for one in numbers))
     title = f"{group.tool}, {group.file}" if several else group.tool
     device = _device_of if num_devices > 1 else _no_device
     is_tall = len(rows) == 1 or (len(metrics) > _MOST_COLUMNS and len(rows) <= len(metrics))
-    if is_tall:
-        yield _tall(title, numbers, device)
-    else:
-        yield _wide(title, list(rows.values()), metrics, device)
+    yield _tall(title, numbers, device) if is_tall else _wide(title, rows, metrics, device)
+
+
+def _rows(numbers: Sequence[ReadNumber]) -> list[list[ReadNumber]]:
+    """Numbers by case and device; one that a file has twice has a row of its own."""
+    times: Counter[_Place] = Counter()
+    rows: dict[tuple[_Place, int], list[ReadNumber]] = {}
+    for one in numbers:
+        place = _row_of(one)
+        rows.setdefault((place, times[*place, one.record.metric]), []).append(one)
+        times[*place, one.record.metric] += 1
+    return list(rows.values())
 
 
 def _row_of(one: ReadNumber) -> _Place:
@@ -227,30 +235,31 @@ _COLUMNS: Mapping[tuple[object, ...], str] = {
     ("time", None, "gpu"): "latency",
     ("time", None, "cpu"): "latency, CPU",
 }
+_PAIR_FIELDS = frozenset(["direction", "from", "to", "ways", "clock", "peer_access"])
 _PEER = {False: "P2P off", True: "P2P on"}
 
 
 def _pair_table(pairs: Sequence[ReadNumber]) -> doc.Table:
     """A line a pair; the last one is what others published, whichever pair of theirs it was."""
     rows: dict[object, _Cells] = {}
+    heads: dict[str, tuple[int, bool, str]] = {}
     others = _Cells("published (n)")
     for one in pairs:
         record, case = one.record, one.record.case
-        column = _COLUMNS.get((record.metric, case.get("ways"), case.get("clock")))
-        head = f"{column}, {_PEER[bool(case.get('peer_access'))]}"
+        key = (record.metric, case.get("ways"), case.get("clock"))
+        column, has_peer = _COLUMNS.get(key, record.metric), bool(case.get("peer_access"))
+        more = [str(value) for name, value in case.items() if name not in _PAIR_FIELDS]
+        head = ", ".join([column, _PEER[has_peer], *more])
+        order = list(_COLUMNS).index(key) if key in _COLUMNS else len(_COLUMNS)
+        heads.setdefault(head, (order, has_peer, head))
         place = (case.get("from"), case.get("to"))
         row = rows.setdefault(place, _Cells(f"GPU {place[0]} → {place[1]}"))
-        row.values[head] = number_text(one.value, record.unit)
+        text = number_text(one.value, record.unit)
+        row.values[head] = "; ".join(filter(None, (row.values.get(head), text)))
         if one.place is not None:
             others.values[head] = f"{place_text(one.place)} ({one.place.num})"
     shown = [*rows.values(), *([others] if others.values else [])]
-    heads = [
-        f"{column}, {peer}"
-        for column in _COLUMNS.values()
-        for peer in _PEER.values()
-        if any(f"{column}, {peer}" in row.values for row in shown)
-    ]
-    columns = map(_column, heads)
+    columns = map(_column, sorted(heads, key=lambda head: heads[head]))
     return doc.table(
         shown, doc.words("pair", lambda row: row.name), *columns, notes=_notes(pairs, 0)
     )
