@@ -211,7 +211,8 @@ def what_of(record: Record) -> str:
         gpus = [] if is_within else [counted(record.device_count, "GPU")]
         return ", ".join([name, *gpus, *nodes, *size, *ways, *access, *ends])
     text = case_text(record.benchmark, case)
-    return f"{text}, time" if record.unit == "s" else text
+    text = f"{text}, time" if record.unit == "s" else text
+    return "; ".join(filter(None, (text, str(record.conditions.get("counting") or ""))))
 
 
 def _training_text(record: Record) -> str:

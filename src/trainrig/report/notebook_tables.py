@@ -17,7 +17,7 @@ from trainrig.benchmarks.spec import Role, role_of
 from trainrig.record import Record, dtype_of
 from trainrig.report.document import Block, Cell, Column, Document, Paragraph, Table
 from trainrig.stats import grouped
-from trainrig.units import binary, format_share, si_scale
+from trainrig.units import binary, capital, format_share, si_scale
 
 if TYPE_CHECKING:  # numpy
     from trainrig.predict.rates import Rates
@@ -117,6 +117,7 @@ def _layer_tables(records: Sequence[Record]) -> Iterator[Table]:
     ]
     for (dtype, seq, code), members in sorted(grouped(layers, _kind).items()):
         found = {(_row(record), _batch(record) or 0): record for record in members}
+        counting = dict.fromkeys(str(one.conditions.get("counting") or "") for one in members)
         names = sorted({row for row, _ in found}, key=lambda row: (_place(_LAYERS)(row[0]), row[1]))
         yield _grid(
             f"Layer by batch and part: {dtype}, sequences of {seq}, {code}",
@@ -124,6 +125,7 @@ def _layer_tables(records: Sequence[Record]) -> Iterator[Table]:
             [(f"{layer}, {_PASSES[how]}", (layer, how)) for layer, how in names],
             [(str(n), n) for n in sorted({n for _, n in found})],
             found,
+            *(f"{capital(note)}." for note in counting if note),
         )
 
 

@@ -14,6 +14,7 @@ from trainrig.catalog.published import published_records
 from trainrig.report import document as doc
 from trainrig.report.notebook_tables import notebook_tables
 from trainrig.report.published_page import published_page
+from trainrig.report.published_report import card_document
 from trainrig.report.run_report import run_document
 
 
@@ -38,6 +39,15 @@ def test_published_layers_stand_by_batch_and_part() -> None:
     rows = {row[0]: row[1:] for row in text_of(tables[title])}
     assert {"FFN, forward", "attention block, forward"} <= rows.keys()
     assert "BERT-large layer, with backward" in rows
+
+
+def test_figures_above_a_chip_s_peak_say_how_they_are_counted() -> None:
+    cases = published_cases(PublishedSelection(devices=("B200 SXM",)))
+    document = card_document("B200 SXM", cases)
+    notes = [note for b in document.blocks if isinstance(b, doc.Table) for note in b.notes]
+    assert any("counted in full" in note for note in notes)
+    flash = [one for one in cases if "flash attention" in one.what]
+    assert flash and all("counted in full" in one.what for one in flash)
 
 
 def test_a_noisy_cell_is_marked_and_nothing_makes_no_table() -> None:

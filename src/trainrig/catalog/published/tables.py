@@ -19,10 +19,11 @@ counted); ``copy`` is everything that only moves or streams.  Small vectors are 
 health checks, which are lower bounds and not measurements.
 
 layers.csv: ``layer``; ``pass`` is forward, backward or forward+backward.  The sources count FLOPs
-by their own rules, which stand in the notes; where they print times as well, those are records of
-their own.  The four layers of the grids are Hugging Face's with plain attention, run in training
-mode, with dropout and without the gradient of the input: ``code`` and ``attention`` are added to
-their cases, so that they meet that code's measurements and no other's.
+by their own rules, which stand in the notes; where causal attention is counted in full, so that a
+figure may exceed the chip's peak, the condition ``counting`` says it.  Where they print times as
+well, those are records of their own.  The four layers of the grids are Hugging Face's with plain
+attention, run in training mode, with dropout and without the gradient of the input: ``code`` and
+``attention`` are added to their cases, so that they meet that code's measurements and no other's.
 
 collectives.csv: ``collective``, metric ``bus_rate``, is 2(n-1)/n times the buffer over the time for
 all_reduce and (n-1)/n times for all_gather, reduce_scatter and all_to_all (nccl-tests' definition),
@@ -250,6 +251,9 @@ def _bandwidth(row: Row) -> Iterator[_Figure]:
 
 # ---- layers.csv
 
+_IN_FULL = "counted non-causal"
+COUNTED_IN_FULL = "causal attention counted in full: half of these FLOPs are executed"
+"""How the notes say it, and how it is shown."""
 # Column: pass, metric, unit, factor to base SI.
 _LAYER_FIGURES = {
     "fwd_tflops": ("forward", "flop_rate", "FLOP/s", TERA),
@@ -285,6 +289,7 @@ def _layer(row: Row) -> Iterator[_Figure]:
             printed=value,
             scale=scale,
             suffix=f"-{column.replace('_', '-')}",
+            conditions={"counting": COUNTED_IN_FULL} if _IN_FULL in row["notes"] else {},
         )
 
 
