@@ -25,6 +25,16 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TypeVar
 
+from trainrig.scatter import (
+    NO_PRIOR,
+    SMALLEST_SCATTER,
+    Scatter,
+    moderated,
+    reach_of_workers,
+    student,
+    variance_within,
+)
+
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
@@ -38,9 +48,6 @@ FLAT_GROWTH = 4
 """A row of times is flat when none is a share of FLAT above another while the work grows by this
 factor."""
 _LARGEST_SAME = math.log1p(SMALLEST_CHANGE)
-_SMALLEST_SCATTER = 1e-3
-"""No worker's value is known better than to a tenth of a per cent, even where two of them agree to
-the last digit by chance or by a coarse clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,7 @@ class Interval:
     low: float
     high: float
     confidence: float
+    """0 where no level is stated."""
 
     def half_width(self, value: float) -> float:
         """Half the width as a share of ``value``; infinite for a value of zero."""
@@ -138,6 +146,7 @@ def combine_attempts(
     agreement: float = AGREEMENT,
     *,
     two_sided: bool = False,
+    prior: Scatter = NO_PRIOR,
 ) -> Combined:
     """One value from several fresh workers.
 
@@ -150,8 +159,12 @@ def combine_attempts(
     ``two_sided`` is for what caches make too fast as well as others too slow: there the largest
     group of quiet workers counts, if it is more than half of them, else all workers.
 
-    The interval is the hull of the intervals that the value rests on: two workers that differ
-    widen it.  Raises ValueError without attempts.
+    The interval is Student's t on the workers that the value rests on, their scatter averaged with
+    ``prior``.  Where nothing is the last word, each worker knows little (fewer than six samples),
+    or too little is known of their scatter, it is the hull of the workers' own and states no level.
+
+    A value whose interval reaches further than ``agreement`` either way is noisy, too, whatever it
+    is of.  Raises ValueError without attempts.
     """
     if not attempts:
         raise ValueError("no attempt, no value")
@@ -160,23 +173,44 @@ def combine_attempts(
     if len(attempts) < required:
         disturbed = f"only {len(attempts)} of {required} workers measured it"
     chosen = [attempts[index] for index in used]
-    intervals = [attempt.interval for attempt in chosen]
+    value = median([attempt.value for attempt in chosen])
+    interval = _hull(chosen)
+    reach = reach_of_workers([attempt.value for attempt in chosen], prior, CONFIDENCE)
+    knows_itself = min(attempt.interval.confidence for attempt in chosen) >= CONFIDENCE
+    if disturbed is None and knows_itself and reach is not None:
+        # Those that were outvoted, and quiet, may know better: the interval holds both medians.
+        middle = median([attempt.value for attempt in attempts if attempt.disturbed is None])
+        low = min(value, middle) * math.exp(-reach)
+        high = max(value, middle) * math.exp(reach)
+        interval = Interval(low=low, high=high, confidence=CONFIDENCE)
+    disturbed = disturbed or _too_wide(interval, value, agreement)
     believed = chosen if two_sided else attempts
     slow_ends = sorted(attempt.interval.high for attempt in believed)
     if two_sided and disturbed is not None:
         slow_ends = []
     return Combined(
-        value=median([attempt.value for attempt in chosen]),
-        interval=Interval(
-            low=min(interval.low for interval in intervals),
-            high=max(interval.high for interval in intervals),
-            confidence=min(interval.confidence for interval in intervals),
-        ),
+        value=value,
+        interval=interval,
         disturbed=disturbed,
         used=tuple(sorted(used)),
         rounds=len({attempt.round for attempt in chosen}),
         reached=slow_ends[required - 1] if len(slow_ends) >= required else None,
     )
+
+
+def _hull(attempts: Sequence[Attempt]) -> Interval:
+    """What the intervals of some attempts span; that has no level that is known."""
+    low = min(attempt.interval.low for attempt in attempts)
+    high = max(attempt.interval.high for attempt in attempts)
+    return Interval(low=low, high=high, confidence=0.0)
+
+
+def _too_wide(interval: Interval, value: float, most: float) -> str | None:
+    """That an interval says too little of its value, in words; None where it says enough."""
+    share = interval.half_width(value)
+    if share <= most:
+        return None
+    return f"its interval is ±{share * 100.0:.0f} % wide" if share < math.inf else "it took no time"
 
 
 _Group = tuple[list[int], str | None]
@@ -263,19 +297,6 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
-    """How far fresh workers lie apart, learned from many points: a prior for each of them."""
-
-    variance: float
-    """Of the logarithms of workers' values."""
-    freedom: float
-    """Its weight, in degrees of freedom; 0 where nothing was learned."""
-
-
-NO_PRIOR = Scatter(variance=0.0, freedom=0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """New over old, with the interval of the ratio and what is needed to judge it."""
 
@@ -301,16 +322,14 @@ def compare(
     the logarithms are compared.  The variance between workers is pooled over both
     sides (len(old) + len(new) - 2 degrees of freedom) and with ``prior``, weighted
     by their degrees of freedom: with two workers a side the pair's own variance is
-    little more than a guess, and the other points know better (the moderated t of
-    Smyth 2004, doi:10.2202/1544-6115.1027).  ``margin`` is the logarithm of what two runs
-    differ by anyway (`run_to_run_margin`).
+    little more than a guess, and the other points know better (`scatter`).
+    ``margin`` is the logarithm of what two runs differ by anyway (`run_to_run_margin`).
 
     Raises ValueError with fewer than two workers on a side or a value not above 0.
     """
-    own = _pooled_variance(old, new)
-    own_freedom = len(old) + len(new) - 2
-    freedom = own_freedom + prior.freedom
-    variance = (own_freedom * own + prior.freedom * prior.variance) / freedom
+    if min(len(old), len(new)) < 2 or min(*old, *new) <= 0.0:
+        raise ValueError("two positive values a side at the least")
+    variance, freedom = moderated(*variance_within((old, new)), prior)
     error = math.sqrt(variance * (1.0 / len(old) + 1.0 / len(new)))
     return _t_interval(_mean_log(new) - _mean_log(old), error, freedom, margin)
 
@@ -324,7 +343,7 @@ def compare_pairs(old: Sequence[float], new: Sequence[float]) -> Comparison:
     if len(old) != len(new) or len(old) < 2:
         raise ValueError(f"{len(old)} and {len(new)} rounds: as many of both, and two at least")
     shifts = [math.log(after / before) for before, after in zip(old, new, strict=True)]
-    scatter = max(statistics.stdev(shifts), _SMALLEST_SCATTER)
+    scatter = max(statistics.stdev(shifts), SMALLEST_SCATTER)
     error = scatter / math.sqrt(len(shifts))
     return _t_interval(statistics.fmean(shifts), error, len(shifts) - 1)
 
@@ -349,9 +368,9 @@ def _t_interval(shift: float, error: float, freedom: float, margin: float = 0.0)
 
     The interval is widened by ``margin`` either way, and the p-value is of a shift beyond it.
     """
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtr
 
-    reach = float(stdtrit(freedom, (1.0 + CONFIDENCE) / 2.0)) * error + margin
+    reach = student(freedom, CONFIDENCE) * error + margin
     beyond = abs(shift) - max(margin, _LARGEST_SAME)
     return Comparison(
         ratio=math.exp(shift),
@@ -366,57 +385,6 @@ def _t_interval(shift: float, error: float, freedom: float, margin: float = 0.0)
 
 def _mean_log(values: Sequence[float]) -> float:
     return statistics.fmean(math.log(value) for value in values)
-
-
-def _pooled_variance(old: Sequence[float], new: Sequence[float]) -> float:
-    """Variance of the logarithms within the two sides."""
-    if min(len(old), len(new)) < 2 or min(*old, *new) <= 0.0:
-        raise ValueError("two positive values a side at the least")
-    squares = sum((math.log(value) - _mean_log(side)) ** 2 for side in (old, new) for value in side)
-    return max(squares / (len(old) + len(new) - 2), _SMALLEST_SCATTER**2)
-
-
-def shared_scatter(points: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Scatter:
-    """How far workers scatter, from many points, each as (old, new) workers' values.
-
-    Fits a scaled inverse chi-square to the points' variances by the moments of
-    their logarithms (Smyth 2004, section 6.2): points that scatter alike give each
-    other many degrees of freedom, points that differ few.  The weight is held to
-    what was seen: no more than the points' own degrees of freedom.
-
-    Points whose workers disagree belong in here, though they are never judged: to
-    leave them out would make those that happened to agree look better known than
-    they are.
-    """
-    from scipy.special import digamma, polygamma
-
-    if len(points) < 2:
-        return NO_PRIOR
-    freedoms = [len(old) + len(new) - 2 for old, new in points]
-    logs = [
-        math.log(_pooled_variance(old, new)) - float(digamma(d / 2.0)) + math.log(d / 2.0)
-        for (old, new), d in zip(points, freedoms, strict=True)
-    ]
-    centre = statistics.fmean(logs)
-    sampling = statistics.fmean(float(polygamma(1, d / 2.0)) for d in freedoms)
-    spread = statistics.variance(logs) - sampling
-    most = float(sum(freedoms))
-    if spread <= 0.0:  # no more unlike than chance makes them
-        return Scatter(variance=math.exp(centre), freedom=most)
-    half = _inverse_trigamma(spread)
-    variance = math.exp(centre + float(digamma(half)) - math.log(half))
-    return Scatter(variance=variance, freedom=min(2.0 * half, most))
-
-
-def _inverse_trigamma(value: float) -> float:
-    """The x > 0 with trigamma(x) = value: Newton on 1 / trigamma, nearly a line (Smyth 2004)."""
-    from scipy.special import polygamma
-
-    x = 0.5 + 1.0 / value
-    for _ in range(50):
-        seen = float(polygamma(1, x))
-        x += seen * (1.0 - seen / value) / float(polygamma(2, x))
-    return x
 
 
 def adjust_for_many(p_values: Sequence[float]) -> tuple[float, ...]:
@@ -466,9 +434,7 @@ def smallest_visible(comparison: Comparison, level: float = 1.0 - CONFIDENCE) ->
     ``level`` is the p-value it would have had to reach: smaller where many points
     are compared.
     """
-    from scipy.special import stdtrit
-
-    reach = float(stdtrit(comparison.freedom, 1.0 - level / 2.0)) * comparison.error
+    reach = student(comparison.freedom, 1.0 - level) * comparison.error
     return math.expm1(_LARGEST_SAME + reach)
 
 
@@ -516,7 +482,7 @@ def mean_step(times: Sequence[float]) -> MeanStep:
     square = (len(times) - 1) * statistics.variance(pulled) * worth
     return MeanStep(
         value=value,
-        error=max(math.sqrt(square / (len(middle) * (len(middle) - 1))), _SMALLEST_SCATTER),
+        error=max(math.sqrt(square / (len(middle) * (len(middle) - 1))), SMALLEST_SCATTER),
         freedom=max((len(middle) - 1) / worth, 1.0),
     )
 

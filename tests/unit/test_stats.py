@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, false_discovery_control, ttest_ind
 
+from trainrig.scatter import shared_scatter
 from trainrig.stats import (
     AGREEMENT,
-    NO_PRIOR,
     SMALLEST_CHANGE,
     Attempt,
     Change,
@@ -27,7 +27,6 @@ from trainrig.stats import (
     launch_bound,
     median,
     median_interval,
-    shared_scatter,
     smallest_visible,
 )
 
@@ -125,7 +124,8 @@ def test_two_quiet_workers_that_agree_make_a_point() -> None:
     combined = combine_attempts(attempts([1.0, 1.03125]))
     assert combined == Combined(
         value=1.015625,
-        interval=Interval(low=0.99, high=1.03125 * 1.01, confidence=0.95),  # the hull of both
+        # The hull of both, without a level: nobody else says how far workers scatter.
+        interval=Interval(low=0.99, high=1.03125 * 1.01, confidence=0.0),
         disturbed=None,
         used=(0, 1),
         rounds=1,
@@ -335,33 +335,6 @@ def test_an_adjustment_for_many_is_benjamini_and_hochbergs() -> None:
         ours = adjust_for_many(p_values.tolist())
         assert ours == pytest.approx(false_discovery_control(p_values).tolist())
     assert adjust_for_many([]) == ()
-
-
-def test_points_that_scatter_alike_share_what_they_know() -> None:
-    rng = np.random.default_rng(5)
-    points = [tuple(np.exp(rng.normal(0.0, 0.02, (2, 2))).tolist()) for _ in range(200)]
-    scatter = shared_scatter(points)
-    assert math.sqrt(scatter.variance) == pytest.approx(0.02, rel=0.15)
-    assert scatter.freedom > 20.0
-    alone, together = compare(*points[0]), compare(*points[0], scatter)
-    assert smallest_visible(together, 1e-3) < smallest_visible(alone, 1e-3) / 3.0
-
-
-def test_points_that_scatter_unlike_share_little() -> None:
-    rng = np.random.default_rng(6)
-    sds = np.exp(rng.uniform(math.log(1e-3), math.log(0.3), 200))
-    points = [tuple(np.exp(rng.normal(0.0, sd, (2, 2))).tolist()) for sd in sds]
-    assert shared_scatter(points).freedom < 3.0
-
-
-def test_a_prior_weighs_no_more_than_what_was_seen() -> None:
-    point = ([1.0, 1.01], [1.0, 1.01])
-    assert shared_scatter([]) == NO_PRIOR
-    assert shared_scatter([point]) == NO_PRIOR
-    assert shared_scatter([point] * 5).freedom == 10.0
-    for seed in range(40):
-        few = np.exp(np.random.default_rng(seed).normal(0.0, 0.02, (4, 2, 2))).tolist()
-        assert shared_scatter(few).freedom <= 8.0
 
 
 def _calls(

@@ -28,15 +28,14 @@ from trainrig.analysis.rows import attempts, note_of, rows
 from trainrig.analysis.training_results import BENCHMARK
 from trainrig.benchmarks.spec import Role, role_of
 from trainrig.record import Record, RunView, less_is_better
+from trainrig.scatter import Scatter, shared_scatter
 from trainrig.stats import (
     CONFIDENCE,
     Change,
     Comparison,
-    Scatter,
     compare,
     grouped,
     judge_changes,
-    shared_scatter,
     smallest_visible,
 )
 from trainrig.units import format_memory, format_quantity, format_time

@@ -30,13 +30,13 @@ from trainrig.record import (
     by_severity,
     case_label,
 )
+from trainrig.scatter import shared_scatter
 from trainrig.stats import (
     CONFIDENCE,
     adjust_for_many,
     compare,
     grouped,
     median,
-    shared_scatter,
 )
 from trainrig.units import counted, device_text, format_quantity, format_share, range_text
 
@@ -530,10 +530,10 @@ def _at_least(row: Row) -> str:
     assert point is not None and point.value is not None and band is not None
     reached = point.value if point.reached is None else point.reached
     why = point.disturbed
-    if why is None and (point.confidence or 0.0) < CONFIDENCE:
-        why = "too few samples"
+    if why is None and not point.is_below(band):
+        why = "its interval reaches the band"
     if why is None:
-        why = "below it in one round" if point.is_below(band) else "its interval reaches the band"
+        why = "below it in one round" if point.rounds == 1 else "too few workers or samples"
     least, wanted = (format_quantity(value, point.unit) for value in (reached, band[0]))
     return f"at least {least} of {wanted}: {why}"
 

@@ -166,8 +166,8 @@ def missing(view: RunView) -> tuple[str, ...]:
         found.append(f"the comparison of experiments: {reason}")
     if view.machine is None and not any("machine" in problem for problem in found):
         found.append("the machine was not described")
-    everything = rows(view)
-    unseen = sum(row.measured is None for row in everything)
+    everything = _cases(view)
+    unseen = sum(not is_seen for is_seen in everything.values())
     if is_imported(view.config):  # cards and the paths between them may be all that a file has
         return tuple(found)
     if unseen == len(everything) and not (not everything and readable(view)):
@@ -175,3 +175,12 @@ def missing(view: RunView) -> tuple[str, ...]:
     elif unseen:
         found.append(f"{unseen} of {len(everything)} planned cases have no result")
     return tuple(found)
+
+
+def _cases(view: RunView) -> dict[tuple[object, ...], bool]:
+    """Each planned case on its device, and whether it has a result; several metrics are one."""
+    found: dict[tuple[object, ...], bool] = {}
+    for row in rows(view):
+        place = (row.benchmark, tuple(sorted(row.case.items())), row.device, row.index, row.count)
+        found[place] = found.get(place, False) or row.measured is not None
+    return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from trainrig.benchmarks.spec import Metric, benchmark
 from trainrig.measure.timing import TARGET_HALF_WIDTH
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Case, Derivation, Kind, Record, Status, new_id
+from trainrig.scatter import NO_PRIOR, Scatter, Sides, shared_scatter
 from trainrig.stats import Attempt, Combined, Interval, combine_attempts, median, median_interval
 
 
@@ -53,8 +55,39 @@ def attempt_record(request: Request, reply: Reply, subject: Subject, attempt: in
     return _on(record, subject)
 
 
-def point_records(attempts: Sequence[Record]) -> tuple[Record, ...]:
+ScatterClass = tuple[object, ...]
+"""Points whose workers are presumed to scatter alike."""
+
+
+def scatter_class(attempt: Record) -> ScatterClass:
+    """The class of an attempt: its benchmark, the device and how many of them, and its size.
+
+    Two sizes: what the device decides, and what launches or caches do (`Benchmark.is_large`).
+    """
+    is_large = benchmark(attempt.benchmark).is_large(attempt.case)
+    return attempt.benchmark, attempt.device, attempt.device_count, is_large
+
+
+def scatters(points: Iterable[Sequence[Record]]) -> dict[ScatterClass, Scatter]:
+    """How far fresh workers scatter in each class, from the attempts at each point of a run.
+
+    The workers that saw a quiet machine count, those included that were outvoted.
+    """
+    sides: dict[ScatterClass, list[Sides]] = {}
+    for attempts in points:
+        quiet = [a for a in attempts if a.value and a.status is Status.OK and a.disturbed is None]
+        if len(quiet) > 1:
+            times = [attempt.value for attempt in quiet if attempt.value]
+            sides.setdefault(scatter_class(quiet[0]), []).append((times,))
+    return {name: shared_scatter(found) for name, found in sides.items()}
+
+
+def point_records(
+    attempts: Sequence[Record], known: Mapping[ScatterClass, Scatter] = MappingProxyType({})
+) -> tuple[Record, ...]:
     """The point that attempts at one case combine to: one record a metric of its benchmark.
+
+    ``known`` is how far workers scatter in each class (`scatters`).
 
     When no attempt succeeded, one record carries the last attempt's status and
     reason.  A wrong answer in any attempt fails the point: an intermittent fault is
@@ -70,7 +103,13 @@ def point_records(attempts: Sequence[Record]) -> tuple[Record, ...]:
         return (_without_value((wrong or bad)[-1], metrics[0]),)
     workers = spec.workers(last.case)
     views = [_view(record, workers) for record in good]
-    combined = combine_attempts(views, workers, spec.agreement, two_sided=spec.two_sided)
+    combined = combine_attempts(
+        views,
+        workers,
+        spec.agreement,
+        two_sided=spec.two_sided,
+        prior=known.get(scatter_class(last), NO_PRIOR),
+    )
     used = [good[index] for index in combined.used]
     return tuple(_point(used, combined, metric) for metric in metrics)
 
@@ -99,7 +138,7 @@ def _point(used: Sequence[Record], combined: Combined, metric: Metric) -> Record
             formula=f"{metric.formula} (median over {len(used)} workers' median times)",
         ),
         interval=_ends(combined.interval, metric),
-        confidence=combined.interval.confidence,
+        confidence=combined.interval.confidence or None,
         reached=None if combined.reached is None else metric.of(combined.reached),
         rounds=combined.rounds,
         attempt=None,

@@ -10,17 +10,18 @@ and is close where it matters, at the large ones.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from trainrig.analysis.judge import behind_siblings
 from trainrig.analysis.rows import join
 from trainrig.benchmarks.spec import Ability, Role, ability, role_of
-from trainrig.measure.aggregate import point_records
+from trainrig.measure.aggregate import ScatterClass, point_records, scatters
 from trainrig.process.worker import Reply
 from trainrig.record import Case, Record, Status, dtype_of
 from trainrig.runner.plan import Task
+from trainrig.scatter import Scatter
 from trainrig.stats import median
 
 Key = tuple[object, ...]
@@ -48,6 +49,7 @@ class Attempts:
         self.suspects: set[Key] = set()
         """Tasks that are not over, quiet as their values may be."""
         self._found: dict[Key, list[Record]] = defaultdict(list)
+        self._scatters: dict[ScatterClass, Scatter] | None = None
 
     def resume_from(self, records: Iterable[Record]) -> None:
         """Go on from the records of a run that was cut off; probes of a search are skipped."""
@@ -56,10 +58,23 @@ class Attempts:
             if (record.attempt is not None or whole) and "search" not in record.conditions:
                 where = (record.device, record.device_index, record.device_count)
                 self._found[_identity(*where, record.benchmark, record.case)].append(record)
+        self._scatters = None
 
-    def at(self, task: Task) -> list[Record]:
-        """In their order; what is appended to the list stays."""
+    def at(self, task: Task) -> Sequence[Record]:
+        """In their order."""
         return self._found[key_of(task)]
+
+    def add(self, task: Task, record: Record) -> None:
+        """Keep what one more worker found of a task; of a training its point."""
+        self._found[key_of(task)].append(record)
+        self._scatters = None
+
+    def points(self, task: Task) -> tuple[Record, ...]:
+        """What the attempts at a task come to, by what is known of workers' scatter so far."""
+        if self._scatters is None:
+            groups = [group for group in list(self._found.values()) if group]
+            self._scatters = scatters(group for group in groups if group[-1].attempt is not None)
+        return point_records(self.at(task), self._scatters)
 
     def have_value(self, task: Task | None = None) -> bool:
         """Whether any worker measured a task; any task where none is named."""
@@ -79,7 +94,7 @@ class Attempts:
             return False
         point = attempts[-1]  # a training's record is its point
         if point.attempt is not None:
-            point = point_records(attempts)[0]
+            point = self.points(task)[0]
         return point.disturbed is None and not self.are_undecided(task)
 
     def are_undecided(self, task: Task) -> bool:
@@ -90,7 +105,7 @@ class Attempts:
         attempts = self.at(task)
         if not self.have_value(task) or attempts[-1].attempt is None:
             return False
-        point = point_records(attempts)[0]
+        point = self.points(task)[0]
         expected = self.expected_of(point)
         if expected is None or expected.interval is None:
             return sum(r.status is Status.OK for r in attempts) < task.num_workers
@@ -106,7 +121,7 @@ class Attempts:
             and self.have_value(task)
             and self.at(task)[-1].attempt is not None
         ]
-        points = [point for task in own for point in point_records(self.at(task))]
+        points = [point for task in own for point in self.points(task)]
         behind = behind_siblings(join(points), chain(*map(self.at, own)))
         found = {
             _identity(row.device, row.index, row.count, row.benchmark, row.case)

@@ -29,7 +29,7 @@ from typing import Any
 
 from trainrig.benchmarks.spec import WORKERS, Role
 from trainrig.measure import noise
-from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
+from trainrig.measure.aggregate import Subject, attempt_record, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label
 from trainrig.runner.attempts import Attempts, Pace, key_of
@@ -60,6 +60,9 @@ _SLOWER_LOAD = 1.3
 
 _UNTIMED: Mapping[str, Any] = {"settings": {}, "timeout": 0.0}
 """Of a request that no worker is sent."""
+
+_SETTLED = ("interval", "confidence", "disturbed")
+"""What a point's class knows of it."""
 
 MEASURED = "already measured in this run"
 _NO_TURN = "time budget used up"
@@ -108,6 +111,7 @@ class Executor:
         self._lock = threading.Lock()
         self._counted: set[object] = set()
         self._begun: dict[object, Task] = {}  # the tasks of the blocks so far
+        self._written: dict[object, Record] = {}  # the last first point of each of them
         self.done = 0
         self.total = 0
 
@@ -175,7 +179,7 @@ class Executor:
                 continue
             self._emit(task.planned.step, level="running")
             assert self._train is not None
-            self._attempts.at(task).append(self._train(task, end, self.done))
+            self._attempts.add(task, self._train(task, end, self.done))
             self._count(task)
 
     def _run_exchanges(self, name: str, tasks: Sequence[Task], end: float) -> None:
@@ -282,6 +286,7 @@ class Executor:
             again = [task for task in tasks if self._attempts.have_value(task)]
             noisy = [task for task in again if not self._attempts.are_over(task)]
             self._again("noisy points", noisy)
+        self._settle()
 
     def _again(self, what: str, tasks: Sequence[Task]) -> None:
         """Fresh workers for some tasks, if even one of them fits the time that is left."""
@@ -350,12 +355,12 @@ class Executor:
         self._append_points(task)
 
     def _append_attempt(self, task: Task, request: Request, reply: Reply) -> None:
-        attempts = self._attempts.at(task)
+        number = len(self._attempts.at(task)) + 1
         if reply.status is Status.OK:
             self._patience = 0.0
         self._pace.learn(task, reply)
-        record = attempt_record(request, reply, self._subject(task), attempt=len(attempts) + 1)
-        attempts.append(self._append(record))
+        record = attempt_record(request, reply, self._subject(task), attempt=number)
+        self._attempts.add(task, self._append(record))
 
     def _append(self, record: Record) -> Record:
         with self._lock:
@@ -398,17 +403,33 @@ class Executor:
         return reply
 
     def _append_points(self, task: Task) -> None:
-        for number, point in enumerate(point_records(self._attempts.at(task))):
-            record = self._append(
+        first, *_ = self._write_points(task)
+        self._count(task)
+        self._emit(describe(first, self._attempts.expected_of(first)), level="point")
+
+    def _write_points(self, task: Task) -> list[Record]:
+        """Append what a task comes to, as far as is known now; of points the last counts."""
+        points = [
+            self._append(
                 point.replace(
                     conditions={**point.conditions, **task.planned.notes},
                     limit=limit_of_point(point, self._claims),
                 )
             )
-            if number == 0:
-                self._count(task)
-                expected = self._attempts.expected_of(record)
-                self._emit(describe(record, expected), level="point")
+            for point in self._attempts.points(task)
+        ]
+        self._written[key_of(task)] = points[0]
+        return points
+
+    def _settle(self) -> None:
+        """Derive each point once more, now that all workers say how far workers scatter."""
+        for task in self._begun.values():
+            before = self._written.get(key_of(task))
+            if before is None or before.value is None:
+                continue
+            now = self._attempts.points(task)[0]
+            if any(getattr(now, name) != getattr(before, name) for name in _SETTLED):
+                self._write_points(task)
 
     def _count(self, task: Task) -> None:
         """Count a task that is over for now, once: it may be measured again."""

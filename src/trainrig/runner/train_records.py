@@ -316,8 +316,9 @@ def records_of(
     if combined is not None:
         middle = seconds or combined.value
         low, high = min(combined.interval.low, middle), max(combined.interval.high, middle)
-        base = base.replace(interval=(low, high))
-    bare = base.replace(samples=None, interval=None, conditions={})
+        level = combined.interval.confidence or None
+        base = base.replace(interval=(low, high), confidence=level)
+    bare = base.replace(samples=None, interval=None, confidence=None, conditions={})
     values = [(name, unit, value) for name, unit, value in _values(trained) if value is not None]
     more = [
         bare.replace(
@@ -326,6 +327,7 @@ def records_of(
             unit=unit,
             value=value,
             interval=_ends(base, value) if name in _RATES else None,
+            confidence=base.confidence if name in _RATES else None,
             disturbed=None if unit == "nat" else base.disturbed,
             limit=trained.peak if name == "flop_rate" else None,
         )

@@ -36,7 +36,7 @@ def test_better_worse_same_and_cannot_tell() -> None:
 
 def test_two_noisy_workers_cannot_tell_a_small_change() -> None:
     old = run(*(point(matmul(size), near(1e14, size, 0.02)) for size in range(20)))
-    rates = {3: 0.97e14}
+    rates = {3: 0.99e14}
     new = run(
         *(point(matmul(size), near(rates.get(size, 1e14), size + 50, 0.02)) for size in range(20))
     )

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from trainrig.benchmarks.spec import Ability, ability
-from trainrig.measure.aggregate import Subject, attempt_record, point_records, skipped_record
+from trainrig.measure.aggregate import (
+    Subject,
+    attempt_record,
+    point_records,
+    scatters,
+    skipped_record,
+)
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status, from_json, to_json
 
@@ -56,7 +62,9 @@ def test_two_quiet_workers_that_agree_settle_a_point() -> None:
     assert point.unit == "FLOP/s"
     assert point.value == pytest.approx(2e6 / 1.01e-3)
     assert point.interval is not None
-    # The hull of both workers' intervals, and the longest time is the lowest rate.
+    # Two that only know each other state no level: the hull of both workers' intervals, and the
+    # longest time is the lowest rate.
+    assert point.confidence is None
     assert point.interval[0] < 2e6 / 1.02e-3 < point.value < 2e6 / 1.00e-3 < point.interval[1]
     assert point.derived is not None
     assert point.derived.ids == tuple(record.id for record in both)
@@ -97,6 +105,24 @@ def test_a_busy_machine_is_said_however_well_workers_agree() -> None:
     assert point.value == pytest.approx(2e6 / 1e-3)
 
 
+def test_workers_of_a_class_share_how_far_they_scatter() -> None:
+    cases = [attempts(reply(1e-3), reply(1e-3 * (1.0 + 0.002 * n))) for n in range(1, 7)]
+    known = scatters(cases)
+    (alone,), (shared,) = point_records(cases[0]), point_records(cases[0], known)
+    assert alone.confidence is None
+    assert shared.confidence == 0.95
+    assert shared.interval is not None
+    assert 0.002 < (shared.interval[1] - shared.interval[0]) / 2.0 / (shared.value or 1.0) < 0.02
+    # Another size, another benchmark and another device are other classes.
+    other = [r.replace(device="RTX 3090") for r in cases[0]]
+    assert point_records(other, known)[0].confidence is None
+
+
+def test_what_was_noisy_says_nothing_of_how_far_workers_scatter() -> None:
+    busy = [attempts(reply(1e-3), reply(3e-3, disturbed="busy")) for _ in range(6)]
+    assert scatters(busy) == {}
+
+
 BAND = (2e6 / 1.1e-3, 2e6 / 0.9e-3)
 
 
@@ -113,7 +139,7 @@ BAND = (2e6 / 1.1e-3, 2e6 / 0.9e-3)
         ([1.2, 1.2, 1.2, 1.2], (0,), Ability.UNDECIDED),  # noise may have slowed them
         ([1.2, 1.2, 1.2, 1.2, 1.2], (0,), Ability.NOT_ABLE),
         ([1.0, 1.2, 1.2, 1.2, 1.2], (), Ability.UNDECIDED),  # one was faster
-        ([1.12, 1.12, 1.12, 1.102], (), Ability.UNDECIDED),  # its interval reaches into the band
+        ([1.11, 1.12, 1.13, 1.104], (), Ability.UNDECIDED),  # its interval reaches into the band
     ],
 )
 def test_noise_only_slows(seconds: list[float], busy: tuple[int, ...], found: Ability) -> None:
