@@ -1,11 +1,12 @@
 """What others measured of the very step that is asked about, beside its prediction.
 
 A published run (`catalog.published.training`) is of the same step where chip, number of GPUs,
-model, lengths, batch, precision and parallelism are the same; kernels and framework may differ, and
-are named.  Where it took much longer than predicted, the step is solved for a host that would
-explain it: seconds for each call that the framework makes, with which the predicted step takes as
-long as the measured one.  Owners of one card differ by that much: a slow or busy processor leaves
-the device waiting.
+model, lengths, batch, precision, parallelism and the link between devices are the same; a row that
+does not state the link of cards that may have a bridge is left out.  Kernels and framework may
+differ, and are named.  Where it took much longer than predicted, the step is solved for a host that
+would explain it: seconds for each call that the framework makes, with which the predicted step
+takes as long as the measured one.  Owners of one card differ by that much: a slow or busy processor
+leaves the device waiting.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from trainrig.predict.step import predict_step
 if TYPE_CHECKING:
     from trainrig.catalog import Chip
     from trainrig.predict.prediction import Prediction
+    from trainrig.predict.table.case import Case
     from trainrig.predict.table.cells import Row
     from trainrig.workload.model import ModelShape
 
@@ -95,6 +97,8 @@ def _run(row: Row, found: Prediction, chip: str) -> PublishedRun | None:
     stated = [name for name in _SAME if name != "interleave" or "vpp" not in case.presumed]
     if not is_same or any(getattr(x, name) != getattr(found.layout, name) for name in stated):
         return None
+    if found.layout.gpus > 1 and not _is_same_link(case, found):
+        return None
     return PublishedRun(
         source=row["source"],
         framework=row["framework"],
@@ -103,6 +107,15 @@ def _run(row: Row, found: Prediction, chip: str) -> PublishedRun | None:
         ratio=seconds / found.time,
         host_call_s=_slow_host(found, seconds) if seconds > SLOW * found.time else None,
     )
+
+
+def _is_same_link(case: Case, found: Prediction) -> bool:
+    """Whether devices reach each other alike: by a fabric, over PCIe, or through the host."""
+    chip = case.chip
+    may_be_bridged = chip.link not in (None, "none") and chip.cooling != "module"
+    if "link" in case.presumed and may_be_bridged:
+        return False
+    return case.rates.links.inside.name == found.rates.links.inside.name
 
 
 def _is_same_model(one: ModelShape, other: ModelShape) -> bool:

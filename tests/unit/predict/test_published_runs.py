@@ -66,3 +66,12 @@ def test_a_model_as_deep_and_wide_is_another_step() -> None:
         )
     )
     assert not published_runs(predict(question({"model": "llama-3.1-8B"} | layout)))
+
+
+def test_a_run_over_another_link_is_another_step() -> None:
+    """Two RTX 3090 Ti: with a bridge 326 ms, over PCIe 468 ms, by one owner."""
+    layout = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "batch_size": 5}
+    layout |= {"seq_len": 1024, "precision": "bf16"}
+    for link, seconds in (("nvlink", 0.3259), ("pcie", 0.4677)):
+        runs = published_runs(predict(question(layout | {"link": link})))
+        assert {run.step_time_s for run in runs} == {seconds}
