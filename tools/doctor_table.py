@@ -20,8 +20,9 @@ HEAD = """\
 
 Written by `python tools/doctor_table.py --write`.
 
-Each check reads facts that a probe of `machine/` has found and answers healthy, warning, fault, or
-not checkable and why. Each kind of finding below is seen on a *fault host*, a whole machine as
+Each check reads facts that a probe of `machine/` has found and answers healthy, note (worth
+knowing, no fault), warning or fault; not applicable where the machine has nothing that it is about;
+or not checkable and why. Each kind of finding below is seen on a *fault host*, a whole machine as
 data (files, what programs print, NVML's answers), and is not there on its *twin*, the same host
 repaired. Five healthy hosts have no finding. Faults of GPUs, NVLink and InfiniBand are shown in
 their formats alone: unverified on hardware.

@@ -67,7 +67,7 @@ def what_root_adds(found: tuple[Answer, ...]) -> tuple[str, ...]:
         and (
             _DENIED.search(each.reason)
             if each.state == "not checkable"
-            else each.check.looks_without_root
+            else each.check.looks_without_root and each.state != "not applicable"
         )
     )
 

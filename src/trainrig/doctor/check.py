@@ -3,7 +3,8 @@
 `HealthCheck.judge` yields findings with what was seen and the exact fix; why it happens, what it
 risks and how to undo the fix stand once for each kind of finding in findings.toml and are added
 here.  What could not be read makes a check "not checkable" with the reason: not knowing is no
-fault.
+fault.  A check of what the machine does not have (a GPU, modules of its own) is "not applicable",
+which is neither healthy nor unknown; one that finds only what is worth knowing is a "note".
 
 Severity.  error (a fault): the machine cannot train as it is, its memory or data are damaged, or
 anyone on its network may run programs on it.  warning: it can train, but slower or less surely than
@@ -24,10 +25,19 @@ from trainrig.catalog.lookup import chip_by_pci_id
 from trainrig.machine.snapshot import NOT_READ, Gpu, Missing, PciGpu, Snapshot, value_or
 from trainrig.record import Finding, Severity, by_severity
 
-State = Literal["healthy", "warning", "fault", "not checkable"]
+State = Literal["healthy", "note", "warning", "fault", "not applicable", "not checkable"]
 NVIDIA_ID, AMD_ID, HABANA_ID = "10de:", "1002:", "1da3:"
-NO_GPU = Missing("no GPU here")
-_STATES: dict[str, State] = {"error": "fault", "warning": "warning", "info": "healthy"}
+_STATES: dict[str, State] = {"error": "fault", "warning": "warning", "info": "note"}
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """For `HealthCheck.needs`: the machine has nothing that the check is about."""
+
+    reason: str
+
+
+NO_GPU = NotApplicable("no GPU here")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +53,10 @@ class HealthCheck:
     """Ids of what it can find."""
     judge: Callable[[Snapshot], Iterable[Finding]]
     needs: Callable[[Snapshot], object] = lambda _: None
-    """Facts that it cannot look without; `Missing` makes it not checkable."""
+    """Facts that it cannot look without: `Missing` makes it not checkable, `NotApplicable` says
+    that there is nothing to look at."""
     note: Callable[[Snapshot], str] = lambda _: ""
-    """What a healthy answer should say besides."""
+    """What a healthy answer says in place of the title, where that says too much."""
     root: str = ""
     """What root would add."""
     looks_without_root: bool = False
@@ -59,13 +70,15 @@ class Answer:
     check: HealthCheck
     state: State
     reason: str
-    """Why it could not look, or what a healthy answer says besides."""
+    """Why it could not look or need not, or what a healthy answer says in place of the title."""
     findings: tuple[Finding, ...] = ()
 
 
 def answer(check: HealthCheck, snapshot: Snapshot) -> Answer:
     """Ask one check of a snapshot."""
     needed = check.needs(snapshot)
+    if isinstance(needed, NotApplicable):
+        return Answer(check=check, state="not applicable", reason=needed.reason)
     if isinstance(needed, Missing):
         return Answer(check=check, state="not checkable", reason=needed.reason)
     found = by_severity(explained(finding) for finding in check.judge(snapshot))

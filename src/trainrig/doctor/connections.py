@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from trainrig.doctor.check import (
     HealthCheck,
+    NotApplicable,
     finding,
     gpus_of,
     is_mobile,
@@ -230,11 +231,30 @@ def _network(snapshot: Snapshot) -> Iterator[Finding]:
     for port in ports:
         if port.up is True:
             yield from _slow_port(port)
-    module = None if isinstance(health, Missing) else health.settings.peer_memory
-    if up and gpus_of(snapshot) and module is False:
+
+
+def _infiniband_up(snapshot: Snapshot) -> list[NetworkPort]:
+    health = snapshot.health
+    ports = () if isinstance(health, Missing) else value_or(health.network, ())
+    return [port for port in ports if port.kind == "infiniband" and port.up is True]
+
+
+def _gpudirect(snapshot: Snapshot) -> Iterator[Finding]:
+    health = snapshot.health
+    if not isinstance(health, Missing) and health.settings.peer_memory is False:
         evidence = "InfiniBand is up and nvidia_peermem is not loaded"
         fix = "sudo modprobe nvidia_peermem; not needed with open kernel modules and dma-buf"
         yield finding("gpudirect-off", "info", evidence, fix)
+
+
+def _needs_gpudirect(snapshot: Snapshot) -> object:
+    if not gpus_of(snapshot):
+        return needs_gpus(snapshot)
+    if isinstance(known := needs_health("network")(snapshot), Missing):
+        return known
+    if not _infiniband_up(snapshot):
+        return NotApplicable("no InfiniBand here")
+    return needs_health("settings.peer_memory")(snapshot)
 
 
 def _slow_port(port: NetworkPort) -> Iterator[Finding]:
@@ -281,7 +301,7 @@ def _needs_pairs(snapshot: Snapshot) -> object:
         return needs_gpus(snapshot)
     if isinstance(snapshot.topology.links, Missing):
         return snapshot.topology.links
-    return snapshot.topology.links or Missing("fewer than two GPUs here")
+    return snapshot.topology.links or NotApplicable("fewer than two GPUs here")
 
 
 CHECKS = (
@@ -330,7 +350,7 @@ CHECKS = (
     ),
     HealthCheck(
         id="network",
-        title="Network cards are up, at their speed, with GPUDirect",
+        title="Network cards are up and at their speed",
         reads="/sys/class/net, /sys/class/infiniband, /proc/modules",
         finds=(
             "infiniband-down",
@@ -339,9 +359,16 @@ CHECKS = (
             "firmware-differs",
             "nic-link-below-max",
             "ethernet-slow",
-            "gpudirect-off",
         ),
         judge=_network,
         needs=needs_health("network"),
+    ),
+    HealthCheck(
+        id="gpudirect",
+        title="InfiniBand reaches the GPUs' memory (GPUDirect)",
+        reads="/sys/class/infiniband, /proc/modules",
+        finds=("gpudirect-off",),
+        judge=_gpudirect,
+        needs=_needs_gpudirect,
     ),
 )

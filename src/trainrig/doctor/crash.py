@@ -133,15 +133,16 @@ def _crashes(snapshot: Snapshot) -> Iterator[Finding]:
 def _logged(health: Health, *, skip: bool) -> Iterator[Finding]:
     """What the kernel wrote of processes that died, whoever started them."""
     for event in value_or(health.kernel_log, ()):
-        name = f"{event.program or 'a process'}, {event.count} times"
+        program = event.program or "a process"
+        times = f" {event.count} times" if event.count > 1 else ""
         if event.kind == "out-of-memory":
-            evidence = f"the kernel killed {name} because memory was full: {event.text}"
+            evidence = f"the kernel killed {program}{times} because memory was full: {event.text}"
             fix = "find what uses it: ps aux --sort=-rss; fewer workers or a smaller batch"
             yield finding("killed-out-of-memory", "warning", evidence, fix)
         elif event.kind in ("segfault", "illegal-instruction") and not skip:
             where = f" in {event.library}" if event.library else ""
             what = "a segmentation fault" if event.kind == "segfault" else "an illegal instruction"
-            evidence = f"{name}, died of {what}{where}"
+            evidence = f"{program} died{times} of {what}{where}"
             fix = "run it with python -X faulthandler to see where"
             yield finding("process-crashed", "info", evidence, fix)
 

@@ -9,6 +9,7 @@ from trainrig.doctor.check import (
     AMD_ID,
     NVIDIA_ID,
     HealthCheck,
+    NotApplicable,
     device_name,
     devices,
     finding,
@@ -225,12 +226,14 @@ def _needs_nvidia(snapshot: Snapshot) -> object:
 def _needs_switch(snapshot: Snapshot) -> object:
     """NVSwitch joins eight GPUs or more with NVLinks; the package may be there without it."""
     if len(devices(snapshot)) < _LEAST_SWITCHED:
-        return _needs_nvidia(snapshot) or Missing(f"no NVSwitch with under {_LEAST_SWITCHED} GPUs")
+        return _needs_nvidia(snapshot) or NotApplicable(
+            f"no NVSwitch with under {_LEAST_SWITCHED} GPUs"
+        )
     described = gpus_of(snapshot)
     if described and not any(
         value_or(gpu.nvlinks_active, 0) + value_or(gpu.nvlinks_inactive, 0) for gpu in described
     ):
-        return Missing("no NVSwitch: these GPUs have no NVLink")
+        return NotApplicable("no NVSwitch: these GPUs have no NVLink")
     return needs_health("driver.fabric_manager")(snapshot)
 
 

@@ -15,6 +15,7 @@ from trainrig.doctor.check import (
     NO_GPU,
     NVIDIA_ID,
     HealthCheck,
+    NotApplicable,
     device_name,
     devices,
     finding,
@@ -318,6 +319,13 @@ def _tf32(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("tf32-overridden", "warning", evidence, fix)
 
 
+def _torch_note(snapshot: Snapshot) -> str:
+    """Without a GPU torch has no driver to fit."""
+    torch = snapshot.software.torch
+    has_gpu = bool(gpus_of(snapshot) or devices(snapshot))
+    return "" if has_gpu or isinstance(torch, Missing) else f"torch {torch} is installed"
+
+
 def _needs_nvidia_toolkit(snapshot: Snapshot) -> object:
     if not any(gpu.pci_id.startswith(NVIDIA_ID) for gpu in devices(snapshot)) and not gpus_of(
         snapshot
@@ -327,7 +335,7 @@ def _needs_nvidia_toolkit(snapshot: Snapshot) -> object:
 
 
 def _needs_nvidia_gpu(snapshot: Snapshot) -> object:
-    return None if _present(snapshot, NVIDIA_ID) else Missing("no NVIDIA GPU here")
+    return None if _present(snapshot, NVIDIA_ID) else NotApplicable("no NVIDIA GPU here")
 
 
 CHECKS = (
@@ -337,6 +345,7 @@ CHECKS = (
         reads="torch/version.py, NVML",
         finds=("torch-missing", "gpu-not-usable-by-torch"),
         judge=_torch,
+        note=_torch_note,
     ),
     HealthCheck(
         id="extensions-build",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from trainrig.doctor.check import (
     NO_GPU,
     HealthCheck,
+    devices,
     finding,
     gpus_of,
     is_mobile,
@@ -259,6 +260,16 @@ def _others(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("gpu-in-use", severity, evidence, fix)
 
 
+def _needs_gpu_or_its_errors(snapshot: Snapshot) -> object:
+    """The kernel's log; of a machine without a GPU only where it speaks of one that was there."""
+    needed = needs_health("kernel_log")(snapshot)
+    if isinstance(needed, Missing) or gpus_of(snapshot) or devices(snapshot):
+        return needed
+    health = snapshot.health
+    events = () if isinstance(health, Missing) else value_or(health.kernel_log, ())
+    return None if any(event.kind in ("xid", "pcie") for event in events) else NO_GPU
+
+
 def _needs_load(snapshot: Snapshot) -> object:
     if isinstance(snapshot.gpus, Missing):
         return needs_gpus(snapshot)
@@ -289,7 +300,7 @@ CHECKS = (
         reads="dmesg, journalctl -k, /var/log/kern.log",
         finds=("xid-error", "xid-warning", "xid-info", "pcie-errors-logged"),
         judge=lambda snapshot: (*_xids(snapshot), *_mismatch(snapshot)),
-        needs=needs_health("kernel_log"),
+        needs=_needs_gpu_or_its_errors,
         root="the kernel's log, where the system hides it from users",
     ),
     HealthCheck(

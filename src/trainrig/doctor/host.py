@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainrig.doctor.check import HealthCheck, finding, needs_health
+from trainrig.doctor.check import (
+    HealthCheck,
+    NotApplicable,
+    devices,
+    finding,
+    gpus_of,
+    needs_health,
+)
 from trainrig.machine.health import Health
 from trainrig.machine.snapshot import Dimm, Missing, Snapshot, value_or
 from trainrig.record import Finding, Severity
@@ -238,7 +245,7 @@ def _sensors(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _needs_modules(snapshot: Snapshot) -> object:
     if value_or(snapshot.host.virtualization, "none") != "none":
-        return Missing("a virtual machine: its modules are not real ones")
+        return NotApplicable("a virtual machine: its modules are not real ones")
     return snapshot.memory.dimms
 
 
@@ -281,6 +288,7 @@ CHECKS = (
         finds=("numa-node-without-memory", "gpu-without-numa-node"),
         judge=_nodes,
         needs=lambda snapshot: snapshot.memory.nodes,
+        note=lambda s: "" if gpus_of(s) or devices(s) else "Every NUMA node has memory",
     ),
     HealthCheck(
         id="disks",

@@ -18,9 +18,9 @@ _TONES: dict[str, doc.Tone] = {"error": "bad", "warning": "warn", "info": ""}
 _LABELS = {"error": "fault", "warning": "warning", "info": "note"}
 _STATE_TONES: dict[str, doc.Tone] = {
     "healthy": "good",
+    "note": "",
     "warning": "warn",
     "fault": "bad",
-    "not checkable": "dim",
 }
 
 
@@ -36,8 +36,9 @@ def doctor_document(
         lines = tuple(doc.Paragraph(line) for line in changes)
         blocks.append(doc.Section("Changes", lines))
     blocks.append(doc.Section("Checks", (_table(answers),)))
-    if blind := tuple(_blind(answers)):
-        blocks.append(doc.Section("Not checkable here", blind))
+    for state, title in _WITHOUT_ANSWER.items():
+        if rows := tuple(_by_reason(answers, state)):
+            blocks.append(doc.Section(title, rows))
     if missed:
         lines = tuple(doc.Paragraph(line) for line in missed)
         blocks.append(doc.Section("What root would add", lines, "run: sudo trainrig doctor"))
@@ -84,14 +85,16 @@ def to_dict(
 
 
 def _summary(answers: Sequence[Answer]) -> str:
-    """``1 fault, 2 warnings, 20 checks healthy, 16 not checkable``."""
+    """``1 fault, 12 checks healthy, 20 checks do not apply here, 6 not checkable here``."""
     states = [answer.state for answer in answers]
     parts = [
-        counted(states.count(state), noun)
-        for state, noun in (("fault", "fault"), ("warning", "warning"))
+        counted(states.count(state), state)
+        for state in ("fault", "warning", "note")
         if state in states
     ]
     parts.append(f"{states.count('healthy')} checks healthy")
+    if "not applicable" in states:
+        parts.append(f"{states.count('not applicable')} checks do not apply here")
     if "not checkable" in states:
         parts.append(f"{states.count('not checkable')} not checkable here")
     return ", ".join(parts)
@@ -111,7 +114,7 @@ def _block(finding: Finding) -> doc.Block:
 
 
 def _table(answers: Sequence[Answer]) -> doc.Table:
-    looked = [answer for answer in answers if answer.state != "not checkable"]
+    looked = [answer for answer in answers if answer.state not in _WITHOUT_ANSWER]
     return doc.table(
         looked,
         doc.column("check", lambda answer: doc.Cell(answer.check.id, is_name=True), kind="code"),
@@ -123,15 +126,23 @@ def _table(answers: Sequence[Answer]) -> doc.Table:
 
 
 def _words(answer: Answer) -> str:
-    named = ", ".join(dict.fromkeys(finding.id for finding in answer.findings))
-    return named or answer.reason or answer.check.title
+    """What was found; of a healthy check what holds, never the name of a fault."""
+    if answer.state == "healthy":
+        return answer.reason or answer.check.title
+    return ", ".join(dict.fromkeys(finding.id for finding in answer.findings))
 
 
-def _blind(answers: Sequence[Answer]) -> Iterator[doc.Block]:
-    """The checks that could not look, by why."""
+_WITHOUT_ANSWER = {
+    "not applicable": "Not applicable here",
+    "not checkable": "Not checkable here",
+}
+
+
+def _by_reason(answers: Sequence[Answer], state: str) -> Iterator[doc.Block]:
+    """The checks of a state without an answer, by why they have none."""
     reasons: dict[str, list[str]] = {}
     for answer in answers:
-        if answer.state == "not checkable":
+        if answer.state == state:
             reasons.setdefault(answer.reason, []).append(answer.check.id)
     if reasons:
         yield doc.table(
