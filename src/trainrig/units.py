@@ -126,18 +126,21 @@ def format_time(seconds: float, digits: int = 3) -> str:
             return f"{hours} h {minutes} min" if minutes else f"{hours} h"
         days, hours = divmod(round(seconds / 3600.0), 24)
         return f"{days} d {hours} h" if hours else f"{days} d"
-    for step, unit in _TIME_STEPS:
-        if abs(_rounded(seconds, digits)) >= step:
-            return f"{_digits(seconds / step, digits)} {unit}"
-    return f"{_digits(seconds / 1e-9, digits)} ns"
+    step, unit = si_scale(seconds, "s", digits) if seconds else _TIME_STEPS[-1]
+    return f"{_digits(seconds / step, digits)} {unit}"
 
 
 def si_scale(value: float, unit: str, digits: int = 3) -> tuple[float, str]:
     """The divisor and the spelled unit that suit ``value``: ``(1e12, "TFLOPS")`` for 1.6e14 FLOP/s.
 
     An axis or a table column calls it once with its largest value, so that all
-    of its numbers share one prefix.
+    of its numbers share one prefix.  Times are in s, ms, µs or ns.
     """
+    if unit == "s":
+        size = abs(_rounded(value, digits))
+        return next(
+            (each for each in _TIME_STEPS if size >= each[0]), _TIME_STEPS[-1 if value else 0]
+        )
     spelled = _SPELLING.get(unit, unit)
     for step, prefix in _SI_STEPS:
         if abs(_rounded(value, digits)) >= step:

@@ -211,6 +211,9 @@ class Goal:
     reason: str | None = None
 
 
+_MATMUL = "matrix product measured beside it"
+
+
 def bars(results: Sequence[TrainingResult]) -> tuple[Goal, ...]:
     """The rows that have a ``bar``, each beside our fastest of its model."""
     found = []
@@ -219,8 +222,10 @@ def bars(results: Sequence[TrainingResult]) -> tuple[Goal, ...]:
         if not isinstance(least, float | int) or not least:
             continue
         if own.framework == Layout().framework:
-            base, ratio = "matrix product measured beside it", own.mfu_of_measured_matmul
-            found.append(_bar(own.name, base, "", ratio, least, own.disturbed))
+            base, ratio, reason = _MATMUL, own.mfu_of_measured_matmul, own.disturbed
+            if ratio is not None and ratio > 1.0:
+                ratio, reason = None, f"it is faster than the {_MATMUL}, which says nothing then"
+            found.append(_bar(own.name, base, "", ratio, least, reason))
             continue
         native = [
             each

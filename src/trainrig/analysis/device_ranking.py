@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainrig.analysis.best import best_row, bound_of, is_valid
 from trainrig.analysis.rows import SIBLING_MARGIN, Key, Row, is_own_rate, rows
 from trainrig.benchmarks.spec import case_text, kind_text
 from trainrig.record import RunView
@@ -27,6 +28,8 @@ class Peer:
     value: float
     deviation: float
     """From the other cards' median, or from the fastest run."""
+    bound: str = ""
+    """``≥`` where noise may have slowed it."""
     is_outlier: bool = False
 
 
@@ -71,8 +74,16 @@ def _peers(members: _Members, named: set[int | None] | None) -> Iterator[Peer]:
         is_behind = deviation < -SIBLING_MARGIN and is_own_rate(row)
         is_outlier = is_behind and (named is None or index in named)
         yield Peer(
-            label=f"GPU {index}", value=row.value, deviation=deviation, is_outlier=is_outlier
+            label=f"GPU {index}",
+            value=row.value,
+            deviation=deviation,
+            bound=_bound(row),
+            is_outlier=is_outlier,
         )
+
+
+def _bound(row: Row) -> str:
+    return bound_of(row.measured) if row.measured is not None else ""
 
 
 def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
@@ -80,36 +91,41 @@ def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
     shared: dict[Key, dict[int, Row]] = {}
     for number, view in enumerate(views):
         for row in rows(view):
-            if row.count == 1 and row.is_usable:
+            if row.count == 1 and is_valid(row.measured):
                 same = (row.benchmark, row.key[1], row.key[2], row.metric, row.unit)
                 best = shared.setdefault(same, {})
-                if number not in best or row.value > best[number].value:
-                    best[number] = row
+                best[number] = best_row([*filter(None, [best.get(number)]), row]) or row
     return tuple(
         _group(members, _runs(members)) for members in _largest(shared.values())[:MAX_PEERS]
     )
 
 
 def _runs(members: _Members) -> Iterator[Peer]:
-    highest = max(row.value for row in members.values())
+    fastest = best_row(members.values())
     for number, row in sorted(members.items()):
         label = f"{number + 1}. {row.device or 'unknown device'}"
-        yield Peer(label=label, value=row.value, deviation=row.value / highest - 1.0)
+        deviation = row.value / fastest.value - 1.0 if fastest is not None else 0.0
+        yield Peer(label=label, value=row.value, deviation=deviation, bound=_bound(row))
 
 
 def _largest(shared: Iterable[_Members]) -> list[_Members]:
     """Of each family the case that most have, at its fastest size."""
-
-    def rank(members: _Members) -> tuple[int, float]:
-        return len(members), max((row.value for row in members.values()), default=0.0)
-
     best: dict[str, _Members] = {}
     for members in shared:
         first = next(iter(members.values()))
         family = kind_text(first.benchmark, first.case)
-        if len(members) > 1 and rank(members) > rank(best.get(family, {})):
+        held = best.get(family, {})
+        if len(members) > max(1, len(held)) or (
+            len(members) == len(held) and _is_better(members, held)
+        ):
             best[family] = members
     return list(best.values())
+
+
+def _is_better(members: _Members, held: _Members) -> bool:
+    """Whether the best of some members is better than the best of those that are held."""
+    best = best_row([*held.values(), *members.values()])
+    return best is not None and best not in held.values()
 
 
 def _group(members: _Members, peers: Iterable[Peer]) -> PeerGroup:

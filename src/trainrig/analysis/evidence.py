@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainrig.analysis.best import best_record
 from trainrig.analysis.rows import Row, at_path, is_cold_stream
 from trainrig.benchmarks.spec import MEMORY_CLAIM, Role, find, role_of
 from trainrig.catalog import find_chip
@@ -146,8 +147,8 @@ def memory_rate(view: RunView, own: Sequence[Row]) -> float | None:
 
 def measured_memory(own: Sequence[Row]) -> float | None:
     """The best cold stream of a device's rows."""
-    streams = [row.value for row in own if row.is_usable and is_cold_stream(row)]
-    return max(streams, default=None)
+    best = best_record(row.measured for row in own if is_cold_stream(row))
+    return best.value if best is not None else None
 
 
 def claimed_memory(view: RunView, own: Sequence[Row]) -> float | None:

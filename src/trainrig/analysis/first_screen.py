@@ -1,8 +1,10 @@
 """What a reader wants first of a run: one sentence, four numbers, three things to do.
 
-The sentence is of the training step, in the data type that training uses most.  A key number has
-its place among figures that others published of the same card.  An action says what it may bring
-at the most: the step without the time of that cause.
+The sentence is of the training step in the data type that was trained; without one, of the matmul
+in the fastest data type that training uses there (`waterfall.leading`).  Every number is the best
+by `best`'s rule and is named by its case.  A key number has its place among figures that others
+published of the same card.  An action says what it may bring at the most: the step without the
+time of that cause.
 """
 
 from __future__ import annotations
@@ -11,16 +13,30 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from trainrig.analysis.best import (
+    ABOUT,
+    AT_LEAST,
+    best_record,
+    best_row,
+    bound_of,
+    claim_word,
+    is_reference,
+    is_valid,
+    marked,
+    share_bound,
+    spelled,
+    sure_value,
+)
 from trainrig.analysis.burn_facts import burn_devices, burn_headline, is_burn
 from trainrig.analysis.evidence import plain
 from trainrig.analysis.normal import PublishedRange, owner_of, range_for_level
 from trainrig.analysis.rows import is_published, rows
 from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
 from trainrig.analysis.training_results import TrainingResult, published_figures, readable
-from trainrig.analysis.waterfall import Level, Waterfall, ceiling_text, largest_gap
+from trainrig.analysis.waterfall import Level, Waterfall, ceiling_text, largest_gap, leading
 from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of
 from trainrig.record import Finding, Record, RunView, Scalar, dtype_of
-from trainrig.units import format_count, format_quantity, format_share
+from trainrig.units import counted, format_count, format_quantity, format_share
 
 ACTIONS = 3
 """So many at the most."""
@@ -115,7 +131,7 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
     if is_burn(view):
         return burn_headline(view)
     found = _levels(view, waterfalls)
-    if step := next(iter(_of(found, Role.STEP)), None):
+    if step := _lead(found, waterfalls, Role.STEP):
         return " ".join(filter(None, (_step_sentence(step), _loss_sentence(view))))
     trained = [one for one in readable(view) if one.samples_per_s]
     if trained:
@@ -128,20 +144,28 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
         model = _model_name(best.model)
         how = f"{model} in {precision}" if precision else model
         return f"Trains {how} at {rate}{fastest}."
-    if product := next(iter(_of(found, Role.PRODUCT)), None):
-        rate = format_quantity(product.level.value or 0.0, product.level.unit)
-        dtype = dtype_of(product.record.case)
+    if product := _lead(found, waterfalls, Role.PRODUCT):
+        dtype, rate = dtype_of(product.record.case), _rate(product.level)
         return f"Multiplies {dtype} matrices at {rate}; no training step was measured."
-    moved = [
-        row
+    return "" if found else _moved_sentence(view)
+
+
+def _moved_sentence(view: RunView) -> str:
+    """The most bytes a second that a run moved which computed nothing."""
+    moved = best_record(
+        row.measured
         for row in rows(view)
-        if row.unit == "B/s" and row.is_usable and row.metric != "alg_rate"  # no link's rate
-    ]
-    if found or not moved:
+        if row.unit == "B/s" and row.metric != "alg_rate"  # no link's rate
+    )
+    if moved is None:
         return ""
-    most = max(moved, key=lambda row: row.value)
-    rate = format_quantity(most.value, most.unit)
-    return f"Moves {rate} at the most: {case_text(most.benchmark, most.case)}."
+    rate, what = (
+        format_quantity(moved.value or 0.0, moved.unit),
+        case_text(moved.benchmark, moved.case),
+    )
+    if bound := bound_of(moved):
+        return f"Moves {spelled(rate, bound)}: {what}."
+    return f"Moves {rate} at the most: {what}."
 
 
 def _model_name(model: str) -> str:
@@ -167,16 +191,27 @@ def _measures_more(view: RunView) -> bool:
 def _step_sentence(step: _Found) -> str:
     level, gap = step.level, step.level.gap
     case = step.record.case
-    rate = format_quantity(level.value or 0.0, level.unit) + (" or more" if level.note else "")
-    sentence = f"Trains {_model_name(str(case.get('model')))} in {dtype_of(case)} at {rate}"
-    if gap is None:
-        return f"{sentence}."
-    of = ceiling_text(level.ceiling)
-    sentence += f", {format_share(1.0 + gap.share)} of {of}"
-    rest = sum(share.amount for share in gap.shares if share.name == NOT_EXPLAINED)
+    count = step.record.device_count
+    where = f" on each of {counted(count, 'device')}" if count > 1 else ""
+    model = _model_name(str(case.get("model")))
+    sentence = f"Trains {model} in {dtype_of(case)} at {_rate(level)}{where}"
+    if gap is not None:
+        bound = share_bound(level.bound, level.ceiling_bound)
+        share = spelled(format_share(1.0 + gap.share), bound)
+        sentence += f", {share} of {ceiling_text(level.ceiling)}"
+    rest = sum(share.amount for share in gap.shares if share.name == NOT_EXPLAINED) if gap else 0.0
     if rest > 0.0:
-        sentence += f"; {format_quantity(rest, gap.unit)} unexplained"
+        sentence += f"; {format_quantity(rest, level.unit)} unexplained"
+    if level.doubted:
+        above = f"{ceiling_text(level.doubted)} ({level.doubted_value})"
+        sentence += f"; {above} was not measured well enough to judge that"
     return f"{sentence}."
+
+
+def _rate(level: Level) -> str:
+    """``127 GFLOPS``, with ``or more`` where it was noisy."""
+    rate = format_quantity(level.value or 0.0, level.unit)
+    return f"{rate}{' or more' if level.bound == AT_LEAST else ''}"
 
 
 # ---- key numbers
@@ -187,28 +222,38 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
     if is_burn(view):
         return tuple(_burn_numbers(view))
     found = _levels(view, waterfalls)
-    step = next(iter(_of(found, Role.STEP)), None)
-    matmul = next(iter(_of(found, Role.PRODUCT)), None)
+    lead = leading(waterfalls)
+    step = _lead(found, waterfalls, Role.STEP)
+    matmul = _lead(found, waterfalls, Role.PRODUCT)
     training = _training_number(view, matmul)
     if training is None and step is not None:
         training = _step_number(view, step)
-    memory = next((each for each in found if each.waterfall.quantity == MEMORY.name), None)
-    disk = next(iter(_of(found, Role.DISK)), None)
+    is_gpu = lead.is_gpu if lead is not None else any(each.waterfall.is_gpu for each in found)
+    streams = [each for each in found if each.waterfall.quantity == MEMORY.name]
+    memory = _best([each for each in streams if each.waterfall.is_gpu == is_gpu] or streams)
+    disks = [each for each in found if role_of(each.record.benchmark) is Role.DISK]
+    first = next((each.waterfall.quantity for each in disks), None)  # read, then written
+    disk = _best(each for each in disks if each.waterfall.quantity == first)
     own = {owner_of(record.source) for record in view.records} if is_published(view) else set()
     made = [training]
     if matmul is not None:
         case = matmul.record.case
         what = ", ".join(filter(None, (str(dtype_of(case)), _of_claim(matmul))))
         made.append(_number("Best matmul", matmul, what, own))
-    for name, best in (("Memory bandwidth", memory), ("Disk, sequential read", disk)):
-        if best is not None:
-            what = best.level.provenance.partition(";")[0]
-            made.append(_number(name, best, _of_claim(best) or what, own))
-    if disk is None:
+    if memory is not None:
+        made.append(_number("Memory bandwidth", memory, _of_claim(memory) or _case(memory), own))
+    if disk is not None:
+        made.append(_number(f"Disk, {disk.level.name.lower()}", disk, _case(disk), own))
+    else:
         made += _link_number(view)
     if not _measures_more(view):
         made += _of_training(view)
     return tuple(each for each in made if each is not None)
+
+
+def _case(found: _Found) -> str:
+    """The case in words."""
+    return found.level.provenance.partition(";")[0]
 
 
 def _burn_numbers(view: RunView) -> Iterator[KeyNumber]:
@@ -222,11 +267,14 @@ def _burn_numbers(view: RunView) -> Iterator[KeyNumber]:
     compared = sum(point.number("checked") for point in points)
     yield KeyNumber(name="Results compared", value=compared, unit="", what=what)
     for name, unit in (("Best rate", "FLOP/s"), ("Memory", "B/s")):
-        rated = [point for point in points if point.record.unit == unit and point.rate]
-        if rated:
-            best = max(rated, key=lambda point: point.rate or 0.0)
-            what = "" if best.name == name.lower() else best.name
-            yield KeyNumber(name=name, value=best.rate or 0.0, unit=unit, what=what)
+        rated = {id(p.measured): p for p in points if p.record.unit == unit}
+        if (best := best_record(point.measured for point in rated.values())) is not None:
+            own = rated[id(best)]
+            what = "" if own.name == name.lower() else own.name
+            is_least = bool(bound_of(best))
+            yield KeyNumber(
+                name=name, value=own.rate or 0.0, unit=unit, what=what, is_least=is_least
+            )
     if hot := [device for device in devices if device.temperature_c]:
         hottest = max(hot, key=lambda device: device.temperature_c.high)  # type: ignore[union-attr]
         high = hottest.temperature_c.high if hottest.temperature_c else 0.0
@@ -235,17 +283,22 @@ def _burn_numbers(view: RunView) -> Iterator[KeyNumber]:
 
 def _link_number(view: RunView) -> Iterator[KeyNumber]:
     """The fastest way from GPU to GPU; nothing where none was looked at."""
-    found = [
+    best = best_row(
         row
         for row in rows(view)
-        if row.is_usable
-        and (row.metric, row.case.get("direction")) == ("byte_rate", "p2p")
+        if (row.metric, row.case.get("direction")) == ("byte_rate", "p2p")
         and row.case.get("ways", 1) == 1  # of one way: both at once are two links' worth
-    ]
-    if found:
-        best = max(found, key=lambda row: row.value)
-        what = "with peer access" if best.case.get("peer_access") else "through host memory"
-        yield KeyNumber(name="GPU to GPU", value=best.value, unit=best.unit, what=what)
+    )
+    if best is not None and best.measured is not None and is_valid(best.measured):
+        paths = {True: "with peer access", False: "through host memory"}
+        access = best.case.get("peer_access")
+        yield KeyNumber(
+            name="GPU to GPU",
+            value=best.value,
+            unit=best.unit,
+            is_least=bool(bound_of(best.measured)),
+            what=paths[access] if isinstance(access, bool) else "",
+        )
 
 
 def _of_training(view: RunView) -> Iterator[KeyNumber]:
@@ -268,7 +321,9 @@ def _of_claim(found: _Found) -> str:
     claim, level = found.waterfall.levels[0], found.level
     is_certain = claim.value and (level.gap is None or level.gap.is_certain)
     share = (level.value or 0.0) / claim.value if claim.value and is_certain else 0.0
-    return f"{format_share(share)} of its claim" if 0.0 < share <= _ABOVE else ""
+    if not 0.0 < share <= _ABOVE:
+        return ""
+    return f"{marked(format_share(share), level.bound)} of its {claim_word(found.record)}"
 
 
 def _number(name: str, found: _Found, what: str, own: Collection[str] = ()) -> KeyNumber:
@@ -277,8 +332,8 @@ def _number(name: str, found: _Found, what: str, own: Collection[str] = ()) -> K
         name=name,
         value=found.level.value or 0.0,
         unit=found.level.unit,
-        is_least=found.level.note is not None,
-        what=what,
+        is_least=found.level.bound == AT_LEAST,
+        what=what if found.level.bound != ABOUT else f"{what}, noisy: may be less or more",
         others=_others(found, own),
     )
 
@@ -288,7 +343,8 @@ def _step_number(view: RunView, step: _Found) -> KeyNumber:
     record, claim = step.record, step.waterfall.levels[0].value
     words = [str(record.case.get("model")), str(dtype_of(record.case))]
     if claim:
-        words.append(f"MFU {format_share((step.level.value or 0.0) / claim)}")
+        mfu = f"MFU {format_share((step.level.value or 0.0) / claim)}"
+        words.append(f"{mfu} of a reference" if is_reference(record) else mfu)
     made = _number("Training", step, ", ".join(words))
     rates = [
         each.value
@@ -313,9 +369,13 @@ def _training_number(view: RunView, matmul: _Found | None) -> KeyNumber | None:
         of_matmul = reached / (matmul.level.value or reached)
     # A claim that the matmul itself exceeds is no peak to be held against.
     if best.mfu is not None and (of_matmul is None or of_matmul >= best.mfu / _ABOVE):
-        words.append(f"MFU {format_share(best.mfu)}")
-    elif of_matmul is not None:
-        words.append(f"{format_share(of_matmul)} of its matmul")
+        mfu = f"MFU {format_share(best.mfu)}"
+        words.append(f"{mfu} of a reference" if best.is_on_cpu else mfu)
+    elif of_matmul is not None and of_matmul <= 1.0:
+        bound = share_bound(
+            AT_LEAST if best.disturbed else "", matmul.level.bound if matmul else ""
+        )
+        words.append(f"{marked(format_share(of_matmul), bound)} of its matmul")
     return KeyNumber(
         name="Training",
         value=best.tokens_per_s or 0.0,
@@ -348,8 +408,8 @@ def actions(
     view: RunView, waterfalls: Sequence[Waterfall], findings: Sequence[Finding]
 ) -> tuple[Action, ...]:
     """The most urgent first: faults, then what costs a training step most, then other gaps."""
-    steps = _of(_levels(view, waterfalls), Role.STEP)
-    gains = list(_gains(steps[0])) if steps else []
+    step = _lead(_levels(view, waterfalls), waterfalls, Role.STEP)
+    gains = list(_gains(step)) if step is not None else []
     # A cause and what to do about it come before a search for one.
     gains.sort(key=lambda one: (one.what.endswith(_WITHOUT_CAUSE), -(one.gain or 0.0)))
     gains = gains or sorted(_own_gains(view), key=lambda one: -(one.gain or 0.0))
@@ -433,7 +493,7 @@ def _command(case: Mapping[str, Scalar], changed: str) -> str:
 
 
 def _levels(view: RunView, waterfalls: Iterable[Waterfall]) -> list[_Found]:
-    """Every level with a value, of waterfalls in their order: training's data type first."""
+    """Every level with a value, of waterfalls in their order: the headline's first."""
     by_id = {record.id: record for record in view.records}
     return [
         _Found(waterfall=each, level=level, record=by_id[level.record])
@@ -443,7 +503,18 @@ def _levels(view: RunView, waterfalls: Iterable[Waterfall]) -> list[_Found]:
     ]
 
 
-def _of(found: Iterable[_Found], role: Role) -> list[_Found]:
-    """The levels of one kind, clean ones first, then in the order of `_levels`."""
+def _lead(found: Iterable[_Found], waterfalls: Sequence[Waterfall], role: Role) -> _Found | None:
+    """The best level of one kind: of the headline's waterfall, else of any in their order."""
     mine = [each for each in found if role_of(each.record.benchmark) is role]
-    return sorted(mine, key=lambda each: each.level.note is not None)
+    lead = leading(waterfalls)
+    of_lead = [each for each in mine if each.waterfall is lead]
+    return _best(of_lead or [each for each in mine if each.waterfall.relevance < 3] or mine)
+
+
+def _best(found: Iterable[_Found]) -> _Found | None:
+    """The level with the best record."""
+    return max(
+        (each for each in found if is_valid(each.record)),
+        key=lambda each: (sure_value(each.record), each.record.disturbed is None),
+        default=None,
+    )

@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trainrig.analysis import judge_links
+from trainrig.analysis.best import claim_word
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, is_cold_stream, join, note_of, siblings_of
 from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, case_text, find, role_of
 from trainrig.benchmarks.training import MAX_OTHER
@@ -319,7 +320,7 @@ def _above_claim(rows: Iterable[Row]) -> Iterator[Finding]:
             id="implausible" if impossible else "above-claim",
             severity="error" if impossible else "info",
             evidence=f"{_name(point)}: {format_quantity(value, point.unit)} is "
-            f"{format_share(share)} of the claim ({limit.source})",
+            f"{format_share(share)} of the {claim_word(point)} ({limit.source})",
             fix=fix,
             records=(point.id,),
         )

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from trainrig.analysis.best import best_record, best_value, is_valid
 from trainrig.analysis.rows import Row, is_published, join, rows, rules_of
 from trainrig.benchmarks.matmul import square_size
 from trainrig.benchmarks.spec import Role, case_text, role_of
@@ -165,10 +166,8 @@ def _all_cases() -> tuple[PublishedCase, ...]:
 def _case_of(members: Sequence[Record]) -> PublishedCase:
     first = members[0]
     best: dict[str, float] = {}
-    pick = min if first.unit == "s" else max
-    for one in members:
-        source = str(one.source)
-        best[source] = pick(best.get(source, one.value or 0.0), one.value or 0.0)
+    for source, own in grouped(members, lambda one: str(one.source)).items():
+        best[source] = best_value((one.value or 0.0 for one in own), first.unit) or 0.0
     return PublishedCase(
         device=first.device or "not stated",
         kind=published_kind(first),
@@ -385,12 +384,9 @@ _BEYOND_CACHES = 256 << 20
 
 def best_of(records: Iterable[Record]) -> PublishedRange | None:
     """The range of the best figures of each source; None where there is none."""
-    best: dict[str, float] = {}
-    for record in records:
-        if is_measurement(record):
-            source = str(record.source)
-            best[source] = max(best.get(source, 0.0), record.value or 0.0)
-    known = [value for value in best.values() if value]
+    of_source = grouped(filter(is_measurement, records), lambda record: str(record.source))
+    best = [best_record(own) for own in of_source.values()]
+    known = [one.value for one in best if one is not None and one.value]
     return PublishedRange(low=min(known), high=max(known), num=len(known)) if known else None
 
 
@@ -470,9 +466,12 @@ class Placed:
 
     @property
     def place(self) -> str:
-        """``below``, ``among`` or ``above`` the others; what others print is rounded."""
+        """``below``, ``among`` or ``above`` the others; what others print is rounded.
+
+        A noisy value below them is the least that the device does, which says nothing.
+        """
         if self.row.value < self.others.low * (1 - PRINTED):
-            return "below"
+            return "below" if self.row.is_usable else "cannot tell"
         return "above" if self.row.value > self.others.high * (1 + PRINTED) else "among"
 
 
@@ -481,7 +480,7 @@ def placed(view: RunView) -> Iterator[Placed]:
     if is_published(view):
         return
     for row in rows(view):
-        others = best_of(row.baselines) if row.is_usable and row.unit != "s" else None
+        others = best_of(row.baselines) if is_valid(row.measured) and row.unit != "s" else None
         if others is not None:
             yield Placed(row=row, others=others)
 

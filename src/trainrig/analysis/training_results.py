@@ -262,6 +262,11 @@ class TrainingResult:
         return self.reason or (declared and f"as declared, {declared}: {apart}") or apart
 
     @property
+    def is_on_cpu(self) -> bool:
+        """Whether it trained on processors, whose peak is a reference and no ceiling."""
+        return self.requested_layout.get("device") == "cpu"
+
+    @property
     def passed(self) -> bool:
         """It trained as asked, with the losses of one process."""
         return self.row_verdict in AGREED

@@ -4,7 +4,9 @@ A waterfall belongs to one quantity of one device.  Its first level is the claim
 each further one a harder thing to reach, and its ceiling is the nearest level before
 it that bounds it: a layer or a training step bounds only a step of its own shape.
 Below the ceiling lies a gap: how much, in which share, why, and what to try.
-Values are base SI units; a share is the gap over the ceiling.
+Values are base SI units; a share is the gap over the ceiling.  A level that exceeds a
+measured one that bounds it shows that this was not measured well enough: nothing is held
+against it then, but against the next one up (`exceeded` names what to measure again).
 
 What makes a level is each benchmark's own to say (`benchmarks.LevelRule`).
 """
@@ -12,8 +14,16 @@ What makes a level is each benchmark's own to say (`benchmarks.LevelRule`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from trainrig.analysis.best import (
+    best_row,
+    bound_of,
+    is_reference,
+    is_trained_in,
+    is_valid,
+    value_text,
+)
 from trainrig.analysis.bottlenecks import CLOSE, find_cause
 from trainrig.analysis.evidence import Drop, Gap
 from trainrig.analysis.rows import Device, Row, claim_for, name_devices, note_of, rows, rules_of
@@ -21,8 +31,9 @@ from trainrig.analysis.time_loss import is_own_layer
 from trainrig.benchmarks.spec import Quantity, Role, benchmarks, case_text, role_of
 from trainrig.record import Case, Kind, Record, RunView, Status, dtype_of
 
-CLAIM, OWN_LAYER = "Claim", "Layer of this step"
-"""Levels that no benchmark has: what is claimed of a chip, and the layer that a step is made of."""
+CLAIM, REFERENCE, OWN_LAYER = "Claim", "Reference", "Layer of this step"
+"""Levels that no benchmark has: what is claimed of a chip, what is computed of a processor from the
+clock that it reports, and the layer that a step is made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +50,8 @@ class Level:
     """The record's id."""
     note: str | None = None
     """Why there is no value, or why the value is not judged."""
+    bound: str = ""
+    """``≥`` where noise may have slowed it (`best.bound_of`); empty for a clean value."""
     expected: tuple[float, float] | None = None
     """The band that was predicted before the measurement."""
     expected_source: str | None = None
@@ -46,9 +59,17 @@ class Level:
     """Clearly below the band, by the judge's rule."""
     ceiling: str = ""
     """The level that it is held against."""
+    ceiling_bound: str = ""
+    """The ceiling's ``bound``."""
+    doubted: str = ""
+    """The level that bounds it and that it, or another level, exceeds: it is no ceiling."""
+    doubted_value: str = ""
+    """What that level reached, in words."""
     gap: Gap | None = None
     is_step: bool = False
     """It is a whole training step."""
+    is_product: bool = False
+    """It is a matmul."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +88,28 @@ class Waterfall:
     """Of the arithmetic; empty where nothing is computed."""
 
     @property
+    def is_gpu(self) -> bool:
+        """Whether the device is a GPU, not the host."""
+        return self.device_index is not None
+
+    @property
+    def step_value(self) -> float:
+        """The fastest training step, in `unit`; 0 without one."""
+        return max((level.value or 0.0 for level in self.levels if level.is_step), default=0.0)
+
+    @property
+    def best(self) -> Level:
+        """The level that reached most."""
+        return max(self.levels[1:] or self.levels, key=lambda level: level.value or 0.0)
+
+    @property
     def relevance(self) -> int:
-        """What training rests on comes first: 0 its precision's step, 3 what it does not use."""
-        if self.dtype in _TRAINED:
-            return 0 if any(level.is_step and level.value for level in self.levels) else 1
-        return 2 if not self.dtype or self.dtype in _BESIDE else 3
+        """What training rests on comes first: 0 its data type's step, 3 what it does not use."""
+        if self.step_value:
+            return 0
+        if self.dtype:
+            return 1 if is_trained_in(self.dtype, is_gpu=self.is_gpu) else 3
+        return 2
 
     @property
     def title(self) -> str:
@@ -98,7 +136,32 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
                     dtype=dtype,
                 )
                 found.append(waterfall)
-    return tuple(found)
+    lead = leading(found)
+    return tuple(sorted(found, key=lambda each: each is not lead))
+
+
+def leading(waterfalls: Iterable[Waterfall]) -> Waterfall | None:
+    """The waterfall that the headline of a run is of.
+
+    Of several devices and data types the one with the fastest training step; without a step the
+    one with the fastest matmul, on a GPU if there is one, in a data type that training uses there.
+    """
+    compute = [each for each in waterfalls if each.dtype and each.best.value]
+    gpus = [each for each in compute if each.is_gpu]
+
+    def speed(each: Waterfall) -> tuple[bool, float, bool, float, float]:
+        products = [level.value or 0.0 for level in each.levels if level.is_product]
+        is_flops = each.unit == "FLOP/s"  # operations on integers are not to be compared with them
+        is_used = each.relevance < 3
+        return (
+            is_used,
+            each.step_value,
+            is_flops,
+            max(products, default=0.0),
+            each.best.value or 0.0,
+        )
+
+    return max(gpus or compute, key=speed, default=None)
 
 
 def devices(everything: Iterable[Row]) -> tuple[Device, ...]:
@@ -123,8 +186,8 @@ def _quantities(
             levels.setdefault((rule.order, rule.name), []).append(row)
     for quantity, dtype in sorted(groups, key=lambda key: (key[0].order, dtype_order(key[1]))):
         levels = groups[quantity, dtype]
-        if dtype in _TRAINED:
-            (other,) = set(_TRAINED) - {dtype}
+        if dtype in _HALF:
+            (other,) = set(_HALF) - {dtype}
             levels = _lent(view, levels, groups.get((quantity, other), {}))
         name = f"{dtype} {quantity.name}" if dtype else quantity.name
         yield name, dtype, [(place[1], levels[place]) for place in sorted(levels)]
@@ -146,7 +209,7 @@ def _lent(view: RunView, levels: _Levels, others: _Levels) -> _Levels:
     return levels | lent if len(claims) == 2 and None not in claims and len(values) == 1 else levels
 
 
-_TRAINED, _BESIDE = ("bf16", "fp16"), ("tf32", "fp32", "fp8")
+_HALF = ("bf16", "fp16")
 _DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
 
 
@@ -155,6 +218,8 @@ def dtype_order(dtype: str) -> tuple[int, str]:
     return (_DTYPES.index(dtype) if dtype in _DTYPES else len(_DTYPES), dtype)
 
 
+_Picked = tuple[str, Row]
+"""A level's name, and the row that stands for it."""
 _Ceiling = tuple[Level, Record | None]
 """A level that has a value, and its record."""
 
@@ -162,7 +227,29 @@ _Ceiling = tuple[Level, Record | None]
 def _build(
     view: RunView, own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
 ) -> tuple[Level, ...]:
-    picked: list[tuple[str, Row]] = []
+    picked = _pick(own, candidates)
+    if not picked:
+        return ()
+    exceeded_ids = {_id_of(above) for above, row in _pairs(picked) if row.value > above.value}
+    claim = _claim_level(view, picked[0][1])
+    known: list[_Ceiling] = [claim]
+    levels = [claim[0]]
+    for name, row in picked:
+        above = [each for each in reversed(known) if each[1] is None or _bounds(each[1], row)]
+        sound = (each for each in above if each[0].record not in exceeded_ids)
+        ceiling, nearest = next(sound, None), next(iter(above), None)
+        level = _measured_level(view, own, ceiling, name, row)
+        if nearest is not None and nearest[1] is not None and nearest is not ceiling:
+            level = replace(level, doubted=nearest[0].name, doubted_value=value_text(nearest[1]))
+        levels.append(level)
+        if is_valid(row.measured):
+            known.append((level, row.measured))
+    return tuple(levels)
+
+
+def _pick(own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]) -> list[_Picked]:
+    """The row of each level: the best of those that fit it, and a step's own layer before it."""
+    picked: list[_Picked] = []
     for name, members in candidates:
         best = best_row(members)
         if best is None or best in [row for _, row in picked]:
@@ -172,16 +259,72 @@ def _build(
             if layer is not None and layer not in [row for _, row in picked]:
                 picked.append((OWN_LAYER, layer))
         picked.append((name, best))
-    if not picked:
-        return ()
-    ceilings = [_claim_level(view, picked[0][1])]
-    levels = [ceilings[0][0]]
-    for name, row in picked:
-        above = (each for each in reversed(ceilings) if each[1] is None or _bounds(each[1], row))
-        levels.append(_measured_level(view, own, next(above, None), name, row))
-        if levels[-1].value and not levels[-1].note:  # what was noisy is no ceiling
-            ceilings.append((levels[-1], row.measured))
-    return tuple(levels)
+    return picked
+
+
+def _pairs(picked: Sequence[_Picked]) -> Iterable[tuple[Row, Row]]:
+    """Each row with a measured ceiling: the nearest valid one before it that bounds it."""
+    rows_of_levels = [row for _, row in picked if is_valid(row.measured)]
+    for place, row in enumerate(rows_of_levels):
+        above = (each for each in reversed(rows_of_levels[:place]) if _bounds(each, row))
+        if (ceiling := next(above, None)) is not None:
+            yield ceiling, row
+
+
+def _id_of(row: Row) -> str | None:
+    return row.measured.id if row.measured is not None else None
+
+
+def exceeded(records: Iterable[Record]) -> tuple[Record, ...]:
+    """The points to measure again because something that they bound exceeds them, worst first.
+
+    A layer or a training step that is faster than the matmul that bounds it shows that the matmul
+    was not measured well enough.  Of such a level come the best point and the noisy ones: each may
+    be what the device really does.
+
+    Args:
+        records: what a run has measured so far; attempts and predictions among them do not matter.
+
+    Returns:
+        The points of the exceeded levels, each once.
+    """
+    found: dict[str, tuple[float, Record]] = {}
+    view = RunView(name="", records=tuple(records))
+    everything = rows(view)
+    for where in devices(everything):
+        own = tuple(row for row in everything if (row.device, row.index) == where)
+        for _, _, candidates in _quantities(view, own):
+            for members, ratio in _exceeded_levels(own, candidates):
+                for row in members:
+                    point = row.measured
+                    if point is not None and ratio > found.get(point.id, (0.0, point))[0]:
+                        found[point.id] = ratio, point
+    return tuple(point for _, point in sorted(found.values(), key=lambda pair: -pair[0]))
+
+
+def _exceeded_levels(
+    own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
+) -> Iterable[tuple[list[Row], float]]:
+    """The doubtful rows of each exceeded level, and by what factor it is exceeded."""
+    picked = _pick(own, candidates)
+    level_of = {id(row): members for name, row in picked for n, members in candidates if n == name}
+    pairs = list(_pairs(picked))
+    matmuls = [row for _, row in picked if row.role is Role.PRODUCT and is_valid(row.measured)]
+    pairs += [(matmuls[0], row) for row in own if matmuls and _is_layer_of(row, matmuls[0])]
+    for above, row in pairs:
+        if row.value > above.value:
+            noisy = [each for each in level_of.get(id(above), ()) if each.note and each.value]
+            yield [above, *noisy], row.value / above.value
+
+
+def _is_layer_of(row: Row, matmul: Row) -> bool:
+    """Whether a row is any layer, whatever its pass, that a matmul of its data type bounds."""
+    same = (row.metric, row.unit, dtype_of(row.case)) == (
+        matmul.metric,
+        matmul.unit,
+        dtype_of(matmul.case),
+    )
+    return same and row.role is Role.BLOCK and is_valid(row.measured)
 
 
 def _bounds(above: Row | Record, row: Row) -> bool:
@@ -196,20 +339,10 @@ def _bounds(above: Row | Record, row: Row) -> bool:
 
 
 def _step_shape(case: Case) -> tuple[object, ...]:
-    """What a step does on each device."""
-    return dtype_of(case), *(case.get(name) for name in ("model", "batch_size", "seq_len"))
-
-
-def best_row(candidates: Iterable[Row]) -> Row | None:
-    """The fastest row, a clean one if there is any; one without a value if none has any."""
-
-    def rank(row: Row) -> tuple[bool, bool, float]:
-        record = row.measured
-        assert record is not None
-        has_value = record.status is Status.OK and record.value is not None
-        return has_value, record.disturbed is None, record.value or 0.0
-
-    return max((row for row in candidates if row.measured is not None), key=rank, default=None)
+    """What a step does on each device, and with which program."""
+    names = ("model", "batch_size", "seq_len", "optimizer", "recompute", "attention", "compile")
+    own = (case.get(name) for name in (*names, "framework"))
+    return dtype_of(case), case.get("grad_accum") or 1, *own
 
 
 def _claim_level(view: RunView, row: Row) -> _Ceiling:
@@ -220,8 +353,9 @@ def _claim_level(view: RunView, row: Row) -> _Ceiling:
     value, source = (limit.value, limit.source) if limit is not None else (None, "")
     if claim is not None:
         value, source = claim.value, claim.source or "claimed"
+    of_claim = row.measured or row.predicted
     level = Level(
-        name=CLAIM,
+        name=REFERENCE if of_claim is not None and is_reference(of_claim) else CLAIM,
         value=value,
         unit=row.unit,
         kind=Kind.CLAIMED,
@@ -259,19 +393,23 @@ def _measured_level(
         provenance=words + published,
         record=record.id,
         note=note_of(record),
+        bound=bound_of(record) if value is not None else "",
         expected=row.band,
         expected_source=row.predicted.source if row.predicted else None,
         is_below=record.is_below(row.band),
         ceiling=ceiling[0].name if ceiling else "",
+        ceiling_bound=ceiling[0].bound if ceiling else "",
         gap=gap,
         is_step=row.role is Role.STEP,
+        is_product=row.role is Role.PRODUCT,
     )
 
 
 def ceiling_text(name: str) -> str:
     """A level as a sentence has it that speaks of what lies below: ``what its matmuls reach``."""
     levels = {rule.name: rule.as_ceiling for spec in benchmarks() for rule in spec.levels}
-    levels |= {CLAIM: "its claim", OWN_LAYER: "what one of its layers reaches"}
+    levels |= {CLAIM: "its claim", REFERENCE: "the reference that its reported clock gives"}
+    levels |= {OWN_LAYER: "what one of its layers reaches"}
     return levels.get(name) or name.lower()
 
 
@@ -296,9 +434,11 @@ def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
     judged, differences within the intervals or below an uncertain claim are none, and pageable
     copies are slower by nature.
     """
+    known = tuple(waterfalls)
+    lead = leading(known)
     found = [
         LargestGap(waterfall=each, level=level, gap=level.gap)
-        for each in waterfalls
+        for each in known
         for level in each.levels
         if level.gap is not None and level.note is None and level.name != "Pageable memory"
     ]
@@ -308,8 +448,11 @@ def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
         if each.level.is_below or (each.gap.is_certain and each.gap.share < -CLOSE)
     ]
 
-    def order(one: LargestGap) -> tuple[bool, bool, int, float]:
-        relevance = one.waterfall.relevance
-        return relevance > 2, not one.level.is_below, relevance, one.gap.share
+    def subject(one: Waterfall | None) -> tuple[str | None, str | None]:
+        return (one.device, one.quantity) if one is not None else (None, None)
+
+    def order(one: LargestGap) -> tuple[bool, bool, bool, int, float]:
+        relevance, is_other = one.waterfall.relevance, subject(one.waterfall) != subject(lead)
+        return relevance > 2, not one.level.is_below, is_other, relevance, one.gap.share
 
     return min(fallen, key=order, default=None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from trainrig.analysis.best import bound_of, claim_word, marked
 from trainrig.analysis.burn_facts import (
     TELEMETRY,
     WORK,
@@ -69,7 +70,9 @@ def _memory(point: BurnPoint) -> str:
 
 
 def _rate(point: BurnPoint) -> str:
-    return "" if point.rate is None else format_quantity(point.rate, point.record.unit)
+    if point.rate is None:
+        return ""
+    return marked(format_quantity(point.rate, point.record.unit), bound_of(point.record))
 
 
 def _errors(num: int) -> doc.Cell:
@@ -95,7 +98,7 @@ def _expected(point: BurnPoint, baselines: Sequence[Record]) -> str:
         words.append(f"{range_text(min(values), max(values), point.record.unit)} published")
     limit = point.record.limit
     if limit is not None and point.rate is not None:
-        words.append(f"{format_share(point.rate / limit.value)} of the claim")
+        words.append(f"{format_share(point.rate / limit.value)} of the {claim_word(point.record)}")
     return "; ".join(words)
 
 

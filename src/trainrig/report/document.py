@@ -265,6 +265,8 @@ class Bar:
     fix: str = ""
     note: str = ""
     """Why there is no value, or why it is not judged."""
+    doubt: str = ""
+    """Which bar above it bounds it and was not measured well enough for that."""
     source: str = ""
     details: tuple[tuple[str, str], ...] = ()
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from trainrig.analysis.best import best_record, bound_of, marked, valid_value, value_text
 from trainrig.analysis.numa_advice import advice, numa_points
 from trainrig.benchmarks.collective import OPS
 from trainrig.benchmarks.numa import ALL, ANY, OWN
@@ -135,7 +136,7 @@ def _maps(records: Iterable[Record]) -> Iterator[doc.Table]:
     for name, own in (("GPU", pairs), ("rank", sends)):
         of_unit = grouped(own, lambda r: (r.unit, r.case.get("ways"), r.case.get("bytes")))
         for kind, several in of_unit.items():
-            top = max((r.value or 0.0 for r in several if r.status is Status.OK), default=0.0)
+            top = max(map(valid_value, several), default=0.0)
             maps = grouped(several, lambda r: (r.case.get("peer_access"), r.case.get("clock")))
             for (access, clock), members in maps.items():
                 yield _map(name, kind, (access, clock), members, top)
@@ -151,7 +152,8 @@ def _map(
     name: str, kind: tuple[Any, ...], state: tuple[Any, ...], members: Sequence[Record], top: float
 ) -> doc.Table:
     (unit, ways, size), (access, clock) = kind, state
-    at = {_ends(record): record for record in members}
+    pairs = grouped(members, _ends)
+    at = {ends: best_record(own) or own[-1] for ends, own in pairs.items()}
     numbers = sorted({end for ends in at if ends for end in ends})[:_MOST]
     scale, spelled = si_scale(top, unit) if top else (1.0, unit)
 
@@ -159,12 +161,11 @@ def _map(
         record = at.get((row, column))
         if record is None:
             return doc.Cell("" if row != column else "·")
-        if record.status is not Status.OK or not record.value:
+        value = valid_value(record)
+        if not value:
             return doc.Cell(record.status.value)
-        share = record.value / top
-        return doc.Cell(
-            f"{record.value / scale:#.3g}".rstrip("."), shade=min(int(_SHADES * share), _SHADES)
-        )
+        text = marked(format_quantity(value / scale, ""), bound_of(record))
+        return doc.Cell(text, shade=min(int(_SHADES * value / top), _SHADES))
 
     words = [_CELL.get(unit, unit)]
     words += [{1: "one way", 2: "both ways"}[ways]] if ways in (1, 2) else []
@@ -231,10 +232,8 @@ def _ranks(row: Sequence[Record]) -> str:
 
 
 def _of_metric(row: Sequence[Record], metric: str) -> str | None:
-    found = next((record for record in row if record.metric == metric), None)
-    return (
-        None if found is None or found.value is None else format_quantity(found.value, found.unit)
-    )
+    found = best_record(record for record in row if record.metric == metric)
+    return None if found is None else value_text(found)
 
 
 def _state(row: Sequence[Record]) -> str | doc.Cell:
@@ -260,8 +259,7 @@ def _by_node(points: Iterable[Record]) -> Iterator[doc.Table]:
                 return ""
             if record.status is not Status.OK or record.value is None:
                 return record.status.value
-            noisy = "" if record.disturbed is None else " (noisy)"
-            return format_quantity(record.value, record.unit) + noisy
+            return value_text(record)
 
         def to(head: str, cell: Any = cell) -> doc.Shown[str]:
             return doc.column(_UNBOUND.get(head, head), lambda place: cell(place, head))

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainrig.analysis.best import bound_of, marked
 from trainrig.benchmarks.layer import LAYERS, PARTS, code_text
 from trainrig.benchmarks.matmul import square_size
 from trainrig.benchmarks.spec import Role, role_of
 from trainrig.record import Record, dtype_of
 from trainrig.report.document import Block, Cell, Column, Document, Paragraph, Table
 from trainrig.stats import grouped
-from trainrig.units import binary, capital, format_share, si_scale
+from trainrig.units import binary, capital, format_quantity, format_share, si_scale
 
 if TYPE_CHECKING:  # numpy
     from trainrig.predict.rates import Rates
@@ -176,14 +177,14 @@ def _grid(
     def cell(record: Record | None) -> Cell:
         if record is None or record.value is None:
             return Cell("-")
-        text = f"{record.value / scale:#.3g}".rstrip(".")
+        text = format_quantity(record.value / scale, "")
         text = f"{record.value / scale:.3f}" if record.value < 1e-2 * scale else text
-        return Cell(text + ("?" if record.disturbed else ""))
+        return Cell(marked(text, bound_of(record)))
 
     noisy = any(record.disturbed for record in found.values())
     return Table(
         (Column(head, "code"), *(Column(name) for name, _ in columns)),
         tuple((name, *(cell(found.get((row, n))) for _, n in columns)) for name, row in rows),
         title=f"{title}, {unit}",
-        notes=(*notes, *(("?: noisy, the machine may do better.",) if noisy else ())),
+        notes=(*notes, *(("≥: noisy, at least so much.",) if noisy else ())),
     )

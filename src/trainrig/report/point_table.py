@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from trainrig.analysis.best import bound_of, claim_word, marked
 from trainrig.analysis.rows import Device, Row, attempts, name_devices
 from trainrig.analysis.training_results import BENCHMARK, readable
 from trainrig.analysis.waterfall import devices, dtype_order
@@ -27,6 +28,8 @@ MAX_ROWS = 1000
 MISS = 2.0
 """A prediction that is off by this factor is marked."""
 _MAX_STATES = 12
+_OF_MATMUL = "mfu_of_matmul"
+"""The metric that is a share of a measured ceiling."""
 
 
 def point_blocks(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
@@ -94,6 +97,8 @@ def _point_table(
     chosen: Sequence[Row], samples: Mapping[str, Record], names: Mapping[Device, str]
 ) -> doc.Table:
     pairs = [(row, row.measured) for row in chosen if row.measured is not None]
+    words = {claim_word(record) for _, record in pairs if record.limit is not None}
+    of = next(iter(words)) if len(words) == 1 else ""
     is_one = len({(row.device, row.index, row.count, record.kind) for row, record in pairs}) == 1
 
     def device(pair: tuple[Row, Record]) -> str:
@@ -104,7 +109,9 @@ def _point_table(
 
     def value(pair: tuple[Row, Record]) -> str:
         row, record = pair
-        return "no value" if record.value is None else _value_text(record.value, row)
+        if record.value is None:
+            return "no value"
+        return marked(_value_text(record.value, row), bound_of(record))
 
     def expected(pair: tuple[Row, Record]) -> str:
         interval = pair[0].predicted.interval if pair[0].predicted else None
@@ -137,7 +144,7 @@ def _point_table(
         doc.column("expected", expected),
         doc.column("of expected", of_expected),
         doc.column("interval", _spread),
-        doc.column("of claim", _of_claim),
+        doc.column(f"of {of}" if of else "of claim", _of_claim),
         line=line,
     )
 
@@ -188,6 +195,8 @@ def _misses(everything: Sequence[Row]) -> Iterator[str]:
 def _value_text(value: float, row: Row) -> str:
     if row.metric in ("mfu", "hfu"):
         return format_share(value)
+    if row.metric == _OF_MATMUL:
+        return format_share(value) if value <= 1.0 else "above its matmul: not judged"
     if row.unit in ("token/s", "sample/s"):
         return f"{format_count(value)} {row.unit.replace('/', 's/')}"
     return format_memory(value) if row.unit == "B" else format_quantity(value, row.unit)

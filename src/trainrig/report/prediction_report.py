@@ -420,18 +420,17 @@ def _candidate_table(
     return table(
         candidates,
         column("", lambda one: str(places.get(id(one), ""))),
-        column("step s", lambda one: _step(one.ranked_by)),
+        column("step s", lambda one: format_quantity(one.ranked_by, "")),
         column("GiB", lambda one: format_memory(one.memory).partition(" ")[0]),
         column("tokens/s", lambda one: format_count(tokens / one.ranked_by)),
         column("MFU", lambda one: "" if mfu is None else f"{mfu / one.ranked_by:.0f} %"),
-        column("TFLOPS", lambda one: f"{best.flop_rate * best.time / one.ranked_by / 1e12:.3g}"),
+        column(
+            "TFLOPS",
+            lambda one: format_quantity(best.flop_rate * best.time / one.ranked_by / 1e12, ""),
+        ),
         words(head, layout),
         column("ties", lambda one: str((ties or {}).get(id(one), "") or ""), optional=1),
     )
-
-
-def _step(seconds: float) -> str:
-    return f"{seconds:.3g}" if seconds < 100 else f"{seconds:.0f}"
 
 
 def gap_text(first: Candidate, second: Candidate) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
+from trainrig.analysis.best import value_text as value_with_bound
 from trainrig.analysis.judge_imported import is_imported
 from trainrig.analysis.normal import (
     KINDS,
@@ -253,7 +254,7 @@ def normal_section(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Blo
             found[:MAX_ROWS],
             words("case", lambda one: capital(case_text(one.row.benchmark, one.row.case))),
             words("device", lambda one: names[one.row.device, one.row.index] if several else ""),
-            column("yours", lambda one: format_quantity(one.row.value, one.row.unit)),
+            column("yours", lambda one: one.row.measured and value_with_bound(one.row.measured)),
             column("others", lambda one: range_of(one.others.low, one.others.high, one.row.unit)),
             column("n", lambda one: one.others.num),
             column("", lambda one: doc.Cell(one.place, _PLACES[one.place]), kind="code"),
@@ -275,4 +276,4 @@ def normal_section(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Blo
         yield doc.Section("By size", tuple(tables), "Each case once, in the unit of its table.")
 
 
-_PLACES: dict[str, doc.Tone] = {"below": "warn", "among": "", "above": "good"}
+_PLACES: dict[str, doc.Tone] = {"below": "warn", "among": "", "above": "good", "cannot tell": "dim"}

@@ -9,6 +9,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 
+from trainrig.analysis.best import AT_LEAST, bound_of, marked
 from trainrig.analysis.first_screen import KeyNumber
 from trainrig.analysis.rack import (
     LIMIT,
@@ -36,8 +37,8 @@ MOST_METRICS = 12
 MOST_NAMED = 8
 RULE = (
     f"Behind: more than {LIMIT:g} robust standard deviations (1.4826 MAD) and 7 % below the median "
-    f"of {MIN_NODES} or more that are not noisy (marked ?). Of each node its slowest device; "
-    "spread: one robust standard deviation."
+    f"of {MIN_NODES} or more that are not noisy (these are marked {AT_LEAST}). Of each node its "
+    "slowest device; spread: one robust standard deviation."
 )
 
 
@@ -95,9 +96,11 @@ def _tiles(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
     tiles = []
     for name, own in list(numbers.items())[:4]:
         values = [one.value for one in own]
-        middle = dataclasses.replace(own[0], value=median(values), is_least=False)
+        is_least = any(one.is_least for one in own)
+        middle = dataclasses.replace(own[0], value=median(values), is_least=is_least)
         ends = [
-            _key_text(dataclasses.replace(middle, value=end)) for end in (min(values), max(values))
+            _key_text(dataclasses.replace(middle, value=end, is_least=False))
+            for end in (min(values), max(values))
         ]
         notes = [f"median of {counted(len(own), rack.noun)}"]
         if ends[0] != ends[1]:
@@ -163,7 +166,7 @@ def _key_text(number: KeyNumber) -> str:
         text = f"{format_count(number.value)} tokens/s"
     else:
         text = format_quantity(number.value, number.unit)
-    return f"{text}{'?' if number.is_least else ''}"
+    return marked(text, AT_LEAST if number.is_least else "")
 
 
 def _metrics_table(rack: Rack, metrics: Sequence[RackMetric], notes: Sequence[str]) -> doc.Table:
@@ -174,7 +177,7 @@ def _metrics_table(rack: Rack, metrics: Sequence[RackMetric], notes: Sequence[st
             return doc.Cell("-", "dim")
         if not one.value:
             return doc.Cell(str(one.record.status), "warn")
-        text = _number(metric, one.value) + ("" if one.is_judged else "?")
+        text = marked(_number(metric, one.value), bound_of(one.record))
         small = signed_share(one.deviation) if one.is_outlier and one.deviation else ""
         return doc.Cell(text, "bad" if one.is_outlier else "", small)
 
@@ -193,11 +196,9 @@ def _metrics_table(rack: Rack, metrics: Sequence[RackMetric], notes: Sequence[st
 
 
 def _number(metric: RackMetric, value: float | None) -> str:
-    return "-" if value is None else f"{value / _scale(metric)[0]:#.3g}".rstrip(".")
+    return "-" if value is None else format_quantity(value / _scale(metric)[0], "")
 
 
 def _scale(metric: RackMetric) -> tuple[float, str]:
     values = [one.value or 0.0 for one in metric.values]
-    if metric.unit == "s":
-        return 1e-3, "ms"
     return si_scale(metric.median or max(values), metric.unit)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trainrig.analysis.answer import Word
+from trainrig.analysis.best import AT_LEAST, marked
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
 from trainrig.analysis.first_screen import Action, KeyNumber, Taken
@@ -18,7 +19,14 @@ from trainrig.analysis.rack import MIN_NODES, rack_of
 from trainrig.analysis.rows import at_path, attempts, is_published, rows
 from trainrig.analysis.run_summary import RunSummary, device_names, summarise
 from trainrig.analysis.training_results import readable
-from trainrig.analysis.waterfall import Level, Waterfall, largest_gap
+from trainrig.analysis.waterfall import (
+    CLAIM,
+    REFERENCE,
+    Level,
+    Waterfall,
+    largest_gap,
+    leading,
+)
 from trainrig.record import Kind, Outcome, Record, RunView, Severity
 from trainrig.report import document as doc
 from trainrig.report.burn_report import burn_blocks
@@ -196,7 +204,8 @@ def _tile(number: KeyNumber) -> doc.Tile:
     if (others := number.others) is not None:
         seen = range_text(others.low, others.high, number.unit)
         notes.append(f"others: {seen}, n = {others.num}")
-    return doc.Tile(number.name, f"{'≥ ' if number.is_least else ''}{value}", tuple(notes))
+    value = marked(value, AT_LEAST if number.is_least else "")
+    return doc.Tile(number.name, value, tuple(notes))
 
 
 def _action(action: Action) -> doc.Item:
@@ -285,14 +294,18 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
     if not waterfalls:
         return
     usable = [each for each in waterfalls if _has_value(each)]
-    largest = largest_gap(waterfalls)
+    largest, headlined = largest_gap(waterfalls), leading(usable)
     first = largest.waterfall.device_index if largest else None
     of_few = usable
     gpus = sorted({each.device_index for each in usable if each.device_index is not None})
     if len(gpus) > FEW_GPUS:
-        chosen = first if first is not None else gpus[0]
-        of_few = [each for each in usable if each.device_index in (None, chosen)]
-    shown = sorted(of_few, key=lambda each: (each.relevance, each.device_index != first))
+        chosen = {first if first is not None else gpus[0]}
+        chosen |= {headlined.device_index} if headlined is not None else set()
+        of_few = [each for each in usable if each.device_index in {None, *chosen}]
+    shown = sorted(
+        of_few,
+        key=lambda each: (each is not headlined, each.relevance, each.device_index != first),
+    )
     lead, others = shown[:1], shown[1:]
     by_id, samples = {record.id: record for record in view.records}, attempts(view)
 
@@ -336,20 +349,29 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
 def _reached_table(waterfalls: Sequence[Waterfall]) -> doc.Table:
     """A line a waterfall: what was reached at the best, of which claim."""
 
-    def best(each: Waterfall) -> Level:
-        return max(each.levels[1:], key=lambda level: level.value or 0.0)
+    references = {each.levels[0].name == REFERENCE for each in waterfalls if each.levels[0].value}
+    of = "of reference" if references == {True} else "of claim"
 
     def share(each: Waterfall) -> str:
-        claim = each.levels[0].value
-        return format_share((best(each).value or 0.0) / claim) if claim else ""
+        claim = each.levels[0]
+        if not claim.value:
+            return ""
+        share = format_share((each.best.value or 0.0) / claim.value)
+        found = marked(share, each.best.bound)
+        is_named = len(references) < 2 or claim.name == CLAIM
+        return found if is_named else f"{found} (reference)"
+
+    def what(each: Waterfall) -> doc.Cell:
+        best = each.best
+        return doc.Cell("; ".join(filter(None, (best.name, _doubt(best)))), "dim")
 
     return doc.table(
         waterfalls,
         doc.words("quantity", lambda each: each.quantity),
         doc.words("device", lambda each: each.label),
-        doc.column("reached", lambda each: _level_value(best(each))),
-        doc.column("of claim", share),
-        doc.words("", lambda each: doc.Cell(best(each).note or best(each).name, "dim")),
+        doc.column("reached", lambda each: _level_value(each.best)),
+        doc.column(of, share),
+        doc.words("", what),
     )
 
 
@@ -374,6 +396,7 @@ def _bars(
             length=(level.value or 0.0) / widest,
             kind="muted" if level.note else kind,
             note=level.note or "",
+            doubt=_doubt(level),
             source=level.provenance,
             details=trace(record, samples) if record is not None else (),
         )
@@ -381,12 +404,18 @@ def _bars(
         above = level.name if level.value else above
 
 
+def _doubt(level: Level) -> str:
+    """What is no ceiling of a level though it bounds it; empty for most."""
+    if not level.doubted:
+        return ""
+    return f"{level.doubted.lower()} ({level.doubted_value}) was not measured well enough"
+
+
 def _level_value(level: Level) -> str:
-    """As progress has it: a noisy number is the least that the device does."""
+    """The number with its bound: a noisy one is the least that the device does."""
     if level.value is None:
         return "none"
-    is_least = (level.note or "").startswith("noisy")
-    return f"{'at least ' if is_least else ''}{format_quantity(level.value, level.unit)}"
+    return marked(format_quantity(level.value, level.unit), level.bound)
 
 
 def _with_band(bar: doc.Bar, level: Level, widest: float) -> doc.Bar:
@@ -410,7 +439,8 @@ def _with_gap(bar: doc.Bar, level: Level, above: str, widest: float) -> doc.Bar:
     """The bar with what is lost from its ceiling, named where it is not the level ``above``."""
     if (gap := level.gap) is None:
         return bar
-    of = "" if level.ceiling == above else f" of {level.ceiling.lower()}"
+    is_plain = level.ceiling == above and above != REFERENCE
+    of = "" if is_plain else f" of {level.ceiling.lower()}"
     return dataclasses.replace(
         bar,
         lost=max(0.0, -gap.amount / widest),
@@ -493,7 +523,7 @@ def _peer_table(groups: Sequence[PeerGroup], heads: Sequence[str]) -> doc.Table:
                 return doc.Cell("")
             deviation = signed_share(peer.deviation) if abs(peer.deviation) >= 0.005 else ""
             return doc.Cell(
-                format_quantity(peer.value, group.unit),
+                marked(format_quantity(peer.value, group.unit), peer.bound),
                 "bad" if peer.is_outlier else "",
                 f"outlier {deviation}" if peer.is_outlier else deviation,
             )

@@ -159,4 +159,5 @@ def test_a_run_stands_among_the_others_of_its_card(rate: float, place: str) -> N
     assert found.place == place
     assert list(placed(dataclasses.replace(view, config={"origin": "published figures"}))) == []
     noisy = dataclasses.replace(view, records=(own.replace(disturbed="busy"),))
-    assert list(placed(noisy)) == []
+    (found,) = placed(noisy)  # it does that at least: above is above, below says nothing
+    assert found.place == ("cannot tell" if place == "below" else place)

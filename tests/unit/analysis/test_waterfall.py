@@ -32,7 +32,7 @@ from trainrig.analysis.time_loss import (
     memory_seconds,
     model_shape,
 )
-from trainrig.analysis.waterfall import Gap, build_waterfalls, largest_gap
+from trainrig.analysis.waterfall import Gap, build_waterfalls, exceeded, largest_gap
 from trainrig.benchmarks.spec import Role, benchmarks
 from trainrig.record import RunView
 from trainrig.workload import Op, total_flops
@@ -272,19 +272,29 @@ def with_intervals(ceiling: tuple[float, float], value: tuple[float, float]) -> 
 
 
 def test_where_intervals_overlap_no_difference_is_seen() -> None:
-    """As a step of 120 to 144 GFLOPS under a layer of 117 to 139: neither is the faster one."""
-    for ceiling, value in (((117e9, 139e9), (120e9, 144e9)), ((100e9, 140e9), (60e9, 101e9))):
-        view = with_intervals(ceiling, value)
-        _, gap = level_of(view, "Sustained matmul")
-        assert gap.cause.startswith("no difference seen: ")
-        assert not gap.is_certain
-        assert largest_gap(build_waterfalls(view)) is None
+    """Of 60 to 101 GFLOPS under 100 to 140 neither is known to be the faster one."""
+    view = with_intervals((100e9, 140e9), (60e9, 101e9))
+    _, gap = level_of(view, "Sustained matmul")
+    assert gap.cause.startswith("no difference seen: ")
+    assert not gap.is_certain
+    assert largest_gap(build_waterfalls(view)) is None
     apart = with_intervals((100e9, 140e9), (60e9, 99e9))
     _, gap = level_of(apart, "Sustained matmul")
     assert gap.is_certain
     found = largest_gap(build_waterfalls(apart))
     assert found is not None
     assert found.level.name == "Sustained matmul"
+
+
+@pytest.mark.parametrize("ends", [(120e9, 144e9), (150e9, 160e9)])
+def test_what_exceeds_its_ceiling_is_held_against_the_next_one(ends: tuple[float, float]) -> None:
+    """A step of 120 to 144 GFLOPS above a layer of 117 to 139 says that the layer was noise."""
+    view = with_intervals((117e9, 139e9), ends)
+    level, gap = level_of(view, "Sustained matmul")
+    assert (level.doubted, level.ceiling) == ("Best matmul", "Claim")
+    assert gap.amount == pytest.approx(sum(ends) / 2 - 1.01 * 128e9)
+    best = next(record for record in view.records if record.value == 128e9)
+    assert exceeded(view.records) == (best,)
 
 
 def test_below_an_uncertain_claim_nothing_is_lost_for_certain() -> None:

@@ -92,7 +92,7 @@ def test_a_front_shows_rows_that_save_and_are_not_slower_beyond_use() -> None:
     front = tuple(dataclasses.replace(first, time=time, memory=size) for time, size in sizes)
     thinned = dataclasses.replace(found, front=front)
     shown = tables_of(space, thinned, best)[1]
-    assert column(shown, "step s") == ["1", "1.2", "1.9"]
+    assert column(shown, "step s") == ["1.00", "1.20", "1.90"]
     many = tuple(
         dataclasses.replace(first, time=1.0 + n / 100, memory=64e9 * 0.8**n) for n in range(30)
     )

@@ -3,17 +3,19 @@
 One map a layer and pass; in it a grid for each device of the run and, beside them, what others
 published of the same layer on an RTX 3090 Ti and an RTX 4090.  A cell's share is of the best matmul
 of its dtype that the same device, or the same source, was seen to reach: not of the data sheet.
+Where a cell exceeds that matmul no cell has a share: the matmul was not measured well enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from trainrig.analysis.best import best_record, bound_of, marked, valid_value, value_text
 from trainrig.analysis.patterns import Pattern
 from trainrig.analysis.rows import Device, Row, is_burst, name_devices
 from trainrig.analysis.waterfall import devices
 from trainrig.benchmarks.spec import Role, case_text, role_of
-from trainrig.record import Record, RunView, Scalar, Status
+from trainrig.record import Record, RunView, Scalar
 from trainrig.report.document import Block, Cell, Column, Group, Section, Table
 from trainrig.stats import grouped
 from trainrig.units import capital, counted, format_quantity, format_share, si_scale
@@ -44,7 +46,7 @@ def heat_section(
         "Layers by batch and sequence",
         (*(card for is_forward, card in maps if not is_forward), *([fold] if forward else [])),
         "In each cell the rate, and its share of the best matmul that the same device or source "
-        "reached; darker is more. *, outlined: launch-bound.  ?: noisy or no value.",
+        "reached; darker is more. *, outlined: launch-bound.  ≥: noisy, at least so much.",
     )
 
 
@@ -99,14 +101,13 @@ def _map(
     own = grouped(seen, lambda record: (record.device, record.device_index))
     others = _published(view, first)
 
-    def own_peak(where: Device) -> float:
+    def own_peak(where: Device) -> Record | None:
         dtype = first.case.get("dtype")
-        matmuls = (
+        return best_record(
             row.measured
             for row in everything
             if (row.device, row.index) == where and is_burst(row) and row.case.get("dtype") == dtype
         )
-        return max((r.value or 0.0 for r in matmuls if r and r.disturbed is None), default=0.0)
 
     host_first = sorted(own, key=lambda where: -1 if where[1] is None else where[1])
     grids = [
@@ -123,26 +124,33 @@ def _map(
     return Group("card", (Section(title, (beside,)),))
 
 
-def _grid(label: str, source: str, records: Sequence[Record], peak: float, flat: set[str]) -> Table:
+def _grid(
+    label: str, source: str, records: Sequence[Record], matmul: Record | None, flat: set[str]
+) -> Table:
     """One device's cells in a unit of their own: a host's beside a GPU's would be zeros."""
-    scale, unit = si_scale(max(record.value or 0.0 for record in records), records[0].unit)
+    scale, unit = si_scale(max(map(valid_value, records)), records[0].unit)
     at = {place: record for record in records if (place := _place(record.case))}
     batches, seqs = (sorted(set(sizes))[:MAX_AXIS] for sizes in zip(*at, strict=True))
+    fastest, peak = max(map(valid_value, records)), valid_value(matmul)
+    is_judged = 0.0 < fastest <= peak
+    top = max(fastest, peak)
 
     def cell(record: Record | None) -> Cell:
         if record is None:
             return Cell("")
-        if record.status is not Status.OK or not record.value:
+        value = valid_value(record)
+        if not value:
             return Cell(f"{record.status}?", shade=0)
-        share = record.value / peak if peak else 0.0
         return Cell(
-            f"{record.value / scale:#.3g}".rstrip(".") + ("?" if record.disturbed else ""),
-            small=format_share(share) if peak else "",
-            shade=sum(share >= level for level in LEVELS),
+            marked(format_quantity(value / scale, ""), bound_of(record)),
+            small=format_share(value / peak) if is_judged else "",
+            shade=sum(value / top >= level for level in LEVELS),
             marked=record.id in flat,
         )
 
-    best = f"best matmul {format_quantity(peak, records[0].unit)}" if peak else "no matmul measured"
+    best = f"best matmul {value_text(matmul)}" if matmul is not None else "no matmul measured"
+    if matmul is not None and not is_judged and fastest:
+        best += ", exceeded by a layer: it was not measured well enough for shares of it"
     return Table(
         (Column("batch"), *(Column(f"seq {seq}") for seq in seqs)),
         tuple((str(batch), *(cell(at.get((batch, seq))) for seq in seqs)) for batch in batches),
@@ -185,15 +193,15 @@ def _is_same_layer(record: Record, first: Row) -> bool:
     )
 
 
-def _their_peak(view: RunView, record: Record) -> float:
-    """The best matmul of the same device and dtype that the same person printed; 0 if none."""
+def _their_peak(view: RunView, record: Record) -> Record | None:
+    """The best matmul of the same device and dtype that the same person printed."""
     who = str(record.source).split("/", 1)[0]
-    found = [
-        other.value or 0.0
+    return best_record(
+        other
         for other in view.baselines
         if role_of(other.benchmark) is Role.PRODUCT
+        and other.unit == record.unit
         and other.device == record.device
         and other.case.get("dtype") == record.case.get("dtype")
         and str(other.source).startswith(who)
-    ]
-    return max(found, default=0.0)
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from trainrig.analysis.best import best_record, best_row, bound_of, marked
 from trainrig.analysis.evidence import claimed_memory, intensity_of, measured_memory
 from trainrig.analysis.rows import Row, is_published, name_devices
 from trainrig.analysis.waterfall import devices
@@ -36,8 +37,8 @@ Placed = tuple[Row, float]
 
 _CAPTION = (
     "Slope: memory bandwidth, {slopes}. Flat: arithmetic. Dashed: claimed; solid: {seen}. "
-    "Coloured marks: matmul by dtype and size. Grey squares: vector operations. Hollow: noisy, "
-    "or hot in cache (these may lie above the memory roof)."
+    "Coloured marks: matmul by dtype and size. Grey squares: vector operations. Hollow: noisy (at "
+    "least so fast), or hot in cache. What fits in a cache may lie above the memory roof."
 )
 
 
@@ -104,7 +105,8 @@ def _best_streams(placed: Iterable[Placed]) -> list[Placed]:
     """Of each operation the best cold and the best hot point: small ones only show launches."""
     streams = (pair for pair in placed if pair[0].role is Role.STREAM)
     kinds = grouped(streams, lambda p: tuple(p[0].case.get(f) for f in ("op", "dtype", "cache")))
-    return [max(pairs, key=lambda pair: value_of(pair[0].measured)) for pairs in kinds.values()]
+    best = [best_row(row for row, _ in pairs) for pairs in kinds.values()]
+    return [pair for pairs in kinds.values() for pair in pairs if pair[0] in best]
 
 
 def _flats(
@@ -118,8 +120,10 @@ def _flats(
     """A dtype's arithmetic roofs; one label says both numbers."""
     unit = own[0][0].unit
     claim = claim_of(view, [row for row, _ in own])
-    best = max(row.value if row.is_usable else 0.0 for row, _ in own)
+    record = best_record(row.measured for row, _ in own)
+    best = record.value or 0.0 if record is not None else 0.0
     amount = amount_of(best, claim, unit) if claim else format_quantity(best, unit)
+    amount = marked(amount, bound_of(record)) if record is not None else amount
     found = []
     for name, flat in (("claimed", claim), ("measured", best)):
         if flat:

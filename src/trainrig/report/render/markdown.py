@@ -54,6 +54,7 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
             for bar in block.bars:
                 gap = f"{bar.gap} ({bar.share})" if bar.gap else ""
                 why = bar.cause if bar.gap else bar.note or bar.source
+                why += f"; {bar.doubt}" if bar.doubt else ""
                 rows.append([_escape(cell) for cell in (bar.name, bar.value, gap, why)])
             yield _pipes(map(translate, ["level", "value", "gap", "cause"]), rows, left=(0, 3))
         case doc.Table():

@@ -166,6 +166,7 @@ class _Printer:
     def _waterfall(self, block: doc.WaterfallBars) -> None:
         def remark(bar: doc.Bar) -> doc.Cell:
             text = bar.note or (bar.cause if bar.gap else bar.source.partition(";")[0])
+            text += f"; {bar.doubt}" if bar.doubt else ""
             return doc.Cell(
                 text + (translate("; below its expected band") if bar.is_below else ""), tone(bar)
             )

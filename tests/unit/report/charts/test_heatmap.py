@@ -64,9 +64,16 @@ def test_without_a_measured_matmul_there_is_no_share() -> None:
     assert {cell.small for cell in cells(one)} == {""}
 
 
-def test_a_disturbed_matmul_is_no_peak() -> None:
+def test_a_noisy_matmul_is_a_peak_that_is_marked() -> None:
     (one,) = maps(PEAK.replace(disturbed="busy"), *GRID)
-    assert tables_of(one)[0].notes == ("no matmul measured",)
+    assert tables_of(one)[0].notes == ("best matmul ≥ 160 TFLOPS",)
+
+
+def test_where_a_layer_exceeds_its_matmul_no_cell_has_a_share() -> None:
+    """A cell of 107 % said nothing of the layer and much of the matmul."""
+    (one,) = maps(PEAK, layer(2, 128, 171e12), layer(4, 128, 80e12))
+    assert [cell.small for cell in cells(one)] == ["", ""]
+    assert "not measured well enough" in tables_of(one)[0].notes[0]
 
 
 @pytest.mark.parametrize("share", [*LEVELS, 0.0001, 1.2])
@@ -121,7 +128,7 @@ def test_one_cell_is_no_map() -> None:
 def test_what_is_not_judged_is_marked() -> None:
     failed = layer(8, 512, None, status="oom", reason="out of memory")
     (one,) = maps(PEAK, *GRID[:2], GRID[2].replace(disturbed="busy"), failed)
-    assert cells(one)[2] == Cell("40.0?", small="25 %", shade=2)
+    assert cells(one)[2] == Cell("≥ 40.0", small="25 %", shade=2)
     assert cells(one)[3] == Cell("oom?", shade=0)
 
 
