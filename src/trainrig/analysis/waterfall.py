@@ -353,9 +353,10 @@ def _claim_level(view: RunView, row: Row) -> _Ceiling:
     value, source = (limit.value, limit.source) if limit is not None else (None, "")
     if claim is not None:
         value, source = claim.value, claim.source or "claimed"
-    of_claim = row.measured or row.predicted
+    bounded = row.measured or row.predicted
+    is_computed = value is not None and bounded is not None and is_reference(bounded)
     level = Level(
-        name=REFERENCE if of_claim is not None and is_reference(of_claim) else CLAIM,
+        name=REFERENCE if is_computed else CLAIM,
         value=value,
         unit=row.unit,
         kind=Kind.CLAIMED,
