@@ -192,9 +192,9 @@ def _step_sentence(step: _Found) -> str:
     level, gap = step.level, step.level.gap
     case = step.record.case
     count = step.record.device_count
-    where = f" on each of {counted(count, 'device')}" if count > 1 else ""
     model = _model_name(str(case.get("model")))
-    sentence = f"Trains {model} in {dtype_of(case)} at {_rate(level)}{where}"
+    sentence = f"Trains {model} in {dtype_of(case)} at {_rate(level)}"
+    sentence += f", on each of {counted(count, 'device')}" if count > 1 else ""
     if gap is not None:
         bound = share_bound(level.bound, level.ceiling_bound)
         share = spelled(format_share(1.0 + gap.share), bound)

@@ -16,6 +16,7 @@ from typing import Any
 
 from trainrig.analysis.judge import behind_siblings
 from trainrig.analysis.rows import join
+from trainrig.analysis.waterfall import exceeded
 from trainrig.benchmarks.spec import Ability, Role, ability, role_of
 from trainrig.measure.aggregate import ScatterClass, point_records, scatters
 from trainrig.process.worker import Reply
@@ -38,6 +39,16 @@ def key_of(task: Task) -> Key:
     """What attempts at a task share."""
     where = (task.target.name, task.target.index, task.count)
     return _identity(*where, task.benchmark, task.case)
+
+
+def exceeded_tasks(records: Iterable[Record], tasks: Iterable[Task]) -> list[Task]:
+    """Tasks to measure again because a layer or a step exceeds what bounds it, worst first."""
+    of_key = {key_of(task): task for task in tasks}
+    keys = [
+        _identity(point.device, point.device_index, point.device_count, point.benchmark, point.case)
+        for point in exceeded(records)
+    ]
+    return [of_key[key] for key in keys if key in of_key]
 
 
 class Attempts:

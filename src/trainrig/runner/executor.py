@@ -32,12 +32,12 @@ from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label
-from trainrig.runner.attempts import Attempts, Pace, key_of
+from trainrig.runner.attempts import Attempts, Pace, exceeded_tasks, key_of
 from trainrig.runner.crew import Crew, MakeWorker, Teams
 from trainrig.runner.expectations import limit_of_point
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher, describe
-from trainrig.store import RunWriter
+from trainrig.store import RunWriter, read_run
 from trainrig.units import format_time
 
 _MIN_TIME = 0.05
@@ -271,22 +271,28 @@ class Executor:
             again += [task for task in required if self._attempts.are_undecided(task)]
             self._again("required and not decided", again)
         suspects = self._attempts.behind_siblings(self._begun.values())
-        self._attempts.suspects = {key_of(task) for task in suspects}
-        self._again("behind its siblings", suspects)
-        self._attempts.suspects.clear()
+        self._again_though_quiet("behind its siblings", suspects)
 
     def use_time_left(self) -> None:
-        """Decide what is required, then measure what was skipped, then the other noisy points."""
+        """Decide what is required, measure what was skipped, what is exceeded, what is noisy."""
         self.decide()
         tasks = [task for task in self._begun.values() if task.count == 1]
         tasks.sort(key=lambda task: not task.planned.required)
         skipped = [task for task in tasks if not self._attempts.at(task)]
         self._again("what there was no time for", skipped)
         for _ in range(_MAX_ROUNDS - 1):
+            doubted = exceeded_tasks(read_run(self._run.path).records, tasks)
+            self._again_though_quiet("what a layer or a step exceeds", doubted)
             again = [task for task in tasks if self._attempts.have_value(task)]
             noisy = [task for task in again if not self._attempts.are_over(task)]
             self._again("noisy points", noisy)
         self._settle()
+
+    def _again_though_quiet(self, what: str, tasks: Sequence[Task]) -> None:
+        """Likewise for tasks whose values other values put in doubt."""
+        self._attempts.suspects = {key_of(task) for task in tasks}
+        self._again(what, tasks)
+        self._attempts.suspects.clear()
 
     def _again(self, what: str, tasks: Sequence[Task]) -> None:
         """Fresh workers for some tasks, if even one of them fits the time that is left."""

@@ -127,6 +127,27 @@ def test_quiet_points_are_not_repeated(tmp_path):
     assert len(bench.made) == 2
 
 
+def test_a_matmul_that_a_layer_exceeds_is_measured_again(tmp_path):
+    """Two quiet workers agreed on a slow matmul; the layer of its products is twice as fast."""
+    rates = iter([1e12, 1e12, 2e12, 2e12, 3e12, 3e12])
+
+    def answer(device, request):
+        return quiet(benchmark(request.benchmark).work(request.case).flops / next(rates))
+
+    bench = Bench(tmp_path, answer)
+    layer = Task(
+        benchmark="layer",
+        target=HOST,
+        planned=PlannedCase(case=benchmark("layer").example | {"dtype": "fp32"}, step="layer"),
+    )
+    bench.executor.run_block(block(task()), 30.0)
+    bench.executor.run_block(block(layer), 30.0)
+    bench.executor.use_time_left()
+    matmuls = [point for point in bench.points() if point.benchmark == "matmul"]
+    assert matmuls[0].value == pytest.approx(1e12, rel=1e-3)
+    assert matmuls[-1].value == pytest.approx(3e12, rel=1e-3)
+
+
 def test_repeating_ends_when_the_machine_stays_busy(tmp_path):
     bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
     bench.executor.run_block(block(task()), 30.0)
