@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from trainrig.train.config import Experiment
-from trainrig.train.config_file import KEYS, read_file
+from trainrig.train.config_file import AUTO, KEYS, read_file
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "experiments.md"
 
@@ -29,6 +29,9 @@ def test_defaults_are_those_of_the_program() -> None:
     said |= {"steps": "20", "tokens": ""}
     for key, default in said.items():
         if key in ("tokens", "scale"):
+            continue
+        if key == "precision":  # what an experiment has that no file and no command line is behind
+            assert (default, usual.precision) == (AUTO, "fp32")
             continue
         value = getattr(usual, key)
         assert default == (str(value).lower() if isinstance(value, bool) else str(value)), key

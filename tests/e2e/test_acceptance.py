@@ -88,10 +88,16 @@ def test_a_stop_keeps_what_was_done(
 
 
 def ci(folder: Path, seconds: int) -> subprocess.CompletedProcess[str]:
-    """.ci/run where each part takes so many seconds by the clock, and make does nothing."""
+    """.ci/run where each part takes so many seconds by the clock, and make does nothing.
+
+    All that it needs is there, whatever this machine has: it must not install anything.
+    """
     clock = f"#!/bin/sh\nn=$(cat {folder}/now); echo $n; echo $((n + {seconds})) > {folder}/now\n"
     (folder / "now").write_text("0")
-    programs = dict.fromkeys(("chromium", "fio", "gcc"), "#!/bin/sh\n")
+    needed = ("chromium", "debootstrap", "fio", "g++", "gcc", "shellcheck", "tmux", "ninja")
+    needed += ("systemd-analyze", "sshd", "ssh")
+    programs = dict.fromkeys(needed, "#!/bin/sh\n")
+    programs |= dict.fromkeys(("apt-get", "sudo"), '#!/bin/sh\necho "$0 $*: no" >&2; exit 1\n')
     for name, text in {**programs, "make": "#!/bin/sh\necho $*\n", "date": clock}.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)

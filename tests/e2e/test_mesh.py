@@ -37,6 +37,9 @@ def check(row: dict[str, Any]) -> None:
     """It agrees: fp32 to rounding, in every precision its first step within 1e-3."""
     name, parity, found = row["name"], row["parity"], row["layout_found"]
     assert row.keys() >= set(FIELDS), name
+    if row["status"] == "skipped":  # no row waits for instructions that this processor lacks
+        assert "is emulated here" in row["reason"], (name, row["reason"])
+        return
     assert row["row_verdict"] == "agreed", (name, row["row_verdict"])
     if parity["is_reference"] and parity["loss_gap"] is None:
         return  # it is what others are compared with

@@ -8,21 +8,34 @@ from types import TracebackType
 from typing import Any
 
 from trainrig.catalog.lookup import find_chip
+from trainrig.catalog.precision import Accelerator, Processor, arithmetic_of
 from trainrig.errors import UnavailableError
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status
 from trainrig.runner.targets import Target
 
-HOST = Target(torch_device="cpu", name="Test CPU", index=None, memory_bytes=1 << 34, chip=None)
+NATIVE = arithmetic_of(Processor(flags=("avx512f", "avx512_bf16")))
+EMULATED = arithmetic_of(Processor(flags=("avx2", "fma")))
+"""What processors with bf16 instructions have, and those without."""
+HOST = Target(
+    torch_device="cpu",
+    name="Test CPU",
+    index=None,
+    memory_bytes=1 << 34,
+    chip=None,
+    arithmetic=NATIVE,
+)
 
 
 def gpu(number: int, memory_bytes: int = 24 << 30) -> Target:
+    chip = find_chip("RTX 4090")
     return Target(
         torch_device=f"cuda:{number}",
         name="RTX 4090",
         index=number,
         memory_bytes=memory_bytes,
-        chip=find_chip("RTX 4090"),
+        chip=chip,
+        arithmetic=arithmetic_of(Accelerator(chip=chip)),
     )
 
 

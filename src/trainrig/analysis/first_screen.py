@@ -45,7 +45,7 @@ _LEAST_GAIN = 0.02
 _ABOVE = 1.1
 """A matmul above its claim by more than a boost clock explains: the claim is a guess."""
 _MODEL = ("model", "batch_size", "seq_len", "precision", "optimizer", "grad_accum")
-_DEFAULTS = {"batch_size": 8, "seq_len": 256, "precision": "bf16", "optimizer": "adamw-fused"}
+_DEFAULTS = {"batch_size": 8, "seq_len": 256, "optimizer": "adamw-fused"}
 """Of ``trainrig train``: a command to copy leaves them out."""
 
 

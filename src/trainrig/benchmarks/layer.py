@@ -270,7 +270,7 @@ _PART_TOKENS = 64 * 128
 def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
     if scope.is_small or scope.beside_gpus:
         return []
-    native = ("fp32", "bf16") if scope.native_bf16 else ("fp32",)
+    native = scope.arithmetic.trained_in
     cases = gpu_cases() if scope.is_gpu else host_cases(native)
     required = cases[: 1 if scope.is_gpu else len(native)]
     return [_planned(case, required=case in required) for case in cases]
@@ -343,7 +343,7 @@ def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
     for layer in (OPS[op] for op in selection.ops or ("bert-large",)):
         for size in selection.sizes or ("2x128",):
             batch_size, seq_len = spec.sizes_of(size, (2,), MAX_SIZE, "batch x sequence, as 64x128")
-            for dtype in selection.dtypes or ("fp32", "bf16"):
+            for dtype in selection.dtypes or selection.arithmetic.trained_in:
                 cases += _of_layer(layer, dtype, batch_size, seq_len)
     return [_planned(case, required=case["code"] == "trainrig") for case in cases]
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from trainrig import workload
 from trainrig.benchmarks import spec
+from trainrig.catalog.precision import HALF
 from trainrig.record import Case
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8")
@@ -29,8 +30,7 @@ UNVERIFIED = "unverified on hardware"
 
 _CPU_SIZES = (2048, 512, 1024, 256, 128, 4096)
 _SMALL_CPU_SIZES = (512, 1024, 2048)
-_EMULATED_SIZE = 512
-_EMULATED: Case = {"emulated": "unless the processor has instructions for the type"}
+_EMULATED_SIZE = 256
 _GPU_SIZES = (8192, 4096, 2048, 1024, 512, 128, 16384)
 _LARGEST = (32768, ("bf16", "fp16", "tf32"))
 """Last on a GPU, in types whose products of that size take about a second."""
@@ -86,17 +86,15 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
         if not scope.is_small:
             cases += _at_sizes(scope, _LARGEST[1], _LARGEST[:1], set())
     else:
-        native = ("fp32", "bf16") if scope.native_bf16 else ("fp32",)
+        native = scope.arithmetic.trained_in
         sizes = _SMALL_CPU_SIZES if scope.is_small else _CPU_SIZES
         # How fast a CPU is at the others is anyone's guess, so that the small sizes come first
         # and tell what the large ones would cost.
         cases = _at_sizes(scope, native, sizes, set(native))
         cases += _at_sizes(scope, ("int8", "fp64"), sorted(sizes), set())
-        # 200 times slower than fp32, and the slower the larger: one size, after all else.
+        # A hundred times slower than fp32, and the slower the larger: one size, after all else.
         emulated = [
-            replace(_planned(dtype, _EMULATED_SIZE, required=False), notes=_EMULATED)
-            for dtype in ("bf16", "fp16")
-            if dtype not in native
+            _planned(dtype, _EMULATED_SIZE, required=False) for dtype in HALF if dtype not in native
         ]
     if not scope.is_gpu or scope.budget < SUSTAINED_BUDGET:
         return [*cases, *emulated]
@@ -143,7 +141,7 @@ def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
     return [
         _planned(dtype, *sizes)
         for sizes in shapes
-        for dtype in selection.dtypes or ("fp32", "bf16")
+        for dtype in selection.dtypes or selection.arithmetic.trained_in
     ]
 
 

@@ -16,6 +16,7 @@ from enum import StrEnum
 from functools import cache
 
 from trainrig.catalog.chip import DEFAULT_ACCUMULATE
+from trainrig.catalog.precision import UNKNOWN, Arithmetic
 from trainrig.errors import UsageError
 from trainrig.record import Case, Record, Scalar, case_label, dtype_of
 from trainrig.stats import AGREEMENT, CONFIDENCE
@@ -118,8 +119,8 @@ class Scope:
     """Seconds of the whole qualification."""
     beside_gpus: bool = False
     """The host of a machine with GPUs: its memory matters, its arithmetic does not."""
-    native_bf16: bool = True
-    """Whether the processor has bf16 instructions; without them bf16 is emulated and slow."""
+    arithmetic: Arithmetic = UNKNOWN
+    """What the device multiplies in hardware; all else is emulated, and slow on a processor."""
     free_bytes: int = 0
     tool: str = "fio"
     """What measures a disk."""
@@ -145,6 +146,8 @@ class Selection:
     dtypes: Sequence[str] = ()
     sizes: Sequence[str] = ()
     ops: Sequence[str] = ()
+    arithmetic: Arithmetic = UNKNOWN
+    """Of the device: without ``dtypes`` nothing is measured that it emulates."""
     budget: float = SMALL_BUDGET
     tool: str = "fio"
     tool_note: str = ""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @option(
     "--dtype",
     multiple=True,
-    default_text="bf16; on processors fp32, and bf16 where they have it",
+    default_text="what the device is fastest in; on processors fp32, too",
     help="bf16, fp16, tf32, fp32 or fp64; repeatable.",
 )
 @option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from trainrig.cli.verb import (
     verb,
 )
 
+_PRECISIONS = ("auto", "bf16", "fp32", "tf32", "fp16", "fp8")
 _words = partial(names_in, "workload.layout")
 _WHAT = rows(
     "What is trained",
@@ -48,8 +49,8 @@ _WHAT = rows(
     ("--tokens", TOKENS, "", "Total training tokens, instead of --steps."),
     ("--grad-accum", int, "1", "Micro-batches of a step."),
     (
-        *("--precision", Names(lambda: ("bf16", "fp32", "tf32", "fp16", "fp8")), "bf16"),
-        "bf16, fp32, tf32, fp16 or fp8.",
+        *("--precision", Names(lambda: _PRECISIONS), "the fastest that the device has in hardware"),
+        "auto, bf16, fp32, tf32, fp16 or fp8.",
     ),
     (
         *("--optimizer", _words("OPTIMIZERS"), "adamw-fused"),
@@ -174,10 +175,11 @@ def command(
         hint = "leave --dry-run and --write, or --resume, out"
         raise UsageError("a run that is resumed has been checked already", hint)
     given = _given(keys, batch_size, checkpoint_interval)
+    look = cache(train_prepare.this_site)
     experiments = (
         train_resume.experiments_of(resume, given)
         if resume
-        else train_prepare.requested_experiments(file, given)
+        else train_prepare.requested_experiments(file, given, look)
     )
     stall_timeout = train_prepare.stall_timeout_of(timeout)
     if dry_run:
@@ -185,7 +187,9 @@ def command(
         output.answer(
             as_json,
             lambda: {"experiments": found},
-            lambda: train_prepare.resolved_document(found),
+            lambda: train_prepare.resolved_document(
+                found, train_prepare.precision_lines(experiments, look())
+            ),
             schema="train-dry-run",
         )
         return EXIT_OK

@@ -169,9 +169,19 @@ def introduce(device: str) -> dict[str, Any]:
         about["num_gpus"] = torch.cuda.device_count()
         about["name"] = torch.cuda.get_device_name(device)
         about["uuid"] = noise.gpu_uuid(device)
+        about["compute_capability"] = _capability(device)
         about["memory_bytes"] = torch.cuda.mem_get_info(device)[0]
         torch.ones(1, device=device).add_(1)  # creates the context, so that no case pays for it
     return {**about, "threads": torch.get_num_threads()}
+
+
+def _capability(device: str) -> str | None:
+    """NVIDIA's compute capability, ``8.9``; AMD's numbers say something else."""
+    import torch
+
+    if torch.version.hip is not None:
+        return None
+    return ".".join(map(str, torch.cuda.get_device_capability(device)))
 
 
 @cache

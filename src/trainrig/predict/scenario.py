@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.catalog.chip import Chip, has_block_scales, peak
 from trainrig.catalog.lookup import find_chip
+from trainrig.catalog.precision import HALF, Accelerator, arithmetic_of
 from trainrig.catalog.servers import find_server
 from trainrig.errors import UsageError, unknown
 from trainrig.predict.cluster import (
@@ -268,7 +269,7 @@ def _layout(
     """A layout of what is given of ``names``, and of defaults that suit the chip."""
     fields = {name: options[name] for name in names if name in options}
     chip = cluster.chip
-    half = next((name for name in ("bf16", "fp16") if chip is None or peak(chip, name)), "fp32")
+    half = _fastest(cluster)
     precision = fields.setdefault("precision", half)
     if chip is not None and chip.peaks:
         _check_narrow(chip, precision, fields.get("scaled", ""), half)
@@ -290,6 +291,22 @@ def _layout(
         fields["any_order"] = int(takes_any_order(chip))
     fields.setdefault("seq_len", min(shape.max_positions, LONGEST))
     return Layout(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
+
+
+def _fastest(cluster: Cluster) -> str:
+    """The precision that products are fastest in: as claimed, or as measured where no chip is."""
+    if cluster.chip is not None:
+        return arithmetic_of(Accelerator(chip=cluster.chip)).fastest
+    from trainrig.benchmarks.spec import Role, role_of  # a chip needs none of it
+    from trainrig.record import dtype_of
+
+    rates = {
+        str(dtype_of(record.case)): record.value
+        for record in sorted(cluster.records, key=lambda record: record.value or 0.0)
+        if record.metric == "flop_rate" and role_of(record.benchmark) is Role.PRODUCT
+    }
+    usual = [dtype for dtype in (*HALF, "fp32") if rates.get(dtype)]
+    return max(usual, key=lambda dtype: rates[dtype] or 0.0, default=HALF[0])
 
 
 def _check_narrow(chip: Chip, precision: str, scaled: str, half: str) -> None:

@@ -26,6 +26,7 @@ from trainrig.benchmarks.spec import (
     find,
     role_of,
 )
+from trainrig.catalog.precision import UNKNOWN, Arithmetic
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine.numa_nodes import node_cpus, usable_cpus
 from trainrig.machine.snapshot import Missing, value_or
@@ -297,13 +298,17 @@ def _plan_ranks(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
 
 def _plan_devices(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
     """Exactly the cases that were chosen, or the usual ones of the benchmark."""
+
+    def select(arithmetic: Arithmetic = UNKNOWN) -> Sequence[PlannedCase]:
+        return _select(spec, request, Selection(budget=budget, arithmetic=arithmetic))
+
     is_chosen = request.dtypes or request.sizes or request.ops
-    planned = _select(spec, request, Selection(budget=budget)) if is_chosen else ()
+    planned = select() if is_chosen else ()  # what is wrong with it whatever the machine is
 
     def plan(scene: Scene) -> Sequence[Block]:
         targets = choose(scene.targets, request.device)
         if planned:
-            return [_block(spec, target, planned, 1.0 / len(targets)) for target in targets]
+            return [_block(spec, t, select(t.arithmetic), 1.0 / len(targets)) for t in targets]
         return qualify_plan(targets, max(budget, SMALL_BUDGET), only={spec.name})
 
     return plan

@@ -119,9 +119,7 @@ def plan_burn(request: BurnRequest) -> PlannedBurn:
     golden = Golden.read(request.golden)
     snapshot = described(inspect())
     targets = find_targets(snapshot)
-    flags = snapshot.cpu.flags if isinstance(snapshot.cpu.flags, tuple) else ()
-    native = bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags))
-    lanes = plan_parts(request, targets, native, stress=stress_program() is not None)
+    lanes = plan_parts(request, targets, stress=stress_program() is not None)
     return PlannedBurn(
         golden=golden,
         snapshot=snapshot,

@@ -85,7 +85,6 @@ def check_request(request: BurnRequest) -> None:
 def plan_parts(
     request: BurnRequest,
     targets: Sequence[Target],
-    native_bf16: bool = False,
     *,
     stress: bool = False,
 ) -> tuple[tuple[BurnPart, ...], ...]:
@@ -104,7 +103,7 @@ def plan_parts(
         target: [
             (mode, dtype)
             for mode in _modes_of(request, target, has_gpus=bool(gpus))
-            for dtype in _dtypes_of(request, target, mode, native_bf16)
+            for dtype in _dtypes_of(request, target, mode)
         ]
         for target in chosen
     }
@@ -129,12 +128,10 @@ def _modes_of(request: BurnRequest, target: Target, *, has_gpus: bool) -> tuple[
     return (CORES,) if is_beside else modes
 
 
-def _dtypes_of(
-    request: BurnRequest, target: Target, mode: str, native_bf16: bool
-) -> Sequence[str | None]:
+def _dtypes_of(request: BurnRequest, target: Target, mode: str) -> Sequence[str | None]:
     if mode not in BY_DTYPE:
         return (None,)
-    return request.dtypes or _usual_dtypes(target, native_bf16)
+    return request.dtypes or _usual_dtypes(target)
 
 
 def _parts(
@@ -155,11 +152,11 @@ def _weights(modes: Sequence[tuple[str, str | None]]) -> list[float]:
     return [SHARES[mode] / names.count(mode) for mode in names]
 
 
-def _usual_dtypes(target: Target, native_bf16: bool) -> tuple[str, ...]:
-    """What trainings compute in; on a processor what it has instructions for."""
+def _usual_dtypes(target: Target) -> tuple[str, ...]:
+    """What trainings compute in; on a processor everything that it has instructions for."""
     if target.is_gpu:
-        return ("bf16",)
-    return ("bf16", "fp32") if native_bf16 else ("fp32",)
+        return (target.arithmetic.fastest,)
+    return tuple(reversed(target.arithmetic.trained_in))
 
 
 def memory_of(text: str) -> int:

@@ -32,9 +32,16 @@ from trainrig.process.supervisor import STALL_TIMEOUT, Command
 from trainrig.report.document import Column, Document, Table
 from trainrig.runner.expectations import Grounds, forecast, grounds_of
 from trainrig.runner.history import machine_key
-from trainrig.runner.progress import Watcher
+from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import described, find_targets
-from trainrig.runner.train_prepare import config_of, environment_of, placed, site_of, with_data
+from trainrig.runner.train_prepare import (
+    config_of,
+    environment_of,
+    placed,
+    precision_lines,
+    site_of,
+    with_data,
+)
 from trainrig.runner.train_records import slug_of
 from trainrig.store import create_run, store_errors
 from trainrig.train.config import Experiment, case_of
@@ -75,6 +82,8 @@ def write_scripts(
     grounds = grounds_of(runs, machine_key(to_dict(snapshot)), site.cores)
     # Which GPUs this machine would take says nothing about those that will run it.
     ready = [placed(own, site).replace(devices=own.devices) for own in experiments]
+    for line in precision_lines(ready, site):
+        watch(Progress(text=line, level="stage"))
     ready = with_data([own.replace(threads=own.threads or 1) for own in ready], watch)
     folders: list[Path] = []
     for number, own in enumerate(ready, 1):

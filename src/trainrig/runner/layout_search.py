@@ -17,6 +17,7 @@ from typing import Any
 import tomli_w
 
 from trainrig.benchmarks.training import SPLITS
+from trainrig.catalog.precision import HALF
 from trainrig.catalog.servers import find_server
 from trainrig.errors import StoreError, UsageError
 from trainrig.predict.as_json import layout_dict, prediction_dict
@@ -33,6 +34,7 @@ from trainrig.report.prediction_report import layout_text
 from trainrig.runner.view import rates_of_run
 from trainrig.store import store_errors, write_atomic
 from trainrig.train.config import KEYS_OF_LAYOUT, Experiment
+from trainrig.train.config_file import AUTO
 from trainrig.train.engines import ENGINES, engine_of
 from trainrig.units import DAY, format_memory, format_time
 from trainrig.workload import ModelShape, find
@@ -377,14 +379,18 @@ def experiment_keys(one: Candidate, model: str) -> dict[str, Any]:
     }
 
 
-def _tiny(layout: Layout) -> dict[str, int]:
-    """What ``--scale tiny`` changes besides the model: a few short samples, by the same mesh."""
+def _tiny(layout: Layout) -> dict[str, int | str]:
+    """What ``--scale tiny`` changes besides the model: a few short samples, by the same mesh.
+
+    It may be trained on another device, in what that is fastest in.
+    """
     sharing = int(layout.tp) * layout.cp
     return {
         "steps": 5,
         "seq_len": min(layout.seq_len, -(-64 // sharing) * sharing),
         "batch_size": min(2, int(layout.batch_size)),
         "grad_accum": min(max(2, int(layout.pp)), int(layout.grad_accum)),
+        **({"precision": AUTO} if layout.precision in HALF else {}),
     }
 
 

@@ -18,6 +18,7 @@ from itertools import product
 
 from trainrig.benchmarks.matmul import BENCHMARK, DTYPES, MAX_SIZE, matmul_case
 from trainrig.benchmarks.spec import PlannedCase, check_options
+from trainrig.catalog.precision import HALF
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Request, Worker
@@ -44,7 +45,6 @@ _USUAL_SIZES = {
 """On a host and on a GPU: sizes of m and n, and of k.  Tiles fill a chip's processors in waves, the
 last one in part: powers of two and seven times a power of two leave little of it empty on chips of
 46 to 304 processors.  A larger k repays what a tile costs to begin and to end."""
-_USUAL_DTYPES = {False: ("fp32", "bf16"), True: ("bf16", "fp16")}
 
 # Of the time that is left: the searches; the rest is for the winners' two fresh workers.
 _SEARCHING = 0.7
@@ -78,7 +78,7 @@ def plan_search(
     """Search on each target for each dtype, and plan the winners; a block a target."""
     blocks = []
     for number, target in enumerate(targets):
-        dtypes = request.dtypes or _USUAL_DTYPES[target.is_gpu]
+        dtypes = request.dtypes or _usual_dtypes(target)
         left = scene.deadline - time.monotonic() - _SETTLING * (len(targets) - number)
         end = time.monotonic() + max(left, 0.0) * _SEARCHING / (len(targets) - number)
         block = Block(
@@ -88,6 +88,14 @@ def plan_search(
         )
         blocks.append(block)
     return tuple(blocks)
+
+
+def _usual_dtypes(target: Target) -> tuple[str, ...]:
+    """On a GPU formats of 16 bits, on a host fp32 and what is faster: nothing that is emulated."""
+    if not target.is_gpu:
+        return target.arithmetic.trained_in
+    narrow = tuple(dtype for dtype in HALF if not target.arithmetic.is_emulated(dtype))
+    return narrow if target.arithmetic.fastest in HALF else ("fp32",)
 
 
 def check_search(request: BenchRequest, budget: float) -> None:

@@ -15,11 +15,12 @@ from trainrig.benchmarks.spec import (
     SMALL_BUDGET,
     Benchmark,
     PlannedCase,
+    Role,
     Scope,
     benchmark,
     benchmarks,
 )
-from trainrig.record import Case
+from trainrig.record import Case, dtype_of
 from trainrig.runner.targets import Target
 
 LINKS = "links"
@@ -91,17 +92,23 @@ def tasks_of(spec: Benchmark, target: Target, planned: Sequence[PlannedCase]) ->
             planned=replace(
                 one,
                 required=one.required and one.skip is None and "caveat" not in one.notes,
-                notes={**target.notes, **one.notes},
+                notes={**target.notes, **_emulated(spec, target, one.case), **one.notes},
             ),
         )
         for one in planned
     )
 
 
+def _emulated(spec: Benchmark, target: Target, case: Case) -> Case:
+    """What the conditions of a point say whose format the device has no instructions for."""
+    slower = dict(target.arithmetic.emulated).get(str(dtype_of(case)))
+    multiplies = spec.role in (Role.PRODUCT, Role.BLOCK)
+    return {"emulated": slower} if multiplies and slower else {}
+
+
 def qualify_plan(
     targets: Sequence[Target],
     budget: float,
-    native_bf16: bool = True,
     only: Collection[str] = (),
 ) -> tuple[Block, ...]:
     """The blocks of a qualification of ``targets`` within ``budget`` seconds.
@@ -121,7 +128,7 @@ def qualify_plan(
                 is_gpu=target.is_gpu,
                 budget=budget,
                 beside_gpus=bool(gpus) and not target.is_gpu,
-                native_bf16=native_bf16,
+                arithmetic=target.arithmetic,
                 free_bytes=target.memory_bytes,
                 tool=target.tool,
                 tool_note=target.tool_note,

@@ -18,7 +18,6 @@ from pathlib import Path
 from trainrig.benchmarks.spec import SMALL_BUDGET, WORKERS, PlannedCase
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import GPU_SIZES, HOST_SIZES, LAUNCH_TIME
-from trainrig.catalog.chip import peak
 from trainrig.data.manifest import Manifest
 from trainrig.errors import TrainrigError
 from trainrig.machine import to_dict as machine_dict
@@ -56,7 +55,6 @@ def with_training(
     blocks: Sequence[Block],
     targets: Sequence[Target],
     budget: float,
-    native_bf16: bool,
     text: Text,
 ) -> tuple[Block, ...]:
     """A qualification's blocks and training steps sized to device and budget.
@@ -68,15 +66,15 @@ def with_training(
     many GPUs only, the others are recorded as left out: one of each model comes first.
     """
     first = {target.name: target for target in reversed(targets)}
-    devices = [target for target in targets if target.is_gpu] or list(targets)
+    devices = trained_on(targets)
     devices.sort(key=lambda target: first[target.name] is not target)
     count = max(1, int(SHARE * budget / (WORKERS * (_SECONDS[0] + LAUNCH_TIME))))
     count = min(count, len(devices))
     few = f"the budget is enough for training on {count} of {len(devices)} GPUs"
     left_out = replace(text, reason=text.reason or few)
     each = budget / count
-    own = [_block(target, native_bf16, each, text) for target in devices[:count]]
-    own += [_block(t, native_bf16, each, left_out, required=False) for t in devices[count:]]
+    own = [_block(target, each, text) for target in devices[:count]]
+    own += [_block(t, each, left_out, required=False) for t in devices[count:]]
     whole = sum(block.share for block in own)
     share = min(SHARE, whole / count)
     all_blocks = (
@@ -86,14 +84,17 @@ def with_training(
     return tuple(sorted(all_blocks, key=is_optional))
 
 
-def _block(
-    target: Target, native_bf16: bool, budget: float, text: Text, *, required: bool = True
-) -> Block:
+def trained_on(targets: Sequence[Target]) -> list[Target]:
+    """The GPUs of a machine, and its host where there is none."""
+    return [target for target in targets if target.is_gpu] or list(targets)
+
+
+def _block(target: Target, budget: float, text: Text, *, required: bool = True) -> Block:
     """What is trained on one device; what cannot be is one record with its reason.
 
     ``budget``: this device's part of it.
     """
-    experiments = _experiments(target, native_bf16, budget)
+    experiments = _experiments(target, budget)
     seconds = _seconds(budget, len(experiments))
     tasks = tuple(
         Task(
@@ -120,14 +121,11 @@ def _seconds(budget: float, count: int) -> float:
     return min(max(SHARE * budget / count / WORKERS - LAUNCH_TIME, least), most)
 
 
-def _experiments(target: Target, native_bf16: bool, budget: float) -> list[Experiment]:
+def _experiments(target: Target, budget: float) -> list[Experiment]:
     """What is trained on a device: the required one first, others where there is time."""
     if target.is_gpu:
-        # bf16, unless the catalog knows the chip and knows no bf16 of it.
-        chip = target.chip
-        is_older = chip and peak(chip, "fp16") is not None and peak(chip, "bf16") is None
-        return [_sized(target, "fp16" if is_older else "bf16", GPU_SIZES + HOST_SIZES)]
-    dtypes = ["bf16", "fp32"] if native_bf16 else ["fp32"]
+        return [_sized(target, target.arithmetic.fastest, GPU_SIZES + HOST_SIZES)]
+    dtypes = list(reversed(target.arithmetic.trained_in))
     if _seconds(budget, len(dtypes)) < _SECONDS[1] / 2:
         del dtypes[1:]
     return [_sized(target, dtype, HOST_SIZES) for dtype in dtypes]

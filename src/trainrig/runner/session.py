@@ -23,7 +23,7 @@ from trainrig.benchmarks.spec import SMALL_BUDGET, benchmarks, check_options
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.doctor import diagnose
 from trainrig.errors import UsageError
-from trainrig.machine import Snapshot, environment_digest, inspect, to_dict, value_or
+from trainrig.machine import Snapshot, environment_digest, inspect, to_dict
 from trainrig.machine.environment import changes
 from trainrig.predict.expected import Demands
 from trainrig.process.worker import Worker
@@ -33,7 +33,12 @@ from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import claims_for, expectations, history_of
 from trainrig.runner.plan import LINKS, Block, is_optional, qualify_plan
 from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
-from trainrig.runner.qualified_training import Trainer, text_to_train_on, with_training
+from trainrig.runner.qualified_training import (
+    Trainer,
+    text_to_train_on,
+    trained_on,
+    with_training,
+)
 from trainrig.runner.ranks import Exchanger
 from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_target, find_targets
 from trainrig.runner.train import TrainRun
@@ -96,14 +101,14 @@ def qualify(
     with ExitStack() as stack:
 
         def plan(scene: Scene) -> Sequence[Block]:
-            flags = value_or(scene.snapshot.cpu.flags, ())
-            native = bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags))
             targets = choose_gpus(scene.targets, devices)
             disk = disk_target(scene.snapshot, scene.run.path)
-            blocks = qualify_plan((*targets, disk), budget, native, only)
+            blocks = qualify_plan((*targets, disk), budget, only)
             if not only or TRAINING.name in only:
                 text = text_to_train_on(budget, watch, stack)
-                blocks = with_training(blocks, targets, budget, native, text)
+                blocks = with_training(blocks, targets, budget, text)
+                for line in dict.fromkeys(t.arithmetic.line for t in trained_on(targets)):
+                    watch(Progress(text=line, level="stage"))
             if not blocks:
                 raise UsageError(f"--only: no case of {', '.join(only)} for this machine")
             return blocks

@@ -13,6 +13,13 @@ from typing import Any
 
 from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import chip_by_pci_id, find_chip
+from trainrig.catalog.precision import (
+    UNKNOWN,
+    Accelerator,
+    Arithmetic,
+    Processor,
+    arithmetic_of,
+)
 from trainrig.errors import TrainrigError, UnavailableError, UsageError
 from trainrig.machine.disks import name_of, place_of
 from trainrig.machine.snapshot import ONLY_TORCH, Gpu, Missing, Snapshot, unknown_link, value_or
@@ -40,6 +47,8 @@ class Target:
     """What is free on it for operands."""
     chip: Chip | None
     """Its entry in the catalog, where one fits exactly."""
+    arithmetic: Arithmetic = UNKNOWN
+    """The precision that it is fastest in, and what it only emulates."""
     power_limit_w: float | None = None
     """What a GPU may draw as it is set now, where that is known."""
     uuid: str | None = None
@@ -109,6 +118,7 @@ def described(snapshot: Snapshot, ask: Ask = _ask) -> Snapshot:
                 **blank
                 | {"index": len(gpus) + number, "name": about.get("name", ONLY_TORCH)}
                 | {"uuid": about.get("uuid") or ONLY_TORCH}
+                | {"compute_capability": about.get("compute_capability") or ONLY_TORCH}
             )
             for number, about in enumerate(listed)
         ]
@@ -247,7 +257,9 @@ def _gpu_target(gpu: Gpu, number: int) -> Target:
     by_id = None if isinstance(gpu.pci_id, Missing) else chip_by_pci_id(gpu.pci_id)
     # A slice of a GPU (MIG) has no claims of its own, and the whole chip's are not its.
     sliced = value_or(gpu.mig, False)
-    chip = None if sliced else find_chip(name) or by_id
+    whole = find_chip(name) or by_id
+    chip = None if sliced else whole
+    capability = value_or(gpu.compute_capability, None)
     total, used = value_or(gpu.memory_total_bytes, 0), value_or(gpu.memory_used_bytes, 0)
     return Target(
         torch_device=f"cuda:{number}",
@@ -255,9 +267,16 @@ def _gpu_target(gpu: Gpu, number: int) -> Target:
         index=gpu.index,
         memory_bytes=total - used,
         chip=chip,
+        arithmetic=arithmetic_of(Accelerator(chip=chip or whole, capability=capability)),
         power_limit_w=value_or(gpu.power_limit_w, None),
         uuid=None if sliced or gpu.vendor != "nvidia" else value_or(gpu.uuid, None),
     )
+
+
+def host_arithmetic(snapshot: Snapshot) -> Arithmetic:
+    """What the processor has in hardware, as far as oneDNN may use it."""
+    flags, environment = value_or(snapshot.cpu.flags, None), snapshot.software.environment
+    return arithmetic_of(Processor(flags=flags, environment=environment))
 
 
 def _host_target(snapshot: Snapshot) -> Target:
@@ -269,4 +288,5 @@ def _host_target(snapshot: Snapshot) -> Target:
         index=None,
         memory_bytes=min(available, limit) if limit else available,
         chip=None,
+        arithmetic=host_arithmetic(snapshot),
     )

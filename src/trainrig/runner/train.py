@@ -59,6 +59,7 @@ from trainrig.runner.train_prepare import (
     make_ready,
     measure_ceiling,
     meters_of,
+    precision_lines,
     published_beside,
     site_of,
 )
@@ -118,6 +119,8 @@ def train(
     targets = find_targets(snapshot)
     site = site_of(snapshot, targets)
     ready, lacking = make_ready(experiments, site, watch)
+    for line in precision_lines(ready, site):
+        watch(Progress(text=line, level="stage"))
     run = resume_run(resume) if resume else create_run(out, "train", config_of(ready))
     with run, interrupted_once():
         watch(Progress(text=f"run {run.path}", level="stage"))

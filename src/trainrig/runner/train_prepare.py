@@ -12,7 +12,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from typing import Any
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.matmul import matmul_case
 from trainrig.benchmarks.spec import PlannedCase
+from trainrig.catalog.precision import HALF
 from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.data.batches import Shard
 from trainrig.data.manifest import MANIFEST, read_manifest
 from trainrig.data.open_batches import open_batches
 from trainrig.data.prepare import MOST_VERIFIED, pairs_of, prepare, verify
 from trainrig.errors import DataError, UnavailableError, UsageError
-from trainrig.machine import Missing, Snapshot, environment_digest, value_or
+from trainrig.machine import Missing, Snapshot, environment_digest, inspect, value_or
 from trainrig.machine.numa_nodes import beside_gpus, node_cpus, spread, usable_cpus
 from trainrig.machine.snapshot import Gpu
 from trainrig.machine.software import software
@@ -40,12 +42,12 @@ from trainrig.runner import energy
 from trainrig.runner.executor import Executor
 from trainrig.runner.plan import Block, tasks_of
 from trainrig.runner.progress import Progress, Watcher
-from trainrig.runner.targets import Target, find_targets
+from trainrig.runner.targets import Target, described, find_targets
 from trainrig.runner.train_logs import check_logs
 from trainrig.runner.train_records import Device
 from trainrig.store import RunWriter, read_run
 from trainrig.train.config import Experiment, case_of, check, check_compiler, objective_of, to_dict
-from trainrig.train.config_file import experiment_of, read_file
+from trainrig.train.config_file import Fastest, experiment_of, read_file
 from trainrig.train.engines import Result, Site, check_site, engine_of, is_driven, python_of
 from trainrig.units import duration_text, plain_name, plain_value
 from trainrig.workload import find
@@ -189,7 +191,24 @@ def site_of(snapshot: Snapshot, targets: Sequence[Target] | None = None) -> Site
             for gpu in _gpus(snapshot)
             if isinstance(gpu.compute_capability, str)
         },
+        arithmetic={target.index: target.arithmetic for target in found},
     )
+
+
+def this_site() -> Site:
+    """What this machine has for experiments, as it is now."""
+    return site_of(described(inspect()))
+
+
+def precision_lines(experiments: Iterable[Experiment], site: Site) -> tuple[str, ...]:
+    """Why a precision is the usual one here, and a warning where it is emulated; each once."""
+    lines: dict[str, None] = {}
+    for own in experiments:
+        has = site.arithmetic_of(own.device, own.device_numbers)
+        line = has.line if own.precision == has.fastest else has.warning(own.precision)
+        if line is not None:
+            lines[line] = None
+    return tuple(lines)
 
 
 def meters_of(own: Experiment, snapshot: Snapshot) -> energy.Meters:
@@ -238,11 +257,15 @@ _CEILING_SECONDS = 8.0
 _MATMUL_SIZE = {False: 1024, True: 8192}
 
 
-def requested_experiments(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
+def requested_experiments(
+    file: Path | None, keys: Mapping[str, Any], look: Callable[[], Site] = this_site
+) -> tuple[Experiment, ...]:
     """The experiments of a file, or the one that keys of the command line describe.
 
-    Raises UsageError, DataError.
+    ``look``: at what there is, where the precision is left to the device.  Raises UsageError,
+    DataError.
     """
+    fastest = _chosen_by(look)
     named = {key: value for key, value in keys.items() if value is not None}
     only = named.pop("only", ())
     if file is None:
@@ -252,7 +275,7 @@ def requested_experiments(file: Path | None, keys: Mapping[str, Any]) -> tuple[E
             named["device"], _, named["devices"] = named["device"].partition(":")
         usual = Experiment.of()
         defaults = {key: getattr(usual, key) for key in ("heldout_batches", "checkpoint_every")}
-        experiment = experiment_of(defaults | named)
+        experiment = experiment_of(defaults | named, fastest)
         return (experiment.replace(name=experiment.name or experiment.framework),)
     for key in named:
         if key not in _BESIDE_FILE:
@@ -260,7 +283,13 @@ def requested_experiments(file: Path | None, keys: Mapping[str, Any]) -> tuple[E
                 f"--{key.replace('_', '-')} beside a file: the file says what is trained",
                 "beside it: " + ", ".join(f"--{key}" for key in _BESIDE_FILE),
             )
-    return _named(read_file(file, named), only)
+    return _named(read_file(file, named, fastest), only)
+
+
+def _chosen_by(look: Callable[[], Site]) -> Fastest:
+    """What chooses a precision; the machine is looked at once, when it is first asked for."""
+    site = cache(look)
+    return lambda device, numbers: site().arithmetic_of(device, numbers).fastest
 
 
 def _named(experiments: Sequence[Experiment], only: Sequence[str]) -> tuple[Experiment, ...]:
@@ -279,7 +308,11 @@ def _named(experiments: Sequence[Experiment], only: Sequence[str]) -> tuple[Expe
 def at_full_scale(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
     """A file's experiments as they are at full scale: what others published is of these."""
     try:
-        return _named(read_file(file, {"scale": "full"}), keys.get("only", ())) if file else ()
+        if file is None:
+            return ()
+        # What others publish without a word is bf16, whatever is fastest here.
+        whole = read_file(file, {"scale": "full"}, lambda *_: HALF[0])
+        return _named(whole, keys.get("only", ()))
     except UsageError:  # what is wrong at full scale alone is no fault of a tiny run
         return ()
 
@@ -324,7 +357,7 @@ def measure_ceiling(
     watch: Watcher,
 ) -> Record | None:
     """The rate of a large matrix product of the same dtype, the level below a step."""
-    if dtype == "fp16" and not target.is_gpu:  # emulated, a hundred times slower
+    if target.arithmetic.is_emulated(dtype):  # on a processor a hundred times slower
         return None
     case = matmul_case(dtype, _MATMUL_SIZE[target.is_gpu])
     tasks = tasks_of(MATMUL, target, [PlannedCase(case=case, step=f"{dtype} matmul")])
@@ -354,8 +387,8 @@ def resolved(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
     ]
 
 
-def resolved_document(rows: Sequence[dict[str, Any]]) -> Document:
-    """What the experiments share as facts, what differs as a table."""
+def resolved_document(rows: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> Document:
+    """What the experiments share as facts, what differs as a table; ``notes`` stand below."""
     first = rows[0]
     shared = [key for key in first if all(row.get(key) == first[key] for row in rows)]
     shared = [key for key in shared if key != "name"]
@@ -365,7 +398,7 @@ def resolved_document(rows: Sequence[dict[str, Any]]) -> Document:
         columns=tuple(columns),
         rows=tuple(tuple(plain_value(row.get(key, "")) for key in differ) for row in rows),
         title="Experiments",
-        notes=("nothing was started, nothing was written",),
+        notes=(*notes, "nothing was started, nothing was written"),
     )
     pairs = tuple((plain_name(key), plain_value(first[key])) for key in shared if first[key] != "")
     return Document(title="", blocks=(Facts(pairs=pairs, title="All experiments"), table))

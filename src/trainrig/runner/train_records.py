@@ -293,6 +293,9 @@ def records_of(
     The first, of the time, has what else is known.  ``went_on``: the batch that was tried next.
     """
     seconds, combined = trained.mean("time"), trained.combined
+    slower = dict(target.arithmetic.emulated).get(trained.experiment.precision)
+    more_facts: dict[str, Any] = {GONE_ON: went_on} if went_on else {}
+    more_facts |= {"emulated": slower} if slower else {}
     base = Record(
         kind=Kind.MEASURED,
         benchmark=TRAINING.name,
@@ -308,7 +311,7 @@ def records_of(
         device_count=trained.experiment.mesh.ranks,
         environment=environment,
         duration=sum(each.duration for each in trained.rounds),
-        conditions=flat(_facts(trained) | ({GONE_ON: went_on} if went_on else {})),
+        conditions=flat(_facts(trained) | more_facts),
     )
     if trained.status is not Status.OK:
         return [base]

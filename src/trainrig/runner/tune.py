@@ -77,17 +77,19 @@ def tune(
     keys = {"rounds": ROUNDS, **keys}
     refused: list[tuple[str, TrainrigError]] = []
     snapshot = described(inspect())
+    site = site_of(snapshot)
     if plan.is_dir():
         files = sorted(plan.glob("*.toml"))
         if not files:
             hint = f"trainrig plan ... --write {plan} writes experiment files to it"
             raise UsageError(f"{plan} has no experiment files", hint)
-        every = _distinct(_read(files, keys, refused))
+        every = _distinct(_read(files, keys, site, refused))
     else:
-        every = _by_prediction(requested_experiments(plan, keys), snapshot, out)
+        requested = requested_experiments(plan, keys, lambda: site)
+        every = _by_prediction(requested, snapshot, out)
     if keys.get("scale") == "tiny":
         every = _of_one_model(every)
-    best, rest = _trainable(every, top, site_of(snapshot), refused)
+    best, rest = _trainable(every, top, site, refused)
     if not best and refused:
         raise refused[0][1]
     if len(best) < 2:
@@ -108,13 +110,16 @@ def tune(
 
 
 def _read(
-    files: Sequence[Path], keys: Mapping[str, Any], refused: list[tuple[str, TrainrigError]]
+    files: Sequence[Path],
+    keys: Mapping[str, Any],
+    site: Site,
+    refused: list[tuple[str, TrainrigError]],
 ) -> list[tuple[Path, Sequence[Experiment]]]:
     """The experiments of each file; what contradicts itself is added to ``refused``."""
     found: list[tuple[Path, Sequence[Experiment]]] = []
     for path in files:
         try:
-            found.append((path, requested_experiments(path, keys)))
+            found.append((path, requested_experiments(path, keys, lambda: site)))
         except UsageError as error:
             refused.append((path.stem, error))
     return found

@@ -158,6 +158,8 @@ class Experiment:
     """GPUs of the ranks, by the driver's numbers: ``0,1``; empty: the first that may be used."""
     threads: Whole = 0
     """Of each process on a CPU; 0: as many as there are cores."""
+    emulate: Switch = True
+    """Whether it is trained in a precision that its device only emulates; if not, it is skipped."""
     p2p: Switch = True
     """Whether GPUs copy to each other directly."""
     bind: Switch = False
@@ -190,7 +192,8 @@ class Experiment:
     seq_len = _OfLayout(int, "seq_len", Count)
     grad_accum = _OfLayout(int, "grad_accum", Count)
     precision = _OfLayout(str, "precision", Text)
-    """What is computed in; weights are updated in fp32 (`train.native.precision`)."""
+    """What is computed in; weights are updated in fp32 (`train.native.precision`).  fp32, which
+    every device has, unless it is given: files and command line choose the device's fastest."""
     recompute = _OfLayout(str, "recompute", Text)
     compile = _OfLayout(lambda kernels: bool(kernels == "compiled"), "kernels", Switch)
     """torch.compile for each block."""
@@ -323,7 +326,7 @@ class Experiment:
         return self.layout.replace(target_seq_len=written_tokens(find(self.model), self.seq_len))
 
 
-_USUAL = Layout(batch_size=8, seq_len=256, gpus_per_node=1, drops="no")
+_USUAL = Layout(batch_size=8, seq_len=256, gpus_per_node=1, drops="no", precision="fp32")
 _OWN = {field.name for field in dataclasses.fields(Experiment)} - {"layout"}
 
 
@@ -348,7 +351,7 @@ KEYS: dict[str, Any] = {
         *("shard_size", "tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep"),
         *("offload", "p2p", "bind", "threads", "liger", "loader_workers", "comparable", "why"),
         *("trainer", "lora_rank", "quantize", "unfused", "fp8_recipe"),
-        *("cuda_graph", "bar", "rounds"),
+        *("emulate", "cuda_graph", "bar", "rounds"),
     )
 }
 """Every flat key and what it may be, in the order in which a file has them."""

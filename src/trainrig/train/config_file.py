@@ -30,7 +30,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -153,8 +153,21 @@ def _fewer_ranks(found: Experiment) -> Experiment:
     return found
 
 
-def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
+Fastest = Callable[[str, tuple[int, ...]], str]
+"""A device, as a file names it, and numbers of GPUs → the precision that it is fastest in."""
+
+
+def of_every_device(_device: str, _numbers: tuple[int, ...]) -> str:
+    """The precision that every device has in hardware."""
+    return "fp32"
+
+
+def read_file(
+    path: Path, changes: Keys, fastest: Fastest = of_every_device
+) -> tuple[Experiment, ...]:
     """The experiments of a file; ``changes`` of the command line come before its keys.
+
+    ``fastest`` chooses the precision of those that say "auto", or nothing.
 
     Raises DataError for what cannot be read, UsageError with the line of what is wrong.
     """
@@ -165,7 +178,7 @@ def read_file(path: Path, changes: Keys) -> tuple[Experiment, ...]:
     found: dict[str, Experiment] = {}
     for number, keys in _keys_of_each(content, changes):
         with lines.blaming(number):
-            experiment = experiment_of(keys)
+            experiment = experiment_of(keys, fastest)
             name = experiment.name or f"experiment {len(found) + 1}"
             if name in found:
                 words = f"two experiments are called {name!r}"
@@ -231,7 +244,7 @@ def _check_values(keys: Keys) -> None:
         raise UsageError("steps and tokens both say how long it trains", "leave one of them out")
 
 
-def experiment_of(keys: Keys) -> Experiment:
+def experiment_of(keys: Keys, fastest: Fastest = of_every_device) -> Experiment:
     """One experiment of keys as the command line has them.  Raises UsageError."""
     _check_values(keys)
     keys = {"heldout_batches": 0, "checkpoint_every": 0, **_of_init(keys)}
@@ -252,7 +265,7 @@ def experiment_of(keys: Keys) -> Experiment:
         if not isinstance(devices, str) or not devices:
             raise UsageError(field_text("devices", devices), 'numbers of GPUs: devices = "0,1"')
         keys.setdefault("nproc", devices.count(",") + 1)
-    found = Experiment.of(**keys)
+    found = _in_its_precision(keys, fastest)
     try:
         find(found.model)
     except TrainrigError as error:
@@ -265,6 +278,14 @@ def experiment_of(keys: Keys) -> Experiment:
     check(found)
     engine_of(found.framework).check(found)
     return found
+
+
+def _in_its_precision(keys: Keys, fastest: Fastest) -> Experiment:
+    """The experiment, in the precision that its device is fastest in where none is named."""
+    if keys.get("precision", AUTO) != AUTO:
+        return Experiment.of(**keys)
+    found = Experiment.of(**{key: value for key, value in keys.items() if key != "precision"})
+    return found.replace(precision=fastest(found.device, found.device_numbers))
 
 
 def _of_init(keys: Keys) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from trainrig.catalog.precision import UNKNOWN, Arithmetic
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.machine.cgroup import cpu_quota
 from trainrig.machine.system_access import ThisMachine
@@ -70,6 +71,19 @@ class Site:
     """Of all GPUs there are."""
     capabilities: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Compute capability by the driver's number, where the driver states it."""
+    arithmetic: Mapping[int | None, Arithmetic] = field(default_factory=dict)
+    """What each GPU has in hardware, by the driver's number; None: the host."""
+
+    def arithmetic_of(self, device: str, numbers: Sequence[int] = ()) -> Arithmetic:
+        """What all ranks have on ``device``, on GPUs with these numbers; empty: as it is placed."""
+        if device == "cpu" or not (device or self.gpus or numbers):
+            return self.arithmetic.get(None, UNKNOWN)
+        known = [self.arithmetic[n] for n in numbers or self.numbers if n in self.arithmetic]
+        return min(known, key=lambda each: _BY_SPEED.index(each.fastest), default=_NO_GPU)
+
+
+_BY_SPEED = ("fp32", "fp16", "bf16")
+_NO_GPU = Arithmetic(fastest="bf16", reason="no GPU is here that says otherwise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,6 +479,10 @@ def check_site(experiment: Experiment, site: Site) -> None:
             raise UnavailableError(words, "unset CUDA_VISIBLE_DEVICES, or name others")
     if own.optimizer == "adamw-8bit" and missing_requirement(python_of(own), {"torchao": ""}):
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
+    has = site.arithmetic_of(own.device, own.device_numbers)
+    if not own.emulate and has.is_emulated(own.precision):
+        words = f"precision {own.precision} is emulated here, and emulate is false"
+        raise NeedsGpuError(words, has.line)
     if own.precision == "fp8":
         _check_fp8(own, site)
     if own.liger and missing_requirement(python_of(own), {"liger_kernel": ""}):

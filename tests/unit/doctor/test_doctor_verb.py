@@ -134,7 +134,7 @@ def test_a_real_process_is_found_with_its_port_and_protection(
         assert found[0].protection == protection
         assert not is_exposed(found[0]) and f"127.0.0.1:{port}" in describe(found[0])
     finally:
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
 
 
 def test_this_process_s_own_socket_is_listed() -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from runner_fakes import EMULATED, HOST, NATIVE, gpu
 from trainrig.benchmarks.matmul import BENCHMARK
 from trainrig.benchmarks.spec import Scope, benchmark
 from trainrig.errors import UsageError
 from trainrig.measure import matmul
 from trainrig.measure.timing import Unsupported
 from trainrig.record import Case
+from trainrig.runner.plan import tasks_of
 
 SHAPES = [(1, 1, 1), (1, 1, 7), (1, 257, 1), (257, 1, 257), (2, 2, 2), (33, 65, 129), (127, 3, 63)]
 CPU_DTYPES = ("fp64", "fp32", "bf16", "fp16", "int8", "fp8")
@@ -218,11 +221,17 @@ def test_an_integer_product_that_is_not_written_is_seen(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("budget", [30.0, 240.0])
 def test_what_a_processor_emulates_is_one_size_after_all_else(native: bool, budget: float) -> None:
-    planned = BENCHMARK.qualify(Scope(is_gpu=False, budget=budget, native_bf16=native))
-    emulated = [one for one in planned if "emulated" in one.notes]
-    assert [one.case["dtype"] for one in emulated] == (["fp16"] if native else ["bf16", "fp16"])
-    assert planned[-len(emulated) :] == emulated
-    assert not any(one.required for one in emulated)
-    gpu = BENCHMARK.qualify(Scope(is_gpu=True, budget=budget))
-    assert sum(one.case["dtype"] == "fp16" for one in gpu) > 3
-    assert not any("emulated" in one.notes for one in gpu)
+    has = NATIVE if native else EMULATED
+    planned = tasks_of(
+        BENCHMARK,
+        replace(HOST, arithmetic=has),
+        BENCHMARK.qualify(Scope(is_gpu=False, budget=budget, arithmetic=has)),
+    )
+    emulated = [task for task in planned if "emulated" in task.planned.notes]
+    assert [task.case["dtype"] for task in emulated] == (["fp16"] if native else ["bf16", "fp16"])
+    assert planned[-len(emulated) :] == tuple(emulated)
+    assert not any(task.planned.required for task in emulated)
+    assert all(task.spec.work(task.case).flops <= 2 * 256**3 for task in emulated)
+    card = tasks_of(BENCHMARK, gpu(0), BENCHMARK.qualify(Scope(is_gpu=True, budget=budget)))
+    assert sum(task.case["dtype"] == "fp16" for task in card) > 3
+    assert not any("emulated" in task.planned.notes for task in card)

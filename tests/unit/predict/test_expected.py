@@ -46,7 +46,7 @@ def published(value, device="RTX 4090", size=8192, kind=""):
 def cases_of(chip, *, large_only=True):
     """What `qualify` plans on a GPU that is one of ``chip``, as points without a value."""
     gpu = Target(torch_device="cuda:0", name=chip.name, index=0, memory_bytes=1 << 37, chip=chip)
-    for block in qualify_plan((gpu,), 240.0, native_bf16=True):
+    for block in qualify_plan((gpu,), 240.0):
         for task in block.tasks:
             if task.target.is_gpu and (task.spec.is_large(task.case) or not large_only):
                 yield task

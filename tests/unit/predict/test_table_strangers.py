@@ -460,7 +460,7 @@ def test_no_number_is_so_large_that_its_row_takes_long(name: str) -> None:
     row = ROW | {"heads": "", "params_b": "", name: "999999999"}
     started = time.process_time()
     predict_row(row)
-    assert time.process_time() - started < 2.0  # what counts to such a number takes half a minute
+    assert time.process_time() - started < 20.0  # what counts to such a number takes half a minute
 
 
 @pytest.mark.parametrize("simulate", [False, True])

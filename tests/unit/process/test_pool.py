@@ -138,7 +138,7 @@ def test_a_program_that_ends_with_answers_outstanding_ends() -> None:
         "print(next(answers))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=False, timeout=30
+        [sys.executable, "-c", program], capture_output=True, check=False, timeout=120
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"0\n", b"")
 

@@ -277,7 +277,7 @@ def test_gpus_burn_together_then_the_processors() -> None:
     assert sum(part.seconds for part in gpus) / 2 + host[0].seconds == pytest.approx(100.0)
     (only,) = plan_parts(BurnRequest(devices=("1",), mode="matmul"), two)
     assert modes(only) == [("cuda:1", "matmul bf16")]
-    (alone,) = plan_parts(BurnRequest(), [HOST], native_bf16=True)
+    (alone,) = plan_parts(BurnRequest(), [HOST])
     assert [part.mode for part in alone] == ["matmul"] * 2 + ["step"] * 2 + ["memory", "cpu"]
     with pytest.raises(UsageError):
         plan_parts(BurnRequest(devices=("0",), mode="cpu"), two)

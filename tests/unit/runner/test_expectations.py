@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runner_fakes import NATIVE
 from trainrig.analysis.prediction_error import entries_of
 from trainrig.catalog.lookup import require_chip
 from trainrig.errors import UsageError
@@ -32,7 +33,14 @@ from trainrig.train.config import Experiment, case_of
 from trainrig.workload import find, parameters
 from trainrig.workload.numerics import scheme_of
 
-HOST = Target(torch_device="cpu", name="EPYC", index=None, memory_bytes=1 << 34, chip=None)
+HOST = Target(
+    torch_device="cpu",
+    name="EPYC",
+    index=None,
+    memory_bytes=1 << 34,
+    chip=None,
+    arithmetic=NATIVE,
+)
 CARD = Target(
     torch_device="cuda:0",
     name="RTX 4090",
@@ -262,7 +270,7 @@ def test_a_machine_is_told_by_its_id_its_processor_and_its_gpus() -> None:
 
 
 def tasks(*targets: Target) -> list[Task]:
-    blocks = qualify_plan(targets, 240.0, native_bf16=True)
+    blocks = qualify_plan(targets, 240.0)
     return [task for block in blocks for task in block.tasks]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from report_views import claimed, point
-from runner_fakes import HOST, gpu, quiet
+from runner_fakes import EMULATED, HOST, gpu, quiet
 from trainrig.analysis.waterfall import build_waterfalls
 from trainrig.benchmarks.layer import (
     OPS,
@@ -103,7 +104,8 @@ def test_one_telling_case_is_required() -> None:
     required = [task for task in host if task.planned.required]
     assert required == host[:2]
     assert [task.case["dtype"] for task in required] == ["fp32", "bf16"]
-    emulated = [t for t in layers_of(qualify_plan([HOST], 240.0, False)) if t.planned.required]
+    slow = replace(HOST, arithmetic=EMULATED)
+    emulated = [t for t in layers_of(qualify_plan([slow], 240.0)) if t.planned.required]
     assert [task.case["dtype"] for task in emulated] == ["fp32"]
     on_gpu = layers_of(qualify_plan([gpu(0), HOST], 240.0))
     assert {task.target.is_gpu for task in on_gpu} == {True}

@@ -15,7 +15,7 @@ import pytest
 from in_process import launch_here
 from machine_fakes import healthy
 from report_views import point
-from runner_fakes import HOST, gpu, quiet
+from runner_fakes import EMULATED, HOST, gpu, quiet
 from trainrig.analysis.judge import judge
 from trainrig.analysis.judge_training import not_falling
 from trainrig.analysis.time_loss import is_own_layer
@@ -54,8 +54,8 @@ def steps_of(blocks: Any) -> list[Task]:
 
 
 def planned(budget: float, *targets: Any, native: bool = True, text: Text = READY) -> Any:
-    blocks = qualify_plan(targets or (HOST,), budget, native)
-    return with_training(blocks, targets or (HOST,), budget, native, text)
+    own = targets or (HOST if native else replace(HOST, arithmetic=EMULATED),)
+    return with_training(qualify_plan(own, budget), own, budget, text)
 
 
 # ---- the plan

@@ -33,7 +33,7 @@ def test_mfu_is_of_the_claim_and_absent_without_one() -> None:
     found.peak = None
     said = summary_of(found)
     assert (said["mfu"], said["hfu"]) == (None, None)
-    assert said["no_mfu_reason"] == "no bf16 peak is claimed for this CPU"
+    assert said["no_mfu_reason"] == "no fp32 peak is claimed for this CPU"
     assert not {"mfu", "hfu"} & {r.metric for r in records_of(found, TARGET, "0" * 64, "e")}
 
 

@@ -114,7 +114,7 @@ def test_a_fault_that_is_seen_at_once_took_some_time() -> None:
     """Not 0 ns: a check of microseconds has a time of its own."""
     (one,) = planted()
     assert isinstance(one, FaultResult)
-    assert one.seconds is not None and 0.0 < one.seconds < 1.0
+    assert one.seconds is not None and one.seconds > 0.0
 
 
 def test_a_fault_that_is_seen_in_one_place_of_two_is_missed() -> None:

@@ -1,0 +1,219 @@
+"""The precision that a device trains fastest in, and what it only emulates.
+
+`arithmetic_of` is the one function that decides: for a processor by its instructions, as far as
+oneDNN, which multiplies for torch, may use them; for a GPU of the catalog by its claimed peaks, for
+another one by its compute capability.  The facts stand in precision.toml, each with its source.
+
+Not answered here: how fast a device really is (`runner.bench`), and 8-bit formats, which nobody
+gets without asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, StringConstraints
+
+from trainrig.catalog.chip import Chip, peak
+from trainrig.catalog.cuda import DocumentRead, parts_of
+from trainrig.errors import DataError
+from trainrig.record import read_by, read_toml
+
+PATH = Path(__file__).parent / "precision.toml"
+HALF = ("bf16", "fp16")
+"""Formats of 16 bits, the one that needs no loss scaling first."""
+
+_CONFIG = ConfigDict(extra="forbid")
+_MASKS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+"""Environment variables by which oneDNN is told to use fewer instructions; the first one counts."""
+
+Version = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$")]
+
+
+@read_by(_CONFIG)
+class GpuRow:
+    """What GPUs of a compute capability, and of later ones until the next row, are fastest in."""
+
+    capability: Version
+    fastest: Literal["bf16", "fp16", "fp32"]
+    sources: tuple[str, ...]
+
+
+@read_by(_CONFIG)
+class InstructionRow:
+    """Instructions of a processor that multiply a format of 16 bits."""
+
+    flag: str
+    """Linux's name of them in /proc/cpuinfo."""
+    dtype: Literal["bf16", "fp16"]
+    masked_by: tuple[str, ...]
+    """Values of ONEDNN_MAX_CPU_ISA that forbid them."""
+    sources: tuple[str, ...]
+
+
+@read_by(_CONFIG)
+class EmulationRow:
+    """How much slower torch emulates a format, against fp32 on the same processor."""
+
+    dtype: Literal["bf16", "fp16"]
+    flag: str
+    """Of processors with this flag; empty: of all others."""
+    masked_by: tuple[str, ...]
+    times: float
+    sources: tuple[str, ...]
+
+
+@read_by(_CONFIG)
+class PrecisionTable:
+    """The whole file."""
+
+    schema: Literal[1]
+    sources: dict[str, DocumentRead]
+    gpu: tuple[GpuRow, ...]
+    instruction: tuple[InstructionRow, ...]
+    emulation: tuple[EmulationRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """What is known of a host's arithmetic."""
+
+    flags: Collection[str] | None
+    """Linux's; None where they could not be read."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that a library is started with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """What is known of a GPU's arithmetic."""
+
+    chip: Chip | None = None
+    """Its entry in the catalog."""
+    capability: str | None = None
+    """NVIDIA's compute capability: ``8.9``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arithmetic:
+    """What a device multiplies in hardware."""
+
+    fastest: str
+    """``bf16``, ``fp16`` or ``fp32``: the default precision."""
+    reason: str
+    """Why, as a person reads it: ``this processor has no bf16 instructions``."""
+    emulated: tuple[tuple[str, str], ...] = ()
+    """Formats of 16 bits that are emulated, each with how much slower that is."""
+
+    @property
+    def line(self) -> str:
+        """``precision fp32: this processor has no bf16 instructions``."""
+        return f"precision {self.fastest}: {self.reason}"
+
+    def is_emulated(self, dtype: str) -> bool:
+        """Whether the device has no instructions for ``dtype`` and torch makes do with others."""
+        return dtype in dict(self.emulated)
+
+    def warning(self, dtype: str) -> str | None:
+        """The one line that a training in an emulated ``dtype`` begins with; None elsewhere."""
+        slower = dict(self.emulated).get(dtype)
+        if slower is None:
+            return None
+        return f"warning: precision {dtype} is emulated here, {slower}; {self.line}"
+
+    @property
+    def trained_in(self) -> tuple[str, ...]:
+        """What trainings usually compute in on it: fp32, and what is faster."""
+        return tuple(dict.fromkeys(("fp32", self.fastest)))
+
+
+UNKNOWN = Arithmetic(fastest="fp32", reason="it is not known what this device has in hardware")
+
+
+def arithmetic_of(device: Processor | Accelerator) -> Arithmetic:
+    """The precision that ``device`` is fastest in, and what it only emulates."""
+    return _of_processor(device) if isinstance(device, Processor) else _of_gpu(device)
+
+
+def _of_processor(device: Processor) -> Arithmetic:
+    if device.flags is None:
+        return UNKNOWN
+    table, mask = precision_table(), _mask(device.environment)
+    usable = {
+        row.dtype: row.flag
+        for row in reversed(table.instruction)
+        if row.flag in device.flags and mask not in row.masked_by
+    }
+    emulated = tuple(
+        (dtype, f"about {_times(device, dtype, mask):g} times slower than fp32")
+        for dtype in HALF
+        if dtype not in usable
+    )
+    if "bf16" in usable:
+        reason = f"this processor multiplies it in hardware ({usable['bf16']})"
+        return Arithmetic(fastest="bf16", reason=reason, emulated=emulated)
+    reason = "this processor has no bf16 instructions"
+    if any(row.dtype == "bf16" and row.flag in device.flags for row in table.instruction):
+        reason = f"oneDNN may not use this processor's bf16 instructions ({mask})"
+    return Arithmetic(fastest="fp32", reason=reason, emulated=emulated)
+
+
+def _mask(environment: Mapping[str, str]) -> str:
+    """What oneDNN is limited to; empty where it is not."""
+    found = next((environment[name] for name in _MASKS if environment.get(name)), "")
+    return found.upper()
+
+
+def _times(device: Processor, dtype: str, mask: str) -> float:
+    rows = [row for row in precision_table().emulation if row.dtype == dtype]
+    fitting = (r for r in rows if r.flag in (device.flags or ()) and mask not in r.masked_by)
+    usual = next(row for row in rows if not row.flag)
+    return next(fitting, usual).times
+
+
+def _of_gpu(device: Accelerator) -> Arithmetic:
+    chip = device.chip
+    if chip is not None and chip.peaks:
+        fastest = next((dtype for dtype in HALF if peak(chip, dtype)), "fp32")
+    elif device.capability is not None:
+        fastest = _of_capability(device.capability)
+    else:
+        reason = "presumed: the compute capability of this GPU is not known"
+        return Arithmetic(fastest="bf16", reason=reason)
+    reasons = {
+        "bf16": "this GPU multiplies it in hardware",
+        "fp16": "this GPU has no bf16 in hardware, and tensor cores for fp16",
+        "fp32": "this GPU has neither bf16 nor tensor cores for fp16",
+    }
+    slower = f"no faster than fp32{_claimed(chip, fastest)}"
+    emulated = () if fastest == "bf16" else (("bf16", slower),)
+    return Arithmetic(fastest=fastest, reason=reasons[fastest], emulated=emulated)
+
+
+def _claimed(chip: Chip | None, fastest: str) -> str:
+    """By how much fp32 is slower than what is fastest, where both are claimed."""
+    wide, narrow = (peak(chip, dtype) if chip else None for dtype in ("fp32", fastest))
+    if wide is None or narrow is None or narrow.rate <= wide.rate:
+        return ""
+    return f", {narrow.rate / wide.rate:.2g} times slower than {fastest}"
+
+
+def _of_capability(capability: str) -> str:
+    rows = [r for r in precision_table().gpu if parts_of(r.capability) <= parts_of(capability)]
+    return max(rows, key=lambda row: parts_of(row.capability)).fastest
+
+
+@cache
+def precision_table(path: Path = PATH) -> PrecisionTable:
+    """The table, checked: each row names sources that are listed.  Raises DataError."""
+    table = read_toml(path, PrecisionTable, path.name)
+    named = [row.sources for row in table.gpu]
+    named += [row.sources for row in table.instruction]
+    named += [row.sources for row in table.emulation]
+    if missing := {name for names in named for name in names} - table.sources.keys():
+        raise DataError(f"{path.name}: no source is called {min(missing)!r}")
+    return table
