@@ -7,15 +7,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from trainrig.catalog.arithmetic import Accelerator, HostProcessor, arithmetic_of
 from trainrig.catalog.lookup import find_chip
-from trainrig.catalog.precision import Accelerator, Processor, arithmetic_of
 from trainrig.errors import UnavailableError
 from trainrig.process.worker import Reply, Request
 from trainrig.record import Kind, Record, Status
 from trainrig.runner.targets import Target
 
-NATIVE = arithmetic_of(Processor(flags=("avx512f", "avx512_bf16")))
-EMULATED = arithmetic_of(Processor(flags=("avx2", "fma")))
+NATIVE = arithmetic_of(HostProcessor(flags=("avx512f", "avx512_bf16")))
+EMULATED = arithmetic_of(HostProcessor(flags=("avx2", "fma")))
 """What processors with bf16 instructions have, and those without."""
 HOST = Target(
     torch_device="cpu",

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from trainrig import workload
 from trainrig.benchmarks import spec
-from trainrig.catalog.precision import HALF
+from trainrig.catalog.arithmetic import HALF
 from trainrig.record import Case
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8")

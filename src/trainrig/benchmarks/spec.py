@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
+from trainrig.catalog.arithmetic import UNKNOWN, Arithmetic
 from trainrig.catalog.chip import DEFAULT_ACCUMULATE
-from trainrig.catalog.precision import UNKNOWN, Arithmetic
 from trainrig.errors import UsageError
 from trainrig.record import Case, Record, Scalar, case_label, dtype_of
 from trainrig.stats import AGREEMENT, CONFIDENCE

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainrig.catalog.arithmetic import HALF, Accelerator, arithmetic_of
 from trainrig.catalog.chip import Chip, has_block_scales, peak
 from trainrig.catalog.lookup import find_chip
-from trainrig.catalog.precision import HALF, Accelerator, arithmetic_of
 from trainrig.catalog.servers import find_server
 from trainrig.errors import UsageError, unknown
 from trainrig.predict.cluster import (

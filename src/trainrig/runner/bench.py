@@ -26,7 +26,7 @@ from trainrig.benchmarks.spec import (
     find,
     role_of,
 )
-from trainrig.catalog.precision import UNKNOWN, Arithmetic
+from trainrig.catalog.arithmetic import UNKNOWN, Arithmetic
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.machine.numa_nodes import node_cpus, usable_cpus
 from trainrig.machine.snapshot import Missing, value_or

@@ -17,7 +17,7 @@ from typing import Any
 import tomli_w
 
 from trainrig.benchmarks.training import SPLITS
-from trainrig.catalog.precision import HALF
+from trainrig.catalog.arithmetic import HALF
 from trainrig.catalog.servers import find_server
 from trainrig.errors import StoreError, UsageError
 from trainrig.predict.as_json import layout_dict, prediction_dict

@@ -18,7 +18,7 @@ from itertools import product
 
 from trainrig.benchmarks.matmul import BENCHMARK, DTYPES, MAX_SIZE, matmul_case
 from trainrig.benchmarks.spec import PlannedCase, check_options
-from trainrig.catalog.precision import HALF
+from trainrig.catalog.arithmetic import HALF
 from trainrig.errors import UnavailableError, UsageError
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Request, Worker

@@ -11,15 +11,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from trainrig.catalog.chip import Chip
-from trainrig.catalog.lookup import chip_by_pci_id, find_chip
-from trainrig.catalog.precision import (
+from trainrig.catalog.arithmetic import (
     UNKNOWN,
     Accelerator,
     Arithmetic,
-    Processor,
+    HostProcessor,
     arithmetic_of,
 )
+from trainrig.catalog.chip import Chip
+from trainrig.catalog.lookup import chip_by_pci_id, find_chip
 from trainrig.errors import TrainrigError, UnavailableError, UsageError
 from trainrig.machine.disks import name_of, place_of
 from trainrig.machine.snapshot import ONLY_TORCH, Gpu, Missing, Snapshot, unknown_link, value_or
@@ -276,7 +276,7 @@ def _gpu_target(gpu: Gpu, number: int) -> Target:
 def host_arithmetic(snapshot: Snapshot) -> Arithmetic:
     """What the processor has in hardware, as far as oneDNN may use it."""
     flags, environment = value_or(snapshot.cpu.flags, None), snapshot.software.environment
-    return arithmetic_of(Processor(flags=flags, environment=environment))
+    return arithmetic_of(HostProcessor(flags=flags, environment=environment))
 
 
 def _host_target(snapshot: Snapshot) -> Target:

@@ -21,7 +21,7 @@ from typing import Any
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.matmul import matmul_case
 from trainrig.benchmarks.spec import PlannedCase
-from trainrig.catalog.precision import HALF
+from trainrig.catalog.arithmetic import HALF
 from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.data.batches import Shard
 from trainrig.data.manifest import MANIFEST, read_manifest

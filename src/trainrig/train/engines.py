@@ -31,7 +31,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainrig.catalog.precision import UNKNOWN, Arithmetic
+from trainrig.catalog.arithmetic import UNKNOWN, Arithmetic
 from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.machine.cgroup import cpu_quota
 from trainrig.machine.system_access import ThisMachine

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from machine_fakes import healthy
 from runner_fakes import EMULATED, HOST, NATIVE, gpu
-from trainrig.catalog.precision import Accelerator, arithmetic_of
+from trainrig.catalog.arithmetic import Accelerator, arithmetic_of
 from trainrig.cli.main import cli
 from trainrig.errors import UsageError
 from trainrig.predict.scenario import space

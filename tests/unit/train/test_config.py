@@ -172,7 +172,7 @@ def test_the_warm_up_is_a_tenth_at_most_100() -> None:
 
 
 def case(**changes: Any) -> dict[str, Any]:
-    return {**case_of(Experiment.of(), "0123456789abcdef"), **changes}
+    return {**case_of(Experiment.of(precision="bf16"), "0123456789abcdef"), **changes}
 
 
 def test_the_case_has_the_family_fields_and_the_hash() -> None:

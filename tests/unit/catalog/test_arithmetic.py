@@ -9,15 +9,15 @@ import sys
 
 import pytest
 
-from trainrig.catalog.lookup import require_chip
-from trainrig.catalog.precision import (
+from trainrig.catalog.arithmetic import (
     HALF,
     UNKNOWN,
     Accelerator,
     Arithmetic,
-    Processor,
+    HostProcessor,
     arithmetic_of,
 )
+from trainrig.catalog.lookup import require_chip
 from trainrig.machine import inspect
 from trainrig.runner.targets import host_arithmetic
 
@@ -49,7 +49,7 @@ def test_a_processor_is_fastest_in_what_it_has_instructions_for(
     flags: tuple[str, ...], mask: str, fastest: str, emulated: dict[str, str]
 ) -> None:
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
-        found = arithmetic_of(Processor(flags=flags, environment={name: mask}))
+        found = arithmetic_of(HostProcessor(flags=flags, environment={name: mask}))
         assert found.fastest == fastest
         assert dict(found.emulated) == {
             dtype: f"about {times} times slower than fp32" for dtype, times in emulated.items()
@@ -59,7 +59,7 @@ def test_a_processor_is_fastest_in_what_it_has_instructions_for(
 
 def test_onednns_newer_name_of_the_mask_counts_before_the_older_one() -> None:
     both = {"DNNL_MAX_CPU_ISA": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}
-    assert arithmetic_of(Processor(flags=SAPPHIRE_RAPIDS, environment=both)).fastest == "bf16"
+    assert arithmetic_of(HostProcessor(flags=SAPPHIRE_RAPIDS, environment=both)).fastest == "bf16"
 
 
 @pytest.mark.parametrize(
@@ -99,18 +99,18 @@ def test_a_gpu_that_the_catalog_lacks_is_known_by_its_capability(
 def test_what_is_not_known_is_said() -> None:
     gpu = arithmetic_of(Accelerator())
     assert gpu.fastest == "bf16" and gpu.reason.startswith("presumed")
-    assert arithmetic_of(Processor(flags=None)) == UNKNOWN
+    assert arithmetic_of(HostProcessor(flags=None)) == UNKNOWN
     assert not any(UNKNOWN.is_emulated(dtype) for dtype in HALF)
 
 
 def test_the_line_names_the_reason_and_the_warning_the_factor() -> None:
-    found = arithmetic_of(Processor(flags=AVX2))
+    found = arithmetic_of(HostProcessor(flags=AVX2))
     assert found.line == "precision fp32: this processor has no bf16 instructions"
     assert found.warning("fp32") is None
     assert found.warning("bf16") == (
         "warning: precision bf16 is emulated here, about 100 times slower than fp32; " + found.line
     )
-    masked = arithmetic_of(Processor(flags=ZEN4, environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}))
+    masked = arithmetic_of(HostProcessor(flags=ZEN4, environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}))
     assert "AVX2" in masked.line and "no bf16" not in masked.line
 
 

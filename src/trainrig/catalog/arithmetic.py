@@ -2,7 +2,7 @@
 
 `arithmetic_of` is the one function that decides: for a processor by its instructions, as far as
 oneDNN, which multiplies for torch, may use them; for a GPU of the catalog by its claimed peaks, for
-another one by its compute capability.  The facts stand in precision.toml, each with its source.
+another one by its compute capability.  The facts stand in arithmetic.toml, each with its source.
 
 Not answered here: how fast a device really is (`runner.bench`), and 8-bit formats, which nobody
 gets without asking.
@@ -23,7 +23,7 @@ from trainrig.catalog.cuda import DocumentRead, parts_of
 from trainrig.errors import DataError
 from trainrig.record import read_by, read_toml
 
-PATH = Path(__file__).parent / "precision.toml"
+PATH = Path(__file__).parent / "arithmetic.toml"
 HALF = ("bf16", "fp16")
 """Formats of 16 bits, the one that needs no loss scaling first."""
 
@@ -68,7 +68,7 @@ class EmulationRow:
 
 
 @read_by(_CONFIG)
-class PrecisionTable:
+class ArithmeticTable:
     """The whole file."""
 
     schema: Literal[1]
@@ -79,7 +79,7 @@ class PrecisionTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Processor:
+class HostProcessor:
     """What is known of a host's arithmetic."""
 
     flags: Collection[str] | None
@@ -134,15 +134,15 @@ class Arithmetic:
 UNKNOWN = Arithmetic(fastest="fp32", reason="it is not known what this device has in hardware")
 
 
-def arithmetic_of(device: Processor | Accelerator) -> Arithmetic:
+def arithmetic_of(device: HostProcessor | Accelerator) -> Arithmetic:
     """The precision that ``device`` is fastest in, and what it only emulates."""
-    return _of_processor(device) if isinstance(device, Processor) else _of_gpu(device)
+    return _of_processor(device) if isinstance(device, HostProcessor) else _of_gpu(device)
 
 
-def _of_processor(device: Processor) -> Arithmetic:
+def _of_processor(device: HostProcessor) -> Arithmetic:
     if device.flags is None:
         return UNKNOWN
-    table, mask = precision_table(), _mask(device.environment)
+    table, mask = arithmetic_table(), _mask(device.environment)
     usable = {
         row.dtype: row.flag
         for row in reversed(table.instruction)
@@ -168,8 +168,8 @@ def _mask(environment: Mapping[str, str]) -> str:
     return found.upper()
 
 
-def _times(device: Processor, dtype: str, mask: str) -> float:
-    rows = [row for row in precision_table().emulation if row.dtype == dtype]
+def _times(device: HostProcessor, dtype: str, mask: str) -> float:
+    rows = [row for row in arithmetic_table().emulation if row.dtype == dtype]
     fitting = (r for r in rows if r.flag in (device.flags or ()) and mask not in r.masked_by)
     usual = next(row for row in rows if not row.flag)
     return next(fitting, usual).times
@@ -203,14 +203,14 @@ def _claimed(chip: Chip | None, fastest: str) -> str:
 
 
 def _of_capability(capability: str) -> str:
-    rows = [r for r in precision_table().gpu if parts_of(r.capability) <= parts_of(capability)]
+    rows = [r for r in arithmetic_table().gpu if parts_of(r.capability) <= parts_of(capability)]
     return max(rows, key=lambda row: parts_of(row.capability)).fastest
 
 
 @cache
-def precision_table(path: Path = PATH) -> PrecisionTable:
+def arithmetic_table(path: Path = PATH) -> ArithmeticTable:
     """The table, checked: each row names sources that are listed.  Raises DataError."""
-    table = read_toml(path, PrecisionTable, path.name)
+    table = read_toml(path, ArithmeticTable, path.name)
     named = [row.sources for row in table.gpu]
     named += [row.sources for row in table.instruction]
     named += [row.sources for row in table.emulation]
