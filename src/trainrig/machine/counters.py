@@ -107,11 +107,11 @@ def between(before: HostReading, after: HostReading) -> HostConditions:
     total = if_known(lambda threads: threads * wall, after.threads)
     return HostConditions(
         wall_s=wall,
-        busy_other_fraction=_share(_rise(before.busy_s, after.busy_s), own, total),
-        steal_fraction=_share(_rise(before.steal_s, after.steal_s), 0.0, total),
+        busy_other_fraction=_share(rise(before.busy_s, after.busy_s), own, total),
+        steal_fraction=_share(rise(before.steal_s, after.steal_s), 0.0, total),
         own_cpus=own / wall,
-        throttled_fraction=_share(_rise(before.throttled_s, after.throttled_s), 0.0, wall),
-        thermal_events=if_known(int, _rise(before.thermal_events, after.thermal_events)),
+        throttled_fraction=_share(rise(before.throttled_s, after.throttled_s), 0.0, wall),
+        thermal_events=if_known(int, rise(before.thermal_events, after.thermal_events)),
         load_1m=after.load_1m,
         clock_hz=after.clock_hz,
     )
@@ -223,8 +223,8 @@ class GpuWatch:
 def throttled_share(before: Gpu, after: Gpu, wall_s: float) -> float | Missing:
     """Share of the time in which heat or the board's supply held the clocks down; the larger."""
     rises = (
-        _rise(before.slowed_by_heat_s, after.slowed_by_heat_s),
-        _rise(before.slowed_by_board_s, after.slowed_by_board_s),
+        rise(before.slowed_by_heat_s, after.slowed_by_heat_s),
+        rise(before.slowed_by_board_s, after.slowed_by_board_s),
     )
     return if_known(lambda rise: min(rise / wall_s, 1.0), max(_numbers(rises), default=rises[0]))
 
@@ -278,7 +278,7 @@ def _numbers(values: Iterable[float | Missing]) -> list[float]:
     return sorted(value for value in values if not isinstance(value, Missing))
 
 
-def _rise(before: float | Missing, after: float | Missing) -> float | Missing:
+def rise(before: float | Missing, after: float | Missing) -> float | Missing:
     """Increase of a counter; one that was reset in between tells nothing."""
     reset = Missing("the counter was reset")
     return if_known(lambda old, new: new - old if new >= old else reset, before, after)

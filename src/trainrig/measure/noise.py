@@ -43,16 +43,20 @@ from trainrig.machine.counters import (
 )
 from trainrig.machine.energy import package_meters
 from trainrig.machine.host_state import processor_heat_files
-from trainrig.machine.parse import integer, scaled
+from trainrig.machine.parse import scaled
 from trainrig.machine.snapshot import Gpu, Missing, if_known, value_or
-from trainrig.machine.system_access import Host, ThisMachine
+from trainrig.machine.system_access import ThisMachine
+from trainrig.measure.stretches import Stretches
+from trainrig.measure.waits import (
+    MAX_THREAD_WAIT,
+    MIN_MAIN_THREAD,
+    OwnThreads,
+    compare_waits,
+    thread_waits,
+)
 from trainrig.record import Scalar
 
-# Shares of the window.  Waiting for a share w of the time slows a team by at most w / (1 - w): the
-# first two stand at what two workers may differ by anyway (stats.AGREEMENT).
-MAX_THREAD_WAIT = 0.05
-MANY_THREADS = 16
-MIN_MAIN_THREAD = 0.95
+# Shares of the window.
 MAX_STEAL = 0.02
 MAX_QUOTA = 0.01
 # A neighbour on another processor costs no waiting, but memory bandwidth and boost clock.
@@ -83,16 +87,10 @@ class Watched:
     disturbed: str | None = None
     keep_busy: Callable[[], object] = lambda: None
     """Set by the body for a GPU: queues more of the same work while its clocks are read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnThreads:
-    """How this process's threads fared in a window, as shares of it."""
-
-    main_ran: float
-    """Time the measuring thread was on a processor."""
-    worst_wait: float | Missing
-    """Time the unluckiest thread was ready to run and had no processor; of many, one in ten."""
+    is_quiet: Callable[[], bool] = lambda: True
+    """For the body to ask at the end of each stretch of samples."""
+    quiet_share: float | None = None
+    """Set by the body where its samples are of quiet stretches alone: their share of all."""
 
 
 @contextmanager
@@ -103,11 +101,17 @@ def watch(device: str) -> Iterator[Watched]:
     gpu_before, began = None if device == "cpu" else _gpu_now(device), time.time()
     before = load.read()
     waits_before, ran_before, start = thread_waits(host), time.thread_time(), time.perf_counter()
+    stretches = None if device != "cpu" else Stretches(load, host)
+    watched.is_quiet = watched.is_quiet if stretches is None else stretches.is_quiet
     yield watched
     wall, ran = time.perf_counter() - start, time.thread_time() - ran_before
     threads = compare_waits(waits_before, thread_waits(host), main_ran=ran / wall, wall=wall)
     conditions = between(before, load.read())
+    if stretches is not None and watched.quiet_share is not None:
+        conditions, threads = stretches.conditions()
     watched.conditions = {**describe_host(conditions, threads), "threads": _num_threads()}
+    if watched.quiet_share is not None:
+        watched.conditions["quiet_share"] = watched.quiet_share
     if device == "cpu":
         quota = value_or(cpu_quota(ThisMachine()), None)
         if quota is not None and quota < _num_threads():  # half a processor: it is always held back
@@ -162,32 +166,6 @@ def queue_more(call: Callable[[], object], per_call: float) -> Callable[[], None
             call()
 
     return queue
-
-
-def thread_waits(host: Host) -> dict[int, float]:
-    """Thread id → seconds it was ready to run and had no processor; empty where not counted."""
-    found = {}
-    names = host.names("/proc/self/task")
-    for name in () if isinstance(names, Missing) else names:
-        content = host.read(f"/proc/self/task/{name}/schedstat")
-        words = [] if isinstance(content, Missing) else content.split()
-        waited = integer(words[1], "nanoseconds") if len(words) == 3 else None
-        if isinstance(waited, int):
-            found[int(name)] = waited * 1e-9
-    return found
-
-
-def compare_waits(
-    before: dict[int, float], after: dict[int, float], *, main_ran: float, wall: float
-) -> OwnThreads:
-    """How the threads fared; one that started meanwhile counts from its start."""
-    if not before or not after:
-        unknown = Missing("the kernel does not count the waiting of threads")
-        return OwnThreads(main_ran=main_ran, worst_wait=unknown)
-    waits = sorted(max(total - before.get(thread, 0.0), 0.0) for thread, total in after.items())
-    # Of hundreds of threads one waits somewhere on a quiet machine, too: then the 90 % quantile.
-    worst = len(waits) - 1 if len(waits) <= MANY_THREADS else round(0.9 * (len(waits) - 1))
-    return OwnThreads(main_ran=main_ran, worst_wait=waits[worst] / wall)
 
 
 Rule = tuple[float | Missing, float, str]

@@ -28,6 +28,10 @@ TARGET_HALF_WIDTH = 0.02
 # straggler on either side.
 _MIN_SAMPLES = 10
 _MAX_SAMPLES = 2000
+# A stretch of samples lasts so long at the least before it is asked whether it was quiet: long
+# against a timer tick and against the asking, short against what neighbours leave between bursts.
+_STRETCH = 0.02
+_LEAST_QUIET = 6
 # Ten samples of a millisecond would be a glance: whatever the interval, look this long, or for
 # this share of the time that is given.
 _MIN_TIME = 0.1
@@ -67,6 +71,8 @@ class Settings:
     """Seconds of warm-up; a tenth of max_time unless given (sustained runs give more)."""
     target: float = TARGET_HALF_WIDTH
     """Half-width of the interval, as a share of the median, at which sampling stops."""
+    extra_time: float = 0.0
+    """Seconds beyond max_time, for as long as too few samples are of quiet stretches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +85,9 @@ class Samples:
     interval: Interval
     stop: str
     """``converged``, ``time`` or ``samples``."""
+    quiet_share: float = 1.0
+    """Of the samples that were taken those of quiet stretches, which these are; 1 where these are
+    all of them."""
     conditions: Case = field(default_factory=dict)
     """What a program that times itself says besides; nothing from the loop."""
 
@@ -124,8 +133,17 @@ class _Warm:
     latest: float
 
 
-def sample(clock: Clock, call: Callable[[], object], settings: Settings) -> Samples:
-    """Time ``call`` until its median is known well enough or the time is out."""
+def sample(
+    clock: Clock,
+    call: Callable[[], object],
+    settings: Settings,
+    is_quiet: Callable[[], bool] = lambda: True,
+) -> Samples:
+    """Time ``call`` until its median is known well enough or the time is out.
+
+    ``is_quiet`` is asked at the end of each stretch of samples whether the machine was; samples of
+    other stretches are left out, unless those of quiet ones are too few.
+    """
     start = clock.now()
     deadline = start + settings.max_time
     wanted = _sample_time(clock, settings)
@@ -134,23 +152,49 @@ def sample(clock: Clock, call: Callable[[], object], settings: Settings) -> Samp
     if warm.latest > left:  # a second call would not fit: the first one has to do
         return _result([warm.latest], 1, "time")
     count = _batch(warm, wanted, left)
-    times: list[float] = []
-    before = sampling = clock.now()
+    taken: list[float] = []
+    quiet: list[float] = []
+    judged = checked = 0
+    is_quiet()  # the warm-up is over
+    before = sampling = stretch = clock.now()
     while True:
-        times.append(clock.time(call, count) / count)
+        taken.append(clock.time(call, count) / count)
         now = clock.now()
-        if len(times) == 1 and times[0] < warm.fastest / 2.0:  # that was still set-up
-            warm = _Warm(fastest=times[0], latest=times[0])
+        if len(taken) == 1 and taken[0] < warm.fastest / 2.0:  # that was still set-up
+            warm = _Warm(fastest=taken[0], latest=taken[0])
             count, before = _batch(warm, wanted, deadline - now), now
-            times.clear()
+            taken.clear()
             continue
-        spent = now - sampling
         out_of_time = now + (now - before) > deadline
-        least = min(_MIN_TIME, settings.max_time * _MIN_TIME_SHARE)
-        stop = _why_stop(times, out_of_time, spent >= least, settings.target)
-        if stop is not None:
-            return _result(times, count, stop)
-        before = now
+        is_full = len(taken) >= _MAX_SAMPLES
+        if out_of_time or is_full or now - stretch >= _STRETCH:
+            quiet += taken[judged:] if is_quiet() else []
+            judged, stretch = len(taken), clock.now()
+            is_short = len(quiet) < min(_MIN_SAMPLES, len(taken))
+            if out_of_time and is_short and now + (now - before) <= deadline + settings.extra_time:
+                out_of_time = False
+            # Checking after every sample would stop on the first lucky streak; every tenth of
+            # them beyond a hundred keeps the checks themselves cheap.
+            is_due = len(quiet) - checked >= max(_MIN_SAMPLES, len(quiet) // 10)
+            checked = len(quiet) if is_due else checked
+            least = min(_MIN_TIME, settings.max_time * _MIN_TIME_SHARE)
+            is_due = is_due and now - sampling >= least
+            stop = _why_stop(quiet, out_of_time, is_due, settings.target)
+            if stop is not None or is_full:
+                return _chosen(taken, quiet, count, stop or "samples", settings.target)
+        before = clock.now()
+
+
+def _chosen(
+    taken: list[float], quiet: list[float], count: int, stop: str, target: float
+) -> Samples:
+    """The samples of quiet stretches where they are enough for a level of confidence, else all."""
+    if len(quiet) == len(taken):
+        return _result(taken, count, stop)
+    if len(quiet) >= _LEAST_QUIET:
+        return replace(_result(quiet, count, stop), quiet_share=len(quiet) / len(taken))
+    stop = "converged" if _is_converged(taken, target) else stop
+    return _result(taken, count, stop)
 
 
 def from_another_loop(times: list[float], count: int, target: float, conditions: Case) -> Samples:
@@ -210,17 +254,10 @@ def _batch(warm: _Warm, wanted: float, left: float) -> int:
     return max(1, min(long_enough, fits))
 
 
-def _why_stop(
-    times: list[float], out_of_time: bool, long_enough: bool, target: float
-) -> str | None:
+def _why_stop(times: list[float], out_of_time: bool, is_due: bool, target: float) -> str | None:
     if out_of_time:
         return "converged" if _is_converged(times, target) else "time"
-    if len(times) >= _MAX_SAMPLES:
-        return "samples"
-    # Checking after every sample would stop on the first lucky streak; every tenth of them
-    # beyond a hundred keeps the checks themselves cheap.
-    is_due = len(times) % max(_MIN_SAMPLES, len(times) // 100 * 10) == 0
-    if long_enough and is_due and _is_converged(times, target):
+    if is_due and _is_converged(times, target):
         return "converged"
     return None
 

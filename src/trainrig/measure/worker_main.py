@@ -118,7 +118,8 @@ def _sample(
 ) -> Samples:
     if isinstance(prepared, SelfTimed):
         return prepared.sample(settings)
-    samples = sample(clock, prepared.call, settings)
+    samples = sample(clock, prepared.call, settings, watched.is_quiet)
+    watched.quiet_share = samples.quiet_share if samples.quiet_share < 1.0 else None
     watched.keep_busy = noise.queue_more(prepared.call, samples.median)
     return replace(samples, conditions=prepared.conditions)
 

@@ -380,6 +380,7 @@ class Executor:
         # A chip has to get hot first, and a disk does not.
         warmup = 0.6 * task.planned.seconds if task.case.get("sustained") else None
         timeout = max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0)
+        extra = 0.0 if warmup or task.spec.is_disk else min(wanted, left - overhead - wanted)
         return Request(
             benchmark=task.benchmark,
             module=task.spec.module,
@@ -387,6 +388,7 @@ class Executor:
             settings={
                 "max_time": max(min(wanted, left - overhead), _MIN_TIME),
                 "warmup_time": warmup,
+                "extra_time": max(extra, 0.0),
             },
             timeout=timeout,
         )

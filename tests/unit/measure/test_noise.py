@@ -19,14 +19,9 @@ from trainrig.machine.counters import HostConditions, HostReading, between
 from trainrig.machine.snapshot import FAULTY_REASONS, Gpu, Missing
 from trainrig.machine.system_access import ThisMachine
 from trainrig.measure import noise
-from trainrig.measure.noise import (
-    OwnThreads,
-    compare_waits,
-    judge,
-    judge_gpu,
-    judge_host,
-    thread_waits,
-)
+from trainrig.measure.noise import judge, judge_gpu, judge_host
+from trainrig.measure.stretches import Stretches
+from trainrig.measure.waits import OwnThreads, compare_waits, thread_waits
 
 UNKNOWN = Missing("not here")
 
@@ -305,3 +300,66 @@ def reading(at: float, own: float, busy: float, steal: float) -> HostReading:
         load_1m=gone,
         clock_hz=gone,
     )
+
+
+class FakeCounters:
+    """A machine of two processors whose counters a test moves; stands for clocks, too."""
+
+    def __init__(self) -> None:
+        self.at = self.ran = self.waited = self.busy = self.steal = 0.0
+
+    def read(self) -> HostReading:
+        return reading(self.at, 2.0 * self.ran, self.busy, self.steal)
+
+    def perf_counter(self) -> float:
+        return self.at
+
+    def thread_time(self) -> float:
+        return self.ran
+
+    def names(self, _: str) -> list[str]:
+        return ["7"]
+
+    def pass_by(self, wall: float, waited: float = 0.0, ran: float = 1.0, others: float = 0.0):
+        """Shares of a stretch of time."""
+        self.at += wall
+        self.ran += ran * wall
+        self.waited += waited * wall
+        self.busy += 2.0 * ran * wall + 2.0 * others * wall
+
+
+@pytest.fixture
+def counters(monkeypatch: pytest.MonkeyPatch) -> FakeCounters:
+    fake = FakeCounters()
+    monkeypatch.setattr("trainrig.measure.stretches.time", fake)
+    monkeypatch.setattr("trainrig.measure.stretches.thread_waits", lambda _: {7: fake.waited})
+    return fake
+
+
+def test_a_stretch_is_quiet_where_nothing_held_our_threads_up(counters: FakeCounters) -> None:
+    stretches = Stretches(counters, ThisMachine())  # type: ignore[arg-type]
+    counters.pass_by(0.02)
+    assert stretches.is_quiet()
+    counters.pass_by(0.02, waited=0.06)
+    assert not stretches.is_quiet()
+    counters.pass_by(0.02, ran=0.94)
+    assert not stretches.is_quiet()
+    counters.pass_by(0.02, waited=0.04)
+    assert stretches.is_quiet()
+
+
+def test_what_happened_in_quiet_stretches_is_judged_by_all_rules(counters: FakeCounters) -> None:
+    """A burst that was left out is no noise; others beside quiet stretches are."""
+    stretches = Stretches(counters, ThisMachine())  # type: ignore[arg-type]
+    for _ in range(10):
+        counters.pass_by(0.03, waited=0.5, others=0.5)
+        stretches.is_quiet()
+        counters.pass_by(0.07)
+        stretches.is_quiet()
+    host, threads = stretches.conditions()
+    assert host.wall_s == pytest.approx(0.7)
+    assert judge_host(host, threads) is None
+    for _ in range(10):
+        counters.pass_by(0.07, others=0.2)
+        stretches.is_quiet()
+    assert judge_host(*stretches.conditions()) == "other processes used 10 % of the processors"

@@ -220,3 +220,67 @@ def test_the_host_clock_counts_and_measures() -> None:
     seconds = clock.time(lambda: calls.append(1), 1000)
     assert len(calls) == 1000
     assert 0.0 < seconds <= clock.now() - before
+
+
+class Neighbour:
+    """Takes a third of every tenth of a second, in which calls are twice as slow."""
+
+    def __init__(self, share: float = 1 / 3) -> None:
+        self.share = share
+        self.clock = FakeClock(lambda number, now: self.cost(now))
+        self.call = 1e-5
+        self.asked = 0.0
+
+    def is_here(self, at: float) -> bool:
+        return at % 0.1 < self.share * 0.1
+
+    def cost(self, now: float) -> float:
+        return self.call * (2.0 if self.is_here(now) else 1.0)
+
+    def is_quiet(self) -> bool:
+        """As threads that wait for a core tell it."""
+        start, self.asked = self.asked, self.clock.now()
+        steps = int((self.asked - start) / 1e-3) + 1
+        return not any(self.is_here(start + step * 1e-3) for step in range(steps))
+
+    def sample(self, **given: float) -> Samples:
+        settings = Settings(**{"max_time": 0.4, "target": 1e-9, **given})
+        return sample(self.clock, nothing, settings, self.is_quiet)
+
+
+def test_samples_of_stretches_that_were_not_quiet_are_left_out() -> None:
+    samples = Neighbour().sample()
+    assert max(samples.times) == pytest.approx(1e-5)
+    assert 0.2 < samples.quiet_share < 0.7
+    everything = Neighbour()
+    slowed = sample(everything.clock, nothing, Settings(max_time=0.4, target=1e-9))
+    assert max(slowed.times) == pytest.approx(2e-5)
+
+
+def test_a_machine_that_is_never_quiet_leaves_all_samples() -> None:
+    busy = Neighbour(share=1.0)
+    samples = busy.sample(extra_time=0.3)
+    assert samples.quiet_share == 1.0
+    assert samples.median == pytest.approx(2e-5)
+    assert 0.65 < busy.clock.now() < 0.75  # the longer time was used
+
+
+def test_calls_that_last_as_long_as_the_pauses_get_more_time() -> None:
+    def long(**given: float) -> tuple[Samples, float]:
+        neighbour = Neighbour()
+        neighbour.call = 0.03
+        return neighbour.sample(**given), neighbour.clock.now()
+
+    short, _ = long()
+    assert short.quiet_share == 1.0  # too few were quiet: all of them
+    assert short.median > 0.03
+    longer, took = long(extra_time=2.0)
+    assert longer.median == pytest.approx(0.03)
+    assert longer.quiet_share < 1.0
+    assert took < 2.4
+
+
+def test_a_quiet_machine_takes_no_extra_time() -> None:
+    neighbour = Neighbour(share=0.0)
+    assert neighbour.sample(target=0.02, extra_time=5.0).stop == "converged"
+    assert neighbour.clock.now() < 0.25
