@@ -147,7 +147,7 @@ def _spread(own: Experiment, shape: ModelShape, world: Any) -> tuple[Any, Callab
     from trainrig.train.native.data_parallel import LossOf
 
     layout = own.layout
-    if layout.pp > 1:
+    if layout.mesh.pp > 1:
         (stage,) = pipeline.split(
             models.build(shape, device="meta"), shape, layout, world.view("pp")
         )
@@ -162,21 +162,21 @@ def _spread(own: Experiment, shape: ModelShape, world: Any) -> tuple[Any, Callab
         return stage.module, piped
     model: Any = models.build(shape, seed=own.seed)
     call = model.loss
-    if layout.tp > 1:
+    if layout.mesh.tp > 1:
         tensor_parallel.apply(model, shape, world.view("tp"), sequence_parallel=False)
-    elif layout.zero > 0:
+    elif layout.sharding.zero > 0:
         for unit in (*model.blocks, model):
-            fully_shard(unit, reshard_after_forward=layout.zero == 3 and unit is not model)
+            fully_shard(unit, reshard_after_forward=layout.sharding.zero == 3 and unit is not model)
         register_fsdp_forward_method(model, "loss")
         call = model.loss
     else:
-        if layout.cp > 1:
+        if layout.mesh.cp > 1:
             context_parallel.apply(model, world.view("cp"))
         call = DistributedDataParallel(LossOf(model))
 
     def plain(inputs: Any, labels: Any) -> None:
         call(inputs, labels).backward()
-        if layout.tp > 1:
+        if layout.mesh.tp > 1:
             tensor_parallel.place_gradients(model.parameters())
 
     return model, plain

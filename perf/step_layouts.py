@@ -33,7 +33,7 @@ FEW = 1_000
 def layouts(num: int) -> Layout:
     """``num`` layouts of 1,024 devices, all sizes drawn alike."""
     random = np.random.default_rng(0)
-    return Layout(
+    return Layout.of(
         gpus=1024,
         tp=random.choice([1, 2, 4, 8], num),
         pp=random.choice([1, 2, 4, 8, 16], num),

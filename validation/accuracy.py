@@ -479,11 +479,14 @@ def worst(found: list[RowError], num: int = 15) -> str:
 def label_of(one: RowError) -> str:
     """``MPT-7b on 8 A100 SXM4 80GB, tp 1 pp 1 zero 3, 2 × 16 of 2048, flash``."""
     case, x = one.case, one.case.layout
-    how = f"tp {x.tp} pp {x.pp} zero {x.zero}, {x.batch_size} × {x.grad_accum}"
+    how = (
+        f"tp {x.mesh.tp} pp {x.mesh.pp} zero {x.sharding.zero}, {x.batch.micro} × "
+        f"{x.batch.grad_accum}"
+    )
     name = (one.row.get("model") or case.shape.name)[:32]
     return (
-        f"{name} on {x.gpus} {case.chip.name}, {how} of {x.seq_len}, "
-        f"{x.precision}, {x.kernels}, recompute {x.recompute}"
+        f"{name} on {x.mesh.gpus} {case.chip.name}, {how} of {x.batch.seq_len}, "
+        f"{x.precision.compute}, {x.kernels.stack}, recompute {x.memory.recompute}"
     )
 
 

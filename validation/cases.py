@@ -95,7 +95,7 @@ def _notebook_lines() -> Iterator[Line]:
         today=f"{middle:.1%}",
         is_met=middle <= 0.07,
     )
-    alone = [o for o in found if "HF" in o.row["framework"] and o.case.layout.gpus == 1]
+    alone = [o for o in found if "HF" in o.row["framework"] and o.case.layout.mesh.gpus == 1]
     off = [abs(one.error) for one in alone]
     near = sum(one <= 0.12 for one in off)
     yield Line(
@@ -115,7 +115,7 @@ def _notebook_lines() -> Iterator[Line]:
         " within",
         is_met=median(held) <= 0.07,
     )
-    hard = [o for o in found if o.case.layout.offload == "host" or o.case.layout.tp > 1]
+    hard = [o for o in found if o.case.layout.memory.offload == "host" or o.case.layout.mesh.tp > 1]
     inside = sum(one.inside for one in hard)
     yield Line(
         what="ZeRO-2 with a host optimizer, tensor parallelism over PCIe",
@@ -225,7 +225,7 @@ def _held(what: str, found: Prediction) -> Line:
 
 
 def _hours(found: Prediction) -> float:
-    return found.days(1e12) * 24 * int(found.layout.gpus)
+    return found.days(1e12) * 24 * int(found.layout.mesh.gpus)
 
 
 def table() -> str:

@@ -270,7 +270,7 @@ def shape_words(name: str) -> str:
 
 def layout_of(attention: str, mode: str, batch_size: int, seq: int, **more: Any) -> Layout:
     """What a user would say of it."""
-    return Layout(
+    return Layout.of(
         framework="huggingface",
         batch_size=batch_size,
         seq_len=seq,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import importlib
 import sys
 import weakref
@@ -149,7 +148,7 @@ def _cases() -> Iterator[tuple[str, Layout]]:
 
 
 def _layout(batch_size: int, seq: int, **words: Any) -> Layout:
-    return Layout(batch_size=batch_size, seq_len=seq, **words)
+    return Layout.of(batch_size=batch_size, seq_len=seq, **words)
 
 
 COLUMNS = ("model", "layout", "peak_bytes")
@@ -158,11 +157,8 @@ COLUMNS = ("model", "layout", "peak_bytes")
 def describe(layout: Layout) -> str:
     """What differs from a plain layout, as `name=value` words."""
     usual = Layout()
-    fields = [f.name for f in dataclasses.fields(layout)]
     return " ".join(
-        f"{name}={getattr(layout, name)}"
-        for name in fields
-        if getattr(layout, name) != getattr(usual, name)
+        f"{name}={value}" for name, value in layout.flat().items() if value != usual.get(name)
     )
 
 
@@ -170,10 +166,12 @@ def step_peak(shape: ModelShape, layout: Layout) -> int:
     """Bytes at the peak of the second step, when all states exist."""
     tracker = Tracker()
     with as_on_gpu(), tracker:
-        attention = "plain" if layout.kernels == "eager" else "sdpa"
-        model = models.build(shape, device="meta", recompute=layout.recompute, attention=attention)
-        weights = Weights(model, layout.precision)
-        fused = layout.optimizer == "adamw-fused"
+        attention = "plain" if layout.kernels.stack == "eager" else "sdpa"
+        model = models.build(
+            shape, device="meta", recompute=layout.memory.recompute, attention=attention
+        )
+        weights = Weights(model, layout.precision.compute)
+        fused = layout.memory.optimizer == "adamw-fused"
         optimizer = torch.optim.AdamW(weights.groups(0.1), fused=fused, foreach=not fused)
         for _ in range(2):
             tracker.peak = tracker.now
@@ -183,7 +181,7 @@ def step_peak(shape: ModelShape, layout: Layout) -> int:
 
 def _step(model: Any, weights: Weights, optimizer: Any, layout: Layout) -> None:
     """As `train.engine` has it: one name holds a micro-batch's loss until the next one's."""
-    micros = int(layout.grad_accum)
+    micros = int(layout.batch.grad_accum)
     for _ in range(micros):
         part = model.loss(*_inputs(layout)) * (1.0 / micros)
         part.backward()
@@ -195,8 +193,8 @@ def _step(model: Any, weights: Weights, optimizer: Any, layout: Layout) -> None:
 def _inputs(layout: Layout) -> tuple[torch.Tensor, ...]:
     """Tokens and labels."""
     return tuple(
-        torch.zeros(int(layout.batch_size), num, dtype=torch.int64, device="meta")
-        for num in (layout.seq_len, layout.written)
+        torch.zeros(int(layout.batch.micro), num, dtype=torch.int64, device="meta")
+        for num in (layout.batch.seq_len, layout.batch.written)
     )
 
 

@@ -142,11 +142,11 @@ def cell_of(row: Row) -> str:
 def flat_error(case: Case, measured: float) -> float | None:
     """A flat MFU's error; None where no peak is claimed."""
     x = case.layout
-    claim = peak(case.chip, x.precision)
+    claim = peak(case.chip, x.precision.compute)
     if claim is None:
         return None
-    flops = model_flops(case.shape, int(x.global_batch), case.timed.seq_len)
-    return flops / (FLAT * claim.rate * int(x.gpus)) / measured - 1.0
+    flops = model_flops(case.shape, int(x.global_batch), case.timed.batch.seq_len)
+    return flops / (FLAT * claim.rate * int(x.mesh.gpus)) / measured - 1.0
 
 
 def flat_by_print(row: Row) -> float | None:

@@ -117,20 +117,20 @@ def _root(module: Any) -> Path:
 def unlike_all(case: Case) -> str:
     """What of a case none of the peers has a word for; empty: nothing."""
     shape, x = case.shape, case.layout
-    windows = [one for one in shape.windows if 0 < one < case.timed.seq_len]
+    windows = [one for one in shape.windows if 0 < one < case.timed.batch.seq_len]
     reasons = {
         "encoder": shape.family in ("bert", "t5"),
         "windows, states or memory": bool(windows or shape.state_width or shape.memory),
         "tokens further ahead, an adaptive softmax or narrowed experts": bool(
             shape.ahead or shape.shortlist or shape.expert_hidden
         ),
-        "adapters": x.lora_rank > 0 or x.quantize != "none",
-        "offloading": x.offload != "none" or case.moves,
-        "optimizer other than Adam": x.optimizer not in ("adamw", "adamw-fused"),
+        "adapters": x.lora.rank > 0 or x.lora.quantize != "none",
+        "offloading": x.memory.offload != "none" or case.moves,
+        "optimizer other than Adam": x.memory.optimizer not in ("adamw", "adamw-fused"),
         "logits of some tokens": case.head < 1.0,
-        "schedule": x.schedule != "1f1b",
-        "recomputation of some blocks": x.recomputed < 1.0,
-        "precision": x.precision not in ("bf16", "fp16"),
+        "schedule": x.pipeline.schedule != "1f1b",
+        "recomputation of some blocks": x.memory.recomputed_share < 1.0,
+        "precision": x.precision.compute not in ("bf16", "fp16"),
     }
     return next((name for name, is_so in reasons.items() if is_so), "")
 
@@ -138,13 +138,13 @@ def unlike_all(case: Case) -> str:
 def _calculon_lacks(case: Case) -> str:
     shape, x = case.shape, case.layout
     reasons = {
-        "ZeRO 3": x.zero == 3,
-        "context parallelism": x.cp > 1,
+        "ZeRO 3": x.sharding.zero == 3,
+        "context parallelism": x.mesh.cp > 1,
         "experts": shape.num_experts > 0,
         "gated feed-forward nets": shape.gated_ffn,
         "grouped or latent attention": shape.num_kv_heads not in (1, shape.num_heads)
         or shape.kv_rank > 0,
-        "flash attention": x.is_flash,
+        "flash attention": x.kernels.is_flash,
     }
     return next((name for name, is_so in reasons.items() if is_so), "")
 
@@ -152,12 +152,12 @@ def _calculon_lacks(case: Case) -> str:
 def _ask_calculon(modules: Any, system: str, case: Case) -> Answer:
     shape, x = case.shape, case.timed
     package, llm = modules["calculon"], modules["calculon.llm"]
-    tp, pp, dp = int(x.tp), int(x.pp), int(x.dp)
-    shares_sequence = tp > 1 and int(x.sequence_parallel) == 1
+    tp, pp, dp = int(x.mesh.tp), int(x.mesh.pp), int(x.mesh.dp)
+    shares_sequence = tp > 1 and int(x.mesh.sequence_parallel) == 1
     application = {
         "hidden": shape.hidden,
         "feedforward": shape.ffn,
-        "seq_size": int(x.seq_len),
+        "seq_size": int(x.batch.seq_len),
         "attn_heads": shape.num_heads,
         "attn_size": shape.head_dim,
         "num_blocks": shape.num_layers,
@@ -172,16 +172,18 @@ def _ask_calculon(modules: Any, system: str, case: Case) -> Answer:
         "data_par_net": int(tp * dp > _NODE),
         "pipeline_par_net": int(tp * dp * pp > _NODE),
         "batch_size": int(x.global_batch),
-        "microbatch_size": int(x.batch_size),
+        "microbatch_size": int(x.batch.micro),
         "datatype": "float16",
         "fused_activation": False,
         "attention_type": "multihead" if shape.num_kv_heads == shape.num_heads else "multiquery",
-        "activation_recompute": {"selective": "attn_only"}.get(x.recompute, x.recompute),
-        "pipeline_interleaving": int(x.interleave),
-        "optimizer_sharding": int(x.zero) > 0 and dp > 1,
+        "activation_recompute": {"selective": "attn_only"}.get(
+            x.memory.recompute, x.memory.recompute
+        ),
+        "pipeline_interleaving": int(x.pipeline.interleave),
+        "optimizer_sharding": int(x.sharding.zero) > 0 and dp > 1,
         "tensor_par_comm_type": "rs_ag" if shares_sequence else "ar",
         "tensor_par_overlap": "ring" if x.overlaps == "tensor" and tp > 1 else "none",
-        "seq_par_ag_redo": shares_sequence and x.recompute != "full",
+        "seq_par_ag_redo": shares_sequence and x.memory.recompute != "full",
         "data_par_overlap": x.overlaps != "none" and dp > 1,
         "weight_offload": False,
         "activations_offload": False,
@@ -208,7 +210,7 @@ _ENOUGH = 80_000_000_000
 def _llm_analysis_lacks(case: Case) -> str:
     shape, x = case.shape, case.layout
     reasons = {
-        "context parallelism": x.cp > 1,
+        "context parallelism": x.mesh.cp > 1,
         "latent attention": shape.kv_rank > 0,
         "several experts a token": shape.experts_per_token > 1,
         "shared experts or dense blocks between": shape.shared_experts + shape.dense_layers > 0,
@@ -222,7 +224,7 @@ def _ask_llm_analysis(modules: Any, system: str, case: Case) -> Answer:
     config, analysis = modules["llm_analysis.config"], modules["llm_analysis.analysis"]
     logging.getLogger("llm_analysis").setLevel(logging.ERROR)
     analysis.logger.setLevel(logging.ERROR)
-    tp = int(x.tp)
+    tp = int(x.mesh.tp)
     if tp > _NODE:
         raise ValueError("tensor parallelism beyond a node")  # an assertion of its entry point
     if not config.gpu_configs:
@@ -233,7 +235,7 @@ def _ask_llm_analysis(modules: Any, system: str, case: Case) -> Answer:
         n_head=shape.num_heads,
         hidden_dim=shape.hidden,
         vocab_size=shape.vocab,
-        max_seq_len=int(x.seq_len),
+        max_seq_len=int(x.batch.seq_len),
         num_key_value_heads=shape.num_kv_heads,
         ffn_embed_dim=shape.expert_width if shape.num_experts else shape.ffn,
         moe_num_experts=max(1, shape.num_experts),
@@ -245,11 +247,11 @@ def _ask_llm_analysis(modules: Any, system: str, case: Case) -> Answer:
         """Its answer with states sharded over so many ranks, the others replicas of them."""
         parallel = config.ParallelismConfig(
             tp_size=tp,
-            pp_size=int(x.pp),
+            pp_size=int(x.mesh.pp),
             dp_size=sharding,
-            rdp_size=int(x.dp) // sharding,
-            ep_size=int(x.ep),
-            sp_size=tp if int(x.sequence_parallel) else 1,
+            rdp_size=int(x.mesh.dp) // sharding,
+            ep_size=int(x.mesh.ep),
+            sp_size=tp if int(x.mesh.sequence_parallel) else 1,
         )
         asked = analysis.LLMAnalysis(
             model,
@@ -260,17 +262,17 @@ def _ask_llm_analysis(modules: Any, system: str, case: Case) -> Answer:
             hbm_memory_efficiency=_BYTES_SHARE,
         )
         return asked.training(
-            batch_size_per_gpu=int(x.batch_size),
-            gradient_accumulation_steps=int(x.grad_accum),
-            seq_len=int(x.seq_len),
-            activation_recomputation=analysis.ActivationRecomputation(_AGAIN[x.recompute]),
-            ds_zero=analysis.DSZeRO(int(x.zero)),
-            flash_attn=x.is_flash,
+            batch_size_per_gpu=int(x.batch.micro),
+            gradient_accumulation_steps=int(x.batch.grad_accum),
+            seq_len=int(x.batch.seq_len),
+            activation_recomputation=analysis.ActivationRecomputation(_AGAIN[x.memory.recompute]),
+            ds_zero=analysis.DSZeRO(int(x.sharding.zero)),
+            flash_attn=x.kernels.is_flash,
         )
 
-    sharded = training(int(x.shard_size or x.dp) if x.zero else 1)
+    sharded = training(int(x.sharding.shard_size or x.mesh.dp) if x.sharding.zero else 1)
     # Weights are gathered under ZeRO 3 alone, as its README says; its code waits for it always.
-    timed = sharded if x.zero == 3 else training(1)
+    timed = sharded if x.sharding.zero == 3 else training(1)
     return Answer(
         time_s=timed["latency_per_iter"], memory_bytes=sharded["estimated_peak_memory_per_gpu"]
     )
@@ -285,9 +287,9 @@ examples of Megatron.  Scores alone are 1, but those of all blocks are counted f
 def _simumax_lacks(case: Case) -> str:
     x = case.layout
     reasons = {
-        "ZeRO 2 and 3": int(x.zero) > 1,
-        "precision": x.precision != "bf16",
-        "context parallelism other than all-to-all": x.cp > 1 and x.context != "ulysses",
+        "ZeRO 2 and 3": int(x.sharding.zero) > 1,
+        "precision": x.precision.compute != "bf16",
+        "context parallelism other than all-to-all": x.mesh.cp > 1 and x.context != "ulysses",
     }
     return next((name for name, is_so in reasons.items() if is_so), "")
 
@@ -296,27 +298,29 @@ def _ask_simumax(modules: Any, system: str, case: Case) -> Answer:
     shape, x = case.shape, case.timed
     config = modules["simumax.core.config"]
     is_b200 = "b200" in system
-    is_fused = x.kernels != "eager"
-    recompute: dict[str, Any] = {"enable_recompute": x.recompute != "none"}
-    if x.recompute != "none":
-        recompute["recompute_granularity"] = "full_block" if x.recompute == "full" else "sdp_only"
+    is_fused = x.kernels.stack != "eager"
+    recompute: dict[str, Any] = {"enable_recompute": x.memory.recompute != "none"}
+    if x.memory.recompute != "none":
+        recompute["recompute_granularity"] = (
+            "full_block" if x.memory.recompute == "full" else "sdp_only"
+        )
         recompute["recompute_layer_num"] = shape.num_layers
     strategy = config.StrategyConfig(
-        seq_len=int(x.seq_len),
-        micro_batch_size=int(x.batch_size),
-        micro_batch_num=int(x.grad_accum),
-        world_size=int(x.gpus),
-        tp_size=int(x.tp),
-        cp_size=int(x.cp),
-        pp_size=int(x.pp),
-        ep_size=int(x.ep),
-        etp_size=int(x.expert_tp) if shape.num_experts else 1,
-        enable_sequence_parallel=int(x.tp) > 1 and int(x.sequence_parallel) == 1,
-        interleaving_size=int(x.interleave),
-        pp_comm_async=int(x.interleave) > 1 and int(x.pp) == 2,
-        zero_state=int(x.zero),
-        use_flash_sdp=x.is_flash,
-        use_math_sdp=not x.is_flash,
+        seq_len=int(x.batch.seq_len),
+        micro_batch_size=int(x.batch.micro),
+        micro_batch_num=int(x.batch.grad_accum),
+        world_size=int(x.mesh.gpus),
+        tp_size=int(x.mesh.tp),
+        cp_size=int(x.mesh.cp),
+        pp_size=int(x.mesh.pp),
+        ep_size=int(x.mesh.ep),
+        etp_size=int(x.mesh.expert_tp) if shape.num_experts else 1,
+        enable_sequence_parallel=int(x.mesh.tp) > 1 and int(x.mesh.sequence_parallel) == 1,
+        interleaving_size=int(x.pipeline.interleave),
+        pp_comm_async=int(x.pipeline.interleave) > 1 and int(x.mesh.pp) == 2,
+        zero_state=int(x.sharding.zero),
+        use_flash_sdp=x.kernels.is_flash,
+        use_math_sdp=not x.kernels.is_flash,
         use_fused_norm=is_fused,
         use_fused_swiglu=is_fused,
         cross_entropy_loss_fusion=is_b200 and is_fused,

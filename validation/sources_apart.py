@@ -78,7 +78,7 @@ def owner_of(row: Row) -> str:
 def set_up(case: Case) -> tuple[object, ...]:
     """What must be the same of two rows."""
     shape = (getattr(case.shape, name) for name in SHAPE)
-    return (case.chip.name, *shape, *(getattr(case.layout, name) for name in (*SPLIT, *WORK)))
+    return (case.chip.name, *shape, *(case.layout.get(name) for name in (*SPLIT, *WORK)))
 
 
 def prints(rows: Iterable[Row]) -> dict[tuple[object, ...], list[Print]]:
@@ -90,7 +90,7 @@ def prints(rows: Iterable[Row]) -> dict[tuple[object, ...], list[Print]]:
             measured, (_, predicted, _) = measured_time(row, case), time_of(case)
         except TrainrigError:
             continue
-        tokens = float(case.layout.global_batch) * case.timed.seq_len
+        tokens = float(case.layout.global_batch) * case.timed.batch.seq_len
         found[set_up(case)][owner_of(row)].append(
             Print(
                 owner_of(row),

@@ -36,7 +36,7 @@ def layouts(shape: ModelShape) -> list[Layout]:
     """A grid of what can be run: frameworks, splits, stages of ZeRO, with and without adapters."""
     grid = itertools.product(FRAMEWORKS, (1, 2), (1, 2), (0, 1, 2, 3), (0, 8))
     every = [
-        Layout(
+        Layout.of(
             gpus=8,
             tp=tp,
             pp=pp,
@@ -71,16 +71,16 @@ def by_hand(shape: ModelShape, layout: Layout, place: str) -> float:
     final = whole.norms - within
     matrices, norms = whole.attention + whole.ffn, within
     ends = whole.embedding + whole.head
-    if layout.pp > 1:
+    if layout.mesh.pp > 1:
         assert not crossed and h
-        longest = -(-blocks // layout.pp)
-        lacking = longest * layout.pp - blocks
+        longest = -(-blocks // layout.mesh.pp)
+        lacking = longest * layout.mesh.pp - blocks
         here = (longest - (lacking >= {"last": 1, "first": 2, "inner": 1000}[place])) / blocks
         matrices, norms = matrices * here, norms * here
         at_last = whole.head + shape.tied * whole.embedding
         ends = {"last": at_last, "first": whole.embedding, "inner": 0}[place]
         final *= place == "last"
-    return (matrices + ends) / layout.tp + norms + final
+    return (matrices + ends) / layout.mesh.tp + norms + final
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -98,13 +98,13 @@ def test_memory_and_time_count_the_same_parameters(model: str) -> None:
         assert mesh.stage_parameters == pytest.approx(most, rel=1e-12), layout
         trained = max(float(stage.num_trained) for stage in stages)
         assert mesh.trained == pytest.approx(trained, rel=1e-12), layout
-        assert trained == most or layout.lora_rank
+        assert trained == most or layout.lora.rank
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_one_gpu_holds_all_parameters_and_all_adapters(model: str) -> None:
     shape = named(model)
-    layout = Layout(seq_len=1, kernels="flash")
+    layout = Layout.of(seq_len=1, kernels="flash")
     assert stage_of(shape, layout, "last").num_parameters == pytest.approx(
         parameters(shape).total, rel=1e-12
     )
@@ -124,7 +124,7 @@ def test_adapters_of_an_encoder_decoder() -> None:
 def test_predict_fits_and_plan_state_the_same_bytes(model: str) -> None:
     shape = named(model)
     for layout in layouts(shape)[::7]:
-        cluster = Cluster(chip=CHIP, gpus=int(layout.gpus))
+        cluster = Cluster(chip=CHIP, gpus=int(layout.mesh.gpus))
         question = Question(shape=shape, layout=layout, cluster=cluster)
         needed = memory(shape, layout)
         assert predict(question).memory == needed

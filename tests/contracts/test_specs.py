@@ -393,12 +393,12 @@ def test_the_rule_sees_nproc(line: str) -> None:
 
 
 def test_a_mesh_tells_ranks_from_those_that_share_the_data() -> None:
-    layout = Layout(gpus=8, tp=2, pp=2, batch_size=3, grad_accum=5)
-    assert (layout.mesh.ranks, layout.mesh.dp) == (8, 2)
+    layout = Layout.of(gpus=8, tp=2, pp=2, batch_size=3, grad_accum=5)
+    assert (layout.mesh.of_one.ranks, layout.mesh.of_one.dp) == (8, 2)
     own = Experiment(layout=layout)
     assert own.global_samples == 3 * 5 * 2
     assert (own.nproc, own.processes, reference_of(own).grad_accum) == (8, 8, 5 * 2)
-    alone = Experiment(layout=Layout(gpus=4, parallel="dataparallel"))
+    alone = Experiment(layout=Layout.of(gpus=4, parallel="dataparallel"))
     assert (alone.mesh.dp, alone.processes) == (4, 1)
 
 
@@ -446,7 +446,7 @@ def dummy(tmp_path: Path) -> Iterator[Framework]:
 
 def test_a_framework_is_unknown_before() -> None:
     with pytest.raises(UsageError, match="dummy"):
-        Layout(framework="dummy")
+        Layout.of(framework="dummy")
 
 
 TRAIN = ("--framework", "dummy", "--scale", "tiny", "--model", "gpt2", "--device", "cpu")
@@ -469,8 +469,8 @@ def test_it_is_predicted_and_planned_with_as_one_that_trains() -> None:
         done = CliRunner().invoke(verb.command, [*words, *more], standalone_mode=False)
         assert done.exception is None, done.exception
         assert "dummy, " in done.stdout
-    assert predict_only(Layout(gpus=4, zero=3, framework="dummy"), find("gpt2")) is None
-    assert predict_only(Layout(gpus=4, zero=3, framework="megatron"), find("gpt2")) is not None
+    assert predict_only(Layout.of(gpus=4, zero=3, framework="dummy"), find("gpt2")) is None
+    assert predict_only(Layout.of(gpus=4, zero=3, framework="megatron"), find("gpt2")) is not None
 
 
 @pytest.mark.usefixtures("dummy")

@@ -18,22 +18,21 @@ from trainrig.predict.scenario import question
 from trainrig.train.config import KEYS, RETIRED, Experiment
 from trainrig.train.config_file import KEYS as FILE_KEYS
 from trainrig.workload.frameworks import FRAMEWORKS
-from trainrig.workload.layout import (
-    DROPS,
+from trainrig.workload.layout import PLACES, SIZES
+from trainrig.workload.layout.groups import (
+    DROPOUT,
     KERNELS,
     OFFLOAD,
     OPTIMIZERS,
     PARALLEL,
     RECOMPUTE,
     SCHEDULES,
-    SIZES,
     STATES,
-    Layout,
 )
 from trainrig.workload.model import ModelShape
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "trainrig"
-LAYOUT = {field.name for field in dataclasses.fields(Layout)}
+LAYOUT = set(PLACES)
 EXPERIMENT = {field.name for field in dataclasses.fields(Experiment)}
 SHAPE = {field.name for field in dataclasses.fields(ModelShape)}
 DERIVED = {"nproc", "compile", "dp", "global_batch", "tokens", "scale"}
@@ -85,7 +84,7 @@ def test_a_predicted_layout_has_the_fields_names() -> None:
 
 VALUES = {
     *(*RECOMPUTE, *SCHEDULES, *KERNELS, *FRAMEWORKS, *PARALLEL, *OPTIMIZERS),
-    *(*OFFLOAD, *STATES, *DROPS),
+    *(*OFFLOAD, *STATES, *DROPOUT),
 } - {"none", "auto", "no", "yes"}
 """Not number formats: what one is accumulated in is a fact about both."""
 ALLOWED = {

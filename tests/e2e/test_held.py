@@ -18,7 +18,7 @@ SMALL = custom("gpt2", num_layers=2, hidden=32, num_heads=2, vocab=161, max_posi
 
 def check(model: str, zero: int, num_ranks: int, precision: str = "bf16") -> None:
     shape = SMALL if model == "small" else find(model)
-    layout = Layout(
+    layout = Layout.of(
         gpus=num_ranks,
         gpus_per_node=num_ranks,
         zero=zero,

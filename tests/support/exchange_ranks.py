@@ -57,10 +57,10 @@ def plant(model: Any, mesh: Any, trap: str) -> None:
 
 
 def step(case: dict[str, Any]) -> list[dict[str, Any]]:
-    layout = Layout(**case["layout"])
+    layout = Layout.of(**case["layout"])
     shape = SHAPES[case["model"]]
-    tp, dp = int(layout.tp), int(layout.dp)
-    shards = (int(layout.shard_size) or dp) if layout.zero else 1
+    tp, dp = int(layout.mesh.tp), int(layout.mesh.dp)
+    shards = (int(layout.sharding.shard_size) or dp) if layout.sharding.zero else 1
     mesh = init_device_mesh(
         "cpu", (dp // shards, shards, tp), mesh_dim_names=("dp_replicate", "dp_shard", "tp")
     )
@@ -69,27 +69,27 @@ def step(case: dict[str, Any]) -> list[dict[str, Any]]:
     before = tensor_parallel.plan_of
     plant(model, mesh, case.get("trap", ""))
     if tp > 1:
-        split = bool(layout.sequence_parallel)
+        split = bool(layout.mesh.sequence_parallel)
         tensor_parallel.apply(model, shape, mesh["tp"], sequence_parallel=split)
     tensor_parallel.plan_of = before
-    recompute.apply(model, layout.recompute)
+    recompute.apply(model, layout.memory.recompute)
     units = [*blocks_of(model), model]
     bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    how = {"mp_policy": bf16} if layout.precision == "bf16" else {}
+    how = {"mp_policy": bf16} if layout.precision.compute == "bf16" else {}
     data = mesh["dp_replicate", "dp_shard"]
     if dp > 1:
         for unit in units:
-            reshard = layout.zero == 3 and unit is not model
+            reshard = layout.sharding.zero == 3 and unit is not model
             fully_shard(unit, mesh=data, reshard_after_forward=reshard, **how)
             unit.set_gradient_divide_factor(1.0)
             unit.set_force_sum_reduction_for_comms(True)
     model.to_empty(device="cpu")
     models.fill_weights(model, 1)
-    tokens = torch.randint(0, 161, (int(layout.batch_size), layout.seq_len))
-    traffic, micros = Traffic(axes), int(layout.grad_accum)
+    tokens = torch.randint(0, 161, (int(layout.batch.micro), layout.batch.seq_len))
+    traffic, micros = Traffic(axes), int(layout.batch.grad_accum)
     with traffic:
         for number in range(micros):
-            if dp > 1 and layout.zero < 2:
+            if dp > 1 and layout.sharding.zero < 2:
                 last = number == micros - 1
                 model.set_requires_gradient_sync(last)
                 model.set_reshard_after_backward(last)

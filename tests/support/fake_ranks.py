@@ -38,17 +38,24 @@ def facts_of_a_step(shape: ModelShape, layout: Layout) -> tuple[dict[str, Any], 
     world = World(layout, "cpu")
     model: Any = models.build(shape, device="meta")
     # Whole weights need no more than meta tensors; FSDP2 refuses these.
-    device = "cpu" if layout.zero else "meta"
-    mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if layout.zero else nullcontext()
-    size = (int(layout.batch_size), layout.seq_len)
+    device = "cpu" if layout.sharding.zero else "meta"
+    mode: Any = (
+        FakeTensorMode(allow_non_fake_inputs=True) if layout.sharding.zero else nullcontext()
+    )
+    size = (int(layout.batch.micro), layout.batch.seq_len)
     tokens = torch.zeros(size, dtype=torch.long, device=device)
-    if layout.zero:
+    if layout.sharding.zero:
         data_parallel.shard(
-            model, layout.precision, int(layout.zero), world, offload=False, piped=False
+            model,
+            layout.precision.compute,
+            int(layout.sharding.zero),
+            world,
+            offload=False,
+            piped=False,
         )
     with mode:
         model.to_empty(device=device)
-        weights = None if layout.zero else Weights([model], layout.precision)
+        weights = None if layout.sharding.zero else Weights([model], layout.precision.compute)
         groups = model.parameters() if weights is None else weights.groups(0.1)
         optimizer = torch.optim.AdamW(groups)
         sizes = {"weights": _bytes(model.parameters())}

@@ -146,7 +146,7 @@ def entry(case: dict[str, Any]) -> Any:
 
 
 def layout_of(case: dict[str, Any]) -> Layout:
-    return Layout(
+    return Layout.of(
         gpus=dist.get_world_size(),
         pp=case.get("pp", 1),
         interleave=case.get("interleave", 1),

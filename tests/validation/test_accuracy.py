@@ -115,7 +115,7 @@ def test_published_memory_is_met() -> None:
 def test_attention_is_torchs_since_its_version_2_1() -> None:
     row = next(row for row in training.read() if is_unseen(row))
     kernels = {
-        torch: case_of({**row, "framework": f"HF Transformers, torch {torch}"}).layout.kernels
+        torch: case_of({**row, "framework": f"HF Transformers, torch {torch}"}).layout.kernels.stack
         for torch in ("1.13", "2.0.1", "2.1.1", "2.13")
     }
     assert kernels == {"1.13": "eager", "2.0.1": "eager", "2.1.1": "flash", "2.13": "flash"}

@@ -30,7 +30,7 @@ def shape_of(words: str) -> ModelShape:
 
 
 def layout_of(row: dict[str, str]) -> Layout:
-    return Layout(
+    return Layout.of(
         framework="huggingface",
         batch_size=4,
         seq_len=512,

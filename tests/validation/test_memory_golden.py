@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,10 @@ def rows() -> list[dict[str, str]]:
 
 def layout_of(words: str) -> Layout:
     """The layout that `describe` in the tool has written down."""
-    kinds = {f.name: f.default for f in dataclasses.fields(Layout)}
+    kinds = Layout().flat()
     pairs = dict(word.split("=") for word in words.split())
     values = {n: int(v) if isinstance(kinds[n], int) else v for n, v in pairs.items()}
-    return Layout(**values)
+    return Layout.of(**values)
 
 
 def test_there_are_thirty_configurations_of_all_families_and_policies() -> None:
@@ -42,8 +41,12 @@ def test_there_are_thirty_configurations_of_all_families_and_policies() -> None:
     assert {find(row["model"]).family for row in found} == {
         *("gpt2", "gpt-neo", "bert", "t5", "llama")
     }
-    assert {layout_of(row["layout"]).recompute for row in found} == {"none", "selective", "full"}
-    assert {layout_of(row["layout"]).kernels for row in found} == {"eager", "flash"}
+    assert {layout_of(row["layout"]).memory.recompute for row in found} == {
+        "none",
+        "selective",
+        "full",
+    }
+    assert {layout_of(row["layout"]).kernels.stack for row in found} == {"eager", "flash"}
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row['model']} {row['layout']}")

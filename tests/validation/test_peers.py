@@ -336,7 +336,7 @@ def test_llm_analysis_waits_for_weights_where_they_are_sharded_alone() -> None:
     assert (Analysis.asked.parallel.tp_size, Analysis.asked.parallel.sp_size) == (8, 8)
     sharded = case(zero_stage="3", pp="1", vpp="", framework="DeepSpeed", kernel_stack="flash")
     found = LLM_ANALYSIS.answer(modules, sharded)
-    assert isinstance(found, Answer) and found.time_s == int(sharded.layout.dp) > 1
+    assert isinstance(found, Answer) and found.time_s == int(sharded.layout.mesh.dp) > 1
     assert LLM_ANALYSIS.answer(modules, case(tp="16", pp="8", vpp="")) == (
         "refused by itself: tensor parallelism beyond a node"
     )

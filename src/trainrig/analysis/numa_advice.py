@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from trainrig.analysis.best import valid_value, value_text
 from trainrig.benchmarks.numa import ALL, ANY, OWN, node_in, node_text
 from trainrig.benchmarks.spec import Role, role_of
-from trainrig.record import Record
+from trainrig.record import Record, Status
 from trainrig.stats import grouped
 from trainrig.units import format_quantity, format_share
 
@@ -113,11 +112,11 @@ def _of_gpu(rates: Rates, nodes: Sequence[int], index: int) -> Iterator[str]:
 
 def _value(record: Record | None) -> float:
     """0 where there is none."""
-    return valid_value(record)
+    return record.value if record and record.status is Status.OK and record.value else 0.0
 
 
 def _text(record: Record | None) -> str:
-    return value_text(record) if record is not None else format_quantity(0.0, "B/s")
+    return format_quantity(_value(record), "B/s")
 
 
 def _compared(first: Record | None, second: Record | None) -> int | None:

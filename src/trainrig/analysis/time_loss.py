@@ -408,7 +408,7 @@ def count_step(record: Record, *, recompute: str | None = None) -> Counted | Non
 
 def _layout(case: Case, **more: Any) -> Layout:
     """Raises UsageError where a size is missing or out of range."""
-    return Layout(
+    return Layout.of(
         batch_size=layers.size_of(case, "batch_size"),
         seq_len=layers.size_of(case, "seq_len"),
         precision=str(dtype_of(case)),

@@ -197,7 +197,7 @@ def layer_ops(case: Case, kernels: str = "flash") -> tuple[Op, ...]:
     if how not in PASSES:
         raise UsageError(f"unknown pass {how!r}", "one of: " + ", ".join(PASSES))
     precision = str(case["dtype"])
-    layout = Layout(batch_size=batch, seq_len=seq, precision=precision, kernels=kernels)
+    layout = Layout.of(batch_size=batch, seq_len=seq, precision=precision, kernels=kernels)
     phases = {*PASSES[how]} - {"recompute"}
     ops = [op for op in block_ops(shape, layout, decoder=decoder) if op.phase in phases]
     wanted = PARTS.get(str(case["layer"]))

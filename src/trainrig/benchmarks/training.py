@@ -94,7 +94,7 @@ def flops(case: Case) -> int:
 def _work(case: Case) -> Work:
     batch, seq, _ = _numbers(case)
     shape = find(str(case["model"]))
-    layout = Layout(
+    layout = Layout.of(
         batch_size=batch,
         seq_len=seq,
         target_seq_len=written_tokens(shape, seq),
@@ -138,7 +138,7 @@ def _metrics(case: Case) -> tuple[spec.Metric, ...]:
 def layout_of(case: Case) -> Layout:
     """The layout of one process that trains a case."""
     batch, seq, accum = _numbers(case)
-    return Layout(
+    return Layout.of(
         gpus_per_node=1,
         batch_size=batch,
         seq_len=seq,
@@ -148,7 +148,7 @@ def layout_of(case: Case) -> Layout:
         recompute=str(case["recompute"]),
         kernels="compiled" if case["compile"] else "eager" if case.get("dropout") else "flash",
         optimizer=str(case["optimizer"]),
-        drops="yes" if case.get("dropout") else "no",
+        has_dropout="yes" if case.get("dropout") else "no",
     )
 
 

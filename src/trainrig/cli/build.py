@@ -9,7 +9,7 @@ import click
 
 from trainrig.cli.output import say
 from trainrig.cli.predict_options import WHAT
-from trainrig.cli.verb import PAGES, PATH, TOKENS, Pages, Verb, json_option, option, options, rows
+from trainrig.cli.verb import PAGES, PATH, TOKENS, Verb, json_option, option, options, rows
 
 if TYPE_CHECKING:
     from trainrig.procure.parts_list import Build
@@ -49,7 +49,8 @@ def check(
     file: Path,
     prices: Path | None,
     currency: str | None,
-    pages: Pages,
+    html: Path | None,
+    md: Path | None,
     as_json: bool,
 ) -> int:
     """Check the parts list FILE: sockets, slots, lanes, watts, plugs, air, RAM, disks, circuits.
@@ -74,7 +75,7 @@ def check(
     def content() -> dict[str, Any]:
         return report_dict(report)
 
-    publish(as_json, content, lambda: build_document(report), pages)
+    publish(as_json, content, lambda: build_document(report), html=html, md=md)
     return EXIT_OK if report.legal else EXIT_FINDING
 
 
@@ -105,7 +106,8 @@ def suggest(
     noise_limit_db: float | None,
     own: Path | None,
     prices: Path | None,
-    pages: Pages,
+    html: Path | None,
+    md: Path | None,
     as_json: bool,
     **keys: Any,
 ) -> None:
@@ -151,7 +153,8 @@ def suggest(
         as_json,
         lambda: suggestions_dict(found),
         lambda: suggestions_document(found),
-        pages,
+        html=html,
+        md=md,
     )
 
 
@@ -206,7 +209,8 @@ def cluster(
     network: tuple[str, ...],
     prices: Path | None,
     currency: str | None,
-    pages: Pages,
+    html: Path | None,
+    md: Path | None,
     as_json: bool,
     **keys: Any,
 ) -> None:
@@ -237,5 +241,6 @@ def cluster(
         as_json,
         lambda: clusters_dict(plans, money),
         lambda: cluster_document(report, plans, budget),
-        pages,
+        html=html,
+        md=md,
     )

@@ -20,7 +20,7 @@ _result = partial(option, group="Result")
     rows(
         "Search",
         (
-            *("--schedule", names_in("workload.layout", "SCHEDULES")),
+            *("--schedule", names_in("workload.layout.groups", "SCHEDULES")),
             *("the best but dualpipe", "Pipeline schedule: {words}."),
         ),
     )

@@ -13,7 +13,7 @@ from trainrig.errors import UsageError
 if TYPE_CHECKING:
     from trainrig.predict.scenario import Measured
 
-_words = partial(names_in, "workload.layout")
+_words = partial(names_in, "workload.layout.groups")
 RATES_OF = "Take the rates that this run measured, not the catalog's."
 PRECISION, KERNELS = rows(
     "",
@@ -60,7 +60,7 @@ WHERE = rows(
 )
 FRAMEWORK = rows(
     "Layout",
-    ("--framework", _words("FRAMEWORKS"), "by the layout", "{words}."),
+    ("--framework", names_in("workload.frameworks", "FRAMEWORKS"), "by the layout", "{words}."),
     (
         *("--parallel", _words("PARALLEL"), "as --zero says"),
         "Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",

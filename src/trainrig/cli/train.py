@@ -28,7 +28,7 @@ from trainrig.cli.verb import (
 )
 
 _PRECISIONS = ("auto", "bf16", "fp32", "tf32", "fp16", "fp8")
-_words = partial(names_in, "workload.layout")
+_words = partial(names_in, "workload.layout.groups")
 _WHAT = rows(
     "What is trained",
     (

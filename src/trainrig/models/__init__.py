@@ -29,7 +29,7 @@ from trainrig.models import bert, dropout, gpt2, llama, t5
 from trainrig.models import recompute as recomputation
 from trainrig.models.first_weights import Given, fill_weights
 from trainrig.models.unfused import take_apart
-from trainrig.workload.layout import RECOMPUTE
+from trainrig.workload.layout.groups import RECOMPUTE
 from trainrig.workload.model import ATTENTIONS, ModelShape
 
 __all__ = ["block_inputs", "build", "build_block", "compile_blocks", "dropout", "fill_weights"]

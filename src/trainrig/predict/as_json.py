@@ -107,14 +107,14 @@ def memory_parts(needed: Memory) -> dict[str, int]:
 
 def layout_dict(layout: Layout) -> dict[str, Any]:
     """A layout in plain values, with what follows from it."""
-    found = {name: value for name, value in dataclasses.asdict(layout).items() if name in _SHOWN}
+    found = {name: value for name, value in layout.flat().items() if name in _SHOWN}
     found |= {"parallel": layout.scheme, "states": scheme_of(layout)}
-    found |= {"lora_on": layout.adapted if layout.lora_rank else "none"}
-    found |= {"cp_comm": layout.context if layout.cp > 1 else "none"}
-    found |= {"precision": layout.number_format}
-    narrow = "fp16" if layout.precision == "fp16" else "bf16"
+    found |= {"lora_on": layout.adapted if layout.lora.rank else "none"}
+    found |= {"cp_comm": layout.context if layout.mesh.cp > 1 else "none"}
+    found |= {"precision": layout.precision.number_format}
+    narrow = "fp16" if layout.precision.compute == "fp16" else "bf16"
     found |= {"grad_reduce": {4: "fp32", 2: narrow}[gradient_bytes(layout)]}
-    return found | {"dp": int(layout.dp), "global_batch": int(layout.global_batch)}
+    return found | {"dp": int(layout.mesh.dp), "global_batch": int(layout.global_batch)}
 
 
 _SHOWN = {*SIZES, "cp", "framework", *WORDS_AND_LENGTHS} - {"scaled", "target_seq_len"}

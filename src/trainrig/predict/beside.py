@@ -45,14 +45,14 @@ class Beside(Generic[Answer]):
         """Tokens/s for each watt of the GPUs."""
         if not isinstance(self.found, Prediction):
             return None
-        return self.found.tokens_per_s / (int(self.found.layout.gpus) * self.found.rates.power)
+        return self.found.tokens_per_s / (int(self.found.layout.mesh.gpus) * self.found.rates.power)
 
     @property
     def per_price(self) -> float | None:
         """Tokens/s for each unit of money that the GPUs cost."""
         if not isinstance(self.found, Prediction) or self.price is None:
             return None
-        return self.found.tokens_per_s / (int(self.found.layout.gpus) * self.price)
+        return self.found.tokens_per_s / (int(self.found.layout.mesh.gpus) * self.price)
 
 
 def beside(
@@ -138,4 +138,4 @@ def beside_dict(
 def _power(found: Prediction | Fit | None) -> float | None:
     if not isinstance(found, Prediction):
         return None
-    return int(found.layout.gpus) * found.rates.power
+    return int(found.layout.mesh.gpus) * found.rates.power

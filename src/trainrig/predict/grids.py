@@ -48,7 +48,8 @@ from trainrig.predict.step.compute import operator_times
 from trainrig.record import Case, Kind, Record
 from trainrig.stats import median
 from trainrig.workload.blocks import block
-from trainrig.workload.layout import KERNELS, Layout
+from trainrig.workload.layout import Layout
+from trainrig.workload.layout.groups import KERNELS
 
 MATMUL_SIZES = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 VECTOR_SIZES = tuple(1 << power for power in (16, 18, 20, 22, 24, 26))
@@ -118,7 +119,7 @@ def layer_seconds(case: Case, rates: Rates, kernels: str) -> float:
     """Seconds of one call of a layer's case.  Raises UsageError for a case that is none."""
     shape, decoder = layer_shape(case)
     batch, seq = layer_tokens(case)
-    layout = Layout(
+    layout = Layout.of(
         batch_size=batch,
         seq_len=seq,
         precision=str(case["dtype"]),

@@ -58,7 +58,7 @@ class Prediction:
     @property
     def simulated(self) -> float | None:
         """s of a step, its pipeline event by event, as a plan ranks layouts; None: it has none."""
-        if self.layout.pp == 1 or self.layout.schedule == "dualpipe":
+        if self.layout.mesh.pp == 1 or self.layout.pipeline.schedule == "dualpipe":
             return None
         from trainrig.predict.step.simulate import simulated  # numpy: a step alone needs none
 
@@ -79,7 +79,7 @@ class Prediction:
     @property
     def flop_rate(self) -> float:
         """Model FLOP/s of one GPU."""
-        return self.model_flops / self.time / int(self.layout.gpus)
+        return self.model_flops / self.time / int(self.layout.mesh.gpus)
 
     @property
     def mfu(self) -> float | None:
@@ -104,7 +104,7 @@ class Prediction:
     @property
     def claimed(self) -> str:
         """Data type of the claimed peak that MFU and HFU are shares of."""
-        return "fp4" if self.question.cluster.is_fp4 else self.layout.precision
+        return "fp4" if self.question.cluster.is_fp4 else self.layout.precision.compute
 
     @property
     def fits(self) -> bool:
@@ -134,7 +134,7 @@ class Prediction:
 
     @property
     def _warnings(self) -> tuple[str, ...]:
-        words, chip = self.layout.precision, self.question.cluster.chip
+        words, chip = self.layout.precision.compute, self.question.cluster.chip
         if costs := self.data_parallel:
             spent = ", ".join(f"{name} {format_time(each)}" for name, each in costs.items())
             return (f"DataParallel, each micro-batch by GPU 0: {spent}",)
@@ -153,7 +153,7 @@ class Prediction:
         Uncontended and by themselves; its fifth cost, one interpreter's lock, is in the step's
         ``gaps``.
         """
-        if self.layout.scheme != "dataparallel" or self.layout.gpus == 1:
+        if self.layout.scheme != "dataparallel" or self.layout.mesh.gpus == 1:
             return None
         mesh = MeshSizes(self.question.shape, self.layout)
         return {n: float(s) for n, s in data_parallel(mesh, self.rates, 1.0).items()}
@@ -164,24 +164,28 @@ class Prediction:
 
     def kwh(self, tokens: float) -> float:
         """Energy of the GPUs for so many tokens, at their power limit."""
-        return self.days(tokens) * 24.0 * int(self.layout.gpus) * self.rates.power / 1000.0
+        return self.days(tokens) * 24.0 * int(self.layout.mesh.gpus) * self.rates.power / 1000.0
 
     def _share(self, flops: int) -> float | None:
-        peak = self.rates.peaks.get(self.layout.precision)
-        if peak is None or self.layout.lora_rank or self.question.cluster.chip is None:
+        peak = self.rates.peaks.get(self.layout.precision.compute)
+        if peak is None or self.layout.lora.rank or self.question.cluster.chip is None:
             return None  # what was measured is no claim
-        return flops / self.time / int(self.layout.gpus) / peak
+        return flops / self.time / int(self.layout.mesh.gpus) / peak
 
 
 def predict(question: Question) -> Prediction:
     """Predict one layout."""
     rates = question.cluster.rates()
     shape, layout = question.shape, question.layout
-    samples, seq, target = int(layout.global_batch), layout.seq_len, layout.target_seq_len
+    samples, seq, target = (
+        int(layout.global_batch),
+        layout.batch.seq_len,
+        layout.batch.target_seq_len,
+    )
     size: dict[str, Any] = {"batch": samples, "seq": seq, "target_seq_len": target}
 
     def computed(*, half: bool) -> int:
-        once = hardware_flops(shape, **size, kernels=layout.kernels, half=half)
+        once = hardware_flops(shape, **size, kernels=layout.kernels.stack, half=half)
         return once + recomputed_flops(shape, layout, half=half)
 
     return Prediction(
@@ -215,7 +219,10 @@ def predict_metrics(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Pr
     step = predict_step(shape, layout, rates)
     low, high = (end / step.total for end in step.interval)
     flops = model_flops(
-        shape, int(layout.global_batch), layout.seq_len, target_seq_len=layout.target_seq_len
+        shape,
+        int(layout.global_batch),
+        layout.batch.seq_len,
+        target_seq_len=layout.batch.target_seq_len,
     )
     needed = memory(shape, layout)
     times = {

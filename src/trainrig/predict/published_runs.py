@@ -64,8 +64,8 @@ def published_runs(found: Prediction) -> tuple[PublishedRun, ...]:
     chip, shape = found.question.cluster.chip, found.question.shape
     if chip is None:
         return ()
-    wanted = {"layers": shape.num_layers, "hidden": shape.hidden, "seq": found.layout.seq_len}
-    wanted |= {"num_gpus": int(found.layout.gpus)}
+    wanted = {"layers": shape.num_layers, "hidden": shape.hidden, "seq": found.layout.batch.seq_len}
+    wanted |= {"num_gpus": int(found.layout.mesh.gpus)}
     texts = {name: str(value) for name, value in wanted.items()}
     runs = [
         run
@@ -95,14 +95,14 @@ def _run(row: Row, found: Prediction, chip: str) -> PublishedRun | None:
     x = case.layout
     is_same = case.chip.name == chip and _is_same_model(case.shape, found.question.shape)
     stated = [name for name in _SAME if name != "interleave" or "vpp" not in case.presumed]
-    if not is_same or any(getattr(x, name) != getattr(found.layout, name) for name in stated):
+    if not is_same or any(x.get(name) != found.layout.get(name) for name in stated):
         return None
-    if found.layout.gpus > 1 and not _is_same_link(case, found):
+    if found.layout.mesh.gpus > 1 and not _is_same_link(case, found):
         return None
     return PublishedRun(
         source=row["source"],
         framework=row["framework"],
-        kernels=x.kernels,
+        kernels=x.kernels.stack,
         step_time_s=seconds,
         ratio=seconds / found.time,
         host_call_s=_slow_host(found, seconds) if seconds > SLOW * found.time else None,

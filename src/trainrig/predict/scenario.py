@@ -8,7 +8,6 @@ What is given and cannot be is refused, by the rules of layouts where they say s
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,14 +34,8 @@ from trainrig.predict.rates.from_chip import (
     usual_tray,
 )
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
-from trainrig.workload.layout import (
-    PRECISIONS,
-    RECOMPUTE,
-    SCALED,
-    Layout,
-    check_layout,
-    check_sizes,
-)
+from trainrig.workload.layout import PLACES, Layout, check_layout, check_sizes
+from trainrig.workload.layout.groups import PRECISIONS, RECOMPUTE, SCALED
 from trainrig.workload.layout_rules import MOST_COUNT, has_schedule, usual_interleave, who_has
 from trainrig.workload.memory import host_bytes
 from trainrig.workload.model import ModelShape
@@ -94,7 +87,7 @@ def question(given: Options, measured: Measured = NOTHING) -> Question:
     shape, options = _model(given)
     cluster = _cluster(options, measured)
     layout = _layout(options, cluster, shape, (*WORDS_AND_LENGTHS, *_SIZES))
-    zero = options.get("zero", 3 if layout.parallel == "fsdp" else 0)
+    zero = options.get("zero", 3 if layout.sharding.parallel == "fsdp" else 0)
     layout = layout.replace(zero=zero)
     layout = layout.replace(framework=options.get("framework") or layout.usual_framework)
     check_layout(shape, layout)
@@ -113,7 +106,7 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
     if "global_batch" not in options:
         raise UsageError("how many samples is a step?", "as --global-batch 512")
     base = _layout(options, cluster, shape, WORDS_AND_LENGTHS)
-    schedules, base = (base.schedule,), base.replace(schedule="1f1b")
+    schedules, base = (base.pipeline.schedule,), base.replace(schedule="1f1b")
     for name, known in (("recompute", RECOMPUTE), ("framework", tuple(FRAMEWORKS))):
         if options.get(name, known[0]) not in known:
             raise unknown(name, options[name], known)
@@ -184,8 +177,8 @@ def _check_alone(options: Options) -> None:
     precision = options.get("precision", PRECISIONS[0])
     if precision not in (*PRECISIONS, *SCALED):
         raise unknown("precision", precision, (*PRECISIONS, *SCALED))
-    fields = {field.name for field in dataclasses.fields(Layout)} - {"precision"}
-    check_sizes(Layout(**{name: options[name] for name in options if name in fields}))
+    keys = PLACES.keys() - {"precision"}
+    check_sizes(Layout.of(**{name: options[name] for name in options if name in keys}))
 
 
 def _cluster(options: Options, measured: Measured) -> Cluster:
@@ -288,9 +281,9 @@ def _layout(
         groups = usual_interleave(fields.get("schedule", ""), fields.get("pp", 1))
         fields.setdefault("interleave", groups)
     if chip is not None:
-        fields["any_order"] = int(takes_any_order(chip))
+        fields["supports_non_tn_fp8"] = int(takes_any_order(chip))
     fields.setdefault("seq_len", min(shape.max_positions, LONGEST))
-    return Layout(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
+    return Layout.of(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
 
 
 def _fastest(cluster: Cluster) -> str:

@@ -60,7 +60,7 @@ def training_space(given: Mapping[str, Any]) -> tuple[Space, Cluster]:
     options = dict(given)
     if options.get("global_batch") is None:
         first, _ = space({**options, "global_batch": 1})
-        options["global_batch"] = max(1, TOKENS_A_STEP // first.base.seq_len)
+        options["global_batch"] = max(1, TOKENS_A_STEP // first.base.batch.seq_len)
     return space(options)
 
 
@@ -138,7 +138,7 @@ def bound_of(every: Space, chip: Chip) -> float:
     alone = Cluster(chip=chip, gpus=1, gpus_per_node=1)
     rates = alone.rates().replace(memory_bytes=1e18)
     best = search(every.on(alone), rates, top=1).best[0]
-    return every.global_batch * every.base.seq_len / best.time
+    return every.global_batch * every.base.batch.seq_len / best.time
 
 
 def measured_rate(records: Iterable[Record], name: str, model: str = "") -> TrainingRate:

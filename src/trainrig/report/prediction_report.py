@@ -85,7 +85,7 @@ _SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure":
 
 def place_text(layout: Layout, device: str) -> str:
     """``16 × A100 SXM4 80GB in 2 nodes``."""
-    gpus, nodes = int(layout.gpus), -(-int(layout.gpus) // int(layout.gpus_per_node))
+    gpus, nodes = int(layout.mesh.gpus), -(-int(layout.mesh.gpus) // int(layout.mesh.gpus_per_node))
     if gpus == 1:
         return device
     return f"{gpus} × {device}" + (f" in {nodes} nodes" if nodes > 1 else "")
@@ -96,36 +96,40 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
 
     ``fixed``: with precision and kernels, which a search does not vary.
     """
-    accum = int(layout.grad_accum)
-    is_wide = layout.precision in ("fp32", "tf32")
+    accum = int(layout.batch.grad_accum)
+    is_wide = layout.precision.compute in ("fp32", "tf32")
     parts = (
         (True, layout.framework),
         (layout.scheme not in ("none", "own"), layout.scheme),
-        (layout.tp > 1, f"tp {layout.tp}"),
-        (layout.pp > 1, f"pp {layout.pp}"),
-        (layout.cp > 1, f"cp {layout.cp}" + f" by {layout.cp_comm}" * (layout.cp_comm != "auto")),
-        (layout.ep > 1, f"ep {layout.ep}"),
-        (layout.dp > 1, f"dp {layout.dp}"),
-        (layout.interleave > 1, f"interleave {layout.interleave}"),
-        (layout.pp > 1, layout.schedule),
+        (layout.mesh.tp > 1, f"tp {layout.mesh.tp}"),
+        (layout.mesh.pp > 1, f"pp {layout.mesh.pp}"),
         (
-            layout.zero,
-            f"zero {layout.zero}" + (f" over {layout.shard_size}" if layout.shard_size else ""),
+            layout.mesh.cp > 1,
+            f"cp {layout.mesh.cp}" + f" by {layout.mesh.cp_comm}" * (layout.mesh.cp_comm != "auto"),
         ),
-        (layout.sequence_parallel, "sequence parallel"),
-        (True, f"batch {layout.batch_size}" + (f" × {accum}" if accum > 1 else "")),
-        (layout.recompute != "none", f"recompute {layout.recompute}"),
-        (layout.offload != "none", f"offload {layout.offload}"),
+        (layout.mesh.ep > 1, f"ep {layout.mesh.ep}"),
+        (layout.mesh.dp > 1, f"dp {layout.mesh.dp}"),
+        (layout.pipeline.interleave > 1, f"interleave {layout.pipeline.interleave}"),
+        (layout.mesh.pp > 1, layout.pipeline.schedule),
         (
-            layout.lora_rank,
-            f"LoRA {layout.lora_rank}"
-            + (f" beside {layout.quantize}" if layout.quantize != "none" else ""),
+            layout.sharding.zero,
+            f"zero {layout.sharding.zero}"
+            + (f" over {layout.sharding.shard_size}" if layout.sharding.shard_size else ""),
         ),
-        (layout.optimizer_in_backward, "optimizer in backward"),
-        (layout.fp8_params, "weights in fp8 alone"),
-        (layout.router_spread, f"router spread {layout.router_spread:g}"),
-        (fixed, layout.number_format + ("" if is_wide else _SCHEMES[scheme_of(layout)])),
-        (fixed, layout.kernels),
+        (layout.mesh.sequence_parallel, "sequence parallel"),
+        (True, f"batch {layout.batch.micro}" + (f" × {accum}" if accum > 1 else "")),
+        (layout.memory.recompute != "none", f"recompute {layout.memory.recompute}"),
+        (layout.memory.offload != "none", f"offload {layout.memory.offload}"),
+        (
+            layout.lora.rank,
+            f"LoRA {layout.lora.rank}"
+            + (f" beside {layout.lora.quantize}" if layout.lora.quantize != "none" else ""),
+        ),
+        (layout.memory.optimizer_in_backward, "optimizer in backward"),
+        (layout.precision.fp8_params, "weights in fp8 alone"),
+        (layout.moe.router_spread, f"router spread {layout.moe.router_spread:g}"),
+        (fixed, layout.precision.number_format + ("" if is_wide else _SCHEMES[scheme_of(layout)])),
+        (fixed, layout.kernels.stack),
     )
     return ", ".join(text for holds, text in parts if holds)
 
@@ -153,9 +157,9 @@ def prediction_document(
 ) -> Document:
     """One layout: its time by part, its memory by part, what follows, where the rates come from."""
     title = f"{found.question.shape.name} on {place_text(found.layout, found.rates.device)}"
-    unused = set() if found.layout.gpus > 1 else {"collective"}
-    unused |= set() if found.layout.offload != "none" else {"host_link"}
-    unused |= set() if found.layout.offload == "disk" else {"disk"}
+    unused = set() if found.layout.mesh.gpus > 1 else {"collective"}
+    unused |= set() if found.layout.memory.offload != "none" else {"host_link"}
+    unused |= set() if found.layout.memory.offload == "disk" else {"disk"}
     origins = tuple(
         (name.replace("_", " "), origin)
         for name, origin in found.rates.provenance.items()
@@ -409,7 +413,7 @@ def _candidate_table(
     ties: Mapping[int, int] | None = None,
 ) -> Table:
     """Layouts of one search: they share the FLOPs of a step, so MFU goes as one over the time."""
-    tokens, limit = space.global_batch * space.base.seq_len, best.rates.memory_bytes
+    tokens, limit = space.global_batch * space.base.batch.seq_len, best.rates.memory_bytes
     mfu = None if best.mfu is None else best.mfu * best.time * 100
 
     places = {id(one): place for place, one in enumerate(candidates, 1)} if ties else {}

@@ -275,7 +275,7 @@ def best_that_trains(space: Space, rates: Rates) -> Candidate | None:
 
     It is looked for among the layouts that were searched, then among those of each framework.
     """
-    if space.base.gpus > space.base.gpus_per_node:
+    if space.base.mesh.gpus > space.base.mesh.gpus_per_node:
         return None
     for framework in (space.framework, *ENGINES):
         with suppress(UsageError):  # it has no layout of this global batch
@@ -354,7 +354,7 @@ def experiment_text(one: Candidate, model: str) -> str:
     """An experiment file: its prediction as a comment, then its keys."""
     comment = (
         f"# Predicted: {format_time(one.time)} a step, {format_memory(one.memory)} a GPU, on "
-        f"{one.layout.gpus} GPUs in nodes of {one.layout.gpus_per_node}.\n"
+        f"{one.layout.mesh.gpus} GPUs in nodes of {one.layout.mesh.gpus_per_node}.\n"
     )
     return comment + tomli_w.dumps(experiment_keys(one, model))
 
@@ -371,10 +371,10 @@ def experiment_keys(one: Candidate, model: str) -> dict[str, Any]:
         "name": _slug(one),
         "model": model,
         "device": "cuda",
-        "nproc": layout.gpus,
+        "nproc": layout.mesh.gpus,
         "steps": STEPS,
         **{name: value for name, value in keys.items() if usual.get(name) != value},
-        **({"compile": True} if layout.kernels == "compiled" else {}),
+        **({"compile": True} if layout.kernels.stack == "compiled" else {}),
         "tiny": _tiny(layout),
     }
 
@@ -384,13 +384,13 @@ def _tiny(layout: Layout) -> dict[str, int | str]:
 
     It may be trained on another device, in what that is fastest in.
     """
-    sharing = int(layout.tp) * layout.cp
+    sharing = int(layout.mesh.tp) * layout.mesh.cp
     return {
         "steps": 5,
-        "seq_len": min(layout.seq_len, -(-64 // sharing) * sharing),
-        "batch_size": min(2, int(layout.batch_size)),
-        "grad_accum": min(max(2, int(layout.pp)), int(layout.grad_accum)),
-        **({"precision": AUTO} if layout.precision in HALF else {}),
+        "seq_len": min(layout.batch.seq_len, -(-64 // sharing) * sharing),
+        "batch_size": min(2, int(layout.batch.micro)),
+        "grad_accum": min(max(2, int(layout.mesh.pp)), int(layout.batch.grad_accum)),
+        **({"precision": AUTO} if layout.precision.compute in HALF else {}),
     }
 
 
@@ -399,13 +399,18 @@ def _slug(one: Candidate) -> str:
     layout = one.layout
     words = [layout.framework]
     words += [layout.scheme] if layout.scheme not in ("none", "own") else []
-    sizes = {"tp": layout.tp, "pp": layout.pp, "ep": layout.ep, "v": layout.interleave}
+    sizes = {
+        "tp": layout.mesh.tp,
+        "pp": layout.mesh.pp,
+        "ep": layout.mesh.ep,
+        "v": layout.pipeline.interleave,
+    }
     for name, value in sizes.items():
         words += [f"{name}{value}"] if value > 1 else []
-    words += [f"zero{layout.zero}"] if layout.zero else []
-    words += [f"shard{layout.shard_size}"] if layout.shard_size else []
-    words += ["sp"] if layout.sequence_parallel else []
-    words += [f"b{layout.batch_size}"]
-    words += [layout.recompute] if layout.recompute != "none" else []
-    words += ["gpipe"] if layout.schedule == "gpipe" else []
+    words += [f"zero{layout.sharding.zero}"] if layout.sharding.zero else []
+    words += [f"shard{layout.sharding.shard_size}"] if layout.sharding.shard_size else []
+    words += ["sp"] if layout.mesh.sequence_parallel else []
+    words += [f"b{layout.batch.micro}"]
+    words += [layout.memory.recompute] if layout.memory.recompute != "none" else []
+    words += ["gpipe"] if layout.pipeline.schedule == "gpipe" else []
     return "-".join(words)

@@ -41,7 +41,8 @@ from trainrig.errors import DataError, NeedsCompilerError, UsageError, unknown
 from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
-from trainrig.workload.layout import Layout, Mesh, check_layout
+from trainrig.workload.layout import PLACES, Layout, check_layout
+from trainrig.workload.layout.groups import RankMesh
 from trainrig.workload.layout_rules import usual_interleave
 from trainrig.workload.model import ATTENTIONS, FP8_RECIPES, UNFUSED, WRITTEN_OUT
 from trainrig.workload.span_corruption import written_tokens
@@ -80,7 +81,7 @@ class _OfLayout(Generic[T]):
         self._kind, self._field, self.key_type = kind, field, key_type
 
     def __get__(self, experiment: Experiment, _: type) -> T:
-        return self._kind(getattr(experiment.layout, self._field))
+        return self._kind(experiment.layout.get(self._field))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,12 +230,15 @@ class Experiment:
             drops = keys.get("dropout", self.dropout) > 0
             usual = "eager" if drops else "flash"  # scores exist whole where some are dropped
             changes["kernels"] = "compiled" if keys.get("compile", self.compile) else usual
-            changes["drops"] = "yes" if drops else "no"
+            changes["has_dropout"] = "yes" if drops else "no"
         if "sequence_parallel" in changes:  # a size among the others
             changes["sequence_parallel"] = int(changes["sequence_parallel"])
         layout = self.layout.replace(**changes) if changes else self.layout
         if {"schedule", "pp"} & changes.keys() and "interleave" not in changes:
-            groups = max(layout.interleave, usual_interleave(layout.schedule, int(layout.pp)))
+            groups = max(
+                layout.pipeline.interleave,
+                usual_interleave(layout.pipeline.schedule, int(layout.mesh.pp)),
+            )
             layout = layout.replace(interleave=groups)
         return dataclasses.replace(self, layout=layout, **own)
 
@@ -244,9 +248,9 @@ class Experiment:
                 raise unknown(name, getattr(self, name), words)
 
     @property
-    def mesh(self) -> Mesh:
+    def mesh(self) -> RankMesh:
         """How its ranks are arranged, and how many share the data."""
-        return self.layout.mesh
+        return self.layout.mesh.of_one
 
     @property
     def processes(self) -> int:
@@ -326,7 +330,7 @@ class Experiment:
         return self.layout.replace(target_seq_len=written_tokens(find(self.model), self.seq_len))
 
 
-_USUAL = Layout(batch_size=8, seq_len=256, gpus_per_node=1, drops="no", precision="fp32")
+_USUAL = Layout.of(batch_size=8, seq_len=256, gpus_per_node=1, has_dropout="no", precision="fp32")
 _OWN = {field.name for field in dataclasses.fields(Experiment)} - {"layout"}
 
 
@@ -355,9 +359,7 @@ KEYS: dict[str, Any] = {
     )
 }
 """Every flat key and what it may be, in the order in which a file has them."""
-KEYS_OF_LAYOUT = tuple(
-    name for name in KEYS if name in Layout.__dataclass_fields__ and name not in _OWN
-)
+KEYS_OF_LAYOUT = tuple(name for name in KEYS if name in PLACES and name not in _OWN)
 """Keys of the layout; besides, ``nproc`` are its GPUs, and ``compile`` says its kernels."""
 
 RETIRED = {
@@ -437,7 +439,7 @@ def case_of(experiment: Experiment, data_hash: str) -> Case:
     """What decides the numbers: the case of benchmark ``training``."""
     found = {name: getattr(experiment, name) for name in _OF_CASE}
     for name in SPLITS:  # older cases have none of these: what is whole says nothing
-        if (value := getattr(experiment, name)) != getattr(_USUAL, name):
+        if (value := getattr(experiment, name)) != _USUAL.get(name):
             found[name] = value
     given = {name: getattr(experiment, name) for name in TRAINERS}
     found |= {name: value for name, value in given.items() if value not in ("", "none", 0)}

@@ -126,7 +126,7 @@ def tiny(model: str, layout: Layout | None = None) -> str:
     shape, own = find(model), layout or Layout()
     if shape.num_experts:
         return "mixtral-small-cpu"
-    stages, sharing = int(own.pp * own.interleave), int(own.tp) * own.cp
+    stages, sharing = int(own.mesh.pp * own.pipeline.interleave), int(own.mesh.tp) * own.mesh.cp
     layers = max(2, stages) + (shape.num_layers % stages > 0)
     hidden = 128 if 128 % sharing == 0 else 64 * sharing
     heads = f",num_heads={max(2, sharing)}" if shape.family == "gpt-neo" or sharing > 2 else ""

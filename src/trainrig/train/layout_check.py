@@ -70,20 +70,20 @@ def requested_layout(experiment: Experiment) -> RequestedLayout:
     """What an experiment asks for."""
     optimizer, fused = _OPTIMIZERS[experiment.optimizer]
     layout, mesh = experiment.layout, experiment.mesh
-    cp = int(layout.cp)
+    cp = int(layout.mesh.cp)
     shards = (experiment.shard_size or mesh.dp) * cp if experiment.zero else 1
-    sequence = mesh.tp if layout.sequence_parallel else 1
+    sequence = mesh.tp if layout.mesh.sequence_parallel else 1
     on_gpu = experiment.device.startswith("cuda")
     named = "optim" in parsed(experiment.trainer)
     seen = experiment.attention != "auto" and not experiment.compile
     return RequestedLayout(
         ranks=mesh.ranks,
         tp=mesh.tp,
-        sequence_parallel=bool(layout.sequence_parallel) if mesh.tp > 1 else None,
+        sequence_parallel=bool(layout.mesh.sequence_parallel) if mesh.tp > 1 else None,
         pp=mesh.pp,
-        interleave=int(layout.interleave),
+        interleave=int(layout.pipeline.interleave),
         cp=cp,
-        ep=int(layout.ep),
+        ep=int(layout.mesh.ep),
         zero=experiment.zero,
         shard_ranks=None if mesh.ep > 1 else shards,
         grad_accum=experiment.grad_accum,

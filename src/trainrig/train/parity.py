@@ -158,7 +158,7 @@ def shortened(experiment: Experiment) -> Experiment:
     For what one process cannot hold whole: each layer is computed as in the whole model, from fresh
     weights, since ``init`` has those of all layers.
     """
-    layers = 2 * experiment.mesh.pp * int(experiment.layout.interleave)
+    layers = 2 * experiment.mesh.pp * int(experiment.layout.pipeline.interleave)
     return experiment.replace(model=with_layers(experiment.model, layers), init="", steps=1)
 
 

@@ -32,26 +32,26 @@ def refused_by_all(layout: Layout) -> Refusal:
     """What no framework trains so far."""
     rules = (
         (
-            layout.gpus > layout.gpus_per_node,
+            layout.mesh.gpus > layout.mesh.gpus_per_node,
             "training over several machines comes in a later version",
             "one node: as many GPUs as --gpus-per-node",
         ),
         (
-            layout.optimizer_in_backward > 0,
+            layout.memory.optimizer_in_backward > 0,
             "updates inside backward are not trained yet",
             "leave optimizer_in_backward out",
         ),
         *(
             (
-                getattr(layout, name) not in known,
-                f"{name} {getattr(layout, name)} is not trained yet",
+                layout.get(name) not in known,
+                f"{name} {layout.get(name)} is not trained yet",
                 "one of: " + ", ".join(known),
             )
             for name, known in _TRAINED.items()
         ),
         (
-            layout.offload != "none" and layout.zero < 1,
-            f"offload {layout.offload} moves shards of weights, and there are none",
+            layout.memory.offload != "none" and layout.sharding.zero < 1,
+            f"offload {layout.memory.offload} moves shards of weights, and there are none",
             "zero 1, 2 or 3, or offload none",
         ),
     )
@@ -60,8 +60,8 @@ def refused_by_all(layout: Layout) -> Refusal:
 
 def refused_by_stages(layout: Layout, shape: ModelShape) -> Refusal:
     """Stages that are not equal: ours alone are trained, though others' are predicted."""
-    stages = layout.pp * layout.interleave
-    if layout.traits.own_models or layout.pp == 1 or shape.num_layers % stages == 0:
+    stages = layout.mesh.pp * layout.pipeline.interleave
+    if layout.traits.own_models or layout.mesh.pp == 1 or shape.num_layers % stages == 0:
         return None
     words = f"{shape.num_layers} layers cannot be divided over {stages} stages of equal length"
     return words, "--framework native, or another number of stages"
@@ -77,9 +77,9 @@ _SPLITS = {
 
 def _trainers_alone(layout: Layout) -> Refusal:
     """What Trainer trains and no other framework here does."""
-    if layout.optimizer == "adafactor":
+    if layout.memory.optimizer == "adafactor":
         return "adafactor is trained by Hugging Face's Trainer", "--framework huggingface, or adamw"
-    if layout.lora_rank > 0:
+    if layout.lora.rank > 0:
         words = "adapters (LoRA) are trained by Hugging Face's Trainer with PEFT"
         return words, "--framework huggingface, or lora_rank 0"
     return None
@@ -89,16 +89,24 @@ def layout_refused_by_native(layout: Layout) -> Refusal:
     """Layouts that our own engine does not train."""
     if (refused := _trainers_alone(layout)) is not None:
         return refused
-    if layout.offload == "disk":
+    if layout.memory.offload == "disk":
         return "offload disk is DeepSpeed's", "offload host, or --framework deepspeed"
-    if layout.pp > 1 and layout.interleave == 1 and layout.grad_accum < layout.pp:
-        words = f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages"
-        return words, f"grad_accum {layout.pp} or more"
-    if layout.precision == "fp8" and layout.tp > 1:
+    if (
+        layout.mesh.pp > 1
+        and layout.pipeline.interleave == 1
+        and layout.batch.grad_accum < layout.mesh.pp
+    ):
+        words = (
+            f"{layout.batch.grad_accum} micro-batches do not fill {layout.mesh.pp} pipeline stages"
+        )
+        return words, f"grad_accum {layout.mesh.pp} or more"
+    if layout.precision.compute == "fp8" and layout.mesh.tp > 1:
         words = "fp8 beside tensor parallelism comes later: torchao has other layers for it"
         return words, "tp 1, or bf16"
-    if layout.precision == "fp8" and layout.schedule in ("zb", "zbv"):
-        words = f"schedule {layout.schedule} has two backward passes, and torchao's layers one"
+    if layout.precision.compute == "fp8" and layout.pipeline.schedule in ("zb", "zbv"):
+        words = (
+            f"schedule {layout.pipeline.schedule} has two backward passes, and torchao's layers one"
+        )
         return words, "schedule 1f1b, or bf16"
     return None
 
@@ -115,7 +123,7 @@ def _fp8_refused(own: Experiment) -> Refusal:
     shape, layout = find(own.model), own.predicted_layout
     sizes = {each.wide_in for each in matrices(shape)} | {each.wide_out for each in matrices(shape)}
     tokens = {own.batch_size * own.seq_len // own.cp}
-    tokens |= {own.batch_size * layout.written} if shape.num_decoder_layers else set()
+    tokens |= {own.batch_size * layout.batch.written} if shape.num_decoder_layers else set()
     for what, numbers in ((f"widths of {own.model}", sizes), ("tokens of a micro-batch", tokens)):
         if broken := [number for number in sorted(numbers) if number % _FP8_MULTIPLE]:
             words = (
@@ -144,7 +152,7 @@ def refused_by_native(own: Experiment) -> Refusal:
 def _no_fp8(layout: Layout) -> Refusal:
     """8-bit products of other frameworks: by Transformer Engine, which is not driven here."""
     words = f"fp8 of {layout.framework} is not trained here"
-    return (words, "--framework native, or bf16") if layout.precision == "fp8" else None
+    return (words, "--framework native, or bf16") if layout.precision.compute == "fp8" else None
 
 
 def layout_refused_by_trainer(layout: Layout) -> Refusal:
@@ -152,20 +160,25 @@ def layout_refused_by_trainer(layout: Layout) -> Refusal:
     if (fp8 := _no_fp8(layout)) is not None:
         return fp8
     for name, what in _SPLITS.items():
-        if getattr(layout, name) > 1:
+        if layout.get(name) > 1:
             return f"{what} ({name}) is the native framework's", "--framework native"
-    if layout.zero == 1:
-        words = f"huggingface with zero {layout.zero}: Trainer shards through FSDP, which has no"
+    if layout.sharding.zero == 1:
+        words = (
+            f"huggingface with zero {layout.sharding.zero}: Trainer shards through FSDP, "
+            "which has no"
+        )
         return f"{words} such stage", "zero 2 or 3, or --framework native"
-    if layout.offload != "none" or layout.shard_size > 0:
+    if layout.memory.offload != "none" or layout.sharding.shard_size > 0:
         return "offload and shard_size are the native framework's", "--framework native"
-    if layout.precision == "fp16" and layout.zero > 0:
+    if layout.precision.compute == "fp16" and layout.sharding.zero > 0:
         words = "fp16 scales its loss, and Trainer's shards cannot see where another one overflows"
         return words, "bf16, zero 0, or --framework native"
     words = "Trainer knows no selective recomputation"
-    selective = (words, "recompute full or none") if layout.recompute == "selective" else None
+    selective = (
+        (words, "recompute full or none") if layout.memory.recompute == "selective" else None
+    )
     wrapped = "torch.nn.DataParallel is the native framework's", "--framework native"
-    return selective or (wrapped if layout.parallel == "dataparallel" else None)
+    return selective or (wrapped if layout.sharding.parallel == "dataparallel" else None)
 
 
 def _natives(own: Experiment) -> str | None:
@@ -259,41 +272,47 @@ def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
     rules = (
         *(
             (
-                getattr(layout, name) > 1,
+                layout.get(name) > 1,
                 f"{what} ({name}) of Hugging Face's models is not trained by DeepSpeed here",
                 "--framework native or megatron",
             )
             for name, what in _SPLITS.items()
             if name != "pp"
         ),
-        *(_pipeline_refused_by_deepspeed(layout) if layout.pp > 1 else ()),
+        *(_pipeline_refused_by_deepspeed(layout) if layout.mesh.pp > 1 else ()),
         (
-            layout.zero == 0
-            and layout.precision in ("bf16", "fp16")
-            and (layout.pp == 1 or layout.dp > 1),
-            f"deepspeed with zero 0 in {layout.precision} sums its gradients in that, not in fp32",
+            layout.sharding.zero == 0
+            and layout.precision.compute in ("bf16", "fp16")
+            and (layout.mesh.pp == 1 or layout.mesh.dp > 1),
+            f"deepspeed with zero 0 in {layout.precision.compute} sums its gradients in that, "
+            "not in fp32",
             "zero 1, or fp32",
         ),
         (
-            layout.offload == "disk" and layout.zero < 3,
-            f"offload disk with zero {layout.zero}: DeepSpeed reads NVMe under stage 3 alone, and "
+            layout.memory.offload == "disk" and layout.sharding.zero < 3,
+            f"offload disk with zero {layout.sharding.zero}: DeepSpeed reads NVMe under stage "
+            "3 alone, and "
             "would keep all in memory and not say so",
             "zero 3, or offload host",
         ),
-        (layout.shard_size > 0, "shard_size is the native framework's", "--framework native"),
         (
-            layout.recompute == "selective",
+            layout.sharding.shard_size > 0,
+            "shard_size is the native framework's",
+            "--framework native",
+        ),
+        (
+            layout.memory.recompute == "selective",
             "Hugging Face's models know no selective recomputation",
             "recompute full or none",
         ),
         (
-            layout.kernels == "compiled",
+            layout.kernels.stack == "compiled",
             "compile is not tried with DeepSpeed here",
             "leave --compile out",
         ),
         (
-            layout.optimizer in ("adamw-8bit", "adafactor"),
-            f"DeepSpeed's engine has no {layout.optimizer}",
+            layout.memory.optimizer in ("adamw-8bit", "adafactor"),
+            f"DeepSpeed's engine has no {layout.memory.optimizer}",
             "adamw, adamw-fused or sgd",
         ),
     )
@@ -302,22 +321,26 @@ def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
 
 def _pipeline_refused_by_deepspeed(layout: Layout) -> tuple[tuple[Any, str, str], ...]:
     return (
-        (layout.offload != "none", "DeepSpeed's pipeline offloads nothing", "offload none"),
+        (layout.memory.offload != "none", "DeepSpeed's pipeline offloads nothing", "offload none"),
         (
-            layout.interleave > 1 or layout.schedule != "1f1b",
+            layout.pipeline.interleave > 1 or layout.pipeline.schedule != "1f1b",
             "DeepSpeed's pipeline has one schedule, 1f1b, with one group of layers on a stage",
             "schedule 1f1b and interleave 1, or --framework native or megatron",
         ),
         (
-            layout.recompute != "none",
+            layout.memory.recompute != "none",
             "recomputation in DeepSpeed's pipeline is not trained here",
             "recompute none, or --framework native",
         ),
-        (layout.precision == "fp16", "DeepSpeed's pipeline is trained in bf16 or fp32", "bf16"),
         (
-            layout.grad_accum < layout.pp,
-            f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages",
-            f"grad_accum {layout.pp} or more",
+            layout.precision.compute == "fp16",
+            "DeepSpeed's pipeline is trained in bf16 or fp32",
+            "bf16",
+        ),
+        (
+            layout.batch.grad_accum < layout.mesh.pp,
+            f"{layout.batch.grad_accum} micro-batches do not fill {layout.mesh.pp} pipeline stages",
+            f"grad_accum {layout.mesh.pp} or more",
         ),
     )
 
@@ -343,38 +366,51 @@ def layout_refused_by_megatron(layout: Layout) -> Refusal:
     if (fp8 := _no_fp8(layout)) is not None:
         return fp8
     rules = (
-        (layout.ep > 1, "expert parallelism (ep) is the native framework's", "--framework native"),
         (
-            layout.cp > 1,
+            layout.mesh.ep > 1,
+            "expert parallelism (ep) is the native framework's",
+            "--framework native",
+        ),
+        (
+            layout.mesh.cp > 1,
             "Megatron's context parallelism is Transformer Engine's, which is not driven here",
             "--framework native",
         ),
         (
-            layout.zero > 1,
-            f"megatron with zero {layout.zero}: its distributed optimizer is ZeRO 1",
+            layout.sharding.zero > 1,
+            f"megatron with zero {layout.sharding.zero}: its distributed optimizer is ZeRO 1",
             "zero 1, or --framework native",
         ),
-        (layout.shard_size > 0, "shard_size is the native framework's", "--framework native"),
-        (layout.offload != "none", "offload is DeepSpeed's and the native framework's", "zero 1"),
         (
-            layout.schedule != "1f1b",
-            f"Megatron's schedule is 1f1b, interleaved where stages are, not {layout.schedule}",
+            layout.sharding.shard_size > 0,
+            "shard_size is the native framework's",
+            "--framework native",
+        ),
+        (
+            layout.memory.offload != "none",
+            "offload is DeepSpeed's and the native framework's",
+            "zero 1",
+        ),
+        (
+            layout.pipeline.schedule != "1f1b",
+            "Megatron's schedule is 1f1b, interleaved where stages are, not "
+            f"{layout.pipeline.schedule}",
             "schedule 1f1b, or --framework native",
         ),
         (
-            layout.kernels == "compiled",
+            layout.kernels.stack == "compiled",
             "Megatron's layers are not compiled as a whole",
             "leave --compile out",
         ),
         (
-            layout.optimizer in ("adamw-8bit", "adafactor"),
-            f"Megatron has no {layout.optimizer}",
+            layout.memory.optimizer in ("adamw-8bit", "adafactor"),
+            f"Megatron has no {layout.memory.optimizer}",
             "adamw or sgd",
         ),
         (
-            layout.pp > 1 and layout.grad_accum < layout.pp,
-            f"{layout.grad_accum} micro-batches do not fill {layout.pp} pipeline stages",
-            f"grad_accum {layout.pp} or more",
+            layout.mesh.pp > 1 and layout.batch.grad_accum < layout.mesh.pp,
+            f"{layout.batch.grad_accum} micro-batches do not fill {layout.mesh.pp} pipeline stages",
+            f"grad_accum {layout.mesh.pp} or more",
         ),
     )
     return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)

@@ -60,35 +60,39 @@ def block(
     ``window``: tokens that a fused attention looks back on (0: all), or how deep a state is.
     Its branches leave the residual stream and are added back: x + f(norm(x)); BERT: norm(x + f(x)).
     """
-    seq = layout.written if decoder else layout.part_of_sequence
-    tokens: Any = layout.batch_size * seq
+    seq = layout.batch.written if decoder else layout.part_of_sequence
+    tokens: Any = layout.batch.micro * seq
     # What one device's norms and residuals see.
-    rows = choose(layout.sequence_parallel > 0, _share(layout, tokens), tokens)
+    rows = choose(layout.mesh.sequence_parallel > 0, _share(layout, tokens), tokens)
     parts: list[Operator] = []
-    cuts: dict[str, Any] = {"tp": layout.tp, "ep": layout.ep, "expert_tp": layout.expert_tp}
+    cuts: dict[str, Any] = {
+        "tp": layout.mesh.tp,
+        "ep": layout.mesh.ep,
+        "expert_tp": layout.mesh.expert_tp,
+    }
     keeps = window > 0 and shape.state_width > 0
     every = matrices(shape, decoder=decoder, dense=dense, state=keeps, **cuts)
     for branch in ("attention", "cross", "ffn") if decoder else ("attention", "ffn"):
         weights = {each.part: each for each in every if each.branch == branch}
         if branch == "ffn":
             # Where an expert is whole, each rank has its own part of the tokens.
-            is_split = layout.expert_tp == layout.tp
+            is_split = layout.mesh.expert_tp == layout.mesh.tp
             routed = choose(is_split, tokens, _share(layout, tokens))
             if is_any((most := layout.most_routed(0 if dense else shape.num_experts)) > 1.0):
                 routed = nearest(routed * most)
-            inside = _feed_forward(weights, tokens, routed, layout.precision)
+            inside = _feed_forward(weights, tokens, routed, layout.precision.compute)
         else:
             more: dict[str, Any] = {"half": half, "window": window}
             inside = _attention(shape, layout, branch, weights, decoder=decoder, **more)
-        normed = norm(f"{branch}.norm", rows, shape.hidden, layout.precision)
-        add = residual(f"{branch}.residual", rows * shape.hidden, layout.precision)
+        normed = norm(f"{branch}.norm", rows, shape.hidden, layout.precision.compute)
+        add = residual(f"{branch}.residual", rows * shape.hidden, layout.precision.compute)
         parts += [*inside, add, normed] if shape.family == "bert" else [normed, *inside, add]
     return parts
 
 
 def _share(layout: Layout, size: Any) -> Any:
     """One device's part of ``size`` heads, columns or tokens: at least one."""
-    return -(-size // layout.tp)
+    return -(-size // layout.mesh.tp)
 
 
 def _attention(
@@ -102,11 +106,11 @@ def _attention(
     window: int,
 ) -> list[Operator]:
     """In cross-attention, keys and values come from what was read."""
-    is_self, dtype = branch == "attention", layout.precision
+    is_self, dtype = branch == "attention", layout.precision.compute
     segments = 1 + shape.memory
-    batch: Any = layout.batch_size
-    seq = layout.written if decoder else layout.part_of_sequence
-    read = seq if is_self else layout.seq_len
+    batch: Any = layout.batch.micro
+    seq = layout.batch.written if decoder else layout.part_of_sequence
+    read = seq if is_self else layout.batch.seq_len
     rows = {part: batch * (read if part in "kv" else seq) for part in weights}
     rows["positions"] = segments * seq
     *products, out = (_product(each, rows[part], dtype) for part, each in weights.items())
@@ -124,11 +128,11 @@ def _attention(
         turned = rows["q"] * (queries + keys)
         products.append(elementwise("attention.rotary", "elementwise", turned, dtype, reads=1))
     causal = is_self and shape.causal and (decoder or shape.family != "t5")
-    read = segments * read * layout.cp
+    read = segments * read * layout.mesh.cp
     heads = Heads(
         batch=batch,
         queries=seq,
-        keys=_looked_at(read, window if causal and layout.is_flash else 0, half=half),
+        keys=_looked_at(read, window if causal and layout.kernels.is_flash else 0, half=half),
         num_heads=_share(layout, shape.num_heads),
         num_kv_heads=_share(layout, shape.num_kv_heads),
         # Scores and values count alike: heads of different width as those of their mean.
@@ -136,7 +140,7 @@ def _attention(
         half=causal and half and not shape.memory,
     )
     bias = heads.num_heads * seq * seq if is_self and shape.positions == "relative" else 0
-    attend = fused_attention if layout.is_flash else plain_attention
+    attend = fused_attention if layout.kernels.is_flash else plain_attention
     if shape.memory:
         bias, attend = 0, plain_attention
         products += position_scores("attention.attend", heads, dtype)
@@ -200,8 +204,8 @@ def _product(matrix: Matrix, rows: int, dtype: str) -> Operator:
 
 def embed(shape: ModelShape, layout: Layout, seq: int) -> list[Operator]:
     """Tokens to vectors; learned positions (and BERT's segments and norm) added."""
-    dtype = layout.precision
-    rows: Any = layout.batch_size * seq
+    dtype = layout.precision.compute
+    rows: Any = layout.batch.micro * seq
     elements = rows * shape.hidden
     parts = [embedding("embed.tokens", rows, shape.hidden, dtype)]
     if shape.positions == "learned":
@@ -216,8 +220,8 @@ def embed(shape: ModelShape, layout: Layout, seq: int) -> list[Operator]:
 
 def head(shape: ModelShape, layout: Layout) -> list[Operator]:
     """From the last hidden states to the loss: logits of every token, 2bshV."""
-    dtype = layout.precision
-    rows: Any = layout.batch_size * layout.written // layout.cp
+    dtype = layout.precision.compute
+    rows: Any = layout.batch.micro * layout.batch.written // layout.mesh.cp
     vocab = _share(layout, shape.num_logits)
     logits = linear("head.logits", rows, shape.hidden, vocab, dtype)
     entropy = cross_entropy(rows, vocab, dtype)
@@ -243,7 +247,7 @@ def selective_policy(shape: ModelShape, layout: Layout) -> str:
     mla_up_proj layernorm moe_act`; DeepSeek-V3, arXiv 2412.19437, section 3.2.3): its core keeps
     no scores, and the heads that are widened from narrow ones are most of what attention keeps.
     """
-    of_megatron = layout.traits.recomputes_core and layout.is_flash
+    of_megatron = layout.traits.recomputes_core and layout.kernels.is_flash
     return LATENT if shape.kv_rank and of_megatron else layout.traits.selective
 
 

@@ -139,18 +139,18 @@ def exchanges(
     """
     whole = StageParts(blocks=shape.num_layers, decoder_blocks=shape.num_decoder_layers)
     here, place = list(stages) or [whole], place or Place()
-    if layout.ep > 1 and routed is None:
+    if layout.mesh.ep > 1 and routed is None:
         return None
     tally = _Tally()
     _data(tally, shape, layout, here, place)
-    if layout.tp > 1:
+    if layout.mesh.tp > 1:
         for stage in here:
             _tensor(tally, shape, layout, stage, chunk_rows)
-    if layout.pp > 1:
+    if layout.mesh.pp > 1:
         _pipeline(tally, shape, layout, here, place)
-    if layout.cp > 1:
+    if layout.mesh.cp > 1:
         _context(tally, shape, layout, here)
-    if layout.ep > 1 and routed is not None:
+    if layout.mesh.ep > 1 and routed is not None:
         _experts(tally, shape, layout, here, routed)
     return tuple(
         Exchange(
@@ -162,10 +162,10 @@ def exchanges(
 
 def _sizes(layout: Layout) -> tuple[int, int]:
     """Replicas, and ranks that share one copy; context-parallel ranks are among them."""
-    others = int(layout.dp) * layout.cp
-    if not layout.zero:
+    others = int(layout.mesh.dp) * layout.mesh.cp
+    if not layout.sharding.zero:
         return others, 1
-    shards = (int(layout.shard_size) or int(layout.dp)) * layout.cp
+    shards = (int(layout.sharding.shard_size) or int(layout.mesh.dp)) * layout.mesh.cp
     return others // shards, shards
 
 
@@ -176,17 +176,19 @@ def uses_fsdp2(layout: Layout) -> bool:
     pipeline micro-batches add up in fp32 that way, too.
     """
     replicas, shards = _sizes(layout)
-    several = replicas * shards > 1 or (layout.pp > 1 and _DTYPES[layout.precision] != _FP32)
-    is_split = int(layout.tp) * int(layout.pp) > 1
-    return bool(shards > 1 or layout.ep > 1 or (is_split and several))
+    several = replicas * shards > 1 or (
+        layout.mesh.pp > 1 and _DTYPES[layout.precision.compute] != _FP32
+    )
+    is_split = int(layout.mesh.tp) * int(layout.mesh.pp) > 1
+    return bool(shards > 1 or layout.mesh.ep > 1 or (is_split and several))
 
 
 def _data(
     tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[StageParts], place: Place
 ) -> None:
     replicas, shards = _sizes(layout)
-    dtype = _DTYPES[layout.precision]
-    apart = layout.ep > 1  # experts, which lie on the ranks that have the same ones
+    dtype = _DTYPES[layout.precision.compute]
+    apart = layout.mesh.ep > 1  # experts, which lie on the ranks that have the same ones
     is_ddp = not uses_fsdp2(layout)
     for stage in stages:
         units = stage.units(shape)
@@ -199,7 +201,7 @@ def _data(
             experts = [weight for weight in unit if apart and ".experts." in weight.name]
             own = [weight for weight in unit if weight not in experts]
             padded = sum(
-                weight.padded(shards, tp=int(layout.tp), tp_rank=place.tp) for weight in own
+                weight.padded(shards, tp=int(layout.mesh.tp), tp_rank=place.tp) for weight in own
             )
             if shards > 1:
                 tally.add("all_gather", "dp_shard", dtype, padded, gathers)
@@ -212,14 +214,14 @@ def _data(
 
 def _of_experts(tally: _Tally, layout: Layout, experts: Sequence[Weight], dtype: str) -> None:
     """Of the experts of a unit, among the ranks that hold the same ones."""
-    ep = int(layout.ep)
-    same = int(layout.dp) * layout.cp * int(layout.tp) // ep
+    ep = int(layout.mesh.ep)
+    same = int(layout.mesh.dp) * layout.mesh.cp * int(layout.mesh.tp) // ep
     if same == 1:
         return
     gathers, sums = _of_unit(layout, around=False)
-    ranks = same if layout.zero else 1
+    ranks = same if layout.sharding.zero else 1
     held = sum(weight.of_experts(ep).padded(ranks) for weight in experts)
-    if layout.zero:
+    if layout.sharding.zero:
         tally.add("all_gather", "ep_shard", dtype, held, gathers)
         tally.add("reduce_scatter", "ep_shard", _FP32, held, sums)
     else:
@@ -242,10 +244,10 @@ def _buckets(shape: ModelShape, width: int) -> Iterator[int]:
 
 def _of_unit(layout: Layout, *, around: bool) -> tuple[int, int]:
     """How often a step gathers a unit, and sums its gradients."""
-    micro, piped = int(layout.grad_accum), layout.pp > 1
-    if layout.zero < 2:
+    micro, piped = int(layout.batch.grad_accum), layout.mesh.pp > 1
+    if layout.sharding.zero < 2:
         return 1, 1
-    if layout.zero == 2:
+    if layout.sharding.zero == 2:
         return 1 if piped else micro, micro
     return micro if around and not piped else 2 * micro, micro
 
@@ -260,7 +262,7 @@ class _Sums:
 
     def add(self, operation: str, numbers: int, times: int = 1) -> None:
         """One collective of so many numbers in each micro-batch."""
-        times *= int(self.layout.grad_accum)
+        times *= int(self.layout.batch.grad_accum)
         self.tally.add(operation, "tp", self.dtype, numbers, times)
 
     def both(self, numbers: int, times: int, again: int = 0, gathered: int = 0) -> None:
@@ -268,7 +270,7 @@ class _Sums:
 
         ``gathered``: of what is computed again, parts that need their input, not their sum.
         """
-        if not self.layout.sequence_parallel:
+        if not self.layout.mesh.sequence_parallel:
             self.add("all_reduce", numbers, times + again)
             return
         self.add("all_gather", numbers, times + again + gathered)
@@ -278,13 +280,13 @@ class _Sums:
 def _tensor(
     tally: _Tally, shape: ModelShape, layout: Layout, stage: StageParts, chunk_rows: int
 ) -> None:
-    sums = _Sums(tally=tally, layout=layout, dtype=_DTYPES[layout.precision])
+    sums = _Sums(tally=tally, layout=layout, dtype=_DTYPES[layout.precision.compute])
     crossed, is_bert = shape.num_decoder_layers > 0, shape.family == "bert"
-    seq = layout.seq_len // layout.cp
-    read = int(layout.batch_size) * seq * shape.hidden
-    tokens = int(layout.batch_size) * (layout.written if crossed else seq)
+    seq = layout.batch.seq_len // layout.mesh.cp
+    read = int(layout.batch.micro) * seq * shape.hidden
+    tokens = int(layout.batch.micro) * (layout.batch.written if crossed else seq)
     written = tokens * shape.hidden
-    recomputed = layout.recompute != "none"
+    recomputed = layout.memory.recompute != "none"
     routed = shape.num_experts > 0  # tokens go to experts from where they lie
     for blocks, parts, numbers in (
         (stage.blocks, 1 if routed else 2, read),
@@ -297,7 +299,7 @@ def _tensor(
     _ends(sums, shape, stage, read, written)
     if stage.last:
         _loss(tally, layout, tokens, chunk_rows)
-    if layout.sequence_parallel:
+    if layout.mesh.sequence_parallel:
         ends = stage.first if is_bert else stage.last * (1 + crossed)
         norms = 2 * stage.blocks + 3 * stage.decoder_blocks + ends
         each = norm_parameters(shape) // shape.hidden
@@ -315,20 +317,20 @@ def _of_copied(layout: Layout) -> tuple[str, int]:
     before, which is done in fp32.
     """
     sums = _of_unit(layout, around=False)[1]
-    if not uses_fsdp2(layout) or sums < int(layout.grad_accum):
+    if not uses_fsdp2(layout) or sums < int(layout.batch.grad_accum):
         return _FP32, 1
-    return _DTYPES[layout.precision], sums
+    return _DTYPES[layout.precision.compute], sums
 
 
 def _ends(sums: _Sums, shape: ModelShape, stage: StageParts, read: int, written: int) -> None:
     """Before the first block and behind the last one, of so many numbers that are read, written."""
     crossed, is_bert = shape.num_decoder_layers > 0, shape.family == "bert"
-    split = bool(sums.layout.sequence_parallel)
+    split = bool(sums.layout.mesh.sequence_parallel)
     if stage.first:
         for numbers in (read, written) if crossed else (read,):
             sums.both(numbers, 1)
         if split and shape.positions == "learned":
-            sums.add("all_gather", read // int(sums.layout.batch_size))
+            sums.add("all_gather", read // int(sums.layout.batch.micro))
         if split and is_bert:
             sums.add("all_gather", read)  # segments
     if stage.last and split and is_bert:  # its last layer works on all tokens
@@ -344,16 +346,16 @@ def _loss(tally: _Tally, layout: Layout, tokens: int, chunk_rows: int) -> None:
     full, rest = divmod(tokens, chunk_rows)
     for rows, times in ((chunk_rows, full), (rest, 1 if rest else 0)):
         for numbers in (rows, 2 * rows):
-            tally.add("all_reduce", "tp", _FP32, numbers, int(layout.grad_accum) * times)
+            tally.add("all_reduce", "tp", _FP32, numbers, int(layout.batch.grad_accum) * times)
 
 
 def _pipeline(
     tally: _Tally, shape: ModelShape, layout: Layout, stages: Sequence[StageParts], place: Place
 ) -> None:
-    micro, dtype = int(layout.grad_accum), _DTYPES[layout.precision]
-    tokens = int(layout.batch_size) * layout.seq_len // layout.cp
-    if layout.sequence_parallel:
-        tokens //= int(layout.tp)
+    micro, dtype = int(layout.batch.grad_accum), _DTYPES[layout.precision.compute]
+    tokens = int(layout.batch.micro) * layout.batch.seq_len // layout.mesh.cp
+    if layout.mesh.sequence_parallel:
+        tokens //= int(layout.mesh.tp)
     wide = tokens * shape.hidden
     for stage in stages:
         onward = not (stage.last or stage.next_is_here)
@@ -363,7 +365,7 @@ def _pipeline(
     ends = [stage for stage in stages if stage.first or stage.last]
     if shape.tied and len(ends) == 1:  # both on one rank say nothing
         matrix = embedding_tensors(shape)[0]
-        tp = int(layout.tp)
+        tp = int(layout.mesh.tp)
         own = matrix.share(_sizes(layout)[1], place.dp_shard, tp=tp, tp_rank=place.tp)
         for operation in ("send", "recv"):
             tally.add(operation, "pp", _FP32, own)
@@ -372,12 +374,12 @@ def _pipeline(
 def _context(
     tally: _Tally, shape: ModelShape, layout: Layout, stages: Iterable[StageParts]
 ) -> None:
-    micro, dtype = int(layout.grad_accum), _DTYPES[layout.precision]
-    tokens = int(layout.batch_size) * layout.seq_len // layout.cp
-    tp = int(layout.tp)
+    micro, dtype = int(layout.batch.grad_accum), _DTYPES[layout.precision.compute]
+    tokens = int(layout.batch.micro) * layout.batch.seq_len // layout.mesh.cp
+    tp = int(layout.mesh.tp)
     queries = tokens * shape.num_heads * shape.head_dim // tp
     keys = tokens * shape.num_kv_heads * shape.head_dim // tp
-    passes = 2 if layout.recompute == "none" else 3
+    passes = 2 if layout.memory.recompute == "none" else 3
     for stage in stages:
         for numbers in (queries, keys, keys, queries):
             tally.add("all_to_all", "cp", dtype, numbers, passes * micro * stage.blocks)
@@ -391,10 +393,10 @@ def _experts(
     routed: tuple[int, int],
 ) -> None:
     """Rows go to their experts and their results back, and so do their gradients."""
-    dtype = _DTYPES[layout.precision]
+    dtype = _DTYPES[layout.precision.compute]
     forward, again = routed
-    passes = 4 if layout.recompute == "none" else 6
+    passes = 4 if layout.memory.recompute == "none" else 6
     blocks = sum(stage.blocks for stage in stages)
     key = "all_to_all", "ep", dtype
-    tally.count[key] += passes * int(layout.grad_accum) * blocks
+    tally.count[key] += passes * int(layout.batch.grad_accum) * blocks
     tally.bytes[key] += (4 * forward + 2 * again) * shape.hidden * _SIZES[dtype]

@@ -64,7 +64,7 @@ def step_ops(shape: ModelShape, layout: Layout, *, half: bool = False) -> tuple[
     ops = [op for section in sections for op in section.in_phase("forward")]
     for section in reversed(sections):
         if section.is_block:
-            ops += section.recomputed(layout.recompute)
+            ops += section.recomputed(layout.memory.recompute)
         ops += section.in_phase("backward")
     size = parameters(shape).total * _WEIGHT
     # Clipping reads the gradients once; AdamW reads four arrays and writes three.
@@ -79,7 +79,7 @@ def block_ops(shape: ModelShape, layout: Layout, *, decoder: bool = False) -> tu
     section = _Section("block", block(shape, layout, decoder=decoder), 1, is_block=True)
     return (
         *section.in_phase("forward"),
-        *section.recomputed(layout.recompute),
+        *section.recomputed(layout.memory.recompute),
         *section.in_phase("backward"),
     )
 
@@ -98,7 +98,7 @@ def model_flops(
     attention the scores that are seen count alone.
     """
     words["kernels"] = "flash"  # of a window nothing outside it is needed
-    ops = step_ops(shape, Layout(batch_size=batch, seq_len=seq, **words), half=half)
+    ops = step_ops(shape, Layout.of(batch_size=batch, seq_len=seq, **words), half=half)
     return total_flops(ops, "forward", "backward")
 
 
@@ -106,7 +106,7 @@ def hardware_flops(
     shape: ModelShape, batch: int, seq: int, *, half: bool = False, **words: Any
 ) -> int:
     """FLOPs that the device computes: the model's, and what is computed a second time."""
-    layout = Layout(batch_size=batch, seq_len=seq, **words)
+    layout = Layout.of(batch_size=batch, seq_len=seq, **words)
     return total_flops(step_ops(shape, layout, half=half))
 
 
@@ -172,12 +172,17 @@ def _sections(shape: ModelShape, layout: Layout, half: bool) -> list[_Section]:
             *blocks,
             _Section("model", logits, 1),
         ]
-    last = norm("norm", int(layout.batch_size) * layout.seq_len, shape.hidden, layout.precision)
+    last = norm(
+        "norm",
+        int(layout.batch.micro) * layout.batch.seq_len,
+        shape.hidden,
+        layout.precision.compute,
+    )
     return [
         _Section("encoder", embed(shape, layout, layout.part_of_sequence), 1),
         *blocks[:-1],
         _Section("encoder", [last], 1),
-        _Section("decoder", embed(shape, layout, layout.written), 1),
+        _Section("decoder", embed(shape, layout, layout.batch.written), 1),
         blocks[-1],
         _Section("decoder", logits, 1),
     ]
@@ -196,10 +201,10 @@ def _blocks(shape: ModelShape, layout: Layout, kind: BlockKind, half: bool) -> _
 
 def _casts(shape: ModelShape, layout: Layout) -> list[Op]:
     """Weights kept wider than they are computed in are narrowed once a step."""
-    if layout.precision == "fp32":
+    if layout.precision.compute == "fp32":
         return []
     num = parameters(shape).total
-    wide, narrow = num * _WEIGHT, num * dtype_bytes(layout.precision)
+    wide, narrow = num * _WEIGHT, num * dtype_bytes(layout.precision.compute)
     down = _on_weights("cast.weights", "cast", "forward", wide, narrow)
     up = _on_weights("cast.gradients", "cast", "backward", narrow, wide)
     return [down, up]

@@ -41,20 +41,24 @@ def held(shape: ModelShape, layout: Layout) -> Held | None:
     """Of the first rank; None where our engine does not train such a layout, or by other rules."""
     others = (
         shape.num_experts
-        or layout.pp > 1
-        or layout.cp > 1
-        or layout.lora_rank
-        or layout.offload != "none"
+        or layout.mesh.pp > 1
+        or layout.mesh.cp > 1
+        or layout.lora.rank
+        or layout.memory.offload != "none"
     )
-    if not layout.traits.own_models or others or layout.optimizer not in ("adamw", "adamw-fused"):
+    if (
+        not layout.traits.own_models
+        or others
+        or layout.memory.optimizer not in ("adamw", "adamw-fused")
+    ):
         return None
-    tp, compute = int(layout.tp), max(2, dtype_bytes(layout.precision))
-    shards = int(layout.shards) if layout.zero else 1
+    tp, compute = int(layout.mesh.tp), max(2, dtype_bytes(layout.precision.compute))
+    shards = int(layout.shards) if layout.sharding.zero else 1
     tensors = model_tensors(shape)
     whole = sum(weight.share(1, tp=tp) for weight in tensors)
     own = sum(weight.share(shards, tp=tp) for weight in tensors)
-    moments = int(MOMENTS[layout.optimizer]) * _WIDE * own
-    if not layout.zero and (tp == 1 or layout.dp == 1):  # no FSDP2
+    moments = int(MOMENTS[layout.memory.optimizer]) * _WIDE * own
+    if not layout.sharding.zero and (tp == 1 or layout.mesh.dp == 1):  # no FSDP2
         masters = _WIDE * whole if compute < _WIDE else 0
         return Held(
             weights=compute * whole,
@@ -63,7 +67,7 @@ def held(shape: ModelShape, layout: Layout) -> Held | None:
             states=moments + masters,
         )
     in_backward = compute * whole
-    if layout.zero == 3:
+    if layout.sharding.zero == 3:
         blocks = [weight for weight in tensors if "blocks." in weight.name]
         around = [weight for weight in tensors if "blocks." not in weight.name]
         in_backward = compute * sum(weight.share(1, tp=tp) for weight in around)

@@ -58,12 +58,12 @@ def nearest_multiple(number: int, of: int) -> int:
 
 def _range(name: str, least: int, most: int) -> Rule:
     def broken(pairing: Pairing) -> bool:
-        value = getattr(pairing.x, name)
+        value = pairing.x.get(name)
         return isinstance(value, bool) or not least <= value <= most
 
     return Rule(
         broken,
-        lambda pairing: f"{name.replace('_', '-')} = {getattr(pairing.x, name)}",
+        lambda pairing: f"{name.replace('_', '-')} = {pairing.x.get(name)}",
         f"a whole number from {least} to {most}",
     )
 
@@ -82,8 +82,8 @@ RANGES = (
     _range("optimizer_in_backward", 0, 1),
     _range("fp8_params", 0, 1),
     Rule(
-        lambda c: not 0.0 <= c.x.router_spread <= 4.0,
-        lambda c: f"router-spread = {c.x.router_spread:g}",
+        lambda c: not 0.0 <= c.x.moe.router_spread <= 4.0,
+        lambda c: f"router-spread = {c.x.moe.router_spread:g}",
         "from 0, tokens dealt evenly, to 4; 0.3 is usual beside an auxiliary loss",
     ),
 )
@@ -131,55 +131,60 @@ def who_has(schedule: str) -> str:
 
 RULES = (
     Rule(
-        lambda c: c.x.gpus % (c.x.tp * c.x.pp * c.x.cp) != 0,
+        lambda c: c.x.mesh.gpus % (c.x.mesh.tp * c.x.mesh.pp * c.x.mesh.cp) != 0,
         lambda c: (
-            f"{c.x.gpus} GPUs cannot be divided into {c.x.tp} tensor-parallel × {c.x.pp} pipeline"
-            + (f" × {c.x.cp} context-parallel" if c.x.cp > 1 else "")
+            f"{c.x.mesh.gpus} GPUs cannot be divided into {c.x.mesh.tp} tensor-parallel × "
+            f"{c.x.mesh.pp} pipeline"
+            + (f" × {c.x.mesh.cp} context-parallel" if c.x.mesh.cp > 1 else "")
         ),
-        lambda c: f"a multiple of {c.x.tp * c.x.pp * c.x.cp} GPUs, or fewer parts",
+        lambda c: f"a multiple of {c.x.mesh.tp * c.x.mesh.pp * c.x.mesh.cp} GPUs, or fewer parts",
     ),
     Rule(
-        lambda c: (c.x.gpus > c.x.gpus_per_node) & (c.x.gpus % c.x.gpus_per_node != 0),
-        lambda c: f"{c.x.gpus} GPUs do not fill nodes of {c.x.gpus_per_node}",
-        lambda c: f"as {nearest_multiple(c.x.gpus, c.x.gpus_per_node)} GPUs, or other nodes",
+        lambda c: (
+            (c.x.mesh.gpus > c.x.mesh.gpus_per_node) & (c.x.mesh.gpus % c.x.mesh.gpus_per_node != 0)
+        ),
+        lambda c: f"{c.x.mesh.gpus} GPUs do not fill nodes of {c.x.mesh.gpus_per_node}",
+        lambda c: (
+            f"as {nearest_multiple(c.x.mesh.gpus, c.x.mesh.gpus_per_node)} GPUs, or other nodes"
+        ),
     ),
     Rule(
-        lambda c: c.m.num_heads % c.x.tp != 0,
-        lambda c: f"{c.m.num_heads} heads cannot be split over {c.x.tp}",
+        lambda c: c.m.num_heads % c.x.mesh.tp != 0,
+        lambda c: f"{c.m.num_heads} heads cannot be split over {c.x.mesh.tp}",
         lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
     ),
     Rule(
-        lambda c: c.m.num_kv_heads % c.x.tp != 0,
-        lambda c: f"{c.m.num_kv_heads} heads of keys and values cannot be split over {c.x.tp}",
+        lambda c: c.m.num_kv_heads % c.x.mesh.tp != 0,
+        lambda c: f"{c.m.num_kv_heads} heads of keys and values cannot be split over {c.x.mesh.tp}",
         lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
     ),
     Rule(
-        lambda c: (c.m.ffn % c.x.tp != 0) | (c.m.hidden % c.x.tp != 0),
-        lambda c: f"widths of {c.m.hidden} and {c.m.ffn} cannot be split over {c.x.tp}",
+        lambda c: (c.m.ffn % c.x.mesh.tp != 0) | (c.m.hidden % c.x.mesh.tp != 0),
+        lambda c: f"widths of {c.m.hidden} and {c.m.ffn} cannot be split over {c.x.mesh.tp}",
         lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
     ),
     Rule(
         # What exchanges heads for tokens needs some of each; DeepSpeed's deals uneven ones.
         lambda c: (
             (c.x.context == "ulysses")
-            & (c.x.traits.own_models | (c.x.cp_comm != "auto"))
-            & (c.m.num_kv_heads % (c.x.tp * c.x.cp) != 0)
+            & (c.x.traits.own_models | (c.x.mesh.cp_comm != "auto"))
+            & (c.m.num_kv_heads % (c.x.mesh.tp * c.x.mesh.cp) != 0)
         ),
         lambda c: (
             f"{c.m.num_kv_heads} heads of keys and values cannot be split over "
-            f"{c.x.tp * c.x.cp} devices that share a sequence"
+            f"{c.x.mesh.tp * c.x.mesh.cp} devices that share a sequence"
         ),
         lambda c: (
             "tensor × context parallel " + _divisors(c.m.num_kv_heads) + "; or --cp-comm ring"
         ),
     ),
     Rule(
-        lambda c: (c.x.cp > 1) & (c.x.seq_len % c.x.cp != 0),
-        lambda c: f"sequences of {c.x.seq_len} cannot be shared by {c.x.cp}",
+        lambda c: (c.x.mesh.cp > 1) & (c.x.batch.seq_len % c.x.mesh.cp != 0),
+        lambda c: f"sequences of {c.x.batch.seq_len} cannot be shared by {c.x.mesh.cp}",
         "another --seq-len, or --cp 1",
     ),
     Rule(
-        lambda c: (c.x.cp > 1) & (c.m.num_decoder_layers > 0),
+        lambda c: (c.x.mesh.cp > 1) & (c.m.num_decoder_layers > 0),
         lambda c: (
             f"context parallelism of an encoder-decoder ({c.m.name}) comes later: what one device "
             "writes begins with another one's last token"
@@ -187,42 +192,47 @@ RULES = (
         "--cp 1, or one of the other families",
     ),
     Rule(
-        lambda c: (c.x.ep > 1) & (getattr(c.m, "num_experts", 0) == 0),
+        lambda c: (c.x.mesh.ep > 1) & (getattr(c.m, "num_experts", 0) == 0),
         lambda c: f"{c.m.name} is dense: it has no experts to share",
         "--ep 1, or a mixture of experts",
     ),
     Rule(  # Megatron folds them over the ranks of tensor and context parallel as well
         lambda c: (
-            c.x.gpus // c.x.pp // (1 if c.x.traits.grad_buffer else c.x.tp * c.x.cp) % c.x.ep != 0
+            c.x.mesh.gpus
+            // c.x.mesh.pp
+            // (1 if c.x.traits.grad_buffer else c.x.mesh.tp * c.x.mesh.cp)
+            % c.x.mesh.ep
+            != 0
         ),
         lambda c: (
-            f"{c.x.gpus // c.x.pp if c.x.traits.grad_buffer else c.x.dp} data-parallel ranks "
-            f"cannot be cut into groups of {c.x.ep} for experts"
+            f"{c.x.mesh.gpus // c.x.mesh.pp if c.x.traits.grad_buffer else c.x.mesh.dp} "
+            "data-parallel ranks "
+            f"cannot be cut into groups of {c.x.mesh.ep} for experts"
         ),
-        lambda c: "--ep " + _divisors(int(c.x.dp)),
+        lambda c: "--ep " + _divisors(int(c.x.mesh.dp)),
     ),
     Rule(
-        lambda c: (c.x.router_spread > 0) & (getattr(c.m, "num_experts", 0) == 0),
+        lambda c: (c.x.moe.router_spread > 0) & (getattr(c.m, "num_experts", 0) == 0),
         lambda c: f"{c.m.name} has no experts, and no router deals them tokens",
         "leave --router-spread out",
     ),
     Rule(
-        lambda c: getattr(c.m, "num_experts", 0) % c.x.ep != 0,
-        lambda c: f"{c.m.num_experts} experts cannot be dealt to {c.x.ep} ranks",
+        lambda c: getattr(c.m, "num_experts", 0) % c.x.mesh.ep != 0,
+        lambda c: f"{c.m.num_experts} experts cannot be dealt to {c.x.mesh.ep} ranks",
         lambda c: "--ep " + _divisors(c.m.num_experts),
     ),
     Rule(
         lambda c: (
-            (c.x.tp > 1)
+            (c.x.mesh.tp > 1)
             & (getattr(c.m, "num_experts", 0) > 0)
             & c.x.traits.own_models
-            & ((c.x.ep == 1) | (c.x.sequence_parallel == 0))
+            & ((c.x.mesh.ep == 1) | (c.x.mesh.sequence_parallel == 0))
         ),
         lambda _: "experts are not split: tensor parallelism leaves each rank some tokens for them",
         "--ep 2 or more and --sequence-parallel, or --tp 1",
     ),
     Rule(
-        lambda c: (c.x.pp > 1) & (c.m.num_decoder_layers > 0),
+        lambda c: (c.x.mesh.pp > 1) & (c.m.num_decoder_layers > 0),
         lambda c: (
             f"pipeline stages of an encoder-decoder ({c.m.name}) come later: what the encoder read "
             "goes to every stage of the decoder, and torch's schedules pass on one tensor"
@@ -230,136 +240,171 @@ RULES = (
         "tensor and data parallel are there: --pp 1",
     ),
     Rule(
-        lambda c: (c.x.interleave > 1) & (c.x.pp == 1),
-        lambda c: f"interleaving {c.x.interleave} stages needs a pipeline",
+        lambda c: (c.x.pipeline.interleave > 1) & (c.x.mesh.pp == 1),
+        lambda c: f"interleaving {c.x.pipeline.interleave} stages needs a pipeline",
         "--pp 2 or more, or --interleave 1",
     ),
     Rule(
-        lambda c: (c.x.interleave > 1) & (c.x.schedule == "gpipe"),
+        lambda c: (c.x.pipeline.interleave > 1) & (c.x.pipeline.schedule == "gpipe"),
         lambda _: "GPipe does not interleave its stages",
         "--schedule 1f1b, or --interleave 1",
     ),
     Rule(
-        lambda c: (c.x.pp == 1) & (c.x.schedule not in ONE_BACKWARD),
-        lambda c: f"schedule {c.x.schedule} needs a pipeline",
+        lambda c: (c.x.mesh.pp == 1) & (c.x.pipeline.schedule not in ONE_BACKWARD),
+        lambda c: f"schedule {c.x.pipeline.schedule} needs a pipeline",
         "--pp 2 or more, or leave --schedule out",
     ),
     Rule(  # torch's checkpointing and compiled graphs know no backward pass in two halves
         lambda c: (
-            (c.x.schedule in ("zb", "zbv"))
-            & ((c.x.recompute == "selective") | (c.x.kernels == "compiled"))
+            (c.x.pipeline.schedule in ("zb", "zbv"))
+            & ((c.x.memory.recompute == "selective") | (c.x.kernels.stack == "compiled"))
         ),
         lambda c: (
-            f"schedule {c.x.schedule} has two backward passes: none through compiled blocks "
+            f"schedule {c.x.pipeline.schedule} has two backward passes: none through compiled "
+            "blocks "
             "or those that are recomputed selectively"
         ),
         "--schedule 1f1b; or --recompute full, without --compile",
     ),
     Rule(
-        lambda c: (c.x.pp > 1) & (c.x.interleave != 2) & (c.x.schedule == "zbv"),
+        lambda c: (
+            (c.x.mesh.pp > 1) & (c.x.pipeline.interleave != 2) & (c.x.pipeline.schedule == "zbv")
+        ),
         lambda _: "ZBV has two stages on each rank",
         "--interleave 2, or --schedule zb",
     ),
     Rule(
         lambda c: (
-            (c.x.schedule == "dualpipe")
-            & (c.x.pp > 1)
-            & ((c.x.pp % 2 > 0) | (c.x.interleave > 1) | (c.x.grad_accum % 2 > 0))
+            (c.x.pipeline.schedule == "dualpipe")
+            & (c.x.mesh.pp > 1)
+            & (
+                (c.x.mesh.pp % 2 > 0)
+                | (c.x.pipeline.interleave > 1)
+                | (c.x.batch.grad_accum % 2 > 0)
+            )
         ),
         lambda _: "DualPipe feeds its stages from both ends: half of them, half of micro-batches",
         "an even --pp and --grad-accum, without --interleave",
     ),
     Rule(
-        lambda c: (c.x.schedule == "dualpipe") & (c.x.grad_accum < 2 * c.x.pp) & (c.x.pp > 1),
-        lambda c: f"{c.x.grad_accum} micro-batches do not fill DualPipe's {c.x.pp} stages",
-        lambda c: f"--grad-accum {2 * c.x.pp} at least",
+        lambda c: (
+            (c.x.pipeline.schedule == "dualpipe")
+            & (c.x.batch.grad_accum < 2 * c.x.mesh.pp)
+            & (c.x.mesh.pp > 1)
+        ),
+        lambda c: (
+            f"{c.x.batch.grad_accum} micro-batches do not fill DualPipe's {c.x.mesh.pp} stages"
+        ),
+        lambda c: f"--grad-accum {2 * c.x.mesh.pp} at least",
     ),
     Rule(
-        lambda c: not has_schedule(c.x.traits, c.x.schedule),
-        lambda c: f"{c.x.framework} has no schedule {c.x.schedule}",
-        lambda c: who_has(c.x.schedule),
+        lambda c: not has_schedule(c.x.traits, c.x.pipeline.schedule),
+        lambda c: f"{c.x.framework} has no schedule {c.x.pipeline.schedule}",
+        lambda c: who_has(c.x.pipeline.schedule),
     ),
     Rule(
-        lambda c: (c.x.pp > 1) & (_blocks(c.m) + _bare_ends(c.x) < c.x.pp * c.x.interleave),
+        lambda c: (
+            (c.x.mesh.pp > 1)
+            & (_blocks(c.m) + _bare_ends(c.x) < c.x.mesh.pp * c.x.pipeline.interleave)
+        ),
         lambda c: f"{_blocks(c.m)} layers are too few for {_stages(c.x)}",
         lambda c: f"stages × interleaving {_blocks(c.m) + _bare_ends(c.x)} at most",
     ),
     Rule(  # our groups may have one block more than others; elsewhere the longest are of one length
         lambda c: (
-            (c.x.pp > 1)
+            (c.x.mesh.pp > 1)
             & (not c.x.traits.own_models)
-            & (longest_stage(c.m, c.x.pp) % c.x.interleave != 0)
+            & (longest_stage(c.m, c.x.mesh.pp) % c.x.pipeline.interleave != 0)
         ),
         lambda c: (
-            f"{longest_stage(c.m, c.x.pp)} layers of a stage cannot be divided into "
-            f"{c.x.interleave} interleaved groups"
+            f"{longest_stage(c.m, c.x.mesh.pp)} layers of a stage cannot be divided into "
+            f"{c.x.pipeline.interleave} interleaved groups"
         ),
         lambda c: (
-            "--framework native, or --interleave " + _divisors(longest_stage(c.m, int(c.x.pp)))
+            "--framework native, or --interleave " + _divisors(longest_stage(c.m, int(c.x.mesh.pp)))
         ),
     ),
     Rule(
-        lambda c: (c.x.interleave > 1) & (c.x.grad_accum % c.x.pp != 0),
-        lambda c: f"{c.x.grad_accum} micro-batches cannot be dealt to {c.x.pp} interleaved stages",
-        lambda c: f"--grad-accum a multiple of {c.x.pp}, or --interleave 1",
+        lambda c: (c.x.pipeline.interleave > 1) & (c.x.batch.grad_accum % c.x.mesh.pp != 0),
+        lambda c: (
+            f"{c.x.batch.grad_accum} micro-batches cannot be dealt to {c.x.mesh.pp} "
+            "interleaved stages"
+        ),
+        lambda c: f"--grad-accum a multiple of {c.x.mesh.pp}, or --interleave 1",
     ),
     Rule(
-        lambda c: (c.x.sequence_parallel > 0) & (c.x.tp == 1),
+        lambda c: (c.x.mesh.sequence_parallel > 0) & (c.x.mesh.tp == 1),
         lambda _: "sequence parallelism splits what tensor parallelism leaves whole",
         "--tp 2 or more, or leave --sequence-parallel out",
     ),
     Rule(
-        lambda c: (c.x.sequence_parallel > 0) & (c.x.seq_len % c.x.tp != 0),
-        lambda c: f"sequences of {c.x.seq_len} cannot be split over {c.x.tp}",
+        lambda c: (c.x.mesh.sequence_parallel > 0) & (c.x.batch.seq_len % c.x.mesh.tp != 0),
+        lambda c: f"sequences of {c.x.batch.seq_len} cannot be split over {c.x.mesh.tp}",
         "another --seq-len, or leave --sequence-parallel out",
     ),
     Rule(
         lambda c: (
-            (c.x.sequence_parallel > 0)
+            (c.x.mesh.sequence_parallel > 0)
             & (c.m.num_decoder_layers > 0)
-            & (c.x.target_seq_len % c.x.tp != 0)
+            & (c.x.batch.target_seq_len % c.x.mesh.tp != 0)
         ),
-        lambda c: f"the {c.x.target_seq_len} tokens that are written cannot be split over {c.x.tp}",
+        lambda c: (
+            f"the {c.x.batch.target_seq_len} tokens that are written cannot be split over "
+            f"{c.x.mesh.tp}"
+        ),
         "another --seq-len, or leave --sequence-parallel out",
     ),
     Rule(
-        lambda c: (c.x.zero >= 2) & (c.x.pp > 1) & (not c.x.traits.shards_stages),
-        lambda c: f"ZeRO {c.x.zero} cannot shard what {c.x.pp} pipeline stages accumulate",
+        lambda c: (c.x.sharding.zero >= 2) & (c.x.mesh.pp > 1) & (not c.x.traits.shards_stages),
+        lambda c: (
+            f"ZeRO {c.x.sharding.zero} cannot shard what {c.x.mesh.pp} pipeline stages accumulate"
+        ),
         "--zero 1 with a pipeline, --framework torchtitan or native, or --pp 1",
     ),
     Rule(  # ours reduces where a backward pass ends, and there are two; torchtitan's at the end
         lambda c: (
-            (c.x.zero >= 2)
-            & (c.x.pp > 1)
-            & (c.x.schedule not in ONE_BACKWARD)
+            (c.x.sharding.zero >= 2)
+            & (c.x.mesh.pp > 1)
+            & (c.x.pipeline.schedule not in ONE_BACKWARD)
             & c.x.traits.own_models
         ),
         lambda c: (
-            f"schedule {c.x.schedule} computes weights' gradients in a backward pass of their own, "
-            f"and ZeRO {c.x.zero} shards gradients after the first"
+            f"schedule {c.x.pipeline.schedule} computes weights' gradients in a backward pass "
+            "of their own, "
+            f"and ZeRO {c.x.sharding.zero} shards gradients after the first"
         ),
         "--zero 1, or --schedule 1f1b",
     ),
     Rule(
-        lambda c: (c.x.shard_size > 0) & (c.x.zero == 0),
-        lambda c: f"shards over {c.x.shard_size} ranks, and nothing is sharded",
+        lambda c: (c.x.sharding.shard_size > 0) & (c.x.sharding.zero == 0),
+        lambda c: f"shards over {c.x.sharding.shard_size} ranks, and nothing is sharded",
         "--zero 1, 2 or 3, or leave --shard-size out",
     ),
     Rule(
         # Where no size is set it is divided by 1: over arrays both sides are computed.
-        lambda c: (c.x.shard_size > 0) & (c.x.dp % (c.x.shard_size + (c.x.shard_size == 0)) != 0),
-        lambda c: f"{c.x.dp} data-parallel ranks cannot be cut into groups of {c.x.shard_size}",
-        lambda c: "--shard-size " + _divisors(int(c.x.dp)),
+        lambda c: (
+            (c.x.sharding.shard_size > 0)
+            & (c.x.mesh.dp % (c.x.sharding.shard_size + (c.x.sharding.shard_size == 0)) != 0)
+        ),
+        lambda c: (
+            f"{c.x.mesh.dp} data-parallel ranks cannot be cut into groups of "
+            f"{c.x.sharding.shard_size}"
+        ),
+        lambda c: "--shard-size " + _divisors(int(c.x.mesh.dp)),
     ),
     Rule(
-        lambda c: (c.x.scheme == "own") & (c.x.parallel != "auto"),
-        lambda c: f"{c.x.framework} has its own data parallelism, and no {c.x.parallel}",
+        lambda c: (c.x.scheme == "own") & (c.x.sharding.parallel != "auto"),
+        lambda c: f"{c.x.framework} has its own data parallelism, and no {c.x.sharding.parallel}",
         "--framework native or huggingface, or leave --parallel out",
     ),
     Rule(
         lambda c: (
-            (c.x.parallel == "dataparallel")
-            & ((not c.x.traits.threads) | (c.x.zero > 0) | (c.x.tp * c.x.pp * c.x.cp * c.x.ep > 1))
+            (c.x.sharding.parallel == "dataparallel")
+            & (
+                (not c.x.traits.threads)
+                | (c.x.sharding.zero > 0)
+                | (c.x.mesh.tp * c.x.mesh.pp * c.x.mesh.cp * c.x.mesh.ep > 1)
+            )
         ),
         lambda _: (
             "torch.nn.DataParallel has every weight on every GPU, and is native's or huggingface's"
@@ -367,82 +412,92 @@ RULES = (
         "--framework native --zero 0, or leave --parallel out",
     ),
     Rule(
-        lambda c: (c.x.parallel == "dataparallel") & (c.x.gpus > c.x.gpus_per_node),
-        lambda c: f"torch.nn.DataParallel is one process: {c.x.gpus} GPUs are on several nodes",
-        lambda c: f"--gpus {c.x.gpus_per_node} at most, or --parallel ddp",
+        lambda c: (
+            (c.x.sharding.parallel == "dataparallel") & (c.x.mesh.gpus > c.x.mesh.gpus_per_node)
+        ),
+        lambda c: (
+            f"torch.nn.DataParallel is one process: {c.x.mesh.gpus} GPUs are on several nodes"
+        ),
+        lambda c: f"--gpus {c.x.mesh.gpus_per_node} at most, or --parallel ddp",
     ),
     Rule(
         lambda c: (
             (c.x.scheme == "ddp")
-            & (c.x.tp * c.x.pp > 1)
-            & ((not c.x.traits.composes) | (c.x.parallel == "ddp"))
+            & (c.x.mesh.tp * c.x.mesh.pp > 1)
+            & ((not c.x.traits.composes) | (c.x.sharding.parallel == "ddp"))
         ),
         lambda _: "DDP splits neither matrices nor layers",
         "--framework megatron or deepspeed, --zero 3, or --tp 1 --pp 1",
     ),
     Rule(
-        lambda c: (c.x.scheme == "ddp") & (c.x.zero >= 2),
-        lambda c: f"DDP shards the optimizer at most, not what ZeRO {c.x.zero} does",
+        lambda c: (c.x.scheme == "ddp") & (c.x.sharding.zero >= 2),
+        lambda c: f"DDP shards the optimizer at most, not what ZeRO {c.x.sharding.zero} does",
         "--parallel fsdp, --framework deepspeed, or --zero 1",
     ),
     Rule(
-        lambda c: (c.x.scheme == "fsdp") & (c.x.zero < 2),
-        lambda c: f"FSDP shards gradients and weights, and ZeRO {c.x.zero} neither",
+        lambda c: (c.x.scheme == "fsdp") & (c.x.sharding.zero < 2),
+        lambda c: f"FSDP shards gradients and weights, and ZeRO {c.x.sharding.zero} neither",
         "--zero 3 (or 2), or --parallel ddp",
     ),
     Rule(
-        lambda c: (c.x.quantize != "none") & (c.x.lora_rank == 0),
-        lambda c: f"weights in {c.x.quantize} are not trained, and nothing else is",
+        lambda c: (c.x.lora.quantize != "none") & (c.x.lora.rank == 0),
+        lambda c: f"weights in {c.x.lora.quantize} are not trained, and nothing else is",
         "--lora-rank 16, or leave --quantize out",
     ),
     Rule(
-        lambda c: (c.x.lora_on != "auto") & (c.x.lora_rank == 0),
-        lambda c: f"lora-on {c.x.lora_on}: there are no adapters",
+        lambda c: (c.x.lora.targets != "auto") & (c.x.lora.rank == 0),
+        lambda c: f"lora-on {c.x.lora.targets}: there are no adapters",
         "--lora-rank 16, or leave --lora-on out",
     ),
     Rule(
-        lambda c: (c.x.fp8_params > 0) & (c.x.precision != "fp8"),
-        lambda c: f"weights in fp8 alone, and products are in {c.x.precision}",
+        lambda c: (c.x.precision.fp8_params > 0) & (c.x.precision.compute != "fp8"),
+        lambda c: f"weights in fp8 alone, and products are in {c.x.precision.compute}",
         "--precision fp8, or leave --fp8-params out",
     ),
     Rule(
-        lambda c: (c.x.fp8_params > 0) & (not c.x.traits.own_kernels),
+        lambda c: (c.x.precision.fp8_params > 0) & (not c.x.traits.own_kernels),
         lambda c: f"{c.x.framework} keeps wider weights beside those of fp8",
         "--framework megatron, or leave --fp8-params out",
     ),
     Rule(
-        lambda c: (c.x.fp8_params > 0) & (c.x.quantize != "none"),
-        lambda c: f"frozen weights are held in {c.x.quantize}, not in fp8",
+        lambda c: (c.x.precision.fp8_params > 0) & (c.x.lora.quantize != "none"),
+        lambda c: f"frozen weights are held in {c.x.lora.quantize}, not in fp8",
         "leave --quantize or --fp8-params out",
     ),
     Rule(
-        lambda c: (c.x.grad_reduce == "bf16") & (c.x.precision in ("fp16", "fp32", "tf32")),
-        lambda c: f"gradients of {c.x.precision} are not summed in bf16",
+        lambda c: (
+            (c.x.precision.grad_reduce == "bf16")
+            & (c.x.precision.compute in ("fp16", "fp32", "tf32"))
+        ),
+        lambda c: f"gradients of {c.x.precision.compute} are not summed in bf16",
         "--grad-reduce fp32 or auto, or --precision bf16",
     ),
     Rule(
-        lambda c: (c.x.offload == "none") & (c.x.offload_overlap != "auto"),
-        lambda c: f"offload-overlap {c.x.offload_overlap}: nothing is offloaded that could overlap",
+        lambda c: (c.x.memory.offload == "none") & (c.x.overlap.offload != "auto"),
+        lambda c: f"offload-overlap {c.x.overlap.offload}: nothing is offloaded that could overlap",
         "--offload host, or leave --offload-overlap out",
     ),
     Rule(
-        lambda c: (c.x.optimizer_in_backward > 0) & (c.x.grad_accum > 1),
-        lambda c: f"gradients of {c.x.grad_accum} micro-batches add up: no update in backward",
+        lambda c: (c.x.memory.optimizer_in_backward > 0) & (c.x.batch.grad_accum > 1),
+        lambda c: (
+            f"gradients of {c.x.batch.grad_accum} micro-batches add up: no update in backward"
+        ),
         "--grad-accum 1, or leave --optimizer-in-backward out",
     ),
     Rule(
         lambda c: (
-            (c.x.optimizer_in_backward > 0)
-            & (c.x.traits.own_scheme | (c.x.pp > 1) | (c.x.offload != "none"))
+            (c.x.memory.optimizer_in_backward > 0)
+            & (c.x.traits.own_scheme | (c.x.mesh.pp > 1) | (c.x.memory.offload != "none"))
         ),
         lambda c: f"{c.x.framework} updates weights after backward, or on the host",
         "--framework native or huggingface, --pp 1, without --offload",
     ),
     Rule(
         lambda c: (
-            c.m.positions == "learned" and max(c.x.seq_len, c.x.target_seq_len) > c.m.max_positions
+            c.m.positions == "learned"
+            and max(c.x.batch.seq_len, c.x.batch.target_seq_len) > c.m.max_positions
         ),
-        lambda c: f"{c.m.name} knows {c.m.max_positions} positions, not {c.x.seq_len}",
+        lambda c: f"{c.m.name} knows {c.m.max_positions} positions, not {c.x.batch.seq_len}",
         lambda c: f"--seq-len {c.m.max_positions} at most, or a shape with more max_positions",
     ),
 )
@@ -450,6 +505,6 @@ RULES = (
 
 
 def _stages(layout: Any) -> str:
-    if layout.interleave == 1:
-        return f"{layout.pp} stages"
-    return f"{layout.pp} stages × {layout.interleave} interleaved"
+    if layout.pipeline.interleave == 1:
+        return f"{layout.mesh.pp} stages"
+    return f"{layout.mesh.pp} stages × {layout.pipeline.interleave} interleaved"

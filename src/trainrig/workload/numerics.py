@@ -120,28 +120,33 @@ class Numerics:
 
 def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     """What the layout's words mean for a model."""
-    compute, scheme = max(2, dtype_bytes(layout.precision)), scheme_of(layout)  # fp8 saves bf16
+    compute, scheme = (
+        max(2, dtype_bytes(layout.precision.compute)),
+        scheme_of(layout),
+    )  # fp8 saves bf16
     autocast = scheme == "autocast" and compute < 4 and layout.scheme != "fsdp"
-    traits, compiled = layout.traits, layout.kernels == "compiled"
-    native, kernels = traits.own_models, "fused" in layout.kernels or traits.own_kernels
-    fused, flash = kernels or compiled, layout.is_flash and not shape.memory
-    is_plain = layout.kernels == "eager" or layout.plain_attention
-    stack = "fused" if fused and is_plain else layout.kernels
+    traits, compiled = layout.traits, layout.kernels.stack == "compiled"
+    native, kernels = traits.own_models, "fused" in layout.kernels.stack or traits.own_kernels
+    fused, flash = kernels or compiled, layout.kernels.is_flash and not shape.memory
+    is_plain = layout.kernels.stack == "eager" or layout.kernels.plain_attention
+    stack = "fused" if fused and is_plain else layout.kernels.stack
     grouped = shape.num_kv_heads != shape.num_heads
     # GPT-2 and BERT, as published, have the softmax in the type of the scores.
     narrow = fused or (shape.family in ("gpt2", "bert") and not (native or autocast))
-    is_later = shape.variant == "falcon" or (shape.family == "t5" and layout.software == "current")
+    is_later = shape.variant == "falcon" or (
+        shape.family == "t5" and layout.kernels.software == "current"
+    )
     narrow = narrow or (is_later and not (native or autocast))
     is_phi3 = shape.variant == "phi3" or shape.name.startswith(("phi-3", "phi-4"))
     rms, outer = _has_rms(shape), shape.variant.startswith("gemma") and shape.vectors > shape.hidden
     fused_loss = native or (kernels and flash and not traits.splits_vocabulary)
     # Adapters lie beside weights that were loaded narrow; of quantised ones norms and ends are
     # widened (peft's `prepare_model_for_kbit_training`).  BERT's stream is LayerNorm's wide result.
-    is_loaded = layout.lora_rank > 0 and layout.quantize == "none" and shape.family != "bert"
+    is_loaded = layout.lora.rank > 0 and layout.lora.quantize == "none" and shape.family != "bert"
     residual = 4 if autocast and not is_loaded else compute
     return Numerics(
         compute=compute,
-        product_input=_SCALED[layout.scaled] if in_eight_bits(layout) else compute,
+        product_input=_SCALED[layout.precision.scaled] if in_eight_bits(layout) else compute,
         residual=residual,
         softmax=compute if narrow else 4,
         autocast=autocast,
@@ -165,15 +170,16 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
         repeats_keys=grouped and not kernels and not flash,
         dropout=has_dropout(shape, layout),
         unmasked=shape.name.startswith(_OF_IMAGES),
-        fused_loss=fused_loss if layout.loss == "auto" else layout.loss == "fused",
-        chunked_loss=layout.loss == "chunked",
-        compiled_loss=compiled and layout.loss in ("auto", "chunked"),
-        wide_loss=shape.family in _WIDE_LOSS[layout.software] and layout.loss != "narrow",
-        frozen=layout.lora_rank > 0,
-        widens=layout.quantize != "none",
-        rank=layout.lora_rank,
+        fused_loss=fused_loss if layout.kernels.loss == "auto" else layout.kernels.loss == "fused",
+        chunked_loss=layout.kernels.loss == "chunked",
+        compiled_loss=compiled and layout.kernels.loss in ("auto", "chunked"),
+        wide_loss=shape.family in _WIDE_LOSS[layout.kernels.software]
+        and layout.kernels.loss != "narrow",
+        frozen=layout.lora.rank > 0,
+        widens=layout.lora.quantize != "none",
+        rank=layout.lora.rank,
         adapts=layout.adapted,
-        sorts=layout.experts == "grouped" and not kernels,
+        sorts=layout.moe.experts == "grouped" and not kernels,
         weighs_activations=layout.traits.own_kernels and fused,
     )
 
@@ -190,7 +196,7 @@ def _has_rms(shape: ModelShape) -> bool:
 
 def in_eight_bits(layout: Layout) -> bool:
     """Whether Transformer Engine's linear layers run it: inputs and weights wait in fp8, too."""
-    return layout.precision == "fp8" and layout.traits.own_kernels
+    return layout.precision.compute == "fp8" and layout.traits.own_kernels
 
 
 def is_bart(shape: ModelShape) -> bool:
@@ -200,19 +206,19 @@ def is_bart(shape: ModelShape) -> bool:
 
 def scheme_of(layout: Layout) -> str:
     """masters, autocast or pure: as the layout says, or as its framework does."""
-    if layout.states != "auto":
-        return layout.states
+    if layout.precision.states != "auto":
+        return layout.precision.states
     return "autocast" if layout.scheme == "fsdp" or layout.autocasts else "masters"
 
 
 def has_dropout(shape: ModelShape, layout: Layout) -> bool:
     """As the layout says; otherwise where it was usual: with the older kernels and families."""
-    if layout.drops != "auto":
-        return layout.drops == "yes"
+    if layout.kernels.dropout != "auto":
+        return layout.kernels.dropout == "yes"
     if layout.traits.own_models or shape.name.startswith(_WITHOUT_DROPOUT):
         return False
-    is_older = layout.kernels in ("eager", "fused") or layout.plain_attention
-    if not is_older and layout.kernels not in layout.traits.drops_with:
+    is_older = layout.kernels.stack in ("eager", "fused") or layout.kernels.plain_attention
+    if not is_older and layout.kernels.stack not in layout.traits.drops_with:
         return False
     families = (*_WITH_DROPOUT, "gpt-neo") if layout.traits.own_kernels else _WITH_DROPOUT
     is_gpt = layout.traits.own_kernels and shape.name.startswith("gpt") and shape.num_experts > 0
@@ -286,12 +292,15 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
     narrow, masters = numerics.compute < 4, numerics.scheme == "masters" and numerics.compute < 4
     own = float(numerics.compute if masters or numerics.scheme == "pure" else 4)
     lasting, passing = _gradients(layout, numerics, own)
-    copies = numerics.autocast and not layout.lora_rank
+    copies = numerics.autocast and not layout.lora.rank
     state_width = 4.0 if masters or numerics.scheme == "autocast" or not narrow else own
-    state_width = {"bf16": 2.0, "fp32": 4.0}.get(layout.moments, state_width)
-    state_width = _BLOCK_8BIT if "8bit" in layout.optimizer else state_width
-    frozen = 4.0 if layout.states == "autocast" else float(numerics.compute)
-    moments, paged = MOMENTS[layout.optimizer] * state_width, "paged" in layout.optimizer
+    state_width = {"bf16": 2.0, "fp32": 4.0}.get(layout.precision.moments, state_width)
+    state_width = _BLOCK_8BIT if "8bit" in layout.memory.optimizer else state_width
+    frozen = 4.0 if layout.precision.states == "autocast" else float(numerics.compute)
+    moments, paged = (
+        MOMENTS[layout.memory.optimizer] * state_width,
+        "paged" in layout.memory.optimizer,
+    )
     return States(
         weight=own,
         frozen=frozen,
@@ -325,21 +334,21 @@ def _quantised(layout: Layout, own: float) -> float:
     """
     if not in_eight_bits(layout):
         return 0.0
-    copies = 1 if layout.any_order and not layout.scaled else 2
-    return copies * _SCALED[layout.scaled] - (own if layout.fp8_params else 0.0)
+    copies = 1 if layout.precision.supports_non_tn_fp8 and not layout.precision.scaled else 2
+    return copies * _SCALED[layout.precision.scaled] - (own if layout.precision.fp8_params else 0.0)
 
 
 def _gradients(layout: Layout, numerics: Numerics, own: float) -> tuple[float, float]:
     """(lasting, passing): one of them is 0 but in our own with masters, which has both."""
-    wide = float(layout.reduce_bytes)
+    wide = float(layout.precision.reduce_bytes)
     if layout.traits.grad_buffer:
-        narrow = layout.precision == "fp16" or numerics.scheme == "pure"
+        narrow = layout.precision.compute == "fp16" or numerics.scheme == "pure"
         return wide or (own if narrow else 4.0), 0.0
     if layout.traits.lasting_grads:
         return wide or own, 0.0
     if layout.traits.own_models and numerics.scheme == "masters" and numerics.compute < 4:
         return 4.0, own
-    return (wide or own, 0.0) if layout.software == "torch1" else (0.0, wide or own)
+    return (wide or own, 0.0) if layout.kernels.software == "torch1" else (0.0, wide or own)
 
 
 def _update(layout: Layout, masters: bool, lasting: float, width: float) -> float:
@@ -348,8 +357,8 @@ def _update(layout: Layout, masters: bool, lasting: float, width: float) -> floa
     Megatron-Core's precision-aware optimizer, which alone has narrow moments, reads gradients as
     they are (`decoupled_grad` of its distrib_optimizer).
     """
-    reads_narrow = layout.traits.grad_buffer and layout.moments == "bf16"
+    reads_narrow = layout.traits.grad_buffer and layout.precision.moments == "bf16"
     is_narrow = layout.traits.lasting_grads and lasting < 4 and not reads_narrow
     widened = 4.0 if masters and is_narrow else 0.0
-    unfused = width if layout.optimizer == "adamw" and not layout.traits.own_kernels else 0.0
+    unfused = width if layout.memory.optimizer == "adamw" and not layout.traits.own_kernels else 0.0
     return widened + unfused

@@ -103,7 +103,7 @@ def test_the_masks_take_the_bytes_of_the_formula(family: str) -> None:
     more = saved_bytes(model.blocks[0], x, samples=SAMPLES) - saved_bytes(model.blocks[0], x)
 
     def formula(drops: str) -> float:
-        layout = Layout(precision="fp32", kernels="eager", seq_len=SEQ, drops=drops)
+        layout = Layout.of(precision="fp32", kernels="eager", seq_len=SEQ, has_dropout=drops)
         saved = saved_tensors(shape, numerics_of(shape, layout), SEQ)
         return sum(item.num_bytes for item in saved if NONE in item.policies)
 
@@ -112,9 +112,9 @@ def test_the_masks_take_the_bytes_of_the_formula(family: str) -> None:
 
 def test_a_prediction_of_a_training_with_dropout_has_its_masks() -> None:
     own, usual = Experiment.of(dropout=0.1, model="gpt2"), Experiment.of(model="gpt2")
-    assert (own.layout.drops, own.layout.kernels) == ("yes", "eager")
+    assert (own.layout.kernels.dropout, own.layout.kernels.stack) == ("yes", "eager")
     assert own.replace(dropout=0.0).layout == usual.layout
-    assert own.replace(dropout=0.0, compile=True).layout.kernels == "compiled"
+    assert own.replace(dropout=0.0, compile=True).layout.kernels.stack == "compiled"
 
 
 @pytest.mark.parametrize(

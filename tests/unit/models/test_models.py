@@ -8,7 +8,7 @@ import pytest
 
 from trainrig import models, workload
 from trainrig.errors import UsageError
-from trainrig.workload.layout import RECOMPUTE
+from trainrig.workload.layout.groups import RECOMPUTE
 
 torch = pytest.importorskip("torch", reason="needs torch")
 from trainrig.models import layers  # noqa: E402

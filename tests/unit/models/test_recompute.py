@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainrig import models
 from trainrig.workload import custom
-from trainrig.workload.layout import RECOMPUTE
+from trainrig.workload.layout.groups import RECOMPUTE
 
 SHAPE = custom("gpt2", num_layers=1, hidden=32, num_heads=2, vocab=64, max_positions=16)
 # As inductor divides forward from backward, without its minutes of C++.

@@ -12,7 +12,8 @@ from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.step import predict_step
 from trainrig.workload import named
 from trainrig.workload.adapters import adapter_parameters
-from trainrig.workload.layout import LORA_ON, Layout
+from trainrig.workload.layout import Layout
+from trainrig.workload.layout.groups import LORA_ON
 from trainrig.workload.memory import memory
 from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.model import matrices
@@ -22,7 +23,7 @@ CHOICES = [on for on in LORA_ON if on != "auto"]
 
 
 def _trained(**layout: object) -> float:
-    found = Layout(lora_rank=16, seq_len=128, **layout)  # type: ignore[arg-type]
+    found = Layout.of(lora_rank=16, seq_len=128, **layout)  # type: ignore[arg-type]
     return float(stage_of(MIXTURE, found, "last").num_trained)
 
 
@@ -38,7 +39,7 @@ def test_each_program_finds_the_matrices_that_its_library_does() -> None:
 
 def test_known_to_train_in_the_memory_of_one_card() -> None:
     tuned = {"lora_rank": 16, "quantize": "fp4", "recompute": "full", "framework": "huggingface"}
-    assert memory(MIXTURE, Layout(**tuned, seq_len=1024)).total < 80 * 2**30  # type: ignore[arg-type]
+    assert memory(MIXTURE, Layout.of(**tuned, seq_len=1024)).total < 80 * 2**30  # type: ignore[arg-type]
 
 
 @given(st.sampled_from(["llama-8B", "deepseek-v3", "gpt-oss-120B"]), st.integers(1, 128))
@@ -62,7 +63,7 @@ def test_ranks_share_the_adapters_of_experts_and_no_others(ep: int) -> None:
 def test_rows_as_many_as_the_rank_are_no_adapters() -> None:
     """Four samples of 512 tokens, 8 of 256 experts each: 64 rows an expert, and a rank of 64."""
     shape, rates = named("deepseek-v3"), rates_of_chip(require_chip("MI300X"))
-    one = Layout(
+    one = Layout.of(
         batch_size=4,
         seq_len=512,
         precision="fp8",
@@ -80,7 +81,7 @@ def test_rows_as_many_as_the_rank_are_no_adapters() -> None:
 def test_shared_experts_keep_what_their_adapters_read() -> None:
     shape = named("deepseek-v3")
     layouts = {
-        on: Layout(gpus=8, seq_len=512, lora_rank=8, lora_on=on, framework="huggingface")
+        on: Layout.of(gpus=8, seq_len=512, lora_rank=8, lora_on=on, framework="huggingface")
         for on in ("attention", "linear", "all")
     }
     held = {on: float(memory(shape, layout).activations) for on, layout in layouts.items()}

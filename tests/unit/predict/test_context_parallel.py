@@ -13,14 +13,15 @@ from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.step import StepTime, predict_step
 from trainrig.predict.table.case import case_of
 from trainrig.workload.blocks import block
-from trainrig.workload.layout import CP_COMM, Layout, check_layout
+from trainrig.workload.layout import Layout, check_layout
+from trainrig.workload.layout.groups import CP_COMM
 from trainrig.workload.memory import memory
 from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.presets import named
 
 SHAPE = named("llama-8B")
 H100 = rates_of_chip(require_chip("H100 SXM5 80GB"))
-ONE = Layout(
+ONE = Layout.of(
     gpus=8, seq_len=8192, grad_accum=4, framework="megatron", kernels="flash+fused", zero=1
 )
 
@@ -32,7 +33,7 @@ def test_each_rank_computes_its_share_of_a_sequence() -> None:
 
 def test_ranks_that_share_a_sequence_share_weights_like_those_of_data_parallel() -> None:
     split = ONE.replace(cp=4)
-    assert (split.dp, split.shards, split.global_batch) == (2, 8, 8)
+    assert (split.mesh.dp, split.shards, split.global_batch) == (2, 8, 8)
     whole, part = memory(SHAPE, ONE), memory(SHAPE, split)
     assert part.optimizer == whole.optimizer and part.weights == whole.weights
     assert part.activations < 0.3 * whole.activations

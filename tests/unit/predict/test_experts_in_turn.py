@@ -19,7 +19,7 @@ QWEN = {
 
 def test_transformers_before_5_runs_experts_in_turn() -> None:
     each = {
-        words: case_of(QWEN | {"framework": words}).layout.experts
+        words: case_of(QWEN | {"framework": words}).layout.moe.experts
         for words in (
             *("HF Trainer, FSDP", "ms-swift", "transformers 5.1, FSDP", "NeMo AutoModel"),
             *("HF Trainer + ScatterMoE", "torchtitan", "Megatron-Core", "TRL, Unsloth"),
@@ -29,10 +29,10 @@ def test_transformers_before_5_runs_experts_in_turn() -> None:
         *("HF Trainer, FSDP", "ms-swift", "TRL, Unsloth"),
     ]
     later = QWEN | {"framework": "TRL 0.20, Unsloth, transformers 4.57", "date": "2026-03"}
-    assert case_of(later).layout.experts == "grouped"  # by Unsloth's own kernels
-    assert case_of(QWEN | {"date": "2026-06"}).layout.experts == "grouped"
-    assert case_of(QWEN | {"ep": "8"}).layout.experts == "grouped"  # a rank has its own
-    assert case_of(QWEN | {"model": "granite-3.0-3b-a800m"}).layout.experts == "slices"
+    assert case_of(later).layout.moe.experts == "grouped"  # by Unsloth's own kernels
+    assert case_of(QWEN | {"date": "2026-06"}).layout.moe.experts == "grouped"
+    assert case_of(QWEN | {"ep": "8"}).layout.moe.experts == "grouped"  # a rank has its own
+    assert case_of(QWEN | {"model": "granite-3.0-3b-a800m"}).layout.moe.experts == "slices"
 
 
 def test_the_host_rules_where_experts_run_in_turn() -> None:

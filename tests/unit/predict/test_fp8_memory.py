@@ -74,8 +74,8 @@ def test_a_published_run_fits_as_its_recipe_keeps_it() -> None:
 def test_a_table_names_the_format(precision: str, scaled: str) -> None:
     row = {"chip": "GB200", "num_gpus": "8", "model": "llama3-8b", "precision": precision}
     layout = case_of(row | {"framework": "NeMo 25.09"}).layout
-    assert (layout.scaled, layout.any_order) == (scaled, 1)
-    assert case_of(row | {"chip": "H100"}).layout.any_order == 0
+    assert (layout.precision.scaled, layout.precision.supports_non_tn_fp8) == (scaled, 1)
+    assert case_of(row | {"chip": "H100"}).layout.precision.supports_non_tn_fp8 == 0
 
 
 def test_weights_are_held_in_one_format_and_gradients_in_no_wider_ones_than_they_are() -> None:

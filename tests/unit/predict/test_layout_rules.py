@@ -17,7 +17,7 @@ from trainrig.workload import custom, named, parameters
 from trainrig.workload import layout as layout_rules
 from trainrig.workload.arrays import divisors
 from trainrig.workload.hf_config import shape_of_config
-from trainrig.workload.layout import SIZES, Layout
+from trainrig.workload.layout import Layout
 
 LLAMA = named("llama-70B")
 GPT = named("gpt2-medium")
@@ -160,7 +160,7 @@ REFUSED = [
 @pytest.mark.parametrize(("shape", "numbers", "says", "hint"), REFUSED)
 def test_what_cannot_be_run_is_refused_in_a_sentence(shape, numbers, says, hint) -> None:
     with pytest.raises(UsageError, match=says) as refused:
-        layout_rules.check_layout(shape, Layout(**MANY | numbers))
+        layout_rules.check_layout(shape, Layout.of(**MANY | numbers))
     assert "\n" not in refused.value.message
     assert hint in (refused.value.hint or "")
 
@@ -186,20 +186,20 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(shape, numbers, says, hint)
     ],
 )
 def test_what_can_be_run_is_not(shape, numbers) -> None:
-    layout_rules.check_layout(shape, Layout(**MANY | numbers))
+    layout_rules.check_layout(shape, Layout.of(**MANY | numbers))
 
 
 def test_every_rule_is_seen_to_refuse() -> None:
     seen = set()
     for shape, numbers, _, _ in REFUSED:
-        asked = layout_rules.Pairing(shape, Layout(**MANY | numbers))
+        asked = layout_rules.Pairing(shape, Layout.of(**MANY | numbers))
         with contextlib.suppress(ZeroDivisionError):  # out of range, which is refused before
             seen |= {number for number, rule in enumerate(layout_rules.RULES) if rule.broken(asked)}
     assert seen == set(range(len(layout_rules.RULES)))
 
 
 def test_tensor_parallelism_beyond_a_node_is_warned_of() -> None:
-    inside, outside = Layout(gpus=16, tp=8), Layout(gpus=16, tp=16)
+    inside, outside = Layout.of(gpus=16, tp=8), Layout.of(gpus=16, tp=16)
     assert layout_rules.layout_warnings(inside) == ()
     assert "leaves the node of 8" in layout_rules.layout_warnings(outside)[0]
 
@@ -217,7 +217,7 @@ SMALL = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
 @settings(max_examples=100, deadline=None)
 def test_the_mask_refuses_what_the_sentences_refuse(rows, zero, sequence, framework, shape) -> None:
     tp, pp, interleave, accum, shard = np.array(rows).T
-    many = Layout(
+    many = Layout.of(
         gpus=64, tp=tp, pp=pp, interleave=interleave, grad_accum=accum, framework=framework,
         zero=np.full(len(tp), zero), shard_size=shard * (zero > 0), sequence_parallel=sequence,
         seq_len=512,
@@ -249,7 +249,7 @@ def by_hand(shape, gpus: int, batch: int) -> set[tuple[int, ...]]:
             continue
         if pp > 1 and zero > 1:  # searched where a framework is named that shards stages
             continue
-        layout = Layout(
+        layout = Layout.of(
             gpus=gpus, tp=tp, pp=pp, interleave=vpp, batch_size=micro, zero=zero,
             grad_accum=batch // (dp * micro), shard_size=shard, sequence_parallel=sp,
             seq_len=64,
@@ -259,47 +259,49 @@ def by_hand(shape, gpus: int, batch: int) -> set[tuple[int, ...]]:
             layout_rules.check_layout(shape, layout)
         except UsageError:
             continue
-        found.add(tuple(int(getattr(layout, name)) for name in SIZES))
+        found.add(tuple(map(int, layout.sizes)))
     return found
 
 
 @pytest.mark.parametrize(("gpus", "batch"), [(1, 3), (4, 8), (6, 12)])
 def test_the_enumeration_misses_nothing(gpus: int, batch: int) -> None:
     shape = custom("gpt2", num_layers=4, hidden=96, num_heads=6)
-    space = Space(shape=shape, base=Layout(gpus=gpus, seq_len=64), global_batch=batch)
+    space = Space(shape=shape, base=Layout.of(gpus=gpus, seq_len=64), global_batch=batch)
     groups = layouts(space)
     rows = [
-        tuple(int(getattr(group.at(i), name)) for name in SIZES)
+        tuple(map(int, group.at(i).sizes))
         for group in groups
-        if group.recompute == "none" and group.schedule == "1f1b"
+        if group.memory.recompute == "none" and group.pipeline.schedule == "1f1b"
         for i in range(len(group))
     ]
     assert len(rows) == len(set(rows))
     assert set(rows) == by_hand(shape, gpus, batch)
-    assert {g.recompute for g in groups} == {"none", "selective", "full"}
+    assert {g.memory.recompute for g in groups} == {"none", "selective", "full"}
 
 
 def test_stages_are_sharded_where_a_framework_that_does_is_named() -> None:
     shape = custom("gpt2", num_layers=4, hidden=96, num_heads=6)
     for framework, most in (("torchtitan", 3), ("native", 3), ("megatron", 1)):
-        base = Layout(gpus=4, seq_len=64)
+        base = Layout.of(gpus=4, seq_len=64)
         groups = layouts(Space(shape=shape, base=base, global_batch=8, framework=framework))
-        assert max(int(np.max(group.zero * (group.pp > 1))) for group in groups) == most
+        assert (
+            max(int(np.max(group.sharding.zero * (group.mesh.pp > 1))) for group in groups) == most
+        )
 
 
 def test_each_group_makes_the_global_batch_and_is_legal() -> None:
     shape = named("gpt3-6.7B")
-    groups = layouts(Space(shape=shape, base=Layout(gpus=64, seq_len=2048), global_batch=192))
+    groups = layouts(Space(shape=shape, base=Layout.of(gpus=64, seq_len=2048), global_batch=192))
     for group in groups:
         assert np.all(np.asarray(group.global_batch) == 192)
         assert layout_rules.legal_mask(shape, group).all()
-        if group.schedule == "gpipe":
-            assert np.all(group.pp > 1)
-    assert {g.schedule for g in groups} == {"1f1b", "gpipe"}
+        if group.pipeline.schedule == "gpipe":
+            assert np.all(group.mesh.pp > 1)
+    assert {g.pipeline.schedule for g in groups} == {"1f1b", "gpipe"}
 
 
 def test_a_batch_that_no_layout_makes_is_refused() -> None:
-    base = Layout(gpus=7, gpus_per_node=7)
+    base = Layout.of(gpus=7, gpus_per_node=7)
     odd = Space(shape=named("gpt2"), base=base, global_batch=10, framework="huggingface")
     with pytest.raises(UsageError, match="no layout of gpt2 on 7 GPUs makes a global batch of 10"):
         layouts(odd)

@@ -27,7 +27,7 @@ from trainrig.workload.presets import custom, named
 
 H100 = rates_of_chip(require_chip("H100 SXM5 80GB"), link="nvlink", fabric=400e9)
 MIXTRAL, DEEPSEEK = named("mixtral-8x7B"), named("deepseek-v3")
-MEGATRON = Layout(
+MEGATRON = Layout.of(
     gpus=64, seq_len=4096, grad_accum=8, framework="megatron", kernels="flash+fused", zero=1
 )
 
@@ -64,7 +64,7 @@ def flops(parts: list[Operator]) -> int:
 
 
 def test_a_token_is_computed_by_its_experts_and_the_shared_ones() -> None:
-    layout = Layout(seq_len=128)
+    layout = Layout.of(seq_len=128)
     h, tokens = DEEPSEEK.hidden, 128
     experts = 2 * tokens * 3 * h * 2048 * (8 + 1) + 2 * tokens * h * 256
     assert flops(block(DEEPSEEK, layout)) == experts
@@ -82,8 +82,8 @@ def test_ranks_share_the_work_of_experts_whichever_way_they_split_them(tp: int, 
 
 
 def test_matrices_of_experts_are_dealt_whole_where_too_few_ranks_could_split_them() -> None:
-    assert MEGATRON.replace(tp=8, ep=8).expert_tp == 8
-    assert MEGATRON.replace(tp=8, pp=2, ep=8).expert_tp == 1
+    assert MEGATRON.replace(tp=8, ep=8).mesh.expert_tp == 8
+    assert MEGATRON.replace(tp=8, pp=2, ep=8).mesh.expert_tp == 1
 
 
 def test_memory_of_experts_is_that_of_the_ranks_that_share_them() -> None:
@@ -119,7 +119,7 @@ def test_small_shares_of_many_experts_run_slower_than_a_few_large_ones() -> None
     sizes = {"num_layers": 8, "hidden": 2048, "num_heads": 16}
     few = custom("llama", **sizes, ffn=8192, num_experts=8, experts_per_token=2)
     many = custom("llama", **sizes, ffn=1024, num_experts=64, experts_per_token=16)
-    layout = Layout(seq_len=2048, kernels="flash+fused")
+    layout = Layout.of(seq_len=2048, kernels="flash+fused")
     slower = predict_step(many, layout, H100).forward / predict_step(few, layout, H100).forward
     assert 1.02 < slower < 3.0
 
@@ -173,7 +173,7 @@ ROW = {
 
 def test_a_row_may_leave_a_models_numbers_to_its_name() -> None:
     case = case_of(ROW)
-    assert (case.shape, case.layout.ep) == (DEEPSEEK, 64)
+    assert (case.shape, case.layout.mesh.ep) == (DEEPSEEK, 64)
     low, middle, high = time_of(case)
     assert low < 48.948 < high and middle == pytest.approx(48.948, rel=0.25)
 
@@ -215,13 +215,13 @@ def test_mixtures_that_were_measured_are_predicted() -> None:
 
 def test_a_search_deals_experts_to_ranks_where_they_fit_nowhere_else() -> None:
     """On 16 GPUs of 80 GB, of which one holds no block of 46.7 billion parameters by itself."""
-    base = Layout(gpus=16, seq_len=2048, kernels="flash+fused", framework="megatron")
+    base = Layout.of(gpus=16, seq_len=2048, kernels="flash+fused", framework="megatron")
     space = Space(shape=MIXTRAL, base=base, global_batch=64, framework="megatron")
     found = search(space, H100)
-    assert {int(ep) for group in layouts(space) for ep in group.ep} == {1, 2, 4, 8}
-    assert found.best[0].layout.ep > 1
+    assert {int(ep) for group in layouts(space) for ep in group.mesh.ep} == {1, 2, 4, 8}
+    assert found.best[0].layout.mesh.ep > 1
     dense = search(space.replace(shape=named("llama-7B")), H100)
-    assert {one.layout.ep for one in dense.best} == {1}
+    assert {one.layout.mesh.ep for one in dense.best} == {1}
 
 
 def test_each_expert_of_a_grouped_product_is_a_call_of_the_host() -> None:
@@ -251,7 +251,7 @@ def test_a_router_fills_some_rank_more_than_others_unless_tokens_are_dealt_evenl
 
 
 def test_a_stated_spread_of_the_router_costs_a_layout_and_a_search_the_same() -> None:
-    layout = dataclasses.replace(MEGATRON, ep=8, pp=2, router_spread=0.3)
+    layout = MEGATRON.replace(ep=8, pp=2, router_spread=0.3)
     times = [
         float(predict_step(MIXTRAL, layout.replace(router_spread=spread), H100).total)
         for spread in (0.0, 0.1, 0.3, 0.9)
@@ -276,20 +276,20 @@ def test_experts_are_spread_as_far_as_memory_asks_where_a_row_does_not_say(split
         "kind": "pretrain",
     }
     found = case_of(row | split)
-    assert found.layout.ep >= 16 and "ep" in found.presumed
-    assert all(getattr(found.layout, name) == int(size) for name, size in split.items())
-    stated = case_of(row | split | {"ep": str(found.layout.ep)})
+    assert found.layout.mesh.ep >= 16 and "ep" in found.presumed
+    assert all(found.layout.get(name) == int(size) for name, size in split.items())
+    stated = case_of(row | split | {"ep": str(found.layout.mesh.ep)})
     assert stated.layout == found.layout or not split
 
 
 def test_a_dense_row_has_no_router() -> None:
     row = {"chip": "H100", "model": "llama3-8b", "num_gpus": "8", "framework": "Pai-Megatron"}
-    assert case_of(row | {"seq": "4096"}).layout.router_spread == 0.0
+    assert case_of(row | {"seq": "4096"}).layout.moe.router_spread == 0.0
 
 
 def test_torch_sorts_tokens_slower_than_a_kernel_of_its_own() -> None:
     shape = named("qwen3-30B-A3B")
-    layout = Layout(gpus=8, ep=8, seq_len=4096, batch_size=4, zero=3, kernels="compiled")
+    layout = Layout.of(gpus=8, ep=8, seq_len=4096, batch_size=4, zero=3, kernels="compiled")
     plain = predict_step(shape, layout, H100)
     fused = predict_step(shape, layout.replace(experts="sorted"), H100)
     elements = 4 * 4096 * shape.experts_per_token * shape.hidden * shape.num_layers
@@ -310,7 +310,7 @@ def test_a_sparse_model_looks_at_all_where_no_kernel_is_named() -> None:
 def test_packed_tokens_are_a_sequence_s_length() -> None:
     row = {"model": "Qwen3.5-9B", "hardware": "16 GH200", "framework": "torchtitan", "kind": "sft"}
     packed = case_of(row | {"kernel_stack": "compiled, packed 32,768 tokens a rank"})
-    assert packed.timed.seq_len == 32768
+    assert packed.timed.batch.seq_len == 32768
 
 
 def test_liger_brings_no_attention_and_a_cut_chip_no_later_one() -> None:

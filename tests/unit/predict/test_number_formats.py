@@ -14,7 +14,7 @@ from trainrig.predict.scenario import question, space
 from trainrig.predict.table.answers import time_of
 from trainrig.predict.table.case import case_of
 from trainrig.report.prediction_report import layout_text, prediction_document
-from trainrig.workload.layout import SCALED
+from trainrig.workload.layout.groups import SCALED
 
 ASKED = {"model": "llama-8B", "on": "GB200"}
 
@@ -42,7 +42,10 @@ def test_mfu_is_of_the_peak_that_the_words_name(precision: str, claimed: str) ->
 @pytest.mark.parametrize("precision", ["fp8", *SCALED])
 def test_a_layout_says_the_format_that_was_asked_for(precision: str) -> None:
     found = _of(precision)
-    assert found.layout.precision == "fp8" and found.layout.number_format == precision
+    assert (
+        found.layout.precision.compute == "fp8"
+        and found.layout.precision.number_format == precision
+    )
     assert prediction_dict(found)["layout"]["precision"] == precision
     assert f"{precision} with fp32 masters" in layout_text(found.layout)
     every, _ = space(ASKED | {"precision": precision, "gpus": 8, "global_batch": 8})
@@ -59,12 +62,12 @@ def test_chips_without_scales_of_blocks_refuse_their_formats(chip: str) -> None:
     with pytest.raises(UsageError, match="scale for each block") as caught:
         _of("mxfp8", on=chip)
     assert "--precision fp8" in str(caught.value.hint)
-    assert _of("fp8", on=chip).layout.scaled == ""
+    assert _of("fp8", on=chip).layout.precision.scaled == ""
 
 
 @pytest.mark.parametrize("chip", ["B200 SXM", "RTX 5090", "MI355X", "Trainium3"])
 def test_chips_with_scales_of_blocks_have_mxfp8(chip: str) -> None:
-    assert _of("mxfp8", on=chip).layout.number_format == "mxfp8"
+    assert _of("mxfp8", on=chip).layout.precision.number_format == "mxfp8"
 
 
 def test_fp4_is_always_in_blocks() -> None:
@@ -87,11 +90,13 @@ def test_fp4_of_a_table_is_multiplied_and_held_as_one_format(
     row = {"chip": chip, "model": "llama3-8b", "num_gpus": "8", "framework": "NeMo"}
     row |= {"seq": "8192", "global_batch": "128", "kind": "pretrain"}
     found, named = (case_of(row | {"dtype": word}) for word in (words, scaled))
-    assert found.layout == named.layout and found.layout.scaled == scaled
+    assert found.layout == named.layout and found.layout.precision.scaled == scaled
     assert time_of(found) == time_of(named)
 
 
 def test_a_program_s_own_fp4_is_held_as_it_is_multiplied() -> None:
     row = {"chip": "B200", "model": "llama3.1-405b", "num_gpus": "512", "date": "2025-11"}
     row |= {"framework": "MLPerf 5.1 NeMo", "seq": "8192", "global_batch": "1152", "tp": "4"}
-    assert case_of(row | {"pp": "8", "cp": "2", "kind": "pretrain"}).layout.scaled == "nvfp4"
+    assert (
+        case_of(row | {"pp": "8", "cp": "2", "kind": "pretrain"}).layout.precision.scaled == "nvfp4"
+    )

@@ -137,18 +137,22 @@ def test_bad_input_is_one_line_and_a_hint(trainrig, asked, says, hint) -> None:
 def test_what_is_not_said_is_presumed() -> None:
     asked = question({"model": "gpt3-175B", "on": "A100 SXM4 80GB", "tp": 8, "pp": 4})
     layout = asked.layout
-    assert (layout.gpus, layout.dp, layout.framework) == (32, 1, "megatron")
-    assert (layout.seq_len, layout.precision, layout.kernels) == (2048, "bf16", "flash")
+    assert (layout.mesh.gpus, layout.mesh.dp, layout.framework) == (32, 1, "megatron")
+    assert (layout.batch.seq_len, layout.precision.compute, layout.kernels.stack) == (
+        2048,
+        "bf16",
+        "flash",
+    )
     old = question({"model": "gpt2", "on": "V100 SXM2 16GB"}).layout
-    assert (old.precision, old.kernels, old.framework) == ("fp16", "eager", "native")
+    assert (old.precision.compute, old.kernels.stack, old.framework) == ("fp16", "eager", "native")
     sharded = question({"model": "gpt2", "on": "RTX 4090", "gpus": 4, "parallel": "fsdp"}).layout
-    assert sharded.zero == 3
+    assert sharded.sharding.zero == 3
     counted = [{"on": "8x H100 SXM", "tp": 2}, {"on": "DGX H100", "tp": 8, "pp": 4}]
-    found = [question({"model": "llama-7B"} | one).layout.gpus for one in counted]
+    found = [question({"model": "llama-7B"} | one).layout.mesh.gpus for one in counted]
     assert found == [8, 32]  # what is named is used, and more of it where that is not enough
     racks = [question({"model": "gpt2", "on": "GB200", "gpus": n}).layout for n in (72, 144, 128)]
-    assert [one.gpus_per_node for one in racks] == [72, 72, 64]
-    assert question({"model": "llama-8B", "on": "RTX 4090"}).layout.seq_len == 4096
+    assert [one.mesh.gpus_per_node for one in racks] == [72, 72, 64]
+    assert question({"model": "llama-8B", "on": "RTX 4090"}).layout.batch.seq_len == 4096
 
 
 def test_utilisation_is_none_where_it_is_not_defined() -> None:

@@ -105,9 +105,13 @@ def test_megatron_fsdp_shards_more_and_sends_more() -> None:
 def test_a_table_means_megatron_fsdp_by_its_name() -> None:
     row = {"chip": "H100", "num_gpus": "64", "model": "llama-8B", "global_batch": "128"}
     layout = case_of(row | {"framework": "Megatron-FSDP (Megatron Bridge)"}).layout
-    assert (layout.framework, layout.zero, layout.kernels) == ("megatron", 3, "flash+fused")
+    assert (layout.framework, layout.sharding.zero, layout.kernels.stack) == (
+        "megatron",
+        3,
+        "flash+fused",
+    )
     layout = case_of(row | {"framework": "Megatron-Core", "zero_stage": "optim_grads"}).layout
-    assert (layout.framework, layout.zero) == ("megatron", 2)
+    assert (layout.framework, layout.sharding.zero) == ("megatron", 2)
 
 
 TITAN = {"model": "llama-8B", "on": "8x H100 SXM5 80GB", "gpus": 32, "pp": 4, "grad_accum": 16}
@@ -130,12 +134,12 @@ def test_torchtitan_shards_the_stages_of_a_pipeline() -> None:
     assert again.step.overlapped > 1.5 * three.step.overlapped, "with each micro-batch"
     row = {"chip": "H100", "num_gpus": "32", "pp": "4", "model": "llama-8B", "global_batch": "128"}
     layout = case_of(row | {"framework": "torchtitan", "seq": "4096"}).layout
-    assert (layout.framework, layout.zero, layout.scheme) == ("torchtitan", 2, "fsdp")
+    assert (layout.framework, layout.sharding.zero, layout.scheme) == ("torchtitan", 2, "fsdp")
 
 
 def test_zbv_has_its_two_stages_by_itself() -> None:
     layout = question(TITAN | {"schedule": "zbv", "framework": "native"}).layout
-    assert layout.interleave == 2
+    assert layout.pipeline.interleave == 2
     assert question(TITAN | {"schedule": "dualpipe"}).layout.framework == "megatron"
 
 
@@ -169,4 +173,4 @@ def test_moments_and_all_states_in_bf16_may_be_asked_for() -> None:
         ({}, ("auto", "auto")),
     ):
         layout = case_of(row | {"framework": "Megatron-Core"} | words).layout
-        assert (layout.states, layout.moments) == meant, words
+        assert (layout.precision.states, layout.precision.moments) == meant, words

@@ -116,8 +116,8 @@ def test_a_row_is_read_as_it_stands() -> None:
     case = case_of(ROW)
     assert (case.shape.family, case.shape.num_layers, case.shape.ffn) == ("gpt2", 24, 8192)
     one = case.layout
-    assert (one.gpus, one.batch_size, one.grad_accum, one.zero) == (8, 8, 2, 3)
-    assert (one.scheme, one.kernels, one.recompute, one.precision) == (
+    assert (one.mesh.gpus, one.batch.micro, one.batch.grad_accum, one.sharding.zero) == (8, 8, 2, 3)
+    assert (one.scheme, one.kernels.stack, one.memory.recompute, one.precision.compute) == (
         *("fsdp", "flash", "none", "bf16"),
     )
     assert case.presumed == ()
@@ -134,7 +134,7 @@ def test_the_answer_has_the_agreed_fields_and_is_json() -> None:
         assert 0.0 < low <= again[name] * 1.2 and again[name] <= high * 1.2
     assert again["reason"] is None and again["row"] == 0
     case = case_of(ROW)
-    tokens = case.layout.global_batch * case.layout.seq_len / case.layout.gpus
+    tokens = case.layout.global_batch * case.layout.batch.seq_len / case.layout.mesh.gpus
     assert again["tokens_per_s_per_gpu"] == pytest.approx(tokens / again["step_time_s"])
 
 
@@ -206,9 +206,9 @@ def test_what_is_not_stated_widens_the_interval() -> None:
     mixture = predict_row(row(model="our MoE"))  # of nobody knows how many experts
     assert mixture["presumed"] == ["num_experts"] and width(mixture) > 1.3 * width(stated)
     assert case_of(row(kernel_stack="")).presumed == ("kernel_stack",)
-    assert case_of(row(precision="")).layout.precision == "bf16"
-    assert case_of(row(precision="", chip="V100 SXM2 16GB")).layout.precision == "fp16"
-    assert case_of(row(precision="bf16-mixed")).layout.precision == "bf16"
+    assert case_of(row(precision="")).layout.precision.compute == "bf16"
+    assert case_of(row(precision="", chip="V100 SXM2 16GB")).layout.precision.compute == "fp16"
+    assert case_of(row(precision="bf16-mixed")).layout.precision.compute == "bf16"
 
 
 def test_no_interval_begins_below_what_stated_products_take_at_the_claimed_rate() -> None:
@@ -343,7 +343,9 @@ def test_the_family_follows_from_the_name_or_the_numbers(
 def test_a_mean_length_makes_the_printed_one_the_longest() -> None:
     phase_two = row(model="BERT-large", seq="512", zero_stage="0", kernel_stack="fused")
     binned = case_of(phase_two | {"mean_seq": "320"})
-    assert binned.mean_seq == 320 and binned.layout.seq_len == 512 and "seq" in binned.presumed
+    assert (
+        binned.mean_seq == 320 and binned.layout.batch.seq_len == 512 and "seq" in binned.presumed
+    )
     assert case_of(phase_two).mean_seq == 0
     shorter, whole = (predict_row(phase_two | {"mean_seq": mean}) for mean in ("320", ""))
     assert shorter["step_time_s"] < 0.75 * whole["step_time_s"]
@@ -351,7 +353,7 @@ def test_a_mean_length_makes_the_printed_one_the_longest() -> None:
 
 
 def test_states_and_the_masked_share_are_read_as_stated() -> None:
-    assert case_of(row(states="pure")).layout.states == "pure"
+    assert case_of(row(states="pure")).layout.precision.states == "pure"
     bert = row(model="BERT-large", seq="512")
     assert case_of(bert | {"masked_share": "0.156"}).head == 0.156
     assert case_of(bert).head == 1.0 and case_of(bert | {"kind": "pre-training"}).head == 1.0
@@ -379,8 +381,8 @@ def test_no_gpus_are_no_blank_cell() -> None:
 def test_batches_follow_from_each_other() -> None:
     by_accum = case_of(row(global_batch="", grad_accum="2")).layout
     by_batch = case_of(row(grad_accum="")).layout
-    assert by_accum.grad_accum == by_batch.grad_accum == 2
-    assert case_of(row(micro_batch="")).layout.batch_size == 8
+    assert by_accum.batch.grad_accum == by_batch.batch.grad_accum == 2
+    assert case_of(row(micro_batch="")).layout.batch.micro == 8
 
 
 def test_a_table_without_what_is_needed_is_one_error(tmp_path: Path) -> None:
@@ -446,7 +448,7 @@ def test_a_rack_that_its_link_joins_is_one_node() -> None:
     words = {"num_gpus": "128", "gpus_per_node": "4", "tp": "8", "fabric_gbps_per_node": "1600"}
     words |= {"dp": "", "grad_accum": ""}
     rack, trays = (case_of(row(chip=chip, **words)) for chip in ("GB200", "B200 SXM"))
-    assert rack.layout.gpus_per_node == 64 and trays.layout.gpus_per_node == 4
+    assert rack.layout.mesh.gpus_per_node == 64 and trays.layout.mesh.gpus_per_node == 4
     assert rack.rates.links.between.bandwidth == 16 * trays.rates.links.between.bandwidth
 
 
@@ -455,10 +457,12 @@ def test_todays_megatron_overlaps_and_interleaves_where_nobody_says() -> None:
     words |= {"global_batch": "64", "micro_batch": "1", "grad_accum": "", "zero_stage": "1"}
     words |= {"layers": "48", "chip": "H100 SXM5 80GB"}
     new, old = (case_of(row(**words, kernel_stack=stack)) for stack in ("flash+fused", "fused"))
-    assert new.layout.overlaps == "tensor" and new.layout.interleave == 6
+    assert new.layout.overlaps == "tensor" and new.layout.pipeline.interleave == 6
     assert "vpp" in new.presumed
-    assert old.layout.overlaps == "none" and old.layout.interleave == 1
-    assert case_of(row(**words, kernel_stack="flash+fused", vpp="1")).layout.interleave == 1
+    assert old.layout.overlaps == "none" and old.layout.pipeline.interleave == 1
+    assert (
+        case_of(row(**words, kernel_stack="flash+fused", vpp="1")).layout.pipeline.interleave == 1
+    )
     ways = [new.layout.replace(overlap=how) for how in ("tensor", "data", "none")]
     exposed = [time_of(dataclasses.replace(new, layout=way))[1] for way in ways]
     assert exposed == sorted(exposed)

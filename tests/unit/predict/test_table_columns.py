@@ -69,8 +69,8 @@ def width(found: dict[str, Any]) -> float:
 )
 def test_a_precision_is_known_however_it_is_spelled(text: str, precision: str) -> None:
     case = case_of(row(precision=text))
-    assert case.layout.precision == precision and "precision" not in case.presumed
-    assert case_of(row(precision="", dtype=text)).layout.precision == precision
+    assert case.layout.precision.compute == precision and "precision" not in case.presumed
+    assert case_of(row(precision="", dtype=text)).layout.precision.compute == precision
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,11 @@ def test_a_precision_is_known_however_it_is_spelled(text: str, precision: str) -
 )
 def test_weights_that_are_quantised_lie_beside_adapters(text: str, quantize: str) -> None:
     layout = case_of(row(precision=text, kind="lora")).layout
-    assert (layout.quantize, layout.lora_rank, layout.precision) == (quantize, 8, "bf16")
+    assert (layout.lora.quantize, layout.lora.rank, layout.precision.compute) == (
+        quantize,
+        8,
+        "bf16",
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +115,7 @@ def test_words_mean_what_they_say_and_not_what_they_deny(
     column: str, words: str, field: str, meaning: object
 ) -> None:
     found = case_of(row(**{"date": "2025-01", column: words})).layout
-    assert getattr(found, field) == meaning
+    assert found.get(field) == meaning
 
 
 @pytest.mark.parametrize(
@@ -164,22 +168,22 @@ def test_what_tables_write_for_nothing_is_nothing(blank: str) -> None:
 
 def test_fsdp_shards_weights_where_no_stage_is_stated() -> None:
     layout = case_of(row(zero_stage="")).layout
-    assert (layout.zero, layout.scheme) == (3, "fsdp")
+    assert (layout.sharding.zero, layout.scheme) == (3, "fsdp")
     small = {"model": "ours", "params_b": "", "layers": "4"}
-    assert case_of(row(zero_stage="", framework="", **small)).layout.zero == 0
+    assert case_of(row(zero_stage="", framework="", **small)).layout.sharding.zero == 0
 
 
 def test_sequence_parallel_without_tensor_parallel_is_nothing() -> None:
     assert predict_row(row(seq_parallel="True")) == predict_row(ROW)
     megatron = row(tp="2", dp="4", zero_stage="1", framework="Megatron-LM", grad_accum="4")
-    assert case_of(megatron | {"seq_parallel": "True"}).layout.sequence_parallel == 1
+    assert case_of(megatron | {"seq_parallel": "True"}).layout.mesh.sequence_parallel == 1
 
 
 def test_micro_batches_that_are_not_stated_fit_in_memory() -> None:
     case = case_of(row(batch_size="", grad_accum="", global_batch="2048"))
     found = predict_row(row(batch_size="", grad_accum="", global_batch="2048"))
     assert found["memory_bytes_per_gpu"] < case.rates.memory_bytes
-    assert case.layout.batch_size * case.layout.grad_accum == 256
+    assert case.layout.batch.micro * case.layout.batch.grad_accum == 256
     pipeline = row(
         batch_size="",
         grad_accum="",
@@ -189,7 +193,7 @@ def test_micro_batches_that_are_not_stated_fit_in_memory() -> None:
         zero_stage="0",
         framework="Megatron-LM",
     )
-    assert case_of(pipeline).layout.grad_accum >= 32
+    assert case_of(pipeline).layout.batch.grad_accum >= 32
 
 
 @pytest.mark.parametrize(
@@ -201,7 +205,7 @@ def test_a_link_is_known_however_it_is_spelled(word: str, link: str) -> None:
 
 def test_nodes_that_are_not_stated_are_filled() -> None:
     case = case_of(row(num_gpus="12", dp="12", gpus_per_node="", global_batch="48"))
-    assert case.layout.gpus_per_node == 6
+    assert case.layout.mesh.gpus_per_node == 6
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t"])
@@ -242,12 +246,14 @@ def test_a_loss_and_an_optimizer_are_known_by_their_words() -> None:
     def layout(**cells: str) -> Any:
         return case_of(row(**cells)).layout
 
-    assert layout(framework="torchtune").loss == "chunked"
-    assert layout(kernel_stack="Cut Cross-Entropy").loss == "fused"
-    assert layout().loss == "auto"
+    assert layout(framework="torchtune").kernels.loss == "chunked"
+    assert layout(kernel_stack="Cut Cross-Entropy").kernels.loss == "fused"
+    assert layout().kernels.loss == "auto"
     light = layout(optimizer="PagedAdamW8bit, in backward", global_batch="", grad_accum="1")
-    assert (light.optimizer, light.optimizer_in_backward) == ("adamw-8bit-paged", 1)
-    narrow = {layout(optimizer=f"ao {how} AdamW").optimizer for how in ("8-bit", "fp8", "4-bit")}
+    assert (light.memory.optimizer, light.memory.optimizer_in_backward) == ("adamw-8bit-paged", 1)
+    narrow = {
+        layout(optimizer=f"ao {how} AdamW").memory.optimizer for how in ("8-bit", "fp8", "4-bit")
+    }
     assert narrow == {"adamw-8bit"}
 
 

@@ -23,7 +23,7 @@ def test_a_vision_transformer_s_name_says_its_sizes(
     name: str, tokens: int, layers: int, hidden: int
 ) -> None:
     case = case_of(ROW | {"model": name, "micro_batch": "64", "kind": "pretrain"})
-    assert (case.shape.num_layers, case.shape.hidden, case.layout.seq_len) == (
+    assert (case.shape.num_layers, case.shape.hidden, case.layout.batch.seq_len) == (
         layers,
         hidden,
         tokens,
@@ -43,14 +43,18 @@ def test_an_image_s_scores_are_neither_masked_nor_dropped() -> None:
 def test_a_device_alone_takes_no_part_of_a_whole_training_s_batch() -> None:
     row = ROW | {"model": "gpt3-1.3B", "kind": "pretrain", "seq": "1024"}
     alone, eight = (case_of(row | {"num_gpus": num}).layout for num in ("1", "8"))
-    assert alone.batch_size * alone.grad_accum * 1024 == 8192
-    assert eight.batch_size * eight.grad_accum * 1024 == 65536
+    assert alone.batch.micro * alone.batch.grad_accum * 1024 == 8192
+    assert eight.batch.micro * eight.batch.grad_accum * 1024 == 65536
 
 
 def test_each_replica_of_megatron_s_has_a_sample_for_each_of_its_stages() -> None:
     row = {"hardware": "256x B200", "framework": "NeMo", "model": "Llama-4 Maverick", "kind": "sft"}
     x = case_of(row | {"seq": "4096", "global_batch": "32", "dtype": "bf16"}).layout
-    assert int(x.gpus) // (int(x.tp) * int(x.pp)) <= 32 == x.dp * x.batch_size * x.grad_accum
+    assert (
+        int(x.mesh.gpus) // (int(x.mesh.tp) * int(x.mesh.pp))
+        <= 32
+        == x.mesh.dp * x.batch.micro * x.batch.grad_accum
+    )
 
 
 def test_torch_1_zeroes_gradients_adds_to_them_and_clips_them_one_by_one() -> None:
@@ -65,7 +69,7 @@ def test_a_translator_s_batch_is_of_tokens_and_its_name_tells_both_depths() -> N
     case = case_of(row | {"hardware": "eight V100s", "framework": "Fairseq, batch_tokens 4096"})
     assert case.chip.name == "V100 SXM2 32GB"
     assert (case.shape.num_layers, case.shape.num_decoder_layers) == (12, 12)
-    assert case.layout.batch_size * case.layout.seq_len == 4096
+    assert case.layout.batch.micro * case.layout.batch.seq_len == 4096
 
 
 @pytest.mark.parametrize(
@@ -82,7 +86,7 @@ def test_a_translator_s_batch_is_of_tokens_and_its_name_tells_both_depths() -> N
 )
 def test_fp32_is_what_the_program_multiplies(changes: dict[str, str], precision: str) -> None:
     row = ROW | {"model": "BERT-base", "dtype": "FP32", "seq": "128", "micro_batch": "96"}
-    assert case_of(row | {"kind": "pretrain"} | changes).layout.precision == precision
+    assert case_of(row | {"kind": "pretrain"} | changes).layout.precision.compute == precision
 
 
 @pytest.mark.parametrize(
@@ -99,13 +103,13 @@ def test_fp32_is_what_the_program_multiplies(changes: dict[str, str], precision:
 def test_several_chips_are_counted(printed: str, chip: str, gpus: int) -> None:
     row = {"hardware": printed, "model": "BERT-large", "micro_batch": "8", "kind": "pretrain"}
     case = case_of(row)
-    assert (case.chip.name, case.layout.gpus) == (chip, gpus)
+    assert (case.chip.name, case.layout.mesh.gpus) == (chip, gpus)
 
 
 def test_encoders_have_lengths_of_their_own() -> None:
     row = ROW | {"model": "BERT-large", "micro_batch": "16"}
     kinds = {"finetune": 128, "pretrain": 512, "pretrain phase 1": 128}
-    assert {kind: case_of(row | {"kind": kind}).timed.seq_len for kind in kinds} == kinds
+    assert {kind: case_of(row | {"kind": kind}).timed.batch.seq_len for kind in kinds} == kinds
 
 
 def test_a_neural_engine_is_refused() -> None:
@@ -125,7 +129,7 @@ def test_numbers_say_what_a_compound_of_gpt_is_and_parameters_how_many_words_the
 def test_a_micro_batch_of_bert_that_whole_lengths_do_not_fit_is_of_its_first_phase() -> None:
     row = ROW | {"model": "BERT-base", "precision": "fp16", "seq": "", "micro_batch": "64"}
     lengths = {
-        chip: case_of(row | {"chip": chip}).layout.seq_len
+        chip: case_of(row | {"chip": chip}).layout.batch.seq_len
         for chip in ("V100 SXM2 16GB", "A100 SXM4 80GB")
     }
     assert lengths == {"V100 SXM2 16GB": 128, "A100 SXM4 80GB": 512}

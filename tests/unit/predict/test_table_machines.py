@@ -69,7 +69,7 @@ def test_devices_are_counted_as_machines_are_described(
     hardware: str, gpus: int, per_node: int
 ) -> None:
     layout = case_of({"model": "opt-125m", "seq": "1024", "hardware": hardware}).layout
-    assert (layout.gpus, layout.gpus_per_node) == (gpus, per_node)
+    assert (layout.mesh.gpus, layout.mesh.gpus_per_node) == (gpus, per_node)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,11 @@ def test_a_torus_is_gone_around_axis_by_axis_and_mlperf_s_bert_computes_no_paddi
     other, mlperf = (case_of(row | {"hardware": f"TPU v4{more}"}) for more in ("", " (MLPerf)"))
     ring = other.rates.links.inside
     assert ring.begin(256) == pytest.approx(ring.latency + 30 * ring.hop)
-    assert (mlperf.layout.seq_len, mlperf.timed.seq_len, other.timed.seq_len) == (512, 256, 512)
+    assert (mlperf.layout.batch.seq_len, mlperf.timed.batch.seq_len, other.timed.batch.seq_len) == (
+        512,
+        256,
+        512,
+    )
     assert ring.rate(64) == ring.bandwidth  # a cube of v4 is closed, a smaller slice is open
     assert ring.rate(32) == 0.5 * ring.bandwidth
     jax = case_of(row | {"hardware": "TPU v6e", "framework": "MaxText"})
@@ -117,7 +121,7 @@ def test_nothing_runs_beside_computation_on_intel_s_gpus() -> None:
         predict_step(case.shape, case.timed.replace(overlap=how), case.rates).total
         for how in ("none", "auto")
     )
-    assert case.timed.overlap == "none"
+    assert case.timed.overlap.collectives == "none"
     assert alone > 1.05 * beside
 
 

@@ -28,7 +28,8 @@ def test_a_program_s_log_tells_whose_bytes_it_prints_where_a_row_does_not() -> N
 )
 def test_some_layers_of_a_stage_are_computed_again(words: str, policy: str) -> None:
     assert (
-        case_of(ROW | {"framework": "Megatron-LM", "recompute": words}).layout.recompute == policy
+        case_of(ROW | {"framework": "Megatron-LM", "recompute": words}).layout.memory.recompute
+        == policy
     )
 
 
@@ -45,8 +46,8 @@ def test_megatron_s_gpt_has_dropout_with_experts_too() -> None:
 @pytest.mark.parametrize("words", ["eager, from-scratch attention", "naive self-attention"])
 def test_attention_written_by_hand_has_its_scores_in_memory(words: str) -> None:
     row = ROW | {"framework": "PyTorch 2.6 script", "date": "2025-03"}
-    assert case_of(row | {"kernel_stack": words}).layout.kernels == "eager"
-    assert case_of(row | {"kernel_stack": "eager"}).layout.is_flash
+    assert case_of(row | {"kernel_stack": words}).layout.kernels.stack == "eager"
+    assert case_of(row | {"kernel_stack": "eager"}).layout.kernels.is_flash
 
 
 def test_no_run_prints_more_than_its_card_has() -> None:
@@ -69,7 +70,7 @@ def test_inputs_that_wait_on_the_host_are_not_on_the_device() -> None:
 def test_deepspeed_deals_fp32_states_beside_bf16_at_any_stage() -> None:
     row = {"model": "Llama 2 7B", "hardware": "MI250X GCD", "num_gpus": "16", "zero_stage": "0"}
     row |= {"seq": "2048", "framework": "Megatron-DeepSpeed", "micro_batch": "1"}
-    stages = (case_of(row | {"precision": name}).layout.zero for name in ("bf16", "fp16"))
+    stages = (case_of(row | {"precision": name}).layout.sharding.zero for name in ("bf16", "fp16"))
     assert tuple(stages) == (1, 0)
 
 
@@ -85,7 +86,7 @@ def test_what_does_not_fit_has_no_scores_in_memory() -> None:
     row = {"model": "GPT 7B", "layers": "32", "hidden": "4096", "hardware": "A100 40GB, SXM4"}
     row |= {"num_gpus": "32", "tp": "2", "zero_stage": "2", "framework": "Megatron-DeepSpeed"}
     row |= {"seq": "4096", "precision": "fp16", "date": "2022-03"}
-    few, many = (case_of(row | {"micro_batch": size}).layout.kernels for size in ("1", "8"))
+    few, many = (case_of(row | {"micro_batch": size}).layout.kernels.stack for size in ("1", "8"))
     assert (few, many) == ("fused", "flash")
 
 
@@ -115,7 +116,7 @@ def test_experts_that_stay_on_the_host_are_not_on_the_device() -> None:
 def test_gradients_are_summed_in_what_is_said() -> None:
     row = ROW | {"framework": "Megatron-Bridge", "precision": "bf16"}
     words = {"": 0, "+ bf16 gradient reduction": 2, "fp32 grad reduce": 4}
-    found = [case_of(row | {"kernel_stack": name}).layout.reduce_bytes for name in words]
+    found = [case_of(row | {"kernel_stack": name}).layout.precision.reduce_bytes for name in words]
     assert found == list(words.values())
 
 

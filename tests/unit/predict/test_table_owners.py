@@ -179,8 +179,10 @@ def rows() -> list[dict[str, str]]:
 def mfu_of(case: Case, time: float) -> float:
     x = case.layout
     claims = case.rates.peaks  # of fp4 where products are NVFP4's
-    claim = next(claims[d] for d in (x.precision, "bf16", "fp16") if claims.get(d))
-    return model_flops(case.shape, int(x.global_batch), x.seq_len) / time / x.gpus / claim
+    claim = next(claims[d] for d in (x.precision.compute, "bf16", "fp16") if claims.get(d))
+    return (
+        model_flops(case.shape, int(x.global_batch), x.batch.seq_len) / time / x.mesh.gpus / claim
+    )
 
 
 def test_every_owner_s_row_is_answered_with_what_a_machine_can_reach() -> None:
@@ -230,7 +232,7 @@ def test_a_mixture_is_as_large_as_its_name_or_number_says(
     ],
 )
 def test_a_program_s_name_may_say_how_it_shards(changes: dict[str, str], stage: int) -> None:
-    assert case_of(BASE | {"model": "Llama-7B"} | changes).layout.zero == stage
+    assert case_of(BASE | {"model": "Llama-7B"} | changes).layout.sharding.zero == stage
 
 
 def test_today_s_megatron_is_presumed_on_today_s_chips_alone() -> None:
@@ -246,31 +248,31 @@ def test_today_s_megatron_is_presumed_on_today_s_chips_alone() -> None:
         ({"chip": "Gaudi 3"}, "flash", 0),
     ):
         layout = case_of(row | changes).layout
-        assert (layout.kernels, layout.sequence_parallel) == (kernels, split), changes
+        assert (layout.kernels.stack, layout.mesh.sequence_parallel) == (kernels, split), changes
 
 
 def test_a_pipeline_without_a_micro_batch_keeps_its_groups_and_its_shards() -> None:
     row = BASE | {"model": "Llama 3 405B", "num_gpus": "16384", "tp": "8", "pp": "16"}
     layout = case_of(row | {"seq": "8192", "global_batch": "2048"}).layout
-    assert (layout.batch_size, layout.zero, layout.interleave) == (1, 1, 4)
+    assert (layout.batch.micro, layout.sharding.zero, layout.pipeline.interleave) == (1, 1, 4)
     stated = {"model": "GPT-3 175B", "chip": "A100 80G", "tp": "8", "pp": "8", "vpp": "6"}
-    assert case_of(BASE | stated | {"num_gpus": "512"}).layout.interleave == 6
+    assert case_of(BASE | stated | {"num_gpus": "512"}).layout.pipeline.interleave == 6
 
 
 def test_tensor_parallelism_is_inside_a_node() -> None:
     layout = case_of(BASE | {"chip": "Trainium2", "tp": "32", "model": "llama3-70b"}).layout
-    assert layout.gpus_per_node == 32
+    assert layout.mesh.gpus_per_node == 32
 
 
 def test_a_way_to_experts_beside_computation_is_known_by_its_program() -> None:
     row = BASE | {"model": "DeepSeek-V3", "chip": "H800", "pp": "4", "ep": "64"}
-    assert case_of(row | {"framework": "HAI-LLM"}).layout.overlap == "experts"
-    assert case_of(row | {"framework": "Megatron-Core"}).layout.overlap == "auto"
+    assert case_of(row | {"framework": "HAI-LLM"}).layout.overlap.collectives == "experts"
+    assert case_of(row | {"framework": "Megatron-Core"}).layout.overlap.collectives == "auto"
     once = ({"framework": "Megatron-Bridge"}, {"framework": "ours", "kernel_stack": "TE + DeepEP"})
-    assert all(case_of(row | each).layout.node_once for each in once)
-    assert not case_of(row | {"framework": "Megatron-Core"}).layout.node_once
+    assert all(case_of(row | each).layout.moe.dedup_internode_dispatch for each in once)
+    assert not case_of(row | {"framework": "Megatron-Core"}).layout.moe.dedup_internode_dispatch
     blank = case_of(row | {"framework": "Megatron-Bridge", "ep": ""})
-    assert blank.layout.ep > 1 and "ep" in blank.presumed, "what is dispatched goes somewhere"
+    assert blank.layout.mesh.ep > 1 and "ep" in blank.presumed, "what is dispatched goes somewhere"
     dense = BASE | {"model": "llama3-70b", "pp": "4", "zero_stage": "", "tp": "1"}
     torch = case_of(dense | {"framework": "NeMo AutoModel (PyTorch FSDP2)"})
     assert torch.layout.framework == "torchtitan", "whose pipelines are torch's"
@@ -282,48 +284,56 @@ def test_plain_all_to_all_runs_alone_and_in_no_graph() -> None:
     stacks = ("", "NCCL alltoall dispatcher", "NCCL alltoall dispatcher, 1F1B EP overlap")
     usual, plain, beside = (case_of(row | {"kernel_stack": stack}) for stack in stacks)
     tuned = case_of(row | {"kind": "sft"})
-    ways = [(x.layout.node_once, x.layout.routed_beside) for x in (usual, plain, beside, tuned)]
+    ways = [
+        (x.layout.moe.dedup_internode_dispatch, x.layout.overlap.dispatch)
+        for x in (usual, plain, beside, tuned)
+    ]
     assert ways == [(1, 1), (0, 0), (0, 1), (1, 0)]
-    graphs = [x.layout.cuda_graphs for x in (usual, plain, tuned)]
+    graphs = [x.layout.kernels.cuda_graphs for x in (usual, plain, tuned)]
     assert graphs == ["layers", "none", "none"]
-    assert tuned.layout.router_spread == 0.9 > usual.layout.router_spread == 0.0
+    assert tuned.layout.moe.router_spread == 0.9 > usual.layout.moe.router_spread == 0.0
 
 
 def test_a_mixture_is_split_until_each_replica_has_a_sample() -> None:
     row = {"framework": "NeMo", "model": "Llama-4 Maverick", "chip": "B200", "num_gpus": "256"}
     layout = case_of(row | {"seq": "4096", "global_batch": "32", "kind": "sft"}).layout
-    assert (layout.global_batch, layout.ep > 1) == (32, True)
+    assert (layout.global_batch, layout.mesh.ep > 1) == (32, True)
 
 
 def test_nvidias_recipes_are_read_as_they_are_run() -> None:
     row = BASE | {"model": "llama2-7b", "tp": "2", "zero_stage": ""}
     recipe, plain = (case_of(row | {"framework": name}) for name in ("NeMo", "Megatron-LM"))
-    assert (recipe.layout.zero, recipe.layout.reduce_bytes) == (1, 2)
-    assert (plain.layout.zero, plain.layout.reduce_bytes) == (0, 0)
-    assert recipe.layout.cuda_graphs == plain.layout.cuda_graphs == "none", "Hopper's have none"
+    assert (recipe.layout.sharding.zero, recipe.layout.precision.reduce_bytes) == (1, 2)
+    assert (plain.layout.sharding.zero, plain.layout.precision.reduce_bytes) == (0, 0)
+    assert recipe.layout.kernels.cuda_graphs == plain.layout.kernels.cuda_graphs == "none", (
+        "Hopper's have none"
+    )
     graphs = {"kernel_stack": "TE CUDA graphs"}
     later = [case_of(row | {"framework": "NeMo", "chip": "B200"}), case_of(row | graphs)]
-    assert [each.layout.cuda_graphs for each in later] == ["layers", "layers"]
-    assert case_of(row | {"framework": "Megatron-LM", "chip": "B200"}).layout.cuda_graphs == "none"
+    assert [each.layout.kernels.cuda_graphs for each in later] == ["layers", "layers"]
+    assert (
+        case_of(row | {"framework": "Megatron-LM", "chip": "B200"}).layout.kernels.cuda_graphs
+        == "none"
+    )
 
 
 def test_recipes_of_mixtures_cut_no_expert_and_hide_part_of_the_way_to_them() -> None:
     mixture = {"model": "Qwen3-235B-A22B", "tp": "2", "pp": "8", "ep": "32", "num_gpus": "256"}
     row = BASE | mixture | {"global_batch": "2048", "micro_batch": "1", "date": "2026-02"}
     recipe = case_of(row | {"framework": "Megatron-Bridge"})
-    assert (recipe.layout.expert_tp, recipe.layout.routed_beside) == (1, 1)
+    assert (recipe.layout.mesh.expert_tp, recipe.layout.overlap.dispatch) == (1, 1)
     plain = row | {"framework": "Megatron-LM", "date": "2024-02", "ep": "8"}
-    assert case_of(plain).layout.expert_tp == 2
+    assert case_of(plain).layout.mesh.expert_tp == 2
     beside = predict_step(recipe.shape, recipe.layout, recipe.rates)
     exposed = predict_step(
-        recipe.shape, recipe.layout.replace(routed_beside=0), recipe.rates
+        recipe.shape, recipe.layout.replace(overlap_dispatch=0), recipe.rates
     ).expert_comm
     assert beside.expert_comm == pytest.approx(0.6 * exposed)
     x86, grace = (case_of(row | {"framework": "Bridge NeMo", "chip": c}) for c in ("B200", "GB200"))
-    graphs = [each.layout.cuda_graphs for each in (grace, x86)]
+    graphs = [each.layout.kernels.cuda_graphs for each in (grace, x86)]
     assert graphs == ["layers", "none"], "no graph knows how many tokens an expert gets"
     later = case_of(row | {"framework": "Bridge NeMo", "chip": "B200", "date": "2026-08"})
-    assert later.layout.cuda_graphs == "layers"
+    assert later.layout.kernels.cuda_graphs == "layers"
 
 
 def test_what_grace_can_hold_is_not_computed_again() -> None:
@@ -331,8 +341,8 @@ def test_what_grace_can_hold_is_not_computed_again() -> None:
     sizes = {"global_batch": "256", "micro_batch": "2", "seq": "8192", "recompute": ""}
     recipe = row | sizes | {"framework": "Megatron-Bridge"}
     kept, again = (case_of(recipe | {"chip": chip}) for chip in ("GB200", "B200"))
-    assert kept.layout.recompute == again.layout.recompute == "full"
-    assert (kept.timed.recompute, again.timed.recompute) == ("none", "full")
+    assert kept.layout.memory.recompute == again.layout.memory.recompute == "full"
+    assert (kept.timed.memory.recompute, again.timed.memory.recompute) == ("none", "full")
 
 
 def test_recipes_hold_fp8_weights_and_narrow_moments() -> None:
@@ -344,14 +354,16 @@ def test_recipes_hold_fp8_weights_and_narrow_moments() -> None:
     }
     assert held["FP8 (Current Scaling)"] == held["bf16"] < 0.6 * held["FP8 blockwise"]
     latent, plain = (case_of(row | {"model": name}) for name in ("Moonlight 16B", "Qwen3-30B-A3B"))
-    assert (latent.layout.moments, plain.layout.moments) == ("bf16", "auto")
+    assert (latent.layout.precision.moments, plain.layout.precision.moments) == ("bf16", "auto")
 
 
 def test_an_undated_megatron_keeps_its_optimizer_whole_and_a_later_one_shards_it() -> None:
     row = BASE | {"framework": "Megatron-LM", "model": "pythia-1b", "zero_stage": ""}
-    stages = [case_of(row | {"date": date}).layout.zero for date in ("", "2023-06", "2025-02")]
+    stages = [
+        case_of(row | {"date": date}).layout.sharding.zero for date in ("", "2023-06", "2025-02")
+    ]
     assert stages == [0, 0, 1]
-    assert case_of(row | {"date": "2025-02", "zero_stage": "0"}).layout.zero == 0
+    assert case_of(row | {"date": "2025-02", "zero_stage": "0"}).layout.sharding.zero == 0
 
 
 def test_scores_that_are_named_lie_in_memory() -> None:
@@ -361,33 +373,33 @@ def test_scores_that_are_named_lie_in_memory() -> None:
         case_of(row | {"kernel_stack": f"Transformer Engine, {how} attention"})
         for how in ("fused", "unfused")
     )
-    assert fused.layout.is_flash and not plain.layout.is_flash
-    assert plain.layout.kernels == fused.layout.kernels == "flash+fused"
+    assert fused.layout.kernels.is_flash and not plain.layout.kernels.is_flash
+    assert plain.layout.kernels.stack == fused.layout.kernels.stack == "flash+fused"
     needs = [memory(case.shape, case.layout).activations for case in (fused, plain)]
     assert needs[1] > 2 * needs[0]
     words = ("attn_implementation=eager", "no flash attention")
     rows = [row | {"framework": "transformers", "kernel_stack": text} for text in words]
-    assert not any(case_of(one | {"date": "2025-01"}).layout.is_flash for one in rows)
+    assert not any(case_of(one | {"date": "2025-01"}).layout.kernels.is_flash for one in rows)
 
 
 def test_words_for_fused_experts_take_no_attention_from_who_fuses_it() -> None:
     row = BASE | {"framework": "Megatron-Bridge", "model": "llama3-8b", "date": "2026-07"}
     beside = {"kernel_stack": "fused grouped MLP, full-iteration graph, forced balance"}
-    assert case_of(row | beside).layout.kernels == "flash+fused"
-    assert case_of(row | {"kernel_stack": "fused"}).layout.kernels == "fused"
-    assert case_of(row | {"kernel_stack": "unfused DSA"}).layout.kernels == "eager"
+    assert case_of(row | beside).layout.kernels.stack == "flash+fused"
+    assert case_of(row | {"kernel_stack": "fused"}).layout.kernels.stack == "fused"
+    assert case_of(row | {"kernel_stack": "unfused DSA"}).layout.kernels.stack == "eager"
 
 
 def test_megatron_on_ampere_is_of_its_time() -> None:
     row = BASE | {"framework": "Megatron-LM", "chip": "A100", "model": "llama3-8b"}
     old, new = (case_of(row | {"date": date}) for date in ("2023-06", "2026-08"))
-    assert (old.layout.kernels, new.layout.kernels) == ("fused", "flash+fused")
+    assert (old.layout.kernels.stack, new.layout.kernels.stack) == ("fused", "flash+fused")
 
 
 def test_blackwells_products_share_what_was_narrowed() -> None:
     row = BASE | {"framework": "NeMo", "model": "llama3-8b", "precision": "fp8", "chip": "B200"}
     case = case_of(row)
-    both = (case.rates, case.rates.replace(any_layout=False))
+    both = (case.rates, case.rates.replace(supports_non_tn_fp8=False))
     once, each = (predict_step(case.shape, case.layout, rates).total for rates in both)
     assert once < each < 1.3 * once
 
@@ -427,7 +439,9 @@ def test_plain_megatron_waits_for_its_tensor_parallel_sums() -> None:
         ("NeMo 25.04 (Megatron-LM)", "auto"),
         ("Megatron-Core", "auto"),
     ):
-        assert case_of(row | {"framework": framework}).layout.overlap == overlap, framework
+        assert case_of(row | {"framework": framework}).layout.overlap.collectives == overlap, (
+            framework
+        )
     old = row | {"framework": "Megatron-LM", "chip": "A100", "model": "llama2-70b"}
     assert case_of(old).layout.overlaps == "none"
 
@@ -436,7 +450,7 @@ def test_what_does_not_fit_was_recomputed_the_cheapest_way_that_is_enough() -> N
     row = BASE | {"model": "llama-7b", "zero_stage": "1", "framework": "Megatron-LM"}
     row |= {"chip": "A100", "kernel_stack": "fused", "num_gpus": "64"}
     ways = [
-        case_of(row | {"seq": seq, "micro_batch": micro}).layout.recompute
+        case_of(row | {"seq": seq, "micro_batch": micro}).layout.memory.recompute
         for seq, micro in (("2048", "1"), ("4096", "1"), ("4096", "8"))
     ]
     assert ways == ["none", "selective", "full"]
@@ -456,16 +470,16 @@ def test_headings_are_read_as_people_write_them() -> None:
     (row,) = _rows(iter([head, "H100,8,Llama-3-8B,8.03B,8192,64,1,n/a,full\n"]), "x.csv")
     assert {"chip", "num_gpus", "model", "params_b", "seq", "global_batch"} <= set(row)
     layout = case_of(row).layout
-    assert (layout.gpus, layout.seq_len, layout.recompute) == (8, 8192, "full")
+    assert (layout.mesh.gpus, layout.batch.seq_len, layout.memory.recompute) == (8, 8192, "full")
 
 
 def test_a_slice_of_tpus_is_joined_by_its_torus_and_cards_are_counted_by_their_name() -> None:
     slice_ = BASE | {"model": "llama-7b", "framework": "MaxText", "num_gpus": ""}
     case = case_of(slice_ | {"chip": "v5e-256"})
-    assert case.layout.gpus == case.layout.gpus_per_node == 256
+    assert case.layout.mesh.gpus == case.layout.mesh.gpus_per_node == 256
     small = {"model": "gpt2", "num_gpus": "", "global_batch": "32", "seq": "1024"}
     for chip in ("2x RTX 4090", "T4 x2"):
-        assert case_of(BASE | small | {"chip": chip}).layout.gpus == 2
+        assert case_of(BASE | small | {"chip": chip}).layout.mesh.gpus == 2
 
 
 def test_experts_that_are_shared_are_not_sharded_by_wrappers_too() -> None:
@@ -488,22 +502,26 @@ def test_attention_of_the_chip_s_own_generation_is_read() -> None:
 def test_activations_on_the_host_are_what_checkpointing_keeps() -> None:
     row = {"chip": "H200", "num_gpus": "8", "model": "INTELLECT-3", "seq": "16384", "kind": "lora"}
     case = case_of(row | {"framework": "prime-rl RL trainer", "offload": "activations to host"})
-    assert case.shape.name == "glm-4.5-air" and case.layout.loss == "fused"
-    assert case.timed.recompute == "full"
+    assert case.shape.name == "glm-4.5-air" and case.layout.kernels.loss == "fused"
+    assert case.timed.memory.recompute == "full"
 
 
 def test_tokens_are_dealt_evenly_where_words_say_so() -> None:
     row = {"chip": "B300", "num_gpus": "32", "model": "Qwen3-235B-A22B", "seq": "16384"}
     row |= {"framework": "prime-rl", "ep": "8", "micro_batch": "1"}
-    assert case_of(row | {"kernel_stack": "compiled, forced balance"}).layout.router_spread == 0.0
-    assert case_of(row | {"kernel_stack": "compiled"}).layout.router_spread > 0.0
+    assert (
+        case_of(row | {"kernel_stack": "compiled, forced balance"}).layout.moe.router_spread == 0.0
+    )
+    assert case_of(row | {"kernel_stack": "compiled"}).layout.moe.router_spread > 0.0
 
 
 def test_megatron_computes_as_few_blocks_again_as_memory_asks_for() -> None:
     row = {"chip": "B200", "num_gpus": "8", "model": "Llama 2 70B", "seq": "8192", "kind": "lora"}
     row |= {"framework": "NeMo", "micro_batch": "1", "tp": "1", "precision": "fp8", "pp": "1"}
     some, whole = case_of(row), case_of(row | {"recompute": "full"})
-    assert some.layout.recompute == "full" and 0.05 < some.layout.recomputed < 0.9
+    assert (
+        some.layout.memory.recompute == "full" and 0.05 < some.layout.memory.recomputed_share < 0.9
+    )
     assert time_of(some)[1] < 0.95 * time_of(whole)[1]
 
 
@@ -516,7 +534,7 @@ def test_a_row_of_mlperf_is_of_its_rounds_precision() -> None:
     row = BASE | {"framework": "MLPerf 5.1, PyTorch", "model": "llama3.1-8b"}
     row |= {"precision": "", "dtype": ""}
     rows = [row | {"chip": chip, "date": "2025-11"} for chip in ("B200", "MI355X", "A100")]
-    assert [case_of(one).layout.precision for one in rows] == ["fp8", "fp8", "bf16"]
+    assert [case_of(one).layout.precision.compute for one in rows] == ["fp8", "fp8", "bf16"]
     stated = time_of(case_of(rows[0] | {"dtype": "fp8"}))[1]
     assert time_of(case_of(rows[0]))[1] < stated < time_of(case_of(rows[0] | {"dtype": "bf16"}))[1]
 

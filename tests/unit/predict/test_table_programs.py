@@ -14,7 +14,7 @@ from trainrig.predict.table.training_programs import (
     programs,
     torch_version,
 )
-from trainrig.workload.layout import (
+from trainrig.workload.layout.groups import (
     CP_COMM,
     KERNELS,
     LORA_ON,
@@ -99,7 +99,9 @@ def test_a_container_s_month_is_no_version_of_torch() -> None:
 
 def test_kernels_are_those_of_the_time() -> None:
     row = {"chip": "A100 SXM4 80GB", "model": "GPT-3 5B", "num_gpus": "8", "micro_batch": "4"}
-    assert case_of(row | {"framework": "lit-gpt", "date": "2023-06"}).layout.kernels == "flash"
+    assert (
+        case_of(row | {"framework": "lit-gpt", "date": "2023-06"}).layout.kernels.stack == "flash"
+    )
     for framework, date, kernels in (
         ("NeMo Framework Launcher (23.08)", "2023-09", "fused"),
         ("NeMo Framework Launcher", "2024-06", "flash+fused"),
@@ -108,7 +110,7 @@ def test_kernels_are_those_of_the_time() -> None:
         ("TensorFlow 2, XLA", "2020-10", "fused"),
     ):
         found = case_of(row | {"framework": framework, "date": date})
-        assert found.layout.kernels == kernels, framework
+        assert found.layout.kernels.stack == kernels, framework
 
 
 def test_kernels_go_by_the_row_then_the_program_since_a_date_then_the_chip() -> None:
@@ -126,7 +128,7 @@ def test_kernels_go_by_the_row_then_the_program_since_a_date_then_the_chip() -> 
         ("framework=HF Trainer; chip=V100 SXM2 32GB; date=2023-06", "eager"),
     ):
         stated = dict(cell.split("=", 1) for cell in cells.split("; "))
-        assert case_of(row | stated).layout.kernels == kernels, cells
+        assert case_of(row | stated).layout.kernels.stack == kernels, cells
 
 
 def test_a_benchmark_s_traits_go_before_those_of_what_runs() -> None:
@@ -145,7 +147,7 @@ def test_a_tpu_has_fused_attention_since_pallas_and_its_fourth_generation() -> N
         ("TPU v4", "2022-05", "fused"),
         ("TPU v3", "2023-12", "fused"),
     ):
-        found = case_of(row | {"chip": chip, "date": date}).layout.kernels
+        found = case_of(row | {"chip": chip, "date": date}).layout.kernels.stack
         assert found == kernels, (chip, date)
 
 
@@ -158,7 +160,7 @@ def test_of_stated_sizes_a_name_tells_the_length() -> None:
         "heads": "12",
     }
     lengths = [
-        case_of(row | {"model": name}).layout.seq_len
+        case_of(row | {"model": name}).layout.batch.seq_len
         for name in ("GPT-2 124M", "BERT base", "something of our own")
     ]
     assert lengths == [1024, 512, 2048]
@@ -188,10 +190,10 @@ def test_kernels_by_hand_stay_beside_the_name_of_an_attention() -> None:
         case_of(row | {"framework": "llm.c (CUDA)", "kernel_stack": words}).layout
         for words in ("", "cuDNN flash attention", "standard attention")
     ]
-    assert [(one.kernels, one.is_flash) for one in by_hand] == [
+    assert [(one.kernels.stack, one.kernels.is_flash) for one in by_hand] == [
         ("compiled", True),
         ("compiled", True),
         ("compiled", False),
     ]
     torchs = case_of(row | {"framework": "PyTorch 2.5", "kernel_stack": "flash attention"})
-    assert torchs.layout.kernels == "flash"
+    assert torchs.layout.kernels.stack == "flash"

@@ -68,13 +68,13 @@ def test_a_row_is_no_older_than_its_model_unless_it_says_so() -> None:
 )
 def test_notes_say_what_columns_would(notes: str, offload: str, optimizer: str) -> None:
     layout = case_of(RUN | {"framework": "our script", "zero_stage": "3", "notes": notes}).layout
-    assert (layout.offload, layout.optimizer) == (offload, optimizer)
+    assert (layout.memory.offload, layout.memory.optimizer) == (offload, optimizer)
 
 
 def test_a_column_says_more_than_notes() -> None:
     row = RUN | {"zero_stage": "3", "notes": "CPU offload; Adafactor"}
     layout = case_of(row | {"offload": "none", "optimizer": "adamw"}).layout
-    assert (layout.offload, layout.optimizer) == ("none", "adamw-fused")
+    assert (layout.memory.offload, layout.memory.optimizer) == ("none", "adamw-fused")
 
 
 def test_a_measurement_in_notes_is_not_read() -> None:
@@ -86,7 +86,7 @@ def test_a_measurement_in_notes_is_not_read() -> None:
 
 def test_states_are_read_from_what_a_format_is_printed_with() -> None:
     kept = [
-        case_of(BERT | {"precision": "fp16", "dtype": words}).layout.states
+        case_of(BERT | {"precision": "fp16", "dtype": words}).layout.precision.states
         for words in ("fp16", "fp16 (apex O2 AMP)")
     ]
     assert kept == ["auto", "masters"]
@@ -94,9 +94,9 @@ def test_states_are_read_from_what_a_format_is_printed_with() -> None:
 
 def test_an_adapter_s_frozen_weights_are_as_its_printed_words_say() -> None:
     row = RUN | {"kind": "lora", "kernel_stack": "flash", "precision": "bf16"}
-    found = [case_of(row | {"kernels": words}).layout.quantize for words in ("LoRA", "QLoRA")]
+    found = [case_of(row | {"kernels": words}).layout.lora.quantize for words in ("LoRA", "QLoRA")]
     assert found == ["none", "nf4"]
-    assert case_of(row | {"kind": "pretrain", "kernels": "QLoRA"}).layout.quantize == "none"
+    assert case_of(row | {"kind": "pretrain", "kernels": "QLoRA"}).layout.lora.quantize == "none"
 
 
 def test_logits_of_masked_tokens_alone_are_read_from_notes() -> None:
@@ -116,7 +116,7 @@ def test_a_network_is_read_from_the_words_for_the_interconnect() -> None:
 def test_no_link_of_a_card_is_none_between_those_that_are_presumed() -> None:
     row = {"chip": "A100", "model": "llama-7b", "seq": "2048", "gpus_per_node": "8"}
     alone = case_of(row | {"link": "none"})
-    assert alone.layout.gpus == 8
+    assert alone.layout.mesh.gpus == 8
     assert alone.rates.links == case_of(row).rates.links
     assert alone.rates.links != case_of(row | {"num_gpus": "8", "link": "none"}).rates.links
 
@@ -129,7 +129,7 @@ def test_printed_kernels_stand_beside_the_word_for_them(tmp_path: Path) -> None:
     row = next(read_rows(path))
     assert (row["kernels"], row["kernel_stack"]) == ("FA3; packed", "flash")
     beside, alone = case_of(RUN | row), case_of(RUN | row | {"kernels": ""})
-    assert beside.layout.kernels == alone.layout.kernels == "flash"
+    assert beside.layout.kernels.stack == alone.layout.kernels.stack == "flash"
     assert time_of(beside)[1] < time_of(alone)[1], "Hopper's own attention"
 
 

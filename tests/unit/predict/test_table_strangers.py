@@ -114,7 +114,7 @@ def test_a_hybrid_whose_layers_are_counted_one_by_one_is_the_whole_model() -> No
         for shape in (dataclasses.replace(case.shape, state_width=2 * 4096), case.shape)
     ]
     added = steps[0].forward + steps[0].backward - steps[1].forward - steps[1].backward
-    tokens = case.layout.batch_size * case.layout.seq_len * case.layout.grad_accum
+    tokens = case.layout.batch.micro * case.layout.batch.seq_len * case.layout.batch.grad_accum
     least = 20 * tokens * 4096 * 1.35 * 128.5 / case.rates.streams.bandwidth
     assert least <= added < 1.5 * least
 
@@ -204,23 +204,23 @@ def test_whatever_a_row_combines_is_answered() -> None:
     ],
 )
 def test_devices_are_counted_however_they_are_printed(changes: dict[str, str], gpus: int) -> None:
-    assert case_of(ROW | {"num_gpus": ""} | changes).layout.gpus == gpus
+    assert case_of(ROW | {"num_gpus": ""} | changes).layout.mesh.gpus == gpus
 
 
 def test_parallel_sizes_may_bear_their_names() -> None:
     layout = case_of(ROW | {"tp": "TP2", "pp": "2 (VP 2)", "num_gpus": "16"}).layout
-    assert (layout.tp, layout.pp) == (2, 2)
+    assert (layout.mesh.tp, layout.mesh.pp) == (2, 2)
 
 
 def test_what_does_not_fit_is_presumed_to_be_sharded_and_only_then_recomputed() -> None:
     row = ROW | {"framework": "Megatron-LM", "num_gpus": "64"}
-    assert case_of(row | {"tp": "8"}).layout.zero == 0, "it fits"
-    assert case_of(row).layout.zero == 1, "7 B are 120 GB of states on each GPU"
-    assert case_of(row | {"zero_stage": "0"}).layout.zero == 0, "it is stated"
+    assert case_of(row | {"tp": "8"}).layout.sharding.zero == 0, "it fits"
+    assert case_of(row).layout.sharding.zero == 1, "7 B are 120 GB of states on each GPU"
+    assert case_of(row | {"zero_stage": "0"}).layout.sharding.zero == 0, "it is stated"
     assert "zero_stage" in predict_row(row)["presumed"]
     wide = row | {"zero_stage": "1", "seq": "16384", "micro_batch": "2", "global_batch": "128"}
-    assert case_of(wide).layout.recompute == "full"
-    assert case_of(wide | {"recompute": "none"}).layout.recompute == "none"
+    assert case_of(wide).layout.memory.recompute == "full"
+    assert case_of(wide | {"recompute": "none"}).layout.memory.recompute == "none"
 
 
 def test_what_is_answered_otherwise_than_printed_is_named() -> None:
@@ -237,15 +237,15 @@ def test_kernels_that_a_framework_brings_are_its_default() -> None:
         ("MaxText", "TPU v4", "flash+fused"),
         ("DeepSpeed", "H100", "flash"),
     ):
-        assert case_of(ROW | {"framework": framework, "chip": chip}).layout.kernels == kernels
-    assert case_of(ROW | {"framework": "MaxText", "chip": "TPU v5p"}).layout.zero == 3
+        assert case_of(ROW | {"framework": framework, "chip": chip}).layout.kernels.stack == kernels
+    assert case_of(ROW | {"framework": "MaxText", "chip": "TPU v5p"}).layout.sharding.zero == 3
 
 
 def test_a_short_name_alone_and_adapters_in_a_name_are_read() -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab"), "")
     assert case_of(ROW | blank | {"model": "gpt2", "seq": "1024"}).shape.name == "gpt2"
     assert case_of(ROW | blank | {"model": "microsoft/phi-4"}).shape.name == "phi-4"
-    assert case_of(ROW | {"model": "Llama2-70B-LoRA"}).layout.lora_rank > 0
+    assert case_of(ROW | {"model": "Llama2-70B-LoRA"}).layout.lora.rank > 0
 
 
 @pytest.mark.parametrize(
@@ -268,26 +268,26 @@ def test_a_name_with_a_part_of_another_is_the_longer_one(text: str, chip: str) -
 def test_a_card_whose_name_ends_with_a_number_is_one() -> None:
     one = ROW | {"chip": "", "num_gpus": "", "global_batch": ""}
     for hardware, gpus in (("RTX 5090", 1), ("H100 x 8", 8), ("MI300Xx8", 8), ("A100x4", 4)):
-        assert case_of(one | {"hardware": hardware}).layout.gpus == gpus, hardware
+        assert case_of(one | {"hardware": hardware}).layout.mesh.gpus == gpus, hardware
 
 
 def test_numbers_with_two_ends_are_the_upper_one() -> None:
     layout = case_of(ROW | {"seq": "up to 2048", "global_batch": "64-256"}).layout
-    assert (layout.seq_len, layout.global_batch) == (2048, 256)
-    assert case_of(ROW | {"num_gpus": "4x8"}).layout.gpus == 32
-    assert case_of(ROW | {"num_gpus": "4 nodes"}).layout.gpus == 32
-    assert case_of(ROW | {"num_gpus": "100", "tp": "8"}).layout.gpus == 96
+    assert (layout.batch.seq_len, layout.global_batch) == (2048, 256)
+    assert case_of(ROW | {"num_gpus": "4x8"}).layout.mesh.gpus == 32
+    assert case_of(ROW | {"num_gpus": "4 nodes"}).layout.mesh.gpus == 32
+    assert case_of(ROW | {"num_gpus": "100", "tp": "8"}).layout.mesh.gpus == 96
 
 
 def test_what_one_device_cannot_hold_is_presumed_to_be_split() -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tp", "pp"), "")
     row = ROW | blank | {"framework": "NeMo", "num_gpus": "64", "model": "Llama 3 70B"}
     assert "tp" in predict_row(row)["presumed"]
-    assert case_of(row).layout.tp == 4, "beside a sharded optimizer"
-    assert case_of(row | {"framework": "Megatron-LM", "zero_stage": "0"}).layout.tp == 8
+    assert case_of(row).layout.mesh.tp == 4, "beside a sharded optimizer"
+    assert case_of(row | {"framework": "Megatron-LM", "zero_stage": "0"}).layout.mesh.tp == 8
     experts = row | {"model": "Mixtral-8x7B"}
-    assert case_of(experts).layout.ep == 4 and case_of(experts).layout.tp == 1
-    assert case_of(row | {"tp": "2", "pp": "8"}).layout.tp == 2, "it is stated"
+    assert case_of(experts).layout.mesh.ep == 4 and case_of(experts).layout.mesh.tp == 1
+    assert case_of(row | {"tp": "2", "pp": "8"}).layout.mesh.tp == 2, "it is stated"
     few = predict_row(row | {"num_gpus": "8", "tp": "1", "pp": "1"})
     assert "whole does not fit" in few["reason"]
 
@@ -296,7 +296,7 @@ def test_a_named_server_has_its_own_network_and_size() -> None:
     row = ROW | {"num_gpus": "64", "chip": ""}
     wide, narrow = (case_of(row | {"hardware": name}) for name in ("DGX A100", "p4de.24xlarge"))
     assert wide.rates.links.between.bandwidth > 3 * narrow.rates.links.between.bandwidth
-    assert case_of(row | {"hardware": "trn1n.32xlarge"}).layout.gpus_per_node == 16
+    assert case_of(row | {"hardware": "trn1n.32xlarge"}).layout.mesh.gpus_per_node == 16
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_models_are_known_by_what_they_are_called(text: str, name: str) -> None:
 def test_programs_are_spread_and_widened_as_their_documentation_says() -> None:
     row = ROW | {"num_gpus": "64", "precision": "bf16"}
     for framework, parallel in (("NeMo Automodel", "fsdp"), ("levanter", "fsdp"), ("MLX", "auto")):
-        assert case_of(row | {"framework": framework}).layout.parallel == parallel
+        assert case_of(row | {"framework": framework}).layout.sharding.parallel == parallel
     assert case_of(row | {"framework": "ModelLink"}).layout.framework == "megatron"
     wide, narrow = (case_of(row | {"framework": name}).spread for name in ("MLX", "PyTorch"))
     assert wide > narrow
@@ -350,12 +350,14 @@ def test_a_t5_of_its_own_length_writes_spans_and_its_parameters_say_how_deep_it_
     row = ROW | {"model": "T5 3B", "layers": "24", "hidden": "2048", "ffn": "5120", "seq": "512"}
     row |= {"kind": "pretrain-encdec"}
     blank, printed = case_of(row | {"layers": "12"}), case_of(row | {"params_b": "2.85"})
-    assert blank.layout.target_seq_len == 128 and blank.shape.num_layers == 12, "of each stack"
+    assert blank.layout.batch.target_seq_len == 128 and blank.shape.num_layers == 12, (
+        "of each stack"
+    )
     both = case_of(row | {"layers": "48", "params_b": "2.85"}).shape
     assert (both.num_layers, both.num_decoder_layers) == (24, 24), "of both together"
     assert (printed.shape.num_layers, printed.shape.num_decoder_layers) == (24, 24)
     assert printed.shape.gated_ffn and not blank.shape.gated_ffn
-    assert case_of(row | {"kind": "finetune"}).layout.target_seq_len == 0
+    assert case_of(row | {"kind": "finetune"}).layout.batch.target_seq_len == 0
     assert case_of(row | {"model": "t5-v1_1-xl", "layers": ""}).shape.name == "t5-v1.1-xl"
 
 
@@ -367,11 +369,11 @@ def test_what_one_device_and_today_leave_is_presumed() -> None:
         "precision": "bf16",
     }
     wide = case_of(one)  # 7 billion parameters with fp32 masters need 108 GB
-    assert wide.layout.states == "pure" and "states" in wide.presumed
-    assert case_of(one | {"layers": "8"}).layout.states == "auto"
+    assert wide.layout.precision.states == "pure" and "states" in wide.presumed
+    assert case_of(one | {"layers": "8"}).layout.precision.states == "auto"
     thunder = {"framework": "Lightning Thunder", "kernel_stack": "fused"}
-    assert case_of(one | thunder).layout.kernels == "flash+fused"
-    assert case_of(ROW | {"framework": "build-nanogpt (DDP)"}).layout.kernels == "compiled"
+    assert case_of(one | thunder).layout.kernels.stack == "flash+fused"
+    assert case_of(ROW | {"framework": "build-nanogpt (DDP)"}).layout.kernels.stack == "compiled"
 
 
 @pytest.mark.parametrize("words", [{"date": "2024-06"}, {"framework": "HF, flash-attn 2"}])
@@ -399,12 +401,12 @@ def test_a_model_of_states_or_convolutions_attends_in_few_layers_and_is_unsure()
     [("TPU v3", "bf16"), ("Gaudi1", "bf16"), ("V100 SXM2 32GB", "fp16"), ("H100 SXM", "bf16")],
 )
 def test_a_precision_that_is_not_stated_is_one_that_the_chip_has(chip: str, name: str) -> None:
-    assert case_of(ROW | {"chip": chip}).layout.precision == name
+    assert case_of(ROW | {"chip": chip}).layout.precision.compute == name
 
 
 def test_stages_are_filled_where_only_a_micro_batch_is_stated() -> None:
     case = case_of(ROW | {"global_batch": "", "pp": "4"})
-    assert case.layout.grad_accum >= 16 and "global_batch" in case.presumed
+    assert case.layout.batch.grad_accum >= 16 and "global_batch" in case.presumed
 
 
 def test_a_step_of_an_unknown_batch_is_measured_by_its_rate() -> None:
@@ -427,7 +429,7 @@ def test_devices_that_nobody_counts_are_a_node_s_or_one_or_what_the_model_needs(
     cells: dict[str, str], gpus: int
 ) -> None:
     case = case_of(ROW | {"num_gpus": "", "hidden": "", "model": "Llama-2-7B"} | cells)
-    assert int(case.layout.gpus) == gpus and "num_gpus" in case.presumed
+    assert int(case.layout.mesh.gpus) == gpus and "num_gpus" in case.presumed
     assert ("nodes" in case.presumed) == bool((ROW | cells)["global_batch"])
 
 
@@ -449,7 +451,7 @@ def test_tokens_a_second_hardly_depend_on_a_batch_that_is_not_stated() -> None:
         case = case_of(ROW | cells)
         x = case.layout
         step = predict_step(case.shape, case.timed, case.rates)
-        return float(x.global_batch * x.seq_len / step.total)
+        return float(x.global_batch * x.batch.seq_len / step.total)
 
     blank = tokens({"global_batch": "", "micro_batch": ""})
     assert blank == pytest.approx(tokens({"global_batch": "1024", "micro_batch": ""}), rel=0.1)
@@ -503,7 +505,7 @@ def test_what_goes_through_a_desktops_memory_is_less_sure() -> None:
 def test_what_devices_share_experts_of_is_a_mixture() -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab"), "")
     row = ROW | blank | {"num_gpus": "64", "ep": "64", "model": "Nobody 120B"}
-    assert case_of(row).shape.num_experts == 128 and case_of(row).layout.ep == 64
+    assert case_of(row).shape.num_experts == 128 and case_of(row).layout.mesh.ep == 64
     assert case_of(row | {"model": "Llama-2-7B"}).shape.num_experts == 0, "a slip of the table"
 
 
@@ -536,4 +538,4 @@ def test_what_devices_share_experts_of_is_a_mixture() -> None:
 )
 def test_what_a_program_does_by_default(changes: dict[str, str], said: dict[str, object]) -> None:
     layout = case_of(ROW | changes).layout
-    assert {name: getattr(layout, name) for name in said} == said
+    assert {name: layout.get(name) for name in said} == said

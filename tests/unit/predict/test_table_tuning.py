@@ -61,14 +61,18 @@ def test_what_a_program_does_by_itself_is_presumed(
     cells: dict[str, str], field: str, value: Any
 ) -> None:
     case = case_of(ROW | cells)
-    assert getattr(case.timed, field) == value
+    assert case.timed.get(field) == value
     column = {"recompute": "recompute", "kernels": "kernel_stack"}.get(field, "precision")
     assert column in case.presumed or column in cells or column == "precision"
 
 
 def test_an_average_length_is_timed_and_the_longest_batch_needs_the_memory() -> None:
     mean = case_of(ROW | {"kind": "sft", "seq": "210"})
-    assert mean.timed.seq_len == 210 and mean.layout.seq_len == 768 and "seq" in mean.presumed
+    assert (
+        mean.timed.batch.seq_len == 210
+        and mean.layout.batch.seq_len == 768
+        and "seq" in mean.presumed
+    )
     assert not case_of(ROW | {"kind": "sft", "seq": "512"}).mean_seq
     assert not case_of(ROW | {"kind": "pretrain", "seq": "210"}).mean_seq
 
@@ -94,16 +98,16 @@ def test_stages_are_filled_where_nobody_says_with_how_many() -> None:
         "kind": "pretrain",
         "framework": "NeMo",
     }
-    assert case_of(row).layout.grad_accum >= 4
+    assert case_of(row).layout.batch.grad_accum >= 4
     whole = case_of(row | {"micro_batch": "", "global_batch": "64"}).layout
-    assert (whole.batch_size, whole.grad_accum) == (1, 32)
+    assert (whole.batch.micro, whole.batch.grad_accum) == (1, 32)
 
 
 def test_a_stated_part_of_a_named_model_is_that_part() -> None:
     row = {"chip": "H100 SXM5 80GB", "num_gpus": "8", "seq": "1024", "grad_accum": "4"}
     part = case_of(row | {"model": "Nobody-35B-A3B, 8 layers", "layers": "8", "num_experts": "8"})
     assert (part.shape.num_layers, part.shape.num_experts) == (8, 8)
-    assert (part.layout.batch_size, part.layout.grad_accum) == (4, 4)
+    assert (part.layout.batch.micro, part.layout.batch.grad_accum) == (4, 4)
     whole = case_of(row | {"model": "Nobody-7B", "layers": "32"}).shape
     assert parameters(whole).total == pytest.approx(7e9, rel=0.2)
 
@@ -125,7 +129,7 @@ def test_what_is_sharded_and_computed_again_is_the_programs_default(
     """Of 8 H100s that have memory enough."""
     row = {"chip": "H100 SXM5 80GB", "num_gpus": "8", "micro_batch": "1", "seq": "2048"}
     layout = case_of(row | {"model": "TinyLlama-1.1B"} | cells).layout
-    assert (layout.zero, layout.recompute) == (zero, recompute)
+    assert (layout.sharding.zero, layout.memory.recompute) == (zero, recompute)
 
 
 def test_flash_attention_on_an_a100_is_its_second_version_since_torch_has_it() -> None:
@@ -138,14 +142,14 @@ def test_flash_attention_on_an_a100_is_its_second_version_since_torch_has_it() -
 def test_what_xla_compiles_is_fused_beside_its_attention() -> None:
     row = ROW | {"chip": "TPU v5p", "kernel_stack": "flash", "kind": "pretrain"}
     layout = case_of(row | {"framework": "MaxText"}).layout
-    assert layout.kernels == "flash+fused"
+    assert layout.kernels.stack == "flash+fused"
 
 
 def test_what_xla_compiles_goes_through_a_stated_batch_at_once() -> None:
     row = {"chip": "TPU v5p", "num_gpus": "16", "kind": "pretrain", "global_batch": "256"}
     row |= {"framework": "MaxText", "model": "Llama-2-7B", "seq": "4096", "zero_stage": "3"}
     layout = case_of(row).layout
-    assert (layout.batch_size, layout.grad_accum) == (16, 1)
+    assert (layout.batch.micro, layout.batch.grad_accum) == (16, 1)
 
 
 def test_a_batch_of_each_chip_is_gone_through_at_once_where_chips_share_a_sample() -> None:
@@ -153,8 +157,8 @@ def test_a_batch_of_each_chip_is_gone_through_at_once_where_chips_share_a_sample
     row = {"chip": "TPU v5p", "num_gpus": "64", "tp": "8", "seq": "2048", "global_batch": "256"}
     row |= {"model": "Llama-2-7B", "micro_batch": "4", "framework": "MaxText", "zero_stage": "3"}
     layout = case_of(row).layout
-    assert (layout.batch_size, layout.grad_accum) == (32, 1)
-    assert case_of(row | {"grad_accum": "8"}).layout.grad_accum == 8
+    assert (layout.batch.micro, layout.batch.grad_accum) == (32, 1)
+    assert case_of(row | {"grad_accum": "8"}).layout.batch.grad_accum == 8
 
 
 @pytest.mark.parametrize(("chip", "share"), [("Ascend 910B", 0.85), ("TPU v5e", 0.95)])
@@ -167,20 +171,20 @@ def test_products_reach_what_was_published_of_the_class(chip: str, share: float)
 def test_a_tuning_without_any_batch_has_small_micro_batches() -> None:
     row = {"chip": "A100 SXM4 80GB", "num_gpus": "1", "model": "Llama-3.2-1B"}
     small = case_of(row | {"kind": "sft"}).timed
-    assert (small.batch_size, small.seq_len) == (2, 320) and small.grad_accum > 1
-    assert case_of(row | {"kind": "pretrain"}).layout.seq_len == 8192  # as it was trained
+    assert (small.batch.micro, small.batch.seq_len) == (2, 320) and small.batch.grad_accum > 1
+    assert case_of(row | {"kind": "pretrain"}).layout.batch.seq_len == 8192  # as it was trained
 
 
 def test_an_offloaded_training_without_a_batch_adds_up_until_copies_no_longer_rule() -> None:
     blank = {"micro_batch": "", "grad_accum": "", "kind": "finetune", "offload": "nvme"}
     case = case_of(ROW | blank)
-    assert case.layout.offload == "disk" and case.layout.grad_accum > 4
+    assert case.layout.memory.offload == "disk" and case.layout.batch.grad_accum > 4
     stated = case_of(ROW | blank | {"micro_batch": "2", "grad_accum": "1"})
-    assert stated.layout.grad_accum == 1
+    assert stated.layout.batch.grad_accum == 1
     per_sample = [time_of(one)[1] / int(one.layout.global_batch) for one in (case, stated)]
     assert per_sample[0] < 0.6 * per_sample[1]
     activations = {"offload": "activations, 40 layers, to host", "num_gpus": "8", "dp": "8"}
-    assert case_of(ROW | activations).layout.offload == "none"
+    assert case_of(ROW | activations).layout.memory.offload == "none"
     big = {"model": "Llama 3.1 70B", "chip": "RTX 5090", "num_gpus": "1", "offload": "nvme"}
     assert case_of(big).shape.num_layers == 80  # whole: its weights may be away, too
 
@@ -191,7 +195,7 @@ def test_a_stated_accumulation_alone_is_of_micro_batches_of_a_few_thousand_token
 ) -> None:
     cells = {"micro_batch": "", "grad_accum": "10", "seq": seq, "model": "BERT-large"}
     layout = case_of(ROW | cells).layout
-    assert (layout.batch_size, layout.grad_accum) == (samples, 10)
+    assert (layout.batch.micro, layout.batch.grad_accum) == (samples, 10)
 
 
 BARE = {"chip": "A100 SXM4 80GB", "num_gpus": "8", "model": "Llama-2-7B", "precision": "bf16"}
@@ -210,7 +214,9 @@ def test_a_stage_of_transformers_trainer_is_deepspeed_s() -> None:
 
 def test_an_example_s_length_follows_the_micro_batch_that_is_padded_to_it() -> None:
     lora = BARE | {"framework": "HF PEFT", "kind": "lora", "num_gpus": "1"}
-    lengths = [case_of(lora | {"micro_batch": n}).timed.seq_len for n in ("1", "2", "8", "64")]
+    lengths = [
+        case_of(lora | {"micro_batch": n}).timed.batch.seq_len for n in ("1", "2", "8", "64")
+    ]
     assert lengths == [256, 320, 512, 512]
 
 
@@ -218,9 +224,9 @@ def test_words_state_an_average_length_and_tokens_of_a_batch() -> None:
     row = ROW | {"kind": "sft", "seq": "", "micro_batch": "", "grad_accum": "2"}
     words = "max_tokens_per_gpu=25000, 13222 samples, mean 1,000.2 tokens"
     filled = case_of(row | {"framework": "HF, " + words})
-    assert (filled.layout.batch_size, filled.timed.seq_len) == (25, 1000)
+    assert (filled.layout.batch.micro, filled.timed.batch.seq_len) == (25, 1000)
     padded = case_of(row | {"framework": "HF, average 500 tokens", "micro_batch": "8"})
-    assert (padded.timed.seq_len, padded.layout.seq_len) == (1000, 1750)
+    assert (padded.timed.batch.seq_len, padded.layout.batch.seq_len) == (1000, 1750)
     words = "524,288 tokens a global batch"
     many = case_of(ROW | {"kind": "pretrain", "grad_accum": "", "kernel_stack": words})
     assert many.layout.global_batch == 512
@@ -241,15 +247,17 @@ def test_the_most_that_an_example_may_have_is_not_its_length() -> None:
 
 def test_a_program_may_have_begun_to_checkpoint_tunings() -> None:
     row = BARE | {"framework": "prime-rl", "kind": "sft", "micro_batch": "1"}
-    dated = [case_of(row | {"date": date}).layout.recompute for date in ("2025-12", "2026-08")]
+    dated = [
+        case_of(row | {"date": date}).layout.memory.recompute for date in ("2025-12", "2026-08")
+    ]
     assert dated == ["none", "full"]
 
 
 def test_litgpt_computes_again_where_weights_are_sharded() -> None:
     litgpt = BARE | {"framework": "LitGPT", "kind": "qlora", "dtype": "nf4", "micro_batch": "1"}
-    assert case_of(litgpt | {"num_gpus": "1"}).layout.recompute == "none"
+    assert case_of(litgpt | {"num_gpus": "1"}).layout.memory.recompute == "none"
     sharded = litgpt | {"framework": "LitGPT FSDP", "dtype": "bf16", "kind": "lora"}
-    assert case_of(sharded).layout.recompute == "full"
+    assert case_of(sharded).layout.memory.recompute == "full"
 
 
 def test_widening_a_matrix_takes_the_host_time() -> None:
@@ -267,14 +275,14 @@ def test_what_a_format_s_cell_says_of_states_is_read() -> None:
         words: case_of(BARE | {"framework": "HF Trainer", "dtype": words, "kind": "sft"}).layout
         for words in ("bf16 (weights too)", "bf16-true", "bf16 (states of the same type)", "bf16")
     }
-    assert [one.states for one in states.values()] == ["pure", "pure", "pure", "auto"]
+    assert [one.precision.states for one in states.values()] == ["pure", "pure", "pure", "auto"]
 
 
 def test_deepspeed_s_pipeline_is_not_megatron_s() -> None:
     row = BARE | {"framework": "DeepSpeed pipeline parallel", "num_gpus": "2", "pp": "2"}
-    assert case_of(row | {"chip": "MI250"}).layout.kernels == "flash"
+    assert case_of(row | {"chip": "MI250"}).layout.kernels.stack == "flash"
     found = case_of(row | {"chip": "MI100", "model": "Qwen3 base 0.6B", "micro_batch": "1"})
-    assert (found.layout.framework, found.layout.kernels) == ("deepspeed", "eager")
+    assert (found.layout.framework, found.layout.kernels.stack) == ("deepspeed", "eager")
     assert found.shape.name == "qwen3-0.6B"
 
 
@@ -284,13 +292,13 @@ def test_scores_lie_in_memory_until_torch_has_a_kernel_that_trains_on_the_chip()
         case_of(row | {"framework": f"torchtitan, PyTorch {version}"}).layout
         for version in ("2.10", "2.11")
     ]
-    assert [one.plain_attention for one in found] == [1, 0]
+    assert [one.kernels.plain_attention for one in found] == [1, 0]
 
 
 def test_ranks_of_ddp_are_whole_whatever_a_gpu_can_hold() -> None:
     row = BARE | {"chip": "MI250X GCD", "num_gpus": "8", "model": "Llama 2 13B", "dtype": "bf16"}
     found = case_of(row | {"framework": "PyTorch, gradient all-reduce", "optimizer": "Adafactor"})
-    assert (found.layout.zero, found.layout.states) == (0, "pure")
+    assert (found.layout.sharding.zero, found.layout.precision.states) == (0, "pure")
 
 
 def test_frozen_weights_travel_as_they_are_stored() -> None:
@@ -322,7 +330,7 @@ def test_examples_of_many_lengths_hold_more_of_the_allocator_than_packed_ones() 
 def test_memory_is_the_longest_example_s_where_no_length_is_stated() -> None:
     tuned = {"model": "Llama-2-7B", "chip": "A100", "num_gpus": "1", "micro_batch": "1"}
     case = case_of(tuned | {"framework": "our script", "kind": "lora"})
-    assert (case.layout.seq_len, case.timed.seq_len) == (512, 256)
+    assert (case.layout.batch.seq_len, case.timed.batch.seq_len) == (512, 256)
 
 
 @pytest.mark.parametrize(
@@ -339,17 +347,17 @@ def test_memory_is_the_longest_example_s_where_no_length_is_stated() -> None:
 )
 def test_kernels_that_a_program_is_named_with_are_read(words: str, kernels: str) -> None:
     row = BARE | {"framework": words, "model": "Llama-3.2-1B", "kind": "sft", "date": "2023-06"}
-    assert case_of(row | {"micro_batch": "4"}).layout.kernels == kernels
+    assert case_of(row | {"micro_batch": "4"}).layout.kernels.stack == kernels
 
 
 def test_mlperf_tuning_of_llama_2_is_nemo_in_fp8_whatever_container_is_named() -> None:
     row = {"chip": "H200", "num_gpus": "16", "gpus_per_node": "8", "framework": "PyTorch 25.04"}
     row |= {"model": "Llama2-70B LoRA r=16", "seq": "8192", "global_batch": "8", "kind": "lora"}
     case = case_of(row)
-    assert case.layout.framework == "megatron" and case.layout.precision == "fp8"
-    assert int(case.layout.tp * case.layout.cp) == 2  # 16 devices work on 8 samples
+    assert case.layout.framework == "megatron" and case.layout.precision.compute == "fp8"
+    assert int(case.layout.mesh.tp * case.layout.mesh.cp) == 2  # 16 devices work on 8 samples
     of_peft = case_of(row | {"framework": "Hugging Face peft", "num_gpus": "8"})
-    assert of_peft.layout.framework == "huggingface" and of_peft.layout.precision == "bf16"
+    assert of_peft.layout.framework == "huggingface" and of_peft.layout.precision.compute == "bf16"
 
 
 def test_conversations_are_longer_than_instructions() -> None:
@@ -359,16 +367,16 @@ def test_conversations_are_longer_than_instructions() -> None:
     chat, task = (
         case_of(row | {"model": name}) for name in ("Llama-3.1-8B-Instruct", "Llama-3.1-8B")
     )
-    assert (chat.timed.seq_len, task.timed.seq_len) == (512, 256)
+    assert (chat.timed.batch.seq_len, task.timed.batch.seq_len) == (512, 256)
     short = row | {"model": "Llama-3.1-8B-Instruct", "framework": "trl; max_seq_length=128"}
-    assert case_of(short).timed.seq_len == 128
+    assert case_of(short).timed.batch.seq_len == 128
 
 
 def test_jax_computes_again_where_its_programs_say_so() -> None:
     row = {"hardware": "Quadro RTX 8000", "num_gpus": "2", "model": "Gemma 3 1B", "zero_stage": "3"}
     row |= {"seq": "128", "micro_batch": "8", "precision": "bf16", "kind": "pretrain"}
     plain, own = (case_of(row | {"framework": name}) for name in ("JAX, Flax NNX", "MaxText"))
-    assert (plain.layout.recompute, own.layout.recompute) == ("none", "full")
+    assert (plain.layout.memory.recompute, own.layout.memory.recompute) == ("none", "full")
     rates = plain.rates.matmuls.sustained
     assert rates["bf16"] == rates["fp32"]  # widened once, where nothing multiplies it
 
@@ -392,7 +400,7 @@ def test_a_card_alone_fetches_frozen_weights_from_the_host_for_each_pass() -> No
     row = {"chip": "RTX 3050 Laptop", "num_gpus": "1", "model": "Llama-3.1-8B", "seq": "512"}
     row |= {"kind": "qlora", "precision": "nf4", "micro_batch": "1", "framework": "torch"}
     away = case_of(row | {"offload": "frozen weights streamed layer by layer from host RAM"})
-    assert (away.layout.offload, away.layout.scheme) == ("host", "fsdp")
+    assert (away.layout.memory.offload, away.layout.scheme) == ("host", "fsdp")
     step = predict_step(away.shape, away.timed, away.rates).offload
     assert step * away.rates.host_link * 2 > 2 * 0.5 * 6e9 and memory_of(away)[1] < 4e9
 
@@ -406,7 +414,7 @@ def test_several_disks_share_the_states_and_tf32_is_said_beside_fp32() -> None:
     assert ten == 10 * one
     fp32 = {"chip": "A100 SXM4 80GB", "model": "GPT-2 124M", "precision": "fp32", "date": "2026-08"}
     words = ("TF32 matmul on", "TF32 off", "")
-    found = [case_of(fp32 | {"kernel_stack": each}).layout.precision for each in words]
+    found = [case_of(fp32 | {"kernel_stack": each}).layout.precision.compute for each in words]
     assert found == ["tf32", "fp32", "fp32"]
 
 
@@ -427,5 +435,5 @@ def test_a_batch_is_cut_by_stages_where_the_program_does_so() -> None:
         "date": "2026-05",
     }
     row |= {"global_batch": "64", "grad_accum": "1", "num_gpus": "8", "framework": "MaxText (JAX)"}
-    assert case_of(row).layout.grad_accum == 8
-    assert case_of(row | {"micro_batch": "64"}).layout.grad_accum == 1
+    assert case_of(row).layout.batch.grad_accum == 8
+    assert case_of(row | {"micro_batch": "64"}).layout.batch.grad_accum == 1

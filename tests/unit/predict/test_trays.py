@@ -36,7 +36,7 @@ def test_trays_cost_what_their_rack_costs(asked: dict[str, object], chip: str) -
 
 def test_without_the_link_a_tray_is_a_node() -> None:
     asked = question(DENSE | {"on": "GB200", "gpus_per_node": 4, "link": "pcie"})
-    assert asked.layout.gpus_per_node == 4
+    assert asked.layout.mesh.gpus_per_node == 4
     assert any("leaves the node of 4" in warning for warning in predict(asked).warnings)
 
 
@@ -69,7 +69,7 @@ def test_a_rack_is_one_rack_however_it_is_named(gpus: int) -> None:
         found = predict(question(asked | other))
         assert found.question.cluster == plain.question.cluster
         assert found.step == plain.step and found.warnings == plain.warnings
-    assert plain.question.cluster.trays == -(-plain.layout.gpus_per_node // 4)
+    assert plain.question.cluster.trays == -(-plain.layout.mesh.gpus_per_node // 4)
 
 
 def test_what_a_file_says_of_its_rack_is_said_of_the_rack(tmp_path: Path) -> None:

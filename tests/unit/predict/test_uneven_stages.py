@@ -69,7 +69,7 @@ DEEPSEEK = {
 
 
 H100 = rates_of_chip(require_chip("H100 SXM5 80GB"))
-STAGES = Layout(
+STAGES = Layout.of(
     gpus=4, pp=4, grad_accum=64, framework="megatron", seq_len=4096, kernels="flash+fused"
 )
 
@@ -120,11 +120,11 @@ def test_ends_that_lack_a_layer_are_not_the_busiest() -> None:
 def test_an_inner_stage_may_need_most_memory() -> None:
     """Of 14 layers over 4 stages the ends have 3, the inner ones 4."""
     shape = named("llama-8B")
-    layout = Layout(gpus=16, tp=1, pp=8, grad_accum=64, framework="megatron", seq_len=4096)
+    layout = Layout.of(gpus=16, tp=1, pp=8, grad_accum=64, framework="megatron", seq_len=4096)
     needs = {n: memory(shape, layout.replace(pp=n)).activations for n in (8, 16)}
     assert needs[16] < 1.2 * needs[8]
     few = [
-        float(memory(with_layers(n), Layout(gpus=4, pp=4, grad_accum=8, seq_len=512)).total)
+        float(memory(with_layers(n), Layout.of(gpus=4, pp=4, grad_accum=8, seq_len=512)).total)
         for n in (12, 13, 14, 15, 16)
     ]
     assert few == sorted(few)
@@ -139,7 +139,9 @@ def with_layers(layers: int):
 def test_arrays_and_single_layouts_agree() -> None:
     shape = with_layers(14)
     pp = np.array([1, 2, 4, 4, 7])
-    many = Layout(gpus=28, gpus_per_node=28, pp=pp, grad_accum=8, framework="megatron", seq_len=512)
+    many = Layout.of(
+        gpus=28, gpus_per_node=28, pp=pp, grad_accum=8, framework="megatron", seq_len=512
+    )
     found = memory(shape, many).total
     alone = [int(memory(shape, many.at(index)).total) for index in range(len(pp))]
     assert found.tolist() == alone
@@ -163,7 +165,7 @@ def test_plan_finds_meta_s_layout_or_a_better_one() -> None:
 
 
 def test_other_frameworks_train_equal_stages_alone() -> None:
-    layout = Layout(gpus=4, pp=4, grad_accum=4, framework="megatron")
+    layout = Layout.of(gpus=4, pp=4, grad_accum=4, framework="megatron")
     shape = with_layers(14)
     refused = engine_of("megatron").supports(layout, shape)
     assert isinstance(refused, UsageError) and "14 layers cannot be divided" in refused.message

@@ -49,7 +49,7 @@ def test_layouts_places_and_counts_in_words() -> None:
 
 def searched(model: str, gpus: int, batch: int, top: int = 3) -> tuple[Space, Any, Any]:
     cluster = Cluster(chip=require_chip("A100 SXM4 80GB"), gpus=gpus)
-    space = Space(shape=find(model), base=Layout(gpus=gpus, seq_len=1024), global_batch=batch)
+    space = Space(shape=find(model), base=Layout.of(gpus=gpus, seq_len=1024), global_batch=batch)
     found = search(space, cluster.rates(), top=top)
     best = predict(Question(shape=space.shape, layout=found.best[0].layout, cluster=cluster))
     return space, found, best
@@ -103,7 +103,10 @@ def test_a_front_shows_rows_that_save_and_are_not_slower_beyond_use() -> None:
 def test_a_family_stands_once_with_what_ties_with_it() -> None:
     space, found, best = searched("gpt2-xl", 8, 64, top=400)
     shown = families(found.best, 5)
-    splits = [(one.best.layout.framework, one.best.layout.tp, one.best.layout.pp) for one in shown]
+    splits = [
+        (one.best.layout.framework, one.best.layout.mesh.tp, one.best.layout.mesh.pp)
+        for one in shown
+    ]
     assert shown[0].best is found.best[0]
     assert [one.best.time for one in shown] == sorted(one.best.time for one in shown)
     assert len({str(split) for split in splits}) > 1

@@ -157,8 +157,8 @@ def test_an_experiment_contains_the_layout_that_is_predicted() -> None:
     assert OWN.replace(nproc=2, zero=3).layout.scheme == "fsdp"
     assert OWN.replace(framework="huggingface").layout.autocasts
     assert scheme_of(OWN.replace(nproc=2, precision="bf16").layout) == "masters"
-    assert OWN.replace(optimizer="adamw").layout.optimizer == "adamw"
-    assert OWN.replace(compile=True).layout.kernels == "compiled"
+    assert OWN.replace(optimizer="adamw").layout.memory.optimizer == "adamw"
+    assert OWN.replace(compile=True).layout.kernels.stack == "compiled"
 
 
 def test_the_ledger_joins_what_was_written_first() -> None:

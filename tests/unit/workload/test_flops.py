@@ -46,7 +46,7 @@ def test_a_state_is_written_and_read_whatever_the_length(variant: str, products:
         assert difference == 3 * 3 * seq * (state - attention)
         assert not [
             op
-            for op in workload.step_ops(kept, Layout(batch_size=3, seq_len=seq))
+            for op in workload.step_ops(kept, Layout.of(batch_size=3, seq_len=seq))
             if op.name.startswith("block.state") and ".attend" in op.name
         ]
 
@@ -126,7 +126,7 @@ def test_lightning_attention_costs_the_same_for_each_token_of_any_length() -> No
 
 def test_what_a_state_keeps_for_backward_grows_with_the_sequence_alone() -> None:
     shape = workload.named(LIGHTNING)
-    layout = Layout(batch_size=1, seq_len=4096, kernels="eager")
+    layout = Layout.of(batch_size=1, seq_len=4096, kernels="eager")
     kept = [
         sum(
             item.num_bytes

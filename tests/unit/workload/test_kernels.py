@@ -8,7 +8,8 @@ from trainrig.errors import UsageError
 from trainrig.workload import block_ops, custom, named
 from trainrig.workload.blocks import block, head
 from trainrig.workload.kernels import STACKS, Kernels, kernels_of
-from trainrig.workload.layout import KERNELS, Layout
+from trainrig.workload.layout import Layout
+from trainrig.workload.layout.groups import KERNELS
 from trainrig.workload.numerics import is_bart, numerics_of
 from trainrig.workload.operators import Operator
 
@@ -23,14 +24,14 @@ IDS = [shape.family for shape in SHAPES]
 
 def parts_of(shape_index: int, **step: object) -> list[Operator]:
     shape = SHAPES[shape_index]
-    asked = Layout(batch_size=2, seq_len=128, kernels="eager", **step)  # type: ignore[arg-type]
+    asked = Layout.of(batch_size=2, seq_len=128, kernels="eager", **step)  # type: ignore[arg-type]
     return [*block(shape, asked, decoder=shape.family == "t5"), *head(shape, asked)]
 
 
 def kernels(shape_index: int, stack: str, **words: str) -> tuple[Kernels, Kernels]:
     shape = SHAPES[shape_index]
-    how = numerics_of(shape, Layout(kernels=stack, **words))  # type: ignore[arg-type]
-    parts = block(shape, Layout(batch_size=2, seq_len=512, kernels=stack))
+    how = numerics_of(shape, Layout.of(kernels=stack, **words))  # type: ignore[arg-type]
+    parts = block(shape, Layout.of(batch_size=2, seq_len=512, kernels=stack))
     return kernels_of(parts, how, backward=False), kernels_of(parts, how, backward=True)
 
 
@@ -56,7 +57,7 @@ def test_devices_share_a_block_without_a_rest(at: int, tp: int) -> None:
 def test_a_head_of_keys_is_repeated_rather_than_cut() -> None:
     shape = SHAPES[3]
     keys = [
-        next(p for p in block(shape, Layout(seq_len=8, tp=tp)) if p.name == "attention.k")
+        next(p for p in block(shape, Layout.of(seq_len=8, tp=tp)) if p.name == "attention.k")
         for tp in (8, 16)
     ]
     assert keys[0].forward.flops == keys[1].forward.flops
@@ -72,7 +73,7 @@ def test_sequence_parallel_splits_norms_and_residuals(at: int) -> None:
 
 def test_a_share_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="tp"):
-        block_ops(SHAPES[0], Layout(seq_len=8, tp=0))
+        block_ops(SHAPES[0], Layout.of(seq_len=8, tp=0))
 
 
 def test_every_stack_knows_every_kind() -> None:
@@ -105,10 +106,10 @@ def test_autocast_moves_wider_numbers_than_masters() -> None:
 
 def test_frozen_weights_have_no_gradients_and_adapters_have_their_own() -> None:
     shape = named("llama-7B")
-    parts = block(shape, Layout(seq_len=64))
+    parts = block(shape, Layout.of(seq_len=64))
     full, frozen = (
         kernels_of(
-            parts, numerics_of(shape, Layout(kernels="flash", lora_rank=rank)), backward=True
+            parts, numerics_of(shape, Layout.of(kernels="flash", lora_rank=rank)), backward=True
         )
         for rank in (0, 8)
     )
@@ -118,23 +119,23 @@ def test_frozen_weights_have_no_gradients_and_adapters_have_their_own() -> None:
 
 
 def test_a_block_alone_and_in_shares_have_the_same_names() -> None:
-    split = Layout(seq_len=64, tp=2)
+    split = Layout.of(seq_len=64, tp=2)
     assert [op.name for op in block_ops(SHAPES[0], split)] == [
-        op.name for op in block_ops(SHAPES[0], Layout(seq_len=64))
+        op.name for op in block_ops(SHAPES[0], Layout.of(seq_len=64))
     ]
 
 
 def test_bart_is_told_from_t5_by_its_name() -> None:
     bart = custom("t5", name="BART-large", num_layers=12, hidden=1024)
     assert is_bart(bart) and not is_bart(named("t5-large"))
-    layout = Layout(kernels="eager")
+    layout = Layout.of(kernels="eager")
     assert not numerics_of(bart, layout).rms and numerics_of(named("t5-large"), layout).rms
 
 
 def test_autocast_narrows_what_is_wide_and_nothing_else() -> None:
     """A norm's result for each product anew; not the results of attention and of a plain GELU."""
     shape, one = named("bert-large"), 6.0 * 512 * 1024
-    layout = Layout(seq_len=512, precision="bf16", kernels="eager", framework="huggingface")
+    layout = Layout.of(seq_len=512, precision="bf16", kernels="eager", framework="huggingface")
     found = kernels_of(block(shape, layout), numerics_of(shape, layout), backward=False)
     streams = [num_bytes for num_bytes, _ in found.streams]
     assert streams.count(one) == 4  # queries, keys, values; the first half of the FFN

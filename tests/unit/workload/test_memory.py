@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from trainrig.workload import NAMED, custom, named, parameters
 from trainrig.workload.blocks import CORE, FULL, LATENT, NONE, saved_tensors, total
 from trainrig.workload.frameworks import FRAMEWORKS
-from trainrig.workload.layout import KERNELS, OPTIMIZERS, SIZES, Layout
+from trainrig.workload.layout import SIZES, Layout
+from trainrig.workload.layout.groups import KERNELS, OPTIMIZERS
 from trainrig.workload.memory import PARTS, Memory, memory, memory_peaks
 from trainrig.workload.memory.pipeline_stage import places, stage_of
 from trainrig.workload.numerics import numerics_of, states_of
 
 GPT = custom("gpt2", num_layers=48, hidden=6144, num_heads=64, vocab=51200, max_positions=2048)
-MEGATRON = Layout(framework="megatron", kernels="fused", seq_len=2048, drops="yes")
+MEGATRON = Layout.of(framework="megatron", kernels="fused", seq_len=2048, has_dropout="yes")
 SMALL = ("gpt2", "gpt-neo-1.3B", "bert-base", "t5-base", "llama-1B")
 
 powers = st.sampled_from([1, 2, 4, 8])
@@ -35,7 +36,7 @@ words = {
     "lora_rank": st.sampled_from([0, 0, 8]),
 }
 layouts = st.builds(
-    lambda dp, tp, pp, zero, **rest: Layout(gpus=dp * tp * pp, tp=tp, pp=pp, zero=zero, **rest),
+    lambda dp, tp, pp, zero, **rest: Layout.of(gpus=dp * tp * pp, tp=tp, pp=pp, zero=zero, **rest),
     dp=powers,
     tp=powers,
     pp=st.sampled_from([1, 2, 4]),
@@ -50,7 +51,7 @@ layouts = st.builds(
 
 
 def block_bytes(layout: Layout, policy: str, shape: Any = GPT) -> float:
-    items = saved_tensors(shape, numerics_of(shape, layout), layout.seq_len)
+    items = saved_tensors(shape, numerics_of(shape, layout), layout.batch.seq_len)
     kept = sum(total(items, policy, split=split) for split in (True, False))
     own = (i for i in items if i.name.endswith("statistics") and policy in i.policies)
     return kept - sum(i.num_bytes for i in own)
@@ -78,7 +79,7 @@ def test_what_tensor_parallelism_splits_is_what_the_field_says() -> None:
 def test_latent_attention_keeps_its_narrow_heads_and_fp8_a_byte_of_what_products_read() -> None:
     """DeepSeek-V3's blocks with experts: 128 heads of 192 and 128, narrowed to 1536 and 512."""
     shape = replace(named("deepseek-v3"), dense_layers=0)
-    bf16 = Layout(framework="megatron", kernels="flash+fused", seq_len=1)
+    bf16 = Layout.of(framework="megatron", kernels="flash+fused", seq_len=1)
     fp8 = bf16.replace(precision="fp8")
     h, narrow, q, v, f = 7168, 1536 + 512, 128 * 192, 128 * 128, 9 * 2048
     sums = 4 * 128  # of the softmax
@@ -99,9 +100,9 @@ def test_latent_attention_keeps_its_narrow_heads_and_fp8_a_byte_of_what_products
 
 def test_flash_keeps_no_scores_and_dropout_a_mask() -> None:
     s, h, a = 2048, 6144, 64
-    flash = MEGATRON.replace(kernels="flash+fused", drops="no")
+    flash = MEGATRON.replace(kernels="flash+fused", has_dropout="no")
     assert block_bytes(flash, NONE) == 32 * s * h + 4 * a * s
-    assert block_bytes(MEGATRON.replace(drops="no"), NONE) == 32 * s * h + 2 * a * s * s
+    assert block_bytes(MEGATRON.replace(has_dropout="no"), NONE) == 32 * s * h + 2 * a * s * s
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_flash_keeps_no_scores_and_dropout_a_mask() -> None:
 def test_bytes_a_parameter(words: dict[str, str], each: int) -> None:
     """At the end of a step with next to no tokens, states are all there is."""
     shape = named("gpt2")
-    found = memory(shape, Layout(batch_size=1, seq_len=1, kernels="flash", **words))
+    found = memory(shape, Layout.of(batch_size=1, seq_len=1, kernels="flash", **words))
     states = found.weights + found.gradients + found.master + found.optimizer
     assert states == pytest.approx(each * parameters(shape).total, rel=1e-3)
 
@@ -140,7 +141,7 @@ def test_the_first_stage_keeps_most_micro_batches() -> None:
 
 def test_adapters_train_little_and_keep_the_rest() -> None:
     shape = named("llama-7B")
-    whole = Layout(batch_size=1, seq_len=512, framework="huggingface", recompute="full")
+    whole = Layout.of(batch_size=1, seq_len=512, framework="huggingface", recompute="full")
     lora = memory(shape, whole.replace(lora_rank=8))
     assert lora.weights == pytest.approx(2 * parameters(shape).total, rel=0.01)
     assert lora.gradients + lora.optimizer + lora.master < 0.02 * lora.weights
@@ -148,10 +149,12 @@ def test_adapters_train_little_and_keep_the_rest() -> None:
 
 def test_the_worst_moment_decides() -> None:
     """Large models of little text are fullest in the update, small ones of much at the loss."""
-    update = memory(named("gpt2-xl"), Layout(framework="huggingface", seq_len=8, optimizer="adamw"))
+    update = memory(
+        named("gpt2-xl"), Layout.of(framework="huggingface", seq_len=8, optimizer="adamw")
+    )
     loss = memory(
         named("gpt2"),
-        Layout(framework="huggingface", seq_len=1024, batch_size=16, optimizer="adamw"),
+        Layout.of(framework="huggingface", seq_len=1024, batch_size=16, optimizer="adamw"),
     )
     assert update.activations == 0 < update.gradients
     assert loss.gradients == 0 < loss.activations
@@ -160,9 +163,11 @@ def test_the_worst_moment_decides() -> None:
 @settings(max_examples=60, deadline=None)
 @given(model=models, layout=layouts, batch=st.integers(1, 8))
 def test_arrays_are_as_scalars(model: str, layout: Layout, batch: int) -> None:
-    zero = 1 if layout.zero < 2 else 5 - layout.zero  # layouts of one object share their scheme
+    zero = (
+        1 if layout.sharding.zero < 2 else 5 - layout.sharding.zero
+    )  # layouts of one object share their scheme
     shape, other = named(model), layout.replace(batch_size=batch, zero=zero)
-    both = {n: np.array([getattr(layout, n), getattr(other, n)]) for n in SIZES}
+    both = {n: np.array([layout.get(n), other.get(n)]) for n in SIZES}
     found = memory(shape, layout.replace(**both))
     for at, one in enumerate((layout, other)):
         alone = memory(shape, one)
@@ -177,7 +182,9 @@ def test_every_part_is_a_number_of_bytes(model: str, layout: Layout) -> None:
     found = memory(named(model), layout)
     assert all(isinstance(getattr(found, name), int) for name in PARTS)
     assert all(getattr(found, name) >= 0 for name in PARTS)
-    is_away = layout.scheme == "fsdp" and layout.offload != "none" and layout.zero >= 2
+    is_away = (
+        layout.scheme == "fsdp" and layout.memory.offload != "none" and layout.sharding.zero >= 2
+    )
     assert found.weights > 0 or is_away, "FSDP's offloaded shards are gathered from the host"
     low, high = found.interval("device")
     assert low < found.total < high
@@ -196,7 +203,7 @@ def test_more_recomputation_never_needs_more(model: str, layout: Layout) -> None
 @settings(max_examples=60, deadline=None)
 @given(model=models, layout=layouts, more=st.integers(1, 4))
 def test_more_samples_never_need_less(model: str, layout: Layout, more: int) -> None:
-    shape, larger = named(model), layout.replace(batch_size=layout.batch_size + more)
+    shape, larger = named(model), layout.replace(batch_size=layout.batch.micro + more)
     assert memory(shape, larger).total >= memory(shape, layout).total
 
 
@@ -204,7 +211,9 @@ def test_more_samples_never_need_less(model: str, layout: Layout, more: int) -> 
 @given(model=models, layout=layouts)
 def test_more_tensor_parallelism_never_needs_more_weights(model: str, layout: Layout) -> None:
     shape = named(model)
-    twice = layout.replace(tp=2 * layout.tp, gpus=2 * layout.gpus)  # the same data parallel
+    twice = layout.replace(
+        tp=2 * layout.mesh.tp, gpus=2 * layout.mesh.gpus
+    )  # the same data parallel
     assert states(memory(shape, twice), layout) <= states(memory(shape, layout), layout) * 1.0001
 
 
@@ -222,7 +231,7 @@ def states(found: Memory, layout: Layout) -> int:
 def test_sharding_divides_what_it_should(model: str, framework: str, dp: int) -> None:
     shape = named(model)
     parallel = "fsdp" if framework == "huggingface" else "auto"
-    base = Layout(gpus=dp, framework=framework, parallel=parallel, seq_len=128, grad_accum=2)
+    base = Layout.of(gpus=dp, framework=framework, parallel=parallel, seq_len=128, grad_accum=2)
     whole, *sharded = (memory(shape, base.replace(zero=zero)) for zero in range(4))
     for stage, found in enumerate(sharded, 1):
         assert found.optimizer <= whole.optimizer / dp * 1.7, "with what an update needs"
@@ -237,7 +246,7 @@ def test_sharding_divides_what_it_should(model: str, framework: str, dp: int) ->
 @settings(max_examples=20, deadline=None)
 def test_hybrid_shards_are_those_of_the_group(model: str, shards: int) -> None:
     shape = named(model)
-    base = Layout(gpus=16, framework="huggingface", zero=3, seq_len=64)
+    base = Layout.of(gpus=16, framework="huggingface", zero=3, seq_len=64)
     hybrid = memory(shape, base.replace(shard_size=shards))
     alone = memory(shape, base.replace(gpus=shards))
     assert hybrid.weights == alone.weights
@@ -247,7 +256,7 @@ def test_hybrid_shards_are_those_of_the_group(model: str, shards: int) -> None:
 def logits_of(model: str, **words: Any) -> float:
     """Bytes for each logit at the loss."""
     shape = named(model)
-    layout = Layout(**{"framework": "huggingface", "seq_len": 512, "batch_size": 64, **words})
+    layout = Layout.of(**{"framework": "huggingface", "seq_len": 512, "batch_size": 64, **words})
     return float(memory(shape, layout).logits / (64 * 512 * shape.vocab))
 
 
@@ -300,7 +309,7 @@ def test_autocast_takes_a_loss_as_is_counted() -> None:
 def test_older_software_keeps_gradients_from_step_to_step() -> None:
     shape, layout = (
         named("bert-large"),
-        Layout(framework="huggingface", seq_len=512, batch_size=8, gpus=1),
+        Layout.of(framework="huggingface", seq_len=512, batch_size=8, gpus=1),
     )
     now, then = (memory(shape, layout.replace(software=s)) for s in ("current", "torch1"))
     assert now.gradients == 0, "freed before the loss"
@@ -311,14 +320,14 @@ def test_older_software_keeps_gradients_from_step_to_step() -> None:
 
 def test_deepspeeds_buckets_are_there_at_the_loss() -> None:
     shape = named("gpt2-medium")
-    layout = Layout(gpus=2, framework="deepspeed", seq_len=1024, batch_size=4)
+    layout = Layout.of(gpus=2, framework="deepspeed", seq_len=1024, batch_size=4)
     sizes = [memory(shape, layout.replace(zero=zero)).buffers for zero in (0, 1, 2)]
     assert sizes == [0, 4e8, 8e8], "2e8 numbers of bf16; a second bucket where they overlap"
 
 
 def test_fsdp_offloads_weights_too_and_others_do_not() -> None:
     shape = named("llama-8B")
-    layout = Layout(gpus=8, seq_len=2048, zero=3, recompute="full", offload="host")
+    layout = Layout.of(gpus=8, seq_len=2048, zero=3, recompute="full", offload="host")
     assert memory(shape, layout.replace(framework="huggingface")).weights == 0
     assert memory(shape, layout.replace(framework="deepspeed")).weights > 0
     assert memory(shape, layout.replace(framework="huggingface", offload="none")).weights > 0
@@ -328,7 +337,9 @@ def test_fsdp_offloads_weights_too_and_others_do_not() -> None:
 def test_zero_2_of_fsdp_gathers_frozen_weights_too(gpus: int) -> None:
     """Adapters are small; what they sit on is whole on each GPU from forward to backward."""
     shape = named("llama-7B")
-    lora = Layout(gpus=gpus, framework="huggingface", recompute="full", lora_rank=16, seq_len=512)
+    lora = Layout.of(
+        gpus=gpus, framework="huggingface", recompute="full", lora_rank=16, seq_len=512
+    )
     gathered, sharded = (memory(shape, lora.replace(zero=zero)) for zero in (2, 3))
     assert gathered.buffers == pytest.approx(2 * parameters(shape).total, rel=0.01)
     assert gathered.total > sharded.total
@@ -340,7 +351,9 @@ def test_zero_2_of_fsdp_gathers_frozen_weights_too(gpus: int) -> None:
 def test_offload_needs_no_second_gpu(framework: str, zero: int) -> None:
     """What two GPUs keep on the host, one does as well."""
     shape = named("llama-7B")
-    layout = Layout(framework=framework, zero=zero, offload="host", recompute="full", seq_len=2048)
+    layout = Layout.of(
+        framework=framework, zero=zero, offload="host", recompute="full", seq_len=2048
+    )
     alone, pair = (memory(shape, layout.replace(gpus=gpus)) for gpus in (1, 2))
     assert alone.gradients == pair.gradients == 0
     assert (alone.weights, alone.buffers) == (pair.weights, pair.buffers)
@@ -349,7 +362,7 @@ def test_offload_needs_no_second_gpu(framework: str, zero: int) -> None:
 def test_gathered_weights_are_gone_when_the_optimizer_begins() -> None:
     """ZeRO 3 of DeepSpeed updates 1e9 parameters of a shard at a time (a published 6.9B model)."""
     shape = replace(named("llama-7B"), vocab=50304, name="")
-    ran = Layout(gpus=4, zero=3, framework="deepspeed", seq_len=512, recompute="full")
+    ran = Layout.of(gpus=4, zero=3, framework="deepspeed", seq_len=512, recompute="full")
     found = memory(shape, ran)
     own = parameters(shape).total / 4
     assert found.buffers == 0
@@ -358,7 +371,7 @@ def test_gathered_weights_are_gone_when_the_optimizer_begins() -> None:
 
 def test_moments_in_bf16_mean_gradients_that_are_read_as_they_are() -> None:
     """Megatron-Core's precision-aware optimizer; with fp32 moments bf16 gradients are widened."""
-    ran = Layout(gpus=8, zero=1, framework="megatron", grad_reduce="bf16", kernels="flash+fused")
+    ran = Layout.of(gpus=8, zero=1, framework="megatron", grad_reduce="bf16", kernels="flash+fused")
     narrow, wide = (
         states_of(one, numerics_of(named("llama-7B"), one)).update
         for one in (ran.replace(moments="bf16"), ran)
@@ -367,7 +380,7 @@ def test_moments_in_bf16_mean_gradients_that_are_read_as_they_are() -> None:
 
 
 def test_a_round_of_all_micro_batches_adds_up_one_group_of_layers_at_a_time() -> None:
-    titan = Layout(
+    titan = Layout.of(
         gpus=64, tp=2, pp=4, zero=2, framework="torchtitan", precision="bf16", seq_len=64
     )
     one, turns = (titan.replace(grad_accum=4, interleave=v) for v in (1, 4))
@@ -380,7 +393,7 @@ def test_a_round_of_all_micro_batches_adds_up_one_group_of_layers_at_a_time() ->
 @given(st.sampled_from([1, 4, 16]), st.integers(1, 8))
 def test_a_fused_loss_has_no_logits_that_forward_does_without(batch: int, accum: int) -> None:
     """Of copies that autocast drops: with full recomputation no moment has fewer than no logits."""
-    asked = Layout(
+    asked = Layout.of(
         batch_size=batch,
         grad_accum=accum,
         seq_len=4096,

@@ -78,7 +78,7 @@ def test_the_formula_is_the_count(name: str, seq: int, attention: str) -> None:
     shape = SHAPES[name]
     model = models.build(shape, device="meta", attention=attention)
     read, targets = inputs(shape, seq, "meta")
-    ops = workload.step_ops(shape, Layout(batch_size=BATCH, seq_len=seq))
+    ops = workload.step_ops(shape, Layout.of(batch_size=BATCH, seq_len=seq))
     forward = workload.total_flops(ops, "forward")
     training = workload.model_flops(shape, BATCH, seq)
     assert counted(lambda: logits_of(model, shape, read, targets), train=False) == forward
@@ -114,7 +114,7 @@ def test_the_formula_is_the_count_of_theirs(family: str, seq: int) -> None:
     theirs = getattr(transformers, model)(config)
     read, targets = inputs(shape, seq, "cpu")
     given = {"input_ids": read} | ({"decoder_input_ids": targets} if family == "t5" else {})
-    ops = workload.step_ops(shape, Layout(batch_size=BATCH, seq_len=seq))
+    ops = workload.step_ops(shape, Layout.of(batch_size=BATCH, seq_len=seq))
     for train, phases in ((False, ("forward",)), (True, ("forward", "backward"))):
         count = counted(lambda: theirs(**given, use_cache=False).logits, train=train)
         assert count == workload.total_flops(ops, *phases)
@@ -183,7 +183,7 @@ def test_a_block_by_itself(name: str, decoder: bool) -> None:
         torch.ones(BATCH, n, shape.hidden, device="meta", requires_grad=True) for n in (length, seq)
     )
     given = models.block_inputs(shape, x, memory if decoder else None)
-    layout = Layout(batch_size=BATCH, seq_len=seq, target_seq_len=32)
+    layout = Layout.of(batch_size=BATCH, seq_len=seq, target_seq_len=32)
     ops = workload.block_ops(shape, layout, decoder=decoder)
     forward = workload.total_flops(ops, "forward")
     assert counted(lambda: block(*given), train=False) == forward

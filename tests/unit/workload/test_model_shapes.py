@@ -78,7 +78,7 @@ def test_the_fields_formulas(b: int, s: int, heads: int, vocab: int, layers: int
     }
     for family, forward in expected.items():
         shape = workload.custom(family, **numbers)
-        ops = workload.step_ops(shape, Layout(batch_size=b, seq_len=s))
+        ops = workload.step_ops(shape, Layout.of(batch_size=b, seq_len=s))
         assert workload.total_flops(ops, "forward") == forward
         assert workload.model_flops(shape, b, s) == 3 * forward
 
@@ -90,7 +90,7 @@ def test_half_takes_half_of_the_causal_scores_and_nothing_else(family: str) -> N
     full = workload.model_flops(shape, b, s)
     num_causal = {"bert": 0}.get(family, 3)  # t5: its decoder's, but no cross-attention
     saved = 3 * num_causal * 2 * b * s * s * h
-    layout, num = Layout(batch_size=b, seq_len=s), shape.num_layers
+    layout, num = Layout.of(batch_size=b, seq_len=s), shape.num_layers
     kinds = [(False, num), (True, shape.num_decoder_layers)]
     whole, half = (
         sum(
@@ -111,14 +111,14 @@ def test_grouped_heads_and_gates_by_hand() -> None:
     )
     rows = b * s
     by_hand = 2 * rows * (2 * h * h + 2 * h * keys) + 4 * b * s * s * h + 3 * 2 * rows * h * f
-    ops = workload.block_ops(shape, Layout(batch_size=b, seq_len=s))
+    ops = workload.block_ops(shape, Layout.of(batch_size=b, seq_len=s))
     assert workload.total_flops(ops, "forward") == by_hand
 
 
 def test_a_segment_before_its_own_by_hand() -> None:
     b, s, h, f = 2, 12, 128, 512
     plain = workload.custom("gpt2", num_layers=1, hidden=h, vocab=50)
-    shape, layout = replace(plain, memory=1), Layout(batch_size=b, seq_len=s, kernels="flash")
+    shape, layout = replace(plain, memory=1), Layout.of(batch_size=b, seq_len=s, kernels="flash")
     keys = 2 * s
     of_weights = 2 * b * keys * h * 3 * h + 2 * keys * h * h + 2 * b * s * (h * h + 2 * h * f)
     scores = 3 * 2 * b * s * keys * h  # by keys, by positions, and of values
@@ -145,7 +145,7 @@ def test_recomputing_costs_the_hardware_and_not_the_model(family: str, recompute
     again = hardware - workload.hardware_flops(shape, 2, 64, **plain)
     forward = sum(
         op.flops * op.count
-        for op in workload.step_ops(shape, Layout(batch_size=2, seq_len=64))
+        for op in workload.step_ops(shape, Layout.of(batch_size=2, seq_len=64))
         if "block" in op.name and op.phase == "forward"
     )
     assert again == 0 if recompute == "selective" else 0.6 * forward < again <= forward
@@ -153,7 +153,7 @@ def test_recomputing_costs_the_hardware_and_not_the_model(family: str, recompute
 
 def ops_by_name(**choices: Any) -> dict[tuple[str, str], workload.Op]:
     shape = workload.custom("gpt2", num_layers=2, hidden=64, vocab=100)
-    layout = Layout(**({"seq_len": 8} | choices))
+    layout = Layout.of(**({"seq_len": 8} | choices))
     return {(op.name, op.phase): op for op in workload.step_ops(shape, layout)}
 
 

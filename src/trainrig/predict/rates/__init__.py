@@ -127,7 +127,7 @@ class Rates:
     """Relative uncertainty (one standard deviation) of each of OPERATIONS."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Of each of OPERATIONS, in words."""
-    any_layout: bool = False
+    supports_non_tn_fp8: bool = False
     """Whether fp8 products take operands in any order of memory (Blackwell; Transformer Engine's
     `is_non_tn_fp8_gemm_supported`): elsewhere each is transposed, as well as narrowed."""
     graphed: bool = False

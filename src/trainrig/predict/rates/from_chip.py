@@ -252,7 +252,7 @@ def rates_of_chip(
         attentions=_attentions(kind, chip),
         links=links,
         launch=float(years[year]),
-        any_layout=takes_any_order(chip),
+        supports_non_tn_fp8=takes_any_order(chip),
         graphed=is_graphed(chip),
         host_link=_pcie(chip, chip.pcie_lanes) * _OF_PCIE,
         host_link_shared=_pcie(chip, _lanes(chip)) * _OF_PCIE,
@@ -299,7 +299,7 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
 
 
 def takes_any_order(chip: Chip) -> bool:
-    """Whether fp8 products take operands in any order of memory: `Rates.any_layout`."""
+    """Whether fp8 products take operands in any order of memory: `Rates.supports_non_tn_fp8`."""
     return class_of(chip) == "blackwell"
 
 

@@ -78,7 +78,7 @@ class Ranking:
 
 TIE = 0.01
 """Predictions that differ by less are not told apart."""
-_FAMILY = ("framework", "scheme", "tp", "pp", "cp", "ep", "recompute", "offload")
+_FAMILY = ("tp", "pp", "cp", "ep", "recompute", "offload")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,12 @@ def families(ranked: Sequence[Candidate], top: int) -> tuple[LayoutFamily, ...]:
     for one in ranked:
         layout = one.layout
         # ZeRO 1 shards the optimizer alone: another place for its states, the same split.
-        key = *(getattr(layout, name) for name in _FAMILY), max(1, int(layout.zero))
+        key = (
+            layout.framework,
+            layout.scheme,
+            *map(layout.get, _FAMILY),
+            max(1, int(layout.sharding.zero)),
+        )
         found.setdefault(key, []).append(one)
     return tuple(
         LayoutFamily(

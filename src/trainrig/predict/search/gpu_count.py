@@ -124,18 +124,18 @@ def _least_days(space: Space, cluster: Cluster, gpus: int, tokens: float) -> flo
     So of causal attention what is seen counts, and forward alone where most weights are frozen:
     nothing but adapters needs gradients of weights, nor of inputs what lies before the first.
     """
-    peak = cluster.rates().peaks.get(space.base.precision)
+    peak = cluster.rates().peaks.get(space.base.precision.compute)
     if peak is None:
         return 0.0
     flops = model_flops(
         space.shape,
         1,
-        space.base.seq_len,
-        target_seq_len=space.base.target_seq_len,
+        space.base.batch.seq_len,
+        target_seq_len=space.base.batch.target_seq_len,
         half=True,
     )
-    least = flops / 3.0 if space.base.lora_rank else flops
-    return tokens / space.base.seq_len * least / (peak * gpus) / DAY
+    least = flops / 3.0 if space.base.lora.rank else flops
+    return tokens / space.base.batch.seq_len * least / (peak * gpus) / DAY
 
 
 def _at(space: Space, cluster: Cluster, gpus: int, tokens: float) -> Budget | None:
@@ -145,5 +145,5 @@ def _at(space: Space, cluster: Cluster, gpus: int, tokens: float) -> Budget | No
         best = search(space.on(there), there.rates(), top=1).best[0]
     except UsageError:  # no layout makes the global batch
         return None
-    steps = tokens / (space.global_batch * space.base.seq_len)
+    steps = tokens / (space.global_batch * space.base.batch.seq_len)
     return Budget(cluster=there, days=steps * best.time / DAY) if best.fits else None

@@ -30,7 +30,8 @@ from trainrig.predict.rates import Rates
 from trainrig.predict.scenario import Question, has_flash
 from trainrig.predict.step import predict_step
 from trainrig.workload.frameworks import OFFLOADS_ALONE
-from trainrig.workload.layout import RECOMPUTE, Layout, is_legal
+from trainrig.workload.layout import Layout, is_legal
+from trainrig.workload.layout.groups import RECOMPUTE
 from trainrig.workload.memory import Memory, host_bytes, memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import FROZEN, scheme_of
@@ -85,66 +86,70 @@ def _name(change: Change) -> str:
 
 
 def _changes(layout: Layout, can_flash: bool) -> Iterator[Change]:
-    micro, accum = int(layout.batch_size), int(layout.grad_accum)
+    micro, accum = int(layout.batch.micro), int(layout.batch.grad_accum)
     sizes = range(min(micro - 1, _LARGEST), 0, -1)
     for size in islice((size for size in sizes if micro * accum % size == 0), _MOST_SIZES):
         yield {"batch_size": size, "grad_accum": micro * accum // size}
-    for more in RECOMPUTE[RECOMPUTE.index(layout.recompute) + 1 :]:
+    for more in RECOMPUTE[RECOMPUTE.index(layout.memory.recompute) + 1 :]:
         yield {"recompute": more}
-    for stack in STACKS.get(layout.kernels, ()):
+    for stack in STACKS.get(layout.kernels.stack, ()):
         if can_flash or stack == "fused":
             yield {"kernels": stack}
     if layout.scheme == "dataparallel":
         yield {"parallel": "ddp"}
-    if layout.dp > 1:
-        for stage in range(int(layout.zero) + 1, 4):
+    if layout.mesh.dp > 1:
+        for stage in range(int(layout.sharding.zero) + 1, 4):
             yield {"zero": stage}
     yield from _splits(layout)
     yield from _states(layout)
-    if layout.offload == "none":
+    if layout.memory.offload == "none":
         yield from _offloads(layout)
 
 
 def _states(layout: Layout) -> Iterator[Change]:
     """Less for each parameter: other optimizers, no gradients that stay, narrow numbers."""
-    if layout.optimizer in ("adamw", "adamw-fused", "adamw-8bit"):
-        yield from ({"optimizer": f"adamw-{kind}"} for kind in _LIGHTER[layout.optimizer])
-    if not layout.optimizer_in_backward:
+    if layout.memory.optimizer in ("adamw", "adamw-fused", "adamw-8bit"):
+        yield from ({"optimizer": f"adamw-{kind}"} for kind in _LIGHTER[layout.memory.optimizer])
+    if not layout.memory.optimizer_in_backward:
         yield {"optimizer_in_backward": 1}
-    if scheme_of(layout) != "pure" and layout.precision in ("bf16", "fp16"):
+    if scheme_of(layout) != "pure" and layout.precision.compute in ("bf16", "fp16"):
         yield {"states": "pure"}
-    if layout.lora_rank:
+    if layout.lora.rank:
         stored = list(FROZEN)
-        for kind in stored[stored.index(layout.quantize) + 1 :]:
+        for kind in stored[stored.index(layout.lora.quantize) + 1 :]:
             yield {"quantize": kind}
 
 
 def _splits(layout: Layout) -> Iterator[Change]:
     """More GPUs for each copy of the model, and fewer copies."""
-    if layout.tp > 1 and not layout.sequence_parallel:
+    if layout.mesh.tp > 1 and not layout.mesh.sequence_parallel:
         yield {"sequence_parallel": 1}
     for name in ("tp", "pp", "cp"):
         more = 2
-        while layout.dp % more == 0:
-            size = int(getattr(layout, name)) * more
-            change = {name: size, "grad_accum": int(layout.grad_accum) * more}
-            if name == "pp" and layout.zero > 1:  # most pipelines cannot shard what they add up
+        while layout.mesh.dp % more == 0:
+            size = int(layout.get(name)) * more
+            change = {name: size, "grad_accum": int(layout.batch.grad_accum) * more}
+            if (
+                name == "pp" and layout.sharding.zero > 1
+            ):  # most pipelines cannot shard what they add up
                 yield dict(change)
                 change["zero"] = 1
-            if name != "tp" or size <= layout.gpus_per_node:
+            if name != "tp" or size <= layout.mesh.gpus_per_node:
                 yield change
             more *= 2
     more = 2
-    while layout.dp % (layout.ep * more) == 0:  # refused where there are no experts to share
-        yield {"ep": layout.ep * more}
+    while (
+        layout.mesh.dp % (layout.mesh.ep * more) == 0
+    ):  # refused where there are no experts to share
+        yield {"ep": layout.mesh.ep * more}
         more *= 2
 
 
 def _offloads(layout: Layout) -> Iterator[Change]:
     """To the host; on one GPU by DeepSpeed and FSDP, too: gradients or weights go there as well."""
     yield {"offload": "host"}
-    for framework, zero in OFFLOADS_ALONE if layout.gpus == 1 else ():
-        if (layout.framework, layout.zero) != (framework, zero):
+    for framework, zero in OFFLOADS_ALONE if layout.mesh.gpus == 1 else ():
+        if (layout.framework, layout.sharding.zero) != (framework, zero):
             yield {"offload": "host", "zero": zero, "framework": framework, "parallel": "auto"}
 
 
@@ -204,7 +209,7 @@ class Fit:
 def fit(question: Question) -> Fit:
     """Whether a layout fits, and what to do about it."""
     rates, shape, layout = question.cluster.rates(), question.shape, question.layout
-    can_flash = has_flash(question.cluster.chip, layout.precision)
+    can_flash = has_flash(question.cluster.chip, layout.precision.compute)
     trial = _Trial(shape, rates, can_flash, question.cluster.host_memory)
     effects = trial.effects(layout)
     needed = memory(shape, layout)
@@ -219,7 +224,7 @@ def fit(question: Question) -> Fit:
         capacity=rates.memory_bytes,
         memory=needed,
         sample_time=trial.sample_time(layout),
-        largest_batch_size=max(largest, int(layout.batch_size) * is_fitting),
+        largest_batch_size=max(largest, int(layout.batch.micro) * is_fitting),
         options=_ordered(effects),
         sequence=sequence,
         tried=tuple(dict.fromkeys(effect.option for effect in effects)),
@@ -286,7 +291,7 @@ class _Trial:
         words = [
             f"--{name.replace('_', '-')}" + ("" if name in _FLAGS else f" {value}")
             for name, value in change.items()
-            if name != "parallel" or before.parallel != "auto"
+            if name != "parallel" or before.sharding.parallel != "auto"
         ]
         return OptionEffect(
             option=_name(change),
@@ -339,7 +344,7 @@ class _Trial:
         Frozen weights are quantised where nothing else keeps them on the GPU.
         """
         adapted = layout.replace(lora_rank=LORA_RANK)
-        if layout.lora_rank or not is_legal(self.shape, adapted):
+        if layout.lora.rank or not is_legal(self.shape, adapted):
             return ()
         away: list[tuple[OptionEffect, ...]] = []
         for kind in ("none", "nf4", "nf4-double"):

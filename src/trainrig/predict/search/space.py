@@ -24,7 +24,8 @@ import numpy as np
 from trainrig.errors import UsageError
 from trainrig.workload.arrays import divisors
 from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
-from trainrig.workload.layout import RECOMPUTE, Layout, legal_mask
+from trainrig.workload.layout import Layout, legal_mask
+from trainrig.workload.layout.groups import RECOMPUTE
 from trainrig.workload.layout_rules import ONE_BACKWARD, has_schedule, longest_stage
 
 if TYPE_CHECKING:
@@ -77,28 +78,29 @@ def layouts(space: Space) -> tuple[Layout, ...]:
         found += [group for group in _groups(one, _sizes(one)) if len(group)]
     if not found:
         raise UsageError(
-            f"no layout of {space.shape.name} on {space.base.gpus} GPUs makes a global batch of "
+            f"no layout of {space.shape.name} on {space.base.mesh.gpus} GPUs makes a global "
+            "batch of "
             f"{space.global_batch}",
-            f"a --global-batch that {space.base.gpus} divides, or fewer --gpus",
+            f"a --global-batch that {space.base.mesh.gpus} divides, or fewer --gpus",
         )
     return tuple(found)
 
 
 def _context_ranks(space: Space) -> list[int]:
     """Ranks that may share a sequence: each keeps LEAST_PART tokens of it."""
-    most = 1 if space.shape.num_decoder_layers else max(1, space.base.seq_len // LEAST_PART)
-    return [cp for cp in divisors(int(space.base.gpus)) if cp & (cp - 1) == 0 and cp <= most]
+    most = 1 if space.shape.num_decoder_layers else max(1, space.base.batch.seq_len // LEAST_PART)
+    return [cp for cp in divisors(int(space.base.mesh.gpus)) if cp & (cp - 1) == 0 and cp <= most]
 
 
 def _expert_ranks(space: Space) -> list[int]:
     """Ranks that may share a mixture's experts: equal parts for each."""
-    gpus = int(space.base.gpus)
+    gpus = int(space.base.mesh.gpus)
     return [ep for ep in divisors(max(1, space.shape.num_experts)) if gpus % ep == 0]
 
 
 def _sizes(space: Space) -> Columns:
     """A row for each combination of sizes; not all of them are legal."""
-    gpus = int(space.base.gpus)
+    gpus = int(space.base.mesh.gpus)
     grids = []
     for tp, pp, dp, share in _meshes(space):
         interleaves = divisors(longest_stage(space.shape, pp)) if pp > 1 else [1]
@@ -115,7 +117,7 @@ def _sizes(space: Space) -> Columns:
         "pp": pps,
         "interleave": interleave,
         "batch_size": micro,
-        "grad_accum": space.global_batch // (gpus // (tps * pps * space.base.cp) * micro),
+        "grad_accum": space.global_batch // (gpus // (tps * pps * space.base.mesh.cp) * micro),
         "zero": sharding % 4,
         "shard_size": sharding // 4,
         "sequence_parallel": sequence,
@@ -125,14 +127,14 @@ def _sizes(space: Space) -> Columns:
 
 def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
     """Legal tensor and pipeline parallel sizes, the data-parallel ranks and samples of each."""
-    gpus = int(space.base.gpus) // space.base.cp
+    gpus = int(space.base.mesh.gpus) // space.base.mesh.cp
     pairs = [(tp, pp) for tp in divisors(gpus) for pp in divisors(gpus // tp)]
     tp, pp = np.array(pairs, dtype=np.int64).T
     one = np.ones_like(tp)
     meshes = space.base.replace(
         tp=tp,
         pp=pp,
-        gpus=one * space.base.gpus,
+        gpus=one * space.base.mesh.gpus,
         framework=LEAST_RESTRICTED,
         parallel="auto",
         **dict.fromkeys(("zero", "shard_size", "sequence_parallel"), 0 * one),
@@ -146,7 +148,7 @@ def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
 def _shardings(dp: int, pp: int, space: Space) -> list[int]:
     """Stage of ZeRO and size of a group in one number: stage + 4 · size."""
     if dp == 1:
-        return [3] if space.base.parallel == "fsdp" else [0]
+        return [3] if space.base.sharding.parallel == "fsdp" else [0]
     sizes = [0, *divisors(dp)[1:-1]]
     shards_stages = space.framework is not None and FRAMEWORKS[space.framework].shards_stages
     stages = (1,) if pp > 1 and not shards_stages else (1, 2, 3)

@@ -79,7 +79,7 @@ def upgrades_of_search(
 
     ``before`` is the best time without any; None where nothing fits.
     """
-    tokens = space.global_batch * space.base.seq_len
+    tokens = space.global_batch * space.base.batch.seq_len
 
     def rate_of(there: Cluster) -> float:
         best = search(space.on(there), there.rates(), top=1).best[0]

@@ -116,9 +116,10 @@ def stage_seconds(
         import numpy as np
 
         num = len(layout)
-        layout = layout.replace(**{n: np.broadcast_to(getattr(layout, n), (num,)) for n in SIZES})
+        sizes = (np.broadcast_to(size, (num,)) for size in layout.sizes)
+        layout = layout.replace(**dict(zip(SIZES, sizes, strict=True)))
     step = compose(profile(shape, layout, rates, head), fitted(), named)
-    once = 1.0 / (3.0 if layout.recompute == "full" else 2.0)
+    once = 1.0 / (3.0 if layout.memory.recompute == "full" else 2.0)
     named["each_forward"] = named["exchanged"] * once + named["exposed_forward"]
     named["each_backward"] = named["exchanged"] * (1.0 - once) + named["exposed_backward"]
     named["blocks"] = 0.0 * named["send"] + float(layout.overlaps != "tensor")

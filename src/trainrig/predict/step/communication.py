@@ -15,7 +15,7 @@ from trainrig.predict.step.calibration import DISPATCHING, PORT
 from trainrig.predict.step.compute import launch_seconds
 from trainrig.workload.adapters import has_adapter
 from trainrig.workload.arrays import between, choose, is_any, is_not, larger, smaller
-from trainrig.workload.layout import SIZES, Layout
+from trainrig.workload.layout import Layout
 from trainrig.workload.layout_rules import longest_stage
 from trainrig.workload.memory.pipeline_stage import places, stage_of
 from trainrig.workload.model import ModelShape, matrices
@@ -34,17 +34,17 @@ _STYLE = dict.fromkeys(("adamw", "sgd", "adafactor", "muon", "galore"), "multi")
 
 def gradient_bytes(layout: Layout) -> int:
     """Bytes of a gradient while it is accumulated and reduced, as each framework does by itself."""
-    if layout.reduce_bytes:
-        return layout.reduce_bytes
-    if dtype_bytes(layout.precision) >= 4:
+    if layout.precision.reduce_bytes:
+        return layout.precision.reduce_bytes
+    if dtype_bytes(layout.precision.compute) >= 4:
         return 4
-    if layout.states == "pure":
+    if layout.precision.states == "pure":
         return 2
     if layout.scheme in _WHOLE:
-        is_apex = layout.kernels == "fused" and layout.precision == "fp16"
+        is_apex = layout.kernels.stack == "fused" and layout.precision.compute == "fp16"
         return 2 if is_apex else 4
     if layout.traits.grad_buffer:
-        return 2 if layout.precision == "fp16" else 4
+        return 2 if layout.precision.compute == "fp16" else 4
     return 2
 
 
@@ -57,7 +57,7 @@ class MeshSizes:
 
     def __init__(self, shape: ModelShape, layout: Layout) -> None:
         self.shape, self.layout = shape, layout
-        sizes = [getattr(layout, name) for name in SIZES]
+        sizes = list(layout.sizes)
         if not layout.is_one:
             import numpy as np
 
@@ -75,9 +75,9 @@ class MeshSizes:
         lacking = longest_stage(shape, self.pp) * self.pp - self.layers
         self.fewer_last, self.fewer_first = (1 * (lacking >= number) for number in (1, 2))
         self.gradient_bytes = gradient_bytes(layout)
-        self.weight_bytes = dtype_bytes(layout.precision)
+        self.weight_bytes = dtype_bytes(layout.precision.compute)
         # A block's frozen weights travel as they are stored.
-        self.stored_bytes = FROZEN[layout.quantize] or float(self.weight_bytes)
+        self.stored_bytes = FROZEN[layout.lora.quantize] or float(self.weight_bytes)
         # Parameters of an average block, of the ends and of the stage that holds most, on one
         # device.
         stages = [stage_of(shape, layout, place) for place in places(shape, layout)]
@@ -96,7 +96,7 @@ class MeshSizes:
         )
         self.trained_share = self.trained / self.stage_parameters
         self.owned = _most(stage.owned(1) for stage in stages)
-        self.expert_tp = layout.expert_tp
+        self.expert_tp = layout.mesh.expert_tp
         around = self.ep * self.expert_tp
         self.expert_dp = larger(self.dp * self.tp // around, 1)
         """Ranks that have the same experts."""
@@ -129,7 +129,7 @@ def _routed(mesh: MeshSizes, rates: Rates) -> Array:
     if not shape.num_experts or not is_any((mesh.ep > 1) | (mesh.tp > 1)):
         return 0.0
     mixed = 1.0 - shape.dense_layers / shape.num_layers
-    size = dtype_bytes("bf16" if layout.precision == "fp8" else layout.precision)
+    size = dtype_bytes("bf16" if layout.precision.compute == "fp8" else layout.precision.compute)
     rows = mesh.batch_size * layout.part_of_sequence * shape.experts_per_token
     num_bytes = rows * shape.routed_width * size * layout.most_routed(shape.num_experts)
     near = between(mesh.per_node // mesh.expert_tp, 1, mesh.ep)
@@ -138,7 +138,7 @@ def _routed(mesh: MeshSizes, rates: Rates) -> Array:
     inside = smaller(mesh.expert_tp, mesh.per_node)
     gather = rates.links.collective("all_gather", num_bytes, mesh.expert_tp, inside)
     scatter = rates.links.collective("reduce_scatter", num_bytes, mesh.expert_tp, inside)
-    passes = 2.0 + (layout.recompute == "full")
+    passes = 2.0 + (layout.memory.recompute == "full")
     return mixed * passes * (2.0 * one + gather + scatter)
 
 
@@ -152,7 +152,7 @@ def _dispatched(
     """
     layout, shape = mesh.layout, mesh.shape
     links, ranks = rates.links, mesh.ep
-    if not (layout.overlaps_experts or layout.node_once):
+    if not (layout.overlaps_experts or layout.moe.dedup_internode_dispatch):
         return links.collective("all_to_all", num_bytes, ranks, near, sharing)
     chosen = max(1, shape.experts_per_token)
     nodes = larger(ranks / near, 1.0)
@@ -160,7 +160,7 @@ def _dispatched(
     if shape.expert_groups:
         spanned = larger(nodes / shape.expert_groups, 1.0)
         visited = smaller(visited, shape.groups_per_token * spanned)
-    narrow = 0.75 if layout.precision == "fp8" and layout.overlaps_experts else 1.0
+    narrow = 0.75 if layout.precision.compute == "fp8" and layout.overlaps_experts else 1.0
     far = links.collective(
         "all_to_all", narrow * num_bytes * visited / chosen, ranks, near, sharing
     )
@@ -189,7 +189,7 @@ def routed_beside(mesh: MeshSizes) -> Array:
     mixture's on 16 H100 37 % ran beside products or attention (Megatron-Bridge's skill on this
     overlap), where DualPipe divides the processors between both and hides all that there is.
     """
-    most = 1.0 if mesh.layout.overlaps_experts else _MERGED * mesh.layout.routed_beside
+    most = 1.0 if mesh.layout.overlaps_experts else _MERGED * mesh.layout.overlap.dispatch
     return choose(mesh.ep > 1, most, 0.0)
 
 
@@ -207,7 +207,11 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     if not is_any(mesh.tp > 1):
         exposed, beside = _context(mesh, rates)
         return {"tensor": exposed, "tensor_beside": beside, "tensor_ends": 0.0}
-    size = min(2, dtype_bytes(layout.precision)) if layout.precision not in ("fp32", "tf32") else 4
+    size = (
+        min(2, dtype_bytes(layout.precision.compute))
+        if layout.precision.compute not in ("fp32", "tf32")
+        else 4
+    )
     seq = layout.part_of_sequence
     num_bytes = mesh.batch_size * seq * shape.hidden * size
     near = smaller(mesh.tp, mesh.per_node)
@@ -220,7 +224,7 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     forward = choose(mesh.split, num * (gather + scatter), num * reduce)
     backward = choose(mesh.split, num * gather, num * reduce)
     beside = choose(mesh.split, num * gather + num * scatter, 0.0)
-    again = forward * (layout.recompute == "full")
+    again = forward * (layout.memory.recompute == "full")
     if layout.overlaps == "tensor":  # slices of a product are sent while the next one is computed
         first = 1.0 / _SLICES
         beside = beside + (1.0 - first) * (forward + backward + again)
@@ -243,13 +247,13 @@ def _context(mesh: MeshSizes, rates: Rates) -> tuple[Array, Array]:
     heads, queries, keys, values and results change places, and again in backward.
     """
     layout, shape = mesh.layout, mesh.shape
-    ranks = layout.cp
+    ranks = layout.mesh.cp
     if ranks == 1:
         return 0.0, 0.0
     keys = 2 * larger(shape.num_kv_heads / mesh.tp, 1.0) * shape.head_dim
-    size = mesh.batch_size * min(4, dtype_bytes(layout.precision))
+    size = mesh.batch_size * min(4, dtype_bytes(layout.precision.compute))
     near = between(mesh.per_node // mesh.tp, 1, ranks)
-    groups, passes = mesh.groups(near), 2.0 + (layout.recompute == "full")
+    groups, passes = mesh.groups(near), 2.0 + (layout.memory.recompute == "full")
 
     def one(kind: str, num_bytes: Array) -> Array:
         return rates.links.collective(kind, num_bytes, ranks, near, sharing=groups)
@@ -259,7 +263,7 @@ def _context(mesh: MeshSizes, rates: Rates) -> tuple[Array, Array]:
         queries = larger(shape.num_heads / mesh.tp, 1.0) * shape.head_dim
         ways = 2.0 * one("all_to_all", part * queries) + 2.0 * one("all_to_all", part * keys / 2)
         return passes * ways, 0.0
-    whole = size * layout.seq_len * keys
+    whole = size * layout.batch.seq_len * keys
     moved = passes * one("all_gather", whole) + one("reduce_scatter", whole)
     return (moved, 0.0) if layout.context == "all-gather" else (0.0, moved)
 
@@ -269,7 +273,7 @@ def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     layout, shape = mesh.layout, mesh.shape
     if not is_any(mesh.pp > 1):
         return {"send": 0.0}
-    size = dtype_bytes(layout.precision)
+    size = dtype_bytes(layout.precision.compute)
     shared = mesh.split | layout.traits.splits_vocabulary
     tokens = mesh.batch_size * layout.part_of_sequence / choose(shared, mesh.tp, 1)
     num_bytes = tokens * shape.hidden * size
@@ -294,14 +298,14 @@ def data_parallel(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array
     """
     layout, shape = mesh.layout, mesh.shape
     others = mesh.dp - 1
-    tokens = mesh.batch_size * (layout.seq_len + layout.target_seq_len)
+    tokens = mesh.batch_size * (layout.batch.seq_len + layout.batch.target_seq_len)
     outputs: Array = 0.0
     if not layout.traits.own_models:
-        size = dtype_bytes(layout.precision)
-        outputs = mesh.batch_size * layout.written * head * shape.vocab * size
+        size = dtype_bytes(layout.precision.compute)
+        outputs = mesh.batch_size * layout.batch.written * head * shape.vocab * size
     links, near = rates.links, mesh.per_node
     held = mesh.states  # replicas are as the weights are held
-    frozen = held.frozen * mesh.stage_parameters if layout.lora_rank else 0.0
+    frozen = held.frozen * mesh.stage_parameters if layout.lora.rank else 0.0
 
     def chain(num_bytes: Array) -> Array:
         return links.collective("broadcast", num_bytes, mesh.dp, near)
@@ -333,7 +337,7 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     block = _gathered(mesh, rates, mesh.block, mesh.experts, streams, mesh.stored_bytes)
     ends = _gathered(mesh, rates, mesh.ends, 0.0, streams, mesh.weight_bytes)
     gathers = (mesh.zero > 0) & is_not(streams)
-    of_experts = layout.stage_copies * mesh.stage_layers * mesh.experts
+    of_experts = layout.pipeline.stage_copies * mesh.stage_layers * mesh.experts
     trained = (mesh.stage_parameters - of_experts) * mesh.trained_share
     own = of_experts * mesh.trained_share
     weights = _gathered(mesh, rates, trained, own, gathers, mesh.weight_bytes)
@@ -341,7 +345,7 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     found = {
         "gather_forward": choose(anew, block + choose(added, ends / mesh.stage_layers, 0.0), 0.0),
         "gather_backward": choose(mesh.zero == 3, block, 0.0),
-        "scatter": layout.stage_copies * _reduced(mesh, rates, mesh.block, mesh.experts),
+        "scatter": layout.pipeline.stage_copies * _reduced(mesh, rates, mesh.block, mesh.experts),
         "ends": _reduced(mesh, rates, mesh.ends, 0.0) + choose(anew & is_not(added), ends, 0.0),
         "after": choose(gathers & is_not(ahead), weights, 0.0),
         "ahead": choose(gathers & ahead, weights, 0.0)
@@ -418,7 +422,7 @@ def _over_experts(mesh: MeshSizes, rates: Rates, kind: str, num_bytes: Array) ->
 def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     """Streams over states, masters and gradients of this rank's share, and clipping."""
     layout = mesh.layout
-    if layout.offload != "none":
+    if layout.memory.offload != "none":
         return 0.0
     # For each parameter: gradients twice (clipping), moments, weights, masters.
     held = mesh.states
@@ -427,11 +431,11 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     each += 2.0 * (held.moments + held.paged)
     num_bytes = mesh.owned * each
     tensors = _trained_tensors(mesh)
-    style = _STYLE.get(layout.optimizer, "fused")
+    style = _STYLE.get(layout.memory.optimizer, "fused")
     if (call := launch_seconds(layout, rates)) != rates.launch:  # no graph of layers has it
         rates = rates.replace(launch=call)
     found = rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
-    if layout.software == "torch1" and layout.traits.autocasts:
+    if layout.kernels.software == "torch1" and layout.traits.autocasts:
         return found + _ONE_BY_ONE * tensors * rates.launch
     return larger(found, layout.traits.tensor_calls * tensors * rates.launch)
 
@@ -442,7 +446,7 @@ def _trained_tensors(mesh: MeshSizes) -> Array:
     Experts of a block are counted as one, as their grouped kernels have them.
     """
     layout, shape = mesh.layout, mesh.shape
-    if not layout.lora_rank:
+    if not layout.lora.rank:
         return mesh.stage_layers * (12 if shape.qkv_bias else 9) + 4
     adapted = {
         (
@@ -468,9 +472,9 @@ def _orthogonal(mesh: MeshSizes, rates: Rates) -> Array:
     matrices are taken to be as wide as the model on their shorter side.
     """
     layout, h = mesh.layout, mesh.shape.hidden
-    if layout.optimizer != "muon":
+    if layout.memory.optimizer != "muon":
         return 0.0
     share = choose(mesh.zero > 0, mesh.shards, 1)
     flops = 5.0 * 6.0 * h * mesh.block * mesh.stage_layers / share
-    dtype = "bf16" if layout.precision == "fp8" else layout.precision
+    dtype = "bf16" if layout.precision.compute == "fp8" else layout.precision.compute
     return flops / rates.matmuls.sustained[dtype]

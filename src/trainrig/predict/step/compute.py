@@ -8,8 +8,9 @@ recomputed; of many layouts at once where its sizes are arrays.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from trainrig.predict.rates import Rates
@@ -42,60 +43,80 @@ class DeviceTimes:
 
 
 def device_times(shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0) -> DeviceTimes:
-    """Seconds of a micro-batch's parts; what a search asks for again is priced once.
+    """Return the seconds of a micro-batch's parts; what a search asks for again is priced once.
 
-    Of the layout's sizes tp, ep, expert_tp, batch_size and sequence_parallel are read; ``head``:
-    share of the tokens that logits are computed for.
+    Args:
+        shape: The model.
+        layout: One layout, or many that share their words.
+        rates: How fast operations go.
+        head: Share of the tokens that logits are computed for.
     """
-    numerics = numerics_of(shape, layout)
-    sizes: Any = (
-        *(layout.tp, layout.batch_size, layout.sequence_parallel, layout.expert_tp, layout.ep),
-    )
-    key = (
-        *(shape, numerics, *(s if is_plain(s) else s.tobytes() for s in sizes), head),
-        *(layout.seq_len, layout.target_seq_len, layout.precision, layout.kernels, layout.cp),
-        *(layout.framework, layout.scheme, layout.context, layout.experts, layout.router_spread),
-        *(layout.node_once, layout.software, layout.cuda_graphs),
-    )
+    sizes = (size if is_plain(size) else size.tobytes() for size in _SIZES_READ(layout))
+    key = (shape, head, *_READ(layout), *sizes)
+    with_recompute = (*key, layout.memory.recompute)
     known: dict[object, DeviceTimes] = _known(rates)
-    more = (*key, layout.recompute)
+    if (times := known.get(with_recompute)) is not None:
+        return times
+    times = known.get(key) or _priced(shape, layout, rates, head)
+    known[key] = times
+    if layout.memory.recompute != "none":
+        times = dataclasses.replace(times, recompute=_priced_again(shape, layout, rates))
+    known[with_recompute] = times
+    return times
+
+
+_READ = attrgetter(
+    *("framework", "scheme", "context", "precision", "kernels", "moe", "lora"),
+    *("mesh.cp", "batch.seq_len", "batch.target_seq_len"),
+)
+"""What pricing reads of a layout besides its sizes and, for what is computed again, its
+recomputation."""
+_SIZES_READ = attrgetter(
+    *("mesh.tp", "mesh.sequence_parallel", "mesh.ep", "mesh.expert_tp", "batch.micro")
+)
+"""What it reads of sizes, which may be arrays."""
+
+
+def _priced(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> DeviceTimes:
+    """Return the times of a layout in which nothing is computed again."""
+    numerics = numerics_of(shape, layout)
 
     def timed(parts: list[Operator], *, backward: bool, of_layers: bool = True) -> DeviceTime:
         call = launch_seconds(layout, rates, of_layers=of_layers)
         return _timed(parts, numerics, layout, rates, backward, call)
 
-    if more in known:
-        return known[more]
+    begin = embed(shape, _as_counted(shape, layout), layout.part_of_sequence)
+    ends = begin, _head(shape, layout, head)
+    first, last = (
+        _sum((timed(parts, backward=way, of_layers=False), 1.0) for way in (False, True))
+        for parts in ends
+    )
     blocks = _blocks(shape, layout)
-    if key not in known:
-        begin = embed(shape, _as_counted(shape, layout), layout.part_of_sequence)
-        ends = begin, _head(shape, layout, head)
-        first, last = (
-            _sum((timed(parts, backward=way, of_layers=False), 1.0) for way in (False, True))
-            for parts in ends
-        )
-        forward, backward = (
-            _sum((timed(parts, backward=way), share) for parts, share in blocks)
-            for way in (False, True)
-        )
-        if (ahead := shape.ahead * layout.traits.splits_vocabulary) > 0:
-            last = _sum(((last, 1.0 + ahead), (forward, ahead), (backward, ahead)))
-        known[key] = DeviceTimes(
-            forward=forward,
-            backward=backward,
-            recompute=(0.0, 0.0, 0.0, 0.0),
-            first=first,
-            last=last,
-        )
-    if layout.recompute == "none":
-        known[more] = known[key]
-    else:
-        *again, host = _sum(
-            (timed(_again(shape, parts, layout), backward=False), share) for parts, share in blocks
-        )
-        host = host + CHECKPOINT_CALLS * launch_seconds(layout, rates)
-        known[more] = dataclasses.replace(known[key], recompute=(*again, host))
-    return known[more]
+    forward, backward = (
+        _sum((timed(parts, backward=way), share) for parts, share in blocks)
+        for way in (False, True)
+    )
+    if (ahead := shape.ahead * layout.traits.splits_vocabulary) > 0:
+        last = _sum(((last, 1.0 + ahead), (forward, ahead), (backward, ahead)))
+    return DeviceTimes(
+        forward=forward,
+        backward=backward,
+        recompute=(0.0, 0.0, 0.0, 0.0),
+        first=first,
+        last=last,
+    )
+
+
+def _priced_again(shape: ModelShape, layout: Layout, rates: Rates) -> DeviceTime:
+    """Return the times of what of an average block is computed again."""
+    numerics = numerics_of(shape, layout)
+    call = launch_seconds(layout, rates, of_layers=True)
+    *device, host = _sum(
+        (_timed(_again(shape, parts, layout), numerics, layout, rates, False, call), share)
+        for parts, share in _blocks(shape, layout)
+    )
+    products, attention, streams = device
+    return products, attention, streams, host + CHECKPOINT_CALLS * launch_seconds(layout, rates)
 
 
 def _sum(times: Iterable[tuple[DeviceTime, float]]) -> DeviceTime:
@@ -138,11 +159,7 @@ def _shared(rates: Rates) -> dict[object, Any]:
 
     Links, memory and power are not: tables have many networks of one chip.
     """
-    m = rates.matmuls
-    products = (*m.sustained.items(), *m.measured.items(), m.bandwidth, m.processors, m.tiles)
-    products = (*products, m.split_k, m.drain, m.latency, m.overlap)
-    host = rates.launch, rates.graphed, rates.any_layout, rates.plain
-    key = (products, rates.streams, rates.attentions, host)
+    key = _frozen(_RATES_READ(rates))
     found = _by_device.get(key)
     if found is None or len(found) > _MOST_KNOWN:
         if len(_by_device) >= _MOST_DEVICES:
@@ -151,13 +168,28 @@ def _shared(rates: Rates) -> dict[object, Any]:
     return found
 
 
-_by_device: dict[tuple[object, ...], dict[object, Any]] = {}
+_RATES_READ = attrgetter(
+    *("matmuls", "streams", "attentions", "launch", "graphed", "supports_non_tn_fp8", "plain")
+)
+"""What pricing reads of rates."""
+
+
+def _frozen(value: Any) -> Any:
+    """Return a value, its mappings and dataclasses as tuples, which are hashable."""
+    if isinstance(value, Mapping):
+        return tuple(value.items())
+    if dataclasses.is_dataclass(value):
+        return tuple(_frozen(getattr(value, one.name)) for one in dataclasses.fields(value))
+    return tuple(map(_frozen, value)) if isinstance(value, tuple) else value
+
+
+_by_device: dict[object, dict[object, Any]] = {}
 _MOST_KNOWN, _MOST_RATES, _MOST_DEVICES = 1 << 13, 1024, 128
 
 
 def _as_counted(shape: ModelShape, layout: Layout) -> Layout:
     """Operators beside fp8 are in bf16; attention with a bias has no fused kernel."""
-    if layout.precision == "fp8":
+    if layout.precision.compute == "fp8":
         layout = layout.replace(precision="bf16")
     has_bias = shape.positions == "relative" and not is_bart(shape)
     return layout.replace(kernels="eager") if has_bias else layout
@@ -192,13 +224,13 @@ def _again(shape: ModelShape, parts: list[Operator], layout: Layout) -> list[Ope
     attention elsewhere it is torch's: attention and every second product are kept.  Of latent
     attention it is what `selective_policy` drops.
     """
-    if layout.recompute == "none":
+    if layout.memory.recompute == "none":
         return []
-    if layout.recompute == "full":
+    if layout.memory.recompute == "full":
         return until_saved(parts)
     if selective_policy(shape, layout) == LATENT:
         return [part for part in parts if part.name in _latent_parts(shape)]
-    if not layout.is_flash or layout.traits.recomputes_core:
+    if not layout.kernels.is_flash or layout.traits.recomputes_core:
         return [part for part in parts if ".attend" in part.name]
     products = [part for part in parts if part.kind == "matmul"]
     others = [part for part in parts if part.kind not in ("matmul", "attention")]
@@ -232,7 +264,7 @@ def recomputed_flops(shape: ModelShape, layout: Layout, *, half: bool = False) -
 def _head(shape: ModelShape, layout: Layout, share: float) -> list[Operator]:
     if share <= 0.0:
         return []
-    few = max(1, round(share * layout.written))
+    few = max(1, round(share * layout.batch.written))
     if layout.traits.splits_vocabulary:
         shape = dataclasses.replace(shape, vocab=-(-shape.vocab // _PAD) * _PAD)
     return head(shape, _as_counted(shape, layout).replace(target_seq_len=few))
@@ -252,13 +284,15 @@ def _timed(
 ) -> DeviceTime:
     """Seconds of a pass of operations, each kernel of which takes the host ``call`` seconds."""
     found = kernels_of(parts, numerics, backward=backward)
-    precision = layout.precision
-    low, many = precision == "fp8", not is_plain(layout.batch_size)
+    precision = layout.precision.compute
+    low, many = precision == "fp8", not is_plain(layout.batch.micro)
     products: Any = 0.0
     streams: Any = 0.0
     attention: Any = 0.0
     known = _known(rates)
-    is_once = rates.any_layout and layout.traits.own_kernels  # narrowed for all that read it
+    is_once = (
+        rates.supports_non_tn_fp8 and layout.traits.own_kernels
+    )  # narrowed for all that read it
 
     def product(m: int, n: int, k: int, count: int, dtype: str) -> Any:
         if many:
@@ -273,7 +307,7 @@ def _timed(
         alone = product(m, n, k, count, dtype)
         products += alone * _alignment_of_heads(n, k, dtype, layout)
     for count, m, n, k in (*found.products, *found.adapters):
-        calls, in_one = (1, count) if layout.experts == "grouped" else (count, 1)
+        calls, in_one = (1, count) if layout.moe.experts == "grouped" else (count, 1)
         alone = calls * product(m, n, k, in_one, precision)
         products += alone * _alignment(n, k, precision, _UNALIGNED, _HALF_ALIGNED)
     if low:
@@ -290,15 +324,15 @@ def _timed(
             dtype="bf16" if low else precision,
             causal=one.half,
             backward=backward,
-            kernels="flash" if layout.kernels == "compiled" else layout.kernels,
+            kernels="flash" if layout.kernels.stack == "compiled" else layout.kernels.stack,
         )
         # The slowest rank of a sequence sets the pace; of a window each has as much.
-        is_whole = one.half and one.keys >= layout.seq_len
+        is_whole = one.half and one.keys >= layout.batch.seq_len
         attention += seconds * (layout.causal_load if is_whole else 1.0)
     for num_bytes, num in (*found.streams, *_sliced(parts, layout, backward)):
         streams += rates.stream(num_bytes, kernels=num)
     launches = _launches(found, layout) + _of_mixture(parts, numerics, layout, backward)
-    plain = rates.plain if layout.kernels in ("eager", "flash") else 1.0
+    plain = rates.plain if layout.kernels.stack in ("eager", "flash") else 1.0
     return products, attention, streams / plain, launches * call
 
 
@@ -359,8 +393,8 @@ def _launches(found: Kernels, layout: Layout) -> float:
     """
     adapters = len(found.adapters)
     calls = {"flash+fused": layout.traits.module_calls, "compiled": _COMPILED}
-    casts = 2 * len(found.products) * (layout.precision == "fp8")
-    modules = (found.launches - adapters) * calls.get(layout.kernels, 1.0)
+    casts = 2 * len(found.products) * (layout.precision.compute == "fp8")
+    modules = (found.launches - adapters) * calls.get(layout.kernels.stack, 1.0)
     return float(modules + adapters + casts)
 
 
@@ -395,12 +429,12 @@ backward six for the two that a frozen matrix does without."""
 def _of_mixture(parts: list[Operator], numerics: Numerics, layout: Layout, backward: bool) -> Any:
     """Kernels of one direction that sort tokens, and those of experts that run in turn."""
     experts, way = _experts(parts), int(backward)
-    each: float = _IN_TURN[layout.experts][way]
-    if layout.experts == "grouped" and layout.traits.own_kernels:
-        each = _GROUPED * (4 if backward else 2) * (2 if layout.precision == "fp8" else 1)
-    if numerics.frozen and layout.experts == "modules" and layout.adapted in ("all", "shared"):
+    each: float = _IN_TURN[layout.moe.experts][way]
+    if layout.moe.experts == "grouped" and layout.traits.own_kernels:
+        each = _GROUPED * (4 if backward else 2) * (2 if layout.precision.compute == "fp8" else 1)
+    if numerics.frozen and layout.moe.experts == "modules" and layout.adapted in ("all", "shared"):
         each += _ADAPTED_EXPERT[way]
-    routing = (_ROUTING_FUSED if layout.node_once else _ROUTING)[way]
+    routing = (_ROUTING_FUSED if layout.moe.dedup_internode_dispatch else _ROUTING)[way]
     return routing * is_any(experts > 0) + each * experts
 
 
@@ -417,16 +451,16 @@ def _sliced(parts: list[Operator], layout: Layout, backward: bool) -> list[tuple
     It is filled with zeros and added to those of the others: written, two read, written.
     """
     experts = _experts(parts)
-    if layout.experts != "slices" or not (backward and is_any(experts > 0)):
+    if layout.moe.experts != "slices" or not (backward and is_any(experts > 0)):
         return []
     each = [part.forward.products[0] for part in parts if part.name in NETS]
     weights = sum(count * wide * wide_in for count, _, wide, wide_in in each)
-    return [(4.0 * dtype_bytes(layout.precision) * weights * experts, 3 * experts)]
+    return [(4.0 * dtype_bytes(layout.precision.compute) * weights * experts, 3 * experts)]
 
 
 def _alignment_of_heads(n: Any, k: Any, dtype: str, layout: Layout) -> Any:
     """Factor of attention's time by heads' width; of 197 tokens scores' rows alone suffer."""
-    lengths = (layout.seq_len, layout.part_of_sequence, layout.written)
+    lengths = (layout.batch.seq_len, layout.part_of_sequence, layout.batch.written)
     wide_n, wide_k = (0 if size in lengths else size for size in (n, k))
     scores = _alignment(n, k, dtype, _UNALIGNED, 1.0)  # one of a product's three matrices
     return larger(scores, _alignment(wide_n, wide_k, dtype, _HEADS_UNALIGNED, 1.0))

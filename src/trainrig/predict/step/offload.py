@@ -77,7 +77,7 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
     """
     layout, shards, devices = mesh.layout, larger(mesh.shards, 1), mesh.per_node
     held = mesh.states
-    if layout.offload == "none":
+    if layout.memory.offload == "none":
         paged = held.paged
         return Offload(update=rates.offload(2.0 * paged * mesh.owned)) if paged else NOTHING
     mine = mesh.trained / shards
@@ -85,8 +85,8 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
     owners = layout.traits.reduces_to_owner
     touched = HOST_ADAM_BYTES + HOST_CLIP_BYTES * owners
     adam = mine * touched * mesh.per_node / rates.host_memory
-    how = layout.offload_overlap
-    if layout.offload == "disk":
+    how = layout.overlap.offload
+    if layout.memory.offload == "disk":
         states = rates.offload(mine * _DISK_BYTES * mesh.per_node, to="disk")
         adam = adam + states if how == "none" else larger(adam, states)
     is_usual = how == "auto"
@@ -100,9 +100,9 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
         "delayed": float(how == "delayed"),
     }
     if layout.scheme == "fsdp":
-        inner = mesh.stored_bytes if layout.quantize != "none" else held.frozen
+        inner = mesh.stored_bytes if layout.lora.quantize != "none" else held.frozen
         frozen = inner * (mesh.stage_parameters - mesh.ends) + held.frozen_ends * mesh.ends
-        frozen = frozen / shards if layout.lora_rank else 0.0
+        frozen = frozen / shards if layout.lora.rank else 0.0
         weights = rates.offload(held.weight * mine + frozen, devices=devices)
         again = choose(mesh.zero >= 3, weights, 0.0)
         return Offload(forward=weights, backward=again, gradients=gradients, **ways)

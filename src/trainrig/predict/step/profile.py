@@ -173,19 +173,19 @@ def profile(
         "micro_batches": mesh.micro_batches,
         "given_up": given_up(mesh, rates),
         "routed_beside": routed_beside(mesh),
-        "cores": float(not _in_lanes(layout.precision, rates)),
-        "untuned": rates.untuned if layout.precision not in ("fp32", "tf32") else 1.0,
+        "cores": float(not _in_lanes(layout.precision.compute, rates)),
+        "untuned": rates.untuned if layout.precision.compute not in ("fp32", "tf32") else 1.0,
         "newest": float(_is_newest(layout, rates)),
         "unsure": rates.unsure,
         "taken": choose(mesh.gpus > mesh.per_node, 1.0, rates.links.inside.taken)
-        + (math.inf if layout.overlap == "none" else 0.0),
+        + (math.inf if layout.overlap.collectives == "none" else 0.0),
         "link_unsure": choose(mesh.per_node > 1, rates.links.inside.unsure, 0.0),
         "late": _late(mesh),
-        "folded": (layout.folds / layout.stage_copies) * (mesh.pp > 1),
-        "dual": float(layout.schedule == "dualpipe") * (mesh.pp > 1),
+        "folded": (layout.pipeline.v_schedule / layout.pipeline.stage_copies) * (mesh.pp > 1),
+        "dual": float(layout.pipeline.schedule == "dualpipe") * (mesh.pp > 1),
         "adding": _adding(mesh, rates),
         "fetching": _fetching(mesh, rates),
-        "again": float(layout.recompute == "full"),
+        "again": float(layout.memory.recompute == "full"),
         "threads": mesh.dp if layout.scheme == "dataparallel" else 1,
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
@@ -195,7 +195,9 @@ def profile(
     if is_plain(mesh.tp):
         one = device_times(shape, layout, rates, head)
         found = {name: getattr(one, name) for name in _COMPUTED}
-        found["recompute"] = tuple(layout.recomputed * each for each in found["recompute"])
+        found["recompute"] = tuple(
+            layout.memory.recomputed_share * each for each in found["recompute"]
+        )
         return Profile(**found, **parts)
     import numpy as np
 
@@ -235,8 +237,8 @@ def price_blocks(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
     """DeviceTimes of each of many layouts."""
     import numpy as np
 
-    whole = np.asarray(layout.expert_tp) == layout.tp
-    sizes = [layout.tp, layout.batch_size, layout.sequence_parallel, layout.ep]
+    whole = np.asarray(layout.mesh.expert_tp) == layout.mesh.tp
+    sizes = [layout.mesh.tp, layout.batch.micro, layout.mesh.sequence_parallel, layout.mesh.ep]
     tp, batch, split, ep, whole = np.broadcast_arrays(*map(np.atleast_1d, [*sizes, whole]))
     _, place = np.unique(ep, return_inverse=True)  # few, and the key is one whole number
     key = (tp.astype(np.int64) << 32) + (batch.astype(np.int64) << 2) + 2 * (split > 0) + whole
@@ -258,19 +260,19 @@ def _dealt(layout: Layout, computed: Computed) -> dict[str, Array]:
         return np.broadcast_to(seconds, (computed.num,)).take(computed.where)
 
     times = {name: tuple(map(dealt, getattr(computed.times, name))) for name in _COMPUTED}
-    times["recompute"] = tuple(layout.recomputed * each for each in times["recompute"])
+    times["recompute"] = tuple(layout.memory.recomputed_share * each for each in times["recompute"])
     return times
 
 
 def _is_newest(layout: Layout, rates: Rates) -> bool:
     """Whether fused attention is no older software's."""
-    is_current = layout.kernels == "flash" and rates.attentions.is_current
-    return is_current or layout.kernels in ("flash+fused", "compiled")
+    is_current = layout.kernels.stack == "flash" and rates.attentions.is_current
+    return is_current or layout.kernels.stack in ("flash+fused", "compiled")
 
 
 def _late(mesh: MeshSizes) -> Array:
     """Interleaved stages of other schedules are taken for 1F1B's."""
-    schedule = mesh.layout.schedule
+    schedule = mesh.layout.pipeline.schedule
     is_alone = choose(mesh.virtual == 1, 1.0, 0.0) if schedule == "zb" else 0.0
     return 1.0 if schedule in ("zbv", "dualpipe") else is_alone
 
@@ -297,9 +299,9 @@ def _fetching(mesh: MeshSizes, rates: Rates) -> Array:
     calls, layout = mesh.layout.traits.fetch_calls, mesh.layout
     if not calls:
         return 0.0
-    in_turn = layout.experts == "modules"
+    in_turn = layout.moe.experts == "modules"
     num = sum(each.copies if in_turn else 1 for each in matrices(mesh.shape))
-    small = 2 + 2 * num * (layout.lora_rank > 0)
+    small = 2 + 2 * num * (layout.lora.rank > 0)
     several = mesh.gpus > mesh.tp * mesh.pp
     seconds = calls * (num + _PERSISTENT * small) * launch_seconds(layout, rates)
     return choose((mesh.zero == 3) & several, seconds, 0.0)
@@ -312,7 +314,7 @@ _PERSISTENT = 0.25
 def _adds_inside(mesh: MeshSizes) -> Array:
     """Megatron-FSDP is run without it (its guide: no gradient accumulation fusion)."""
     layout = mesh.layout
-    return (layout.traits.own_kernels and layout.kernels == "flash+fused") & (mesh.zero < 2)
+    return (layout.traits.own_kernels and layout.kernels.stack == "flash+fused") & (mesh.zero < 2)
 
 
 def _added(mesh: MeshSizes) -> Array:
@@ -322,7 +324,7 @@ def _added(mesh: MeshSizes) -> Array:
     buffer each is added; of a single micro-batch Megatron's products write it (since 2022).
     """
     num, traits = mesh.micro_batches, mesh.layout.traits
-    if mesh.layout.software == "torch1" and traits.autocasts:
+    if mesh.layout.kernels.software == "torch1" and traits.autocasts:
         return 3.0 + 1.0 / num
     return choose(num > 1, 3.0 if traits.grad_buffer else 3.0 * (num - 1.0) / num, 0.0)
 
@@ -335,13 +337,15 @@ def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:
     """
     layout = mesh.layout
     widened: Any = 0.0
-    if layout.quantize != "none":  # each pass reads what is stored and writes it widened
-        stored = (mesh.stage_parameters - mesh.ends) * (FROZEN[layout.quantize] + 2.0)
-        widened = rates.stream((2.0 + (layout.recompute == "full")) * stored, kernels=1)
-    wide = dtype_bytes(layout.precision) >= 4
+    if layout.lora.quantize != "none":  # each pass reads what is stored and writes it widened
+        stored = (mesh.stage_parameters - mesh.ends) * (FROZEN[layout.lora.quantize] + 2.0)
+        widened = rates.stream((2.0 + (layout.memory.recompute == "full")) * stored, kernels=1)
+    wide = dtype_bytes(layout.precision.compute) >= 4
     is_whole = layout.scheme in ("none", "ddp", "dataparallel")
-    is_autocast = is_whole and layout.kernels in ("eager", "flash", "compiled")
+    is_autocast = is_whole and layout.kernels.stack in ("eager", "flash", "compiled")
     casts = 12.0 if is_autocast and not wide else 0.0
     # What is frozen lies there as it is used, and has no gradient.
-    counted = mesh.trained / layout.stage_copies * (casts + mesh.gradient_bytes * _added(mesh))
+    counted = (
+        mesh.trained / layout.pipeline.stage_copies * (casts + mesh.gradient_bytes * _added(mesh))
+    )
     return widened + choose(_adds_inside(mesh), 0.0, rates.stream(counted, kernels=1))

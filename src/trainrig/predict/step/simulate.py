@@ -253,8 +253,8 @@ def simulated(
     """
     step, seconds = stage_seconds(shape, layout, rates, head)
     arrays = {name: np.reshape(value, -1) for name, value in seconds.items()}
-    forms = layout.pp, layout.interleave, layout.grad_accum
-    return _through(np.reshape(step.total, -1), arrays, forms, layout.schedule), step
+    forms = layout.mesh.pp, layout.pipeline.interleave, layout.batch.grad_accum
+    return _through(np.reshape(step.total, -1), arrays, forms, layout.pipeline.schedule), step
 
 
 def simulated_together(
@@ -265,11 +265,11 @@ def simulated_together(
     Each is one layout with what `stage_seconds` says of it.
     """
     found = np.array([step.total for _, step, _ in requested], dtype=float)
-    for schedule in {layout.schedule for layout, _, _ in requested}:
-        chosen = [n for n, (one, _, _) in enumerate(requested) if one.schedule == schedule]
+    for schedule in {layout.pipeline.schedule for layout, _, _ in requested}:
+        chosen = [n for n, (one, _, _) in enumerate(requested) if one.pipeline.schedule == schedule]
         layouts, _, each = zip(*(requested[n] for n in chosen), strict=True)
         pp, groups, batches = (
-            np.array([getattr(one, size) for one in layouts])
+            np.array([one.get(size) for one in layouts])
             for size in ("pp", "interleave", "grad_accum")
         )
         seconds = {name: np.array([one[name] for one in each]) for name in each[0]}

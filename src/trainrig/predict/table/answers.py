@@ -111,7 +111,7 @@ def _known(row: tuple[str, ...], simulate: bool) -> _Known:
         return _Known(
             time=interval_of(case, step),
             memory=memory_of(case),
-            tokens=float(case.timed.global_batch * case.timed.seq_len / case.timed.gpus),
+            tokens=float(case.timed.global_batch * case.timed.batch.seq_len / case.timed.mesh.gpus),
             presumed=case.presumed,
             remark=_remark(case),
             stages=(case.timed, step, seconds) if simulate else None,
@@ -163,12 +163,12 @@ def least_seconds(case: Case) -> float:
     decoders, which write fewer tokens than are read.
     """
     x, shape = case.timed, case.shape
-    is_part = x.lora_rank or case.head < 1.0 or shape.num_decoder_layers
-    claimed = case.rates.peaks.get(x.precision)
+    is_part = x.lora.rank or case.head < 1.0 or shape.num_decoder_layers
+    claimed = case.rates.peaks.get(x.precision.compute)
     if claimed is None or is_part or not _DECIDES_PRODUCTS.isdisjoint(case.presumed):
         return 0.0
-    tokens = float(x.global_batch * x.seq_len)
-    return tokens * _flops_of_a_token(shape) / (_ABOVE_CLAIM * claimed * float(x.gpus))
+    tokens = float(x.global_batch * x.batch.seq_len)
+    return tokens * _flops_of_a_token(shape) / (_ABOVE_CLAIM * claimed * float(x.mesh.gpus))
 
 
 @lru_cache(maxsize=1024)
@@ -239,7 +239,7 @@ def _ends(case: Case, layout: Layout, found: Memory) -> tuple[float, float]:
     if "offload" in case.presumed:
         away = memory(case.shape, layout.replace(offload="host"), head=case.head)
         low = min(low, _interval(away, kind)[0])
-    if layout.kernels == "compiled" and layout.loss == "auto":
+    if layout.kernels.stack == "compiled" and layout.kernels.loss == "auto":
         # Some compile their blocks alone (torchtitan, until 2025).
         apart = memory(case.shape, layout.replace(loss="whole"), head=case.head)
         high = max(high, _interval(apart, kind)[1])
@@ -279,10 +279,10 @@ training-2.csv are 5 % off, half of all."""
 
 def _without_inputs(found: Memory, shape: ModelShape, layout: Layout) -> Memory:
     """Memory without the inputs of blocks that are computed again, but for two on their way."""
-    if layout.pp > 1 or shape.num_decoder_layers:
+    if layout.mesh.pp > 1 or shape.num_decoder_layers:
         return found
-    ranks = layout.cp * (layout.tp if layout.sequence_parallel else 1)
-    each = 2.0 * layout.batch_size * layout.seq_len * shape.hidden / ranks
+    ranks = layout.mesh.cp * (layout.mesh.tp if layout.mesh.sequence_parallel else 1)
+    each = 2.0 * layout.batch.micro * layout.batch.seq_len * shape.hidden / ranks
     away = min(max(shape.num_layers - 2, 0) * each, found.activations)
     return replace(found, activations=found.activations - away, reserved=found.reserved - away)
 
@@ -307,8 +307,8 @@ def _of_other_lengths(case: Case, layout: Layout) -> float:
     numerics = numerics_of(case.shape, layout)
     if numerics.fused_loss or numerics.chunked_loss or layout.traits.splits_vocabulary:
         return 0.0
-    written = layout.written if case.shape.family == "t5" else layout.part_of_sequence
-    rows = case.head * layout.batch_size * written
+    written = layout.batch.written if case.shape.family == "t5" else layout.part_of_sequence
+    rows = case.head * layout.batch.micro * written
     return float(_OTHER_LENGTHS * loss_bytes(case.shape, layout, numerics, rows))
 
 

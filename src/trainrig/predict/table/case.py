@@ -142,7 +142,9 @@ def case_of(row: Row) -> Case:
     is_named = spelled(row.get("model") or "") is not None
     # What is kept elsewhere may be the weights, too, or most of a block's activations.
     is_whole = (
-        row.get("layers") or case.layout.offload != "none" or "host" in row.get("offload", "")
+        row.get("layers")
+        or case.layout.memory.offload != "none"
+        or "host" in row.get("offload", "")
     )
     if is_named and not is_whole and _is_part(least):  # scaled down, and nobody says so
         name = case.shape.name
@@ -168,9 +170,9 @@ def _searched(row: Row, case: Case) -> Case | None:
     collectives and memory choose among (Zheng et al. 2022, section 4; Lin et al. 2024).
     """
     cells, x = Cells(row), case.layout
-    if not cells.program.searches_layout or x.gpus == 1 or cells["tp"] or cells["zero_stage"]:
+    if not cells.program.searches_layout or x.mesh.gpus == 1 or cells["tp"] or cells["zero_stage"]:
         return None
-    inside = [size for size in (1, 2, 4, 8) if x.gpus_per_node % size == 0]
+    inside = [size for size in (1, 2, 4, 8) if x.mesh.gpus_per_node % size == 0]
     spread = [1] if cells["ep"] or not case.shape.num_experts else [1, *inside[1:]]
     tries = [
         {"tp": str(tp), "zero_stage": str(zero)} | ({"ep": str(ep)} if ep > 1 else {})
@@ -206,12 +208,12 @@ def _alternatives(row: Row, case: Case) -> list[dict[str, str]]:
     DeepSpeed's usual configurations keep the optimizer on the host.
     """
     cells, x = Cells(row), case.layout
-    is_open = not (cells["tp"] or cells["pp"]) and x.gpus > 1
-    is_split = not is_open and case.shape.num_experts and not cells["ep"] and x.gpus > 1
+    is_open = not (cells["tp"] or cells["pp"]) and x.mesh.gpus > 1
+    is_split = not is_open and case.shape.num_experts and not cells["ep"] and x.mesh.gpus > 1
     is_named = x.framework == "deepspeed" and "framework" not in case.presumed
-    offloads = not cells["offload"] and is_named and int(x.zero) >= 2
+    offloads = not cells["offload"] and is_named and int(x.sharding.zero) >= 2
     most = FULL if x.framework == "megatron" else _TOO_MUCH  # what others seldom do
-    is_alone = x.gpus == 1 and "num_gpus" in case.presumed and not cells["num_gpus"]
+    is_alone = x.mesh.gpus == 1 and "num_gpus" in case.presumed and not cells["num_gpus"]
     if not (is_open or is_split or offloads or is_alone) or _share(case) <= most:
         return []
     if is_alone:
@@ -230,7 +232,7 @@ def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
     mixtures).  In Megatron each replica has a sample of a step for each of its stages.
     """
     x, num_experts = case.layout, case.shape.num_experts
-    inside = [size for size in (1, 2, 4, 8) if size <= x.gpus_per_node]
+    inside = [size for size in (1, 2, 4, 8) if size <= x.mesh.gpus_per_node]
     spread = _expert_ranks(case) if num_experts and not cells["ep"] else [1]
     tries = [(1, 1, ep) for ep in spread]
     if num_experts:
@@ -238,12 +240,12 @@ def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
         tries += [(tp, pp, spread[-1]) for pp in (1, *_STAGES) for tp in inside[1:]]
     else:
         tries += [(tp, 1, 1) for tp in inside[1:]] + [(inside[-1], pp, 1) for pp in _STAGES]
-    samples = cells.whole("global_batch", 0) * cells.splits_models or x.gpus
-    tries = [each for each in tries if x.gpus // each[0] <= samples] or tries
+    samples = cells.whole("global_batch", 0) * cells.splits_models or x.mesh.gpus
+    tries = [each for each in tries if x.mesh.gpus // each[0] <= samples] or tries
     found = []
     for tp, pp, ep in tries:
         whole = tp * pp * (ep if pp > 1 else 1)
-        if x.gpus % whole == 0 and pp <= case.shape.num_layers and max(tp, pp, ep) > 1:
+        if x.mesh.gpus % whole == 0 and pp <= case.shape.num_layers and max(tp, pp, ep) > 1:
             sizes = {"tp": tp, "pp": pp} | ({"ep": ep} if ep > 1 else {})
             found.append({name: str(size) for name, size in sizes.items()})
     return found
@@ -251,7 +253,7 @@ def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
 
 def _expert_ranks(case: Case) -> list[int]:
     """Ranks that may share a mixture's experts, the fewest first."""
-    ranks = min(case.shape.num_experts, int(case.layout.gpus), 64)
+    ranks = min(case.shape.num_experts, int(case.layout.mesh.gpus), 64)
     return [1 << n for n in range(7) if 1 << n <= ranks]
 
 
@@ -270,8 +272,8 @@ def _read(row: Row) -> Case:
         cells.presume(*(name for name in ("heads", "ffn", "vocab") if not cells[name]))
     trays, sizes = joined(chip, sizes_of(cells, shape))
     framework, parallel = framework_of(cells, sizes)
-    layout = Layout(
-        **sizes,  # type: ignore[arg-type]
+    layout = Layout.of(
+        **sizes,
         framework=framework,
         parallel=parallel,
         precision=precision_of(cells, chip),
@@ -280,13 +282,13 @@ def _read(row: Row) -> Case:
     place = (link_of(cells, chip), fabric and fabric * trays, power_of(cells))
     rates = _rates(chip.name, *place, narrow_of(cells, chip))
     layout = _with_words(layout, cells, chip, shape)
-    rates = as_run(rates, cells, chip, layout.kernels)
-    shape = with_all_experts(packed(cells, shape, int(layout.seq_len)), layout.experts)
+    rates = as_run(rates, cells, chip, layout.kernels.stack)
+    shape = with_all_experts(packed(cells, shape, int(layout.batch.seq_len)), layout.moe.experts)
     shape, layout = feasible(shape, layout, cells, rates.memory_bytes)
     shape, layout, mean_seq = _of_longest(shape, layout, cells)
     own = {
-        "recompute": cells.program.recompute == layout.recompute,
-        "zero_stage": cells.program.shards_weights is True and layout.zero == 3,
+        "recompute": cells.program.recompute == layout.memory.recompute,
+        "zero_stage": cells.program.shards_weights is True and layout.sharding.zero == 3,
     }
     return Case(
         shape=shape,
@@ -307,14 +309,18 @@ def _read(row: Row) -> Case:
         sends_experts=sends_experts(cells, shape),
         states_away=states_away_of(cells, layout.scheme),
         moves="recompute" in cells.presumed
-        and layout.recompute != "none"
+        and layout.memory.recompute != "none"
         and moves_activations(cells, chip, sizes["zero"]),
     )
 
 
 def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> Layout:
     """The layout with what words say, or programs do, of kernels, exchanges and what is kept."""
-    framework, precision, zero = layout.framework, layout.precision, int(layout.zero)
+    framework, precision, zero = (
+        layout.framework,
+        layout.precision.compute,
+        int(layout.sharding.zero),
+    )
     quantize = quantized_of(cells)
     rank, narrow = rank_of(cells, quantize), narrow_of(cells, chip)
     scaled = scaled_of(cells, precision, narrow, chip.vendor)
@@ -328,15 +334,15 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
             has_scores(cells) or (kernels == "compiled" and lacks_kernel(cells, chip))
         ),
         loss=loss_of(cells),
-        drops=cells.program.drops or "auto",
+        has_dropout=cells.program.drops or "auto",
         software=software_of(cells),
         cuda_graphs=graphs_of(cells, chip, shape),
         experts=experts_of(cells, shape, framework, chip),
         router_spread=router_spread_of(cells) if shape.num_experts else 0.0,
         whole_experts=int(framework == "megatron" and cuts_no_expert(cells, shape)),
         overlap=overlap_of(cells, chip, kernels),
-        node_once=int(sends_once(cells)),
-        routed_beside=int(overlaps_dispatch(cells, chip, layout)),
+        dedup_internode_dispatch=int(sends_once(cells)),
+        overlap_dispatch=int(overlaps_dispatch(cells, chip, layout)),
         cp_comm=cp_comm_of(cells),
         states=states_of(cells, shape.family),
         moments=moments_in(cells, shape),
@@ -344,22 +350,22 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
         grad_reduce=grad_reduce_of(cells, precision),
         fp8_params=int(layout.traits.own_kernels and has_narrow_weights(cells, precision)),
         scaled=scaled,
-        any_order=int(takes_any_order(chip) and not has_scaled_blocks(cells)),
+        supports_non_tn_fp8=int(takes_any_order(chip) and not has_scaled_blocks(cells)),
         lora_rank=rank,
         lora_on=(cells.program.adapts if rank else "") or "auto",
         optimizer=optimizer_of(cells),
-        optimizer_in_backward=int(updates_in_backward(cells) and layout.grad_accum == 1),
+        optimizer_in_backward=int(updates_in_backward(cells) and layout.batch.grad_accum == 1),
         offload=offload,
         offload_overlap=offload_overlap,
     )
     launched = layout.launched_as(is_graphed(chip))
-    if launched != layout.cuda_graphs:  # a copy works out anew what follows from a layout
+    if launched != layout.kernels.cuda_graphs:  # a copy works out anew what follows from a layout
         layout = layout.replace(cuda_graphs=launched)
-    if not cells["seq_parallel"] and layout.tp > 1 and splits_sequence(layout, cells):
+    if not cells["seq_parallel"] and layout.mesh.tp > 1 and splits_sequence(layout, cells):
         layout = layout.replace(sequence_parallel=1)
         cells.presume("seq_parallel")
     is_t5 = shape.num_decoder_layers > 0 and "t5" in cells.word("model")
-    if is_t5 and layout.seq_len == 512 and cells.is_pretraining:
+    if is_t5 and layout.batch.seq_len == 512 and cells.is_pretraining:
         layout = layout.replace(target_seq_len=_SPANS)
     return layout
 
@@ -367,11 +373,11 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
 def _of_longest(shape: ModelShape, layout: Layout, cells: Cells) -> tuple[ModelShape, Layout, int]:
     """Model and layout of the longest batch, and the mean length; 0: batches are as long."""
     mean_seq = mean_of(cells, shape)
-    if not mean_seq and (most := longest(cells, int(layout.seq_len))):
-        mean_seq = int(layout.seq_len)
+    if not mean_seq and (most := longest(cells, int(layout.batch.seq_len))):
+        mean_seq = int(layout.batch.seq_len)
         shape, layout = made_legal(shape, layout.replace(seq_len=most), cells)
-    if mean_seq > layout.seq_len:
-        raise UsageError(f"mean_seq = {mean_seq}: more than seq, {layout.seq_len}")
+    if mean_seq > layout.batch.seq_len:
+        raise UsageError(f"mean_seq = {mean_seq}: more than seq, {layout.batch.seq_len}")
     if mean_seq:  # batches are filled from bins, or padded: what is printed is the longest
         cells.presume("seq")
     return shape, layout, mean_seq

@@ -31,12 +31,12 @@ def feasible(shape: ModelShape, layout: Layout, cells: Cells, capacity: float) -
     Raises UsageError with the first rule that is broken where nothing helps.
     """
     shape, layout = made_legal(shape, _with_named_schedule(shape, layout, cells), cells)
-    stated = layout.recompute
+    stated = layout.memory.recompute
     layout = _made_to_fit(shape, layout, cells, capacity)
     layout = _with_usual_batch(shape, layout, cells, capacity)
-    if (again := _share_again(shape, layout, capacity, stated)) != layout.recomputed:
-        layout = layout.replace(recomputed=again)
-    if not cells["vpp"] and layout.pp > 1 and interleaves(layout):
+    if (again := _share_again(shape, layout, capacity, stated)) != layout.memory.recomputed_share:
+        layout = layout.replace(recomputed_share=again)
+    if not cells["vpp"] and layout.mesh.pp > 1 and interleaves(layout):
         layout = layout.replace(interleave=most_groups(shape, layout))
         cells.presume("vpp")
     return shape, layout
@@ -97,8 +97,8 @@ def _evened(shape: ModelShape, layout: Layout) -> ModelShape:
     DeepSpeed deals layers by weight, Megatron counts embedding and loss as layers: a stage has at
     most what rounding up gives.
     """
-    stages = int(layout.pp * layout.interleave)
-    if shape.num_decoder_layers or shape.num_layers < int(layout.pp):
+    stages = int(layout.mesh.pp * layout.pipeline.interleave)
+    if shape.num_decoder_layers or shape.num_layers < int(layout.mesh.pp):
         return shape
     if shape.num_layers % stages == 0:
         return shape
@@ -111,9 +111,9 @@ def _fewer_expert_ranks(shape: ModelShape, layout: Layout) -> Pair:
     """As many ranks share experts as there are experts, and ranks, for."""
     if not shape.num_experts:
         return shape, layout.replace(ep=1)
-    inside = 1 if layout.traits.grad_buffer else layout.tp * layout.cp
-    ranks = math.gcd(int(layout.gpus // layout.pp // inside), shape.num_experts)
-    return shape, layout.replace(ep=math.gcd(layout.ep, ranks))
+    inside = 1 if layout.traits.grad_buffer else layout.mesh.tp * layout.mesh.cp
+    ranks = math.gcd(int(layout.mesh.gpus // layout.mesh.pp // inside), shape.num_experts)
+    return shape, layout.replace(ep=math.gcd(layout.mesh.ep, ranks))
 
 
 def _repeated_keys(shape: ModelShape, layout: Layout) -> Pair:
@@ -121,7 +121,7 @@ def _repeated_keys(shape: ModelShape, layout: Layout) -> Pair:
 
     So do programs that exchange heads among the ranks of a sequence (XTuner's repeat_kv).
     """
-    tp, ranks = int(layout.tp), _head_ranks(layout)
+    tp, ranks = int(layout.mesh.tp), _head_ranks(layout)
     if shape.num_heads % ranks or shape.family != "llama":
         return shape, layout
     heads = math.lcm(shape.num_kv_heads, ranks)
@@ -130,12 +130,12 @@ def _repeated_keys(shape: ModelShape, layout: Layout) -> Pair:
 
 def _head_ranks(layout: Layout) -> int:
     """Ranks that heads are dealt to."""
-    return int(layout.tp * (layout.cp if layout.context == "ulysses" else 1))
+    return int(layout.mesh.tp * (layout.mesh.cp if layout.context == "ulysses" else 1))
 
 
 def _padded_heads(shape: ModelShape, layout: Layout) -> Pair:
     """Heads that tensor parallelism does not divide: further ones that nobody reads."""
-    tp, ranks = int(layout.tp), _head_ranks(layout)
+    tp, ranks = int(layout.mesh.tp), _head_ranks(layout)
     heads = -(-shape.num_heads // ranks) * ranks
     if heads == shape.num_heads or shape.kv_rank or heads > 2 * shape.num_heads:
         return shape, layout
@@ -150,22 +150,32 @@ def _as_llama(shape: ModelShape) -> dict[str, object]:
 
 
 def _longer(shape: ModelShape, layout: Layout) -> Pair:
-    longest = max(layout.seq_len, layout.target_seq_len, shape.max_positions)
+    longest = max(layout.batch.seq_len, layout.batch.target_seq_len, shape.max_positions)
     return dataclasses.replace(shape, max_positions=longest), layout
 
 
 def _padded_length(shape: ModelShape, layout: Layout) -> Pair:
-    parts = math.lcm(layout.cp, int(layout.tp))
-    return shape, layout.replace(seq_len=-(-layout.seq_len // parts) * parts)
+    parts = math.lcm(layout.mesh.cp, int(layout.mesh.tp))
+    return shape, layout.replace(seq_len=-(-layout.batch.seq_len // parts) * parts)
 
 
 def _one_stack(shape: ModelShape, layout: Layout) -> Pair:
     """An encoder-decoder in stages: as many blocks of one kind."""
-    if not shape.num_decoder_layers or (layout.pp == 1 and layout.cp == 1):
+    if not shape.num_decoder_layers or (layout.mesh.pp == 1 and layout.mesh.cp == 1):
         return shape, layout
     blocks = shape.num_layers + shape.num_decoder_layers * 4 // 3
     changes = {"num_layers": blocks, "num_decoder_layers": 0, "num_buckets": 0, "max_distance": 0}
     return dataclasses.replace(shape, **changes, **_as_llama(shape)), layout  # type: ignore[arg-type]
+
+
+def _balanced_ring(shape: ModelShape, layout: Layout) -> Pair:
+    """A sequence that is shared has an early and a late stretch on each rank."""
+    return shape, layout.replace(cp_comm="zigzag") if layout.mesh.cp > 1 else layout
+
+
+def _whole_gradients(shape: ModelShape, layout: Layout) -> Pair:
+    """At most the optimizer's states are sharded."""
+    return shape, layout.replace(zero=min(int(layout.sharding.zero), 1), shard_size=0)
 
 
 _CHANGES: tuple[tuple[str, Callable[[ModelShape, Layout], Pair]], ...] = (
@@ -175,10 +185,10 @@ _CHANGES: tuple[tuple[str, Callable[[ModelShape, Layout], Pair]], ...] = (
     ("heads", _repeated_keys),
     ("seq", _longer),
     ("heads", _padded_heads),
-    ("cp_comm", lambda shape, x: (shape, x.replace(cp_comm="zigzag" if x.cp > 1 else x.cp_comm))),
+    ("cp_comm", _balanced_ring),
     ("framework", lambda s, x: (s, x.replace(framework=LEAST_RESTRICTED, parallel="auto"))),
     ("ep", _fewer_expert_ranks),
-    ("zero_stage", lambda shape, x: (shape, x.replace(zero=min(int(x.zero), 1), shard_size=0))),
+    ("zero_stage", _whole_gradients),
     ("seq", _padded_length),
     ("layers", _one_stack),
     ("precision", lambda shape, layout: (shape, layout.replace(quantize="none"))),
@@ -191,23 +201,23 @@ def _made_to_fit(shape: ModelShape, layout: Layout, cells: Cells, capacity: floa
 
     Of what the row leaves open: the least that is enough.
     """
-    samples = int(layout.batch_size * layout.grad_accum)
+    samples = int(layout.batch.micro * layout.batch.grad_accum)
     is_free = "micro_batch" in cells.presumed
     least = {"batch_size": 1, "grad_accum": samples} if is_free else {}
 
     def share(one: Layout) -> float:
         return float(memory(shape, one.replace(**least)).total / capacity)
 
-    is_whole = mentions("replicas", cells.word("framework")) and not layout.zero
-    if not (cells["zero_stage"] or is_whole) and layout.gpus > layout.tp * layout.pp:
+    is_whole = mentions("replicas", cells.word("framework")) and not layout.sharding.zero
+    if not (cells["zero_stage"] or is_whole) and layout.mesh.gpus > layout.mesh.tp * layout.mesh.pp:
         # Megatron's own way is to split the model; only its FSDP shards weights.
         is_split_first = layout.framework == "megatron" and not cells.is_fsdp
         for stage in (1,) if is_split_first else (1, 3):
             more = layout.replace(zero=stage)
-            if share(layout) > NOT_HELD and stage > layout.zero and is_legal(shape, more):
+            if share(layout) > NOT_HELD and stage > layout.sharding.zero and is_legal(shape, more):
                 layout = more
-    is_wide = layout.states == "auto" and layout.precision == "bf16"
-    is_wide = is_wide and (is_whole or layout.gpus == 1)
+    is_wide = layout.precision.states == "auto" and layout.precision.compute == "bf16"
+    is_wide = is_wide and (is_whole or layout.mesh.gpus == 1)
     if is_wide and share(layout.replace(recompute="full")) > NOT_HELD:
         layout = layout.replace(states="pure")  # nor can anyone else keep masters of them here
         cells.presume("states")
@@ -217,7 +227,7 @@ def _made_to_fit(shape: ModelShape, layout: Layout, cells: Cells, capacity: floa
             layout = layout.replace(recompute=way)
     if "kernel_stack" in cells.presumed and share(layout) > FULL:  # never all logits at once
         layout = layout.replace(loss="fused")
-    has_all = layout.kernels in ("eager", "fused") and "kernel_stack" in cells.presumed
+    has_all = layout.kernels.stack in ("eager", "fused") and "kernel_stack" in cells.presumed
     if has_all and share(layout) > NOT_HELD * FULL and not shape.num_decoder_layers:
         layout = layout.replace(kernels="flash")  # nor all scores
     return layout
@@ -241,7 +251,7 @@ def _share_again(shape: ModelShape, layout: Layout, capacity: float, way: str) -
 
     Where a framework may compute some again and nobody says how many, as few as are enough.
     """
-    if not layout.traits.recomputes_some or layout.recompute != "full" or way == "full":
+    if not layout.traits.recomputes_some or layout.memory.recompute != "full" or way == "full":
         return 1.0
     least = memory(shape, layout).total
     over = memory(shape, layout.replace(recompute="none")).total - FULL * capacity
@@ -255,7 +265,7 @@ def _with_usual_batch(shape: ModelShape, layout: Layout, cells: Cells, capacity:
         most = usual_samples(cells)
         is_whole = cells.is_xla and "global_batch" not in cells.presumed
         layout = _fitting(shape, layout, capacity, most, is_whole=is_whole)
-    is_free = "global_batch" in cells.presumed and layout.offload != "none"
+    is_free = "global_batch" in cells.presumed and layout.memory.offload != "none"
     return accumulated(layout) if is_free else layout
 
 
@@ -267,10 +277,10 @@ def _fitting(
     A pipeline's have one sample: stages are filled by many, and recipes of Megatron and NeMo with
     stages say 1; so have those of ranks that share a sequence, which is cut as it is too long.
     """
-    if layout.pp > 1 or is_whole:
+    if layout.mesh.pp > 1 or is_whole:
         return layout
-    samples = int(layout.batch_size * layout.grad_accum)
-    most = 1 if layout.cp > 1 else most
+    samples = int(layout.batch.micro * layout.batch.grad_accum)
+    most = 1 if layout.mesh.cp > 1 else most
     sizes = [samples] + [1 << n for n in range(10, -1, -1) if 1 << n < samples]
     sizes = [size for size in sizes if size <= most]
     for size in sizes:
@@ -282,9 +292,11 @@ def _fitting(
 
 def _with_named_schedule(shape: ModelShape, layout: Layout, cells: Cells) -> Layout:
     """The layout with the schedule that the row names, where that can be."""
-    if layout.pp == 1:
+    if layout.mesh.pp == 1:
         return layout
     named = layout.replace(schedule=schedule_of(cells))
-    if (groups := usual_interleave(named.schedule, int(named.pp))) > 1 and not cells["vpp"]:
+    if (groups := usual_interleave(named.pipeline.schedule, int(named.mesh.pp))) > 1 and not cells[
+        "vpp"
+    ]:
         named = named.replace(interleave=groups)
     return named if named != layout and is_legal(shape, named) else layout

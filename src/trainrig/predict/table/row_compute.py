@@ -22,7 +22,7 @@ from trainrig.predict.rates.from_chip import (
 from trainrig.predict.table.cells import Cells, meanings, means, mentions
 from trainrig.predict.table.training_programs import Program, affirmed, program_of, torch_version
 from trainrig.workload.frameworks import FRAMEWORKS
-from trainrig.workload.layout import KERNELS
+from trainrig.workload.layout.groups import KERNELS
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import is_bart
 

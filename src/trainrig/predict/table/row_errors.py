@@ -108,7 +108,7 @@ def measured_time(row: Row, case: Case) -> float:
         return float(case.layout.global_batch / positive(row, first))
     if first in BY_FLOPS:
         return _time_by_flops(row, case)
-    tokens = case.layout.global_batch * case.timed.seq_len / case.layout.gpus
+    tokens = case.layout.global_batch * case.timed.batch.seq_len / case.layout.mesh.gpus
     return float(tokens / positive(row, first))
 
 
@@ -129,22 +129,22 @@ def _time_by_flops(row: Row, case: Case) -> float:
     windows, are more than a tenth of all; of adapters; an MFU alone of fp8, whose peak may be
     bf16's.
     """
-    x, seq = case.layout, int(case.timed.seq_len)
+    x, seq = case.layout, int(case.timed.batch.seq_len)
     flops = model_flops(case.shape, int(x.global_batch), seq)
     seen = model_flops(case.shape, int(x.global_batch), seq, half=True)
     whole = case.shape if case.shape.state_width else replace(case.shape, windows=())
     masked = 1.0 - seen / model_flops(whole, int(x.global_batch), seq)
-    is_again = x.recompute == "full" and Cells(row).program.counts_recomputation
-    if (is_again and not row.get("mfu")) or masked > _CONVENTIONS or x.lora_rank:
+    is_again = x.memory.recompute == "full" and Cells(row).program.counts_recomputation
+    if (is_again and not row.get("mfu")) or masked > _CONVENTIONS or x.lora.rank:
         raise DataError("FLOPs are printed, and which were counted is not")
     if (row.get("tflops_per_gpu") or "").strip():
         rate = 1e12 * positive(row, "tflops_per_gpu")
     else:
-        claim, share = peak(case.chip, x.precision), positive(row, "mfu")
-        if claim is None or x.precision == "fp8":
+        claim, share = peak(case.chip, x.precision.compute), positive(row, "mfu")
+        if claim is None or x.precision.compute == "fp8":
             raise DataError("mfu: of which peak is not known")
         rate = claim.rate * (share / 100.0 if share > 1.0 else share)
-    return float(flops / (rate * int(x.gpus)))
+    return float(flops / (rate * int(x.mesh.gpus)))
 
 
 def positive(row: Row, name: str) -> float:

@@ -26,7 +26,8 @@ from trainrig.predict.table.row_lengths import (
 )
 from trainrig.predict.table.training_programs import program_of
 from trainrig.workload.arrays import divisors
-from trainrig.workload.layout import CP_COMM, Layout
+from trainrig.workload.layout import Layout
+from trainrig.workload.layout.groups import CP_COMM
 from trainrig.workload.model import ModelShape, parameters
 
 
@@ -362,9 +363,9 @@ def accumulated(layout: Layout) -> Layout:
 
     Whoever keeps states off the device adds up until their way there and back no longer rules.
     """
-    ranks = layout.dp if layout.offload == "host" else 0.25
-    tokens = int(layout.seq_len * layout.batch_size * ranks)
-    return layout.replace(grad_accum=max(int(layout.grad_accum), _OFFLOADED // tokens))
+    ranks = layout.mesh.dp if layout.memory.offload == "host" else 0.25
+    tokens = int(layout.batch.seq_len * layout.batch.micro * ranks)
+    return layout.replace(grad_accum=max(int(layout.batch.grad_accum), _OFFLOADED // tokens))
 
 
 _OFFLOADED = 512 * 1024
@@ -388,7 +389,7 @@ def overlaps_dispatch(cells: Cells, chip: Chip, layout: Layout) -> bool:
     words = cells.text_of("kernel_stack")
     if cells.is_tuning or (mentions("dispatcher", words) and not mentions("overlaps", words)):
         return False
-    is_slow = (chip.year or 0) < 2024 or layout.ep > layout.gpus_per_node
+    is_slow = (chip.year or 0) < 2024 or layout.mesh.ep > layout.mesh.gpus_per_node
     is_graphed = cells.does(cells.program.mixtures_graphed)
     return cells.program.overlaps_dispatch is True and bool(is_slow or is_graphed)
 
@@ -472,7 +473,7 @@ def overlap_of(cells: Cells, chip: Chip, kernels: str) -> str:
 
 def interleaves(layout: Layout) -> bool:
     """Whether stages are interleaved where nobody says: in today's Megatron with 1F1B."""
-    return layout.overlaps == "tensor" and layout.schedule == "1f1b"
+    return layout.overlaps == "tensor" and layout.pipeline.schedule == "1f1b"
 
 
 def most_groups(shape: ModelShape, layout: Layout) -> int:
@@ -480,10 +481,10 @@ def most_groups(shape: ModelShape, layout: Layout) -> int:
 
     Its recipes interleave wherever micro-batches can be dealt to the stages.
     """
-    dealt = layout.grad_accum % layout.pp == 0
+    dealt = layout.batch.grad_accum % layout.mesh.pp == 0
     for layers in (shape.num_layers, shape.num_layers + 1, shape.num_layers + 2):
-        stage = layers // layout.pp  # head, then embedding, may count as layers (126 on 16)
-        groups = [n for n in range(2, stage // 2 + 1) if layers % (layout.pp * n) == 0]
+        stage = layers // layout.mesh.pp  # head, then embedding, may count as layers (126 on 16)
+        groups = [n for n in range(2, stage // 2 + 1) if layers % (layout.mesh.pp * n) == 0]
         if groups and dealt:
             return max(groups)
     return 1
@@ -496,5 +497,7 @@ def splits_sequence(layout: Layout, cells: Cells) -> bool:
     Megatron's scripts of 2023 and later have it (examples/pretrain_gpt_distributed_with_mp.sh,
     LLaMA's of FlagScale); it came in 2022 (Korthikanti et al.).
     """
-    is_later = layout.kernels == "flash+fused" or (layout.is_flash and cells.is_since("2023-06"))
+    is_later = layout.kernels.stack == "flash+fused" or (
+        layout.kernels.is_flash and cells.is_since("2023-06")
+    )
     return layout.framework == "megatron" and is_later

@@ -221,7 +221,7 @@ _LONGEST = 3.5
 def varies(cells: Cells, layout: Layout, mean_seq: int) -> bool:
     """Whether micro-batches are as long as their examples: of a tuning on torch, if not filled."""
     is_torch = layout.framework in ("huggingface", "deepspeed") and not cells.is_xla
-    is_cut = layout.cp > 1  # what ranks share is longer than they could hold, and cut to that
+    is_cut = layout.mesh.cp > 1  # what ranks share is longer than they could hold, and cut to that
     return cells.is_tuning and is_torch and not (mean_seq or is_cut or _even(cells))
 
 

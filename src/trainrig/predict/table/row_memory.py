@@ -11,7 +11,7 @@ import re
 
 from trainrig.catalog import Chip
 from trainrig.predict.table.cells import Cells, means, mentions
-from trainrig.workload.layout import OFFLOAD, RECOMPUTE, SCALED, STATES
+from trainrig.workload.layout.groups import OFFLOAD, RECOMPUTE, SCALED, STATES
 from trainrig.workload.model import ModelShape
 
 

@@ -332,7 +332,7 @@ def first_step(engine: Any, axes: Mapping[str, str] | None = None) -> Facts:
     operations on fake ones: there a step is trained before, which nobody looks at.
     """
     layout = engine.experiment.layout
-    if layout.tp * layout.pp > 1:
+    if layout.mesh.tp * layout.mesh.pp > 1:
         engine.step()
     wrapped = getattr(engine.weights, "wrapped", None)
     look = Look(engine.weights.modules, engine.optimizer, axes=axes, wrapped=wrapped)

@@ -33,16 +33,16 @@ def parallelize(
     """The weights of one rank, of a ``model`` on meta that is changed in place."""
     own, device = experiment.layout, world.device
     given = first_weights(experiment, shape)
-    stages = pipeline.split(model, shape, own, world.view("pp")) if own.pp > 1 else []
+    stages = pipeline.split(model, shape, own, world.view("pp")) if own.mesh.pp > 1 else []
     parts = [stage.module for stage in stages] or [model]
     for part in parts:
-        if own.tp > 1:
-            split = bool(own.sequence_parallel)
+        if own.mesh.tp > 1:
+            split = bool(own.mesh.sequence_parallel)
             tensor_parallel.apply(part, shape, world.view("tp"), sequence_parallel=split)
-        if own.cp > 1:
+        if own.mesh.cp > 1:
             context_parallel.apply(part, world.view("cp"))
-        experts = expert.apply(part, shape, world.view("ep")) if own.ep > 1 else []
-        if own.precision == "fp8":
+        experts = expert.apply(part, shape, world.view("ep")) if own.mesh.ep > 1 else []
+        if own.precision.compute == "fp8":
             to_float8(part, experiment.fp8_recipe, device)
         if experiment.dropout:
             dropout.apply(part, experiment.dropout, experiment.seed, **_parts(part, own, world))
@@ -50,19 +50,21 @@ def parallelize(
         if experiment.compile:
             models.compile_blocks(part, chunk="chunk" not in experiment.unfused_parts)
         if world.shards:
-            offload = own.offload == "host"
+            offload = own.memory.offload == "host"
             how = {"offload": offload, "piped": bool(stages)}
-            data_parallel.shard(part, own.precision, int(own.zero), world, **how, experts=experts)
-        part.to_empty(device="cpu" if own.offload == "host" else device)
+            data_parallel.shard(
+                part, own.precision.compute, int(own.sharding.zero), world, **how, experts=experts
+            )
+        part.to_empty(device="cpu" if own.memory.offload == "host" else device)
         models.fill_weights(part, experiment.seed, given)
     even = objective_of(shape) != "masked"
     if world.shards:
         weights: data_parallel.Spread = data_parallel.Sharded(
-            parts, int(own.zero), world, wire, even=even
+            parts, int(own.sharding.zero), world, wire, even=even
         )
     else:
         kind = data_parallel.Spread if world.is_split else data_parallel.Replicated
-        weights = kind(parts, own.precision, world, wire, even=even)
+        weights = kind(parts, own.precision.compute, world, wire, even=even)
     if stages:
         weights.through(Pipeline(stages, own, world.view("pp"), torch.device(device)))
     return weights
@@ -70,7 +72,7 @@ def parallelize(
 
 def _parts(model: Any, layout: Layout, world: World) -> dict[str, int]:
     """Which part of the tokens and of attention's heads this rank has, of equal ones."""
-    tp, cp = int(layout.tp), int(layout.cp)
+    tp, cp = int(layout.mesh.tp), int(layout.mesh.cp)
     among = world.view("tp").get_local_rank() if tp > 1 else 0
     stretch = model.stretch
     tokens = stretch.part * stretch.spread + (among if stretch.spread > 1 else 0)

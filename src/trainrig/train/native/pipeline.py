@@ -71,7 +71,7 @@ def split(
     """
     if shape.family == "t5":
         raise UsageError("pipeline stages of an encoder-decoder (t5) come later", "--pp 1")
-    stages = mesh.size() * layout.interleave
+    stages = mesh.size() * layout.pipeline.interleave
     if shape.num_layers < stages:
         raise UsageError(f"{shape.num_layers} layers are too few for {stages} stages")
     cuts = blocks_of_stages(shape.num_layers, stages)
@@ -97,9 +97,9 @@ def blocks_of_stages(num_layers: int, stages: int) -> list[range]:
 
 def stage_numbers(rank: int, ranks: int, layout: Layout) -> list[int]:
     """The stages of a rank: dealt out in turn, or for ZBV there and back."""
-    if layout.schedule == "zbv":
+    if layout.pipeline.schedule == "zbv":
         return [rank, 2 * ranks - 1 - rank]
-    return [rank + turn * ranks for turn in range(layout.interleave)]
+    return [rank + turn * ranks for turn in range(layout.pipeline.interleave)]
 
 
 def _part(model: nn.Module, number: int, cuts: Sequence[range]) -> nn.Module:
@@ -142,14 +142,16 @@ class Pipeline:
         """``layout.grad_accum`` micro-batches; the stages are spread, sharded and filled."""
         self.stages, self.group = stages, mesh.get_group()
         self._rank, self._ranks, self._layout = mesh.get_local_rank(), mesh.size(), layout
-        self._dtype = DTYPES[layout.precision]
+        self._dtype = DTYPES[layout.precision.compute]
         self._factor: Tensor | float = 1.0
         self._last = any(stage.module.last for stage in stages)
         self._first = any(stage.module.first for stage in stages)
-        self._gathered_once = layout.zero == 2
+        self._gathered_once = layout.sharding.zero == 2
         parts = [
             PipelineStage(
-                _EachReduced(stage.module, int(layout.zero)) if layout.zero > 1 else stage.module,
+                _EachReduced(stage.module, int(layout.sharding.zero))
+                if layout.sharding.zero > 1
+                else stage.module,
                 stage.number,
                 stage.stages,
                 device,
@@ -158,16 +160,18 @@ class Pipeline:
             for stage in stages
         ]
         how: dict[str, Any] = {"loss_fn": self._scaled, "scale_grads": False}
-        one = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}.get(layout.schedule)
+        one = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}.get(layout.pipeline.schedule)
         if one is not None and len(parts) == 1:
-            self._schedule: Any = one(parts[0], layout.grad_accum, **how)
+            self._schedule: Any = one(parts[0], layout.batch.grad_accum, **how)
         else:
             several: dict[str, Any] = {
                 "1f1b": ScheduleInterleaved1F1B,
                 "zb": ScheduleInterleavedZeroBubble,
                 "zbv": ScheduleZBVZeroBubble,
             }
-            self._schedule = several[layout.schedule](parts, layout.grad_accum, **how)
+            self._schedule = several[layout.pipeline.schedule](
+                parts, layout.batch.grad_accum, **how
+            )
 
     def run(
         self, inputs: Tensor, labels: Tensor, factor: Tensor | float, **samples: Tensor
@@ -199,7 +203,7 @@ class Pipeline:
         Not by the schedule: torch's ``eval`` of ZBV fails where a rank's stages are neighbours.
         """
         total = torch.zeros((), device=labels.device)
-        parts = (each.chunk(self._layout.grad_accum) for each in (inputs, labels))
+        parts = (each.chunk(self._layout.batch.grad_accum) for each in (inputs, labels))
         for tokens, targets in zip(*parts, strict=True):
             hidden = tokens
             for stage in sorted(self.stages, key=lambda each: each.number):

@@ -53,9 +53,11 @@ class World:
     def __init__(self, layout: Layout, device: str) -> None:
         from torch.distributed.device_mesh import init_device_mesh
 
-        own = layout.mesh
+        own = layout.mesh.of_one
         others = own.dp * own.cp
-        shard = 1 if layout.zero == 0 else (int(layout.shard_size) or own.dp) * own.cp
+        shard = (
+            1 if layout.sharding.zero == 0 else (int(layout.sharding.shard_size) or own.dp) * own.cp
+        )
         self.ranks, self.dp, self.cp, self.device = own.ranks, own.dp, own.cp, device
         self.sizes = {"pp": own.pp, "dp_replicate": others // shard, "dp_shard": shard}
         self.sizes["tp"] = own.tp
@@ -75,7 +77,7 @@ class World:
             self._views["cp"] = self._beside("cp", own.cp, own.tp)
         if own.ep > 1:
             same = own.dp * inner // own.ep
-            copies, shards = (1, same) if layout.zero else (same, 1)
+            copies, shards = (1, same) if layout.sharding.zero else (same, 1)
             self._experts((own.pp, copies, shards, own.ep))
         self.shards = "dp_shard" in present
         """Weights are FSDP2's."""

@@ -41,7 +41,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     # What a chunked loss holds until the step's end; that of the micro-batch before stays until
     # the loss's name means the new one.
     rests = stage.has_loss * overheads.loss_rests(shape, layout, stage.numerics, stage.rows)
-    before = choose(layout.grad_accum > 1, rests, 0)
+    before = choose(layout.batch.grad_accum > 1, rests, 0)
     logits = overheads.loss_bytes(shape, layout, stage.numerics, stage.rows)
     adding_up = stage.grads_add_up * 1.0
     at_end = stage.last_gradients
@@ -97,18 +97,18 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     yield ending
     # The optimizer.
     parts = _parts(stage, passing=at_end, activations=0, logits=rests)
-    if layout.offload == "none":
+    if layout.memory.offload == "none":
         at_once = stage.owned(1)
         if layout.traits.sub_group:
             some = smaller(layout.traits.sub_group, at_once)
-            at_once = choose(layout.zero >= 3, some, at_once)
+            at_once = choose(layout.sharding.zero >= 3, some, at_once)
         parts["optimizer"] = parts["optimizer"] + states.update * at_once * at_end
     yield parts
 
 
 def _copies_all(layout: Layout, states: States) -> bool:
     """Whether forward holds copies of weights that backward makes anew."""
-    return layout.recompute == "full" and states.weight_copies > 0
+    return layout.memory.recompute == "full" and states.weight_copies > 0
 
 
 def _parts(
@@ -229,15 +229,21 @@ def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:
         stage = stage_of(shape, layout, place)
         states, own = stage.states, stage.owned(1)
         size = states.paged * own
-        if layout.offload != "none":
-            on_host = states.master + states.moments if layout.offload == "host" else 0.0
+        if layout.memory.offload != "none":
+            on_host = states.master + states.moments if layout.memory.offload == "host" else 0.0
             grads = states.lasting_grad + states.passing_grad
-            size = size + on_host * own + choose(layout.zero >= 2, grads * stage.owned(2), 0.0)
-        if layout.offload != "none" and layout.scheme == "fsdp":
-            frozen = stage.frozen_bytes / stage.sharded(2) if layout.lora_rank else 0.0
-            size = size + choose(layout.zero >= 2, states.weight * stage.owned(2) + frozen, 0.0)
+            size = (
+                size
+                + on_host * own
+                + choose(layout.sharding.zero >= 2, grads * stage.owned(2), 0.0)
+            )
+        if layout.memory.offload != "none" and layout.scheme == "fsdp":
+            frozen = stage.frozen_bytes / stage.sharded(2) if layout.lora.rank else 0.0
+            size = size + choose(
+                layout.sharding.zero >= 2, states.weight * stage.owned(2) + frozen, 0.0
+            )
         most = larger(most, size)
-    return most * smaller(layout.gpus_per_node, layout.gpus)
+    return most * smaller(layout.mesh.gpus_per_node, layout.mesh.gpus)
 
 
 def peak_moment(shape: ModelShape, layout: Layout) -> str:

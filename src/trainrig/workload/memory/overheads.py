@@ -56,8 +56,8 @@ def buckets(layout: Layout, states: States) -> Any:
     """
     if not layout.traits.bucket:
         return 0.0
-    zero = layout.zero
-    leaves = (layout.dp > 1) | (layout.offload != "none")
+    zero = layout.sharding.zero
+    leaves = (layout.mesh.dp > 1) | (layout.memory.offload != "none")
     many = choose(leaves & (zero < 3), smaller(zero, 2), 0)
     return many * layout.traits.bucket * (states.lasting_grad + states.passing_grad)
 
@@ -95,7 +95,7 @@ allocator holds in blocks that fit nothing; of device around what is reserved.""
 def unused(allocated: Any, logits: Any, layout: Layout, numerics: Numerics) -> Any:
     """Bytes of the allocator's blocks that cannot be had."""
     is_whole = not (numerics.fused_loss or layout.traits.splits_vocabulary)
-    again = UNUSED_AGAIN * (is_whole and layout.recompute == "full")
+    again = UNUSED_AGAIN * (is_whole and layout.memory.recompute == "full")
     return UNUSED * allocated + again * logits
 
 
@@ -104,7 +104,7 @@ def reserved(
 ) -> Any:
     """Bytes that the framework's allocator has taken from the driver."""
     of_states = HELD["frozen" if numerics.frozen else "states"] * (allocated - activations - logits)
-    of_logits = HELD["logits"] + HELD["again"] * (layout.recompute == "full")
+    of_logits = HELD["logits"] + HELD["again"] * (layout.memory.recompute == "full")
     if numerics.fused_loss or layout.traits.splits_vocabulary:
         of_logits = HELD["activations"]
     return allocated + of_states + HELD["activations"] * activations + of_logits * logits
@@ -112,7 +112,7 @@ def reserved(
 
 def context(layout: Layout) -> Any:
     """Bytes besides what the allocator has, for arrays too."""
-    return CONTEXT + choose(layout.gpus > 1, COMMUNICATORS, 0.0)
+    return CONTEXT + choose(layout.mesh.gpus > 1, COMMUNICATORS, 0.0)
 
 
 def interval(middle: Any, kind: str) -> tuple[Any, Any]:
@@ -151,9 +151,9 @@ def loss_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
     """At the worst moment of the loss, for ``rows`` tokens of one rank."""
     if numerics.fused_loss:
         return chunk_bytes(shape, layout, numerics, rows)
-    logits, c = rows * shape.num_logits / layout.tp, numerics.compute
+    logits, c = rows * shape.num_logits / layout.mesh.tp, numerics.compute
     if layout.traits.splits_vocabulary:
-        gradient = 4 * shape.vocab * shape.hidden / layout.tp
+        gradient = 4 * shape.vocab * shape.hidden / layout.mesh.tp
         return larger((4 + c) * logits, c * logits + gradient)
     return _loss_width(numerics) * logits
 
@@ -179,7 +179,7 @@ _NARROW = 2
 
 def narrow_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
     """What `loss_bytes` takes less before backward begins: a fused loss has done its part then."""
-    return 0 if numerics.fused_loss else _NARROW * rows * shape.num_logits / layout.tp
+    return 0 if numerics.fused_loss else _NARROW * rows * shape.num_logits / layout.mesh.tp
 
 
 def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
@@ -190,7 +190,7 @@ def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
     """
     if not numerics.fused_loss:
         return 0
-    vocab = -(-shape.vocab // layout.tp)
+    vocab = -(-shape.vocab // layout.mesh.tp)
     own = layout.traits.own_models
     wide = 4 if own or numerics.autocast else numerics.compute
     sums = 0 if numerics.frozen and not own else wide * vocab * shape.hidden
@@ -204,7 +204,7 @@ def chunk_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any
     its product with the hidden states is added to the gradient of the head's matrix (Liger's is
     added in place).
     """
-    c, vocab = numerics.compute, -(-shape.vocab // layout.tp)
+    c, vocab = numerics.compute, -(-shape.vocab // layout.mesh.tp)
     at_once = smaller(larger(_FEWEST_ROWS, _CHUNK // vocab), rows)
     tile = smaller(larger(1, _TILE // vocab), at_once)
     logits = c * at_once * (-(-vocab // 64) * 64)

@@ -53,11 +53,13 @@ class Stage:
         Where stages cannot be equal, the last one lacks a block, then the first one.
         """
         plain, crossed = self.shape.num_layers, self.shape.num_decoder_layers
-        here = longest_stage(self.shape, self.layout.pp)
+        here = longest_stage(self.shape, self.layout.mesh.pp)
         if not crossed:
-            lacking = here * self.layout.pp - plain
-            if self.layout.folds and not self.inner:  # DualPipe: the mean of its two stages
-                return here - smaller(lacking, 2) / self.layout.stage_copies, 0
+            lacking = here * self.layout.mesh.pp - plain
+            if (
+                self.layout.pipeline.v_schedule and not self.inner
+            ):  # DualPipe: the mean of its two stages
+                return here - smaller(lacking, 2) / self.layout.pipeline.stage_copies, 0
             return here - (0 if self.inner else 1 * (lacking >= (1 if self.last else 2))), 0
         if self.last:
             of_crossed = smaller(here, crossed)
@@ -68,16 +70,18 @@ class Stage:
     @cached_property
     def has_loss(self) -> Any:
         """1 where the head is on this stage."""
-        return self._alone | int((self.last or self.layout.folds) and not self.inner)
+        return self._alone | int((self.last or self.layout.pipeline.v_schedule) and not self.inner)
 
     @cached_property
     def has_embedding(self) -> Any:
         """1 where the embedding is on this stage."""
-        return self._alone | int((self.layout.folds or not self.last) and not self.inner)
+        return self._alone | int(
+            (self.layout.pipeline.v_schedule or not self.last) and not self.inner
+        )
 
     @cached_property
     def _alone(self) -> Any:
-        return 1 * (self.layout.pp == 1)
+        return 1 * (self.layout.mesh.pp == 1)
 
     @cached_property
     def end_parameters(self) -> Bytes:
@@ -89,14 +93,14 @@ class Stage:
         tied_copy = self.has_loss * found.embedding if self.shape.tied else 0
         ends = self.has_embedding * found.embedding + self.has_loss * found.head
         norms = self.has_loss * final_norm_parameters(self.shape)
-        return (ends + (1 - self.has_embedding) * tied_copy) / self.layout.tp + norms
+        return (ends + (1 - self.has_embedding) * tied_copy) / self.layout.mesh.tp + norms
 
     @cached_property
     def num_parameters(self) -> Bytes:
         """Of one rank, before ZeRO."""
         plain, crossed = self.blocks
         num = plain * self.block_parameters() + crossed * self.block_parameters(decoder=True)
-        return self.layout.stage_copies * num + self.end_parameters
+        return self.layout.pipeline.stage_copies * num + self.end_parameters
 
     def copies(self, *, at_loss: bool) -> Bytes:
         """Bytes of narrow copies of weights, which wait for their product's backward.
@@ -106,9 +110,9 @@ class Stage:
         if not self.states.weight_copies:
             return 0.0
         num = self.num_parameters
-        if self.layout.recompute == "full" and at_loss:
-            num = self.has_loss * self.shape.vocab * self.shape.hidden / self.layout.tp
-        elif self.layout.recompute == "full":
+        if self.layout.memory.recompute == "full" and at_loss:
+            num = self.has_loss * self.shape.vocab * self.shape.hidden / self.layout.mesh.tp
+        elif self.layout.memory.recompute == "full":
             num = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
         return self.states.weight_copies * num
 
@@ -118,11 +122,11 @@ class Stage:
         norms = (3 if decoder else 2) * norm_parameters(shape) + shape.vectors
         whole = block_parameters(shape, decoder=decoder) - norms
         if not shape.num_experts:
-            return whole / self.layout.tp + norms
+            return whole / self.layout.mesh.tp + norms
         dense = shape.dense_layers / shape.num_layers
         others = whole - expert_parameters(shape)
         plain = dense * (block_parameters(shape, dense=True) - norms) + (1.0 - dense) * others
-        return plain / self.layout.tp + norms + self.expert_parameters
+        return plain / self.layout.mesh.tp + norms + self.expert_parameters
 
     @cached_property
     def expert_parameters(self) -> Bytes:
@@ -136,28 +140,30 @@ class Stage:
     @cached_property
     def _expert_ranks(self) -> Bytes:
         """Ranks that share one set of experts."""
-        return self.layout.ep * self.layout.expert_tp
+        return self.layout.mesh.ep * self.layout.mesh.expert_tp
 
     @cached_property
     def num_trained(self) -> Bytes:
         """All of them, or the adapters' (each split over tensor-parallel ranks)."""
-        layout, rank = self.layout, self.layout.lora_rank
+        layout, rank = self.layout, self.layout.lora.rank
         if not rank:
             return self.num_parameters
         plain, crossed = self.blocks
         of_plain, of_crossed = (
-            adapter_parameters(self.shape, rank, on=layout.adapted, ep=layout.ep, decoder=decoder)
+            adapter_parameters(
+                self.shape, rank, on=layout.adapted, ep=layout.mesh.ep, decoder=decoder
+            )
             for decoder in (False, True)
         )
-        return (plain * of_plain + crossed * of_crossed) / self.layout.tp
+        return (plain * of_plain + crossed * of_crossed) / self.layout.mesh.tp
 
     @cached_property
     def last_gradients(self) -> Bytes:
         """Share of the passing gradients when backward ends: a matrix's at a time, or all."""
-        if not self.layout.optimizer_in_backward:
+        if not self.layout.memory.optimizer_in_backward:
             return 1.0
         shape = self.shape
-        matrix = shape.hidden * max(shape.vocab, shape.ffn) / self.layout.tp
+        matrix = shape.hidden * max(shape.vocab, shape.ffn) / self.layout.mesh.tp
         return smaller(matrix / self.num_trained, 1.0)
 
     @cached_property
@@ -165,7 +171,7 @@ class Stage:
         """Bytes of what is not trained: blocks as they are stored, the ends as they are."""
         layout, states = self.layout, self.states
         blocks = self.num_parameters - self.end_parameters
-        width = FROZEN[layout.quantize] if layout.quantize != "none" else states.frozen
+        width = FROZEN[layout.lora.quantize] if layout.lora.quantize != "none" else states.frozen
         return width * blocks + states.frozen_ends * self.end_parameters
 
     @cached_property
@@ -173,7 +179,7 @@ class Stage:
         """Autocast's narrow copy of a frozen fp32 head, which its product's backward waits for."""
         if self.states.frozen_ends <= self.states.frozen:
             return 0.0
-        matrix = self.shape.vocab * self.shape.hidden / self.layout.tp
+        matrix = self.shape.vocab * self.shape.hidden / self.layout.mesh.tp
         return self.has_loss * self.numerics.compute * matrix
 
     def sharded(self, stage: int) -> Bytes:
@@ -189,20 +195,22 @@ class Stage:
 
     @cached_property
     def _owned(self) -> tuple[Bytes, ...]:
-        if not self.shape.num_experts or self.layout.lora_rank:
+        if not self.shape.num_experts or self.layout.lora.rank:
             return tuple(self.num_trained / ranks for ranks in self._sharded)
-        experts = self.layout.stage_copies * self.blocks[0] * self.expert_parameters
-        others, apart = self.num_trained - experts, self.layout.tp / self._expert_ranks
+        experts = self.layout.pipeline.stage_copies * self.blocks[0] * self.expert_parameters
+        others, apart = self.num_trained - experts, self.layout.mesh.tp / self._expert_ranks
         return tuple(
             others / ranks + experts / larger(ranks * apart, 1.0) for ranks in self._sharded
         )
 
     @cached_property
     def _sharded(self) -> tuple[Bytes, ...]:
-        zero = self.layout.zero
+        zero = self.layout.sharding.zero
         if not is_any(zero > 0):
             return 1, 1, 1
-        shards = self.layout.shards * self.layout.stage_copies  # two ranks hold each of DualPipe's
+        shards = (
+            self.layout.shards * self.layout.pipeline.stage_copies
+        )  # two ranks hold each of DualPipe's
         return tuple(choose(zero >= s, shards, 1) if is_any(zero >= s) else 1 for s in (1, 2, 3))
 
     @cached_property
@@ -215,13 +223,13 @@ class Stage:
         is_fsdp = self.layout.scheme == "fsdp"
         level = 2 if is_fsdp else 3
         weights = self.states.weight * self.owned(level)
-        if self.layout.lora_rank:
+        if self.layout.lora.rank:
             weights = weights + self.frozen_bytes / self.sharded(level)
         if self.states.eight_bits:
             blocks = self.num_parameters - self.end_parameters
             weights = weights + self.states.eight_bits * blocks / self.sharded(level)
-        if is_fsdp and self.layout.offload != "none":
-            return choose(self.layout.zero >= 2, 0.0, weights)
+        if is_fsdp and self.layout.memory.offload != "none":
+            return choose(self.layout.sharding.zero >= 2, 0.0, weights)
         return weights
 
     @cached_property
@@ -232,21 +240,21 @@ class Stage:
         by block, and need no second GPU for it (Ren et al. 2021).
         """
         layout = self.layout
-        away = choose(layout.zero >= 2, 0, self.num_trained)
-        owned = self.owned(2) if layout.offload == "none" else away
+        away = choose(layout.sharding.zero >= 2, 0, self.num_trained)
+        owned = self.owned(2) if layout.memory.offload == "none" else away
         if layout.scheme != "fsdp" or layout.traits.own_models:
             return owned
         # torch's schedules add up a stage's until the last of its backward passes.  Where a round
         # has all micro-batches, one group of layers after another is done: two are whole, one of
         # them sent.
-        in_turn = smaller(2.0 / layout.interleave, 1.0)
-        whole = choose(layout.grad_accum <= layout.pp, in_turn, 1.0) * self.num_trained
-        return choose(layout.pp > 1, larger(whole, owned), owned)
+        in_turn = smaller(2.0 / layout.pipeline.interleave, 1.0)
+        whole = choose(layout.batch.grad_accum <= layout.mesh.pp, in_turn, 1.0) * self.num_trained
+        return choose(layout.mesh.pp > 1, larger(whole, owned), owned)
 
     @cached_property
     def masters(self) -> tuple[Bytes, Bytes]:
         """Bytes of what the optimizer keeps on one rank: masters of weights, and moments."""
-        if self.layout.offload != "none":
+        if self.layout.memory.offload != "none":
             return 0.0, 0.0
         return self.states.master * self.owned(1), self.states.moments * self.owned(1)
 
@@ -259,15 +267,15 @@ class Stage:
     def buffers(self) -> Bytes:
         """Buffers that stay allocated from step to step."""
         layout = self.layout
-        many = layout.gpus > layout.tp * layout.pp
+        many = layout.mesh.gpus > layout.mesh.tp * layout.mesh.pp
         size: Any = 0.0
         if layout.scheme == "ddp":
             grad = self.states.lasting_grad + self.states.passing_grad
-            size = choose(many & (layout.zero == 0), grad * self.num_trained, 0.0)
+            size = choose(many & (layout.sharding.zero == 0), grad * self.num_trained, 0.0)
         if layout.traits.splits_vocabulary:
-            shared = (layout.sequence_parallel > 0) & (layout.tp > 1)
+            shared = (layout.mesh.sequence_parallel > 0) & (layout.mesh.tp > 1)
             wide = 2 * layout.part_of_sequence * self.shape.hidden
-            size = size + shared * wide * layout.batch_size
+            size = size + shared * wide * layout.batch.micro
         return size
 
     @cached_property
@@ -278,27 +286,27 @@ class Stage:
         frozen; on one GPU, too, where shards are offloaded: whole weights of two blocks and of the
         ends, whole gradients of one block.  DeepSpeed keeps more, while few were gathered since.
         """
-        layout, zero = self.layout, self.layout.zero
-        many = layout.gpus > layout.tp * layout.pp
-        gathers = many | (layout.scheme == "fsdp" and layout.offload != "none")
+        layout, zero = self.layout, self.layout.sharding.zero
+        many = layout.mesh.gpus > layout.mesh.tp * layout.mesh.pp
+        gathers = many | (layout.scheme == "fsdp" and layout.memory.offload != "none")
         grad = self.states.lasting_grad + self.states.passing_grad
         compute = self.numerics.compute
         size: Any = 0.0
         if is_any(zero >= 3):
             block = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
             # What is quantised travels, and lies there, as it is stored.
-            width = FROZEN[layout.quantize] if layout.quantize != "none" else compute
+            width = FROZEN[layout.lora.quantize] if layout.lora.quantize != "none" else compute
             weights = 2 * width * block + compute * self.end_parameters
             if layout.traits.live:
                 live = smaller(layout.traits.live, self.num_parameters)
                 weights = larger(weights, width * live)
-            weights = weights + (0.0 if layout.lora_rank else grad) * block
+            weights = weights + (0.0 if layout.lora.rank else grad) * block
             size = size + choose(gathers & (zero >= 3), weights, 0.0)
         if layout.traits.grad_buffer and is_any(zero == 2):  # a block's gradients, before shards
             block = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
             size = size + choose(gathers & (zero == 2), grad * block, 0.0)
         if layout.scheme == "fsdp" and is_any(zero == 2):
-            frozen = self.num_parameters if layout.lora_rank else 0
+            frozen = self.num_parameters if layout.lora.rank else 0
             held = self.num_trained + frozen
             size = choose(gathers & (zero == 2), compute * held, size)
         return size
@@ -308,15 +316,15 @@ class Stage:
     @cached_property
     def policy(self) -> str:
         """Which tensors are kept."""
-        if self.layout.recompute == "selective":
+        if self.layout.memory.recompute == "selective":
             return selective_policy(self.shape, self.layout)
-        return FULL if self.layout.recompute == "full" else NONE
+        return FULL if self.layout.memory.recompute == "full" else NONE
 
     @cached_property
     def _seqs(self) -> tuple[int, int]:
         """Tokens read and tokens written of a sample."""
         read = self.layout.part_of_sequence
-        return read, self.layout.written if self.shape.family == "t5" else read
+        return read, self.layout.batch.written if self.shape.family == "t5" else read
 
     @cached_property
     def _lists(self) -> tuple[list[SavedTensor], list[SavedTensor]]:
@@ -328,14 +336,14 @@ class Stage:
 
     @cached_property
     def _sequence_shares(self) -> Bytes:
-        split = self.layout.sequence_parallel > 0
-        return choose(split, self.layout.tp, 1)
+        split = self.layout.mesh.sequence_parallel > 0
+        return choose(split, self.layout.mesh.tp, 1)
 
     def _bytes(self, items: list[SavedTensor], policy: str) -> Bytes:
         """One micro-batch of one block on one rank."""
-        share = total(items, policy, split=True) / self.layout.tp
+        share = total(items, policy, split=True) / self.layout.mesh.tp
         rest = total(items, policy, split=False) / self._sequence_shares
-        return (share + rest) * self.layout.batch_size
+        return (share + rest) * self.layout.batch.micro
 
     @cached_property
     def _saved(self) -> tuple[Bytes, Bytes]:
@@ -366,15 +374,19 @@ class Stage:
     @cached_property
     def in_flight(self) -> Bytes:
         """Micro-batches whose activations this stage holds; a fraction with interleaved groups."""
-        p, v, all_of_them = self.layout.pp, self.layout.interleave, self.layout.grad_accum
+        p, v, all_of_them = (
+            self.layout.mesh.pp,
+            self.layout.pipeline.interleave,
+            self.layout.batch.grad_accum,
+        )
         many = choose(p > 1, all_of_them, 1)
-        if self.layout.schedule == "gpipe":
+        if self.layout.pipeline.schedule == "gpipe":
             return many
-        if self.layout.schedule == "dualpipe":
+        if self.layout.pipeline.schedule == "dualpipe":
             return smaller(p + 1, many)
-        if self.layout.schedule == "zbv":
+        if self.layout.pipeline.schedule == "zbv":
             return smaller(p, many)
-        if self.layout.schedule == "zb":  # later stages keep what weights' gradients need
+        if self.layout.pipeline.schedule == "zb":  # later stages keep what weights' gradients need
             return smaller(choose(v > 1, p + (p - 1) / v, p), many)
         if self.last:
             return smaller(1 + p * (v - 1) / v, many)
@@ -389,7 +401,7 @@ class Stage:
         size = overheads.embedding_bytes(self.shape, self.numerics, read)
         if self.shape.family == "t5":
             size += overheads.embedding_bytes(self.shape, self.numerics, written)
-        size = size * self.layout.batch_size / self._sequence_shares
+        size = size * self.layout.batch.micro / self._sequence_shares
         return self.has_embedding * size * self.in_flight
 
     @cached_property
@@ -399,12 +411,12 @@ class Stage:
         size = overheads.end_bytes(self.shape, self.numerics, written)
         if self.shape.family == "t5":
             size += overheads.end_bytes(self.shape, self.numerics, read)
-        return self.has_loss * size * self.layout.batch_size / self._sequence_shares
+        return self.has_loss * size * self.layout.batch.micro / self._sequence_shares
 
     @cached_property
     def rows(self) -> Bytes:
         """Tokens that logits are computed for."""
-        return self.head * self._seqs[1] * self.layout.batch_size
+        return self.head * self._seqs[1] * self.layout.batch.micro
 
     @cached_property
     def collected(self) -> Bytes:
@@ -415,7 +427,7 @@ class Stage:
         layout = self.layout
         if layout.scheme != "dataparallel" or layout.traits.own_models:
             return 0.0
-        return layout.dp * self.rows * self.shape.vocab * self.numerics.compute
+        return layout.mesh.dp * self.rows * self.shape.vocab * self.numerics.compute
 
     # --- the backward pass of one block ----------------------------------------------------
 
@@ -440,13 +452,15 @@ class Stage:
         """The residual's gradient, and inside the branch that needs most."""
         layout, shape = self.layout, self.shape
         outside = self.numerics.residual * seq * shape.hidden / self._sequence_shares
-        size = layout.batch_size * ((self._inside(seq) + self._gathered) / layout.tp + outside)
-        matrix = shape.hidden * shape.ffn / layout.tp
+        size = layout.batch.micro * (
+            (self._inside(seq) + self._gathered) / layout.mesh.tp + outside
+        )
+        matrix = shape.hidden * shape.ffn / layout.mesh.tp
         if shape.num_experts:
             matrix = expert_parameters(shape) / self._expert_ranks
             matrix = matrix / (3 if shape.gated_ffn else 2)
-        if layout.lora_rank:  # one matrix at a time is widened
-            return size + self.numerics.compute * matrix * (layout.quantize != "none")
+        if layout.lora.rank:  # one matrix at a time is widened
+            return size + self.numerics.compute * matrix * (layout.lora.quantize != "none")
         if layout.traits.grad_buffer:  # in fp32, before it is added to the buffer
             return size + 4 * (2 if shape.gated_ffn else 1) * matrix
         return size + choose(self.grads_add_up, 0, self.states.passing_grad * matrix)
@@ -455,9 +469,11 @@ class Stage:
     def _gathered(self) -> float:
         """Bytes of one sample: keys and values of all ranks that share it, and their gradients."""
         layout, shape = self.layout, self.shape
-        if layout.cp == 1 or layout.context != "all-gather":
+        if layout.mesh.cp == 1 or layout.context != "all-gather":
             return 0.0
-        return 4.0 * self.numerics.compute * layout.seq_len * shape.num_kv_heads * shape.head_dim
+        return (
+            4.0 * self.numerics.compute * layout.batch.seq_len * shape.num_kv_heads * shape.head_dim
+        )
 
     def _inside(self, seq: int) -> float:
         """Bytes of one sample: the activation's gradients, or those of the scores."""
@@ -475,15 +491,15 @@ class Stage:
     def embedding_gradient(self) -> Bytes:
         """A tied matrix's second gradient, whole as it comes, before it is added to the head's."""
         layout = self.layout
-        if not self.shape.tied or layout.lora_rank or layout.traits.own_models:
+        if not self.shape.tied or layout.lora.rank or layout.traits.own_models:
             return 0.0
         width = self.states.passing_grad + self.states.lasting_grad
-        return self._alone * width * self.shape.vocab * self.shape.hidden / layout.tp
+        return self._alone * width * self.shape.vocab * self.shape.hidden / layout.mesh.tp
 
     @cached_property
     def grads_add_up(self) -> Any:
         """Whether gradients of earlier micro-batches are there during this one."""
-        return self.states.grads_add_up & (self.layout.grad_accum > 1)
+        return self.states.grads_add_up & (self.layout.batch.grad_accum > 1)
 
 
 def stage_of(shape: ModelShape, layout: Layout, place: str, head: float = 1.0) -> Stage:
@@ -513,10 +529,10 @@ STAGES = ("first", "inner", "last")
 
 def places(shape: ModelShape, layout: Layout) -> tuple[str, ...]:
     """The stages that may need most: inner ones where the ends have fewer layers."""
-    pp = layout.pp
+    pp = layout.mesh.pp
     if not is_any(pp > 1):
         return ("last",)
     lacking = longest_stage(shape, pp) * pp - shape.num_layers - shape.num_decoder_layers
-    if layout.folds:
+    if layout.pipeline.v_schedule:
         return ("inner", "last") if is_any((pp > 1) & (lacking > 0)) else ("last",)
     return STAGES if is_any((pp > 2) & (lacking > 1)) else ("first", "last")

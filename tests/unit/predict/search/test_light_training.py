@@ -67,7 +67,7 @@ def test_four_bits_are_what_the_paper_says() -> None:
     """Half a byte, and 0.5 bits for scales that are not quantised themselves, 0.127 else."""
     assert FROZEN["nf4"] == 0.5 + 0.5 / 8
     assert FROZEN["nf4-double"] == pytest.approx(0.5 + 0.127 / 8, abs=1e-4)
-    shape, layout = named("llama-70B"), Layout(lora_rank=16, seq_len=512, batch_size=1)
+    shape, layout = named("llama-70B"), Layout.of(lora_rank=16, seq_len=512, batch_size=1)
     plain = memory(shape, layout).weights
     small = memory(shape, layout.replace(quantize="nf4-double")).weights
     ends = 2 * shape.vocab * shape.hidden
@@ -149,7 +149,7 @@ def test_a_higher_stage_of_zero_never_keeps_more_states(
 ) -> None:
     """Weights and masters; of gradients and moments the worst moment may differ."""
     shape = named(model)
-    layout = Layout(
+    layout = Layout.of(
         gpus=dp, batch_size=batch, grad_accum=accum, framework=framework, recompute=recompute,
         seq_len=512,
     )  # fmt: skip
@@ -173,7 +173,7 @@ def test_a_higher_stage_of_zero_never_keeps_more_states(
 @settings(max_examples=30, deadline=None)
 def test_lighter_always_needs_less(model: str, batch: int, recompute: str) -> None:
     shape = named(model)
-    layout = Layout(batch_size=batch, recompute=recompute, seq_len=512, lora_rank=16)
+    layout = Layout.of(batch_size=batch, recompute=recompute, seq_len=512, lora_rank=16)
     sizes = [memory(shape, layout.replace(quantize=kind)).total for kind in FROZEN]
     assert sizes == sorted(sizes, reverse=True)
     plain = layout.replace(lora_rank=0)

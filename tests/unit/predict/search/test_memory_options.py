@@ -22,13 +22,8 @@ from trainrig.predict.search.memory_options import (
 )
 from trainrig.predict.step import predict_step
 from trainrig.workload import custom, named
-from trainrig.workload.layout import (
-    OFFLOAD,
-    OPTIMIZERS,
-    RECOMPUTE,
-    Layout,
-    check_layout,
-)
+from trainrig.workload.layout import Layout, check_layout
+from trainrig.workload.layout.groups import OFFLOAD, OPTIMIZERS, RECOMPUTE
 from trainrig.workload.memory import memory
 
 GIB = 1 << 30
@@ -69,7 +64,7 @@ def by_hand(of: Fit) -> list[tuple[tuple[bool, bool, float, float], Layout]]:
         time = float(predict_step(shape, layout, rates).total) / int(layout.global_batch)
         if needs < before:
             fits = needs <= rates.memory_bytes
-            last = (layout.optimizer_in_backward, layout.states) != (0, "auto")
+            last = (layout.memory.optimizer_in_backward, layout.precision.states) != (0, "auto")
             key = (False, last, time, needs) if fits else (True, last, needs, time)
             ranked.append((key, layout))
     return sorted(ranked, key=lambda pair: pair[0])
@@ -81,29 +76,37 @@ def neighbours(base: Layout) -> list[Layout]:
     found += [base.replace(offload=where) for where in OFFLOAD if where != "disk"]
     found += [base.replace(optimizer=o) for o in OPTIMIZERS if "8bit" in o or "paged" in o]
     found += [base.replace(optimizer_in_backward=1), base.replace(states="pure")]
-    found += [base.replace(kernels=stack) for stack in STACKS.get(base.kernels, ())]
-    if base.gpus == 1 and base.offload == "none":
+    found += [base.replace(kernels=stack) for stack in STACKS.get(base.kernels.stack, ())]
+    if base.mesh.gpus == 1 and base.memory.offload == "none":
         found += [
             base.replace(offload="host", zero=zero, framework=framework)
             for framework, zero in (("deepspeed", 2), ("huggingface", 3))
         ]
-    if base.tp > 1:
+    if base.mesh.tp > 1:
         found.append(base.replace(sequence_parallel=1))
     powers = (1, 2, 4, 8, 16)
     for micro, zero, tp, pp, cp in itertools.product(
-        range(1, int(base.batch_size) + 1), range(4), powers, powers, powers
+        range(1, int(base.batch.micro) + 1), range(4), powers, powers, powers
     ):
         sizes = {"batch_size": micro, "zero": zero, "tp": tp, "pp": pp, "cp": cp}
-        changed = [name for name, size in sizes.items() if size != getattr(base, name)]
+        changed = [name for name, size in sizes.items() if size != base.get(name)]
         lowered = changed == ["pp", "zero"] or changed == ["zero", "pp"]
-        if len(changed) != 1 and not (lowered and zero == min(base.zero, 1)):
+        if len(changed) != 1 and not (lowered and zero == min(base.sharding.zero, 1)):
             continue
-        if base.gpus % (tp * pp * cp) or (zero < base.zero and not lowered) or tp * pp < base.tp:
+        if (
+            base.mesh.gpus % (tp * pp * cp)
+            or (zero < base.sharding.zero and not lowered)
+            or tp * pp < base.mesh.tp
+        ):
             continue
-        if (tp > base.tp and tp > base.gpus_per_node) or tp < base.tp or pp < base.pp:
+        if (
+            (tp > base.mesh.tp and tp > base.mesh.gpus_per_node)
+            or tp < base.mesh.tp
+            or pp < base.mesh.pp
+        ):
             continue
-        once = base.gpus // (tp * pp * cp) * micro
-        if batch % once == 0 and (zero <= base.zero or base.dp > 1):
+        once = base.mesh.gpus // (tp * pp * cp) * micro
+        if batch % once == 0 and (zero <= base.sharding.zero or base.mesh.dp > 1):
             new = base.replace(**sizes, grad_accum=batch // once)
             found.append(new.replace(framework=framework(base, new)))
     return [layout for layout in found if layout != base]
@@ -127,7 +130,11 @@ def test_the_order_is_that_of_brute_force(case: tuple[str, str, dict[str, Any]])
     flash = (
         set(STACKS) if of.question.cluster.chip and of.question.cluster.chip.year >= 2020 else set()
     )
-    expected = [x for x in expected if flash or x.kernels in (of.question.layout.kernels, "fused")]
+    expected = [
+        x
+        for x in expected
+        if flash or x.kernels.stack in (of.question.layout.kernels.stack, "fused")
+    ]
     assert [one.layout for one in of.options] == expected
     assert len(expected) >= 4
 
@@ -149,7 +156,7 @@ def test_the_largest_batch_size_is_the_last_that_fits(
     shape, layout = of.question.shape, of.question.layout
     most = of.largest_batch_size
     shown = [memory(shape, layout.replace(batch_size=b)).shown <= of.capacity for b in range(1, 99)]
-    asked = int(layout.batch_size) * (of.memory.total <= of.capacity)
+    asked = int(layout.batch.micro) * (of.memory.total <= of.capacity)
     assert most == max(
         sum(shown), asked, memory(shape, layout.replace(batch_size=1)).total <= of.capacity
     )
@@ -159,8 +166,8 @@ def test_the_largest_batch_size_is_the_last_that_fits(
 
 def test_a_micro_batch_has_an_end() -> None:
     tiny = named("gpt2")
-    assert largest_batch_size(tiny, Layout(seq_len=1), 1e15) == MOST_SAMPLES
-    assert largest_batch_size(tiny, Layout(seq_len=1), 1e9) == 0
+    assert largest_batch_size(tiny, Layout.of(seq_len=1), 1e15) == MOST_SAMPLES
+    assert largest_batch_size(tiny, Layout.of(seq_len=1), 1e9) == 0
 
 
 def test_of_two_options_that_suffice_the_fastest_are_named() -> None:
@@ -205,9 +212,9 @@ def test_one_gpu_is_offered_frameworks_that_offload_more() -> None:
 
 
 def test_an_absurd_batch_is_answered_at_once() -> None:
-    huge = Layout(batch_size=2**31 - 1)
+    huge = Layout.of(batch_size=2**31 - 1)
     sizes = [
-        int(after.batch_size)
+        int(after.batch.micro)
         for change, after in memory_options(named("gpt2"), huge)
         if "batch_size" in change
     ]
@@ -216,7 +223,11 @@ def test_an_absurd_batch_is_answered_at_once() -> None:
 
 def test_no_option_is_illegal() -> None:
     shape = named("llama-7B")
-    for layout in (Layout(), Layout(gpus=8, framework="megatron", tp=4), Layout(gpus=6, zero=1)):
+    for layout in (
+        Layout(),
+        Layout.of(gpus=8, framework="megatron", tp=4),
+        Layout.of(gpus=6, zero=1),
+    ):
         for _, after in memory_options(shape, layout):
             check_layout(shape, after)
 

@@ -34,7 +34,7 @@ CHIPS = ("RTX 4090", "A100 SXM4 80GB", "V100 SXM2 16GB")
 
 
 def small_space(gpus: int, batch: int, seq: int = 512) -> Space:
-    base = Layout(gpus=gpus, gpus_per_node=min(gpus, 4), seq_len=seq, precision="fp16")
+    base = Layout.of(gpus=gpus, gpus_per_node=min(gpus, 4), seq_len=seq, precision="fp16")
     return Space(shape=SMALL, base=base, global_batch=batch)
 
 
@@ -164,7 +164,9 @@ def test_what_is_fixed_stays() -> None:
     asked = {"model": "gpt2", "on": "RTX 4090", "gpus": 4, "global_batch": 16}
     every_, cluster = space(asked | {"recompute": "full", "framework": "megatron"})
     found = search(every_, cluster.rates())
-    assert {(c.layout.recompute, c.layout.framework) for c in found.best} == {("full", "megatron")}
+    assert {(c.layout.memory.recompute, c.layout.framework) for c in found.best} == {
+        ("full", "megatron")
+    }
 
 
 def test_counts_of_gpus() -> None:
@@ -181,7 +183,7 @@ def test_counts_of_gpus() -> None:
 def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
     chip = require_chip("A100 SXM4 80GB")
     cluster = Cluster(chip=chip, gpus=8, gpus_per_node=8)
-    asked = Space(shape=SMALL, base=Layout(gpus=8, seq_len=512), global_batch=96)
+    asked = Space(shape=SMALL, base=Layout.of(gpus=8, seq_len=512), global_batch=96)
     tokens = 2e12
     found = gpus_needed(asked, cluster, tokens, days=30.0)
     steps = tokens / (96 * 512)
@@ -207,7 +209,7 @@ def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
 
 def test_just_fast_enough_is_fast_enough() -> None:
     cluster = Cluster(chip=require_chip("A100 SXM4 80GB"), gpus=8, gpus_per_node=8)
-    asked = Space(shape=SMALL, base=Layout(gpus=8, seq_len=512), global_batch=96)
+    asked = Space(shape=SMALL, base=Layout.of(gpus=8, seq_len=512), global_batch=96)
     for days in (27.0, 35.0):  # a power of two, and 3 between two of them
         found = gpus_needed(asked, cluster, 2e12, days=days)
         again = gpus_needed(asked, cluster, 2e12, days=found.days)
@@ -217,7 +219,7 @@ def test_just_fast_enough_is_fast_enough() -> None:
 
 def test_what_no_number_of_gpus_does_is_refused() -> None:
     cluster = Cluster(chip=require_chip("RTX 4090"), gpus=8)
-    asked = Space(shape=SMALL, base=Layout(gpus=8, seq_len=512), global_batch=2)
+    asked = Space(shape=SMALL, base=Layout.of(gpus=8, seq_len=512), global_batch=2)
     with pytest.raises(UsageError, match=r"no number of GPUs .* in 1e-06 days"):
         gpus_needed(asked, cluster, 1e12, days=1e-6)
     # Two samples keep two GPUs busy; more wait for them.

@@ -27,7 +27,7 @@ def legal_layouts(draw) -> tuple[object, Layout]:
     dp = draw(POWERS)
     zero = draw(st.sampled_from([0, 1] if pp > 1 else [0, 1, 2, 3]))
     gpus = tp * pp * dp
-    layout = Layout(
+    layout = Layout.of(
         gpus=gpus, gpus_per_node=min(gpus, 8), tp=tp, pp=pp, zero=zero,
         sequence_parallel=draw(st.sampled_from([0, 1])) if tp > 1 else 0,
         batch_size=draw(st.sampled_from([1, 2, 5])), grad_accum=draw(st.sampled_from([1, 4, 8])),
@@ -56,16 +56,16 @@ def test_parts_are_not_negative_and_sum_to_the_whole(asked, chip) -> None:
     assert sum(parts.values()) == pytest.approx(float(step.total))
     low, high = step.interval
     assert 0.0 < low < step.total < high
-    if layout.tp == 1:
+    if layout.mesh.tp == 1:
         assert parts["tensor_comm"] == 0.0
-    if layout.pp == 1:
+    if layout.mesh.pp == 1:
         assert parts["bubble"] == parts["pipeline_comm"] == 0.0
-    if layout.gpus == 1:
+    if layout.mesh.gpus == 1:
         assert parts["data_comm"] == 0.0
-    if layout.recompute == "none":
+    if layout.memory.recompute == "none":
         assert parts["recompute"] == 0.0
-    assert layout.tp * layout.pp * layout.dp == layout.gpus
-    assert layout.global_batch == layout.batch_size * layout.grad_accum * layout.dp
+    assert layout.mesh.tp * layout.mesh.pp * layout.mesh.dp == layout.mesh.gpus
+    assert layout.global_batch == layout.batch.micro * layout.batch.grad_accum * layout.mesh.dp
 
 
 @given(
@@ -76,7 +76,7 @@ def test_without_communication_a_step_is_its_micro_batches_and_an_update(
     shape, chip, batch
 ) -> None:
     """T(m) = m · (forward + backward) + optimizer: linear in m, the same optimizer throughout."""
-    one = Layout(gpus=1, gpus_per_node=1, batch_size=batch, seq_len=512, framework="native")
+    one = Layout.of(gpus=1, gpus_per_node=1, batch_size=batch, seq_len=512, framework="native")
     rates = rates_of_chip(chip)
     steps = [predict_step(shape, one.replace(grad_accum=m), rates) for m in (2, 3, 4)]
     times = [float(step.total) for step in steps]
@@ -93,7 +93,7 @@ def test_without_communication_a_step_is_its_micro_batches_and_an_update(
 @EXAMPLES
 def test_the_bubble_shrinks_with_micro_batches_and_interleaving(shape, chip, m) -> None:
     rates = rates_of_chip(chip)
-    base = Layout(gpus=4, gpus_per_node=4, pp=4, seq_len=512, framework="megatron", grad_accum=m)
+    base = Layout.of(gpus=4, gpus_per_node=4, pp=4, seq_len=512, framework="megatron", grad_accum=m)
     plain = predict_step(shape, base, rates)
     longer = predict_step(shape, base.replace(grad_accum=2 * m), rates)
     dealt = predict_step(shape, base.replace(interleave=2), rates)

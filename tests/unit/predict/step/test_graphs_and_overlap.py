@@ -74,7 +74,7 @@ def settings_of(draw: st.DrawFn, **fixed: Any) -> tuple[str, dict[str, Any]]:
 
 def seconds(model: str, chosen: dict[str, Any], chip: str) -> float | None:
     """Of a step, None where the layout cannot be run; racks are domains of 64 GPUs."""
-    layout = Layout(**{"gpus_per_node": 64 if chip in RACKS else 8} | chosen)
+    layout = Layout.of(**{"gpus_per_node": 64 if chip in RACKS else 8} | chosen)
     if chosen["precision"] == "fp8" and chip.startswith("A100"):
         layout = layout.replace(precision="bf16")
     if not is_legal(named(model), layout):
@@ -180,11 +180,11 @@ def test_by_themselves_passes_of_nvidias_recipes_are_graphs_on_blackwell_alone()
 
 def test_flags_and_tables_know_the_chips_that_have_graphs_by_one_rule() -> None:
     for chip in load_chips():
-        usual = Layout(framework="megatron", kernels="flash+fused").launched_as(is_graphed(chip))
+        usual = Layout.of(framework="megatron", kernels="flash+fused").launched_as(is_graphed(chip))
         assert usual == ("layers" if class_of(chip) == "blackwell" else "none")
     row = ROW | {"model": "llama3-8b", "num_gpus": "8", "precision": "bf16"}
     rows = [case_of(row | {"chip": chip}) for chip in ("B200", "H200 SXM 141GB", "RTX 5090")]
-    assert [each.layout.cuda_graphs for each in rows] == ["layers", "none", "none"]
+    assert [each.layout.kernels.cuda_graphs for each in rows] == ["layers", "none", "none"]
 
 
 def test_flags_stand_for_todays_recipes_and_a_row_for_its_programs_of_its_time() -> None:
@@ -192,7 +192,7 @@ def test_flags_stand_for_todays_recipes_and_a_row_for_its_programs_of_its_time()
     programs = {"Megatron-Bridge 26.06": "2026-08", "Megatron-Bridge 25.09": "2025-11"}
     programs["Megatron-LM"] = "2026-08"
     found = [
-        case_of(row | {"framework": name, "date": date}).layout.cuda_graphs
+        case_of(row | {"framework": name, "date": date}).layout.kernels.cuda_graphs
         for name, date in programs.items()
     ]
     assert found == ["layers", "none", "none"]
@@ -211,7 +211,7 @@ def test_graphs_of_layers_hold_neither_optimizer_nor_fetching_nor_calls_of_check
     assert layers.optimizer == each.optimizer > all_.optimizer
     assert each.gaps > layers.gaps > all_.gaps
     shape, chip = named("gpt2-medium"), rates("B200 SXM")
-    whole = Layout(framework="megatron", kernels="flash+fused", recompute="full")
+    whole = Layout.of(framework="megatron", kernels="flash+fused", recompute="full")
     none, some = (
         device_times(shape, whole.replace(cuda_graphs=word), chip) for word in ("none", "layers")
     )
@@ -228,12 +228,12 @@ def test_there_are_no_cuda_graphs_without_cuda_or_rocm(chip: str, graphs: str) -
     with pytest.raises(UsageError, match="has no CUDA graphs") as caught:
         question(asked | {"cuda_graphs": graphs})
     assert "--cuda-graphs none" in str(caught.value.hint)
-    assert question(asked | {"cuda_graphs": "none"}).layout.cuda_graphs == "none"
+    assert question(asked | {"cuda_graphs": "none"}).layout.kernels.cuda_graphs == "none"
 
 
 def test_rocm_has_graphs_of_its_own() -> None:
     asked = {"model": "gpt2-medium", "on": "MI300X", "gpus": 1, "cuda_graphs": "iteration"}
-    assert question(asked).layout.cuda_graphs == "iteration"
+    assert question(asked).layout.kernels.cuda_graphs == "iteration"
 
 
 @pytest.mark.parametrize(
@@ -278,11 +278,13 @@ def test_flags_and_a_table_agree_where_they_say_the_same(
     row |= {names.get(name, name): str(size) for name, size in sizes.items()}
     asked = SAME | {"model": model, "grad_accum": micro_batches, "kernels": "flash+fused"} | sizes
     by_flags, case = question(asked), case_of(row)
-    assert case.layout.cuda_graphs == "layers"
+    assert case.layout.kernels.cuda_graphs == "layers"
     flags = simulated(by_flags.shape, by_flags.layout, by_flags.cluster.rates())[0].item()
     table = simulated(case.shape, case.layout, case.rates)[0].item()
     assert flags == pytest.approx(table, rel=0.12), "but for tokens that leave once for each rank"
-    once = by_flags.layout.replace(node_once=case.layout.node_once)
+    once = by_flags.layout.replace(
+        dedup_internode_dispatch=case.layout.moe.dedup_internode_dispatch
+    )
     same = simulated(by_flags.shape, once, by_flags.cluster.rates())[0].item()
     assert same == pytest.approx(table, rel=0.02)
 
@@ -316,11 +318,13 @@ def test_flags_and_a_table_agree_where_they_say_the_same(
 def test_a_tables_words_say_what_is_launched_as_graphs(words: dict[str, str], graphs: str) -> None:
     row = ROW | {"framework": "Megatron-LM", "model": "llama3-8b", "num_gpus": "8"} | words
     case = case_of(row)
-    assert case.layout.cuda_graphs == graphs
+    assert case.layout.kernels.cuda_graphs == graphs
     bare = case_of(row | {"kernel_stack": "flash+fused", "notes": ""})
     assert time_of(case)[0] <= time_of(bare)[0]
     recipe = case_of(row | {"framework": "Megatron-Bridge 26.06"})
-    assert recipe.layout.cuda_graphs == (graphs if "cuda" in str(words).lower() else "layers")
+    assert recipe.layout.kernels.cuda_graphs == (
+        graphs if "cuda" in str(words).lower() else "layers"
+    )
 
 
 def test_an_update_of_adapters_takes_the_host_two_tensors_for_each() -> None:

@@ -32,7 +32,7 @@ shapes = st.builds(
     st.sampled_from([4, 8, 16, 32]),
 )
 layouts = st.builds(
-    lambda pp, tp, dp, batch, accum, framework, recompute, zero, kernels: Layout(
+    lambda pp, tp, dp, batch, accum, framework, recompute, zero, kernels: Layout.of(
         gpus=pp * tp * dp,
         gpus_per_node=min(8, pp * tp * dp),
         pp=pp,
@@ -68,11 +68,14 @@ def test_more_work_is_never_quicker(shape, layout, name) -> None:
         return
     chip = require_chip(name)
     before = seconds(shape, layout, chip)
-    assert seconds(shape, layout.replace(batch_size=2 * layout.batch_size), chip) >= 0.999 * before
-    assert seconds(shape, layout.replace(grad_accum=2 * layout.grad_accum), chip) >= 0.999 * before
+    assert seconds(shape, layout.replace(batch_size=2 * layout.batch.micro), chip) >= 0.999 * before
+    assert (
+        seconds(shape, layout.replace(grad_accum=2 * layout.batch.grad_accum), chip)
+        >= 0.999 * before
+    )
     longer = layout.replace(seq_len=2048)
     assert seconds(shape, longer, chip) >= 0.999 * before
-    deeper = dataclasses.replace(shape, num_layers=shape.num_layers + layout.pp)
+    deeper = dataclasses.replace(shape, num_layers=shape.num_layers + layout.mesh.pp)
     assert seconds(deeper, layout, chip) >= before
 
 
@@ -91,7 +94,7 @@ def test_a_better_chip_is_never_slower(shape, layout, name) -> None:
 
 def test_computation_hides_no_two_exchanges_at_once() -> None:
     """Tensors over PCIe and gradients over the network: more power made such a step slower."""
-    layout = Layout(
+    layout = Layout.of(
         gpus=64,
         tp=4,
         zero=2,
@@ -118,7 +121,7 @@ def test_more_is_kept_of_more_and_less_where_more_is_computed_again(shape, layou
         for way in ("none", "selective", "full")
     ]
     assert total == sorted(total, reverse=True)
-    larger = float(memory(shape, layout.replace(batch_size=2 * layout.batch_size)).total)
+    larger = float(memory(shape, layout.replace(batch_size=2 * layout.batch.micro)).total)
     assert larger >= float(memory(shape, layout).total)
 
 
@@ -127,7 +130,7 @@ def test_sharding_over_a_million_gpus_is_not_free(zero: int) -> None:
     """A ring passes each of its members: from some thousand nodes on that is what a step takes."""
     shape, rates = named("llama-7B"), rates_of_chip(require_chip("H100 SXM5 80GB"))
     sizes = [8, 64, 512, 4096, 1 << 15, 1 << 20]
-    layout = Layout(zero=zero, framework="huggingface", seq_len=4096)
+    layout = Layout.of(zero=zero, framework="huggingface", seq_len=4096)
     steps = [float(predict_step(shape, layout.replace(gpus=n), rates).total) for n in sizes]
     assert steps[2:] == sorted(steps[2:])  # fewer: each has more of the optimizer to run
     assert steps[-1] > 5.0 * steps[0]
@@ -141,5 +144,5 @@ def test_sharding_over_a_million_gpus_is_not_free(zero: int) -> None:
 def test_flash_attention_needs_a_chip_that_has_it(chip: str, kernels: str) -> None:
     with pytest.raises(UsageError, match="has no flash attention"):
         question({"model": "gpt2", "on": chip, "kernels": kernels})
-    assert question({"model": "gpt2", "on": chip}).layout.kernels == "eager"
+    assert question({"model": "gpt2", "on": chip}).layout.kernels.stack == "eager"
     assert question({"model": "gpt2", "on": "RTX 3090", "kernels": kernels})

@@ -18,7 +18,8 @@ from trainrig.catalog import require_chip
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import rates_of_chip
 from trainrig.predict.step import StepTime, predict_step
-from trainrig.workload.layout import CP_COMM, Layout, is_legal
+from trainrig.workload.layout import Layout, is_legal
+from trainrig.workload.layout.groups import CP_COMM
 from trainrig.workload.memory import memory
 from trainrig.workload.memory.pipeline_stage import stage_of
 from trainrig.workload.model import ModelShape
@@ -59,7 +60,7 @@ def step(shape: ModelShape, layout: Layout, found: Rates) -> StepTime:
 
 
 mixed = st.builds(
-    lambda ep, tp, batch, overlap, recompute, seq: Layout(
+    lambda ep, tp, batch, overlap, recompute, seq: Layout.of(
         gpus=64, tp=tp, ep=ep, batch_size=batch, grad_accum=2, zero=1, seq_len=seq,
         sequence_parallel=int(tp > 1), framework="megatron", kernels="flash+fused",
         overlap=overlap, recompute=recompute,
@@ -114,7 +115,7 @@ def test_experts_are_no_further_away_in_a_larger_node(
 
 
 sequences = st.builds(
-    lambda framework, batch, recompute, kernels: Layout(
+    lambda framework, batch, recompute, kernels: Layout.of(
         gpus=32, batch_size=batch, zero=3 if framework == "torchtitan" else 1, seq_len=32768,
         framework=framework, recompute=recompute, kernels=kernels,
     ),

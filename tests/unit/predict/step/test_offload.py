@@ -11,11 +11,12 @@ from trainrig.predict.step import predict_step
 from trainrig.predict.step.communication import MeshSizes
 from trainrig.predict.step.offload import offloaded
 from trainrig.workload import named
-from trainrig.workload.layout import OFFLOAD_OVERLAP, Layout
+from trainrig.workload.layout import Layout
+from trainrig.workload.layout.groups import OFFLOAD_OVERLAP
 
 SHAPE = named("llama-1B")
 RATES = rates_of_chip(require_chip("A100 SXM4 80GB"))
-DEEPSPEED = Layout(
+DEEPSPEED = Layout.of(
     gpus=8, zero=2, batch_size=8, grad_accum=4, framework="deepspeed", offload="host", seq_len=2048
 )
 FSDP = DEEPSPEED.replace(framework="torchtitan", zero=3)

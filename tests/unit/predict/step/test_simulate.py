@@ -104,8 +104,8 @@ def test_a_plan_takes_the_schedule_that_it_is_told() -> None:
     asked = {"model": "megatron-18B", "on": "H100 SXM5 80GB", "gpus": 64, "global_batch": 64}
     for schedule, framework in (("zbv", "native"), ("dualpipe", "megatron"), ("gpipe", "megatron")):
         found = layouts(space(asked | {"schedule": schedule, "seq_len": 2048})[0])
-        piped = [one for one in found if np.any(one.pp > 1)]
-        assert {(one.schedule, one.framework) for one in piped} == {(schedule, framework)}
+        piped = [one for one in found if np.any(one.mesh.pp > 1)]
+        assert {(one.pipeline.schedule, one.framework) for one in piped} == {(schedule, framework)}
         assert len(piped) < len(found), "and what has no pipeline"
     with pytest.raises(UsageError, match="megatron has no schedule zb"):
         space(asked | {"schedule": "zb", "framework": "megatron"})
@@ -128,7 +128,7 @@ def test_a_zero_bubble_layout_waits_less_and_fills_its_last_stage() -> None:
         RATES,
         top=10_000,
     )
-    assert any(one.layout.schedule == "zb" for one in chosen.best)
+    assert any(one.layout.pipeline.schedule == "zb" for one in chosen.best)
 
 
 def test_messages_hold_up_both_ends_or_run_beside() -> None:
@@ -159,7 +159,7 @@ def test_each_rank_computes_everything_once() -> None:
             assert len(tasks) == len(set(tasks)) == 8 * groups * kinds
 
 
-LAYOUT = Layout(
+LAYOUT = Layout.of(
     gpus=64, gpus_per_node=8, tp=2, pp=4, grad_accum=16, framework="megatron", seq_len=2048
 )
 

@@ -35,7 +35,7 @@ A100 = rates()
 
 def seconds(**words: Any) -> StepTime:
     shape = words.pop("shape", GPT)
-    return predict_step(shape, Layout(**words), words.pop("rates", A100))
+    return predict_step(shape, Layout.of(**words), words.pop("rates", A100))
 
 
 LAYOUTS = st.fixed_dictionaries(
@@ -78,7 +78,7 @@ def test_parts_are_never_negative_and_add_up(sizes: dict[str, int], words: dict[
 @settings(max_examples=20)
 def test_arrays_equal_scalars(sizes: list[dict[str, int]], words: dict[str, str]) -> None:
     arrays = {name: np.array([one[name] for one in sizes]) for name in sizes[0]}
-    many = predict_step(GPT, Layout(gpus=64, **arrays, **words), A100)
+    many = predict_step(GPT, Layout.of(gpus=64, **arrays, **words), A100)
     for at, one in enumerate(sizes):
         alone = seconds(gpus=64, **one, **words)
         for name in (*PARTS, "overlapped", "faster", "slower"):
@@ -87,7 +87,7 @@ def test_arrays_equal_scalars(sizes: list[dict[str, int]], words: dict[str, str]
 
 def test_many_layouts_are_cut_into_chunks_and_joined() -> None:
     batches = np.tile([1, 2, 4], 10_000)
-    found = predict_step(GPT, Layout(gpus=8, batch_size=batches), A100)
+    found = predict_step(GPT, Layout.of(gpus=8, batch_size=batches), A100)
     assert found.total.shape == (30_000,)
     close(found.total[:3], found.total[-3:])
     assert found.total[0] < found.total[1] < found.total[2]
@@ -98,7 +98,7 @@ def test_many_layouts_are_cut_into_chunks_and_joined() -> None:
 def test_more_bandwidth_is_never_slower(
     sizes: dict[str, int], words: dict[str, str], factor: float
 ) -> None:
-    layout = Layout(gpus=64, **sizes, **words)
+    layout = Layout.of(gpus=64, **sizes, **words)
     slow = predict_step(GPT, layout, A100).total
     for better in (
         rates(fabric=200e9 * factor),
@@ -122,7 +122,7 @@ def test_more_bandwidth_is_never_slower(
 
 
 def test_a_single_device_is_the_closed_sum_of_its_parts() -> None:
-    layout = Layout(
+    layout = Layout.of(
         gpus=1, batch_size=16, seq_len=1024, kernels="flash+fused", framework="huggingface"
     )
     parts, c = device_times(GPT, layout, A100), fitted()
@@ -170,7 +170,7 @@ def test_recomputation_costs_time(kernels: str) -> None:
 def test_the_bubble_is_its_textbook_share(pp: int, m: int, v: int) -> None:
     found = predict_step(
         custom("gpt2", num_layers=16, hidden=2048, vocab=8),  # nearly no ends
-        Layout(gpus=pp, pp=pp, grad_accum=m, interleave=v, batch_size=4, framework="megatron"),
+        Layout.of(gpus=pp, pp=pp, grad_accum=m, interleave=v, batch_size=4, framework="megatron"),
         A100,
     )
     ideal = found.forward + found.backward + found.pipeline_comm
@@ -181,10 +181,10 @@ def test_devices_that_share_do_not_lose_work() -> None:
     """4 × 4 × 4 devices compute together at least what one would, and not much more."""
     shape = custom("gpt2", num_layers=16, hidden=4096, num_heads=32, vocab=51200)
     words = {"kernels": "flash", "framework": "megatron", "sequence_parallel": 1}
-    one = predict_step(shape, Layout(gpus=1, batch_size=4, grad_accum=16, **words), A100)  # type: ignore[arg-type]
+    one = predict_step(shape, Layout.of(gpus=1, batch_size=4, grad_accum=16, **words), A100)  # type: ignore[arg-type]
     many = predict_step(
         shape,
-        Layout(gpus=64, tp=4, pp=4, batch_size=4, grad_accum=4, **words),  # type: ignore[arg-type]
+        Layout.of(gpus=64, tp=4, pp=4, batch_size=4, grad_accum=4, **words),  # type: ignore[arg-type]
         A100,
     )
     alone = one.forward + one.backward
@@ -195,7 +195,9 @@ def test_devices_that_share_do_not_lose_work() -> None:
 def test_what_a_framework_hides() -> None:
     shape = named("llama-7B")
     kinds = {
-        name: predict_step(shape, Layout(gpus=16, batch_size=2, seq_len=2048, framework=name), A100)
+        name: predict_step(
+            shape, Layout.of(gpus=16, batch_size=2, seq_len=2048, framework=name), A100
+        )
         for name in ("huggingface", "megatron")
     }
     assert kinds["huggingface"].overlapped > 0.0
@@ -209,7 +211,7 @@ def test_sharded_weights_are_gathered_with_every_micro_batch() -> None:
     def traffic(zero: int, accum: int) -> float:
         found = predict_step(
             shape,
-            Layout(
+            Layout.of(
                 gpus=8,
                 zero=zero,
                 grad_accum=accum,
@@ -228,8 +230,8 @@ def test_sharded_weights_are_gathered_with_every_micro_batch() -> None:
 def test_hybrid_sharding_gathers_inside_the_node() -> None:
     shape, words = named("llama-7B"), {"zero": 3, "framework": "huggingface", "seq_len": 512}
     slow = rates(fabric=12.5e9)
-    whole = predict_step(shape, Layout(gpus=64, **words), slow)  # type: ignore[arg-type]
-    hybrid = predict_step(shape, Layout(gpus=64, shard_size=8, **words), slow)  # type: ignore[arg-type]
+    whole = predict_step(shape, Layout.of(gpus=64, **words), slow)  # type: ignore[arg-type]
+    hybrid = predict_step(shape, Layout.of(gpus=64, shard_size=8, **words), slow)  # type: ignore[arg-type]
     assert hybrid.data_comm < whole.data_comm
 
 
@@ -250,7 +252,7 @@ def test_fsdp_brings_offloaded_weights_for_each_pass() -> None:
 def test_adapters_have_no_gradients_of_weights() -> None:
     shape = named("llama-8B")
     full, lora = (
-        predict_step(shape, Layout(gpus=1, batch_size=2, seq_len=2048, lora_rank=rank), A100)
+        predict_step(shape, Layout.of(gpus=1, batch_size=2, seq_len=2048, lora_rank=rank), A100)
         for rank in (0, 8)
     )
     assert lora.backward < 0.75 * full.backward
@@ -261,7 +263,7 @@ def test_heads_of_odd_widths_are_charged() -> None:
     even, odd = (
         predict_step(
             custom("gpt2", num_layers=8, hidden=13824, num_heads=heads),
-            Layout(gpus=8, tp=8, kernels="fused", framework="megatron", seq_len=2048),
+            Layout.of(gpus=8, tp=8, kernels="fused", framework="megatron", seq_len=2048),
             A100,
         )
         for heads in (96, 128)  # of 144 and of 108
@@ -287,7 +289,7 @@ def test_the_classic_story_of_two_cards(
     link: str, accum: int, rate: float, comm: float, optimizer: float | None
 ) -> None:
     """GPT-2-medium on two RTX 3090 Ti, five samples each, Megatron, as published (tf-bench)."""
-    layout = Layout(
+    layout = Layout.of(
         gpus=2,
         gpus_per_node=2,
         batch_size=5,
@@ -307,7 +309,7 @@ def test_one_ring_has_one_port_of_the_fabric_and_no_less() -> None:
         found = rates(fabric=fabric)
         words: dict[str, Any] = {"gpus": 16, "gpus_per_node": 8, "zero": zero}
         words |= {"precision": "fp16", "framework": framework}
-        return float(predict_step(GPT, Layout(**words), found).data_comm)
+        return float(predict_step(GPT, Layout.of(**words), found).data_comm)
 
     # A fabric of one port: the ring has all of it, as every framework's exchanges have.
     # But what is summed on its owner passes whole: 16/15 of a ring's share.
@@ -337,7 +339,7 @@ def test_recomputing_a_block_repeats_its_tensor_exchanges() -> None:
 
 def test_what_hides_still_costs_its_share_of_the_computation() -> None:
     words: dict[str, Any] = {"gpus": 16, "gpus_per_node": 8, "zero": 3, "framework": "huggingface"}
-    layout, c = Layout(**words, batch_size=64), fitted()
+    layout, c = Layout.of(**words, batch_size=64), fitted()
     found = predict_step(GPT, layout, A100)
     none = predict_step(GPT, layout, A100, constants=dataclasses.replace(c, contention=0.0))
     assert found.overlapped == none.overlapped > 0.0
@@ -346,7 +348,7 @@ def test_what_hides_still_costs_its_share_of_the_computation() -> None:
 
 def test_a_layer_is_priced_once_for_all_networks_of_a_chip_and_for_no_other_chip() -> None:
     """A table has many of them; what one device computes by is all that may differ nowhere."""
-    layout = Layout(tp=2, gpus=16, batch_size=3, seq_len=512)
+    layout = Layout.of(tp=2, gpus=16, batch_size=3, seq_len=512)
 
     def priced(where: Rates) -> DeviceTimes:
         return device_times(GPT, layout, where)

@@ -84,8 +84,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
 
 
 def apart(case: Mapping[str, Any], found: Any) -> list[str]:
-    shape, layout = exchange_ranks.SHAPES[case["model"]], Layout(**case["layout"])
-    rows = chunk_rows(-(-shape.vocab // int(layout.tp)), "cpu")
+    shape, layout = exchange_ranks.SHAPES[case["model"]], Layout.of(**case["layout"])
+    rows = chunk_rows(-(-shape.vocab // int(layout.mesh.tp)), "cpu")
     expected = exchanges(shape, layout, chunk_rows=rows)
     assert expected
     return exchange_differences(expected, [Exchange(**each) for each in found])

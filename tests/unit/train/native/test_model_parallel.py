@@ -207,7 +207,9 @@ def test_zero_bubble_takes_no_graphs_of_one_backward_pass(
     schedule: str, interleave: int, change: dict[str, str]
 ) -> None:
     """Seen on ranks: torch raises in the first backward pass of such blocks."""
-    layout = Layout(gpus=2, pp=2, grad_accum=4, schedule=schedule, interleave=interleave, **change)
+    layout = Layout.of(
+        gpus=2, pp=2, grad_accum=4, schedule=schedule, interleave=interleave, **change
+    )
     with pytest.raises(UsageError, match="two backward passes"):
         check_layout(find("gpt2"), layout)
     check_layout(find("gpt2"), layout.replace(schedule="1f1b"))

@@ -1,0 +1,355 @@
+"""How a training step is spread over devices, and what it is run with: one object for both.
+
+Answers which layouts there are and which can be run; not what they cost (`memory`,
+and the predictor's step).  A `Layout` is made of small types (`groups`); `Layout.of` makes one of
+the flat keys that files, options and JSON have, and `Layout.replace` takes the same.  The sizes may
+be whole numbers, for one layout, or arrays of equal shape, for a search over many: every formula
+that takes a `Layout` takes both.  Choices of words (precision, recompute, …) are the same for all
+layouts of one object.
+
+Two words say who spreads a training and how, and they are two axes:
+
+    framework   whose program trains: native (native), huggingface (Trainer, by torch's autocast),
+                torchtitan, megatron, deepspeed
+    parallel    torch's wrapper around the data-parallel ranks: ddp, fsdp or dataparallel; auto,
+                the usual word, follows from the sizes: none for one process, ddp where weights are
+                whole on each rank (zero 0 and 1), fsdp where they are sharded (zero 2 and 3).
+                Megatron and DeepSpeed have ways of their own, and no choice.
+
+`Layout.scheme` is what `parallel` comes to.  DataParallel differs from DDP in nothing that sizes
+say, so it is had by its name alone; its micro-batch is that of one GPU, too.
+
+Devices are a mesh of pipeline × data × context × tensor parallel; neighbours in a tensor-parallel
+group are nearest (ranks of one node), then context, data, pipeline (the order of Megatron-LM).
+
+Which layouts can be run is said by `layout_rules`; `check_layout` raises the first rule that is
+broken, `legal_mask` is all of them over a search's arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from trainrig.errors import UsageError, unknown
+from trainrig.workload.arrays import Real, choose, log2, smaller
+from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, OF_SCHEDULES, Traits, usual_framework
+from trainrig.workload.layout.groups import (
+    Batch,
+    KernelChoices,
+    Lora,
+    MemorySaving,
+    Mesh,
+    Moe,
+    Overlap,
+    Pipeline,
+    Precision,
+    Sharding,
+    Whole,
+    keys_of,
+)
+from trainrig.workload.layout_rules import ONE_BACKWARD, RANGES, RULES, Pairing, Rule
+
+if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainrig.workload.model import ModelShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Devices, the sizes of the mesh, and what is run with.
+
+    The global batch is batch.micro · batch.grad_accum · mesh.dp samples.
+    """
+
+    framework: str = NATIVE
+    """Whose program trains."""
+    mesh: Mesh = field(default=Mesh())
+    sharding: Sharding = field(default=Sharding())
+    pipeline: Pipeline = field(default=Pipeline())
+    batch: Batch = field(default=Batch())
+    precision: Precision = field(default=Precision())
+    memory: MemorySaving = field(default=MemorySaving())
+    kernels: KernelChoices = field(default=KernelChoices())
+    overlap: Overlap = field(default=Overlap())
+    moe: Moe = field(default=Moe())
+    lora: Lora = field(default=Lora())
+
+    def __post_init__(self) -> None:
+        if self.framework not in FRAMEWORKS:
+            raise unknown("framework", self.framework, FRAMEWORKS)
+
+    @classmethod
+    def of(cls, **keys: Any) -> Layout:
+        """Return the layout of flat keys; what is not given is as usual.
+
+        Raises:
+            UsageError: A key has a word that it does not know.
+        """
+        return USUAL.replace(**keys)
+
+    def replace(self, **keys: Any) -> Layout:
+        """Return a copy with the values of some flat keys changed."""
+        changes: dict[str, Any] = {}
+        for key, value in keys.items():
+            if key not in PLACES:
+                raise TypeError(f"a layout has no key {key!r}")
+            group, name = PLACES[key]
+            if group:
+                changes.setdefault(group, {})[name] = value
+            else:
+                changes[name] = value
+        return dataclasses.replace(
+            self,
+            **{
+                group: dataclasses.replace(getattr(self, group), **values)
+                if isinstance(values, dict)
+                else values
+                for group, values in changes.items()
+            },
+        )
+
+    def get(self, key: str) -> Any:
+        """Return the value of a flat key."""
+        return _GETTERS[key](self)
+
+    def flat(self) -> dict[str, Any]:
+        """Return all values by their flat keys."""
+        return {key: getter(self) for key, getter in _GETTERS.items()}
+
+    @property
+    def sizes(self) -> tuple[Whole, ...]:
+        """The values of SIZES, in their order."""
+        return _sizes_of(self)
+
+    def most_routed(self, num_experts: int) -> Real:
+        """Tokens of the rank whose experts have most, of an equal share.
+
+        Experts of a rank add up, and the largest of n such sums lies sqrt(2·ln n) deviations above
+        their mean.
+        """
+        if not self.moe.router_spread or not num_experts:
+            return 1.0
+        deviations = (2.0 * math.log(2.0) * log2(self.mesh.ep)) ** 0.5
+        most = 1.0 + self.moe.router_spread * (self.mesh.ep / num_experts) ** 0.5 * deviations
+        return smaller(most, self.mesh.ep)  # which has all there is
+
+    @property
+    def scheme(self) -> str:
+        """none, ddp, fsdp or dataparallel; own: Megatron's and DeepSpeed's way.
+
+        Many layouts of one object share it.
+        """
+        if self.traits.own_scheme:
+            return "own"
+        if self.sharding.parallel != "auto":
+            return self.sharding.parallel
+        if _any(self.sharding.zero, 2):
+            return "fsdp"
+        return "ddp" if _any(self.mesh.gpus, 2) else "none"
+
+    @property
+    def adapted(self) -> str:
+        """`lora_on`, or the framework's way: peft finds experts that are modules of their own."""
+        if self.lora.targets != "auto":
+            return self.lora.targets
+        usual = self.traits.adapts
+        return "all" if usual == "linear" and self.moe.experts == "modules" else usual
+
+    @property
+    def autocasts(self) -> bool:
+        """Whether torch's autocast narrows whole fp32 weights, as around a model of others."""
+        return self.traits.autocasts and self.scheme != "fsdp"
+
+    @property
+    def traits(self) -> Traits:
+        """What its framework does by itself."""
+        return FRAMEWORKS[self.framework]
+
+    @property
+    def usual_framework(self) -> str:
+        """The framework that usually runs such a layout, where none is asked for."""
+        if self.pipeline.schedule not in ONE_BACKWARD:
+            return OF_SCHEDULES.get(self.pipeline.schedule, NATIVE)
+        return usual_framework(
+            split=_any(self.mesh.tp * self.mesh.pp * self.mesh.cp, 2),
+            sharded=_any(self.sharding.zero, 2) or self.sharding.parallel == "fsdp",
+            several=_any(self.mesh.gpus, 2) or self.sharding.parallel in ("ddp", "dataparallel"),
+        )
+
+    @property
+    def overlaps(self) -> str:
+        """One of none, data and tensor; whether experts' are, too, `overlaps_experts` says.
+
+        torch's wrappers overlap what is data parallel.  Megatron's options for it (overlapped
+        gradient reduce and parameter gather, tensor parallel's user buffers) came with Transformer
+        Engine, and NVIDIA's recipes for its kernels switch them on.
+        """
+        if (asked := self.overlap.collectives) != "auto":
+            return "tensor" if asked in ("experts", "all") else asked
+        if not self.traits.own_scheme:
+            return "data"
+        has_recipes = self.traits.own_kernels and self.kernels.stack == "flash+fused"
+        return "tensor" if has_recipes else "none"
+
+    def launched_as(self, graphed: bool) -> str:
+        """One of CUDA_GRAPHS, without auto: of itself as NVIDIA's recipes of today launch.
+
+        On chips that those have graphs for (``graphed``, `Rates.graphed`) they are of layers with
+        today's kernels of Transformer Engine; elsewhere each kernel is launched by itself.
+        """
+        if self.kernels.cuda_graphs != "auto":
+            return self.kernels.cuda_graphs
+        is_today = self.kernels.stack == "flash+fused" and self.kernels.software == "current"
+        return "layers" if graphed and self.traits.own_kernels and is_today else "none"
+
+    @property
+    def overlaps_experts(self) -> bool:
+        """Whether kernels with processors of their own take tokens to experts beside computation.
+
+        It is what DualPipe has two micro-batches on a rank for (arXiv 2412.19437, section 3.2.1).
+        """
+        implied = self.overlap.collectives == "auto" and self.pipeline.schedule == "dualpipe"
+        return implied or self.overlap.collectives in ("experts", "all")
+
+    @property
+    def context(self) -> str:
+        """How ranks that share a sequence exchange it: `cp_comm`, or the framework's way."""
+        return self.traits.context if self.mesh.cp_comm == "auto" else self.mesh.cp_comm
+
+    @property
+    def causal_load(self) -> float:
+        """Causal scores of the rank that has most, over an equal share of them.
+
+        Of a sequence in n stretches the last rank's queries look at n - 1/2 of n, on average of all
+        ranks at half: 2 - 1/n.
+        """
+        return 2.0 - 1.0 / self.mesh.cp if self.context == "ring" else 1.0
+
+    @property
+    def part_of_sequence(self) -> int:
+        """Tokens of a sequence on one of the ranks that share it."""
+        return self.batch.seq_len // self.mesh.cp
+
+    @property
+    def global_batch(self) -> Whole:
+        """Samples of a step."""
+        return self.batch.micro * self.batch.grad_accum * self.mesh.dp
+
+    @property
+    def shards(self) -> Whole:
+        """Ranks that share one copy of what is sharded."""
+        all_ranks = self.mesh.dp * self.mesh.cp  # ranks that share a sequence have the same weights
+        group: Whole = choose(self.sharding.shard_size > 0, self.sharding.shard_size, all_ranks)
+        return group
+
+    @property
+    def is_one(self) -> bool:
+        """Whether its sizes are plain numbers: one layout, and no array of them."""
+        return _WHOLE.issuperset(map(type, _sizes_of(self)))  # asked many times for each layout
+
+    def __len__(self) -> int:
+        """How many layouts this is."""
+        if self.is_one:
+            return 1
+        import numpy as np
+
+        return math.prod(np.broadcast_shapes(*map(np.shape, self.sizes)))
+
+    def part(self, where: slice | NDArray[Any]) -> Layout:
+        """Some of many, by a mask or by their places; numbers that are one for all stay so."""
+        import numpy as np
+
+        arrays = zip(SIZES, map(np.asarray, self.sizes), strict=True)
+        return self.replace(**{name: a[where] if a.ndim else a for name, a in arrays})
+
+    def at(self, index: int) -> Layout:
+        """One of many, in plain whole numbers."""
+        import numpy as np
+
+        sizes = self.part(slice(index, index + 1)).sizes
+        return self.replace(**{n: np.asarray(s).item() for n, s in zip(SIZES, sizes, strict=True)})
+
+
+SIZES = (
+    "gpus",
+    "gpus_per_node",
+    "tp",
+    "pp",
+    "interleave",
+    "batch_size",
+    "grad_accum",
+    "zero",
+    "shard_size",
+    "sequence_parallel",
+    "ep",
+)
+"""The fields that may be arrays; cp is one number for all."""
+USUAL = Layout()
+PLACES: dict[str, tuple[str, str]] = {"framework": ("", "framework")} | {
+    key: (group.name, name)
+    for group in dataclasses.fields(Layout)
+    if group.name != "framework"
+    for name, key in keys_of(type(getattr(USUAL, group.name))).items()
+}
+"""The group and the field of each flat key."""
+_GETTERS = {key: attrgetter(".".join(filter(None, place))) for key, place in PLACES.items()}
+_sizes_of = attrgetter(*(".".join(PLACES[key]) for key in SIZES))
+_WHOLE = frozenset((int, bool))
+
+
+def _any(sizes: Whole, least: int) -> bool:
+    return sizes >= least if isinstance(sizes, int) else bool((sizes >= least).any())
+
+
+def check_layout(shape: ModelShape, layout: Layout) -> None:
+    """Raise UsageError with the first rule that one layout breaks."""
+    check_sizes(layout)
+    _check(RULES, Pairing(shape, layout))
+
+
+def check_sizes(layout: Layout) -> None:
+    """Raise UsageError with the first number of one layout that is out of its range."""
+    _check(RANGES, Pairing(None, layout))
+
+
+def _check(rules: Iterable[Rule], pairing: Pairing) -> None:
+    for rule in rules:
+        if bool(rule.broken(pairing)):
+            hint = rule.hint if isinstance(rule.hint, str) else rule.hint(pairing)
+            raise UsageError(rule.message(pairing), hint)
+
+
+def is_legal(shape: ModelShape, layout: Layout) -> bool:
+    """Whether one layout can be run."""
+    try:
+        check_layout(shape, layout)
+    except UsageError:
+        return False
+    return True
+
+
+def legal_mask(shape: ModelShape, layout: Layout) -> NDArray[np.bool_]:
+    """For each of many layouts whether it can be run; their numbers are from 1 (zero: from 0)."""
+    import numpy as np
+
+    legal = np.ones(len(layout), dtype=bool)
+    for rule in RULES:
+        legal &= ~np.asarray(rule.broken(Pairing(shape, layout)), dtype=bool)
+    return legal
+
+
+def layout_warnings(layout: Layout) -> tuple[str, ...]:
+    """What can be run and is seldom meant."""
+    if layout.mesh.tp <= layout.mesh.gpus_per_node:
+        return ()
+    return (
+        f"tensor parallelism over {layout.mesh.tp} GPUs leaves the node of "
+        f"{layout.mesh.gpus_per_node}: each layer waits for the network four times",
+    )
