@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from trainrig.analysis.imported_facts import comparisons
+from trainrig.analysis.judge_imported import is_imported
 from trainrig.analysis.rows import Row, is_cold_stream, is_published, rows, siblings_of
 from trainrig.benchmarks.spec import MARGIN, MEMORY_CLAIM, Ability, Role, ability, find
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
@@ -188,7 +190,11 @@ RULES = (
         "passed",
         lambda run: run.outcome is Outcome.PASS,
         Word.NORMAL,
-        lambda run: "every required number is as expected" if run.compared else "no fault found",
+        lambda run: (
+            "every required number is as expected"
+            if run.targets
+            else next((each.evidence for each in run.references), "no fault found")
+        ),
     ),
     AnswerRule(
         "below a reference",
@@ -298,12 +304,19 @@ _PEAK_DTYPE = "fp32"
 def _references(
     view: RunView, everything: Sequence[Row], errors: Sequence[Finding]
 ) -> Iterator[Reference]:
+    yield from _imported(view)
     yield from _earlier_runs(everything)
     yield from _siblings(everything, errors)
     yield from _prediction(view, everything)
     yield from _computed_peak(view, everything)
     yield from _channels(view, everything)
     yield from _data_sheet(view, everything)
+
+
+def _imported(view: RunView) -> Iterator[Reference]:
+    """Published figures and health tests, of numbers that other tools printed."""
+    for one in comparisons(view) if is_imported(view.config) else ():
+        yield Reference(name=one.name, evidence=one.evidence, agrees=one.agrees)
 
 
 def _earlier_runs(everything: Iterable[Row]) -> Iterator[Reference]:

@@ -98,20 +98,20 @@ def is_pair(record: Record) -> bool:
     return record.benchmark == PAIR and record.case.get("direction") == "p2p"
 
 
-def range_of_numbers(values: Sequence[float], unit: str, metric: str = "") -> str:
+def range_of_numbers(values: Sequence[float], unit: str, metric: str = "", joined: str = "") -> str:
     """``118.6 and 122.3 TFLOPS``, ``16.9 to 17.2 TFLOPS``; one where all read the same."""
     shown = list(dict.fromkeys(number_text(each, unit, metric) for each in values))
     if len(shown) == 1:
         return shown[0]
     low, high = (number_text(pick(values), unit, metric) for pick in (min, max))
-    word = "and" if len(values) == 2 else "to"
+    word = joined or ("and" if len(values) == 2 else "to")
     number, _, spelled = low.partition(" ")
     return f"{number if high.endswith(f' {spelled}') else low} {word} {high}"
 
 
 def place_text(place: PublishedPlace) -> str:
     """``146 TFLOPS``: what others reached, from the lowest to the highest source."""
-    return range_of_numbers(sorted({place.low, place.high}), place.unit)
+    return range_of_numbers([place.low, place.high], place.unit, joined="to")
 
 
 def is_unnamed(device: str | None) -> bool:
@@ -396,3 +396,59 @@ def _named(group: ReadGroup, lead: LeadNumbers) -> Iterator[NamedNumber]:
     for metric, name in _TRAINING_NUMBERS.items():
         if metric in same:
             yield NamedNumber(name=name, number=same[metric])
+
+
+# ---- what the run is compared with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadComparison:
+    """Something that the numbers of an imported run are held against."""
+
+    name: str
+    """In words: ``figures that others published of RTX 4090``."""
+    evidence: str
+    agrees: bool
+
+
+def comparisons(view: RunView) -> Iterator[ReadComparison]:
+    """Published figures of the same operations, then the health tests of the tools themselves."""
+    for card, own in grouped(best_beside_published(view), lambda one: one.place.card).items():
+        worse = [one for one in own if one.place.is_worse(one.number.value)]
+        shown = (worse or own)[0]
+        what = shown.number.what or metric_words(shown.number.record.metric)
+        yield ReadComparison(
+            name=f"figures that others published of {card}",
+            evidence=f"{what}: {shown.number.text}, published are {place_text(shown.place)}",
+            agrees=not worse,
+        )
+    tests = [one for one in view.records if one.is_point and one.benchmark == HEALTH]
+    if tests and all(one.value for one in tests):
+        yield ReadComparison(
+            name="the answers that its health tests expect",
+            evidence=f"{counted(len(tests), 'health test')} passed",
+            agrees=True,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesidePublished:
+    """A number that has published figures beside it."""
+
+    number: ReadNumber
+    place: PublishedPlace
+
+
+def best_beside_published(view: RunView) -> list[BesidePublished]:
+    """Rates beside published ones: of each kind and device the one that compares best.
+
+    Noise only slows: what is as fast as others' at one size is able.
+    """
+    found = [
+        BesidePublished(number=one, place=one.place)
+        for group in read_groups(view)
+        for one in group.numbers
+        if one.place is not None and one.record.unit.endswith("/s")
+    ]
+    kinds = grouped(found, lambda one: (one.number.record.device_index, one.place.kind))
+    return [max(own, key=lambda one: one.number.value / one.place.low) for own in kinds.values()]

@@ -19,7 +19,7 @@ from typing import Any
 
 from trainrig.analysis.imported_facts import (
     HEALTH,
-    ReadNumber,
+    best_beside_published,
     is_pair,
     is_unnamed,
     place_text,
@@ -83,7 +83,7 @@ def judge_imported(
         *_unequal(points),
         *_slowed(points),
         *_slower_than_published(points, baselines),
-        *_slower_than_others(read),
+        *_slower_than_others(view),
         *_parts_of_traces(points),
         *_left_out(points),
         *(_finding("import-note", "info", note, _WHOLE) for note in notes),
@@ -438,25 +438,21 @@ def _parts_of_traces(points: Iterable[Record]) -> Iterator[Finding]:
                 yield _finding(id, "warning", f"{name_of(point)}: in {share} {what}", fix, [point])
 
 
-def _slower_than_others(read: Iterable[ReadNumber]) -> Iterator[Finding]:
+def _slower_than_others(view: RunView) -> Iterator[Finding]:
     """Rates far below what anybody published of the same operation on the same card."""
-    rates = [one for one in read if one.place and one.record.unit.endswith("/s")]
-    others = [one for one in rates if role_of(one.record.benchmark) is not Role.STEP]
-    kinds = grouped(others, lambda one: (one.record.device_index, one.place and one.place.kind))
-    for own in kinds.values():
-        # Noise only slows: what is as fast as others' at one size is able.
-        best = max(own, key=lambda one: one.value / one.place.low if one.place else 0.0)
-        place = best.place
-        if place is not None and best.value * _UNEXPECTED < place.low:
+    for one in best_beside_published(view):
+        record, place = one.number.record, one.place
+        is_step = role_of(record.benchmark) is Role.STEP  # `_slower_than_published` is of these
+        if not is_step and one.number.value * _UNEXPECTED < place.low:
             yield _finding(
                 "slower-than-published",
                 "warning",
-                f"{name_of(best.record)}: {best.text}, {format_share(best.value / place.low)} of "
-                f"the least that is published for {place.card}: {place_text(place)} "
-                f"({place.operation})",
+                f"{name_of(record)}: {one.number.text}, "
+                f"{format_share(one.number.value / place.low)} of the least that is published for "
+                f"{place.card}: {place_text(place)} ({place.operation})",
                 "its clocks, power limit and temperature under load: nvidia-smi -q -d "
                 "PERFORMANCE,POWER; then: trainrig qualify",
-                [best.record],
+                [record],
             )
 
 

@@ -22,7 +22,6 @@ from trainrig.analysis.imported_facts import (
     read_groups,
 )
 from trainrig.analysis.judge_imported import is_imported, without_peer_access
-from trainrig.analysis.normal import PRINTED
 from trainrig.analysis.published_place import PublishedPlace
 from trainrig.analysis.rows import at_path
 from trainrig.record import RunView
@@ -61,7 +60,7 @@ def imported_blocks(view: RunView) -> Iterator[doc.Block]:
     ]
     if tables:
         has_others = any(one.place for group in groups for one in group.numbers)
-        yield doc.Section("What was read", tuple(tables), f"(n): sources. {RULE}" * has_others)
+        yield doc.Section("What was read", tuple(tables), RULE * has_others)
     if paths := _paths(view):
         yield doc.Section("Paths between GPUs", (_path_table(paths),), _LEGEND)
     if pairs:
@@ -87,7 +86,7 @@ def _tables(group: ReadGroup, *, several: bool, num_devices: int) -> Iterator[do
         return
     rows = _rows(numbers)
     metrics = list(dict.fromkeys(one.record.metric for one in numbers))
-    title = f"{group.tool}, {group.file}" if several else group.tool
+    title = f"Printed by {group.tool}" + (f", {group.file}" if several else "")
     device = _device_of if num_devices > 1 else _no_device
     is_tall = len(rows) == 1 or (len(metrics) > _MOST_COLUMNS and len(rows) <= len(metrics))
     yield _tall(title, numbers, device) if is_tall else _wide(title, rows, metrics, device)
@@ -166,10 +165,8 @@ def _place_cell(one: ReadNumber) -> doc.Cell | None:
     place = one.place
     if place is None:
         return None
-    is_worse = one.value < place.low * (1.0 - PRINTED)
-    if place.unit in ("s", "B"):
-        is_worse = one.value > place.high * (1.0 + PRINTED)
-    return doc.Cell(f"{place_text(place)} ({place.num})", "warn" if is_worse else "")
+    tone: doc.Tone = "warn" if place.is_worse(one.value) else ""
+    return doc.Cell(f"{place_text(place)} ({place.num})", tone)
 
 
 def _device_of(one: ReadNumber) -> str:

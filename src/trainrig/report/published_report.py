@@ -30,7 +30,14 @@ from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.report.notebook_tables import has_place, notebook_tables
 from trainrig.stats import grouped
-from trainrig.units import capital, counted, format_count, format_quantity, range_text
+from trainrig.units import (
+    capital,
+    counted,
+    format_count,
+    format_memory,
+    format_quantity,
+    range_text,
+)
 
 MAX_ROWS = 40
 """Of a table in the terminal; the page and JSON have all."""
@@ -47,17 +54,24 @@ RULE = (
 )
 
 
+_COUNTED = {"token/s": "tokens/s", "sample/s": "samples/s"}
+
+
 def value_text(value: float, unit: str) -> str:
-    """``161 TFLOPS``, ``12.3k tokens/s``."""
-    return f"{format_count(value)} tokens/s" if unit == "token/s" else format_quantity(value, unit)
+    """``161 TFLOPS``, ``12.3k tokens/s``, ``19.5 GiB``."""
+    if unit in _COUNTED:
+        return f"{format_count(value)} {_COUNTED[unit]}"
+    return format_memory(value) if unit == "B" else format_quantity(value, unit)
 
 
 def range_of(low: float, high: float, unit: str) -> str:
     """``156 to 174 TFLOPS``; one value where both read the same."""
     if value_text(low, unit) == value_text(high, unit):
         return value_text(high, unit)
-    if unit == "token/s":
+    if unit in _COUNTED:
         return f"{format_count(low)} to {value_text(high, unit)}"
+    if unit == "B":
+        return f"{value_text(low, unit)} to {value_text(high, unit)}"
     return range_text(low, high, unit)
 
 

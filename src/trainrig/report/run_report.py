@@ -39,7 +39,7 @@ from trainrig.report.imported_report import files_text, imported_blocks
 from trainrig.report.link_report import link_blocks
 from trainrig.report.point_table import point_blocks
 from trainrig.report.provenance import trace
-from trainrig.report.published_report import normal_section
+from trainrig.report.published_report import normal_section, range_of
 from trainrig.report.rack_report import rack_blocks
 from trainrig.report.render.html import to_html
 from trainrig.report.training_report import training_blocks
@@ -202,7 +202,7 @@ def _tile(number: KeyNumber) -> doc.Tile:
     elif number.unit == "B":
         value = format_memory(number.value)
     if (others := number.others) is not None:
-        seen = range_text(others.low, others.high, number.unit)
+        seen = range_of(others.low, others.high, number.unit)
         notes.append(f"others: {seen}, n = {others.num}")
     value = marked(value, AT_LEAST if number.is_least else "")
     return doc.Tile(number.name, value, tuple(notes))

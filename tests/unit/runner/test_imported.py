@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from reports import markdown
 from trainrig.analysis.imported_facts import number_text
+from trainrig.errors import TrainrigError
 from trainrig.importers import Given, importers
 from trainrig.record import Outcome, RunView
 from trainrig.report import document as doc
@@ -74,23 +76,27 @@ def headline(view: RunView) -> str:
     return summarise(view).headline
 
 
+def check_that_everything_is_shown(view: RunView, html: str) -> None:
+    screen, page = in_terminal(view), html.replace("\u00a0", " ")
+    points = [record for record in view.records if record.is_point]
+    for record in points:
+        if record.value is not None:
+            text = number_text(record.value, record.unit, record.metric)
+            assert text in screen, (record.metric, record.case, text)
+            assert text in page
+    words = [text for text in texts(shown(view)) if text != "None."]  # of the findings
+    assert not [text for text in words if _A_GAP.search(text)]
+    if any(record.value is not None for record in points):
+        assert not [text for text in words if "No point has a value" in text]
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_every_number_that_was_read_is_on_the_screen_and_on_the_page(
     name: str, tmp_path: Path
 ) -> None:
     view = sample(tmp_path, name)
-    screen, page = in_terminal(view), to_html(shown(view)).replace("\u00a0", " ")
-    for record in view.records:
-        if record.is_point and record.value is not None:
-            text = number_text(record.value, record.unit, record.metric)
-            assert text in screen, (record.metric, record.case, text)
-            assert text in page
-
-    words = [text for text in texts(shown(view)) if text != "None."]  # of the findings
-    assert not [text for text in words if _A_GAP.search(text)]
+    check_that_everything_is_shown(view, to_html(shown(view)))
     points = [record for record in view.records if record.is_point]
-    if any(record.value is not None for record in points):
-        assert not [text for text in words if "No point has a value" in text]
 
     assert view.verdict is not None
     # Nothing passes without a target or a health test.
@@ -222,6 +228,26 @@ def test_a_load_that_computed_nothing_is_a_fault_whatever_its_tool_says(tmp_path
     zero = re.sub(r"681200", "0", text)
     view = written(tmp_path, zero)
     assert view.verdict is not None and view.verdict.outcome is Outcome.FAIL
+
+
+def test_the_answer_names_what_was_compared(tmp_path: Path) -> None:
+    from trainrig.analysis.answer import Word, answer_of
+
+    fast = answer_of(sample(tmp_path, "gpu-burn-tensor-cores.txt"))
+    assert fast.word is Word.NORMAL
+    assert "figures that others published of RTX 4090" in fast.comparison
+    slow = answer_of(sample(tmp_path, "hf-bert-large-4090.txt", given=Given(device="RTX 4090")))
+    assert slow.word is Word.CANNOT_TELL and "published" in slow.reason
+    alone = answer_of(sample(tmp_path, "topo-2x4090.txt"))
+    assert alone.word is Word.CANNOT_TELL and not alone.compared_with
+
+
+def test_captured_outputs_show_every_number_and_name_no_gap(captures: Path, tmp_path: Path) -> None:
+    for path in sorted(captures.rglob("*")):
+        if path.is_file():
+            with contextlib.suppress(TrainrigError):
+                view = imported(tmp_path, path)
+                check_that_everything_is_shown(view, to_html(shown(view)))
 
 
 def test_the_numbers_of_a_run_are_read_as_text_as_well(tmp_path: Path) -> None:
