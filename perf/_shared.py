@@ -32,6 +32,14 @@ def options(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def trained_in() -> tuple[str, ...]:
+    """What this processor has in hardware of fp32 and bf16, the fastest first."""
+    from trainrig.machine import inspect
+    from trainrig.runner.targets import host_arithmetic
+
+    return tuple(reversed(host_arithmetic(inspect()).trained_in))
+
+
 def cost_of(command: Sequence[str]) -> Cost:
     """Wall and processor seconds of a command, its children included.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from statistics import median
 
-from _shared import in_turns, options, say_load
+from _shared import in_turns, options, say_load, trained_in
 
 from trainrig.measure.burn_matmul import Products
 
@@ -25,7 +25,8 @@ def main() -> None:
 
     has_gpu = torch.cuda.is_available()
     device = arguments.device or ("cuda:0" if has_gpu else "cpu")
-    dtypes = [arguments.dtype] if arguments.dtype else ["bf16", "fp32"]
+    usual = ("bf16", "fp32") if has_gpu else trained_in()
+    dtypes = (arguments.dtype,) if arguments.dtype else usual
     rounds, seconds, shape = (2, 0.05, (256, 256, 256)) if arguments.quick else (15, 2.0, None)
     say_load()
     for dtype in dtypes:

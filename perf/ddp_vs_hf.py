@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _shared import in_turns, middle, options, ratio_of, say_load, verdict
+from _shared import in_turns, middle, options, ratio_of, say_load, trained_in, verdict
 
 from trainrig.data.prepare import prepare
 from trainrig.process.supervisor import launch
@@ -36,7 +36,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), default=None)
     arguments = parser.parse_args()
     say_load()
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +45,7 @@ def main() -> None:
             "seq_len": 64 if arguments.quick else 256,
             "steps": 5 if arguments.quick else arguments.steps,
             "data": str(text_in(Path(folder))),
-            "precision": arguments.dtype,
+            "precision": arguments.dtype or trained_in()[0],
             "batch_size": 4,
             "nproc": 2,
             "threads": 1,  # as `trainrig train` sets it: torch's own choice is one a processor

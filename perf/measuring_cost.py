@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _shared import options, say_load, verdict
+from _shared import options, say_load, trained_in, verdict
 
 from trainrig.data.batches import Batch
 from trainrig.measure import noise
@@ -48,7 +48,8 @@ def main() -> None:
             Experiment.of(precision="fp32", batch_size=1, seq_len=64, warmup=0), small, pairs=5
         )
         return
-    by_events(Experiment.of(precision="bf16", warmup=0), named("gpt2-small-cpu"), steps=12)
+    usual = Experiment.of(precision=trained_in()[0], warmup=0)
+    by_events(usual, named("gpt2-small-cpu"), steps=12)
     light = custom("gpt2", num_layers=4, hidden=256, vocab=2048, max_positions=128)
     in_pairs(
         Experiment.of(precision="fp32", batch_size=4, seq_len=128, warmup=0),

@@ -104,7 +104,7 @@ def main() -> None:
     """Search, sweep, search, re-measure; print the two ratios of each search."""
     parser = options(__doc__)
     parser.add_argument("--device", help="cpu or cuda:0; the first GPU, or else the CPU")
-    parser.add_argument("--dtype", default=None, help="fp32 on a CPU, bf16 on a GPU without it")
+    parser.add_argument("--dtype", default=None, help="fp32 on a CPU without it")
     parser.add_argument("--sizes", help="of each axis: 256,512,1024")
     arguments = parser.parse_args()
     say_load()
@@ -132,7 +132,7 @@ def start(run: RunWriter, arguments: argparse.Namespace) -> Race:
     """What was asked for, or the usual."""
     snapshot = inspect()
     target = choose(find_targets(snapshot), arguments.device)[0]
-    dtype = arguments.dtype or ("bf16" if target.is_gpu else "fp32")
+    dtype = arguments.dtype or (target.arithmetic.fastest if target.is_gpu else "fp32")
     scene = Scene(
         run=run,
         snapshot=snapshot,

@@ -71,20 +71,21 @@ def test_the_surface_is_as_promised() -> None:
             "published": "CHIP... --kind --model --precision --html --md --json",
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --ranks/--nproc "
             "--min --max --backend --peer-access --timeout --budget --out --strict --json",
-            "build": "check FILE --prices --currency --html --md --json | suggest --budget "
+            "build": "check FILE --prices --currency --html --pdf --md --json | suggest --budget "
             "--currency --global-batch --tokens --volts --breaker-amps --noise-limit-db --own "
             "--model --seq-len --precision --kernels --optimizer --recompute --offload "
-            "--lora-rank --prices --html --md --json | checklist FILE --out --json | "
+            "--lora-rank --prices --html --pdf --md --json | checklist FILE --out --json | "
             "cluster FILE --budget --tokens --network --global-batch --model --seq-len "
             "--precision --kernels --optimizer --recompute --offload --lora-rank --prices "
-            "--currency --html --md --json",
+            "--currency --html --pdf --md --json",
             "cost": "--buy --parts --rent-per-hour --rent-per-month --reserved-per-hour "
             "--spot-per-hour --machine --years --utilisation --machines --tokens --days "
             "--global-batch --resale --interest --watts --kwh-price --pue --hosting-per-month "
             "--staff-hours-per-month --staff-rate --mtbf-hours --checkpoint-seconds "
             "--restart-seconds --interruptions-per-day --model --seq-len --precision --kernels "
             "--optimizer --recompute --offload --lora-rank --on --gpus --gpus-per-node --link "
-            "--host-memory --fabric-gbps --p2p --measured --prices --currency --html --md --json",
+            "--host-memory --fabric-gbps --p2p --measured --prices --currency --html --pdf --md "
+            "--json",
             "prices": "import CSV --currency --date --source --to --json | list PART --to --json "
             "| template --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --text-key --json | info DIR --json",
@@ -110,9 +111,9 @@ def test_the_surface_is_as_promised() -> None:
             "--offload-overlap --batch-size --grad-accum --tp --pp --cp --ep --interleave "
             "--schedule --zero --shard-size --sequence-parallel --tokens --what-if --price "
             "--cases --simulate --json | "
-            "matmul --on --chip --rates --html --md --json | vector --on --chip "
-            "--rates --html --md --json | layer --on --chip --rates --precision "
-            "--kernels --html --md --json",
+            "matmul --on --chip --rates --html --pdf --md --json | vector --on --chip "
+            "--rates --html --pdf --md --json | layer --on --chip --rates --precision "
+            "--kernels --html --pdf --md --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --framework --parallel --states --moments "
@@ -139,12 +140,12 @@ def test_the_surface_is_as_promised() -> None:
             "test HOST... --budget --config --json | audit --json",
             "jobs": "--end --json",
             "attach": "JOB --all --json",
-            "report": "RUN... --html --md --csv --junit --prometheus --json",
-            "compare": "OLD NEW... --html --md --json",
+            "report": "RUN... --html --pdf --md --csv --junit --prometheus --json",
+            "compare": "OLD NEW... --html --pdf --md --json",
             "ledger": "RUNS --calibrate --json",
             "import": "FILE... --as --on --model --precision --seq-len --batch-size --out --json",
             "bundle": "RUN --out --unpack --json",
-            "demo": "--html --md --json",
+            "demo": "--html --pdf --md --json",
         }
     )
 

@@ -22,22 +22,22 @@ WITHOUT_DEFAULT = {
     "predict": {"--model", "--on", "--chip", "--cluster", "--rates", "--cases"}
     | {"--tokens", "--what-if", "--price"},
     **{
-        f"predict {name}": {"--on", "--chip", "--rates", "--html", "--md"}
+        f"predict {name}": {"--on", "--chip", "--rates", "--html", "--pdf", "--md"}
         for name in ("matmul", "vector", "layer")
     },
     "fits": {"--model", "--on", "--chip", "--cluster", "--rates"},
     "plan": {"--model", "--on", "--rates", "--gpus", "--global-batch", "--tokens", "--days"}
     | {"--what-if", "--write", "--lora-rank", "--chip", "--cluster"},
     "train": {"--tokens", "--scale", "--only", "--resume", "--write"},
-    "report": {"--html", "--md", "--csv", "--junit", "--prometheus"},
+    "report": {"--html", "--pdf", "--md", "--csv", "--junit", "--prometheus"},
     "published": {"--html", "--md"},
-    "compare": {"--html", "--md"},
+    "compare": {"--html", "--pdf", "--md"},
     "bundle": {"--unpack"},
-    "demo": {"--html", "--md"},
-    "build check": {"--html", "--md"},
-    "build cluster": {"--html", "--md", "--budget", "--tokens", "--network", "--model"},
-    "build suggest": {"--html", "--md", "--budget", "--model"},
-    "cost": {"--html", "--md", "--measured", "--model", "--on"},
+    "demo": {"--html", "--pdf", "--md"},
+    "build check": {"--html", "--pdf", "--md"},
+    "build cluster": {"--html", "--pdf", "--md", "--budget", "--tokens", "--network", "--model"},
+    "build suggest": {"--html", "--pdf", "--md", "--budget", "--model"},
+    "cost": {"--html", "--pdf", "--md", "--measured", "--model", "--on"},
 }
 REFUSED = re.compile(
     r"\b(foretell\w*|foretold|(?<!cannot )tell|told|tells|said|heard|sitting|stranger\w*|moot"

@@ -53,6 +53,30 @@ def test_a_language_may_be_spelled_in_several_ways(word: str, tag: str) -> None:
     assert language.named(word) == tag
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--lang", "zh", "report", "--help"],
+        ["report", "--lang", "zh", "--help"],
+        ["report", "--help", "--lang", "zh"],
+        ["report", "--help", "--lang=zh"],
+        ["help", "report", "--lang", "zh"],
+    ],
+)
+def test_the_language_is_asked_for_before_the_verb_or_behind_it(words: list[str]) -> None:
+    shown = CliRunner().invoke(cli, words, env={"LANG": "C"}).output
+    assert "用法" in shown
+
+
+def test_a_language_without_a_name_is_refused_and_an_error_behind_a_verb_is_translated(
+    trainrig,
+) -> None:
+    code, _, err = trainrig("report", "--lang")
+    assert code == 2 and "--lang" in err and "Traceback" not in err
+    code, _, err = trainrig("bench", "nothing", "--lang", "zh")
+    assert code == 2 and re.search("[\u4e00-\u9fff]", err)
+
+
 def test_an_unknown_language_is_refused_in_one_line(trainrig) -> None:
     code, out, err = trainrig("--lang", "tlh", "inspect")
     assert (code, out) == (2, "")

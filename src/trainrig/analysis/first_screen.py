@@ -135,7 +135,7 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
         return " ".join(filter(None, (_step_sentence(step), _loss_sentence(view))))
     trained = [one for one in readable(view) if one.samples_per_s]
     if trained:
-        best = max(trained, key=lambda one: one.samples_per_s or 0.0)
+        best = _best_training(trained)
         fastest = f", the fastest of {len(trained)} trainings" if len(trained) > 1 else ""
         rate = f"{format_count(best.samples_per_s or 0.0)} samples/s"
         if best.tokens_per_s:
@@ -166,6 +166,13 @@ def _moved_sentence(view: RunView) -> str:
     if bound := bound_of(moved):
         return f"Moves {spelled(rate, bound)}: {what}."
     return f"Moves {rate} at the most: {what}."
+
+
+def _best_training(trained: Iterable[TrainingResult]) -> TrainingResult:
+    """The training that sentence, number and actions are of: the fastest step's, as the charts."""
+    return max(
+        trained, key=lambda one: (one.model_flops_per_s_per_device or 0.0, one.samples_per_s or 0.0)
+    )
 
 
 def _model_name(model: str) -> str:
@@ -361,7 +368,7 @@ def _training_number(view: RunView, matmul: _Found | None) -> KeyNumber | None:
     trained = [one for one in readable(view) if one.tokens_per_s]
     if not trained:
         return None
-    best = max(trained, key=lambda one: one.model_flops_per_s_per_device or 0.0)
+    best = _best_training(trained)
     precision = str(best.settings.get("precision", ""))
     words = [_model_name(best.model), precision]
     of_matmul, reached = best.mfu_of_measured_matmul, best.model_flops_per_s_per_device
@@ -459,7 +466,7 @@ def _own_gains(view: RunView) -> Iterator[Action]:
     trained = [one for one in readable(view) if one.step_time_s and one.samples_per_s]
     if not trained:
         return
-    best = max(trained, key=lambda one: one.samples_per_s or 0.0)
+    best = _best_training(trained)
     case = {**best.settings, "batch_size": best.batch_size or best.settings.get("batch_size")}
     for part, (name, how, options) in PARTS.items():
         seconds = best.breakdown.get(part) or 0.0

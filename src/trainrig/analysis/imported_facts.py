@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainrig.analysis.best import best_record
 from trainrig.analysis.published_place import PublishedPlace, link_of, published_place
 from trainrig.analysis.rows import at_path
 from trainrig.benchmarks.spec import Role, case_text, role_of
@@ -214,8 +215,7 @@ class LeadNumbers:
     @property
     def first(self) -> ReadNumber:
         """The one with the best value."""
-        pick = min if self.first_record.unit == "s" else max
-        return pick(self.numbers, key=lambda one: one.value)
+        return _best(self.numbers)
 
     @property
     def first_record(self) -> Record:
@@ -246,9 +246,14 @@ def lead_numbers(group: ReadGroup) -> LeadNumbers | None:
         return None
     metric = min(known, key=order)
     own = [one for one in chosen if one.record.metric == metric]
-    pick = min if own[0].record.unit == "s" else max
-    best = pick(own, key=lambda one: one.value)
-    return LeadNumbers(numbers=tuple(one for one in own if one.record.case == best.record.case))
+    case = _best(own).record.case
+    return LeadNumbers(numbers=tuple(one for one in own if one.record.case == case))
+
+
+def _best(numbers: Sequence[ReadNumber]) -> ReadNumber:
+    """The best of some numbers of one unit; the first where none is above zero."""
+    best = best_record(one.record for one in numbers)
+    return next((one for one in numbers if one.record is best), numbers[0])
 
 
 def imported_headline(view: RunView) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from trainrig.analysis.best import valid_value, value_text
 from trainrig.benchmarks.numa import ALL, ANY, OWN, node_in, node_text
 from trainrig.benchmarks.spec import Role, role_of
-from trainrig.record import Record, Status
+from trainrig.record import Record
 from trainrig.stats import grouped
 from trainrig.units import format_quantity, format_share
 
@@ -112,11 +113,11 @@ def _of_gpu(rates: Rates, nodes: Sequence[int], index: int) -> Iterator[str]:
 
 def _value(record: Record | None) -> float:
     """0 where there is none."""
-    return record.value if record and record.status is Status.OK and record.value else 0.0
+    return valid_value(record)
 
 
 def _text(record: Record | None) -> str:
-    return format_quantity(_value(record), "B/s")
+    return value_text(record) if record is not None else format_quantity(0.0, "B/s")
 
 
 def _compared(first: Record | None, second: Record | None) -> int | None:

@@ -9,7 +9,7 @@ import click
 
 from trainrig.cli.output import say
 from trainrig.cli.predict_options import WHAT
-from trainrig.cli.verb import PAGES, PATH, TOKENS, Verb, json_option, option, options, rows
+from trainrig.cli.verb import PAGES, PATH, TOKENS, Pages, Verb, json_option, option, options, rows
 
 if TYPE_CHECKING:
     from trainrig.procure.parts_list import Build
@@ -49,8 +49,7 @@ def check(
     file: Path,
     prices: Path | None,
     currency: str | None,
-    html: Path | None,
-    md: Path | None,
+    pages: Pages,
     as_json: bool,
 ) -> int:
     """Check the parts list FILE: sockets, slots, lanes, watts, plugs, air, RAM, disks, circuits.
@@ -75,7 +74,7 @@ def check(
     def content() -> dict[str, Any]:
         return report_dict(report)
 
-    publish(as_json, content, lambda: build_document(report), html=html, md=md)
+    publish(as_json, content, lambda: build_document(report), pages)
     return EXIT_OK if report.legal else EXIT_FINDING
 
 
@@ -106,8 +105,7 @@ def suggest(
     noise_limit_db: float | None,
     own: Path | None,
     prices: Path | None,
-    html: Path | None,
-    md: Path | None,
+    pages: Pages,
     as_json: bool,
     **keys: Any,
 ) -> None:
@@ -153,8 +151,7 @@ def suggest(
         as_json,
         lambda: suggestions_dict(found),
         lambda: suggestions_document(found),
-        html=html,
-        md=md,
+        pages,
     )
 
 
@@ -209,8 +206,7 @@ def cluster(
     network: tuple[str, ...],
     prices: Path | None,
     currency: str | None,
-    html: Path | None,
-    md: Path | None,
+    pages: Pages,
     as_json: bool,
     **keys: Any,
 ) -> None:
@@ -241,6 +237,5 @@ def cluster(
         as_json,
         lambda: clusters_dict(plans, money),
         lambda: cluster_document(report, plans, budget),
-        html=html,
-        md=md,
+        pages,
     )

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from trainrig.cli.output import print_values
-from trainrig.cli.verb import PATH, complete_runs, json_option, option, verb
+from trainrig.cli.verb import PATH, RUN_PATH, json_option, option, verb
 
 
 @verb()
-@click.argument("run", type=PATH, shell_complete=complete_runs)
+@click.argument("run", type=RUN_PATH)
 @option("--out", type=PATH, default_text="<name of the run>.bundle", help="The bundle to write.")
 @option("--unpack", type=PATH, metavar="DIR", help="Unpack the bundle RUN into this folder.")
 @json_option()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig.cli.build import CURRENCY, PRICES, read_list
 from trainrig.cli.predict_options import WHAT, WHERE, one_machine
-from trainrig.cli.verb import PAGES, PATH, RUN, TOKENS, json_option, options, rows, verb
+from trainrig.cli.verb import PAGES, PATH, RUN, TOKENS, Pages, json_option, options, rows, verb
 from trainrig.units import counted
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ _MEASURED = rows(
 def command(
     prices: Path | None,
     currency: str | None,
-    html: Path | None,
-    md: Path | None,
+    pages: Pages,
     as_json: bool,
     **keys: Any,
 ) -> int:
@@ -99,7 +98,7 @@ def command(
     def content() -> dict[str, Any]:
         return cost_dict(found) | ({"changes": changed} if changed else {})
 
-    publish(as_json, content, lambda: cost_document(found, changed), html=html, md=md)
+    publish(as_json, content, lambda: cost_document(found, changed), pages)
     days = found.days_of_training()
     late = days is not None and found.days is not None and days[0] > found.days
     return EXIT_FINDING if late else EXIT_OK

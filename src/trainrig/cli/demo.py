@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from trainrig.cli.verb import PAGES, json_option, options, verb
+from trainrig.cli.verb import PAGES, Pages, json_option, options, verb
 
 
 @verb()
 @options(PAGES)
 @json_option()
-def command(html: Path | None, md: Path | None, as_json: bool) -> None:
+def command(pages: Pages, as_json: bool) -> None:
     """Show the report of two RTX 3090 Ti, before you have any.
 
     \b
@@ -23,4 +21,4 @@ def command(html: Path | None, md: Path | None, as_json: bool) -> None:
     from trainrig.cli.report import read_view, show
     from trainrig.report import DEMO
 
-    show([read_view(DEMO)], html=html, md=md, as_json=as_json)
+    show([read_view(DEMO)], pages, as_json=as_json)

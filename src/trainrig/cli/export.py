@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from trainrig.cli.output import say
-from trainrig.cli.verb import PATH, complete_runs, json_option, names_in, option, verb
+from trainrig.cli.verb import PATH, RUN_PATH, json_option, names_in, option, verb
 
 _FORMS = names_in("train.weight_forms", "WRITTEN")
 
 
 @verb()
-@click.argument("source", metavar="FROM", type=PATH, shell_complete=complete_runs)
+@click.argument("source", metavar="FROM", type=RUN_PATH)
 @option(
     "--to",
     metavar="FORM",

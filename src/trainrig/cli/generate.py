@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from trainrig.cli.verb import PATH, complete_runs, json_option, options, rows, verb
+from trainrig.cli.verb import RUN_PATH, json_option, options, rows, verb
 
 _HOW = rows(
     "How to go on",
@@ -21,7 +21,7 @@ _HOW = rows(
 
 
 @verb()
-@click.argument("run", type=PATH, shell_complete=complete_runs)
+@click.argument("run", type=RUN_PATH)
 @options(_HOW)
 @json_option()
 def command(run: Path, prompt: str | None, as_json: bool, **keys: Any) -> int:

@@ -107,6 +107,10 @@ class LazyGroup(click.Group):
         found: click.Command = importlib.import_module(f"trainrig.cli.{cmd_name}").command
         return found
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read ``--lang`` wherever it stands: a verb's errors and help are in that language too."""
+        return super().parse_args(ctx, _language_first(ctx, args))
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -131,7 +135,7 @@ class LazyGroup(click.Group):
                 [
                     ("trainrig help VERB", "Examples and options of a verb."),
                     ("trainrig --version", "The version."),
-                    ("trainrig --lang zh-CN", "In Chinese (default: LANG; else en)."),
+                    ("--lang zh-CN", "In Chinese, with any verb (default: LANG; else en)."),
                     ("exit codes", EXIT_CODES),
                 ]
             )
@@ -148,6 +152,25 @@ class LazyGroup(click.Group):
 
 def _unknown_verb(word: str) -> TrainrigError:
     return unknown("verb", word, VERBS, "; all: trainrig --help")
+
+
+def _language_first(ctx: click.Context, args: list[str]) -> list[str]:
+    """The arguments with ``--lang`` and its value in front."""
+    language: list[str] = []
+    others: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            others += [word, *words]
+        elif word == "--lang":
+            if (value := next(words, None)) is None and not ctx.resilient_parsing:
+                raise click.BadOptionUsage(word, "Option '--lang' requires an argument.", ctx)
+            language += [word, value] if value is not None else []
+        elif word.startswith("--lang="):
+            language.append(word)
+        else:
+            others.append(word)
+    return [*language, *others]
 
 
 def _speak(_: click.Context, __: click.Parameter, requested: str | None) -> None:

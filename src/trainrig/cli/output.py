@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from trainrig.cli.verb import Pages
     from trainrig.report.document import Document
 
 JSON_VERSION = 1
@@ -43,35 +44,44 @@ def publish(
     as_json: bool,
     content: Callable[[], object],
     document: Callable[[], Document],
-    *,
-    html: Path | None = None,
-    md: Path | None = None,
+    pages: Pages,
 ) -> None:
-    """Write the pages that were asked for, else `answer`.  Raises StoreError, as `write_pages`."""
-    if not write_pages(document, html, md):
+    """Write the pages that were asked for, else `answer`.  Raises as `write_pages`."""
+    if not write_pages(document, pages):
         answer(as_json, content, document)
     elif as_json:
         print_json(content())
 
 
-def write_pages(document: Callable[[], Document], html: Path | None, md: Path | None) -> bool:
+def write_pages(document: Callable[[], Document], pages: Pages) -> bool:
     """Write a document to the files that were asked for; whether any was.
 
-    Markdown goes to stdout where its file is ``-``.  Raises StoreError where one cannot be written.
+    Raises StoreError where one cannot be written, UnavailableError where no browser makes a PDF.
     """
-    if html is None and md is None:
+    if not pages.any:
         return False
     from trainrig.report.render.html import to_html
     from trainrig.report.render.markdown import to_markdown
     from trainrig.store import write_atomic
 
-    page = document()
-    for path, render in ((html, to_html), (md, to_markdown)):
-        if path is not None and str(path) == "-" and path is md:
-            click.echo(render(page), nl=False)
-        elif path is not None:
-            write_atomic(path, render(page))
-            say(f"wrote {path}", err=True)
+    def write(path: Path, page: str | bytes) -> None:
+        write_atomic(path, page)
+        say(f"wrote {path}", err=True)
+
+    browser = None
+    if pages.pdf is not None:
+        from trainrig.report.render.pdf import find_browser, to_pdf
+
+        browser = find_browser()  # before anything is made that it would be wanted for
+    shown = document()
+    if pages.html is not None:
+        write(pages.html, to_html(shown))
+    if pages.pdf is not None and browser is not None:
+        write(pages.pdf, to_pdf(to_html(shown), browser))
+    if pages.md_on_stdout:
+        click.echo(to_markdown(shown), nl=False)
+    elif pages.md is not None:
+        write(pages.md, to_markdown(shown))
     return True
 
 

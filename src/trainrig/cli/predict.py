@@ -256,6 +256,5 @@ def _print_grids(given: dict[str, Any], grid: Callable[[Rates], Iterator[Record]
         given["as_json"],
         lambda: {"machines": [grid_dict(*one) for one in found]},
         lambda: grids_document(found),
-        html=given["html"],
-        md=given["md"],
+        given["pages"],
     )

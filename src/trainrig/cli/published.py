@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from trainrig.cli.verb import CHIPS, PATH, json_option, option, verb
+from trainrig.cli.verb import CHIPS, PATH, Pages, json_option, option, verb
 
 
 @verb()
@@ -91,4 +91,4 @@ def command(
             return shown.card_document(devices[0], cases)
         return shown.overview_document(cases)
 
-    publish(as_json, content, document, md=md)
+    publish(as_json, content, document, Pages(md=md))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trainrig.cli.output import say
-from trainrig.cli.verb import FILE, PAGES, PATH, complete_runs, json_option, options, rows, verb
+from trainrig.cli.verb import FILE, PAGES, RUN_PATH, Pages, json_option, options, rows, verb
 
 if TYPE_CHECKING:
     from trainrig.record import RunView
@@ -22,29 +22,38 @@ _GATHER = rows(
 
 
 @verb()
-@click.argument("run", nargs=-1, required=True, type=PATH, shell_complete=complete_runs)
+@click.argument("run", nargs=-1, type=RUN_PATH)
 @options(PAGES, _GATHER)
 @json_option("One JSON object a run on stdout.")
-def command(
-    run: tuple[Path, ...], html: Path | None, md: Path | None, as_json: bool, **gather: Path | None
-) -> None:
-    """Show RUN: a run's folder or its bundle; several are set side by side.
+def command(run: tuple[Path, ...], pages: Pages, as_json: bool, **gather: Path | None) -> int:
+    """Show RUN, by default the newest: a folder, a bundle or a part of a name in runs/.
 
     \b
+    trainrig report
     trainrig report runs/20270101T000000Z-host-qualify-1a2b3c
+    trainrig report 1a2b3c --pdf report.pdf
     trainrig report OLD NEW --html both.html
     trainrig report runs/*-qualify-* --html rack.html --junit rack.xml
 
-    Four or more are nodes of a rack: which of them is behind the others, by the median
-    and the median absolute deviation over nodes.  A test of JUnit fails where one is.
+    Results, verdict, waterfall, roofline, training curves, findings and what to do
+    next, in the terminal or as HTML, PDF, markdown, CSV, JUnit or JSON.  Several runs
+    are set side by side; four or more are nodes of a rack: which of them is behind the
+    others, by the median and the median absolute deviation over nodes.
 
-    Without options the report goes to the terminal.  A run that was cut off is
-    shown as far as it was written.
+    A run that was cut off or damaged is shown as far as it can be read; exit code 3
+    where something of it was lost.
     """
+    from trainrig.errors import EXIT_INCOMPLETE, EXIT_OK
+    from trainrig.runner.chosen_runs import newest_run
+
+    if not run:
+        run = (newest_run(),)
+        say(f"newest run: {run[0]}", err=True)
     views = [read_view(path) for path in run]
     wrote = _gather(views, gather)
-    if not wrote or html is not None or md is not None or as_json:
-        show(views, html=html, md=md, as_json=as_json)
+    if not wrote or pages.any or as_json:
+        show(views, pages, as_json=as_json)
+    return EXIT_INCOMPLETE if complain_of_losses(views) else EXIT_OK
 
 
 def _gather(views: list[RunView], files: dict[str, Path | None]) -> bool:
@@ -64,22 +73,41 @@ def _gather(views: list[RunView], files: dict[str, Path | None]) -> bool:
 
 
 def read_view(path: Path) -> RunView:
-    """The run at ``path``, judged as far as it goes.  Raises DataError."""
+    """The run at ``path``, judged as far as it can be read.  Raises DataError."""
     from trainrig.runner.view import judged_view
-    from trainrig.store import read_run
+    from trainrig.store import read_what_is_left
 
-    return judged_view(read_run(path))
+    return judged_view(read_what_is_left(path))
 
 
-def show(views: list[RunView], *, html: Path | None, md: Path | None, as_json: bool) -> None:
-    """Write the files that were asked for, else print.  Raises StoreError."""
+def complain_of_losses(views: list[RunView]) -> bool:
+    """Print a line on stderr for each run of which something was lost; whether there is one."""
+    from trainrig.units import one_line
+
+    problems = [(view, "; ".join(filter(None, [view.lost, _nothing(view)]))) for view in views]
+    lost = [(view, problem) for view, problem in problems if problem]
+    for view, problem in lost:
+        say(f"trainrig: {one_line(f'{view.path}: {problem}')}", err=True)
+        say(f"  hint: {_LOST_HINT}", err=True)
+    return bool(lost)
+
+
+def _nothing(view: RunView) -> str | None:
+    return None if view.records else "it has no records"
+
+
+_LOST_HINT = "what could be read is shown; copy the run again, or measure again"
+
+
+def show(views: list[RunView], pages: Pages, *, as_json: bool) -> None:
+    """Write the files that were asked for, else print.  Raises StoreError, UnavailableError."""
     from dataclasses import asdict
 
     from trainrig.analysis.run_summary import summarise
     from trainrig.cli.output import print_json, print_text, write_pages
     from trainrig.report.run_report import run_document
 
-    wrote = write_pages(lambda: run_document(views), html, md)
+    wrote = write_pages(lambda: run_document(views), pages)
     if as_json:
         for view in views:
             print_json(asdict(summarise(view)), "report")

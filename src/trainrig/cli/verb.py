@@ -11,7 +11,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +212,45 @@ STRICT = option(
 
 FILE: dict[str, Any] = {"type": PATH, "metavar": "FILE"}
 FILES: dict[str, Any] = {**FILE, "multiple": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """The files that a document is written to, besides the terminal."""
+
+    html: Path | None = None
+    pdf: Path | None = None
+    md: Path | None = None
+    """``-`` is stdout."""
+
+    @property
+    def any(self) -> bool:
+        """Whether a file was asked for."""
+        return (self.html, self.pdf, self.md) != (None, None, None)
+
+    @property
+    def md_on_stdout(self) -> bool:
+        """Whether markdown takes the place of what a terminal shows."""
+        return self.md is not None and str(self.md) == "-"
+
+
+def _with_pages(command: Any) -> Any:
+    """A command that gets the three options as one value, ``pages``."""
+
+    @wraps(command)
+    def gathered(
+        html: Path | None, pdf: Path | None, md: Path | None, *args: Any, **given: Any
+    ) -> Any:
+        return command(*args, pages=Pages(html=html, pdf=pdf, md=md), **given)
+
+    return gathered
+
+
 PAGES = (
     option("--html", **FILE, help="Write one offline HTML file."),
+    option("--pdf", **FILE, help="Write a PDF, printed by an installed Chromium or Chrome."),
     option("--md", **FILE, help="Write markdown; - is stdout."),
+    _with_pages,
 )
 """Where a document is written to, besides the terminal: see `cli.output.publish`."""
 
@@ -316,7 +352,22 @@ def names_in(module: str, table: str) -> Names:
     return Names(lambda: list(getattr(importlib.import_module(f"trainrig.{module}"), table)))
 
 
-RUN: dict[str, Any] = {"type": PATH, "metavar": "RUN", "shell_complete": complete_runs}
+class _RunPath(click.Path):
+    """A run: its folder, its bundle, or the name, or a part of the name, of one in runs/."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from trainrig.store import place_of
+
+        return place_of(Path(super().convert(value, param, ctx)))
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return complete_runs(ctx, param, incomplete)
+
+
+RUN_PATH = _RunPath(path_type=Path)
+RUN: dict[str, Any] = {"type": RUN_PATH, "metavar": "RUN"}
 CHIPS = Names(chip_names)
 MACHINES: dict[str, Any] = {
     "multiple": True,

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from trainrig.analysis.best import value_text
 from trainrig.analysis.compare import (
     Difference,
     Judged,
@@ -451,7 +452,7 @@ def _label(record: Record) -> str:
 def _value(record: Record | None) -> str:
     if record is None or record.value is None:
         return "none"
-    return format_quantity(record.value, record.unit)
+    return value_text(record)
 
 
 def _value_on(record: Record | None) -> str:

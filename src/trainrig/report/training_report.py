@@ -152,6 +152,10 @@ def _differing(results: Sequence[TrainingResult]) -> Iterator[tuple[str, str]]:
 # ---- one training
 
 
+_MFU = {False: "MFU {}", True: "MFU {} of a reference"}
+"""By whether it trained on processors, of whose peak nobody knows more than the reported clock."""
+
+
 def _alone(
     result: TrainingResult, predicted: Sequence[TrainingPrediction]
 ) -> Iterator[tuple[str, str]]:
@@ -172,7 +176,7 @@ def _alone(
             "{} a device",
             lambda rate: format_quantity(rate, "FLOP/s"),
         ),
-        _spelled(result.mfu, "MFU {}", format_share),
+        _spelled(result.mfu, _MFU[result.is_on_cpu], format_share),
         _spelled(result.hfu if result.hfu != result.mfu else None, "HFU {}", format_share),
     )
     if any(speed):
@@ -406,6 +410,9 @@ def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
 
     older = any("communication" in result.breakdown for result in results)
     shown = {name: head for name, (_, head) in PARTS.items() if older or name != "communication"}
+    of = "its claimed peak"
+    if all(result.is_on_cpu for result in results):
+        of = "the reference that its reported clock gives"
     return table(
         results,
         _EXPERIMENT,
@@ -413,7 +420,7 @@ def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
         *(percent(head, part(name)) for name, head in shown.items()),
         percent("MFU", lambda result: result.mfu),
         percent("HFU", lambda result: result.hfu),
-        title="A step's time, and what the device did of its claimed peak",
+        title=f"A step's time, and what the device did of {of}",
     )
 
 

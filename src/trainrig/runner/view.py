@@ -30,7 +30,7 @@ from trainrig.machine import from_dict
 from trainrig.process.child import first_line
 from trainrig.record import Kind, Outcome, Record, RunView, Verdict
 from trainrig.store import RunWriter, read_run
-from trainrig.store.run_folder import REPORT
+from trainrig.store.run_folder import MACHINE, REPORT
 
 BURN = "burn"
 """The verb whose runs have rules of their own."""
@@ -83,7 +83,13 @@ def judged_view(run: RunView) -> RunView:
         if is_gathered and not run.lost and any(r.kind is Kind.BASELINE for r in run.records):
             return dataclasses.replace(view, verdict=run.verdict)
         return dataclasses.replace(view, verdict=confirm(run.verdict, run.records, run.lost))
-    return dataclasses.replace(view, verdict=judged(run, "the run was cut off before its verdict"))
+    cut_off = "the run was cut off before its verdict"
+    try:
+        return dataclasses.replace(view, verdict=judged(run, cut_off))
+    except DataError as error:  # its machine.json is no description of a machine
+        lost = "; ".join(filter(None, [run.lost, f"{MACHINE}: {error.message}"]))
+        verdict = judged(dataclasses.replace(run, machine=None), cut_off)
+        return dataclasses.replace(view, verdict=verdict, lost=lost)
 
 
 def judged(run: RunView, interrupted: str | None) -> Verdict:

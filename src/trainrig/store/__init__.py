@@ -14,7 +14,7 @@ its name, and a torn last line is dropped by the reader.
 """
 
 from trainrig.store.bundle import is_bundle, pack, unpack
-from trainrig.store.reader import find_runs, read_run
+from trainrig.store.reader import find_runs, place_of, read_run, read_what_is_left
 from trainrig.store.writer import (
     RunWriter,
     create_run,
@@ -33,7 +33,9 @@ __all__ = [
     "is_bundle",
     "log_in",
     "pack",
+    "place_of",
     "read_run",
+    "read_what_is_left",
     "resume_run",
     "store_errors",
     "unpack",

@@ -35,6 +35,7 @@ _MAX_RECORDS = 100_000
 """Parsed, they take about 1.5 kB each."""
 _MAX_LINES = 1_000_000
 """Of all series together."""
+_ORIGINAL = "copy it again, or ask for the original file"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*(/[A-Za-z0-9_+][A-Za-z0-9._+-]*){0,4}")
 
 
@@ -115,7 +116,7 @@ def open_bundle(path: Path) -> tuple[str, dict[str, bytes]]:
     try:
         name, files = _read_archive(path, _gunzip(path, payload))
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, OSError):
-        raise DataError(f"{path} is damaged: its archive cannot be read") from None
+        raise DataError(f"{path} is damaged: its archive cannot be read", _ORIGINAL) from None
     _check_lines(path, files)
     return name, files
 
@@ -152,7 +153,7 @@ def unpack(path: Path, parent: Path) -> Path:
 def _check_hash(path: Path, raw: bytes) -> bytes:
     header = _HEADER.match(raw[:_HEADER_MAX])
     if header is None:
-        raise DataError(f"{path} is not a bundle, or its header was changed")
+        raise DataError(f"{path} is not a bundle, or its header was changed", _ORIGINAL)
     if int(header["version"]) != BUNDLE_VERSION:
         raise DataError(
             f"{path} is a bundle of version {int(header['version'])}; this trainrig reads "
@@ -165,7 +166,7 @@ def _check_hash(path: Path, raw: bytes) -> bytes:
         raise DataError(
             f"{path} was changed after it was packed: content hash {found[:12]}, "
             f"packed as {header['digest'].decode()[:12]}",
-            "ask for the original file",
+            _ORIGINAL,
         )
     return payload
 

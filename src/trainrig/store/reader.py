@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
-import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from trainrig.errors import DataError, reading
+from trainrig.errors import DAMAGED_RUN, DataError, reading
 from trainrig.record import Record, RunView, from_json, verdict_from_json
 from trainrig.store.bundle import is_bundle, open_bundle
 from trainrig.store.run_folder import (
@@ -19,8 +20,10 @@ from trainrig.store.run_folder import (
     SERIES,
     VERDICT,
     parse_config,
+    parse_object,
     read_file,
 )
+from trainrig.store.salvage import is_whole_config, salvage
 
 _SERIES_FILE = re.compile(rf"{SERIES}/[^/]+\.jsonl")
 
@@ -28,31 +31,77 @@ _SERIES_FILE = re.compile(rf"{SERIES}/[^/]+\.jsonl")
 def read_run(path: Path) -> RunView:
     """The run at ``path``: its folder, its bundle, or a folder that holds one run.
 
-    A bare name that is not here is looked for in runs/.
+    A bare name that is not here is looked for in runs/, as `place_of` does.
 
     Raises DataError for what is not a run, was written under another schema, or
     has a damaged line before its last.
     """
+    return _parse(*_files_of(path))
+
+
+def read_what_is_left(path: Path) -> RunView:
+    """The run at ``path`` as far as it can be read, for somebody who looks at it.
+
+    What is damaged is left out and named in ``problems`` and ``lost``, where `read_run` refuses the
+    run: numbers may not be computed from what is left as if it were all.
+
+    Raises DataError for what is not a run, or was written under another schema.
+    """
+    name, place, files = _files_of(path)
+    if is_whole_config(files.get(CONFIG, b"")):
+        with suppress(DataError):
+            return _parse(name, place, files)
+    whole, damage = salvage(name, files)
+    view = _parse(name, place, whole)
+    lost = "; ".join([*damage, *filter(None, [view.lost])]) or None
+    return dataclasses.replace(view, problems=(*damage, *view.problems), lost=lost)
+
+
+def _files_of(path: Path) -> tuple[str, Path, dict[str, bytes]]:
+    """A run's name, where it lies, and its files by their names."""
     with reading(path, "check its permissions"):
-        if path.parent == Path() and not path.exists() and (Path("runs") / path).exists():
-            path = Path("runs") / path
+        path = place_of(path)
         if path.is_dir():
-            folder = path if (path / CONFIG).is_file() else _only_run(path)
+            is_run = any((path / name).is_file() for name in (CONFIG, RECORDS))
+            folder = path if is_run else _only_run(path)
             names = [CONFIG, MACHINE, RECORDS, VERDICT]
             series = sorted((folder / SERIES).glob("[!.]*.jsonl"))
             names += [f"{SERIES}/{file.name}" for file in series]
             read = {name: read_file(folder / name) for name in names}
             files = {name: data for name, data in read.items() if data is not None}
-            return _parse(folder.resolve().name, folder, files)
+            return folder.resolve().name, folder, files
         exists = path.exists()
     if is_bundle(path):
         name, files = open_bundle(path)
-        return _parse(name, path, files)
+        return name, path, files
     if exists:
         raise DataError(f"neither a run nor a bundle: {path}", "name a folder inside runs/")
     raise DataError(
         f"no such run: {path}", "trainrig qualify makes one in runs/ and prints its path"
     )
+
+
+def place_of(path: Path) -> Path:
+    """Return where a run lies: the path, or the run in runs/ of that name or with that in its name.
+
+    Raises DataError where a part of a name fits several runs.
+    """
+    with reading(path, "check its permissions"):
+        if path.parent != Path() or path == Path() or path.exists():
+            return path
+        if (_HOME / path).exists():
+            return _HOME / path
+    fitting = [run for run in find_runs(_HOME) if path.name in run.name]
+    if len(fitting) > 1:
+        listed = ", ".join(run.name for run in fitting[: -1 - _MOST_LISTED : -1])
+        words = f"{path.name!r} fits {len(fitting)} runs in {_HOME}/, the newest {listed}"
+        raise DataError(words, "give more of the name")
+    return fitting[0] if fitting else path
+
+
+_HOME = Path("runs")
+"""Where runs are made without --out."""
+_MOST_LISTED = 3
 
 
 def find_runs(parent: Path) -> tuple[Path, ...]:
@@ -102,7 +151,10 @@ def _parse(name: str, path: Path, files: Mapping[str, bytes]) -> RunView:
     }
     verdict = None
     if VERDICT in files:
-        verdict = verdict_from_json(files[VERDICT])
+        try:
+            verdict = verdict_from_json(files[VERDICT])
+        except DataError as error:
+            raise DataError(error.message, error.hint or DAMAGED_RUN) from None
         num_gone = (verdict.num_records or 0) - len(records)
         if num_gone > 0 and lost is None:
             lost = f"{num_gone} of its {verdict.num_records} records are gone"
@@ -129,12 +181,9 @@ def _parse_object(
         problems.append(f"the run was cut off before its {name}")
         return None
     try:
-        found = json.loads(files[name], parse_constant=_refuse)
+        return parse_object(files[name])
     except (ValueError, RecursionError):
-        raise DataError(f"{name} is damaged: not JSON") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{name} is damaged: not an object")
-    return found
+        raise DataError(f"{name} is damaged: not a JSON object", DAMAGED_RUN) from None
 
 
 def _parse_records(data: bytes, path: Path) -> tuple[Record, ...]:
@@ -144,7 +193,8 @@ def _parse_records(data: bytes, path: Path) -> tuple[Record, ...]:
         try:
             records.append(from_json(line))
         except DataError as error:
-            raise DataError(f"{path} {RECORDS}:{number}: {error.message}", error.hint) from None
+            hint = error.hint or DAMAGED_RUN
+            raise DataError(f"{path} {RECORDS}:{number}: {error.message}", hint) from None
     return tuple(records)
 
 
@@ -152,15 +202,6 @@ def _parse_series(data: bytes) -> tuple[Mapping[str, Any], ...]:
     """Samples of a series; a damaged line is left out, since no number rests on it alone."""
     rows = []
     for line in data.split(b"\n")[:-1]:
-        try:
-            row = json.loads(line, parse_constant=_refuse)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
+        with suppress(ValueError, RecursionError):
+            rows.append(parse_object(line))
     return tuple(rows)
-
-
-def _refuse(constant: str) -> NoReturn:
-    """NaN and the infinities are no JSON, though Python reads them."""
-    raise ValueError(constant)

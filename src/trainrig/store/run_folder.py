@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from trainrig.errors import DataError, reading
+from trainrig.errors import DAMAGED_RUN, DataError, reading
 from trainrig.record import check_schema
 
 CONFIG = "run.toml"
@@ -28,7 +29,7 @@ def parse_config(data: bytes | None, path: Path) -> dict[str, Any]:
     try:
         config = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
-        raise DataError(f"{path}/{CONFIG} is damaged: not TOML") from None
+        raise DataError(f"{path}/{CONFIG} is damaged: not TOML", DAMAGED_RUN) from None
     check_schema(config.get("schema"), str(path))
     return config
 
@@ -40,3 +41,16 @@ def read_file(path: Path) -> bytes | None:
     """
     with reading(path, "check its permissions"):
         return path.read_bytes() if path.is_file() else None
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """The JSON object in ``data``.  ValueError or RecursionError for anything else."""
+    found = json.loads(data, parse_constant=_refuse)
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    """NaN and the infinities are no JSON, though Python reads them."""
+    raise ValueError(constant)

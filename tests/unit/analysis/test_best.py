@@ -146,6 +146,55 @@ def test_a_noisy_point_is_a_roof_and_no_mark_lies_above_it() -> None:
     assert roof.label.endswith("≥ 127 GFLOPS")
 
 
+def test_a_layer_above_its_matmul_says_so_where_it_stands_for_the_dtype() -> None:
+    """``fp32 65 %: Best layer`` stood above its matmul without a word."""
+    records = (matmul("bf16", 4096, 2e12), step("bf16", 4e11))
+    slow = (matmul("fp32", 4096, 80.4e9), layer("fp32", 1, 108e9))
+    view = view_of(claimed("fp32", 166e9, CPU), *map(on_host, (*records, *slow)))
+    tables = blocks_of(run_document([view]).blocks, doc.Table)
+    (line,) = [
+        [cell.text for cell in cells]
+        for table in tables
+        for _, cells in table.lines()
+        if cells[0].text == "fp32 compute"
+    ]
+    assert line[-1] == "Best layer; best matmul (80.4 GFLOPS) was not measured well enough"
+    assert "≥" not in line[2]
+
+
+def peers(first: int, second: int, rate: float, **more: Any) -> Record:
+    case = {"from": first, "to": second, "direction": "p2p", "ways": 1, "bytes": 1 << 28}
+    return point("link", {**case, "peer_access": True}, rate, **more)
+
+
+def test_a_noisy_link_is_the_fastest_way_from_gpu_to_gpu() -> None:
+    view = view_of(peers(0, 1, 20e9), noisy(peers(1, 0, 24e9)))
+    number = numbers_of(view)["GPU to GPU"]
+    assert (number.value, number.is_least, number.what) == (24e9, True, "with peer access")
+    assert headline_of(view).startswith("Moves at least 24.0 GB/s: ")
+
+
+def test_an_unstated_path_is_not_called_the_hosts_memory() -> None:
+    one = peers(0, 1, 20e9)
+    case = {name: each for name, each in one.case.items() if name != "peer_access"}
+    assert numbers_of(view_of(one.replace(case=case)))["GPU to GPU"].what == ""
+
+
+def test_a_burns_best_rate_is_of_right_results() -> None:
+    """A device that answers wrong may well be fast."""
+    case = {"mode": "matmul", "dtype": "bf16"}
+    right = point("burn", case, 90e12, **FLOPS, conditions={"rate": 90e12, "checked": 9.0})
+    wrong = right.replace(id="wrong", device_index=1, value=None, interval=None)
+    wrong = wrong.replace(status=Status.FAILED, reason="wrong answer: 3", conditions={"rate": 2e14})
+    view = RunView(name="burn", config={"verb": "burn"}, records=(right, wrong))
+    assert numbers_of(view)["Best rate"].value == 90e12
+
+
+def test_steps_on_several_devices_are_the_rate_of_each() -> None:
+    two = step("bf16", 5e13).replace(device_count=2)
+    assert ", on each of 2 devices" in headline_of(view_of(two))
+
+
 # ---- properties
 
 value = st.floats(1e9, 1e12).map(lambda number: float(f"{number:.6g}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,3 +127,23 @@ def test_a_heat_map_s_shades_compare_peer_access_on_with_off() -> None:
     assert cells(on)[0] == ["GPU 0", "·", "skipped", "50.0", "50.0"]
     shades = [cell.shade for table in (on, off) for cell in table.rows[1][1:]]
     assert shades == [5, None, 5, 5, 1, None, 1, 1]
+
+
+def latency(first: int, second: int, seconds: float, **more: Any) -> Record:
+    case = {"from": first, "to": second, "direction": "p2p", "ways": 1, "peer_access": True}
+    made = pair(first, second, 1.0, peer_access=True)
+    return made.replace(case=case, metric="time", unit="s", value=seconds, **more)
+
+
+def test_latencies_are_in_microseconds_and_a_noisy_one_is_the_most_that_it_takes() -> None:
+    (table,) = _maps([latency(0, 1, 1.02e-5), latency(1, 0, 9e-6, disturbed="busy")])
+    assert table.title.endswith("µs")
+    assert [row[1:] for row in cells(table)] == [["·", "10.2"], ["≤ 9.00", "·"]]
+
+
+def test_of_one_pair_measured_twice_the_best_is_shown() -> None:
+    slow, fast = pair(0, 1, 2e10, peer_access=True), pair(0, 1, 3e10, peer_access=True)
+    other = {**fast.case, "memory": "another"}
+    for records in ([slow, fast.replace(case=other)], [fast.replace(case=other), slow]):
+        (table,) = _maps(records)
+        assert cells(table)[0][2] == "30.0"

@@ -15,13 +15,13 @@ from machine_fakes import healthy
 from runner_fakes import EMULATED, HOST, NATIVE, gpu
 from trainrig.catalog.arithmetic import Accelerator, arithmetic_of
 from trainrig.cli.main import cli
-from trainrig.errors import UsageError
+from trainrig.errors import NeedsGpuError, UsageError
 from trainrig.predict.scenario import space
 from trainrig.predict.search import search
 from trainrig.runner import layout_search, train_prepare, tune
 from trainrig.runner.bench import BenchRequest
 from trainrig.runner.matmul_search import _usual_dtypes
-from trainrig.runner.train_prepare import precision_lines, requested_experiments
+from trainrig.runner.train_prepare import lacks, precision_lines, requested_experiments
 from trainrig.train.config import Experiment
 from trainrig.train.engines import Site
 
@@ -81,6 +81,16 @@ def test_why_it_is_chosen_and_that_it_is_emulated_are_one_line_each() -> None:
     assert precision_lines([other], AMX) == (NATIVE.line,)
     assert precision_lines([usual], AMX) == ()  # fp32 was asked for
     assert precision_lines([other.replace(device="cuda")], CARDS) == (OLD.warning("bf16"),)
+
+
+def test_a_row_that_asks_for_the_instructions_is_skipped_without_them() -> None:
+    own = Experiment.of(device="cpu", precision="bf16", emulate=False)
+    refusal = lacks(own, AVX2)
+    assert isinstance(refusal, NeedsGpuError)  # which has failed nothing
+    assert "bf16 is emulated here" in refusal.message and refusal.hint == EMULATED.line
+    assert lacks(own, AMX) is None
+    assert lacks(own.replace(precision="fp32"), AVX2) is None
+    assert lacks(own.replace(emulate=True), AVX2) is None
 
 
 @pytest.mark.parametrize("site", [AVX2, AMX])

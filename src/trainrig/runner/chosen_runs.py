@@ -1,0 +1,96 @@
+"""Which runs are meant where none is named: the newest one, and the one before it of its kind.
+
+Two runs are of a kind where the same verb made them on the same machine for the same benchmark, the
+same tools' files or the same models.  Only run.toml and machine.json are read, so that hundreds of
+runs cost little.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainrig.errors import DataError
+from trainrig.runner.history import machine_key
+from trainrig.store import find_runs
+from trainrig.store.run_folder import CONFIG, MACHINE, RECORDS, parse_config, read_file
+
+RUNS = Path("runs")
+"""Where runs are made without --out."""
+
+
+def newest_run(parent: Path = RUNS) -> Path:
+    """The run in a folder that began last.  Raises DataError where it holds none."""
+    runs = find_runs(parent)
+    if not runs:
+        raise DataError(
+            f"there are no runs in {parent}/ here",
+            "name a run or its folder; trainrig qualify makes one",
+        )
+    return runs[-1]
+
+
+def newest_pair(parent: Path = RUNS) -> tuple[Path, Path]:
+    """The newest run with records, and before it in the pair the one of its kind that preceded it.
+
+    Raises DataError where there are no two.
+    """
+    newest_run(parent)
+    runs = [run for run in find_runs(parent) if _has_records(run)]
+    if not runs:
+        raise DataError(f"no run in {parent}/ has records", "measure: trainrig qualify")
+    new = runs[-1]
+    kind = _kind(new)
+    for old in reversed(runs[:-1]):
+        if kind is not None and _kind(old) == kind:
+            return old, new
+    raise DataError(
+        f"no earlier run of this kind and machine to compare {new.name} with",
+        "name two runs: trainrig compare OLD NEW; or measure again",
+    )
+
+
+def newest_like(old: Path, parent: Path | None = None) -> Path:
+    """The newest run of the kind of ``old`` that began after it, by default among its neighbours.
+
+    Raises DataError where there is none.
+    """
+    runs = find_runs(old.resolve().parent if parent is None else parent)
+    kind = _kind(old)
+    for new in reversed(runs):
+        if new.resolve() == old.resolve():
+            break
+        if kind is not None and _has_records(new) and _kind(new) == kind:
+            return new
+    raise DataError(
+        f"no later run of its kind and machine to compare {old} with",
+        "name two runs: trainrig compare OLD NEW; or measure again",
+    )
+
+
+def _has_records(run: Path) -> bool:
+    try:
+        return (run / RECORDS).stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _kind(run: Path) -> tuple[object, ...] | None:
+    """What two runs have in common that can be compared; None where run.toml cannot be read."""
+    try:
+        config = parse_config(read_file(run / CONFIG), run)
+        machine = json.loads(read_file(run / MACHINE) or b"null")
+    except (DataError, ValueError, RecursionError):
+        return None
+    machine = machine if isinstance(machine, Mapping) else None
+    tools = sorted({str(one.get("tool")) for one in _tables(config, "imported")})
+    models = sorted({str(one.get("model")) for one in _tables(config, "experiments")})
+    return config.get("verb"), config.get("benchmark"), tools, models, machine_key(machine)
+
+
+def _tables(config: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = config.get(name)
+    rows = found if isinstance(found, list) else []
+    return [row for row in rows if isinstance(row, Mapping)]
