@@ -12,11 +12,13 @@ import pytest
 from babel.messages.mofile import read_mo
 from click.testing import CliRunner
 from tools import messages
+from tools.input_keys import input_keys
 
 from trainrig import language
 from trainrig.cli.main import VERBS, cli
-from trainrig.language.catalogue import PLACE, Catalogue
+from trainrig.language.catalogue import INPUT_KEYS, PLACE, Catalogue
 from trainrig.language.width import width, wrap
+from trainrig.report import document as doc
 
 ENTRIES = {
     str(each.id): str(each.string) for each in messages.load("zh_CN") if each.id and each.string
@@ -309,3 +311,49 @@ def test_json_stays_english() -> None:
     words = ["predict", "--model", "gpt2", "--on", "RTX 4090", "--json"]
     english = CliRunner().invoke(cli, ["--lang", "en", *words]).output
     assert CliRunner().invoke(cli, ["--lang", "zh", *words]).output == english
+
+
+# ---- names
+
+
+KEYS = sorted({name for names in input_keys().values() for name in names})
+
+
+def test_the_list_of_names_is_that_of_what_reads_the_files() -> None:
+    """Written by python -m tools.input_keys --write."""
+    assert INPUT_KEYS.read_text("utf-8").split() == KEYS
+
+
+@pytest.mark.parametrize("form", ["{}", "file.toml: {}: Field required", "one of: {}", "of a, {}"])
+def test_a_key_in_a_message_stays_as_it_is_typed(form: str) -> None:
+    language.activate("zh-CN")
+    for key in KEYS:
+        assert key in language.translate_message(form.format(key)), key
+
+
+def test_a_list_of_all_keys_stays_as_it_is() -> None:
+    language.activate("zh-CN")
+    for names in input_keys().values():
+        assert ", ".join(names) in language.translate_message(f"it reads: {', '.join(names)}")
+
+
+@pytest.mark.parametrize("key", ["chip", "link", "model", "source", "name"])
+def test_the_same_word_on_a_page_is_a_word(key: str) -> None:
+    language.activate("zh-CN")
+    assert re.search(r"[\u4e00-\u9fff]", language.translate(key))
+
+
+def test_what_is_typed_stands_in_the_translation_as_well() -> None:
+    """``key = value``, ``[table]`` and ``--option`` of a text."""
+    typed = re.compile(r"(?<![\w.])([a-z][a-z0-9_]*) = |\[\[?([a-z][a-z_]*)\]\]?|(--[a-z][a-z-]+)")
+    for msgid, text in ENTRIES.items():
+        for names in typed.findall(msgid):
+            name = next(filter(None, names))
+            assert name not in (*KEYS, name[:2] == "--" and name) or name in text, (msgid, name)
+
+
+def test_a_command_to_copy_stays() -> None:
+    language.activate("zh-CN")
+    item = doc.Item(text="noisy", command="trainrig qualify --out 'noisy, memory'")
+    shown = doc.translated(doc.Document(title="", blocks=(doc.Findings((item,)),)))
+    assert shown.blocks[0].items[0].command == item.command

@@ -28,7 +28,14 @@ from trainrig.errors import (
     TrainrigError,
     unknown,
 )
-from trainrig.language import ENGLISH, activate, named, of_environment, translate
+from trainrig.language import (
+    ENGLISH,
+    activate,
+    named,
+    of_environment,
+    translate,
+    translate_message,
+)
 
 EXIT_CODES = (
     "0 fine, 1 a finding, 2 wrong usage, 3 a required step is missing or undecided, "
@@ -268,9 +275,10 @@ def main() -> None:
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:
-    print(f"trainrig: {translate(message)}", file=sys.stderr)
+    print(f"trainrig: {translate_message(message)}", file=sys.stderr)
     if hint:
-        print(f"  {translate('hint: {text}').replace('{text}', translate(hint))}", file=sys.stderr)
+        hint_line = translate("hint: {text}").replace("{text}", translate_message(hint))
+        print(f"  {hint_line}", file=sys.stderr)
     if "--json" in sys.argv[1:]:
         with best_effort():
             print_error(message, hint, code)

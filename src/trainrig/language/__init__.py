@@ -28,6 +28,7 @@ _VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")
 
 _tag = ENGLISH
 _catalogue: Catalogue | None = None
+_of_messages: Catalogue | None = None
 
 
 def tag() -> str:
@@ -37,10 +38,10 @@ def tag() -> str:
 
 def activate(language: str) -> None:
     """Show text in one of LANGUAGES from now on."""
-    global _tag, _catalogue
+    global _tag, _catalogue, _of_messages
     if language == _tag:
         return
-    _tag, _catalogue = language, None
+    _tag, _catalogue, _of_messages = language, None, None
     if language != ENGLISH:
         from trainrig.language.catalogue import Catalogue
 
@@ -50,6 +51,22 @@ def activate(language: str) -> None:
 def translate(text: str) -> str:
     """The text in the language that is shown; as it is where that is English or has no entry."""
     return text if _catalogue is None or not text else _catalogue.translate(text)
+
+
+def translate_message(text: str) -> str:
+    """An error or a hint in the language that is shown; the names that it speaks of stay.
+
+    A key of a file, a column or a verb is what the reader has to type: ``chip`` is no word of the
+    message, though pages have it as one.
+    """
+    global _of_messages
+    if _catalogue is None or not text:
+        return text
+    if _of_messages is None:
+        from trainrig.language.catalogue import Catalogue
+
+        _of_messages = Catalogue.of(_tag, keeps_names=True)
+    return _of_messages.translate(text)
 
 
 def named(word: str) -> str:

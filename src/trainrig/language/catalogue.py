@@ -12,7 +12,7 @@ import gettext
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,8 @@ from trainrig.language.width import is_wide
 
 DOMAIN = "trainrig"
 FOLDER = Path(__file__).parent.parent / "locale"
+INPUT_KEYS = Path(__file__).with_name("input_keys.txt")
+"""Names that are typed into files and commands, a line each (tools/input_keys.py)."""
 PLACE = re.compile(r"\{(\w*)\}")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]+")
 _GAP = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff\uff00-\uffef])")
@@ -70,7 +72,9 @@ class Form:
 class Catalogue:
     """The entries of one language."""
 
-    def __init__(self, entries: Mapping[str, str]) -> None:
+    def __init__(self, entries: Mapping[str, str], names: Collection[str] = ()) -> None:
+        """``names``: what stays wherever it is a text, a part or a place by itself."""
+        self._names = frozenset(names)
         self._whole = {msgid: text for msgid, text in entries.items() if msgid and text}
         forms = [_split(msgid) for msgid in self._whole if PLACE.search(msgid)]
         words = [set(_words(" ".join(pieces))) for pieces, _ in forms]
@@ -84,18 +88,24 @@ class Catalogue:
         self.translate = lru_cache(20_000)(self._translate)
 
     @staticmethod
-    def of(language: str) -> Catalogue:
-        """The catalogue of a language; raises FileNotFoundError where the installation lacks it."""
+    def of(language: str, *, keeps_names: bool = False) -> Catalogue:
+        """The catalogue of a language; raises FileNotFoundError where the installation lacks it.
+
+        ``keeps_names``: for messages, in which the names of INPUT_KEYS are what is to be typed.
+        """
         found = gettext.translation(DOMAIN, FOLDER, [language.replace("-", "_")])
         entries: Mapping[object, str] = vars(found)["_catalog"]
-        return Catalogue({msgid: text for msgid, text in entries.items() if isinstance(msgid, str)})
+        names = INPUT_KEYS.read_text(encoding="utf-8").split() if keeps_names else ()
+        return Catalogue(
+            {msgid: text for msgid, text in entries.items() if isinstance(msgid, str)}, names
+        )
 
     def _translate(self, text: str) -> str:
         return self._found(text, 0) or text
 
     def _found(self, text: str, depth: int) -> str | None:
         """The translation, or None where nothing of the text has an entry."""
-        if depth > _DEEPEST or _WORD.search(text) is None:
+        if depth > _DEEPEST or text in self._names or _WORD.search(text) is None:
             return None
         inner = text.strip()
         if inner != text:
@@ -161,7 +171,9 @@ class Catalogue:
         return None
 
     def _is_known(self, text: str, depth: int) -> bool:
-        """Whether an entry or a form is the whole text, but for a data type before it."""
+        """Whether an entry, a name or a form is the whole text, but for a data type before it."""
+        if text in self._names:
+            return True
         if (typed := _TYPED.fullmatch(text)) is not None:
             text = typed[2]
         spellings = dict.fromkeys((text, text[:1].upper() + text[1:], text[:1].lower() + text[1:]))

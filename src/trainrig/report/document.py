@@ -383,8 +383,10 @@ class Document:
 
 # ---- in the language that is shown
 
-_NOT_TEXT = frozenset(["kind", "tone", "fold", "direction", "colour", "names", "chart_kind"])
-"""What a block is and how it looks, and the names of runs: these stay."""
+_NOT_TEXT = frozenset(
+    ["kind", "tone", "fold", "direction", "colour", "names", "chart_kind", "command"]
+)
+"""What a block is and how it looks, the names of runs, and commands to copy: these stay."""
 
 
 def translated(document: Document) -> Document:
