@@ -143,51 +143,48 @@ _ANY_FAULT = "a fault was found"
 class AnswerRule:
     """One row of the table: when it fits, the word, and the reason."""
 
-    name: str
     fits: Callable[[_Judged], bool]
     word: Word
     reason: Callable[[_Judged], str]
+    is_compared: bool = True
+    """Whether what the run was compared with has a say in it."""
 
 
 RULES = (
     AnswerRule(
-        "published",
         lambda run: run.is_published and not run.references,
         Word.CANNOT_TELL,
         lambda _: "others published these figures, and nothing was measured here",
+        is_compared=False,
     ),
     AnswerRule(
-        "not judged",
         lambda run: run.outcome is None and not run.is_published,
         Word.CANNOT_TELL,
         lambda _: "the run was cut off before it was judged",
+        is_compared=False,
     ),
     AnswerRule(
-        "fault",
         lambda run: run.outcome is Outcome.FAIL and bool(run.faults),
         Word.FAULTY,
         lambda run: _FAULTS.get(run.faults[0].id, _ANY_FAULT),
+        is_compared=False,
     ),
     AnswerRule(
-        "below a target",
         lambda run: run.outcome is Outcome.FAIL and bool(run.slow),
         Word.SLOW,
         lambda run: f"{counted(len(run.slow), 'rate')} below what is expected",
     ),
     AnswerRule(
-        "not to be believed",
         lambda run: run.outcome is Outcome.FAIL,
         Word.CANNOT_TELL,
         lambda _: "a number is higher than the chip can reach, so it was not measured right",
     ),
     AnswerRule(
-        "incomplete",
         lambda run: run.outcome is Outcome.INCOMPLETE,
         Word.CANNOT_TELL,
         lambda _: "what is required was not all measured and decided",
     ),
     AnswerRule(
-        "passed",
         lambda run: run.outcome is Outcome.PASS,
         Word.NORMAL,
         lambda run: (
@@ -197,13 +194,11 @@ RULES = (
         ),
     ),
     AnswerRule(
-        "below a reference",
         lambda run: bool(run.disagreeing),
         Word.CANNOT_TELL,
         lambda run: run.disagreeing[0].evidence,
     ),
     AnswerRule(
-        "like its references",
         lambda run: bool(run.targets or run.references),
         Word.NORMAL,
         lambda run: next(
@@ -211,7 +206,6 @@ RULES = (
         ),
     ),
     AnswerRule(
-        "nothing to compare with",
         lambda _: True,
         Word.CANNOT_TELL,
         lambda _: "no data sheet, published figure or earlier run of this machine is known",
@@ -224,7 +218,7 @@ def answer_of(view: RunView) -> RunAnswer:
     """Return the answer for a run, by the first rule that fits."""
     run = _judged(view)
     rule = next(rule for rule in RULES if rule.fits(run))
-    compared = () if rule.name in ("published", "not judged", "fault") else run.compared
+    compared = run.compared if rule.is_compared else ()
     return RunAnswer(word=rule.word, reason=rule.reason(run), compared_with=compared)
 
 
@@ -249,15 +243,15 @@ _NOT_DONE = ("step-not-done", "sensor-stopped", "sensor-stuck")
 # ---- targets, which the verdict rests on
 
 _SOURCES = (
-    (r"(\d+ earlier runs) on this machine.*", r"\1 of this machine"),
-    (r"published for (.+), n = (\d+)(, at .+)?", r"figures that others published of \1"),
-    (r"predicted for (.+?)(, at .+)?", r"the data sheet of \1"),
-    (r"the baseline (.+), n = \d+", r"the baseline \1"),
     (r"(--min .+)", r"your \1"),
+    (r"the baseline (.+), n = \d+", r"the baseline \1"),
+    (r"predicted for (.+)", r"the data sheet of \1"),
+    (r"published for (.+), n = (\d+)(, at .+)?", r"figures that others published of \1"),
     (r"[\d.]+ and more of .+", "what its PCIe link claims"),
+    (r"(\d+ earlier runs) on this machine.*", r"\1 of this machine"),
 )
-"""What a target's source is called as a reference (`predict.expected` writes it)."""
-_ORDER = ("your", "the baseline", "the data sheet", "figures", "what its", "earlier")
+"""What a target's source (`predict.expected` writes it) is called as a reference, in the order in
+which references are named."""
 
 
 def _targets(everything: Sequence[Row], errors: Sequence[Finding]) -> Iterator[str]:
@@ -269,8 +263,7 @@ def _targets(everything: Sequence[Row], errors: Sequence[Finding]) -> Iterator[s
         if row.band is not None and row.predicted is not None and row.measured is not None
         if (row.measured.id in missed if errors else _reaches(row))
     }
-    names = {_reference_name(source) for source in sources}
-    yield from sorted(names, key=lambda name: (_place(name), name))
+    yield from (name for _, name in sorted(set(map(_reference, sources))))
 
 
 def _reaches(row: Row) -> bool:
@@ -278,15 +271,12 @@ def _reaches(row: Row) -> bool:
     return row.measured.value is not None and ability(row.measured, row.band) is Ability.ABLE
 
 
-def _reference_name(source: str) -> str:
-    for pattern, words in _SOURCES:
+def _reference(source: str) -> tuple[int, str]:
+    """A target's source as a reference in words, with its place among others."""
+    for place, (pattern, words) in enumerate(_SOURCES):
         if (match := re.fullmatch(pattern, source)) is not None:
-            return match.expand(words)
-    return source
-
-
-def _place(name: str) -> int:
-    return next((n for n, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER))
+            return place, match.expand(words)
+    return len(_SOURCES), source
 
 
 # ---- weaker references, which decide where there is no target
@@ -432,9 +422,10 @@ def _data_sheet(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]
         expected = expect(row.measured, limit, (), (), chip)
         if expected.interval is not None and row.value > 0.0:
             low, high = expected.interval
-            evidence = f"{_case_words(row)} reaches {format_quantity(row.value, row.unit)}"
+            reached = format_quantity(row.value, row.unit)
+            evidence = f"{dtype_of(row.case)} matmul reaches {reached}"
             evidence += f", expected are {range_text(low, high, row.unit)}"
-            name = _reference_name(str(expected.source))
+            _, name = _reference(str(expected.source))
             found.append(Reference(name=name, evidence=evidence, agrees=row.value >= low))
     below = (each for each in found if not each.agrees)
     yield from [next(below, found[0])] if found else []

@@ -134,15 +134,21 @@ def _logged(health: Health, *, skip: bool) -> Iterator[Finding]:
     """What the kernel wrote of processes that died, whoever started them."""
     for event in value_or(health.kernel_log, ()):
         program = event.program or "a process"
-        times = f" {event.count} times" if event.count > 1 else ""
+        is_once = event.count == 1
         if event.kind == "out-of-memory":
-            evidence = f"the kernel killed {program}{times} because memory was full: {event.text}"
+            evidence = (
+                f"the kernel killed {program} because memory was full: {event.text}"
+                if is_once
+                else f"the kernel killed {program} {event.count} times because memory was full: "
+                f"{event.text}"
+            )
             fix = "find what uses it: ps aux --sort=-rss; fewer workers or a smaller batch"
             yield finding("killed-out-of-memory", "warning", evidence, fix)
         elif event.kind in ("segfault", "illegal-instruction") and not skip:
             where = f" in {event.library}" if event.library else ""
             what = "a segmentation fault" if event.kind == "segfault" else "an illegal instruction"
-            evidence = f"{program} died{times} of {what}{where}"
+            died = "died" if is_once else f"died {event.count} times"
+            evidence = f"{program} {died} of {what}{where}"
             fix = "run it with python -X faulthandler to see where"
             yield finding("process-crashed", "info", evidence, fix)
 

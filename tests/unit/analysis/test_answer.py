@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import report_views as made
-from trainrig.analysis.answer import LEAST_OF_CHANNELS, LEAST_OF_COMPUTED_PEAK, RULES, answer_of
+from trainrig.analysis.answer import LEAST_OF_CHANNELS, LEAST_OF_COMPUTED_PEAK, answer_of
 from trainrig.analysis.run_summary import summarise
 from trainrig.benchmarks.spec import MARGIN
 from trainrig.predict.expected import EARLIER_RUNS, EARLIER_VALUE
@@ -102,7 +102,7 @@ def test_what_is_incomplete_or_was_cut_off_cannot_be_told() -> None:
         ("3 earlier runs on this machine", "3 earlier runs of this machine"),
         ("published for RTX 4090, n = 2", "figures that others published of RTX 4090"),
         ("predicted for RTX 4090", "the data sheet of RTX 4090"),
-        ("predicted for RTX 4090, at 300 W", "the data sheet of RTX 4090"),
+        ("predicted for RTX 4090, at 300 W", "the data sheet of RTX 4090, at 300 W"),
         ("--min bf16", "your --min bf16"),
         ("the baseline accepted, n = 1", "the baseline accepted"),
     ],
@@ -194,11 +194,6 @@ def test_without_a_reference_nothing_can_be_told() -> None:
     found = answer_of(run(Outcome.MEASURED, host()))
     assert (found.word, found.compared_with) == ("cannot tell", ())
     assert "no data sheet" in found.reason
-
-
-def test_each_rule_is_of_use() -> None:
-    """The last takes what is left, and no two have a name."""
-    assert len({rule.name for rule in RULES}) == len(RULES)
 
 
 def test_the_answer_leaves_the_verdict_as_it_is() -> None:
