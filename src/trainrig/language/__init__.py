@@ -66,7 +66,7 @@ def translate_message(text: str) -> str:
         from trainrig.language.catalogue import Catalogue
 
         _of_messages = Catalogue.of(_tag, keeps_names=True)
-    return _of_messages.translate(text)
+    return _of_messages.translate_message(text)
 
 
 def named(word: str) -> str:

@@ -49,6 +49,10 @@ _PROSE = re.compile(r"(?:^|\s)(?:[A-Z]?[a-z]{2,})(?=[\s,;:]|\.\s|\.?$)")
 _NUMBER = re.compile(r"[-−+±~$€¥<>×]?\d\S*(?: \S+){0,2}")
 _AMOUNT = re.compile(r"(.+?) ([-−+±×] ?\d\S*(?: \S+)?)")
 """``pipeline bubble +46.2 ms``."""
+_BY_ITSELF = re.compile(r"(?:^|(?<=[,:;] )|(?<=[(\[]))[a-z][a-z0-9_]*(?=$|[,:;)\]])")
+"""A word between marks: ``chip`` in ``it reads: chip, model``."""
+_FIRST_MARK = 0xE000
+"""Letters for private use, which no text has: they stand for names while a text is translated."""
 _CHANGE = re.compile(r"\D+ [-−+±]\d\S*(?: \S+)?")
 """``gradient + weight collectives +11.7 ms``: an amount, no sum."""
 _MARKS = {":": "：", "?": "？"}
@@ -99,6 +103,23 @@ class Catalogue:
         return Catalogue(
             {msgid: text for msgid, text in entries.items() if isinstance(msgid, str)}, names
         )
+
+    def translate_message(self, text: str) -> str:
+        """The text with each of its names as it is typed, whatever they mean on a page."""
+        found: list[str] = []
+
+        def mark(match: re.Match[str]) -> str:
+            if match[0] not in self._names:
+                return match[0]
+            found.append(match[0])
+            return chr(_FIRST_MARK + len(found) - 1)
+
+        if text in self._whole and text not in self._names:  # a text of ours, word for word
+            return self._whole[text]
+        shown = self.translate(_BY_ITSELF.sub(mark, text))
+        for number, name in enumerate(found):
+            shown = shown.replace(chr(_FIRST_MARK + number), name)
+        return shown
 
     def _translate(self, text: str) -> str:
         return self._found(text, 0) or text
