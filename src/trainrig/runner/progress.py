@@ -53,6 +53,8 @@ def describe(point: Record, expected: Record | None) -> str:
     if point.status is not Status.OK or point.value is None:
         return f"{name}: {point.status.value}, {point.reason}"
     number = f"{format_quantity(point.value, point.unit)}{_spread(point)}"
+    if "emulated" in point.conditions:
+        number += " (emulated)"
     if point.disturbed is not None:
         return f"{name}: at least {number}, noisy ({point.disturbed})"
     return ", ".join(filter(None, (f"{name}: {number}", _judgement(point, expected))))

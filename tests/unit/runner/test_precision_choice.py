@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from machine_fakes import healthy
+from report_views import point
 from runner_fakes import EMULATED, HOST, NATIVE, gpu
+from trainrig.benchmarks.matmul import matmul_case
 from trainrig.catalog.arithmetic import Accelerator, arithmetic_of
 from trainrig.cli.main import cli
 from trainrig.errors import NeedsGpuError, UsageError
@@ -21,6 +23,7 @@ from trainrig.predict.search import search
 from trainrig.runner import layout_search, train_prepare, tune
 from trainrig.runner.bench import BenchRequest
 from trainrig.runner.matmul_search import _usual_dtypes
+from trainrig.runner.progress import describe
 from trainrig.runner.train_prepare import lacks, precision_lines, requested_experiments
 from trainrig.train.config import Experiment
 from trainrig.train.engines import Site
@@ -149,3 +152,10 @@ def test_a_search_for_the_fastest_product_leaves_out_what_is_emulated() -> None:
     assert (_usual_dtypes(slow), _usual_dtypes(HOST)) == (("fp32",), ("fp32", "bf16"))
     assert _usual_dtypes(gpu(0)) == ("bf16", "fp16")
     assert _usual_dtypes(dataclasses.replace(gpu(0), arithmetic=OLD)) == ("fp16",)
+
+
+def test_a_result_in_what_is_emulated_says_so() -> None:
+    seen = point("matmul", matmul_case("bf16", 256), 1e9)
+    assert "(emulated)" not in describe(seen, None)
+    slow = seen.replace(conditions={"emulated": "about 100 times slower"})
+    assert "GFLOPS (emulated)" in describe(slow, None)
