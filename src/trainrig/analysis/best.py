@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TypeVar
+from contextlib import suppress
 
 from trainrig.analysis.rows import Row
 from trainrig.benchmarks.spec import find
 from trainrig.catalog import find_chip
+from trainrig.errors import UsageError
 from trainrig.record import Record, Status, less_is_better
 from trainrig.units import format_quantity
-
-Item = TypeVar("Item")
 
 AT_LEAST, AT_MOST, ABOUT = "≥", "≤", "~"
 """What a noisy value says of the true one; a clean value's bound is empty."""
@@ -66,6 +65,16 @@ def sure_value(record: Record) -> float:
         return value
     low, high = record.interval
     return high if less_is_better(record.unit) else max(0.0, low)
+
+
+def is_headline(record: Record | None) -> bool:
+    """Whether a record has the first metric of its case: of one training there are a dozen more."""
+    spec = find(record.benchmark) if record is not None else None
+    if record is None or spec is None:
+        return record is not None
+    with suppress(KeyError, ValueError, TypeError, UsageError):  # the case may be a stranger's
+        return record.metric == spec.metrics(record.case)[0].name
+    return record.metric.endswith("_rate")
 
 
 # ---- the best of several

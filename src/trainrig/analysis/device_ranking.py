@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.best import best_row, bound_of, is_valid
+from trainrig.analysis.best import best_row, bound_of, is_headline, is_valid
 from trainrig.analysis.rows import SIBLING_MARGIN, Key, Row, is_own_rate, rows
 from trainrig.benchmarks.spec import case_text, kind_text
 from trainrig.record import RunView
@@ -50,7 +50,7 @@ def peer_groups(view: RunView, everything: Sequence[Row]) -> tuple[PeerGroup, ..
     """The largest case of each family that several GPUs have, device by device."""
     shared: dict[Key, dict[int, Row]] = {}
     for row in everything:
-        if row.index is not None and row.count == 1 and row.value:
+        if row.index is not None and row.count == 1 and row.value and is_headline(row.measured):
             shared.setdefault(row.key, {})[row.index] = row
     named = _named_outliers(view)
     groups = [_group(members, _peers(members, named)) for members in _largest(shared.values())]
@@ -91,7 +91,7 @@ def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
     shared: dict[Key, dict[int, Row]] = {}
     for number, view in enumerate(views):
         for row in rows(view):
-            if row.count == 1 and is_valid(row.measured):
+            if row.count == 1 and is_valid(row.measured) and is_headline(row.measured):
                 same = (row.benchmark, row.key[1], row.key[2], row.metric, row.unit)
                 best = shared.setdefault(same, {})
                 best[number] = best_row([*filter(None, [best.get(number)]), row]) or row

@@ -59,10 +59,13 @@ def _of_host(rates: Rates, nodes: Sequence[int]) -> Iterator[str]:
     ]
     if ratios:
         share, first, second = min(ratios)
-        yield (
-            f"Memory of {second} gives the processors of {first} {format_share(share)} of what "
-            "their own node's gives."
-        )
+        if share < 1.0:
+            yield (
+                f"Memory of {second} gives the processors of {first} {format_share(share)} of what "
+                "their own node's gives."
+            )
+        else:
+            yield f"Memory of {second} gives the processors of {first} no less than their own."
     bound, unbound = rates.get(("copy", ALL, OWN)), rates.get(("copy", ANY, ANY))
     if (found := _compared(bound, unbound)) is None:
         return

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from trainrig.analysis.best import is_headline
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, at_path, rows
 from trainrig.analysis.run_summary import device_names, verdict_of
 from trainrig.benchmarks.spec import case_text, kind_text
@@ -194,13 +195,16 @@ def _metric(members: dict[int, Row], nodes: Sequence[Node]) -> RackMetric:
 def shown_metrics(metrics: Iterable[RackMetric], most: int) -> tuple[RackMetric, ...]:
     """Of each family one metric: with outliers if there are, then the one that most nodes have.
 
-    Of equal ones the fastest: small cases say more of launches than of a node.
+    Of equal ones the first metric of its case, then the fastest: small cases say more of launches
+    than of a node.
     """
     best: dict[tuple[str, str], RackMetric] = {}
 
-    def rank(metric: RackMetric) -> tuple[bool, int, float]:
+    def rank(metric: RackMetric) -> tuple[bool, int, bool, float]:
         num = sum(one.is_judged for one in metric.values)
-        return bool(metric.outliers), num, metric.median or 0.0
+        is_first = any(is_headline(one.record) for one in metric.values)
+        fast = -(metric.median or 0.0) if less_is_better(metric.unit) else metric.median or 0.0
+        return bool(metric.outliers), num, is_first, fast
 
     for metric in metrics:
         family = (metric.family, metric.device)

@@ -299,9 +299,9 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
     of_few = usable
     gpus = sorted({each.device_index for each in usable if each.device_index is not None})
     if len(gpus) > FEW_GPUS:
-        chosen = {first if first is not None else gpus[0]}
+        chosen = {None, first if first is not None else gpus[0]}
         chosen |= {headlined.device_index} if headlined is not None else set()
-        of_few = [each for each in usable if each.device_index in {None, *chosen}]
+        of_few = [each for each in usable if each.device_index in chosen]
     shown = sorted(
         of_few,
         key=lambda each: (each is not headlined, each.relevance, each.device_index != first),

@@ -426,6 +426,22 @@ def test_runs_are_compared_at_the_case_that_they_share() -> None:
     assert [peer.bound for peer in group.peers] == ["", "≥"]
 
 
+def test_of_a_case_with_many_metrics_the_first_stands_for_it() -> None:
+    """A training has a rate of its hardware's FLOPs, too, which is larger and no headline."""
+    case = {"model": "gpt2", "precision": "fp16", "batch_size": 8, "seq_len": 1024, "grad_accum": 1}
+    model, hardware, tokens = (
+        point("training", case | {"recompute": "none"}, value, metric=metric, unit=unit)
+        for metric, value, unit in (
+            ("flop_rate", 408e9, "FLOP/s"),
+            ("hardware_flop_rate", 414e9, "FLOP/s"),
+            ("token_rate", 1e13, "token/s"),
+        )
+    )
+    for records in ((model, hardware, tokens), (tokens, hardware, model)):
+        (group,) = run_groups([run_of(*records)] * 2)
+        assert [(peer.value, group.unit) for peer in group.peers] == [(408e9, "FLOP/s")] * 2
+
+
 def test_planned_cases_without_a_result_are_counted() -> None:
     seen, planned = big(160e12), point("matmul", matmul_case("fp16", 4096), 1e14)
     view = run_of(seen, made.predicted(seen, 1e14, 2e14), made.predicted(planned, 1e14, 2e14))
