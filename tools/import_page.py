@@ -16,12 +16,18 @@ HEAD = """# What `trainrig import` reads
     trainrig import all_reduce.txt
     trainrig import nvbandwidth.json p2p.txt smi-q.txt --out runs
     trainrig import train.log --model bert-large --on RTX-4090 --precision fp32
+    ssh host nvidia-smi -q | trainrig import -
 
-A file is recognised by its content; `--as FORMAT` names its tool where it is not. Files that are
-packed by gzip are unpacked. Several files become one run of one machine, which `report`, `compare`
-and `ledger` read like any other; every record names the tool, its version where the file states it,
-the file and the line. What a file does not state (`--on`, `--model`, `--precision`, `--seq-len`,
-`--batch-size`) may be added; what is in neither is missing, with a reason, and never 0.
+A file is recognised by its content; `--as FORMAT` names its tool where it is not; `-` is standard
+input, so that a paste is enough. A file may hold several runs of several tools: each is read by
+itself, and the lines that no format knows are counted and listed. Prefixes of srun, mpirun,
+kubectl, docker, journald, torchrun and loggers, colours, gzip, UTF-16 and Windows' line ends are
+taken off. A training's log may have any size; other formats are read up to 64 MiB of results.
+
+Several files become one run of one machine, which `report`, `compare` and `ledger` read like any
+other; every record names the tool, its version where the file states it, the file and the line.
+What a file does not state (`--on`, `--model`, `--precision`, `--seq-len`,
+`--gpus`, `--batch-size`) may be added; what is in neither is missing, with a reason, and never 0.
 
 All files are read to their ends before anything is written. One that cannot be read is refused with
 its line (exit code 2) and leaves nothing. Otherwise the exit code is the verdict's: 1 where a tool

@@ -201,8 +201,8 @@ class Record:
     """Why the device may do better than the value, which it does at least; or None."""
     device: str | None = None
     """Device model: a name of the catalog where one fits, else what the machine reports."""
-    device_count: _AtLeastOne = 1
-    """How many devices worked at the same time."""
+    device_count: _AtLeastOne | None = 1
+    """How many devices worked at the same time; None: an imported file does not say."""
     device_index: Annotated[int, Field(ge=0)] | None = None
     """Which of the machine's devices it was; not part of the key."""
     environment: str | None = None
@@ -228,6 +228,11 @@ class Record:
             self.device,
             self.device_count,
         )
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices are known to have worked at the same time: at least one."""
+        return self.device_count or 1
 
     @property
     def is_point(self) -> bool:
@@ -361,6 +366,7 @@ def to_json(record: Record) -> str:
 # Others script against these (the interface of `qualify`): they are present even when null.
 _ALWAYS_WRITTEN = frozenset(
     ["kind", "benchmark", "case", "metric", "unit", "value", "interval", "limit"]
+    + ["device_count"]
     + ["status", "reason", "disturbed"]
 )
 

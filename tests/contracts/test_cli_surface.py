@@ -143,7 +143,8 @@ def test_the_surface_is_as_promised() -> None:
             "report": "RUN... --html --pdf --md --csv --junit --prometheus --json",
             "compare": "OLD NEW... --html --pdf --md --json",
             "ledger": "RUNS --calibrate --json",
-            "import": "FILE... --as --on --model --precision --seq-len --batch-size --out --json",
+            "import": "FILE... --as --on --model --precision --seq-len --gpus --batch-size --out "
+            "--json",
             "bundle": "RUN --out --unpack --json",
             "demo": "--html --pdf --md --json",
         }

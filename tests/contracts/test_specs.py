@@ -289,9 +289,7 @@ FRAMEWORK_FILES = (
     "predict/table/row_memory.py",
     "predict/table/training_programs.py",
     # readers of a framework's own log
-    "importers/deepspeed_log.py",
-    "importers/hf_trainer_log.py",
-    "importers/megatron_log.py",
+    "importers/hf_results.py",
     # whose code a layer is: the benchmark's own word
     "benchmarks/layer.py",
     "measure/layer_blocks.py",

@@ -262,7 +262,7 @@ def _layer_parts(drop: Drop) -> Gap | None:
 
 def _no_p2p(drop: Drop) -> Gap | None:
     chip = chip_of(drop.record.device)
-    has_peers = drop.role is Role.STEP and drop.record.device_count > 1
+    has_peers = drop.role is Role.STEP and drop.record.num_devices > 1
     if not has_peers or chip is None or chip.p2p is not False:
         return None
     return drop.because(

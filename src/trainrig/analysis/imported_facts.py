@@ -315,7 +315,7 @@ def _training_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
 def _where(records: Sequence[Record]) -> str:
     """`` on 2 × RTX 4090``; empty where the card is not known and only one was used."""
     record = records[0]
-    count = max(record.device_count, len({each.device_index for each in records}))
+    count = max(record.num_devices, len({each.device_index for each in records}))
     if is_unnamed(record.device):
         return f" on {counted(count, 'GPU')}" if count > 1 else ""
     return f" on {count} × {record.device}" if count > 1 else f" on {record.device}"
@@ -352,7 +352,7 @@ def imported_devices(view: RunView) -> str:
     for record in view.records:
         if record.is_point and record.device and not is_unnamed(record.device):
             seen.setdefault(record.device, set()).add(record.device_index)
-            counts[record.device] = max(counts[record.device], record.device_count)
+            counts[record.device] = max(counts[record.device], record.num_devices)
     numbers = {name: max(counts[name], len(seen[name])) for name in seen}
     named = [f"{n} × {name}" if n > 1 else name for name, n in sorted(numbers.items())]
     files = view.config.get("imported")

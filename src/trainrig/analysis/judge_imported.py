@@ -356,7 +356,7 @@ def _slower_than_published(
         memory = next((each.value for each in own if each.metric == "peak_memory"), None)
         rate = next((each for each in own if each.metric == "flop_rate" and each.value), None)
         match = _nearest(speed, memory, baselines)
-        if match is None or speed.value is None or speed.value <= 0.0:
+        if match is None or speed.value is None or speed.value <= 0.0 or not speed.device_count:
             continue
         ratio = match.samples_per_s / (speed.value / speed.device_count)
         if ratio < _UNEXPECTED:

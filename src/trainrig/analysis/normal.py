@@ -174,7 +174,7 @@ def _case_of(members: Sequence[Record]) -> PublishedCase:
         what=what_of(first),
         dtype=dtype_of(first.case) or "",
         unit=first.unit,
-        count=first.device_count,
+        count=first.num_devices,
         case=first.case,
         figures=tuple(members),
         best=tuple(sorted(best.values())),
@@ -207,7 +207,7 @@ def what_of(record: Record) -> str:
             else []
         )
         ends = [f"from {case['from']} to {case['to']}"] if {"from", "to"} <= case.keys() else []
-        gpus = [] if is_within else [counted(record.device_count, "GPU")]
+        gpus = [] if is_within else [counted(record.num_devices, "GPU")]
         return ", ".join([name, *gpus, *nodes, *size, *ways, *access, *ends])
     text = case_text(record.benchmark, case)
     text = f"{text}, time" if record.unit == "s" else text
@@ -219,7 +219,7 @@ def _training_text(record: Record) -> str:
     words = [
         str(case.pop("model")),
         str(case.pop("precision")),
-        counted(record.device_count, "GPU"),
+        counted(record.num_devices, "GPU"),
     ]
     kind = case.pop("kind", "pretrain")
     words += [] if kind == "pretrain" else [str(kind)]

@@ -107,7 +107,7 @@ def _figures(record: Record, role: Role | None, link: str | None) -> Iterator[Re
     mark = _mark_of(record)
     if mark is None or (record.metric == "flop_rate" and dtype_of(record.case) is None):
         return
-    needs_link = role in _OVER_LINKS and record.device_count > 1
+    needs_link = role in _OVER_LINKS and record.num_devices > 1
     if needs_link and link is None:
         return
     operation = _operation(record)
@@ -184,7 +184,7 @@ def _operation_text(figure: Record, left_out: frozenset[str] = frozenset()) -> s
     words = [what_of(figure.replace(case=case)).removesuffix(", shape not stated")]
     if role_of(figure.benchmark) is None:
         words.append(str(figure.conditions.get("software", "")))
-    if role_of(figure.benchmark) in _OVER_LINKS and figure.device_count > 1:
+    if role_of(figure.benchmark) in _OVER_LINKS and figure.num_devices > 1:
         words.append(f"over {figure.conditions.get('interconnect') or _published_link(figure)}")
     return ", ".join(filter(None, words))
 
@@ -229,7 +229,7 @@ def _fastest(view: RunView) -> float:
         if each.is_point
         and role_of(each.benchmark) in _OVER_LINKS
         and each.metric in ("bus_rate", "byte_rate")
-        and each.device_count > 1
+        and each.num_devices > 1
         and each.case.get("ways", 1) == 1
     ]
     return max(rates, default=0.0)
@@ -289,7 +289,7 @@ def _trainings(record: Record) -> Iterator[tuple[Record, float]]:
 
 def _training_number(figure: Record, record: Record) -> float | None:
     """What a published step says of a metric, for all of its devices."""
-    tokens = (figure.value or 0.0) * figure.device_count
+    tokens = (figure.value or 0.0) * figure.num_devices
     numbers: Mapping[str, object] = {
         "token_rate": tokens,
         "sample_rate": tokens / float(str(record.case["seq_len"])),

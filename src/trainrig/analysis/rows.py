@@ -118,7 +118,7 @@ def join(
                 unit=record.unit,
                 device=record.device,
                 index=index,
-                count=record.device_count,
+                count=record.num_devices,
                 measured=seen.get(key, {}).get(index),
                 predicted=planned.get(index) or planned.get(None),
                 baselines=tuple(published.get(key, ())),

@@ -458,7 +458,7 @@ def _published(name: str, record: Record) -> dict[str, Any]:
         "source": record.source,
         "num_devices": record.device_count,
         "interconnect": f"{printed}{'' if record.case.get('p2p') else ', P2P off'}"
-        if record.device_count > 1 and printed
+        if record.num_devices > 1 and printed
         else None,
     }
 

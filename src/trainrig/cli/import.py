@@ -17,12 +17,14 @@ _TEXT = f"""Read FILE, which another tool wrote, into a run beside those of trai
 \b
 trainrig import all_reduce.txt
 trainrig import nvbandwidth.json p2p.txt smi-q.txt
+ssh host nvidia-smi -q | trainrig import -
 trainrig import train.log --as megatron --model llama-7B --on A100-SXM4-80GB
 
 \b
 {chr(10).join(f"{one.name + ':':{_WIDTH}}{one.title}" for one in importers())}
 
-Files are recognised by content; several become one run of one machine.  report, compare and ledger
+Files are recognised by content, each run of each tool in them; - is standard input.  Several
+files become one run of one machine.  report, compare and ledger
 read it like any other.  A file that cannot be read is refused with its line, and nothing is
 written.  Exit code 1 where a tool found a fault, 3 where a test was not done.
 """
@@ -55,6 +57,7 @@ _STATED = "as the file states"
 )
 @option("--precision", metavar="DTYPE", default_text=_STATED, help="fp32, tf32, bf16 or fp16.")
 @option("--seq-len", type=int, default_text=_STATED, help="Tokens of a sample.")
+@option("--gpus", type=int, default_text=_STATED, help="GPUs of a training.")
 @option("--batch-size", type=int, default_text=_STATED, help="Samples at once of a GPU.")
 @OUT
 @json_option("One JSON object: run, records, tool, version, verdict, findings.")
@@ -65,6 +68,7 @@ def command(
     model: str | None,
     precision: str | None,
     seq_len: int | None,
+    gpus: int | None,
     batch_size: int | None,
     out: Path,
     as_json: bool,
@@ -75,7 +79,12 @@ def command(
     from trainrig.runner.imported import import_files, summary
 
     given = Given(
-        device=on, model=model, precision=precision, seq_len=seq_len, batch_size=batch_size
+        device=on,
+        model=model,
+        precision=precision,
+        seq_len=seq_len,
+        batch_size=batch_size,
+        num_gpus=gpus,
     )
     done = import_files(file, out, tool, given)
     print_end(as_json, lambda: summary(done), done.run)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import re
 
 from trainrig.importers.extract import device_name, point, take_lines, to_count, to_number
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import Record, Status
 
 _WAYS = {"Host to Device": "h2d", "Device to Host": "d2h", "Device to Device": "d2d"}
@@ -26,6 +28,7 @@ _CSV = re.compile(
     r"Time = (\S+) s, Size = (\d+) bytes, NumDevsUsed = (\d+)"
 )
 _RESULT = re.compile(r"Result = (\w+)")
+_ABOUT = re.compile(r"CUDA Bandwidth Test|^Running on|(?:Quick|Shmoo|Range) Mode|^NOTE: ")
 _BROKEN = re.compile(r"bandwidthTest-\w+.*,")
 # Before CUDA 10 it computes bytes × 2¹⁰ / (milliseconds × 2²⁰): its MB are 1000 × 1024 bytes.
 _STEPS = {"G": 1e9, "M": 1.024e6}
@@ -34,7 +37,7 @@ _STEPS = {"G": 1e9, "M": 1.024e6}
 class _Lines:
     """What the lines so far say."""
 
-    def __init__(self, file: ToolFile, given: Given) -> None:
+    def __init__(self, file: Part, given: Given) -> None:
         self.file, self.given = file, given
         self.devices: dict[int, str | None] = {}
         self.records: list[Record] = []
@@ -64,6 +67,9 @@ class _Lines:
     def broken(self, number: int, _: re.Match[str]) -> None:
         raise self.file.refuse(number, "a row of results that is broken off")
 
+    def about(self, _: int, __: re.Match[str]) -> None:
+        """A line that says nothing that is kept."""
+
     def row(self, number: int, found: re.Match[str]) -> None:
         if self.way is not None:
             self._add(number, (self.way, self.memory, found[1], found[2], self.step))
@@ -76,7 +82,7 @@ class _Lines:
         self.records.append(_record(self.file, number, each, self.devices, self.given))
 
 
-def _read(file: ToolFile, given: Given) -> Reading:
+def _read(file: Part, given: Given) -> Reading:
     lines = _Lines(file, given)
     take_lines(
         file,
@@ -89,6 +95,7 @@ def _read(file: ToolFile, given: Given) -> Reading:
             (_CSV, lines.csv),
             (_BROKEN, lines.broken),
             (_ROW, lines.row),
+            (_ABOUT, lines.about),
         ),
     )
     records = lines.records
@@ -101,7 +108,7 @@ def _read(file: ToolFile, given: Given) -> Reading:
 
 
 def _record(
-    file: ToolFile,
+    file: Part,
     line: int,
     each: tuple[str, str, int, float],
     devices: dict[int, str | None],
@@ -133,10 +140,7 @@ IMPORTER = Importer(
     name="bandwidthTest",
     title="CUDA samples: copies to, from and within a device",
     order=20,
-    recognises=lambda file: file.matches(
-        r"\[CUDA Bandwidth Test\]|^bandwidthTest-(H2D|D2H|D2D)|"
-        r"(Host to Device|Device to Host|Device to Device) Bandwidth, \d+ Device"
-    ),
+    marks=marks_of("bandwidthTest"),
     read=_read,
     definition="bytes over the mean time of a copy of one buffer; within a device read and written "
     "bytes; GB/s of 10⁹, of one direction at a time",

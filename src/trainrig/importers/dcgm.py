@@ -18,7 +18,9 @@ from typing import Annotated
 from pydantic import Field
 
 from trainrig.importers.extract import EXTERNAL, device_name, fitted, point, word
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status, read_by
 
 _STATES = {
@@ -94,7 +96,8 @@ class _Whole:
     version: Annotated[str | None, Field(alias="DCGM Version")] = None
 
 
-def _read(file: ToolFile, given: Given) -> Reading:
+def _read(file: Part, given: Given) -> Reading:
+    file.use_all()
     whole = fitted(file, _Whole)
     found = whole.newer or whole.older
     error = whole.runtime_error or (found.runtime_error if found else None)
@@ -120,7 +123,7 @@ def _first(*texts: str | None) -> str | None:
     return next((word(text) for text in texts if text), None)
 
 
-def _test_records(file: ToolFile, given: Given, case: Case, test: _Test) -> Iterator[Record]:
+def _test_records(file: Part, given: Given, case: Case, test: _Test) -> Iterator[Record]:
     summary = test.test_summary or _Summary()
     seen: set[Status] = set()
     for result in test.results:
@@ -171,7 +174,7 @@ def _is_allocation(text: str) -> bool:
 
 
 def _record(
-    file: ToolFile, given: Given, case: Case, index: int | None, state: tuple[Status, str, str]
+    file: Part, given: Given, case: Case, index: int | None, state: tuple[Status, str, str]
 ) -> Record:
     status, reason, info = state
     return point(
@@ -193,7 +196,7 @@ IMPORTER = Importer(
     name="dcgm",
     title="results of dcgmi diag (JSON)",
     order=40,
-    recognises=lambda file: file.is_json and file.matches(r'"DCGM (GPU )?Diagnostic"'),
+    marks=marks_of("dcgm"),
     read=_read,
     definition="a result a test and GPU: passed, or failed with DCGM's words, or skipped",
     judged_by="a failure, an allocation error and a warning are faults; a skipped test is not done",

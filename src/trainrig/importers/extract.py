@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainrig.catalog.lookup import find_chip
 from trainrig.errors import first_problem
-from trainrig.importers.importer import ToolFile
+from trainrig.importers.file import Part
 from trainrig.record import Case, Kind, Record, Scalar, Status
 from trainrig.units import one_line
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 _LONGEST = 200
 
 
-def fitted(file: ToolFile, kind: type[T], value: Any = None) -> T:
+def fitted(file: Part, kind: type[T], value: Any = None) -> T:
     """The file's JSON (or ``value`` of it) as ``kind``.
 
     Raises DataError with the line of the first part that does not fit.
@@ -57,7 +57,7 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return found
 
 
-def _line_of(file: ToolFile, path: tuple[Any, ...]) -> int:
+def _line_of(file: Part, path: tuple[Any, ...]) -> int:
     """The line in which the value at ``path`` begins, or the last part of it that is there."""
     text, at = file.text, file.json_start
     decode = json.JSONDecoder().raw_decode
@@ -92,16 +92,22 @@ Rule = tuple[re.Pattern[str], Callable[[int, re.Match[str]], None]]
 """What is done with a line in which the pattern is found: its number and the match."""
 
 
-def take_lines(file: ToolFile, rules: Sequence[Rule]) -> None:
-    """Hand each line to the first of ``rules`` that it fits; others are passed over."""
+def take_lines(file: Part, rules: Sequence[Rule]) -> None:
+    """Hand each line to the first of ``rules`` that it fits; others are passed over.
+
+    So is a last line whose last number may be cut off.
+    """
     for number, line in file.lines:
+        if file.is_cut(number):
+            continue
         for pattern, take in rules:
             if found := pattern.search(line):
+                file.use(number)
                 take(number, found)
                 break
 
 
-def to_number(file: ToolFile, line: int | None, text: str, what: str) -> float:
+def to_number(file: Part, line: int | None, text: str, what: str) -> float:
     """The finite number that ``text`` writes.  Raises DataError with the line for anything else."""
     try:
         value = float(text)
@@ -112,7 +118,7 @@ def to_number(file: ToolFile, line: int | None, text: str, what: str) -> float:
     return value
 
 
-def to_count(file: ToolFile, line: int | None, text: str, what: str) -> int:
+def to_count(file: Part, line: int | None, text: str, what: str) -> int:
     """The whole number of zero or more that ``text`` writes.  Raises DataError for others."""
     if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
         raise file.refuse(line, f"no {what}: {one_line(text)[:40]!r}")
@@ -133,7 +139,7 @@ def device_name(printed: str | None) -> str | None:
 
 
 def point(
-    file: ToolFile,
+    file: Part,
     line: int | None,
     benchmark: str,
     case: Case,
@@ -142,7 +148,7 @@ def point(
     *,
     device: str | None = None,
     index: int | None = None,
-    count: int = 1,
+    count: int | None = 1,
     status: Status = Status.OK,
     reason: str | None = None,
     disturbed: str | None = None,
@@ -151,6 +157,8 @@ def point(
     conditions: Mapping[str, Scalar] | None = None,
 ) -> Record:
     """A measured record; ``metric`` is its name and its unit, ``line`` where it stands.
+
+    ``count`` is how many devices worked at the same time; None: the file does not say.
 
     Raises DataError for a value that no machine has, or without one that is ok.
     """
@@ -171,7 +179,7 @@ def point(
         interval=interval,
         device=device,
         device_index=index if index is None or 0 <= index < 1 << 20 else None,
-        device_count=max(1, count),
+        device_count=None if count is None else max(1, count),
         status=status,
         reason=word(reason) if reason else None,
         disturbed=disturbed,

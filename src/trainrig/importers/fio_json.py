@@ -16,18 +16,20 @@ from dataclasses import field
 from functools import cache
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from trainrig.importers.extract import fitted, point, word
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.errors import DataError
+from trainrig.importers.extract import EXTERNAL, fitted, point, word
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status, read_by
 
-_LENIENT: ConfigDict = {"strict": True, "extra": "ignore", "allow_inf_nan": False}
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Nanoseconds = Annotated[float, Field(ge=0.0, lt=1e18)]
 
 
-@read_by(_LENIENT)
+@read_by(EXTERNAL)
 class FioLatency:
     """Latencies of the operations since the start, nanoseconds."""
 
@@ -36,11 +38,15 @@ class FioLatency:
     percentile: dict[str, _Nanoseconds] = field(default_factory=dict)
 
 
-@read_by(_LENIENT)
+@read_by(EXTERNAL)
 class FioDirection:
     """Reads, writes or syncs since the start."""
 
     io_bytes: _Count = 0
+    """Bytes; before version 3, KiB."""
+    io_kbytes: _Count | None = None
+    """KiB; None before version 3."""
+    iops: Annotated[float, Field(ge=0.0, lt=1e12)] = 0.0
     total_ios: _Count = 0
     runtime: _Count = 0
     """Milliseconds."""
@@ -48,28 +54,38 @@ class FioDirection:
     lat_ns: FioLatency = field(default_factory=FioLatency)
     clat_ns: FioLatency = field(default_factory=FioLatency)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that were moved."""
+        return self.io_bytes if self.io_kbytes is not None else self.io_bytes << 10
 
-@read_by(_LENIENT)
+
+@read_by(EXTERNAL)
 class FioJob:
     """The counters of a job, or of a group of them, since its start."""
 
     error: int = 0
     jobname: str = ""
+    hostname: str = ""
+    """Of a client of ``fio --client``."""
     options: Annotated[Mapping[str, str], Field(alias="job options")] = field(default_factory=dict)
     read: FioDirection = field(default_factory=FioDirection)
     write: FioDirection = field(default_factory=FioDirection)
     sync: FioDirection | None = None
 
 
-@read_by(_LENIENT)
+@read_by(EXTERNAL)
 class FioStatus:
     """One of the objects that fio prints."""
 
     version: Annotated[str, Field(alias="fio version", max_length=80)]
+    timestamp: _Count | None = None
     shared: Annotated[Mapping[str, str], Field(alias="global options")] = field(
         default_factory=dict
     )
-    jobs: Annotated[tuple[FioJob, ...], Field(min_length=1, max_length=4096)]
+    jobs: Annotated[tuple[FioJob, ...], Field(max_length=4096)] = ()
+    clients: Annotated[tuple[FioJob, ...], Field(alias="client_stats", max_length=4096)] = ()
+    """Jobs of the clients of ``fio --client``, and their sum."""
 
 
 def statuses_in(output: str) -> tuple[FioStatus, ...]:
@@ -107,34 +123,61 @@ def _adapter() -> TypeAdapter[FioStatus]:
 # ---- a file of another's run
 
 
-def _read(file: ToolFile, _: Given) -> Reading:
+def _read(file: Part, _: Given) -> Reading:
+    file.use_all()
+    status = fitted(file, FioStatus)
+    line = file.lines[0][0]
+    if not status.jobs and not status.clients:
+        raise file.refuse(line, "fio's JSON without a job in it")
+    records = [record for job in status.jobs for record in _records(file, status, job, {})]
+    for number, job in enumerate(status.clients, start=1):
+        client: Case = {"client": number} if job.hostname else {"clients": len(status.clients) - 1}
+        records += _records(file, status, job, client)
+    return Reading(version=word(status.version).removeprefix("fio-"), records=records)
+
+
+def _continues(earlier: Part, later: Part) -> bool:
+    """Whether the later value is a newer state of the same jobs (--status-interval)."""
     try:
-        found = statuses_in(file.text)
-    except (ValueError, RecursionError):
-        # The last object is the one that counts; the same is said with its line.
-        found = (fitted(file, FioStatus),)
-    if not found:
-        raise file.refuse(1, "no JSON of fio in it")
-    last = found[-1]
-    records = [record for job in last.jobs for record in _records(file, last, job)]
-    return Reading(version=word(last.version).removeprefix("fio-"), records=records)
+        first, last = (fitted(part, FioStatus) for part in (earlier, later))
+    except DataError:
+        return False
+    return (
+        len(first.jobs) == len(last.jobs) > 0
+        and all(
+            (a.jobname, a.options) == (b.jobname, b.options)
+            and all(
+                0 < x.runtime <= y.runtime and x.io_bytes <= y.io_bytes
+                for x, y in ((a.read, b.read), (a.write, b.write))
+                if x.io_bytes
+            )
+            and any(
+                x.io_bytes and x.runtime < y.runtime
+                for x, y in ((a.read, b.read), (a.write, b.write))
+            )
+            for a, b in zip(first.jobs, last.jobs, strict=True)
+        )
+        and (first.timestamp is None or first.timestamp <= (last.timestamp or 0))
+    )
 
 
-def _records(file: ToolFile, status: FioStatus, job: FioJob) -> Iterator[Record]:
+def _records(file: Part, status: FioStatus, job: FioJob, more: Case) -> Iterator[Record]:
     options = {**status.shared, **job.options}
+    line = file.lines[0][0]
     if job.error:
-        case = _case(options, job, "read" if job.read.io_bytes else "write")
+        case = {**_case(options, job, "read" if job.read.io_bytes else "write"), **more}
         reason = f"fio failed with error {job.error}"
         yield _point(file, case, options, None, None, Status.FAILED, reason)
     for way, counted in (("read", job.read), ("write", job.write)):
         if job.error or not counted.io_bytes:
             continue
         if not counted.runtime:
-            raise file.refuse(None, f"job {word(job.jobname)}: bytes were moved in no time")
-        case, seconds = _case(options, job, way), counted.runtime * 1e-3
+            raise file.refuse(line, f"job {word(job.jobname)}: bytes were moved in no time")
+        case, seconds = {**_case(options, job, way), **more}, counted.runtime * 1e-3
+        ops = counted.total_ios or counted.iops * seconds
         for metric, amount in (
-            (("byte_rate", "B/s"), counted.io_bytes),
-            (("op_rate", "IO/s"), counted.total_ios),
+            (("byte_rate", "B/s"), counted.num_bytes),
+            (("op_rate", "IO/s"), ops),
         ):
             short = f"{counted.short_ios} reads or writes were short" if counted.short_ios else None
             yield _point(
@@ -150,7 +193,7 @@ def _records(file: ToolFile, status: FioStatus, job: FioJob) -> Iterator[Record]
 
 
 def _point(
-    file: ToolFile,
+    file: Part,
     case: Case,
     options: Mapping[str, str],
     metric: tuple[str, str] | None,
@@ -178,6 +221,8 @@ def _case(options: Mapping[str, str], job: FioJob, way: str) -> Case:
     is_random = kind.startswith("rand")
     op = f"rand{way}" if is_random else way
     mixed = kind in ("rw", "readwrite", "randrw", "trimwrite")
+    if not options:  # before version 2.7 the options are not printed: they are not known
+        return {"op": way, "job": job.jobname, "tool": "fio"}
     size = _bytes_of(options.get("bs") or options.get("blocksize") or "4k")
     depth, jobs = (_small(options.get(name)) for name in ("iodepth", "numjobs"))
     return {
@@ -209,8 +254,9 @@ IMPORTER = Importer(
     name="fio",
     title="rates and latencies of a disk's jobs (JSON)",
     order=70,
-    recognises=lambda file: file.begins('"fio version"'),
+    marks=marks_of("fio"),
     read=_read,
+    continues=_continues,
     definition="bytes and operations over the run time of a direction; median and 99th percentile "
     "of completion latency beside them",
     judged_by="nothing is claimed of a disk: an error or short operations are a failure",

@@ -20,20 +20,32 @@ from functools import partial
 
 from trainrig.catalog.chip import Chip, peak
 from trainrig.catalog.lookup import candidates, find_chip
-from trainrig.importers.extract import GIGA, device_name, point, to_count, to_number
-from trainrig.importers.importer import UNNAMED, Given, Importer, Reading, ToolFile
+from trainrig.importers.extract import GIGA, device_name, point, to_number
+from trainrig.importers.file import Part
+from trainrig.importers.importer import UNNAMED, Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import WRONG_ANSWER, Case, Record, Status
 from trainrig.stats import median
 
 _DEVICE = re.compile(r"^\s*GPU (\d{1,3}): (.+?) \(UUID: ")
-_PROGRESS = re.compile(r"([\d.]+)%\s+proc'd:\s*(.*?)\s+errors:\s*(.*?)(?:\s+temps:\s*(.*))?$")
-_RATE = re.compile(r"(-?\d+|-)\s*\(\s*(-?[\d.]+)\s*Gflop/s\)|DIED!")
+_PROGRESS = re.compile(r"(-?[\d.]+)%\s+proc'd:\s*(.*?)\s+errors:\s*(.*?)(?:\s+temps:\s*(.*?))?\s*$")
+_RATE = re.compile(r"(-?\d+|-)\s*\(\s*([^()]*?)\s*[Gg]flop/s\)|DIED!")
+_ERRORS = re.compile(
+    r"(?<!\S)(?P<count>-?\d+)(?!\S)(?:\s*\([^)]*\))?|(?P<died>DIED!?)(?:\s*\([^)]*\))?|"
+    r"(?P<other>\S+)"
+)
 _VERDICT = re.compile(r"^\s*GPU (\d{1,3}): (OK|FAULTY)\s*$")
 _PRECISION = re.compile(r"using (FLOATS|DOUBLES)(, using Tensor Cores)?")
 _DTYPES = {("FLOATS", False): "fp32", ("FLOATS", True): "fp16"}
 """By operands, and whether tensor cores were asked for; DOUBLES are fp64 either way."""
 _BOOST = 1.15
 """A card boosts above its data sheet's clock by less."""
+_ABOUT = re.compile(
+    r"^Using compare file|^Burning for|^Run length|^Initialized device|^Killing processes|^Freed|"
+    r"^Uninitted|^done|^Tested \d+ GPUs|gpu_burn|^Results are|^Clock|^Sigterm|"
+    r"^Hard killing|using (?:FLOATS|DOUBLES)"
+)
+"""Lines that state what is done."""
 
 
 @dataclass(slots=True)
@@ -43,22 +55,31 @@ class _Gpu:
     line: int = 0
     rates: list[float] = field(default_factory=list)
     errors: int = 0
+    overflowed: bool = False
+    """Whether a count of errors was printed below zero: a signed counter that ran over."""
     temperature: float | None = None
     verdict: str | None = None
     died: bool = False
 
 
-def _read(file: ToolFile, given: Given) -> Reading:
+def _read(file: Part, given: Given) -> Reading:
     names: dict[int, str | None] = {}
     gpus: dict[int, _Gpu] = {}
     share = 0.0
     for number, line in file.lines:
+        if file.is_cut(number):
+            continue
+        if _ABOUT.search(line):
+            file.use(number)
         if found := _DEVICE.match(line):
+            file.use(number)
             names[int(found[1])] = device_name(found[2])
             gpus.setdefault(int(found[1]), _Gpu())
         elif found := _VERDICT.match(line):
+            file.use(number)
             gpus.setdefault(int(found[1]), _Gpu()).verdict = found[2]
         elif "proc'd:" in line:
+            file.use(number)
             for part in _updates(line):
                 share = _update(file, number, part, gpus) or share
     if not gpus:
@@ -77,7 +98,7 @@ def _read(file: ToolFile, given: Given) -> Reading:
     return Reading(records=records, notes=notes)
 
 
-def _stated(file: ToolFile) -> str | None:
+def _stated(file: Part) -> str | None:
     """The precision that the end of the output states."""
     found = _PRECISION.search(file.text)
     if found is None:
@@ -107,7 +128,7 @@ def _updates(line: str) -> list[str]:
     return re.split(r"(?<=\S)\s*(?=\b\d{1,3}\.\d%\s+proc'd:)", line.strip())
 
 
-def _update(file: ToolFile, number: int, text: str, gpus: dict[int, _Gpu]) -> float:
+def _update(file: Part, number: int, text: str, gpus: dict[int, _Gpu]) -> float:
     found = _PROGRESS.search(text)
     if found is None:
         return 0.0  # the last one is torn where the run was stopped
@@ -119,13 +140,16 @@ def _update(file: ToolFile, number: int, text: str, gpus: dict[int, _Gpu]) -> fl
             gpu.died = True
         elif (value := to_number(file, number, rate[2], "rate")) > 0.0:
             gpu.rates.append(value * GIGA)
-    for index, errors in enumerate(map(str.strip, found[3].split(" - "))):
+    for index, found_errors in enumerate(_ERRORS.finditer(re.sub(r"\s-\s", " ", found[3]))):
         gpu = gpus.setdefault(index, _Gpu())
-        if "DIED" in errors:
+        if found_errors["died"]:
             gpu.died = True
-        elif errors:
-            # A progress line counts what is new since the one before, the warning stays in words.
-            gpu.errors += to_count(file, number, errors.split()[0], "count of errors")
+            continue
+        # A progress line counts what is new since the one before, the warning stays in words.
+        text = found_errors["count"] or found_errors["other"]
+        count = to_number(file, number, text, "count of errors")
+        gpu.overflowed = gpu.overflowed or count < 0.0
+        gpu.errors += int(max(0.0, count))
     for index, degrees in enumerate(re.findall(r"(\d+) C|--", found[4] or "")):
         if index in gpus and degrees:
             gpus[index].temperature = to_number(file, number, degrees, "temperature")
@@ -133,7 +157,7 @@ def _update(file: ToolFile, number: int, text: str, gpus: dict[int, _Gpu]) -> fl
 
 
 def _records(
-    file: ToolFile, case: Case, index: int, gpu: _Gpu, device: str | None, count: int
+    file: Part, case: Case, index: int, gpu: _Gpu, device: str | None, count: int
 ) -> Iterator[Record]:
     status, reason = _state(gpu)
     rate = gpu.rates[-1] if gpu.rates else None
@@ -174,9 +198,14 @@ def _records(
 def _state(gpu: _Gpu) -> tuple[Status, str | None]:
     if gpu.died:
         return Status.FAILED, "the GPU died under load (gpu-burn: DIED!)"
-    if gpu.verdict == "FAULTY" or gpu.errors:
+    if gpu.verdict == "FAULTY" or gpu.errors or gpu.overflowed:
         verdict = ", FAULTY" if gpu.verdict == "FAULTY" else ""
-        return Status.FAILED, f"{WRONG_ANSWER}: {gpu.errors} errors in its progress lines{verdict}"
+        counted = f"{gpu.errors} errors in its progress lines"
+        if gpu.overflowed:
+            counted = "error counter overflowed (a count below zero)"
+        return Status.FAILED, f"{WRONG_ANSWER}: {counted}{verdict}"
+    if gpu.line and not gpu.rates:
+        return Status.FAILED, "0 FLOP/s in each progress line: nothing was computed"
     return Status.OK, None
 
 
@@ -184,7 +213,7 @@ IMPORTER = Importer(
     name="gpu-burn",
     title="rates, errors and verdicts under load (text)",
     order=50,
-    recognises=lambda file: file.matches(r"proc'd: *-?\d+ *\(|^\s*GPU \d+: (OK|FAULTY)\s*$"),
+    marks=marks_of("gpu-burn"),
     read=_read,
     definition="FLOP/s of products of 8192 on each GPU, all GPUs at once; fp32 (FLOATS), fp64 "
     "(DOUBLES) or fp16 (Tensor Cores), as the end of the output says",

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trainrig.importers.extract import GIGA, device_name, point, take_lines, to_number, word
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status
 
 _SUMMARY = re.compile(
@@ -26,6 +28,10 @@ _REASON = re.compile(r"^\s*-\s+GPU (\d{1,3}) - (.+)$")
 _PRECISION = re.compile(r"Using precision\(s\):\s*(.*\S)")
 _BROKEN = re.compile(r"^GPU #(?!\d+: Using )")
 _VERDICT = re.compile(r"All GPUs seem healthy|Some GPUs are not healthy")
+_ABOUT = re.compile(
+    r"^Detected \d+ GPUs|^Creating|^Matrices|^GPU #\d+: Using|^\d+ \(\d+ Gflops/s\)|^Freeing GPUs|"
+    r"^Burning|^Starting|^Total time"
+)
 _KINDS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown")
 
 
@@ -45,7 +51,7 @@ class _Gpu:
 class _Lines:
     """What the lines so far say."""
 
-    def __init__(self, file: ToolFile) -> None:
+    def __init__(self, file: Part) -> None:
         self.file = file
         self.gpus: dict[int, _Gpu] = {}
         self.last: _Gpu | None = None
@@ -79,12 +85,15 @@ class _Lines:
     def verdict(self, _: int, found: re.Match[str]) -> None:
         self.healthy = found[0].startswith("All")
 
+    def about(self, _: int, __: re.Match[str]) -> None:
+        """A line that says nothing that is kept."""
+
     def reason(self, _: int, found: re.Match[str]) -> None:
         if self.healthy is False and int(found[1]) in self.gpus:
             self.gpus[int(found[1])].reasons.append(word(found[2]))
 
 
-def _read(file: ToolFile, given: Given) -> Reading:
+def _read(file: Part, given: Given) -> Reading:
     lines = _Lines(file)
     take_lines(
         file,
@@ -96,6 +105,7 @@ def _read(file: ToolFile, given: Given) -> Reading:
             (_THROTTLE, lines.throttle),
             (_VERDICT, lines.verdict),
             (_REASON, lines.reason),
+            (_ABOUT, lines.about),
         ),
     )
     if not lines.gpus:
@@ -114,7 +124,7 @@ def _read(file: ToolFile, given: Given) -> Reading:
 
 
 def _records(
-    file: ToolFile, case: Case, index: int, gpu: _Gpu, lines: _Lines, device: str
+    file: Part, case: Case, index: int, gpu: _Gpu, lines: _Lines, device: str
 ) -> Iterator[Record]:
     yield point(
         file,
@@ -122,19 +132,24 @@ def _records(
         "burn",
         case,
         ("flop_rate", "FLOP/s"),
-        gpu.rate,
+        gpu.rate if gpu.rate > 0.0 else None,
         device=device,
         index=index,
         count=len(lines.gpus),
+        status=Status.OK if gpu.rate > 0.0 else Status.FAILED,
+        reason=None if gpu.rate > 0.0 else "0 FLOP/s: nothing was computed",
         conditions={
-            "lowest": gpu.lowest,
+            # Before the first product the least is that of an unsigned 64-bit number.
+            "lowest": gpu.lowest if gpu.lowest <= gpu.highest else None,
             "highest": gpu.highest,
             "temperature_c": gpu.temperature,
             "throttle_reasons": gpu.throttle,
         },
     )
     status, reason = Status.OK, None
-    if gpu.reasons:
+    if gpu.rate <= 0.0:
+        status, reason = Status.FAILED, "0 FLOP/s: nothing was computed, whatever the verdict says"
+    elif gpu.reasons:
         status, reason = Status.FAILED, f"gpu-fryer: {'; '.join(gpu.reasons)}"
     elif lines.healthy is None:
         status, reason = Status.MISSING, "its verdict is not in the file: it was cut off"
@@ -156,9 +171,7 @@ IMPORTER = Importer(
     name="gpu-fryer",
     title="rates and health of each GPU under load (text)",
     order=55,
-    recognises=lambda file: file.matches(
-        r"^GPU #\d+:.*Gflops/s|\(\d+ Gflops/s\).*Throttling:|seem healthy|Some GPUs are not healthy"
-    ),
+    marks=marks_of("gpu-fryer"),
     read=_read,
     definition="FLOP/s of products of 8192, mean over the run without its first five seconds, all "
     "GPUs at once",

@@ -1,173 +1,38 @@
-"""What an importer is, the file it is handed, and which importer reads a file.
+"""What an importer is, and which importers read a file.
 
-Every format is one file in this folder that defines ``IMPORTER``; the file is found by itself.
-It says what it recognises a file by (its content, never its name), how its numbers are defined,
-and makes records of it.  The verb, its help, docs/import.md and the tests ask the specs and know
-no format by name.
+Every format is one file in this folder that defines ``IMPORTER`` (of a training's log a TOML file
+alone, `training_lines`); the file is found by itself.  It says what it recognises a line or a JSON
+value by (content, never a file's name), how its numbers are defined, and makes records of one run.
+The verb, its help, docs/import.md and the tests ask the specs and know no format by name.
 
-A file is external: whatever it holds, what comes out is a `Reading` or a DataError that names the
+A file may hold several runs of several tools.  `read_file` looks for all formats in all of it,
+cuts it into runs (`runs`), has each read, and counts the lines that nobody read.
+
+A file is external: whatever it holds, what comes out are `Reading`s or a DataError that names the
 line.  Nothing is written here, so that nothing can be half imported.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import importlib
-import io
-import json
 import pkgutil
-import re
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from trainrig.errors import DataError, unknown
+from trainrig.importers.file import Part, ToolFile
+from trainrig.importers.runs import Marks, find_formats, find_runs
 from trainrig.machine.snapshot import Gpu, GpuLink, Missing
 from trainrig.record import Case, Record
-from trainrig.units import format_memory, one_line
 
 NOT_IN_FILE = Missing("not in the imported file")
 """Of a machine, what no file states: no check of it says anything."""
 UNNAMED, UNNAMED_HOST = "GPU", "host"
 """The devices of records of a GPU, or of a host, whose model no file states."""
-HEAD_BYTES = 1 << 18
-"""How much of a file is looked at to recognise it."""
-MOST_BYTES = 1 << 26
-"""Of a file that is read as a whole; a trace is streamed and may be larger."""
-MOST_PIPED = 1 << 28
-"""Of what is held in memory, since it can be read once alone."""
-_UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
-"""What reading a file can end in; ValueError: a name with a zero byte."""
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-_FILES = "name a file that another tool wrote: docs/import.md says of which"
-
-
-class ToolFile:
-    """A file that another tool wrote: its beginning, its lines, its JSON."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises DataError where it cannot be read, or is empty."""
-        self.path = path
-        self.name = one_line(path.name)
-        try:
-            # A pipe (``<(ssh host nvidia-smi -q)``) can be read once alone.
-            is_pipe = path.exists() and not path.is_file() and not path.is_dir()
-            self._held = _piped(path) if is_pipe else None
-            with self.open() as file:
-                self._start = file.read(HEAD_BYTES)
-        except _UNREADABLE as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise DataError(f"cannot read {one_line(str(path))}: {one_line(why)}", _FILES) from None
-        if not self.head.strip():
-            raise DataError(f"{one_line(str(path))} is empty", _FILES)
-
-    @contextmanager
-    def open(self) -> Iterator[IO[bytes]]:
-        """The file's bytes, unpacked where it is gzip's."""
-        with self.path.open("rb") if self._held is None else io.BytesIO(self._held) as raw:
-            is_packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            if not is_packed:
-                yield raw
-                return
-            with gzip.open(raw) as unpacked:
-                yield cast("IO[bytes]", unpacked)
-
-    @property
-    def num_bytes(self) -> int:
-        """As it lies on the disk."""
-        return self.path.stat().st_size if self._held is None else len(self._held)
-
-    @cached_property
-    def head(self) -> str:
-        """Its beginning as text, for recognising it."""
-        return _plain(self._start)
-
-    def begins(self, *marks: str) -> bool:
-        """Whether all of ``marks`` stand in its beginning."""
-        return all(mark in self.head for mark in marks)
-
-    def matches(self, pattern: str) -> bool:
-        """Whether ``pattern`` is found in its beginning; ^ and $ are a line's ends."""
-        return re.search(pattern, self.head, re.MULTILINE) is not None
-
-    @cached_property
-    def text(self) -> str:
-        """All of it, without a terminal's colours.  Raises DataError where it is too large."""
-        try:
-            with self.open() as file:
-                data = file.read(MOST_BYTES + 1)
-        except _UNREADABLE as error:
-            raise DataError(f"{self.name}: damaged: {one_line(str(error))}") from None
-        if len(data) > MOST_BYTES:
-            most = format_memory(MOST_BYTES)
-            raise DataError(f"{self.name} is larger than {most}", "import the part with results")
-        return _plain(data)
-
-    @cached_property
-    def lines(self) -> tuple[tuple[int, str], ...]:
-        """Number and text of each line; what a carriage return overwrote is a line of its own."""
-        numbered = enumerate(self.text.split("\n"), start=1)
-        return tuple((n, part) for n, line in numbered for part in line.split("\r") if part.strip())
-
-    @cached_property
-    def json(self) -> Any:
-        """The JSON value in it; lines before the first bracket are passed over.
-
-        Raises DataError with the line where it is none.
-        """
-        text, start = self.text, self.json_start
-        try:
-            value, end = json.JSONDecoder().raw_decode(text, start)
-        except json.JSONDecodeError as error:
-            raise self.refuse(error.lineno, f"not JSON: {error.msg}") from None
-        except (ValueError, RecursionError) as error:
-            raise self.refuse(self.line_at(start), f"not JSON: {type(error).__name__}") from None
-        if text[end:].strip():
-            raise self.refuse(self.line_at(end), "text behind the end of the JSON")
-        return value
-
-    @cached_property
-    def json_start(self) -> int:
-        """Where the first line begins that begins with a bracket."""
-        found = re.search(r"^[ \t\ufeff]*([{\[])", self.text, re.MULTILINE)
-        return found.start(1) if found else 0
-
-    @property
-    def is_json(self) -> bool:
-        """Whether a line of its beginning begins with a bracket, as JSON does."""
-        return re.search(r"\A\ufeff?\s*[{\[]|^\{", self.head, re.MULTILINE) is not None
-
-    def line_at(self, place: int) -> int:
-        """The number of the line that a place in the text lies in."""
-        return self.text.count("\n", 0, place) + 1
-
-    def refuse(self, line: int | None, problem: str, hint: str | None = None) -> DataError:
-        """The error for a line that cannot be read."""
-        where = self.name if line is None else f"{self.name}:{line}"
-        return DataError(f"{where}: {problem}", hint)
-
-
-def _piped(path: Path) -> bytes:
-    """What comes out of a pipe; one may never end.  Raises DataError."""
-    with path.open("rb") as file:
-        data = file.read(MOST_PIPED + 1)
-    if len(data) > MOST_PIPED:
-        most = format_memory(MOST_PIPED)
-        raise DataError(f"{one_line(str(path))}: more than {most}", "write it to a file first")
-    return data
-
-
-def _plain(data: bytes) -> str:
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\x00", "")
-    return _COLOURS.sub("", text)
 
 
 # ---- what comes out
@@ -184,11 +49,13 @@ class Given:
     precision: str | None = None
     seq_len: int | None = None
     batch_size: int | None = None
+    num_gpus: int | None = None
+    """GPUs that took part in a training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one file holds."""
+    """What one run, or all runs of one tool in a file, hold."""
 
     version: str | None = None
     """Of the tool, as the file states it."""
@@ -197,7 +64,7 @@ class Reading:
     """As the file describes them."""
     links: Sequence[GpuLink] = ()
     driver: str | None = None
-    steps: Sequence[Mapping[str, Any]] = ()
+    steps: Iterable[Mapping[str, Any]] = ()
     """Of a training: a row a step."""
     notes: Sequence[str] = ()
     """What the reader should know of the file, a sentence each: what is missing in it."""
@@ -213,10 +80,10 @@ class Importer:
     """What is read of which of its outputs: ``bandwidths by size, text or JSON``."""
     order: int
     """Its place in help and documents; of two that recognise a file the first reads it."""
-    recognises: Callable[[ToolFile], bool]
-    """By content."""
-    read: Callable[[ToolFile, Given], Reading]
-    """Raises DataError for what it cannot read."""
+    marks: Marks
+    """What its lines and JSON values are recognised by."""
+    read: Callable[[Part, Given], Reading]
+    """Reads one run.  Raises DataError for what it cannot read."""
     definition: str
     """Of its numbers: what was timed, direction, per GPU or all, unit in the file."""
     judged_by: str
@@ -229,6 +96,10 @@ class Importer:
     """How the software or the kind of published figures begins that this tool measured.
 
     They stand beside numbers that keep the tool's own definition; empty: none do."""
+    continues: Callable[[Part, Part], bool] | None = None
+    """Whether the second part is a later state of the first one's run, which it replaces."""
+    stream: Callable[[ToolFile, Sequence[str], Given], Iterable[tuple[str, Reading]]] | None = None
+    """Reads the lines of all formats in a file that share this function, by name, in one pass."""
 
 
 _registered: dict[str, Importer] = {}
@@ -250,6 +121,7 @@ def _own() -> dict[str, Importer]:
     files = pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}.")
     modules = [importlib.import_module(file.name) for file in files if file.name != __name__]
     found = [module.IMPORTER for module in modules if hasattr(module, "IMPORTER")]
+    found += [one for module in modules for one in getattr(module, "IMPORTERS", ())]
     return {one.name: one for one in found}
 
 
@@ -261,42 +133,123 @@ def importer(name: str) -> Importer:
     return known[name]
 
 
-def recognise(file: ToolFile) -> Importer:
-    """The importer whose format the file has.  Raises DataError where none knows it."""
-    found = next((one for one in importers() if one.recognises(file)), None)
-    if found is None:
-        raise DataError(
-            f"{file.name}: not a file of a tool that is known here",
-            "name its format with --as: " + ", ".join(one.name for one in importers()),
-        )
-    return found
-
-
 def read_file(
     path: Path, tool: str | None = None, given: Given | None = None
-) -> tuple[str, Reading]:
-    """The tool that wrote a file and what it holds; each record names tool, version and file.
+) -> tuple[tuple[str, Reading], ...]:
+    """The tools that wrote a file and what it holds of each; a record names tool, file and line.
 
     ``tool`` reads it as that tool's, whatever it looks like.  Raises DataError, with the line, for
     what cannot be read, and where it holds nothing.
     """
     file = ToolFile(path)
-    one = importer(tool) if tool else recognise(file)
-    reading = one.read(file, given or Given())
-    if not reading.records and not reading.gpus and not reading.links:
-        raise DataError(f"{file.name}: no result of {one.name} in it", "was it cut off?")
-    return one.name, dataclasses.replace(
-        reading, records=tuple(_marked(one.name, file.name, reading))
+    given = given or Given()
+    wanted = (importer(tool),) if tool else importers()
+    whole = next((one for one in wanted if one.marks.whole and one.marks.whole(file)), None)
+    if whole is not None:
+        return ((whole.name, _marked(whole.name, file, whole.read(Part(file, ()), given))),)
+    found = wanted if tool else find_formats(file, {one: one.marks for one in wanted})
+    by_tool: dict[str, list[Reading]] = {}
+    for one, parts in find_runs(file, {one: one.marks for one in found}).items():
+        for part in _latest(one, parts):
+            by_tool.setdefault(one.name, []).append(one.read(part, given))
+    streams: dict[Any, list[str]] = {}
+    for one in found:
+        if one.stream is not None:
+            streams.setdefault(one.stream, []).append(one.name)
+    for stream, names in streams.items():
+        for name, reading in stream(file, names, given):
+            by_tool.setdefault(name, []).append(reading)
+    readings = {name: _together(name, file, runs) for name, runs in by_tool.items()}
+    kept = {name: one for name, one in readings.items() if one.records or one.gpus or one.links}
+    if not kept:
+        raise _nothing(file, [one.name for one in found])
+    notes = [f"no result of {name} in it" for name in readings if name not in kept]
+    if unread := file.unread():
+        notes.append(unread)
+    first, *others = kept.items()
+    noted = dataclasses.replace(first[1], notes=(*first[1].notes, *notes))
+    return ((first[0], noted), *others)
+
+
+def _latest(one: Importer, parts: Sequence[Part]) -> Iterator[Part]:
+    """The parts without those that a later one continues."""
+    for part, following in zip(parts, [*parts[1:], None], strict=False):
+        if one.continues and following is not None and one.continues(part, following):
+            part.use_all()
+        else:
+            yield part
+
+
+def _nothing(file: ToolFile, found: Sequence[str]) -> DataError:
+    if found:
+        names = ", ".join(found)
+        return DataError(f"{file.name}: no result of {names} in it", "was it cut off?")
+    return DataError(
+        f"{file.name}: not a file of a tool that is known here",
+        "name its format with --as: " + ", ".join(one.name for one in importers()),
     )
 
 
-def _marked(tool: str, file: str, reading: Reading) -> Iterator[Record]:
+def _together(tool: str, file: ToolFile, runs: Sequence[Reading]) -> Reading:
+    """All runs of a tool as one reading; equal cases of two runs are told apart by their number."""
+    if len(runs) == 1:
+        return _marked(tool, file, runs[0])
+    records: list[Record] = []
+    notes: list[str] = [f"{len(runs)} runs of {tool} in it"]
+    gpus: dict[int, Gpu] = {}
+    seen: set[tuple[object, ...]] = set()
+    for number, run in enumerate(runs, start=1):
+        own = [
+            record.replace(
+                case={**record.case, "run": number} if _place(record) in seen else record.case,
+                conditions={"run_in_file": number, **record.conditions},
+            )
+            for record in _marked(tool, file, run).records
+        ]
+        seen.update(_place(record) for record in own)
+        records += own
+        notes += [f"run {number}: {note}" for note in run.notes]
+        again = [gpu.index for gpu in run.gpus if gpu.index in gpus]
+        gpus |= {gpu.index: gpu for gpu in run.gpus if gpu.index not in gpus}
+        if again:
+            notes.append(f"run {number}: GPUs are described again; the first description counts")
+    return Reading(
+        version=next((run.version for run in runs if run.version), None),
+        records=records,
+        gpus=tuple(gpus.values()),
+        links=next((run.links for run in runs if run.links), ()),
+        driver=next((run.driver for run in runs if run.driver), None),
+        steps=_Rows(runs),
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The steps of several runs, one after the other."""
+
+    runs: Sequence[Reading]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for number, run in enumerate(self.runs, start=1):
+            for row in run.steps:
+                yield row if number == 1 else {**row, "run": number}
+
+
+def _place(record: Record) -> tuple[object, ...]:
+    return (*record.key, record.device_index)
+
+
+def _marked(tool: str, file: ToolFile, reading: Reading) -> Reading:
+    """A reading whose records name the tool, its version and the file."""
     stated = f"{tool} {reading.version}" if reading.version else f"{tool}, version not stated"
-    for record in reading.records:
-        conditions: Case = {
-            "tool": tool,
-            **({"tool_version": reading.version} if reading.version else {}),
-            "file": file,
-            **record.conditions,
-        }
-        yield record.replace(conditions=conditions, source=f"{stated}; file {file}")
+    about: Case = {"tool": tool, "file": file.name}
+    if reading.version:
+        about = {**about, "tool_version": reading.version}
+    records = tuple(
+        record.replace(
+            conditions={**about, **record.conditions}, source=f"{stated}; file {file.name}"
+        )
+        for record in reading.records
+    )
+    return dataclasses.replace(reading, records=records)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import re
 
 from trainrig.importers.extract import TERA, device_name, point, to_count, to_number, word
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
 
 _DTYPES = {
@@ -35,11 +37,16 @@ _OLDEST = re.compile(
 _BROKEN = re.compile(r"^(mean|median|max|MAMF|MSMF)\b[^:]*:.*TFLOPS")
 _DEVICE = re.compile(r"name='([^']+)'")
 _DTYPE = re.compile(r"Dtype:\s*(?:torch\.)?(\w+)|--dtype[ =](?:torch\.)?(\w+)")
+_ABOUT = re.compile(
+    r"^Benchmark started on|^\*\* |^- |mamf-finder\.py|^-{5,}|\bTried\s+\d+ shapes|^Elapsed time|"
+    r"best outcome|^\s*\d+ \||TFLOPS \d"
+)
+"""Lines of the run's head, and of each shape."""
 _VERSION = re.compile(r"benchmark version:\s*(\S+)")
 _TRIED = re.compile(r"\bTried\s+(\d{1,12}) shapes")
 
 
-def _read(file: ToolFile, given: Given) -> Reading:
+def _read(file: Part, given: Given) -> Reading:
     dtype = _DTYPE.search(file.head)
     device = _DEVICE.search(file.head)
     name = device_name(device[1]) if device else device_name(given.device)
@@ -47,11 +54,14 @@ def _read(file: ToolFile, given: Given) -> Reading:
     records: list[Record] = []
     tried = _TRIED.search(file.text)
     for number, line in file.lines:
+        if _ABOUT.search(line):
+            file.use(number)
         found = _BEST.match(line.strip()) or _OLDEST.search(line)
         if found is None:
             if _BROKEN.match(line.strip()):
                 raise file.refuse(number, "a line of results that is broken off")
             continue
+        file.use(number)
         precision = _DTYPES.get(stated or "", stated) or given.precision
         case, rate = _product(file, number, found, precision)
         records.append(
@@ -73,7 +83,7 @@ def _read(file: ToolFile, given: Given) -> Reading:
 
 
 def _product(
-    file: ToolFile, number: int, found: re.Match[str], precision: str | None
+    file: Part, number: int, found: re.Match[str], precision: str | None
 ) -> tuple[Case, float]:
     """The case of a line of results, and its TFLOPS."""
     what = found.groupdict().get("what") or "max"
@@ -96,7 +106,7 @@ IMPORTER = Importer(
     name="mamf-finder",
     title="the fastest product of a search (text)",
     order=60,
-    recognises=lambda file: file.matches(r"best outcomes? w(as|ere):?\s|TFLOPS @ \d+x\d+x\d+"),
+    marks=marks_of("mamf-finder"),
     read=_read,
     definition="2·m·n·k over the mean, median or shortest time of a product, cold cache; MAMF is "
     "of a boosting chip, MSMF of one under lasting load",

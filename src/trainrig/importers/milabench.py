@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainrig.importers.extract import device_name, point, word
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status
 from trainrig.stats import median
 
@@ -37,9 +39,13 @@ class _Run:
         self.version: str | None = None
 
 
-def _read(file: ToolFile, given: Given) -> Reading:
-    run = _Run()
+def _read(file: Part, given: Given) -> Reading:
+    run, num_events = _Run(), 0
     for number, line in file.lines:
+        if not line.startswith("{"):
+            continue
+        file.use(number)
+        num_events += 1
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
@@ -47,10 +53,12 @@ def _read(file: ToolFile, given: Given) -> Reading:
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
             raise file.refuse(number, "not an event of milabench")
         _take(file, number, event, run)
+    if not num_events:
+        raise file.refuse(file.last, "no event of milabench in it")
     return Reading(version=run.version, records=_records(file, run, given), notes=_notes(run))
 
 
-def _take(file: ToolFile, number: int, event: Mapping[str, Any], run: _Run) -> None:
+def _take(file: Part, number: int, event: Mapping[str, Any], run: _Run) -> None:
     data, kind = event.get("data"), event["event"]
     if kind == "line" and isinstance(data, str):
         text = data.strip()
@@ -83,7 +91,7 @@ def _device(data: Mapping[str, Any]) -> str | None:
     return device_name(product) if isinstance(product, str) else None
 
 
-def _numbers(file: ToolFile, number: int, data: Mapping[str, Any], run: _Run) -> None:
+def _numbers(file: Part, number: int, data: Mapping[str, Any], run: _Run) -> None:
     if "rate" in data and data.get("task", "train") in ("train", "main"):
         rate = data["rate"]
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0.0 <= rate < 1e18:
@@ -99,7 +107,7 @@ def _numbers(file: ToolFile, number: int, data: Mapping[str, Any], run: _Run) ->
             run.memory = max(run.memory, float(used) * 2.0**20)
 
 
-def _records(file: ToolFile, run: _Run, given: Given) -> list[Record]:
+def _records(file: Part, run: _Run, given: Given) -> list[Record]:
     case: Case = {"bench": run.name or "benchmark", "tool": IMPORTER.name}
     counted = run.rates[min(_FIRST, max(0, len(run.rates) - 1)) :]
     status, reason = Status.OK, None
@@ -140,7 +148,7 @@ IMPORTER = Importer(
     name="milabench",
     title="events of one benchmark (JSON lines)",
     order=120,
-    recognises=lambda file: file.matches(r'^\{"event": ?"(config|start|phase|data|meta|line)"'),
+    marks=marks_of("milabench"),
     read=_read,
     definition="median of the rates it logged behind the first, items a second as it counts them",
     judged_by="a return code other than 0 or an error is a failure; no rate: nothing was measured",

@@ -4,13 +4,15 @@ A row is one message size, out of place and in place.  Algorithm bandwidth is th
 over the mean time of a call; bus bandwidth is that times 2(n-1)/n for all_reduce, (n-1)/n for
 all_gather, reduce_scatter and alltoall, and 1 for broadcast and reduce, so that it compares with
 the rate of one GPU's link in one direction.  A row with values that were wrong (``#wrong``) is a
-wrong answer whatever its rate.  Rows that mpirun or srun prefixed are read as well.
+wrong answer whatever its rate.  Of one rank alone nothing is sent, so that its rates are skipped;
+ranks that no line names, or whose lines are not all there, are not known.
 
 Source: NVIDIA/nccl-tests src/util.cu and doc/PERFORMANCE.md (read 2026-11-22).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +21,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from trainrig.errors import DataError
 from trainrig.importers.extract import (
     EXTERNAL,
     GIGA,
@@ -29,7 +32,9 @@ from trainrig.importers.extract import (
     to_number,
     word,
 )
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import WRONG_ANSWER, Case, Record, Status, read_by
 
 COLLECTIVES = {
@@ -51,15 +56,20 @@ COLLECTIVES = {
 """As programs and files are called: our word."""
 _TYPES = r"(?:u?int(?:8|32|64)|float|double|half|bfloat16|f8e4m3|f8e5m2|fp8_e4m3|fp8_e5m2)"
 _ROW = re.compile(
-    rf"(?:^|[:>\]|]\s*|^\d+:\s*)\s*(?P<size>\d{{1,18}})\s+(?P<count>\d{{1,18}})\s+(?P<type>{_TYPES})\s+"
+    rf"^\s*(?P<size>\d{{1,18}})\s+(?P<count>\d{{1,18}})\s+(?P<type>{_TYPES})\s+"
     r"(?P<rest>.*)$"
 )
 _LOOKS_LIKE_ROW = re.compile(rf"^\s*\d\S*\s+\S+\s+\S+.*\.\d|\s{_TYPES}\s.*\.\d")
 """Between the header and the total: numbers from the first on, or a type of elements."""
 _RANK = re.compile(
-    r"Rank\s+(?P<rank>\d+).*?\bPid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
+    r"Rank\s+(?P<rank>\d{1,7})\b.*?\bPid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
     r"\[[0-9A-Fa-fx:.]*\]\s*(?P<name>.*)$"
 )
+_IS_ABOUT = re.compile(
+    r"^\s*#|_perf\b|nccl-tests version|\balgbw\b|Out of bounds|Avg bus bandwidth|NCCL version|"
+    r"Collective test"
+)
+"""Lines around the rows: their head, the ranks, totals."""
 _PROGRAM = re.compile(r"\b([a-z_]+)_perf\b")
 _VERSION = re.compile(r"nccl-tests version (\S+)")
 _LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version ([\d.]+)")
@@ -72,8 +82,8 @@ class _Run:
 
     collective: str | None
     device: str | None
-    ranks: int
-    nodes: int
+    ranks: int | None
+    nodes: int | None
     library: str | None = None
 
 
@@ -89,13 +99,15 @@ class _Side:
 
 
 def _records(
-    file: ToolFile, line: int | None, run: _Run, size: int, more: Case, side: _Side
+    file: Part, line: int | None, run: _Run, size: int, more: Case, side: _Side
 ) -> Iterator[Record]:
-    case: Case = {"collective": run.collective, "ranks": run.ranks, "nodes": run.nodes}
-    case = {**case, "bytes": size, **more}
+    case: Case = {**_asked(run), "bytes": size, **more}
     wrong = side.nwrong or 0.0
-    status = Status.FAILED if wrong else Status.OK
-    reason = f"{WRONG_ANSWER}: {wrong:g} wrong values (#wrong)" if wrong else None
+    status, reason = Status.OK, None
+    if wrong:
+        status, reason = Status.FAILED, f"{WRONG_ANSWER}: {wrong:g} wrong values (#wrong)"
+    elif run.ranks == 1:
+        status, reason = Status.SKIPPED, "one rank: nothing was sent"
     timed = side.time if side.time is not None else side.cpu_time
     metrics = [("bus_rate", "B/s", side.bus_bw * GIGA), ("alg_rate", "B/s", side.alg_bw * GIGA)]
     if timed is not None:
@@ -107,7 +119,7 @@ def _records(
             "collective",
             case,
             (name, unit),
-            value,
+            value if status is Status.OK else None,
             device=run.device,
             count=run.ranks,
             status=status,
@@ -118,6 +130,12 @@ def _records(
                 "timed": "cpu" if side.time is None else None,
             },
         )
+
+
+def _asked(run: _Run) -> Case:
+    """The case of all rows; what is not known is not in it."""
+    stated = {"collective": run.collective, "ranks": run.ranks, "nodes": run.nodes}
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 # ---- text
@@ -135,6 +153,14 @@ class _Header:
     """Whether the last column of a side is the largest error, as before version 2.13."""
 
 
+def _is_whole(names: Sequence[str]) -> bool:
+    """Whether each side of the head has its four columns."""
+    sides = names.count("algbw")
+    times = names.count("time") + names.count("cputime")
+    wrong = names.count("#wrong") + names.count("error")
+    return (times, names.count("busbw"), wrong) == (sides, sides, sides)
+
+
 def _header(line: str) -> _Header:
     names = line.split()
     begin = names.index("type") + 1
@@ -142,61 +168,95 @@ def _header(line: str) -> _Header:
     return _Header(lead=tuple(lead), sides=names.count("algbw"), old="error" in names)
 
 
-def _read_text(file: ToolFile) -> Reading:
-    run = _text_run(file)
+def _read_text(file: Part) -> Reading:
+    run, notes = _text_run(file)
     records: list[Record] = []
-    notes, rows = [], 0
-    header, is_open = _Header(), False
+    totals: list[tuple[int, str, str]] = []
+    header, is_open, rows = _Header(), False, 0
     for number, line in file.lines:
+        if _IS_ABOUT.search(line):
+            file.use(number)
         if "algbw" in line and "busbw" in line and "type" in line:
+            if not _is_whole(line.split()):
+                raise file.refuse(number, "the head of the columns is broken off")
             header, is_open = _header(line), True
-        elif _TOTAL.search(line):
+        elif total := _TOTAL.search(line):
+            totals.append((number, total[1], total[2]))
             is_open = False
-        found = _ROW.search(line)
-        if found is None:
-            if is_open and _LOOKS_LIKE_ROW.search(line) and not line.lstrip().startswith("#"):
-                raise file.refuse(number, "a row of results that is broken off")
+        try:
+            row = _row_of(file, (number, line), run, header, is_open=is_open)
+        except DataError:
+            if number != file.last:
+                raise
+            notes.append(f"line {number} is broken off and was not read")
             continue
-        rows += 1
-        records += _row(file, number, run or _no_ranks(file, number), found, header)
-    if rows and not any(_TOTAL.search(line) for _, line in file.lines):
+        rows += bool(row)
+        records += row
+    if rows and not totals:
         notes.append("it has no last line ('Out of bounds values'): the run was cut off")
-    for number, line in file.lines:
-        total = _TOTAL.search(line)
-        if total and total[2] != "OK" and run is not None:
-            records.append(_failed(file, number, run, total[1]))
+    records += [_failed(file, line, run, num) for line, num, word_ in totals if word_ != "OK"]
     return Reading(version=_find(file, _VERSION), records=records, notes=notes)
 
 
-def _find(file: ToolFile, pattern: re.Pattern[str]) -> str | None:
-    found = pattern.search(file.head)
+def _row_of(
+    file: Part, numbered: tuple[int, str], run: _Run, header: _Header, *, is_open: bool
+) -> list[Record]:
+    """The records of a line; none where it is no row.  Raises DataError for a broken one."""
+    number, line = numbered
+    if found := _ROW.search(line):
+        file.use(number)
+        return list(_row(file, number, run, found, header))
+    if is_open and _LOOKS_LIKE_ROW.search(line) and not line.lstrip().startswith("#"):
+        raise file.refuse(number, "a row of results that is broken off")
+    return []
+
+
+def _find(file: Part, pattern: re.Pattern[str]) -> str | None:
+    found = pattern.search(file.text)
     return word(next(group for group in found.groups() if group)) if found else None
 
 
-def _no_ranks(file: ToolFile, line: int) -> _Run:
-    raise file.refuse(line, "rows before any line that names the ranks", "import the whole output")
+def _text_run(file: Part) -> tuple[_Run, list[str]]:
+    """What the lines that list the ranks say, and what is to be said of them."""
+    listed = {
+        (int(match["rank"]), match["host"], match["pid"]): match["name"]
+        for _, line in file.lines
+        if (match := _RANK.search(line))
+    }
+    run = _Run(collective=_collective(file), device=None, ranks=None, nodes=None)
+    run = dataclasses.replace(run, library=_find(file, _LIBRARY))
+    if not listed:
+        return run, ["no line of it names the ranks: how many there were is not known"]
+    names = Counter(device_name(name) for name in listed.values())
+    times = Counter(rank for rank, _, _ in listed)
+    ranks, copies, notes = max(times) + 1, max(times.values()), []
+    nodes: int | None = len({host for _, host, _ in listed})
+    if len(times) != ranks:
+        notes.append(f"the lines of {ranks - len(times)} of {ranks} ranks are not in it")
+        nodes = None
+    elif copies > 1:
+        # Built without MPI each process counts its ranks from 0 and talks to no other.
+        gpus = f"{ranks} GPUs each" if ranks > 1 else "one GPU each"
+        apart = "nothing was sent" if ranks == 1 else "nothing was sent between them"
+        notes.append(
+            f"rank 0 is listed {copies} times: {copies} runs of {gpus} (built without MPI); {apart}"
+        )
+        nodes = max(1, (nodes or 1) // copies)
+    elif ranks == 1:
+        notes.append("one rank: nothing was sent")
+    if len(names) > 1:
+        notes.append(f"ranks of {len(names)} models of GPU: the most common one is named")
+    device = names.most_common(1)[0][0]
+    return dataclasses.replace(run, device=device, ranks=ranks, nodes=nodes), notes
 
 
-def _text_run(file: ToolFile) -> _Run | None:
-    ranks = [match for _, line in file.lines if (match := _RANK.search(line))]
-    if not ranks:
+def _collective(file: Part) -> str | None:
+    """By the program that the run names, else by the name of a file that holds it alone."""
+    named = [name for name in _PROGRAM.findall(file.text) if name in COLLECTIVES]
+    if named:
+        return COLLECTIVES[named[0]]
+    if not file.is_only:
         return None
-    names = [device_name(match["name"]) for match in ranks]
-    hosts = {match["host"] for match in ranks}
-    return _Run(
-        collective=_collective(file),
-        device=Counter(names).most_common(1)[0][0],
-        ranks=len({match["rank"] for match in ranks}),
-        nodes=len(hosts),
-        library=_find(file, _LIBRARY),
-    )
-
-
-def _collective(file: ToolFile) -> str | None:
-    """By the program that the file names, else by its own name; in the end by its numbers."""
-    for name in _PROGRAM.findall(file.head):
-        if name in COLLECTIVES:
-            return COLLECTIVES[name]
     by_length = sorted(COLLECTIVES, key=len, reverse=True)
     stem = file.name.lower()
     found = next((each for each in by_length if each in stem), None)
@@ -204,7 +264,7 @@ def _collective(file: ToolFile) -> str | None:
 
 
 def _row(
-    file: ToolFile, line: int, run: _Run, found: re.Match[str], header: _Header
+    file: Part, line: int, run: _Run, found: re.Match[str], header: _Header
 ) -> Iterator[Record]:
     cells = found["rest"].split()
     expected = 4 * header.sides
@@ -226,7 +286,7 @@ def _row(
         yield from _records(file, line, run, size, {**more, **where}, read)
 
 
-def _side(file: ToolFile, line: int, cells: Sequence[str], *, old: bool) -> _Side:
+def _side(file: Part, line: int, cells: Sequence[str], *, old: bool) -> _Side:
     time, alg, bus = (
         to_number(file, line, cell, what)
         for cell, what in zip(cells, ("time", "algbw", "busbw"), strict=False)
@@ -245,12 +305,12 @@ _ROUNDING = 1e-3
 """Error that a sum in fp16 over many ranks may have; the column of versions before 2.13."""
 
 
-def _failed(file: ToolFile, line: int | None, run: _Run, num: str) -> Record:
+def _failed(file: Part, line: int | None, run: _Run, num: str) -> Record:
     return point(
         file,
         line,
         "collective",
-        {"collective": run.collective, "ranks": run.ranks, "nodes": run.nodes},
+        _asked(run),
         ("bus_rate", "B/s"),
         None,
         device=run.device,
@@ -305,7 +365,8 @@ class _Json:
     out_of_bounds: _Bounds | None = None
 
 
-def _read_json(file: ToolFile) -> Reading:
+def _read_json(file: Part) -> Reading:
+    file.use_all()
     whole = fitted(file, _Json)
     devices = whole.config.devices
     programs = _PROGRAM.findall(" ".join(whole.args[:1]))
@@ -336,22 +397,15 @@ def _read_json(file: ToolFile) -> Reading:
     return Reading(records=records, notes=notes)
 
 
-def _read(file: ToolFile, _: Given) -> Reading:
-    return _read_json(file) if _is_json(file) else _read_text(file)
-
-
-def _is_json(file: ToolFile) -> bool:
-    return file.is_json and '"results"' in file.text and '"bus_bw"' in file.text
+def _read(file: Part, _: Given) -> Reading:
+    return _read_json(file) if file.is_json else _read_text(file)
 
 
 IMPORTER = Importer(
     name="nccl-tests",
     title="collectives by message size (text, JSON)",
     order=10,
-    recognises=lambda file: (
-        (file.begins("algbw", "busbw") and not file.is_json)
-        or (file.is_json and file.begins('"results"', '"bus_bw"', '"alg_bw"'))
-    ),
+    marks=marks_of("nccl-tests"),
     read=_read,
     definition="bus bandwidth per GPU and direction, bytes × 2(n−1)/n or (n−1)/n over mean time "
     "of a call; algorithm bandwidth: bytes over that time; GB/s of 10⁹",

@@ -13,7 +13,7 @@ Source: NVIDIA/nvbandwidth json_output.cpp, output.cpp and README.md (read 2026-
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Annotated
 
@@ -28,14 +28,23 @@ from trainrig.importers.extract import (
     to_number,
     word,
 )
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status, read_by
 
 _USUAL_BYTES = 1 << 29
 """Of a buffer, unless ``--bufferSize`` says another (default of README.md)."""
 _COPIES = {"host_to_device_memcpy": "h2d", "device_to_host_memcpy": "d2h"}
+_COMMAND = re.compile(r"(?:^|[\s/])nvbandwidth(?:\s+-|$)")
+_BUFFER = re.compile(r"(?:^|\s)(?:-b|--bufferSize)[ =](\d{1,7})\b")
 _DEVICE = re.compile(r"(?:Device )?(\d{1,4}): (.+?) \([0-9A-Fa-f]+:")
 _RUNNING = re.compile(r"Running (?:benchmark )?([a-z0-9_]+)\.$")
+_ABOUT = re.compile(
+    r"^nvbandwidth Version|^Built from Git|^(?:CUDA (?:Runtime|Driver)|Driver) Version|^NOTE: |"
+    r"(?:^|[\s/])nvbandwidth\b"
+)
+"""Lines that state what the run is, and the note at its end."""
 _COLUMNS = re.compile(r"^\s*\d+(?:\s+\d+)*\s*$")
 _SUM = re.compile(r"SUM ([a-z0-9_]+) (\S+)$")
 _STATES = {"Passed": Status.OK, "Waived": Status.SKIPPED}
@@ -58,6 +67,7 @@ class _Whole:
     driver: Annotated[str | None, Field(alias="Driver Version")] = None
     devices: Annotated[tuple[str, ...], Field(alias="GPU Device list")] = ()
     older_devices: Annotated[tuple[str, ...], Field(alias="GPU Devices")] = ()
+    args: Annotated[str | tuple[str, ...] | None, Field(alias="Command line")] = None
     testcases: tuple[_Test, ...] = ()
     error: str | None = None
 
@@ -67,15 +77,17 @@ class _Root:
     nvbandwidth: _Whole = field()
 
 
-def _read(file: ToolFile, given: Given) -> Reading:
+def _read(file: Part, given: Given) -> Reading:
     return _read_json(file, given) if file.is_json else _read_text(file, given)
 
 
-def _read_json(file: ToolFile, given: Given) -> Reading:
+def _read_json(file: Part, given: Given) -> Reading:
+    file.use_all()
     whole = fitted(file, _Root).nvbandwidth
     listed = whole.devices or whole.older_devices
+    size = _stated_bytes(whole.args)
     names = {int(m[1]): device_name(m[2]) for each in listed if (m := _DEVICE.match(each))}
-    records = [r for test in whole.testcases for r in _records(file, test, names, given)]
+    records = [r for test in whole.testcases for r in _records(file, test, names, given, size)]
     if whole.error:
         records.append(_failed(file, None, "nvbandwidth", whole.error, names, given))
     version = whole.git_version or whole.version
@@ -83,11 +95,16 @@ def _read_json(file: ToolFile, given: Given) -> Reading:
         version=word(version).removeprefix("v") if version else None,
         records=records,
         driver=word(whole.driver) if whole.driver else None,
+        notes=_presumed(size),
     )
 
 
 def _records(
-    file: ToolFile, test: _Test, names: dict[int, str | None], given: Given
+    file: Part,
+    test: _Test,
+    names: dict[int, str | None],
+    given: Given,
+    stated_bytes: int | None,
 ) -> Iterator[Record]:
     status = _STATES.get(test.status, Status.FAILED)
     if status is not Status.OK:
@@ -107,7 +124,7 @@ def _records(
             value = to_number(file, test.line, str(cell), f"number of {test.name}")
             if value < 0.0:
                 raise file.refuse(test.line, f"a number below zero in {test.name}")
-            case = _case(test.name, base, row, column)
+            case = _case(test.name, base, (row, column), stated_bytes or _USUAL_BYTES, is_latency)
             index = column if base in _COPIES or len(test.bandwidth_matrix) == 1 else row
             yield point(
                 file,
@@ -119,6 +136,7 @@ def _records(
                 device=names.get(index) or device_name(given.device),
                 index=index,
                 count=_count(base, len(names)),
+                conditions={"presumed": None if stated_bytes else "bytes"},
             )
 
 
@@ -128,20 +146,36 @@ def _count(base: str, num_devices: int) -> int:
     return 2 if base.startswith("device_to_device") else 1
 
 
-def _case(name: str, base: str, row: int, column: int) -> Case:
+def _case(name: str, base: str, place: tuple[int, int], num_bytes: int, is_latency: bool) -> Case:
     if base in _COPIES:
         return {
             "direction": _COPIES[base],
-            "bytes": _USUAL_BYTES,
+            "bytes": num_bytes,
             "memory": "pinned",
             "engine": name.rpartition("_")[2],
             "tool": "nvbandwidth",
         }
-    return {"test": name, "row": row, "column": column, "tool": "nvbandwidth"}
+    row, column = place
+    is_usual = is_latency or num_bytes == _USUAL_BYTES
+    other: Case = {} if is_usual else {"bytes": num_bytes}
+    return {"test": name, "row": row, "column": column, **other, "tool": "nvbandwidth"}
+
+
+def _stated_bytes(words: str | Sequence[str] | None) -> int | None:
+    """Of a buffer, as a command line says; --bufferSize and -b are in MiB."""
+    text = words if isinstance(words, str) else " ".join(words or ())
+    found = _BUFFER.search(text)
+    return int(found[1]) << 20 if found else None
+
+
+def _presumed(stated_bytes: int | None) -> list[str]:
+    if stated_bytes:
+        return []
+    return ["it does not state the size of its buffers: the default of 512 MiB is presumed"]
 
 
 def _failed(
-    file: ToolFile,
+    file: Part,
     line: int | None,
     name: str,
     reason: str,
@@ -163,37 +197,47 @@ def _failed(
     )
 
 
-def _read_text(file: ToolFile, given: Given) -> Reading:
+def _read_text(file: Part, given: Given) -> Reading:
     names: dict[int, str | None] = {}
+    command = next((line for _, line in file.lines if _COMMAND.search(line)), None)
+    size = _stated_bytes(command) or (_USUAL_BYTES if command else None)
     version = re.search(r"nvbandwidth Version:\s*v?(\S+)", file.head)
     driver = re.search(r"^Driver Version:\s*(\S+)", file.head, re.MULTILINE)
     tests: list[_Test] = []
     waived = 0
     lines = iter(file.lines)
     for number, line in lines:
+        if _ABOUT.search(line):
+            file.use(number)
         if found := _DEVICE.match(line.strip()):
+            file.use(number)
             names[int(found[1])] = device_name(found[2])
         elif line.strip() == "Waived:":
+            file.use(number)
             waived += 1
             tests.append(_Test(name=f"waived test {waived}", status="Waived", line=number))
         elif found := _RUNNING.search(line):
+            file.use(number)
             test = _text_test(file, number, found[1], lines)
             tests.append(test)
         elif re.search(r"^(ERROR|Error|\[CUDA_ERROR)|Invalid value when checking", line):
+            file.use(number)
             tests.append(_Test(name="nvbandwidth", status="Error", error=line, line=number))
-    records = [record for test in tests for record in _records(file, test, names, given)]
+    records = [record for test in tests for record in _records(file, test, names, given, size)]
     return Reading(
         version=word(version[1]) if version else None,
         records=records,
         driver=word(driver[1]) if driver else None,
+        notes=_presumed(size),
     )
 
 
-def _text_test(file: ToolFile, first: int, name: str, lines: Iterator[tuple[int, str]]) -> _Test:
+def _text_test(file: Part, first: int, name: str, lines: Iterator[tuple[int, str]]) -> _Test:
     """The matrix below ``Running NAME.``, up to its sum."""
     description, columns = "", 0
     rows: list[list[str]] = []
     for number, line in lines:
+        file.use(number)
         if found := _SUM.match(line.strip()):
             if found[1] != name:
                 raise file.refuse(number, f"the sum of {found[1]} under {name}")
@@ -218,17 +262,14 @@ def _text_test(file: ToolFile, first: int, name: str, lines: Iterator[tuple[int,
             if len(cells) != columns + 1 or cells[0] != str(len(rows)):
                 raise file.refuse(number, f"not row {len(rows)} of the matrix of {name}")
             rows.append(cells[1:])
-    raise file.refuse(first, f"the matrix of {name} ends before its sum")
+    raise file.refuse(file.last, f"the matrix of {name}, line {first}, ends before its sum")
 
 
 IMPORTER = Importer(
     name="nvbandwidth",
     title="copies between host and GPUs (JSON, text)",
     order=15,
-    recognises=lambda file: file.matches(
-        r'^\s*"nvbandwidth"\s*:|\A\s*\{\s*"nvbandwidth"|^nvbandwidth Version|'
-        r"^memcpy (CE|SM) (CPU|GPU)\(row"
-    ),
+    marks=marks_of("nvbandwidth"),
     read=_read,
     definition="median of bytes over time, one direction, GB/s of 10⁹; all_to_host and its like: "
     "all GPUs at once; latencies in ns",

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainrig.importers.extract import device_name, point
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import Gpu, Missing
 from trainrig.record import Record
@@ -42,11 +44,15 @@ _REASONS = {
 _COMPUTE_MODES = {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusive_process": 3}
 
 
-def _read(file: ToolFile, _: Given) -> Reading:
+def _read(file: Part, _: Given) -> Reading:
     head: Fields = {}
     blocks: list[tuple[int, str, Fields]] = []
     path: list[tuple[int, str]] = []
+    file.use_all()
+    is_wide = False
+    width, last = max(len(line) for _, line in file.lines), 0
     for number, line in file.lines:
+        is_next, last = number == last + 1, number
         if found := _HEAD.match(line):
             head[found[1].lower()] = found[2].strip()
         elif found := _GPU.match(line):
@@ -57,8 +63,11 @@ def _read(file: ToolFile, _: Given) -> Reading:
             path = [each for each in path if each[0] < indent] + [(indent, name)]
             if found[3] is not None:
                 blocks[-1][2]["/".join(each for _, each in path)] = found[3].strip()
+        elif blocks and is_next and is_wide and not line[0].isspace() and ":" not in line:
+            raise file.refuse(number, "what follows a line that was wrapped", "do not wrap lines")
         elif line.startswith("GPU ") and ":" in line:
             raise file.refuse(number, "a GPU without a PCI address")
+        is_wide = len(line) == width
     if not blocks:
         raise file.refuse(
             len(file.lines), "it describes no GPU", "import the output of nvidia-smi -q"
@@ -84,20 +93,21 @@ def _read(file: ToolFile, _: Given) -> Reading:
 def _answers(address: str, fields: Fields) -> dict[str, Any]:
     """The block of a GPU as `machine.nvml` would have been answered."""
 
-    def number(*names: str, scale: float = 1.0) -> float | int | dict[str, str]:
+    def number(*names: str, scale: float = 1.0, unit: str = "") -> float | int | dict[str, str]:
         for name in names:
-            found = re.match(r"-?\d{1,15}(?:\.\d{1,6})?", fields.get(name, ""))
-            if found:
+            found = re.match(r"-?\d{1,15}(?:\.\d{1,6})?", _value(fields, name))
+            # A value without its unit was cut off.
+            if found and _value(fields, name).endswith(unit):
                 value = float(found[0]) * scale
                 return int(value) if value == int(value) else value
         return {"missing": f"nvidia-smi has no {names[0]}"}
 
     def switch(name: str, on: str = "Enabled", off: str = "Disabled") -> int | dict[str, str]:
-        value = fields.get(name, "")
+        value = _value(fields, name)
         return {on: 1, off: 0}.get(value, {"missing": f"nvidia-smi has no {name}"})
 
     def pages(name: str) -> list[int] | dict[str, str]:
-        found = fields.get(name, "")
+        found = _value(fields, name)
         few = found.isdecimal() and len(found) < 6
         return [0] * int(found) if few else {"missing": f"nvidia-smi has no {name}"}
 
@@ -114,8 +124,8 @@ def _answers(address: str, fields: Fields) -> dict[str, Any]:
         "pci": {"busId": address, "pciDeviceId": _hex(fields.get("pci/device id", ""))},
         "vbios": fields.get("vbios version", ""),
         "memory": {
-            "total": number("fb memory usage/total", scale=2.0**20),
-            "used": number("fb memory usage/used", scale=2.0**20),
+            "total": number("fb memory usage/total", scale=2.0**20, unit="MiB"),
+            "used": number("fb memory usage/used", scale=2.0**20, unit="MiB"),
         },
         "pcie_generation": number("pci/gpu link info/pcie generation/current"),
         "pcie_max_generation": number("pci/gpu link info/pcie generation/max"),
@@ -123,13 +133,17 @@ def _answers(address: str, fields: Fields) -> dict[str, Any]:
         "pcie_max_width": number("pci/gpu link info/link width/max"),
         "pcie_replays": number("pci/replays since reset"),
         "power": number(
-            *_of(power, "instantaneous power draw", "power draw", "average power draw"), scale=1e3
+            *_of(power, "instantaneous power draw", "power draw", "average power draw"),
+            scale=1e3,
+            unit="W",
         ),
-        "power_limit": number(*_of(power, "current power limit", "power limit"), scale=1e3),
-        "power_default": number(*_of(power, "default power limit"), scale=1e3),
+        "power_limit": number(
+            *_of(power, "current power limit", "power limit"), scale=1e3, unit="W"
+        ),
+        "power_default": number(*_of(power, "default power limit"), scale=1e3, unit="W"),
         "power_range": [
-            number(*_of(power, "min power limit"), scale=1e3),
-            number(*_of(power, "max power limit"), scale=1e3),
+            number(*_of(power, "min power limit"), scale=1e3, unit="W"),
+            number(*_of(power, "max power limit"), scale=1e3, unit="W"),
         ],
         "ecc": [switch("ecc mode/current"), switch("ecc mode/pending")],
         **_ecc(fields),
@@ -137,20 +151,36 @@ def _answers(address: str, fields: Fields) -> dict[str, Any]:
         "retired_double": pages("retired pages/double bit ecc"),
         "retirement_pending": switch("retired pages/pending page blacklist", "Yes", "No"),
         "remapped": remapped,
-        "sm_clock": number("clocks/sm"),
-        "memory_clock": number("clocks/memory"),
-        "max_sm_clock": number("max clocks/sm"),
-        "max_memory_clock": number("max clocks/memory"),
-        "application_clock": number("applications clocks/graphics"),
-        "temperature": number("temperature/gpu current temp"),
+        "sm_clock": number("clocks/sm", unit="MHz"),
+        "memory_clock": number("clocks/memory", unit="MHz"),
+        "max_sm_clock": number("max clocks/sm", unit="MHz"),
+        "max_memory_clock": number("max clocks/memory", unit="MHz"),
+        "application_clock": number("applications clocks/graphics", unit="MHz"),
+        "temperature": number("temperature/gpu current temp", unit="C"),
         "throttle": _throttle(fields),
-        "utilization": {"gpu": number("utilization/gpu")},
+        "utilization": {"gpu": number("utilization/gpu", unit="%")},
         "mig": [switch("mig mode/current")],
         "persistence": switch("persistence mode"),
         "compute_mode": _COMPUTE_MODES.get(
             fields.get("compute mode", "").lower(), {"missing": "nvidia-smi has no compute mode"}
         ),
     }
+
+
+def _value(fields: Fields, path: str) -> str:
+    """The value at a path, or the only one of that name in a section below it.
+
+    Newer drivers nest what older ones listed: ``gpu ceiling power limit/current power limit``.
+    """
+    if path in fields:
+        return fields[path]
+    section, _, name = path.rpartition("/")
+    nested = {
+        value
+        for other, value in fields.items()
+        if section and other.startswith(f"{section}/") and other.endswith(f"/{name}")
+    }
+    return nested.pop() if len(nested) == 1 else ""
 
 
 def _of(sections: tuple[str, ...], *names: str) -> list[str]:
@@ -206,7 +236,7 @@ _RECORDS = (
 )
 
 
-def _records(file: ToolFile, line: int, gpu: Gpu) -> Iterator[Record]:
+def _records(file: Part, line: int, gpu: Gpu) -> Iterator[Record]:
     name = device_name(None if isinstance(gpu.name, Missing) else gpu.name)
     for metric, unit, field in _RECORDS:
         value = getattr(gpu, field)
@@ -228,7 +258,7 @@ IMPORTER = Importer(
     name="nvidia-smi",
     title="state of each GPU (nvidia-smi -q, text)",
     order=130,
-    recognises=lambda file: file.matches(r"=+NVSMI LOG=+|^Attached GPUs\s+:\s*\d"),
+    marks=marks_of("nvidia-smi"),
     read=_read,
     definition="what the driver said at one moment; clock, link and power of an idle GPU are not "
     "its best",

@@ -10,27 +10,41 @@ from __future__ import annotations
 
 import re
 
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import GpuLink, Missing
 
 _NO_P2P = Missing("nvidia-smi topo -m does not say; topo -p2p does")
 _CELL = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|N/A")
 _HEADER = re.compile(r"^\s*GPU0\s+(?!X\s)\S")
+_LEGEND = re.compile(
+    r"^\s*(?:X|SYS|NODE|PHB|PXB|PIX|SOC|NV#)\s+= |^\s*(?:Legend|NIC Legend)|"
+    r"^\s*NIC\d+: |^(?:NIC\d+|mlx5_\d+)\s"
+)
+"""Rows of network cards, and what the program says of its words."""
 _ROW = re.compile(r"^GPU(\d{1,3})\s+(.*)$")
 
 
-def _read(file: ToolFile, _: Given) -> Reading:
+def _read(file: Part, _: Given) -> Reading:
     head = next((place for place, (_, line) in enumerate(file.lines) if _HEADER.match(line)), None)
     if head is None:
         raise file.refuse(1, "no matrix of GPUs in it", "import the output of nvidia-smi topo -m")
     columns = re.findall(r"\bGPU\d{1,3}\b", file.lines[head][1])
     rows: list[list[str]] = []
     last = file.lines[head][0]
+    file.use(last)
     for number, line in file.lines[head + 1 :]:
+        if _LEGEND.search(line):
+            file.use(number)
         if line.strip().startswith("Legend"):
+            for below, text in file.lines:
+                if below > number and _LEGEND.search(text):
+                    file.use(below)
             break
         if row := _ROW.match(line):
+            file.use(number)
             rows.append(_cells(file, number, row, len(rows), len(columns)))
             last = number
     if len(rows) != len(columns):
@@ -42,7 +56,7 @@ def _read(file: ToolFile, _: Given) -> Reading:
     return Reading(gpus=gpus, links=links)
 
 
-def _cells(file: ToolFile, line: int, row: re.Match[str], index: int, num: int) -> list[str]:
+def _cells(file: Part, line: int, row: re.Match[str], index: int, num: int) -> list[str]:
     """The paths from one GPU to each, itself among them."""
     if int(row[1]) != index or index >= num:
         raise file.refuse(line, f"GPU{row[1]} where GPU{index} is due")
@@ -52,7 +66,7 @@ def _cells(file: ToolFile, line: int, row: re.Match[str], index: int, num: int) 
     return cells
 
 
-def _link(file: ToolFile, rows: list[list[str]], a: int, b: int) -> GpuLink:
+def _link(file: Part, rows: list[list[str]], a: int, b: int) -> GpuLink:
     there, back = rows[a][b], rows[b][a]
     if there != back:
         raise file.refuse(None, f"GPU{a} to GPU{b} is {there}, and back {back}")
@@ -64,9 +78,7 @@ IMPORTER = Importer(
     name="nvidia-smi-topo",
     title="paths between GPUs (nvidia-smi topo -m, text)",
     order=135,
-    recognises=lambda file: (
-        file.matches(r"^\s*GPU0\s+(GPU1|CPU Affinity|NIC0|mlx5_)") and file.matches(r"^GPU0\s+X\s")
-    ),
+    marks=marks_of("nvidia-smi-topo"),
     read=_read,
     definition="the path between two GPUs: NV# are NVLinks, the others cross PCIe",
     judged_by="which pairs have no NVLink is shown; what it costs their bandwidth tests say",

@@ -15,15 +15,26 @@ import re
 from collections.abc import Iterator
 
 from trainrig.importers.extract import GIGA, device_name, point, to_number
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
 
 _TITLE = re.compile(
-    r"(?P<ways>Uni|Bi)directional P2P=(?P<state>Enabled|Disabled).*Matrix|"
-    r"P2P=(?P<latency>Enabled|Disabled) Latency.*Matrix|(?P<access>P2P Connectivity Matrix)"
+    r"(?P<ways>Uni|Bi)directional P2P=(?P<state>Enabled|Disabled) Bandwidth"
+    r"(?: \(P2P (?P<copies>Writes|Reads)\))?.*Matrix|"
+    r"P2P=(?P<latency>Enabled|Disabled) Latency(?: \(P2P (?P<timed>Writes|Reads)\))?.*Matrix|"
+    r"(?P<access>P2P Connectivity Matrix)"
 )
 _HEADER = re.compile(r"\s*(?P<corner>D\\D|GPU|CPU)(?P<columns>(?:\s+\d{1,3})+)\s*$")
 _DEVICE = re.compile(r"Device: (\d{1,3}), (.+?)(?:, pciBusID.*)?$")
+
+
+_ABOUT = re.compile(
+    r"Peer-to-Peer\) GPU Bandwidth Latency Test|^Device: \d|^Device=\d+ (?:CAN|CANNOT)|\*\*\*NOTE|"
+    r"^NOTE: |^So you can see lesser"
+)
+"""Lines that list devices, and notes."""
 
 
 class _Table:
@@ -46,7 +57,7 @@ class _Table:
         self.columns = [int(column) for column in header["columns"].split()]
 
 
-def _read(file: ToolFile, given: Given) -> Reading:
+def _read(file: Part, given: Given) -> Reading:
     names = {int(m[1]): device_name(m[2]) for _, line in file.lines if (m := _DEVICE.search(line))}
     access: dict[tuple[int, int], bool] = {}
     found: list[tuple[int, Case, str, float, tuple[int, int]]] = []
@@ -64,19 +75,24 @@ def _read(file: ToolFile, given: Given) -> Reading:
     return Reading(records=records, notes=notes)
 
 
-def _cells(file: ToolFile) -> Iterator[tuple[_Table, int, tuple[int, int], float]]:
+def _cells(file: Part) -> Iterator[tuple[_Table, int, tuple[int, int], float]]:
     """Every number of every matrix: its table, its line, row and column."""
     table: _Table | None = None
     number = 0
     for number, line in file.lines:
+        if _ABOUT.search(line):
+            file.use(number)
         if title := _TITLE.search(line):
+            file.use(number)
             _check_whole(file, number, table)
             table = _Table(title)
         elif table is not None and (header := _HEADER.match(line)):
+            file.use(number)
             if table.columns:
                 _check_whole(file, number, table)
             table.begin(header)
-        elif table is not None and table.columns and table.is_open:
+        elif table is not None and table.columns and table.is_open and not file.is_cut(number):
+            file.use(number)
             row, values = _values(file, number, line, table)
             table.rows += 1
             for column, value in zip(table.columns, values, strict=True):
@@ -84,12 +100,12 @@ def _cells(file: ToolFile) -> Iterator[tuple[_Table, int, tuple[int, int], float
     _check_whole(file, number, table)
 
 
-def _check_whole(file: ToolFile, line: int, table: _Table | None) -> None:
+def _check_whole(file: Part, line: int, table: _Table | None) -> None:
     if table is not None and table.is_open:
         raise file.refuse(line, "a matrix ends before its last row")
 
 
-def _values(file: ToolFile, number: int, line: str, table: _Table) -> tuple[int, list[float]]:
+def _values(file: Part, number: int, line: str, table: _Table) -> tuple[int, list[float]]:
     cells = line.split()
     expected = table.columns[table.rows]
     if len(cells) != 1 + len(table.columns) or cells[0] != str(expected):
@@ -104,6 +120,9 @@ def _case(table: _Table, row: int, column: int) -> tuple[Case, str]:
     title = table.title
     enabled = "Enabled" in (title["state"], title["latency"])
     pair: Case = {"peer_access": enabled, "from": row, "to": column}
+    if (copies := title["copies"] or title["timed"]) == "Reads":
+        # The usual copies write; CUDA 11.4 and later measure both, and so say which.
+        pair = {**pair, "copies": copies.lower()}
     if title["latency"]:
         return {"direction": "p2p", **pair, "clock": table.corner.lower()}, "time"
     ways = 1 if title["ways"] == "Uni" else 2
@@ -111,7 +130,7 @@ def _case(table: _Table, row: int, column: int) -> tuple[Case, str]:
 
 
 def _records(
-    file: ToolFile,
+    file: Part,
     given: Given,
     found: list[tuple[int, Case, str, float, tuple[int, int]]],
     names: dict[int, str | None],
@@ -120,7 +139,9 @@ def _records(
     for number, pair, metric, value, (row, column) in found:
         is_within, case = row == column, pair
         if is_within:
-            same = {key: pair[key] for key in ("peer_access", "ways", "clock") if key in pair}
+            same = {
+                key: pair[key] for key in ("peer_access", "ways", "clock", "copies") if key in pair
+            }
             case = {"direction": "d2d", "gpu": row, **same}
         is_time = metric == "time"
         yield point(
@@ -141,9 +162,7 @@ IMPORTER = Importer(
     name="p2pBandwidthLatencyTest",
     title="CUDA samples: rate and latency of pairs of GPUs",
     order=30,
-    recognises=lambda file: file.matches(
-        r"(Uni|Bi)directional P2P=(Enabled|Disabled) Bandwidth|P2P Connectivity Matrix"
-    ),
+    marks=marks_of("p2pBandwidthLatencyTest"),
     read=_read,
     definition="bytes over time from one GPU to another, GB/s of 10⁹; bidirectional: both "
     "directions added up; latency of a small copy as GPU and CPU see it, µs",

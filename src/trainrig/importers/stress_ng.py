@@ -12,7 +12,9 @@ from __future__ import annotations
 import re
 
 from trainrig.importers.extract import point, take_lines, to_number, word
-from trainrig.importers.importer import Given, Importer, Reading, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
 
 _FIELD = re.compile(r"^(\s*)(-\s+)?([a-z][a-z0-9-]*):(?:\s+(.*))?$")
@@ -27,7 +29,7 @@ _RATES = {
 class _Lines:
     """What the lines so far say."""
 
-    def __init__(self, file: ToolFile) -> None:
+    def __init__(self, file: Part) -> None:
         self.file = file
         self.section = ""
         self.stressor: str | None = None
@@ -36,7 +38,7 @@ class _Lines:
         self.records: list[Record] = []
 
     def passed(self, _: int, __: re.Match[str]) -> None:
-        """A comment, or a document's mark."""
+        """Pass over a comment, or a document's mark."""
 
     def field(self, number: int, found: re.Match[str]) -> None:
         is_top = not found[1] and not found[2]
@@ -71,7 +73,9 @@ class _Lines:
             raise self.file.refuse(number, "not a field of YAML")
 
 
-def _read(file: ToolFile, _: Given) -> Reading:
+def _read(file: Part, _: Given) -> Reading:
+    end = next((n for n, each in enumerate(file.all) if each.text.strip() == "..."), len(file.all))
+    file = Part(file.file, file.all[: end + 1])
     lines = _Lines(file)
     take_lines(file, ((_MARK, lines.passed), (_FIELD, lines.field), (re.compile(""), lines.broken)))
     if not lines.records:
@@ -83,7 +87,7 @@ IMPORTER = Importer(
     name="stress-ng",
     title="bogus operations a second of each stressor (YAML)",
     order=75,
-    recognises=lambda file: file.matches(r"^\s+stress-ng-version:|^\s*-\s+stressor:"),
+    marks=marks_of("stress-ng"),
     read=_read,
     definition="turns of a stressor's own loop over real time, and over the processors' time",
     judged_by="no claim: compared with another run of the same version and stressor",

@@ -24,7 +24,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeGuard
 import ijson
 
 from trainrig.importers.extract import device_name, point, word
-from trainrig.importers.importer import MOST_BYTES, Given, Importer, Reading, ToolFile
+from trainrig.importers.file import MOST_BYTES, Part
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.runs import Marks
 from trainrig.record import Case, Record
 from trainrig.stats import median
 from trainrig.units import format_memory
@@ -69,10 +71,10 @@ class _Gpu:
         """Nanoseconds."""
 
 
-def _read(file: ToolFile, given: Given) -> Reading:
+def _read(file: Part, given: Given) -> Reading:
     gpus: dict[int, _Gpu] = {}
     steps: list[float] = []
-    with file.open() as raw:
+    with file.file.open() as raw:
         lines = _Lines(raw)
         try:
             for number, event in enumerate(ijson.items(lines, "traceEvents.item", use_float=True)):
@@ -86,9 +88,11 @@ def _read(file: ToolFile, given: Given) -> Reading:
             "no GPU kernel in it",
             "record it with ProfilerActivity.CUDA on a machine with one",
         )
-    name = re.search(r'"deviceProperties".{0,200}?"name"\s*:\s*"([^"]+)"', file.head, re.DOTALL)
+    name = re.search(
+        r'"deviceProperties".{0,200}?"name"\s*:\s*"([^"]+)"', file.file.head, re.DOTALL
+    )
     device = device_name(name[1]) if name else None
-    version = re.search(r'"(?:torch|pytorch)_?version"\s*:\s*"([^"]+)"', file.head)
+    version = re.search(r'"(?:torch|pytorch)_?version"\s*:\s*"([^"]+)"', file.file.head)
     records = [
         record
         for index, gpu in sorted(gpus.items())
@@ -97,17 +101,15 @@ def _read(file: ToolFile, given: Given) -> Reading:
     return Reading(version=word(version[1]) if version else None, records=records)
 
 
-def _refused(file: ToolFile, line: int, error: Exception) -> Exception:
+def _refused(file: Part, line: int, error: Exception) -> Exception:
     """With the exact line where the file is small enough to be read once more as a whole."""
-    if file.num_bytes <= MOST_BYTES:
-        _ = file.json
+    if file.file.num_bytes <= MOST_BYTES:
+        _ = Part(file.file, [line for piece in file.file.pieces() for line in piece]).json
     why = word(str(error)).partition(" (right here)")[0][:100]
     return file.refuse(line, f"not JSON, at or before this line: {why}")
 
 
-def _take(
-    file: ToolFile, number: int, event: Any, gpus: dict[int, _Gpu], steps: list[float]
-) -> None:
+def _take(file: Part, number: int, event: Any, gpus: dict[int, _Gpu], steps: list[float]) -> None:
     if not isinstance(event, dict) or event.get("ph") != "X":
         return
     category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
@@ -147,7 +149,7 @@ def _index(event: Mapping[str, Any]) -> int:
 
 
 def _records(
-    file: ToolFile, index: int, gpu: _Gpu, steps: list[float], device: str | None
+    file: Part, index: int, gpu: _Gpu, steps: list[float], device: str | None
 ) -> Iterator[Record]:
     import numpy as np
 
@@ -221,7 +223,12 @@ IMPORTER = Importer(
     name="torch-profiler",
     title="kernel, communication, idle shares (JSON, gzip)",
     order=80,
-    recognises=lambda file: file.begins('"traceEvents"') or file.matches(r'"schemaVersion": *\d'),
+    marks=Marks(
+        whole=lambda file: (
+            '"traceEvents"' in file.head
+            or re.search(r'"schemaVersion": *\d', file.head) is not None
+        )
+    ),
     read=_read,
     definition="shares of each GPU's span from first to last event, streams united; overlap: the "
     "part of the communication under which a kernel computed",

@@ -8,7 +8,9 @@ timer reads 0, is missing with a reason and never 0.
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,11 +19,15 @@ from typing import Any
 from trainrig.benchmarks.training import BENCHMARK, PRECISIONS, WARM_UP
 from trainrig.errors import TrainrigError
 from trainrig.importers.extract import LARGEST, device_name, point
-from trainrig.importers.importer import Given, ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.importer import Given
 from trainrig.record import Case, Record
 from trainrig.stats import median
 from trainrig.workload import find, model_flops
 
+MOST_SAMPLES = 10_000
+"""The most steps whose times stand in a record; its value is of all of them."""
+_MOST_GPUS = 1 << 12
 _PARTS = (
     *("forward", "backward", "forward_backward", "optimizer"),
     *("communication", "data_wait"),
@@ -50,8 +56,14 @@ class Log:
     precision: str | None = None
     device: str | None = None
     num_gpus: int | None = None
-    step_times: list[tuple[int, float]] = field(default_factory=list)
-    """Line and seconds of each step."""
+    series: dict[str, array[float]] = field(default_factory=dict)
+    """``time`` (seconds), ``token_rate`` (of all GPUs), ``token_rate_per_gpu``, ``flop_rate`` (of a
+    GPU, by the log's own formula), ``mfu`` (of a peak that the program assumed): one a step."""
+    line: int | None = None
+    """Of the last step that has a time."""
+    tokens_per_step: int | None = None
+    is_rate_of_whole: bool = False
+    """Whether the rate is of the whole training, with its evaluations and checkpoints."""
     samples_per_s: tuple[int, float] | None = None
     """Line and value, all GPUs together."""
     digits: float | None = None
@@ -68,8 +80,11 @@ class Log:
     loss: float | None = None
     number: int = 0
     """Which training of the file it is."""
-    part: str | None = None
-    """``evaluation`` where it is not training."""
+
+    def middle(self, name: str) -> float | None:
+        """The median of a series; None where there is none."""
+        numbers = self.series.get(name)
+        return median(numbers) if numbers else None
 
 
 def complete(log: Log, given: Given) -> None:
@@ -78,27 +93,42 @@ def complete(log: Log, given: Given) -> None:
     log.precision = given.precision or log.precision
     log.seq_len = given.seq_len or log.seq_len
     log.batch_size = given.batch_size or log.batch_size
+    log.num_gpus = given.num_gpus or log.num_gpus
     log.device = device_name(given.device) or log.device
 
 
-def records_of(file: ToolFile, log: Log, given: Given) -> Iterator[Record]:
+def fill(log: Log, other: Log) -> None:
+    """Take from another log of the same training what this one does not have."""
+    for one in dataclasses.fields(Log):
+        mine, theirs = getattr(log, one.name), getattr(other, one.name)
+        if isinstance(mine, dict):
+            for name, numbers in theirs.items():
+                if not any(number > 0.0 for number in mine.get(name, ())):
+                    mine[name] = numbers
+        elif mine is None:
+            setattr(log, one.name, theirs)
+
+
+def records_of(file: Part, log: Log, given: Given) -> Iterator[Record]:
     """The records of one training."""
-    if not (log.step_times or log.samples_per_s or log.timers or log.loss is not None):
+    if not (log.series or log.samples_per_s or log.timers or log.loss is not None):
         return
     complete(log, given)
-    inferred = _infer(log) if log.model is None else None
+    if (flop_rate := log.middle("flop_rate")) is not None and log.printed_flops is None:
+        log.printed_flops = (flop_rate, 0.0)
+    inferred = " ".join(filter(None, (_infer(log) if log.model is None else None, _count(log))))
     shown: dict[str, Any] = {
         "framework_log": log.framework,
-        "inferred": inferred,
+        "inferred": inferred or None,
         "memory_kind": log.memory_kind,
         "printed_flop_rate": log.printed_flops[0] if log.printed_flops else None,
-        "num_steps": len(log.step_times) or None,
+        "num_steps": len(log.series.get("time", ())) or None,
+        "printed_mfu": log.middle("mfu"),
     }
     case = _case(log)
-    gpus = log.num_gpus or 1
-    times = [seconds for _, seconds in log.step_times]
+    times = log.series.get("time", ())
     counted = times[min(WARM_UP, max(0, len(times) - 1)) :]
-    line = log.step_times[-1][0] if log.step_times else None
+    line = log.line
 
     def made(
         metric: str,
@@ -117,16 +147,19 @@ def records_of(file: ToolFile, log: Log, given: Given) -> Iterator[Record]:
             value,
             device=log.device,
             index=0 if log.device else None,
-            count=gpus,
+            count=log.num_gpus,
             conditions={**shown, **(conditions or {})},
             **more,
         )
 
     step = median(counted) if counted else None
     if step is not None and step > 0.0:
-        samples = tuple(times) if len(times) > 1 else None
-        yield made("time", "s", step, samples=samples)
+        samples = tuple(times[-MOST_SAMPLES:]) if len(times) > 1 else None
+        kept: Case = {"samples": f"the last {MOST_SAMPLES} of {len(times)} steps"}
+        more = kept if len(times) > MOST_SAMPLES else {}
+        yield made("time", "s", step, samples=samples, conditions=more)
     yield from _rates(log, step, line, made)
+    yield from _token_rates(log, step, line, made)
     if log.peak_memory is not None:
         yield made("peak_memory", "B", log.peak_memory)
     if log.loss is not None and abs(log.loss) < LARGEST:
@@ -145,9 +178,41 @@ def _rates(log: Log, step_s: float | None, line: int | None, make: _Make) -> Ite
     if rate is None:
         return
     yield make("sample_rate", "sample/s", rate, line=rate_line)
-    if log.seq_len:
+    if log.seq_len and "token_rate" not in log.series:
         yield make("token_rate", "token/s", rate * log.seq_len, line=rate_line)
     yield from _flop_rate(log, rate, rate_line, make)
+
+
+def _token_rates(log: Log, step_s: float | None, line: int | None, make: _Make) -> Iterator[Record]:
+    """Tokens a second as the log prints them, or of the tokens of a step over its time."""
+    per_gpu, printed = log.middle("token_rate_per_gpu"), log.middle("token_rate")
+    if printed is not None:
+        yield make("token_rate", "token/s", printed, line=line)
+    elif per_gpu is not None and log.num_gpus:
+        yield make("token_rate", "token/s", per_gpu * log.num_gpus, line=line)
+    elif log.tokens_per_step and step_s and not log.samples_per_s:
+        yield make("token_rate", "token/s", log.tokens_per_step / step_s, line=line)
+    if per_gpu is not None:
+        yield make("token_rate_per_gpu", "token/s", per_gpu, line=line)
+    if log.printed_flops is not None and not (log.samples_per_s or log.global_batch):
+        yield make("printed_flop_rate", "FLOP/s", log.printed_flops[0], line=line)
+
+
+def _count(log: Log) -> str | None:
+    """Set the number of GPUs where the log's own FLOP/s and samples/s fit one number alone."""
+    flops = _sample_flops(log.model, log.seq_len)
+    if log.num_gpus or not (flops and log.printed_flops and log.samples_per_s and log.digits):
+        return None
+    (printed, off), rate = log.printed_flops, log.samples_per_s[1]
+    if printed <= off:
+        return None
+    low = (rate - log.digits) * flops / (printed + off)
+    high = (rate + log.digits) * flops / (printed - off)
+    fitting = [gpus for gpus in range(1, _MOST_GPUS) if low <= gpus <= high]
+    if len(fitting) != 1:
+        return None
+    log.num_gpus = fitting[0]
+    return f"samples/s over TFLOPS of a GPU fit {fitting[0]} GPUs and no other number"
 
 
 def _flop_rate(log: Log, rate: float, line: int | None, make: _Make) -> Iterator[Record]:
@@ -165,7 +230,13 @@ def _flop_rate(log: Log, rate: float, line: int | None, make: _Make) -> Iterator
         else:
             yield make("printed_flop_rate", "FLOP/s", log.printed_flops[0], line=line)
         return
-    gpus = log.num_gpus or 1
+    gpus = log.num_gpus
+    if gpus is None:
+        why = "the log does not say of how many GPUs: --gpus N"
+        yield make("flop_rate", "FLOP/s", None, line=line, reason=why)
+        if log.printed_flops is not None:
+            yield make("printed_flop_rate", "FLOP/s", log.printed_flops[0], line=line)
+        return
     value, interval = rate * flops / gpus, None
     if log.digits:
         low, high = ((rate + way * log.digits) * flops / gpus for way in (-1.0, 1.0))
@@ -213,7 +284,6 @@ def _case(log: Log) -> Case:
         "seq_len": log.seq_len,
         "grad_accum": log.grad_accum,
         "nproc": log.num_gpus,
-        "part": log.part,
         "tool": f"{log.framework} log",
         "training": log.number or None,
     }
@@ -279,9 +349,20 @@ def _setting(text: str, names: Sequence[str]) -> str | None:
             text,
             re.MULTILINE,
         )
-        if found:
+        if found and not _is_wrapped(text, found.end()):
             return found[1].strip("'\",")
     return None
+
+
+def _is_wrapped(text: str, end: int) -> bool:
+    """Whether a value may go on in the next line, which a terminal's width began."""
+    if text[end : end + 1] != "\n" or not re.match(r"[\w.]", text[end + 1 : end + 2]):
+        return False
+    return end - (text.rfind("\n", 0, end) + 1) >= _NARROWEST
+
+
+_NARROWEST = 72
+"""Columns of the narrowest terminal whose wrapped lines are told."""
 
 
 def read_settings(text: str, log: Log) -> None:

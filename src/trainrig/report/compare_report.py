@@ -396,7 +396,7 @@ _CUBE = re.compile(r"\b(\d+) × \1 × \1\b")
 def _judged_tables(judged: Sequence[Judged]) -> Iterator[doc.Table]:
     def place(each: Judged) -> tuple[str | None, int | None, int]:
         record = each.pair.record
-        return record.device, record.device_index, record.device_count
+        return record.device, record.device_index, record.num_devices
 
     places = grouped(judged, place)  # the most important first, so the places come in that order
     names = name_devices((device, index) for device, index, _ in places)

@@ -45,7 +45,7 @@ def exceeded_tasks(records: Iterable[Record], tasks: Iterable[Task]) -> list[Tas
     """Tasks to measure again because a layer or a step exceeds what bounds it, worst first."""
     of_key = {key_of(task): task for task in tasks}
     keys = [
-        _identity(point.device, point.device_index, point.device_count, point.benchmark, point.case)
+        _identity(point.device, point.device_index, point.num_devices, point.benchmark, point.case)
         for point in exceeded(records)
     ]
     return [of_key[key] for key in keys if key in of_key]
@@ -67,7 +67,7 @@ class Attempts:
         for record in records:
             whole = record.metric == "time" and role_of(record.benchmark) is Role.STEP
             if (record.attempt is not None or whole) and "search" not in record.conditions:
-                where = (record.device, record.device_index, record.device_count)
+                where = (record.device, record.device_index, record.num_devices)
                 self._found[_identity(*where, record.benchmark, record.case)].append(record)
         self._scatters = None
 

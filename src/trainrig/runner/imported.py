@@ -28,6 +28,7 @@ from trainrig.catalog.published import published_records
 from trainrig.errors import UsageError, unknown
 from trainrig.importers import Given, Reading, read_file
 from trainrig.importers.extract import device_name
+from trainrig.importers.file import STDIN
 from trainrig.importers.importer import NOT_IN_FILE, UNNAMED, UNNAMED_HOST
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import (
@@ -61,7 +62,9 @@ def import_files(
     cannot be read; StoreError where it cannot be written.
     """
     _check(given)
-    found = [(path, *read_file(path, tool, given)) for path in paths]
+    found = [
+        (path, name, reading) for path in paths for name, reading in read_file(path, tool, given)
+    ]
     cards = _cards([reading for _, _, reading in found], given)
     read = [(path, name, _named(reading, cards)) for path, name, reading in found]
     readings = [reading for _, _, reading in read]
@@ -70,10 +73,10 @@ def import_files(
     points = [record for reading in readings for record in reading.records]
     claims, limited, predicted = _expectations(points, gpus)
     lacks = [(path, (*reading.notes, *_lacks(reading))) for path, _, reading in read]
-    notes = [f"{path.name}: {'; '.join(parts)}" for path, parts in lacks if parts]
+    notes = [f"{_name(path)}: {'; '.join(parts)}" for path, parts in lacks if parts]
     config: dict[str, Any] = {
         "imported": [
-            {"file": path.name, "tool": name, **({"version": r.version} if r.version else {})}
+            {"file": _name(path), "tool": name, **({"version": r.version} if r.version else {})}
             for path, name, r in read
         ],
         "notes": notes,
@@ -90,6 +93,10 @@ def import_files(
         with store_errors(out):
             final = done.run.rename(out / done.run.name)
     return dataclasses.replace(done, run=final)
+
+
+def _name(path: Path) -> str:
+    return "stdin" if path == STDIN else path.name
 
 
 # ---- which card it was
@@ -187,7 +194,11 @@ def _check(given: Given | None) -> None:
         find_model(given.model)
     if given.precision is not None and given.precision not in PRECISIONS:
         raise unknown("precision", given.precision, PRECISIONS)
-    for name, size in (("--seq-len", given.seq_len), ("--batch-size", given.batch_size)):
+    for name, size in (
+        ("--seq-len", given.seq_len),
+        ("--batch-size", given.batch_size),
+        ("--gpus", given.num_gpus),
+    ):
         if size is not None and not 0 < size <= _MOST:
             raise UsageError(f"{name} {size}", f"a whole number from 1 to {_MOST}")
 

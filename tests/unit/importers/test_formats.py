@@ -18,7 +18,7 @@ EVERY = [(one.name, name) for one in importers() for name in one.tested_on]
 
 
 def read(name: str, given: Given | None = None) -> Reading:
-    return read_file(SAMPLES / name, None, given)[1]
+    return read_file(SAMPLES / name, None, given)[0][1]
 
 
 def one(records: Sequence[Record], metric: str, **case: object) -> Record:
@@ -37,7 +37,7 @@ def one(records: Sequence[Record], metric: str, **case: object) -> Record:
 def test_it_is_recognised_and_every_record_is_marked_and_can_be_stored(
     tool: str, name: str
 ) -> None:
-    found, reading = read_file(SAMPLES / name)
+    ((found, reading),) = read_file(SAMPLES / name)
     assert found == tool
     for record in reading.records:
         assert from_json(to_json(record)) == record
@@ -53,7 +53,7 @@ def test_a_packed_file_is_read_as_the_plain_one(tmp_path: Path) -> None:
         gzip.compress((SAMPLES / "torch-trace.json").read_bytes())
     )
     values = [
-        [record.value for record in read_file(path)[1].records]
+        [record.value for record in read_file(path)[0][1].records]
         for path in (tmp_path / "torch-trace.json.gz", SAMPLES / "torch-trace.json")
     ]
     assert values[0] == values[1]
@@ -112,7 +112,7 @@ def test_bandwidth_test_s_former_megabytes_are_of_1000_times_1024_bytes(tmp_path
     file = tmp_path / "old.txt"
     row = "bandwidthTest-H2D-Pinned, Bandwidth = 10000.0 MB/s, Time = 0.0031 s, "
     file.write_text(f"{row}Size = 33554432 bytes, NumDevsUsed = 1\nResult = PASS\n")
-    (record,) = read_file(file)[1].records
+    (record,) = read_file(file)[0][1].records
     assert record.value == pytest.approx(10000.0 * 1000.0 * 1024.0)
 
 
@@ -125,7 +125,7 @@ def test_deepspeed_s_whole_steps_come_before_its_micro_batches(tmp_path: Path) -
         "time (ms) | fwd: 20.0 | bwd: 40.0 | step: 10.0\n"
         f"{speed}MemAllocated=1.0GB, MaxMemAllocated=2.0GB\n"
     )
-    records = read_file(file)[1].records
+    records = read_file(file)[0][1].records
     assert one(records, "time.forward").value == pytest.approx(0.02)
     assert one(records, "time.backward").value == pytest.approx(0.04)
 
@@ -139,7 +139,7 @@ def test_what_is_no_file_of_a_tool_has_a_hint(tmp_path: Path) -> None:
 
 
 def test_a_pipe_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainrig.importers.importer.MOST_PIPED", 1 << 12)
+    monkeypatch.setattr("trainrig.importers.file.MOST_PIPED", 1 << 12)
     with pytest.raises(DataError, match="more than"):
         read_file(Path("/dev/zero"))
 
@@ -289,19 +289,23 @@ def test_the_classic_log_is_ten_teraflops_by_our_formula() -> None:
 def test_a_log_without_a_name_is_inferred_where_one_model_alone_fits(tmp_path: Path) -> None:
     lines = (SAMPLES / "hf-bert-large-4090.txt").read_text().splitlines(keepends=True)[1:]
     (tmp_path / "bare.txt").write_text("".join(lines))
-    rate = one(read_file(tmp_path / "bare.txt")[1].records, "flop_rate")
+    rate = one(read_file(tmp_path / "bare.txt")[0][1].records, "flop_rate")
     assert (rate.case["model"], rate.case["seq_len"]) == ("bert-large", 512)
     assert "names no model" in str(rate.conditions["inferred"])
     # Half of the TFLOPS at the same speed fits no model that is known: it is not guessed.
     (tmp_path / "bare.txt").write_text("".join(lines).replace("10.0", "0.10"))
-    printed = [r.metric for r in read_file(tmp_path / "bare.txt")[1].records]
+    printed = [r.metric for r in read_file(tmp_path / "bare.txt")[0][1].records]
     assert "flop_rate" not in printed and "printed_flop_rate" in printed
 
 
 def test_what_the_user_states_makes_up_for_the_log() -> None:
     bare = one(read("hf-trainer-state.json").records, "flop_rate")
     assert (bare.status, "--model" in str(bare.reason)) == (Status.MISSING, True)
-    given = Given(model="gpt2", seq_len=1024, precision="bf16", device="RTX-4090")
+    stated = {"model": "gpt2", "seq_len": 1024, "precision": "bf16", "device": "RTX-4090"}
+    uncounted = one(read("hf-trainer-state.json", Given(**stated)).records, "flop_rate")
+    assert (uncounted.status, uncounted.device_count) == (Status.MISSING, None)
+    assert "of how many GPUs" in str(uncounted.reason)
+    given = Given(**stated, num_gpus=1)
     rate = one(read("hf-trainer-state.json", given).records, "flop_rate")
     assert (rate.status, rate.device) == (Status.OK, "RTX 4090")
 
@@ -369,7 +373,7 @@ def test_captured_outputs_are_read_or_refused_with_their_line(captures: Path) ->
     for path in sorted(captures.rglob("*")):
         if path.is_file():
             try:
-                tools.add(read_file(path)[0])
+                tools.add(read_file(path)[0][0])
             except TrainrigError as error:
                 if "not a file of a tool" not in error.message:
                     refused.append(error.message)
@@ -381,10 +385,10 @@ def test_captured_outputs_are_read_or_refused_with_their_line(captures: Path) ->
 
 def test_captured_collectives_keep_their_printed_rates(captures: Path) -> None:
     folder = captures / "nccl-tests"
-    _, old = read_file(folder / "allreduce_8xa100_old_format.txt")
+    ((_, old),) = read_file(folder / "allreduce_8xa100_old_format.txt")
     rate = one(old.records, "bus_rate", bytes=8589934592, in_place=None)
     assert (rate.value, rate.device) == (pytest.approx(235.26e9), "A100 SXM4 40GB")
-    _, two = read_file(folder / "allreduce_2x8_h100_a3mega.txt")
+    ((_, two),) = read_file(folder / "allreduce_2x8_h100_a3mega.txt")
     assert {(r.case["ranks"], r.case["nodes"]) for r in two.records} == {(16, 2)}
 
 

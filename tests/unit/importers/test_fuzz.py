@@ -32,7 +32,7 @@ def check(path: Path, tool: str | None) -> None:
     """It is read into records that can be stored, or refused in one printable line."""
     message, records = "", ()
     try:
-        records = tuple(read_file(path, tool)[1].records)
+        records = tuple(read_file(path, tool)[0][1].records)
     except TrainrigError as error:
         message = error.message
     assert message.isprintable(), message
@@ -125,11 +125,18 @@ def test_a_broken_line_is_named(
         assert refused.value.message.startswith(name)
 
 
-def test_a_large_file_that_is_no_trace_is_refused_unread(tmp_path: Path) -> None:
-    with (tmp_path / "large.txt").open("wb") as file:
-        file.write((SAMPLES / "stress-ng-cpu-vm.yaml").read_bytes())
-        file.truncate(65 << 20)
-    with pytest.raises(DataError, match=r"larger than 64\.0 MiB"):
+def test_more_results_than_can_be_held_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainrig.importers.runs.MOST_LINES", 20)
+    with pytest.raises(DataError, match="20 lines of results"):
+        read_file(SAMPLES / "stress-ng-cpu-vm.yaml")
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainrig.importers.file.MOST_BYTES", 1 << 21)
+    (tmp_path / "large.txt").write_bytes(b"first\n" + b"x" * (1 << 22))
+    with pytest.raises(DataError, match=r"^large\.txt:2: a line longer than 2\.0 MiB"):
         read_file(tmp_path / "large.txt")
 
 

@@ -15,7 +15,8 @@ from trainrig.errors import DataError, UsageError
 from trainrig.importers import Given, Importer, Reading, importers, read_file, register
 from trainrig.importers import importer as registry
 from trainrig.importers.extract import point, take_lines, to_number
-from trainrig.importers.importer import ToolFile
+from trainrig.importers.file import Part
+from trainrig.importers.runs import Marks
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = Path(__file__).parent / "samples"
@@ -42,7 +43,7 @@ def test_help_fits_80_columns() -> None:
     assert all(4 + widest + len(one.title) <= 80 for one in importers())
 
 
-def read_dummy(file: ToolFile, _: Given) -> Reading:
+def read_dummy(file: Part, _: Given) -> Reading:
     import re
 
     found: list[float] = []
@@ -59,7 +60,7 @@ DUMMY = Importer(
     name="wheel-of-fortune",
     title="turns of a wheel",
     order=5,
-    recognises=lambda file: file.begins("WHEEL"),
+    marks=Marks(near=("WHEEL",), line="^WHEEL"),
     read=read_dummy,
     definition="turns over time",
     judged_by="nothing",
@@ -78,7 +79,7 @@ def dummy() -> Iterator[None]:
 @pytest.mark.usefixtures("dummy")
 def test_a_new_one_shows_up_in_recognition_help_completion_and_page(tmp_path: Path) -> None:
     (tmp_path / "any.txt").write_text("WHEEL\nturns: 12.5\n")
-    tool, reading = read_file(tmp_path / "any.txt")
+    ((tool, reading),) = read_file(tmp_path / "any.txt")
     (record,) = reading.records
     assert (tool, record.value, record.conditions["tool_version"]) == (DUMMY.name, 12.5, "1.0")
     assert "| `wheel-of-fortune` | turns of a wheel | `wheel.txt` |" in page()

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from trainrig.benchmarks.link import pair_case
-from trainrig.importers.importer import Given, ToolFile
-from trainrig.importers.nvidia_topo import IMPORTER
+from trainrig.importers import read_file
 from trainrig.machine import inspect
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import Gpu, GpuLink, Missing, PcieLink, Snapshot, Topology
@@ -38,7 +37,7 @@ def machine(gpus: tuple[Gpu, ...], paths: dict[tuple[int, int], str]) -> Snapsho
 
 
 def captured(name: str) -> dict[tuple[int, int], str]:
-    reading = IMPORTER.read(ToolFile(SAMPLES / name), Given())
+    reading = read_file(SAMPLES / name)[0][1]
     return {(link.a, link.b): str(link.path) for link in reading.links}
 
 

@@ -1,0 +1,422 @@
+"""A file that another tool wrote: from bytes to lines without colours and prefixes.
+
+Bytes are unpacked (gzip), decoded (UTF-8 or UTF-16, with or without a mark at their beginning) and
+cut at line feeds and carriage returns piece by piece, so that a file of any size takes little
+memory.  What a launcher or a log collector put before each line is learned from the file and
+removed once, here (`prefixes`); the rank, host or pod that it names stays beside the line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import json
+import re
+import sys
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, cast
+
+from trainrig.errors import DataError
+from trainrig.importers.prefixes import Prefixes
+from trainrig.units import format_memory, one_line
+
+STDIN = Path("-")
+"""The name under which standard input is read."""
+PIECE_BYTES = 1 << 20
+HEAD_BYTES = 1 << 18
+"""How much of a file is looked at before it is read line by line."""
+MOST_BYTES = 1 << 26
+"""The most text that is held at once: one JSON value, or the runs of one format."""
+MOST_PIPED = 1 << 32
+"""The most that is taken from a pipe, which may never end; it is held on disk."""
+MOST_RANGES = 8
+"""How many stretches of lines that were not read are listed by number."""
+_READABLE = "name a file that another tool wrote: docs/import.md says of which"
+_UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
+"""What reading a file can end in; ValueError: a name with a zero byte."""
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Za-z]|.)"
+)
+_CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+_ENDS_OF_NUMBERS = tuple("0123456789.")
+_BINARY_SHARE = 0.02
+"""Share of control characters from which on bytes are no text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file."""
+
+    number: int
+    """From 1, counted at line feeds; parts that a carriage return divides share it."""
+    text: str
+    """Without colours and prefix."""
+    label: str | None = None
+    """The rank, host or pod that the prefix names."""
+
+
+class ToolFile:
+    """A file that another tool wrote: its lines, and which of them were read."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises DataError where it cannot be read, is empty, or holds no text."""
+        self.path = path
+        is_stdin = path == STDIN
+        self.name = "stdin" if is_stdin else one_line(path.name)
+        self._used = bytearray()
+        self.cut_line: int | None = None
+        """The last line, where it has no line feed and ends in a digit: more may have followed."""
+        try:
+            # A pipe (``<(ssh host nvidia-smi -q)``) can be read once alone.
+            is_pipe = path.exists() and not path.is_file() and not path.is_dir()
+            self._held = _held(path) if is_stdin or is_pipe else None
+            if self._held is not None:
+                weakref.finalize(self, self._held.close)
+            with self.open() as file:
+                self._start = file.read(HEAD_BYTES)
+        except _UNREADABLE as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise DataError(
+                f"cannot read {one_line(str(path))}: {one_line(why)}", _READABLE
+            ) from None
+        self._encoding = _encoding(self._start)
+        if self._encoding is None:
+            raise self.refuse(1, "binary data, no text", _READABLE)
+        if not self._decoded_start.strip():
+            raise DataError(f"{self.name} is empty", _READABLE)
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """The file's bytes, unpacked where it is gzip's."""
+        with self._raw() as raw:
+            is_packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            if not is_packed:
+                yield raw
+                return
+            with gzip.open(raw) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+
+    @contextmanager
+    def _raw(self) -> Iterator[IO[bytes]]:
+        if self._held is None:
+            with self.path.open("rb") as file:
+                yield file
+        else:
+            self._held.seek(0)
+            yield self._held
+
+    @property
+    def num_bytes(self) -> int:
+        """As it lies on the disk."""
+        if self._held is None:
+            return self.path.stat().st_size
+        return self._held.seek(0, io.SEEK_END)
+
+    @cached_property
+    def _decoded_start(self) -> str:
+        assert self._encoding is not None
+        decoder = codecs.getincrementaldecoder(self._encoding)("replace")
+        return decoder.decode(self._start).lstrip("\ufeff").replace("\x00", "")
+
+    @cached_property
+    def head(self) -> str:
+        """Its beginning as it stands in the file, prefixes included."""
+        return _ESCAPES.sub("", self._decoded_start).replace("\r\n", "\n")
+
+    # ---- lines
+
+    def pieces(self) -> Iterator[list[Line]]:
+        """The lines of the whole file, about a mebibyte at a time; blank ones among them.
+
+        Raises DataError where it is damaged, or a line is too long to be one.
+        """
+        prefixes = Prefixes()
+        first = 1
+        for text in self._texts():
+            lines = text.split("\n")
+            if not lines[-1]:
+                lines.pop()
+            prefixes.learn(lines)
+            yield list(_cut(lines, first, prefixes))
+            first += text.count("\n")
+
+    def lines(self) -> Iterator[Line]:
+        """The lines of the whole file, one after the other, without blank ones."""
+        for piece in self.pieces():
+            for line in piece:
+                if line.text and not line.text.isspace():
+                    yield line
+
+    def _texts(self) -> Iterator[str]:
+        """Whole lines as text, about a mebibyte at a time."""
+        assert self._encoding is not None
+        decoder = codecs.getincrementaldecoder(self._encoding)("replace")
+        rest, is_first, number = "", True, 1
+        self.cut_line = None
+        try:
+            with self.open() as file:
+                while data := file.read(PIECE_BYTES):
+                    text = decoder.decode(data)
+                    if is_first:
+                        text, is_first = text.lstrip("\ufeff"), False
+                    text = rest + text
+                    end = text.rfind("\n") + 1
+                    rest = text[end:]
+                    if len(rest) > MOST_BYTES:
+                        most = format_memory(MOST_BYTES)
+                        raise self.refuse(number, f"a line longer than {most}")
+                    if end:
+                        number += text.count("\n", 0, end)
+                        yield _plain(text[:end])
+        except _UNREADABLE as error:
+            raise DataError(f"{self.name}:{number}: damaged: {one_line(str(error))}") from None
+        if rest:
+            if rest.rstrip("\x00").endswith(_ENDS_OF_NUMBERS):
+                self.cut_line = number
+            yield _plain(rest)
+
+    # ---- what was read of it
+
+    def use(self, number: int) -> None:
+        """Note that a line was read."""
+        if number >= len(self._used):
+            self._used.extend(bytes(number + (1 << 12) - len(self._used)))
+        self._used[number] = 1
+
+    def unread(self) -> str | None:
+        """Which lines no reader took, in words; None where each was read."""
+        num_lines = skipped = start = last = 0
+        ranges: list[tuple[int, int]] = []
+        for line in self.lines():
+            if line.number == last:
+                continue
+            last, num_lines = line.number, num_lines + 1
+            is_used = line.number < len(self._used) and self._used[line.number]
+            if is_used:
+                start = 0
+                continue
+            skipped += 1
+            if start and ranges:
+                ranges[-1] = (ranges[-1][0], line.number)
+            elif len(ranges) <= MOST_RANGES:
+                ranges.append((line.number, line.number))
+                start = line.number
+        if not skipped:
+            return None
+        shown = [str(a) if a == b else f"{a}-{b}" for a, b in ranges[:MOST_RANGES]]
+        shown += ["…"] if len(ranges) > MOST_RANGES else []
+        return f"lines that were not read: {skipped} of {num_lines} ({', '.join(shown)})"
+
+    def refuse(self, line: int | None, problem: str, hint: str | None = None) -> DataError:
+        """The error for a line that cannot be read."""
+        where = self.name if line is None else f"{self.name}:{line}"
+        return DataError(f"{where}: {problem}", hint)
+
+
+def _held(path: Path) -> IO[bytes]:
+    """What comes out of a pipe, on disk; one may never end.  Raises DataError."""
+    with ExitStack() as stack:
+        held = stack.enter_context(tempfile.TemporaryFile())
+        source = sys.stdin.buffer if path == STDIN else stack.enter_context(path.open("rb"))
+        size = 0
+        while data := source.read(PIECE_BYTES):
+            size += len(data)
+            if size > MOST_PIPED:
+                most = format_memory(MOST_PIPED)
+                hint = "write it to a file first"
+                raise DataError(f"{one_line(str(path))}: more than {most}", hint)
+            held.write(data)
+        stack.pop_all()
+        if source is not sys.stdin.buffer:
+            source.close()
+        return held
+
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def _encoding(start: bytes) -> str | None:
+    """How text is written in these bytes; None where they hold none."""
+    for mark, name in _MARKS:
+        if start.startswith(mark):
+            return name
+    sample = start[: 1 << 14]
+    # Text of one byte in two: each other byte is zero.
+    for offset, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+        half = len(sample) // 2
+        zeros, others = sample[offset::2].count(0), sample[1 - offset :: 2].count(0)
+        if half >= 4 and zeros > 0.8 * half and others < 0.1 * half:
+            return name
+    # A file that a full disk or a crash padded with zeros is text still.
+    bare = start.replace(b"\x00", b"") if start.count(0) < len(start) else b""
+    is_binary = len(_CONTROL.findall(start)) > _BINARY_SHARE * len(start)
+    if is_binary and len(_CONTROL.findall(bare)) <= _BINARY_SHARE * len(bare):
+        is_binary = start.rstrip(b"\x00").count(0) > _BINARY_SHARE * len(start)
+    return None if is_binary and bare else "utf-8"
+
+
+def _plain(text: str) -> str:
+    if "\x00" in text:
+        text = text.replace("\x00", "")
+    if "\r\n" in text:
+        text = text.replace("\r\n", "\n")
+    return _ESCAPES.sub("", text) if "\x1b" in text else text
+
+
+def _cut(lines: Sequence[str], first: int, prefixes: Prefixes) -> Iterator[Line]:
+    """The lines without prefixes; what a carriage return overwrote is one of its own."""
+    if not prefixes.learned and not any("\r" in line for line in lines):
+        yield from map(Line, range(first, first + len(lines)), lines)
+        return
+    for number, whole in enumerate(lines, start=first):
+        line, label = prefixes.strip(whole)
+        for part in line.split("\r"):
+            yield Line(number, part, label)
+
+
+# ---- the lines of one run
+
+
+class Part:
+    """The lines of one run of a tool, or of one JSON value, in a file."""
+
+    def __init__(self, file: ToolFile, lines: Sequence[Line], *, is_json: bool = False) -> None:
+        self.file = file
+        self.all = lines
+        self.is_json = is_json
+        self.is_only = False
+        """Whether the file holds no other run of its format."""
+
+    @property
+    def name(self) -> str:
+        """Of the file."""
+        return self.file.name
+
+    @property
+    def label(self) -> str | None:
+        """The rank, host or pod that wrote all of it."""
+        labels = {line.label for line in self.all}
+        return labels.pop() if len(labels) == 1 else None
+
+    @cached_property
+    def lines(self) -> tuple[tuple[int, str], ...]:
+        """Number and text of each line that is not blank."""
+        return tuple((line.number, line.text) for line in self.all if line.text.strip())
+
+    @cached_property
+    def text(self) -> str:
+        """All of it."""
+        return "\n".join(line.text for line in self.all)
+
+    @property
+    def head(self) -> str:
+        """Its beginning, for what a run states once."""
+        return self.text[:HEAD_BYTES]
+
+    @property
+    def last(self) -> int:
+        """The number of the last line that is not blank."""
+        return self.lines[-1][0] if self.lines else 1
+
+    def is_cut(self, number: int) -> bool:
+        """Whether a line's last number may lack digits, since the file ends in it."""
+        return number == self.file.cut_line
+
+    def use(self, number: int) -> None:
+        """Note that a line was read."""
+        self.file.use(number)
+
+    def use_all(self) -> None:
+        """Note that every line was read."""
+        for line in self.all:
+            self.file.use(line.number)
+
+    @cached_property
+    def json(self) -> Any:
+        """The JSON value in it.  Raises DataError with the line where it is none."""
+        text, start = self.text, self.json_start
+        try:
+            value, _ = json.JSONDecoder().raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            raise self.refuse(self.line_at(error.pos), f"not JSON: {error.msg}") from None
+        except (ValueError, RecursionError) as error:
+            raise self.refuse(self.line_at(start), f"not JSON: {type(error).__name__}") from None
+        return value
+
+    @cached_property
+    def json_start(self) -> int:
+        """Where the first line begins that begins with a bracket."""
+        found = re.search(r"^[ \t]*([{\[])", self.text, re.MULTILINE)
+        return found.start(1) if found else 0
+
+    def line_at(self, place: int) -> int:
+        """The number of the line that a place in the text lies in."""
+        index = self.text.count("\n", 0, place)
+        return self.all[min(index, len(self.all) - 1)].number if self.all else 1
+
+    def refuse(self, line: int | None, problem: str, hint: str | None = None) -> DataError:
+        """The error for a line that cannot be read."""
+        return self.file.refuse(line, problem, hint)
+
+
+_JSON_BEGINS = re.compile(r"[ \t]*(?:\{[ \t]*(?:[\"}]|$)|\[[ \t]*(?:[{\[\"\]]|$))")
+_MOST_VALUES = 1 << 12
+
+
+def json_parts(file: ToolFile, lines: Sequence[Line]) -> Iterator[Part]:
+    """Each JSON value that begins at the beginning of a line; a broken one to the file's end.
+
+    Values of one line are left out: they are lines of a log, which readers of lines take.
+    """
+    place = count = 0
+    while place < len(lines) and count < _MOST_VALUES:
+        if not _JSON_BEGINS.match(lines[place].text):
+            place += 1
+            continue
+        end = _end_of_json(lines, place)
+        count += 1
+        yield Part(file, lines[place : end or len(lines)], is_json=True)
+        place = end or len(lines)
+
+
+def _end_of_json(lines: Sequence[Line], first: int) -> int | None:
+    """The place behind the last line of the value that begins at ``first``; None: it is broken.
+
+    Brackets outside of strings are counted, so that the lines of a value are looked at once.
+    """
+    depth, in_string = 0, False
+    for place in range(first, len(lines)):
+        text = lines[place].text
+        at, size = 0, len(text)
+        while at < size:
+            char = text[at]
+            if in_string:
+                if char == "\\":
+                    at += 1
+                elif char == '"':
+                    in_string = False
+            elif char == '"':
+                in_string = True
+            elif char in "{[":
+                depth += 1
+            elif char in "}]":
+                depth -= 1
+                if depth <= 0:
+                    return place + 1
+            at += 1
+        in_string = False  # a string of JSON ends in its line
+    return None

@@ -1,0 +1,109 @@
+"""Prefixes of lines: what launchers and log collectors put before what a program prints.
+
+The forms stand in prefixes.toml.  Which of them a file has is learned from its lines, so that no
+importer knows any and a number with a colon behind it is cut off only where most lines have one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from trainrig.record import read_by, read_toml
+
+_SAMPLE = 400
+"""Lines of a stretch that are looked at, spread over it."""
+_MOST_NESTED = 4
+
+
+@read_by({"extra": "forbid"})
+class _Form:
+    name: str
+    form: str
+    least_share: float
+    source: str
+    json: str | None = None
+    """The key of a JSON object that holds the line, where the prefix is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    form: _Form
+    pattern: re.Pattern[str]
+    has_space: bool = False
+    """Whether a space stands between each prefix and its line."""
+
+
+@cache
+def _forms() -> tuple[_Prefix, ...]:
+    path = Path(__file__).with_name("prefixes.toml")
+    forms = read_toml(path, tuple[_Form, ...], "prefixes.toml", "prefix")
+    return tuple(_Prefix(form, re.compile(form.form)) for form in forms)
+
+
+class Prefixes:
+    """The prefixes that the lines seen so far have, from the outside in."""
+
+    def __init__(self) -> None:
+        self.learned: list[_Prefix] = []
+        """From the outside in."""
+
+    def learn(self, lines: Sequence[str]) -> None:
+        """Look at a stretch of lines for prefixes that none before it had."""
+        step = max(1, len(lines) // _SAMPLE)
+        sample = [line for line in lines[::step] if line.strip()]
+        for prefix in self.learned:
+            sample = [_cut_off(prefix, line)[1] for line in sample]
+        while sample and len(self.learned) < _MOST_NESTED:
+            found = next((each for each in _forms() if self._has(each, sample)), None)
+            if found is None:
+                return
+            prefix = _spaced(found, sample)
+            self.learned.append(prefix)
+            sample = [_cut_off(prefix, line)[1] for line in sample]
+
+    def _has(self, prefix: _Prefix, sample: Sequence[str]) -> bool:
+        if any(each.form is prefix.form for each in self.learned):
+            return False
+        found = sum(prefix.pattern.match(line) is not None for line in sample)
+        return found > 0 and found >= prefix.form.least_share * len(sample)
+
+    def strip(self, line: str) -> tuple[str, str | None]:
+        """The line without its prefixes, and the rank, host or pod that they name."""
+        label = None
+        for prefix in self.learned:
+            found, line = _cut_off(prefix, line)
+            label = label or found
+        return line, label
+
+
+def _cut_off(prefix: _Prefix, line: str) -> tuple[str | None, str]:
+    found = prefix.pattern.match(line)
+    if found is None:
+        return None, line
+    if prefix.form.json is not None:
+        return None, _unwrapped(line, prefix.form.json)
+    rest = line[found.end() :]
+    if prefix.has_space and rest.startswith(" "):
+        rest = rest[1:]
+    return found.groupdict().get("label"), rest
+
+
+def _unwrapped(line: str, key: str) -> str:
+    try:
+        value = json.loads(line).get(key)
+    except (ValueError, RecursionError, AttributeError):
+        return line
+    return value.rstrip("\n") if isinstance(value, str) else line
+
+
+def _spaced(prefix: _Prefix, sample: Sequence[str]) -> _Prefix:
+    rests = [line[found.end() :] for line in sample if (found := prefix.pattern.match(line))]
+    with_text = [rest for rest in rests if rest.strip()]
+    spaced = sum(rest.startswith(" ") for rest in with_text)
+    # Where each line begins with two spaces the text itself is indented.
+    return _Prefix(prefix.form, prefix.pattern, bool(with_text) and spaced == len(with_text))

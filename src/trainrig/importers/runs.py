@@ -1,0 +1,170 @@
+"""Which formats a file holds, and where each run of each begins.
+
+A format has patterns of its lines (`Marks`): of what only it prints, of the head of a run, of the
+results below it.  A head behind results begins the next run.  Where the results of a format stand
+behind several labels (ranks, hosts), the lines of each label are runs of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+from trainrig.importers.file import MOST_BYTES, Line, Part, ToolFile, json_parts
+from trainrig.units import format_memory
+
+T = TypeVar("T")
+SEARCHED_BYTES = 1 << 26
+"""How much of a file is searched for further formats when one was found."""
+MOST_LINES = 400_000
+"""The most lines that are held at once."""
+_WINDOW = 4000
+"""Lines behind a line of a format that may belong to it, in a file too large to be held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What a format is recognised by: patterns of single lines, keys of JSON values."""
+
+    near: tuple[str, ...] = ()
+    """Plain texts of which each recognised line has one: they are searched for first."""
+    line: str = ""
+    """Pattern of a line that this format alone prints; ^ and $ are the line's ends."""
+    head: str = ""
+    """Pattern of lines at the beginning of a run."""
+    body: str = ""
+    """Pattern of lines with results; empty: `line`."""
+    keys: tuple[tuple[str, ...], ...] = ()
+    """Alternatives of keys that a JSON value of this format has, at any depth."""
+    whole: Callable[[ToolFile], bool] | None = None
+    """Whether a file as a whole is of this format, which then reads it by itself."""
+    is_stream: bool = False
+    """Whether its lines are read by `Importer.stream` instead of run by run."""
+
+
+class _Compiled:
+    """The patterns of a format, ready to search."""
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks = marks
+
+    @cached_property
+    def line(self) -> re.Pattern[str]:
+        return re.compile(self.marks.line, re.MULTILINE)
+
+    @cached_property
+    def head(self) -> re.Pattern[str] | None:
+        return re.compile(self.marks.head) if self.marks.head else None
+
+    @cached_property
+    def body(self) -> re.Pattern[str]:
+        return re.compile(self.marks.body or self.marks.line)
+
+
+def find_formats(file: ToolFile, marks: Mapping[T, Marks]) -> list[T]:
+    """The formats whose lines or JSON values the file has, in the order given.
+
+    All of a file is searched; once a format is found, no more than `SEARCHED_BYTES` of it.
+    """
+    left = {each: _Compiled(one) for each, one in marks.items() if not one.whole}
+    found: set[T] = set()
+    searched = 0
+    for piece in file.pieces():
+        text = "\n".join([line.text for line in piece])
+        for each, own in tuple(left.items()):
+            if _is_in(text, own):
+                found.add(each)
+                del left[each]
+        searched += len(text)
+        if not left or (found and searched > SEARCHED_BYTES):
+            break
+    return [each for each in marks if each in found]
+
+
+def _is_in(text: str, own: _Compiled) -> bool:
+    marks = own.marks
+    if any(all(f'"{key}"' in text for key in keys) for keys in marks.keys):
+        return True
+    return (
+        bool(marks.line)
+        and any(near in text for near in marks.near)
+        and own.line.search(text) is not None
+    )
+
+
+def find_runs(file: ToolFile, marks: Mapping[T, Marks]) -> dict[T, list[Part]]:
+    """The runs of each format, in the order of the file; each JSON value is one.
+
+    Raises DataError where the lines that may belong to them are more than can be held.
+    """
+    held = {each: _Compiled(one) for each, one in marks.items() if not one.is_stream or one.keys}
+    if not held:
+        return {}
+    lines = _held_lines(file, tuple(held.values()))
+    runs: dict[T, list[Part]] = {each: [] for each in held}
+    taken: set[int] = set()
+    if any(own.marks.keys for own in held.values()):
+        for part in json_parts(file, lines):
+            owner = next((e for e, own in held.items() if _has_keys(part.text, own)), None)
+            if owner is not None:
+                runs[owner].append(part)
+                taken.update(line.number for line in part.all)
+    rest = [line for line in lines if line.number not in taken] if taken else lines
+    for each, own in held.items():
+        if own.marks.line and not own.marks.is_stream:
+            runs[each] += _split(file, rest, own)
+        if not runs[each] and len(held) == 1 and not own.marks.is_stream:
+            runs[each].append(Part(file, rest))
+        for part in runs[each]:
+            part.is_only = len(runs[each]) == 1
+    return runs
+
+
+def _has_keys(text: str, own: _Compiled) -> bool:
+    return any(all(f'"{key}"' in text for key in keys) for keys in own.marks.keys)
+
+
+def _held_lines(file: ToolFile, formats: Sequence[_Compiled]) -> list[Line]:
+    """The lines of a file, of a large one those near to a line of one of the formats."""
+    held: list[Line] = []
+    size, last = 0, 0
+    is_json = any(own.marks.keys for own in formats)
+    for piece in file.pieces():
+        text = "\n".join([line.text for line in piece])
+        is_near = any(near in text for own in formats for near in own.marks.near)
+        if is_near:
+            last = len(held) + len(piece)
+        held += piece
+        size += len(text)
+        if size > MOST_BYTES or len(held) > MOST_LINES:
+            if is_json or last + _WINDOW > len(held) - len(piece):
+                most = format_memory(MOST_BYTES)
+                problem = f"more than {most} or {MOST_LINES} lines of results"
+                raise file.refuse(None, problem, "import the part with results")
+            held = held[: last + _WINDOW]
+            size = sum(len(line.text) for line in held)
+    return held
+
+
+def _split(file: ToolFile, lines: Sequence[Line], own: _Compiled) -> Iterator[Part]:
+    """The runs of a format, each from its head to the next run's."""
+    body = own.body
+    labels = {line.label for line in lines if line.label and body.search(line.text)}
+    if len(labels) > 1:
+        streams = [[ln for ln in lines if ln.label in (None, label)] for label in sorted(labels)]
+    else:
+        streams = [list(lines)]
+    for stream in streams:
+        run: list[Line] = []
+        has_results = False
+        for line in stream:
+            if has_results and own.head is not None and own.head.search(line.text):
+                yield Part(file, run)
+                run, has_results = [], False
+            run.append(line)
+            has_results = has_results or body.search(line.text) is not None
+        if has_results:
+            yield Part(file, run)

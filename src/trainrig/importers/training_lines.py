@@ -1,0 +1,607 @@
+"""One reader of every training's log: formats are patterns in trainings/*.toml.
+
+A pattern's named groups are quantities (`step`, `time`, `loss`, `timer_forward`, …); a line of
+``name: value`` pairs is looked up in the format's table of names.  A line that has a step, or is a
+step, adds a row; a step below the last one, or behind an end, begins the next training.  Lines that
+several ranks print are read once.  Two formats whose lines are interleaved are one training: the
+first one's numbers count, the second's fill what is missing in it (GPT-NeoX prints Megatron's
+lines and DeepSpeed's).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import re
+import tempfile
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, cast
+
+from trainrig.errors import DataError
+from trainrig.importers.extract import LARGEST, word
+from trainrig.importers.file import HEAD_BYTES, Line, Part, ToolFile
+from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.runs import Marks
+from trainrig.importers.training_log import Log, fill, read_settings, records_of
+from trainrig.record import read_by, read_toml
+
+_SETTINGS = {
+    "num_gpus": "num_gpus",
+    "global_batch": "global_batch",
+    "batch_size": "batch_size",
+    "grad_accum": "grad_accum",
+    "seq_len": "seq_len",
+    "tokens_per_step": "tokens_per_step",
+}
+"""Quantities that hold for a training: fields of `Log`."""
+_RATES = ("sample_rate", "total_sample_rate", "token_rate", "token_rate_per_gpu", "flop_rate")
+_ROW = ("loss", "time", "lr", *_RATES)
+"""Quantities of a step: a line that has one of them is a step's, whether it says which or not."""
+_SERIES = ("time", "token_rate", "token_rate_per_gpu", "flop_rate", "mfu")
+_KEPT = ("step", "epoch", *_ROW, "eval_loss", "grad_norm", "mfu", "memory", "num_tokens")
+"""What a row of the steps holds."""
+_END = ("end_runtime", "end_sample_rate", "end_step_rate", "end_loss")
+_SAME_LOSS = 1e-6
+_SAME = 0.01
+"""Clocks of ranks that print the end of one training differ by no more than this share."""
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|-inf|NaN|Infinity|-Infinity"
+_VALUE = re.compile(rf"({_NUMBER}|\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?)\s*[A-Za-z/%()]*\s*$")
+_QUOTED = re.compile(rf"['\"]([\w./ -]+)['\"]:\s*['\"]?({_NUMBER})['\"]?\s*(?=[,}}])")
+_SPOOLED = 1 << 22
+
+
+@read_by({"extra": "forbid"})
+class Rule:
+    """One form of line."""
+
+    find: str
+    """Its pattern; groups are quantities; ``pairs`` holds several, ``name`` and ``value`` one."""
+    near: str = ""
+    """Plain text that each such line has."""
+    scale: Mapping[str, float] = field(default_factory=dict)
+    """Quantity → what its number is multiplied by to be in SI units."""
+    pairs: str = ""
+    """``bars``: ``name: value | name: value``; ``quotes``: ``'name': value, 'name': value``."""
+    needs: tuple[str, ...] = ()
+    """Quantities without which the line is broken off."""
+    torn: str = ""
+    """Pattern of what such a line looks like when it is broken off."""
+    ends: str = ""
+    """Pattern of its end: a line that lacks it was cut or wrapped."""
+    digits: bool = False
+    """Whether half of the last printed digit is kept as the number's uncertainty."""
+    alone: bool = False
+    """Whether the timers of such a line are a step's by themselves."""
+    many: bool = False
+    """Whether several may stand in one line."""
+
+
+@read_by({"extra": "forbid"})
+class Format:
+    """A training program's log."""
+
+    name: str
+    title: str
+    order: int
+    definition: str
+    judged_by: str
+    source: str
+    tested_on: tuple[str, ...]
+    near: tuple[str, ...]
+    line: str
+    """What it is recognised by, as in formats.toml."""
+    rule: tuple[Rule, ...]
+    names: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Name of a pair → the quantity and its scale; an empty quantity is known and not kept."""
+    keys: tuple[tuple[str, ...], ...] = ()
+    json: str = ""
+    """Module whose ``read_json`` reads JSON values of this format."""
+    rate: str = "median"
+    """Which of the rates of the steps counts: ``median``, ``last``."""
+    timers: str = "step"
+    """Whether a part's timers are added up over a ``step`` or stand for one in each ``line``."""
+    memory: str = ""
+    """What its memory is of."""
+    has_timers: bool = False
+    no_end: str = ""
+    """Note for a log without an end."""
+    no_memory: str = ""
+    no_timers: str = ""
+    zero_timers: str = ""
+
+
+class _Compiled:
+    """A rule, ready to search."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.find = re.compile(rule.find)
+        self.torn = re.compile(rule.torn) if rule.torn else None
+        self.ends = re.compile(rule.ends) if rule.ends else None
+
+
+class Steps:
+    """Rows of steps, on disk where they are many."""
+
+    def __init__(self) -> None:
+        spooled = tempfile.SpooledTemporaryFile(_SPOOLED, "w+")  # noqa: SIM115
+        self._file: IO[str] = cast("IO[str]", spooled)
+        weakref.finalize(self, self._file.close)
+        self.count = 0
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row."""
+        self._file.write(json.dumps(row) + "\n")
+        self.count += 1
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        self._file.seek(0)
+        for line in self._file:
+            yield json.loads(line)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Training:
+    """One training as far as it was read."""
+
+    log: Log
+    first: int
+    last: int
+    row: dict[str, float] = field(default_factory=dict)
+    """The step whose lines are being read."""
+    step: float = -math.inf
+    epoch: float = -math.inf
+    closing: dict[str, float] = field(default_factory=dict)
+    label: str | None = None
+    summed: dict[str, float] = field(default_factory=dict)
+    """Timers of the step, by part."""
+    steps: Steps = field(default_factory=Steps)
+    rates: list[float] = field(default_factory=list)
+    about: list[str] = field(default_factory=list)
+    """Lines in which settings may stand."""
+    not_finite: int = 0
+    repeated: int = 0
+
+
+class _About:
+    """Lines of no format, in which settings may stand: they are of the training that follows."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.size = 0
+        self.latest: _Training | None = None
+
+    def add(self, text: str) -> None:
+        if self.size < HEAD_BYTES:
+            self.lines.append(text)
+            self.size += len(text)
+
+    def give(self, training: _Training) -> None:
+        """Hand the lines since the last line of a training to this one."""
+        if self.lines and len(training.about) < _MOST_ABOUT:
+            training.about += self.lines
+        self.lines, self.size, self.latest = [], 0, training
+
+    def finish(self) -> None:
+        """Hand the lines at the end to the training before them."""
+        if self.latest is not None:
+            self.give(self.latest)
+
+
+_MOST_ABOUT = 4096
+
+
+class _Reader:
+    """Reads the lines of one format."""
+
+    def __init__(self, file: ToolFile, spec: Format, about: _About) -> None:
+        self.file, self.spec = file, spec
+        self.rules = [_Compiled(rule) for rule in spec.rule]
+        self.trainings: list[_Training] = []
+        self.pending: dict[str, float] = {}
+        self.about = about
+        self.bar: tuple[float, float] | None = None
+        self.total: float | None = None
+        self.torn: DataError | None = None
+        self.notes: list[str] = []
+
+    @property
+    def open(self) -> _Training | None:
+        return self.trainings[-1] if self.trainings else None
+
+    def take(self, line: Line) -> bool:
+        """Read a line; False: it is none of this format's."""
+        if self.torn is not None:
+            raise self.torn
+        text, taken = line.text, False
+        found: list[tuple[int, _Compiled, re.Match[str]]] = []
+        for own in self.rules:
+            if own.rule.near and own.rule.near not in text:
+                continue
+            matches = own.find.finditer(text) if own.rule.many else (own.find.search(text),)
+            before = len(found)
+            found += [(match.start(), own, match) for match in matches if match]
+            if len(found) == before and own.torn is not None and own.torn.search(text):
+                problem = f"a line of {self.spec.name}'s that is broken off"
+                self.torn = self.file.refuse(line.number, problem)
+                return True
+            if len(found) > before and own.ends is not None and not own.ends.search(text):
+                problem = f"a line of {self.spec.name}'s without its end"
+                self.torn = self.file.refuse(line.number, problem)
+                return True
+        for _, own, match in sorted(found, key=lambda each: each[0]):
+            self._apply(line, own, match)
+            taken = True
+        return taken
+
+    # ---- a line's quantities
+
+    def _apply(self, line: Line, own: _Compiled, match: re.Match[str]) -> None:
+        values, off = self._values(line, own, match)
+        lacking = [name for name in own.rule.needs if name not in values]
+        if lacking:
+            problem = f"a line of {self.spec.name}'s without its {lacking[0]}: it is broken off"
+            raise self.file.refuse(line.number, problem)
+        if "bar_step" in values:
+            self.bar = values["bar_step"], values["bar_total"]
+            return
+        if "loss" in values and "step" not in values and self.bar is not None:
+            self.total = self.total or self.pending.get("total_steps") or self.bar[1]
+            if self.bar[1] == self.total:
+                values["step"] = self.bar[0]
+        is_end = any(name in values for name in _END)
+        is_row = any(name in values for name in _ROW) and not is_end
+        if not (is_end or is_row or "step" in values):
+            self._state(line, values, is_alone=own.rule.alone, off=off)
+            return
+        training = self._training(line, values, is_end=is_end, is_row=is_row)
+        if training is None:
+            return
+        self.about.give(training)
+        training.last = line.number
+        if is_end:
+            self._end(training, line, values)
+        else:
+            self._step(training, line, values, off)
+
+    def _values(
+        self, line: Line, own: _Compiled, match: re.Match[str]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """The quantities of a line in SI units, and by how much each may be rounded."""
+        groups = {name: text for name, text in match.groupdict().items() if text is not None}
+        pairs = groups.pop("pairs", None)
+        named = [(groups.pop("name"), groups.pop("value"))] if "name" in groups else []
+        values: dict[str, float] = {}
+        off: dict[str, float] = {}
+        for name, text in groups.items():
+            scale = own.rule.scale.get(name, 1.0)
+            values[name] = self._number(line, text, name) * scale
+            if own.rule.digits:
+                off[name] = 0.5 * 10.0 ** -len(text.strip().partition(".")[2]) * scale
+        if pairs is not None:
+            named += _bars(pairs) if own.rule.pairs == "bars" else _QUOTED.findall(pairs)
+        for name, text in named:
+            quantity, scale = self.spec.names.get(name, ("", 1.0))
+            if quantity:
+                value = self._number(line, text, name) * scale
+                # Several timers of a part in one line are added up.
+                is_timer = quantity.startswith("timer_")
+                values[quantity] = value + (values.get(quantity, 0.0) if is_timer else 0.0)
+        return values, off
+
+    def _number(self, line: Line, text: str, name: str) -> float:
+        found = _VALUE.match(text.strip())
+        if found is None:
+            raise self.file.refuse(line.number, f"no {word(name)}: {word(text)[:40]!r}")
+        value = float(found[1].replace(",", ""))
+        if math.isfinite(value) and abs(value) > LARGEST:
+            raise self.file.refuse(line.number, f"no {word(name)}: {word(text)[:40]!r}")
+        return value
+
+    def _state(
+        self, line: Line, values: dict[str, float], *, is_alone: bool, off: Mapping[str, float]
+    ) -> None:
+        """Take what holds for the training, or for the step whose lines these are."""
+        training = self.open
+        timers = {name: value for name, value in values.items() if name.startswith("timer_")}
+        if timers:
+            # Before the first step the timers are the set-up's.
+            is_alone = is_alone or self.spec.timers == "line"
+            if is_alone or (training is not None and training.row):
+                owner = training or self._begin(line)
+                owner.last = line.number
+                self._timed(owner, timers, is_alone=is_alone)
+            return
+        for name in ("memory", "eval_loss", "printed_flops"):
+            if name in values and training is not None:
+                self._step(training, line, {name: values[name]}, off)
+        self.pending.update({n: v for n, v in values.items() if n in (*_SETTINGS, "total_steps")})
+
+    def _timed(self, training: _Training, timers: Mapping[str, float], *, is_alone: bool) -> None:
+        for name, seconds in timers.items():
+            if is_alone:
+                training.log.timers.setdefault(name.removeprefix("timer_"), []).append(seconds)
+            else:
+                training.summed[name] = training.summed.get(name, 0.0) + seconds
+
+    # ---- trainings
+
+    def _training(
+        self, line: Line, values: Mapping[str, float], *, is_end: bool, is_row: bool
+    ) -> _Training | None:
+        """The training that a line belongs to; None where another rank prints it again."""
+        training = self.open
+        if training is None:
+            return self._begin(line)
+        if is_row and training.label is not None and line.label not in (None, training.label):
+            training.repeated += 1
+            return None
+        step = values.get("step", training.step if not training.closing else -math.inf)
+        if is_end:
+            shared = [n for n in _END if n in values and n in training.closing]
+            if shared and any(_differs(values[n], training.closing[n]) for n in shared):
+                return self._begin(line)
+        elif is_row or "step" in values:
+            goes_back = values.get("epoch", math.inf) < training.epoch
+            if (training.closing and is_row) or step < training.step or (is_row and goes_back):
+                return self._begin(line)
+        return training
+
+    def _begin(self, line: Line) -> _Training:
+        if self.trainings:
+            self._close(self.trainings[-1])
+        log = Log(framework=self.spec.name, has_timers=self.spec.has_timers)
+        log.number = len(self.trainings)
+        training = _Training(log=log, first=line.number, last=line.number, label=line.label)
+        self.about.give(training)
+        for name, value in self.pending.items():
+            if name in _SETTINGS:
+                setattr(log, _SETTINGS[name], max(1, int(value)))
+        self.pending, self.total = {}, None
+        self.trainings.append(training)
+        return training
+
+    def _step(
+        self, training: _Training, line: Line, values: dict[str, float], off: Mapping[str, float]
+    ) -> None:
+        log = training.log
+        again = values.get("step") == training.row.get("step") and line.label is None
+        losses = values.get("loss"), training.row.get("loss")
+        if again and None not in losses and _differs(*losses, _SAME_LOSS):  # type: ignore[arg-type]
+            # Ranks print the same loss: this is the step of another training.
+            training = self._begin(line)
+            log = training.log
+        if ("step" in values and values["step"] != training.row.get("step")) or (
+            "loss" in values and "loss" in training.row and "step" not in values
+        ):
+            self._close_row(training)
+        if "total_sample_rate" in values and log.samples_per_s is not None:
+            training = self._begin(line)
+            log = training.log
+        bad = [name for name, value in values.items() if not math.isfinite(value)]
+        training.not_finite += bool(bad)
+        values = {name: value for name, value in values.items() if name not in bad}
+        fresh = {name: value for name, value in values.items() if name not in training.row}
+        training.repeated += bool(values) and not fresh
+        training.row.update(fresh)
+        training.step = values.get("step", training.step)
+        training.epoch = values.get("epoch", training.epoch)
+        self._add(training, line, fresh, off)
+        timers = {name: value for name, value in fresh.items() if name.startswith("timer_")}
+        if timers:
+            self._timed(training, timers, is_alone=False)
+
+    def _add(
+        self, training: _Training, line: Line, values: Mapping[str, float], off: Mapping[str, float]
+    ) -> None:
+        log = training.log
+        for name, value in values.items():
+            if name in _SETTINGS:
+                setattr(log, _SETTINGS[name], max(1, int(value)))
+            if name in _RATES and value < 0.0:
+                raise self.file.refuse(line.number, f"{name.replace('_', ' ')} below zero")
+            if name in _SERIES:
+                log.series.setdefault(name, array("d")).append(value)
+        if "time" in values:
+            if values["time"] <= 0.0:
+                raise self.file.refuse(line.number, "a step that took no time")
+            log.line = line.number
+        if "sample_rate" in values:
+            training.rates.append(values["sample_rate"])
+            log.samples_per_s = (line.number, values["sample_rate"])
+        if "memory" in values:
+            log.peak_memory = max(log.peak_memory or 0.0, values["memory"])
+            log.memory_kind = self.spec.memory or None
+        log.loss = values.get("loss", log.loss)
+        self._stated_once(log, line, values, off)
+
+    def _stated_once(
+        self, log: Log, line: Line, values: Mapping[str, float], off: Mapping[str, float]
+    ) -> None:
+        """Take the rates that a benchmark prints of a whole training, and how they are rounded."""
+        if "total_sample_rate" in values:
+            log.samples_per_s = (line.number, values["total_sample_rate"])
+            log.digits = off.get("total_sample_rate")
+        if "printed_flops" in values:
+            log.printed_flops = (values["printed_flops"], off.get("printed_flops", 0.0))
+
+    def _end(self, training: _Training, line: Line, values: Mapping[str, float]) -> None:
+        self._close_row(training)
+        again = all(name in training.closing for name in values if name in _END)
+        training.repeated += again
+        if again:
+            return
+        log = training.log
+        training.closing |= {n: v for n, v in values.items() if n not in training.closing}
+        if "end_sample_rate" in values:
+            log.samples_per_s = (line.number, values["end_sample_rate"])
+            log.is_rate_of_whole = True
+        rate = values.get("end_step_rate", 0.0)
+        # A rate of 0.007 steps a second has one digit: the time is not taken from it.
+        if rate >= 0.1 and "time" not in log.series:
+            log.series["time"] = array("d", [1.0 / rate])
+            log.line = line.number
+        if "end_loss" in values and math.isfinite(values["end_loss"]):
+            log.loss = values["end_loss"]
+
+    def _close_row(self, training: _Training) -> None:
+        row = {name: training.row[name] for name in _KEPT if name in training.row}
+        if any(name in row for name in ("step", *_ROW)):
+            training.steps.append(
+                {n: int(v) if n == "step" and v == int(v) else v for n, v in row.items()}
+            )
+        for name, seconds in training.summed.items():
+            training.log.timers.setdefault(name.removeprefix("timer_"), []).append(seconds)
+        training.row, training.summed = {}, {}
+
+    def _close(self, training: _Training) -> None:
+        self._close_row(training)
+        log = training.log
+        if self.spec.rate == "median" and training.rates and not log.is_rate_of_whole:
+            middle = sorted(training.rates)[len(training.rates) // 2]
+            even = len(training.rates) % 2 == 0
+            below = sorted(training.rates)[len(training.rates) // 2 - 1] if even else middle
+            assert log.samples_per_s is not None
+            log.samples_per_s = (log.samples_per_s[0], (middle + below) / 2.0)
+        for part in [part for part in log.timers if part.startswith("micro_")]:
+            times = log.timers.pop(part)
+            log.timers.setdefault(part.removeprefix("micro_"), times)
+
+    def finish(self) -> None:
+        """Close what is open.  A last line that is broken off is said, and not read."""
+        if self.torn is not None:
+            self.notes.append(f"{self.torn.message.partition(': ')[2]}; it was not read")
+            if not self.trainings:
+                raise self.torn
+        if self.trainings:
+            self._close(self.trainings[-1])
+        for training in self.trainings:
+            _settle(training)
+
+
+def _settle(training: _Training) -> None:
+    """Read the settings that stand in the lines around a training."""
+    stated = Log(framework=training.log.framework)
+    read_settings("\n".join(training.about), stated)
+    fill(training.log, stated)
+    training.about.clear()
+
+
+def _differs(a: float, b: float, share: float = _SAME) -> bool:
+    return abs(a - b) > share * max(abs(a), abs(b))
+
+
+def _bars(text: str) -> list[tuple[str, str]]:
+    parts = [part.partition(":") for part in text.split("|")]
+    return [(" ".join(name.split()), value.strip()) for name, _, value in parts if value.strip()]
+
+
+# ---- a file
+
+
+def read_stream(
+    file: ToolFile, names: Sequence[str], given: Given
+) -> Iterable[tuple[str, Reading]]:
+    """The trainings in a file, each of its own, by the name of their format.
+
+    Raises DataError with the line that cannot be read.
+    """
+    about = _About()
+    readers = [_Reader(file, formats()[name], about) for name in names]
+    for line in file.lines():
+        taken = [reader.take(line) for reader in readers]
+        if any(taken):
+            file.use(line.number)
+        else:
+            about.add(line.text)
+    about.finish()
+    for reader in readers:
+        reader.finish()
+    hosts: list[_Training] = []
+    kept: list[list[tuple[int, _Training]]] = []
+    for reader in readers:
+        alone = []
+        for number, training in enumerate(reader.trainings):
+            host = next((each for each in hosts if _overlap(each, training)), None)
+            if host is None:
+                alone.append((number, training))
+            else:
+                fill(host.log, training.log)
+        hosts += [training for _, training in alone]
+        kept.append(alone)
+    for reader, alone in zip(readers, kept, strict=True):
+        for number, training in alone:
+            yield reader.spec.name, _reading(file, reader, number, training, given)
+
+
+def _overlap(host: _Training, other: _Training) -> bool:
+    return host.first <= other.last and other.first <= host.last
+
+
+def _reading(
+    file: ToolFile, reader: _Reader, number: int, training: _Training, given: Given
+) -> Reading:
+    spec, log = reader.spec, training.log
+    notes = list(reader.notes) if number == len(reader.trainings) - 1 else []
+    zero = sorted(p for p, times in log.timers.items() if not any(t > 0.0 for t in times))
+    if zero and spec.zero_timers:
+        notes.append(f"timers that read 0 and are missing: {', '.join(zero)}; {spec.zero_timers}")
+    if spec.no_timers and not log.timers:
+        notes.append(spec.no_timers)
+    if spec.no_end and not log.samples_per_s:
+        notes.append(spec.no_end)
+    if spec.no_memory and log.peak_memory is None:
+        notes.append(spec.no_memory)
+    if training.not_finite:
+        notes.append(f"{training.not_finite} lines have a number that is not finite (nan, inf)")
+    if training.repeated:
+        notes.append(f"{training.repeated} lines repeat a step or an end (other ranks)")
+    part = Part(file, ())
+    return Reading(records=tuple(records_of(part, log, given)), steps=training.steps, notes=notes)
+
+
+# ---- the formats
+
+
+@cache
+def formats() -> Mapping[str, Format]:
+    """The formats of trainings/*.toml by name, in their order."""
+    folder = Path(__file__).with_name("trainings")
+    found = [read_toml(path, Format, path.name) for path in sorted(folder.glob("*.toml"))]
+    return {one.name: one for one in sorted(found, key=lambda one: one.order)}
+
+
+def _json_reader(module: str) -> Callable[[Part, Given], Reading]:
+    def read(part: Part, given: Given) -> Reading:
+        part.use_all()
+        reading: Reading = importlib.import_module(module).read_json(part, given)
+        return reading
+
+    return read
+
+
+def _importer(spec: Format) -> Importer:
+    return Importer(
+        name=spec.name,
+        title=spec.title,
+        order=spec.order,
+        marks=Marks(near=spec.near, line=spec.line, keys=spec.keys, is_stream=True),
+        read=_json_reader(spec.json),
+        stream=read_stream,
+        definition=spec.definition,
+        judged_by=spec.judged_by,
+        source=spec.source,
+        tested_on=spec.tested_on,
+    )
+
+
+IMPORTERS = tuple(_importer(spec) for spec in formats().values())
