@@ -198,7 +198,7 @@ def _measures_more(view: RunView) -> bool:
 def _step_sentence(step: _Found) -> str:
     level, gap = step.level, step.level.gap
     case = step.record.case
-    count = step.record.device_count
+    count = step.record.num_devices
     model = _model_name(str(case.get("model")))
     sentence = f"Trains {model} in {dtype_of(case)} at {_rate(level)}"
     sentence += f", on each of {counted(count, 'device')}" if count > 1 else ""
