@@ -126,7 +126,6 @@ _STRICT: ConfigDict = {
     "strict": True,
     "extra": "forbid",
     "allow_inf_nan": False,
-    "use_attribute_docstrings": True,
 }
 _AtLeastOne = Annotated[int, Field(ge=1)]
 
@@ -448,6 +447,10 @@ def digest(value: object) -> str:
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a record, with each field's documentation."""
-    schema = _adapter(Record).json_schema(by_alias=True)
+    _STRICT["use_attribute_docstrings"] = True  # it reads our source, which costs every other use
+    try:
+        schema = TypeAdapter(Record).json_schema(by_alias=True)
+    finally:
+        del _STRICT["use_attribute_docstrings"]
     schema["required"] = ["schema", "id", *schema["required"]]  # see `from_json`
     return schema

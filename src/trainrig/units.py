@@ -142,8 +142,9 @@ def si_scale(value: float, unit: str, digits: int = 3) -> tuple[float, str]:
             (each for each in _TIME_STEPS if size >= each[0]), _TIME_STEPS[-1 if value else 0]
         )
     spelled = _SPELLING.get(unit, unit)
+    size = abs(_rounded(value, digits))
     for step, prefix in _SI_STEPS:
-        if abs(_rounded(value, digits)) >= step:
+        if size >= step:
             return step, prefix + spelled
     return 1.0, spelled
 

@@ -15,6 +15,7 @@ from typing import Any
 from trainrig.benchmarks.spec import (
     COMPUTE,
     MEMORY,
+    Benchmark,
     LevelRule,
     Quantity,
     Role,
@@ -182,10 +183,25 @@ def claim_for(records: Iterable[Record], row: Row) -> Record | None:
     Data that is hot in cache has no ceiling of its own; what stands in here is the memory's.
     """
     place = (Kind.CLAIMED, row.device, row.unit)
-    claims = (each for each in records if (each.kind, each.device, each.unit) == place)
+    claims = [each for each in _claims(records) if (each.kind, each.device, each.unit) == place]
     is_stream = row.metric == "byte_rate" and row.role is Role.STREAM
     case = {**row.case, "cache": "cold"} if is_stream else row.case
     return expected.claim_for(claims, row.benchmark, case)
+
+
+_CLAIMS: list[tuple[Iterable[Record], tuple[Record, ...]]] = []
+"""Of the records that were looked through last: each row asks for its claim."""
+
+
+def _claims(records: Iterable[Record]) -> tuple[Record, ...]:
+    for known, claims in _CLAIMS:
+        if known is records:
+            return claims
+    claims = tuple(record for record in records if record.kind is Kind.CLAIMED)
+    if isinstance(records, tuple):  # what cannot change
+        _CLAIMS.append((records, claims))
+        del _CLAIMS[:-_MOST_RUNS]
+    return claims
 
 
 def name_devices(devices: Iterable[Device]) -> dict[Device, str]:
@@ -231,8 +247,23 @@ def is_cold_stream(row: Row) -> bool:
 
 def _is_first_of(quantity: Quantity, row: Row) -> bool:
     """Whether a row may stand for the first level of a waterfall."""
-    orders = [r.order for spec in benchmarks() for r in spec.levels if r.quantity == quantity]
-    return any(r.quantity == quantity and r.order == min(orders) for r in rules_of(row))
+    rules = [rule for rule in rules_of(row) if rule.quantity == quantity]
+    if not rules:
+        return False
+    first = _first_order(quantity, benchmarks())
+    return any(rule.order == first for rule in rules)
+
+
+_FIRST_ORDERS: dict[tuple[int, Quantity], int] = {}
+
+
+def _first_order(quantity: Quantity, specs: tuple[Benchmark, ...]) -> int:
+    """The order of the first level of a quantity's waterfall."""
+    place = (id(specs), quantity)  # the tuple is one and the same until a benchmark is registered
+    if place not in _FIRST_ORDERS:
+        orders = [rule.order for spec in specs for rule in spec.levels if rule.quantity == quantity]
+        _FIRST_ORDERS[place] = min(orders)
+    return _FIRST_ORDERS[place]
 
 
 def rules_of(row: Row) -> tuple[LevelRule, ...]:

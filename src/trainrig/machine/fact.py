@@ -16,7 +16,7 @@ from trainrig.record import read_by
 T = TypeVar("T")
 
 # What a machine does not have is left out on purpose; what it has and we do not know is refused.
-_STRICT: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
+_STRICT: ConfigDict = {"extra": "forbid"}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

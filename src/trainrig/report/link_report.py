@@ -36,7 +36,8 @@ _CELL: Mapping[str, str] = {"B/s": "bandwidth", "s": "latency"}
 def link_blocks(view: RunView) -> Iterator[doc.Block]:
     """What a run knows of its links, if it knows more than one device."""
     blocks: list[doc.Block] = []
-    if view.machine is not None:
+    gpus = (view.machine or {}).get("gpus")
+    if isinstance(gpus, list) and len(gpus) > 1:  # to read the whole description takes its time
         with suppress(DataError):  # a machine.json of another version, or a part of one
             blocks += topology_blocks(from_dict(view.machine))
     maps = list(_maps(view.records))

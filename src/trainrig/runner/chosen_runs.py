@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import DataError
-from trainrig.runner.history import machine_key
 from trainrig.store import find_runs
 from trainrig.store.run_folder import CONFIG, MACHINE, RECORDS, parse_config, read_file
 
@@ -79,6 +78,8 @@ def _has_records(run: Path) -> bool:
 
 def _kind(run: Path) -> tuple[object, ...] | None:
     """What two runs have in common that can be compared; None where run.toml cannot be read."""
+    from trainrig.runner.history import machine_key  # it loads all that judges: not for one run
+
     try:
         config = parse_config(read_file(run / CONFIG), run)
         machine = json.loads(read_file(run / MACHINE) or b"null")
