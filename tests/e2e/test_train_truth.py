@@ -239,7 +239,7 @@ FACTS = RANK_FACTS | {"weight_dtype": "bfloat16", "micro_tokens": 2048}
 
 
 def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
-    own = Experiment.of(nproc=2)
+    own = Experiment.of(nproc=2, precision="bf16")
     assert wrong_on_ranks(own, Result(facts=FACTS, peers=(OtherRank(rank=1, facts=FACTS),))) == []
     other = OtherRank(rank=1, facts=FACTS | {"micro_tokens": 1024})
     assert wrong_on_ranks(own, Result(facts=FACTS, peers=(other,))) == [
@@ -249,7 +249,7 @@ def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
     assert wrong_on_ranks(own, everywhere) == [
         "micro_tokens: asked 2048, found 1024 (DistributedDataParallel)"
     ]
-    wrong = trained_once(Experiment.of(nproc=2), Result(facts=FACTS, peers=(other,)))
+    wrong = trained_once(own, Result(facts=FACTS, peers=(other,)))
     assert wrong.word == "DIFFERS" == summary_of(wrong)["row_verdict"]
 
 
@@ -292,7 +292,15 @@ def found_in(own: Experiment, **lie: Any) -> list[str]:
     ]
 
 
-OWN = Experiment.of(model="gpt2", batch_size=2, grad_accum=2, seq_len=16, warmup=0, device="cpu")
+OWN = Experiment.of(
+    model="gpt2",
+    batch_size=2,
+    grad_accum=2,
+    seq_len=16,
+    warmup=0,
+    precision="bf16",
+    device="cpu",
+)
 LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"recompute": "full"},
