@@ -60,7 +60,7 @@ def test_the_surface_is_as_promised() -> None:
             "--strict --json",
             "burn": "--budget --devices --mode --dtype --memory --golden --out --detach --tmux "
             "--json",
-            "doctor": "--markdown --apply --runs --json",
+            "doctor": "FILE... --markdown --apply --runs --json",
             "selftest": "--only --clean-runs --list --json",
             "inspect": "--json --wait",
             "top": "--interval --once --json",

@@ -13,6 +13,7 @@ _PATIENCE_S = 2.5
 
 
 @verb()
+@click.argument("file", nargs=-1, type=PATH)
 @option("--markdown", "as_markdown", is_flag=True, help="Markdown on stdout.")
 @option(
     "--apply",
@@ -26,41 +27,58 @@ _PATIENCE_S = 2.5
     help="Folder of earlier runs: their GPUs, and what crashed.",
 )
 @json_option()
-def command(as_markdown: bool, apply: bool, runs: Path, as_json: bool) -> int:
-    """Find what is wrong with this machine, and how to put it right.
+def command(
+    file: tuple[Path, ...], as_markdown: bool, apply: bool, runs: Path, as_json: bool
+) -> int:
+    """Find what is wrong with a machine, and how to put it right.
 
     \b
     trainrig doctor
     trainrig doctor --markdown > doctor.md
     trainrig doctor --apply
+    trainrig doctor dmesg.txt nvidia-bug-report.log.gz
+    ssh host sudo dmesg | trainrig doctor -
 
     Looks at bus, driver, software, GPUs, links, host, network, what listens, and
     what crashed.  Each finding has its cause, its risk, the exact fix, whether that
     needs a reboot, and how to undo it.  Needs no root and changes nothing without
-    --apply.  Exit code 1 where something is at fault, else 0.
+    --apply.  With FILE it reads what another machine printed (dmesg, journalctl -k,
+    nvidia-smi -q, nvidia-bug-report.log.gz, a folder or tar of them; - is standard
+    input): the same checks on what they hold.  Exit code 1 where something is at fault, else 0.
     """
     import os
 
-    from trainrig.cli.output import answer
-    from trainrig.doctor import Answer, answers, what_root_adds
+    from trainrig.cli.output import answer, say
+    from trainrig.doctor import Answer, answers, answers_of_files, what_root_adds
     from trainrig.doctor.remedy import apply_remedies
     from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
     from trainrig.machine import inspect
     from trainrig.report.doctor_report import doctor_document, to_dict
     from trainrig.report.render.markdown import to_markdown
     from trainrig.runner.earlier_runs import with_history
+    from trainrig.runner.elsewhere import snapshot_of
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown are two forms of one answer", "choose one")
 
+    if file and apply:
+        raise UsageError("--apply changes this machine; FILE is of another", "leave one out")
+    notes: tuple[str, ...] = ()
+
     def look() -> tuple[Answer, ...]:
+        nonlocal notes
+        if file:
+            snapshot, notes = snapshot_of(file)
+            return answers_of_files(snapshot)
         return answers(with_history(inspect(patience_s=_PATIENCE_S, with_health=True), runs))
 
     found = look()
     changes: tuple[str, ...] = ()
     if apply:
         found, changes = apply_remedies(found, look)
-    missed = () if os.geteuid() == 0 else what_root_adds(found)
+    for note in notes:
+        say(f"not read: {note}", err=True)
+    missed = () if file or os.geteuid() == 0 else what_root_adds(found)
     if as_markdown:
         click.echo(to_markdown(doctor_document(found, missed, changes)))
     else:

@@ -6,6 +6,7 @@
     connections  PCIe, NVLink, topology, network
     gpu_state    memory errors, Xids, power, heat, others' programs
     host         main memory, disks, NUMA, clocks, sensors
+    logged       what the kernel logged of buses, disks, processors, switches
     listening    what listens, and with what protection
     crash        what died, and why
     remedy       fixes that need no root and can be undone
@@ -20,8 +21,8 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from trainrig.doctor import connections, crash, driver, fitting, gpu_state, host, listening
-from trainrig.doctor.check import Answer, HealthCheck, answer
+from trainrig.doctor import connections, crash, driver, fitting, gpu_state, host, listening, logged
+from trainrig.doctor.check import Answer, HealthCheck, answer, needs_nothing
 from trainrig.machine.snapshot import Snapshot
 from trainrig.record import Finding, by_severity
 
@@ -31,6 +32,7 @@ CHECKS: tuple[HealthCheck, ...] = (
     *gpu_state.CHECKS,
     *connections.CHECKS,
     *host.CHECKS,
+    *logged.CHECKS,
     *listening.CHECKS,
     *crash.CHECKS,
 )
@@ -40,6 +42,17 @@ CHECKS: tuple[HealthCheck, ...] = (
 def answers(snapshot: Snapshot) -> tuple[Answer, ...]:
     """What came of each check."""
     return tuple(answer(check, snapshot) for check in CHECKS)
+
+
+def answers_of_files(snapshot: Snapshot) -> tuple[Answer, ...]:
+    """What came of each check of a machine that only files tell of; they lack most of it."""
+    found = []
+    for check in CHECKS:
+        own = answer(check, snapshot) if check.needs is not needs_nothing else None
+        if own is None or own.state in ("not checkable", "not applicable"):
+            own = Answer(check=check, state="not checkable", reason="not in these files")
+        found.append(own)
+    return tuple(found)
 
 
 def diagnose(snapshot: Snapshot) -> tuple[Finding, ...]:
@@ -75,4 +88,13 @@ def what_root_adds(found: tuple[Answer, ...]) -> tuple[str, ...]:
 _DENIED = re.compile(r"permi|denied|root|/dev/mem|fopen", re.IGNORECASE)
 
 
-__all__ = ["CHECKS", "Answer", "HealthCheck", "answers", "diagnose", "of_speed", "what_root_adds"]
+__all__ = [
+    "CHECKS",
+    "Answer",
+    "HealthCheck",
+    "answers",
+    "answers_of_files",
+    "diagnose",
+    "of_speed",
+    "what_root_adds",
+]

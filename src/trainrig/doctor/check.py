@@ -40,6 +40,10 @@ class NotApplicable:
 NO_GPU = NotApplicable("no GPU here")
 
 
+def needs_nothing(_: Snapshot) -> None:
+    """For `HealthCheck.needs`: the check asks this machine itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheck:
     """One question about the machine."""
@@ -52,7 +56,7 @@ class HealthCheck:
     finds: tuple[str, ...]
     """Ids of what it can find."""
     judge: Callable[[Snapshot], Iterable[Finding]]
-    needs: Callable[[Snapshot], object] = lambda _: None
+    needs: Callable[[Snapshot], object] = needs_nothing
     """Facts that it cannot look without: `Missing` makes it not checkable, `NotApplicable` says
     that there is nothing to look at."""
     note: Callable[[Snapshot], str] = lambda _: ""

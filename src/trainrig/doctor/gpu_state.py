@@ -216,16 +216,6 @@ def _xids(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding(f"xid-{severity}", severity, evidence, fix.replace("{gpu}", number))
 
 
-def _mismatch(snapshot: Snapshot) -> Iterator[Finding]:
-    health = snapshot.health
-    for event in () if isinstance(health, Missing) else value_or(health.kernel_log, ()):
-        if event.kind == "pcie":
-            evidence = f"{event.count} PCIe errors in the kernel's log: {event.text}"
-            fix = "reseat the card at that address, try without a riser; lspci -s ADDRESS names it"
-            yield finding("pcie-errors-logged", "warning", evidence, fix)
-            return
-
-
 # ---- heat, fans, other programs
 
 
@@ -298,8 +288,8 @@ CHECKS = (
         id="xid",
         title="The driver logged no error of a GPU (Xid)",
         reads="dmesg, journalctl -k, /var/log/kern.log",
-        finds=("xid-error", "xid-warning", "xid-info", "pcie-errors-logged"),
-        judge=lambda snapshot: (*_xids(snapshot), *_mismatch(snapshot)),
+        finds=("xid-error", "xid-warning", "xid-info"),
+        judge=_xids,
         needs=_needs_gpu_or_its_errors,
         root="the kernel's log, where the system hides it from users",
     ),

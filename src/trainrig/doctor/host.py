@@ -103,12 +103,6 @@ def _errors(snapshot: Snapshot) -> Iterator[Finding]:
         evidence = f"{mild} memory errors that ECC corrected since boot"
         fix = "sudo ras-mc-ctl --error-count names the module; reseat it, replace it if it goes on"
         yield finding("host-memory-corrected", "warning", evidence, fix)
-    for event in value_or(_health(snapshot).kernel_log, ()):
-        if event.kind == "machine-check" and not bad and not mild:
-            evidence = f"{event.count} machine checks in the kernel's log: {event.text}"
-            fix = "sudo ras-mc-ctl --errors; test the memory with memtest86+ overnight"
-            yield finding("machine-check", "warning", evidence, fix)
-            break
 
 
 def _nodes(snapshot: Snapshot) -> Iterator[Finding]:
@@ -196,12 +190,6 @@ def _mounts(snapshot: Snapshot) -> Iterator[Finding]:
             evidence = f"{system.path} is mounted with sync: every write waits for the disk"
             fix = f"sudo mount -o remount,async {system.path}; correct /etc/fstab"
             yield finding("mounted-sync", "warning", evidence, fix)
-    for event in value_or(health.kernel_log, ()):
-        if event.kind == "disk":
-            evidence = f"{event.count} disk errors in the kernel's log: {event.text}"
-            fix = "sudo smartctl -x on that disk; back up; check its cable and slot"
-            yield finding("disk-errors-logged", "warning", evidence, fix)
-            break
 
 
 # ---- settings and sensors
@@ -249,12 +237,6 @@ def _needs_modules(snapshot: Snapshot) -> object:
     return snapshot.memory.dimms
 
 
-def _needs_counts_or_log(snapshot: Snapshot) -> object:
-    counts = needs_health("settings.memory_errors_corrected")(snapshot)
-    log = needs_health("kernel_log")(snapshot)
-    return counts if isinstance(log, Missing) else None
-
-
 CHECKS = (
     HealthCheck(
         id="memory-room",
@@ -276,10 +258,10 @@ CHECKS = (
     HealthCheck(
         id="memory-errors",
         title="Main memory reports no errors",
-        reads="/sys/devices/system/edac, the kernel's log",
-        finds=("host-memory-uncorrected", "host-memory-corrected", "machine-check"),
+        reads="/sys/devices/system/edac",
+        finds=("host-memory-uncorrected", "host-memory-corrected"),
         judge=_errors,
-        needs=_needs_counts_or_log,
+        needs=needs_health("settings.memory_errors_corrected"),
     ),
     HealthCheck(
         id="numa",
@@ -310,8 +292,8 @@ CHECKS = (
     HealthCheck(
         id="filesystems",
         title="The file systems are sound and suited",
-        reads="/proc/self/mounts, /sys/fs/ext4, the kernel's log",
-        finds=("filesystem-errors", "filesystem-unsuited", "mounted-sync", "disk-errors-logged"),
+        reads="/proc/self/mounts, /sys/fs/ext4",
+        finds=("filesystem-errors", "filesystem-unsuited", "mounted-sync"),
         judge=_mounts,
         needs=needs_health("filesystems"),
     ),

@@ -50,34 +50,26 @@ class PciState:
     """Whether a port above it sends traffic between GPUs through the root (ACS); needs root."""
 
 
-EventKind = Literal[
-    "xid",
-    "segfault",
-    "illegal-instruction",
-    "out-of-memory",
-    "pcie",
-    "machine-check",
-    "version-mismatch",
-    "module-refused",
-    "disk",
-]
-
-
 @fact
 class KernelEvent:
     """A line of the kernel's log that bears on training, read into its parts."""
 
-    kind: EventKind
+    kind: str
+    """``xid``, ``pcie``, ``disk``: as kernel_log.toml calls it."""
     text: str
     """The line, without its time."""
     code: int | None = None
-    """The Xid."""
+    """The Xid or SXid."""
     pci_address: str | None = None
     program: str | None = None
     library: str | None = None
     """Where a segmentation fault happened: ``libnccl.so.2``."""
+    device: str | None = None
+    """A disk, a processor, a memory module, a slot."""
+    severity: str | None = None
+    """In the kernel's words: ``corrected``, ``uncorrected (fatal)``."""
     count: int = 1
-    """How many lines of this kind, code, device and program; ``text`` is the latest."""
+    """How many errors of this kind, code, device and program; ``text`` is the latest."""
 
 
 Protection = Literal["token", "password", "none", "unknown"]

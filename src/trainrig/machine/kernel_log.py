@@ -1,23 +1,23 @@
 """The kernel's log: the lines that bear on training, read into their parts.
 
 `dmesg` is asked first, then the journal of this boot, then the log files; many systems let root
-alone read any of them.  Repeated lines are counted, not listed: a broken card writes thousands.
-
-Formats: NVIDIA's "Xid Errors" (docs.nvidia.com/deploy/xid-errors, read November 2026) for
-``NVRM: Xid (PCI:0000:9b:00): 79, …``; the kernel's arch/x86/mm/fault.c for ``segfault at … in``,
-arch/x86/kernel/traps.c for ``traps: … trap invalid opcode``, mm/oom_kill.c for ``Killed process``,
-drivers/pci/pcie/aer.c for ``AER:`` and drivers/edac for ``EDAC MC``.
+alone read any of them.  The forms of lines stand in kernel_log.toml, each with its source.  Errors
+are counted by kind, code and device, not lines: a broken card writes thousands, and one error of
+PCIe or of a machine check is several lines.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
-from trainrig.machine.health import EventKind, KernelEvent
+from trainrig.machine.health import KernelEvent
 from trainrig.machine.snapshot import Missing
 from trainrig.machine.system_access import Host
+from trainrig.record import read_by, read_toml
 
 _LOG_FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 _MOST_LINES = 200_000
@@ -27,44 +27,68 @@ _TIME = re.compile(
     r"^(?:<\d+>|kern\s*:\w+\s*: |[\d-]+T[\d:,.+-]+ |\w{3} +\d+ [\d:]+ \S+ (?:kernel: )?"
     r"|\[[^\]]{3,40}\] |kernel: )+"
 )
-_PCI = r"(?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
-_LINES: tuple[tuple[EventKind, str], ...] = (
-    ("xid", rf"NVRM: Xid \(PCI:{_PCI}\): (?P<code>\d{{1,4}})(?:.*?name=(?P<program>[^,]+))?"),
-    ("version-mismatch", r"NVRM: API mismatch"),
-    (
-        "module-refused",
-        r"(?:nvidia|module).*(?:signature|required key|Lockdown: .*unsigned module)"
-        r"|Loading of unsigned module",
-    ),
-    (
-        "segfault",
-        r"(?P<program>[^\s\[]+)\[\d+\]: segfault at .*?(?: in (?P<library>[^\[\s]+)\[|$)",
-    ),
-    (
-        "segfault",
-        r"traps: (?P<program>[^\s\[]+)\[\d+\] general protection.*?"
-        r"(?: in (?P<library>[^\[\s]+)\[|$)",
-    ),
-    (
-        "illegal-instruction",
-        r"traps: (?P<program>[^\s\[]+)\[\d+\] trap invalid opcode.*?"
-        r"(?: in (?P<library>[^\[\s]+)\[|$)",
-    ),
-    ("out-of-memory", r"Killed process \d+(?:, UID \d+,)? \((?P<program>[^)]*)\)"),
-    ("pcie", rf"(?:pcieport|nvidia) {_PCI}: (?:AER|PCIe Bus Error)"),
-    ("machine-check", r"mce: \[Hardware Error\]|EDAC .*\b(?:UE|CE)\b"),
-    (
-        "disk",
-        r"EXT4-fs error|XFS .*corrupt|I/O error, dev (?!sr|fd|loop)|Remounting filesystem read",
-    ),
-)
-_PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _LINES)
-# Words that every line of interest has one of: most lines are passed over with one search.
-_QUICK = re.compile(
-    r"NVRM|segfault|traps:|Killed process|AER|PCIe Bus|Hardware Error|EDAC|EXT4-fs|XFS|I/O error"
-    r"|Remounting|signature|required key|unsigned",
-    re.IGNORECASE,
-)
+_PCI = r"(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
+_CONTINUED = re.compile(r"^\s*NVRM: (?:\(PCI ID|fallen off the bus|installed in this system)")
+"""A message of the driver's that goes on in the next line."""
+
+
+@read_by({"extra": "forbid"})
+class _Form:
+    kind: str
+    near: tuple[str, ...]
+    form: str
+    source: str
+    unless: str = ""
+    detail_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    form: _Form
+    pattern: re.Pattern[str]
+    unless: re.Pattern[str] | None
+
+
+@cache
+def _forms() -> tuple[_Compiled, ...]:
+    path = Path(__file__).with_name("kernel_log.toml")
+    forms = read_toml(path, tuple[_Form, ...], path.name, "event")
+    return tuple(
+        _Compiled(
+            each,
+            _pattern(each.form),
+            re.compile(each.unless, re.IGNORECASE) if each.unless else None,
+        )
+        for each in forms
+    )
+
+
+def _pattern(form: str) -> re.Pattern[str]:
+    """Compile a form; the address may stand at several places, whose groups are numbered."""
+    parts = form.split("{pci}")
+    text = parts[0]
+    for number, part in enumerate(parts[1:]):
+        text += _PCI.replace("<pci>", f"<pci{number or ''}>") + part
+    return re.compile(_numbered(text), re.IGNORECASE)
+
+
+def _numbered(text: str) -> str:
+    """Give the second and later groups of one name a number."""
+    seen: dict[str, int] = {}
+
+    def named(found: re.Match[str]) -> str:
+        name = found[1].rstrip("0123456789")
+        seen[name] = seen.get(name, 0) + 1
+        return f"(?P<{name}{seen[name] if seen[name] > 1 else ''}>"
+
+    return re.sub(r"\(\?P<(\w+)>", named, text)
+
+
+@cache
+def _quick() -> re.Pattern[str]:
+    """Words that every line of interest has one of: most lines are passed over with one search."""
+    words = {near for each in _forms() for near in each.form.near}
+    return re.compile("|".join(map(re.escape, sorted(words))))
 
 
 def kernel_events(host: Host) -> tuple[KernelEvent, ...] | Missing:
@@ -92,32 +116,74 @@ def _of_this_boot(log: str | Missing) -> str | Missing:
 
 def parse_kernel_log(text: str) -> tuple[KernelEvent, ...]:
     """The events in a log's text; equal ones are one: the latest line, with a count."""
+    return events_in(text.splitlines()[-_MOST_LINES:])
+
+
+def events_in(lines: Iterable[str]) -> tuple[KernelEvent, ...]:
+    """The events in a log's lines; those of one kind, code, device and program are one."""
     found: dict[tuple[object, ...], KernelEvent] = {}
-    for line in text.splitlines()[-_MOST_LINES:]:
-        if not _QUICK.search(line):
+    details: dict[tuple[object, ...], KernelEvent] = {}
+    for line in _joined(lines):
+        if not _quick().search(line):
             continue
-        event = _event(_TIME.sub("", line, count=1).strip())
+        event, is_detail = _event(_TIME.sub("", line, count=1).strip())
         if event is None:
             continue
-        key = (event.kind, event.code, event.pci_address, event.program, event.library)
-        before = found.get(key)
-        found[key] = event if before is None else replace(event, count=before.count + 1)
-    return tuple(found.values())
+        table = details if is_detail else found
+        key = (event.kind, event.code, event.pci_address, event.device, event.program)
+        key = (*key, event.library, event.severity)
+        before = table.get(key)
+        table[key] = event if before is None else replace(event, count=before.count + event.count)
+    exact = {event.kind for event in found.values()}
+    return (*found.values(), *(each for each in details.values() if each.kind not in exact))
 
 
-def _event(line: str) -> KernelEvent | None:
-    for kind, pattern in _PATTERNS:
-        match = pattern.search(line)
-        if match is None:
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, with those that go on an earlier one added to it."""
+    held = ""
+    for line in lines:
+        bare = _TIME.sub("", line, count=1)
+        if held and _CONTINUED.match(bare):
+            held += " " + bare.strip().removeprefix("NVRM: ")
             continue
-        parts = match.groupdict()
-        pci = parts.get("pci")
-        return KernelEvent(
-            kind=kind,
+        if held:
+            yield held
+        held = line
+    if held:
+        yield held
+
+
+def _event(line: str) -> tuple[KernelEvent | None, bool]:
+    """The event of a line, and whether it counts only where no exacter line does."""
+    for own in _forms():
+        if not any(near in line for near in own.form.near):
+            continue
+        match = own.pattern.search(line)
+        if match is None or (own.unless is not None and own.unless.search(line)):
+            continue
+        parts: dict[str, str] = {}
+        for name, value in match.groupdict().items():
+            if value:
+                parts.setdefault(name.rstrip("0123456789"), value)
+        event = KernelEvent(
+            kind=own.form.kind,
             text="".join(c if c.isprintable() else "?" for c in line[:_LONGEST]),
-            code=int(parts["code"]) if parts.get("code") else None,
-            pci_address=(pci if "." in pci else f"{pci}.0").lower() if pci else None,
-            program=(parts.get("program") or "").strip()[:60] or None,
+            code=int(parts["code"]) if "code" in parts else None,
+            pci_address=_address(parts.get("pci")),
+            program=parts.get("program", "").strip()[:60] or None,
             library=parts.get("library"),
+            device=parts.get("device"),
+            severity=parts.get("severity", "").lower() or None,
+            count=int(parts.get("number", "1")[:9]),
         )
-    return None
+        return event, bool(own.form.detail_of)
+    return None, False
+
+
+def _address(pci: str | None) -> str | None:
+    """``0000:9b:00.0``, as the bus lists it."""
+    if not pci:
+        return None
+    pci = pci.lower()
+    pci = f"0000:{pci}" if pci.count(":") == 1 else pci[-12:] if "." in pci else pci[-10:]
+    return pci if "." in pci else f"{pci}.0"

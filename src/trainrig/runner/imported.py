@@ -68,7 +68,7 @@ def import_files(
     cards = _cards([reading for _, _, reading in found], given)
     read = [(path, name, _named(reading, cards)) for path, name, reading in found]
     readings = [reading for _, _, reading in read]
-    snapshot = _machine(readings)
+    snapshot = machine_of(readings)
     gpus = {gpu.index: gpu for reading in readings for gpu in reading.gpus}
     points = [record for reading in readings for record in reading.records]
     claims, limited, predicted = _expectations(points, gpus)
@@ -273,7 +273,7 @@ def _prediction(point: Record) -> Iterator[Record]:
             yield found.replace(conditions=tool)
 
 
-def _machine(readings: Sequence[Reading]) -> Snapshot:
+def machine_of(readings: Sequence[Reading]) -> Snapshot:
     """What the files state of the machine: its GPUs, their paths, its driver."""
     known = [gpu for one in readings for gpu in one.gpus if not isinstance(gpu.name, Missing)]
     gpus = {gpu.index: gpu for gpu in known}
@@ -284,20 +284,20 @@ def _machine(readings: Sequence[Reading]) -> Snapshot:
     driver = next((reading.driver for reading in readings if reading.driver), None)
     return Snapshot(
         taken=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        host=_blank(HostInfo),
-        cpu=_blank(Cpu),
-        memory=_blank(MemoryInfo),
+        host=blank(HostInfo),
+        cpu=blank(Cpu),
+        memory=blank(MemoryInfo),
         disks=NOT_IN_FILE,
         pci_gpus=NOT_IN_FILE,
         gpus=tuple(gpu for _, gpu in sorted(gpus.items())) or NOT_IN_FILE,
         topology=Topology(links=tuple(links) or NOT_IN_FILE),
-        software=_blank(
+        software=blank(
             Software, python="", nvidia_driver=driver or NOT_IN_FILE, packages={}, environment={}
         ),
     )
 
 
-def _blank(kind: type[Any], **known: Any) -> Any:
+def blank(kind: type[Any], **known: Any) -> Any:
     """A part of the machine of which the files say nothing."""
     return kind(
         **dict.fromkeys((each.name for each in dataclasses.fields(kind)), NOT_IN_FILE) | known

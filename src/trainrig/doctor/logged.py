@@ -1,0 +1,82 @@
+"""What the kernel's log says besides Xids and crashes: buses, disks, processors, NVSwitches.
+
+Which event means what stands in logged.toml.  Each device has a finding of its own, with the number
+of its errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from trainrig.doctor.check import HealthCheck, finding, gpus_of, needs_health
+from trainrig.machine.health import KernelEvent
+from trainrig.machine.snapshot import Missing, Snapshot, value_or
+from trainrig.record import Finding, Severity, read_by, read_toml
+
+
+@read_by({"extra": "forbid"})
+class _Meaning:
+    finding: str
+    severity: Severity
+    evidence: str
+    fix: str
+    worse: tuple[str, ...] = ()
+    milder: tuple[str, ...] = ()
+
+
+@cache
+def _meanings() -> Mapping[str, _Meaning]:
+    path = Path(__file__).with_name("logged.toml")
+    return read_toml(path, dict[str, _Meaning], path.name)
+
+
+def _logged(snapshot: Snapshot) -> Iterator[Finding]:
+    health = snapshot.health
+    events = () if isinstance(health, Missing) else value_or(health.kernel_log, ())
+    places = {
+        gpu.pci_address: f"GPU {gpu.index}"
+        for gpu in gpus_of(snapshot)
+        if isinstance(gpu.pci_address, str)
+    }
+    for event in events:
+        meaning = _meanings().get(event.kind)
+        if meaning is not None:
+            evidence = meaning.evidence.format(
+                place=_place(event, places),
+                count=event.count,
+                code=event.code,
+                severity=event.severity or "",
+                program=event.program or "a program",
+                text=event.text,
+            )
+            evidence = " ".join(evidence.split()).replace("GPU GPU ", "GPU ")
+            yield finding(meaning.finding, _severity(event, meaning), evidence, meaning.fix)
+
+
+def _place(event: KernelEvent, places: Mapping[str, str]) -> str:
+    address = event.pci_address
+    if address is not None:
+        return places.get(address, address)
+    return event.device or "a device that is not named"
+
+
+def _severity(event: KernelEvent, meaning: _Meaning) -> Severity:
+    words = event.severity or ""
+    if words.startswith(meaning.worse or "\0"):
+        return "error"
+    return "warning" if words.startswith(meaning.milder or "\0") else meaning.severity
+
+
+CHECKS = (
+    HealthCheck(
+        id="kernel-log",
+        title="The kernel logged no error of a bus, disk, processor or switch",
+        reads="dmesg, journalctl -k, /var/log/kern.log",
+        finds=tuple(sorted({each.finding for each in _meanings().values()})),
+        judge=_logged,
+        needs=needs_health("kernel_log"),
+        root="the kernel's log, where the system hides it from users",
+    ),
+)
