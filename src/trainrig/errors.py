@@ -15,9 +15,9 @@ mistake and keeps its traceback.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,17 +83,122 @@ def reading(path: Path, hint: str | None = None) -> Iterator[None]:
 
 
 def first_problem(error: ValidationError, whole: str = "the whole") -> str:
-    """``field.subfield: what is wrong``, the first of a ValidationError, in one printable line.
+    """Return what is wrong first in a ValidationError, in one printable line of a file's words.
 
     ``whole`` names what was validated where the problem lies in no field of it.
     """
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or whole
-    text = f"{place}: {first['msg']}"[:_LONGEST_PROBLEM]
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    first = _first_of(error)
+    *tables, key = [part for part in first["loc"] if part != _OF_KEY] or (whole,)
+    kind, context = str(first["type"]), first.get("ctx", {})
+    place = _table_text(tables)
+    if kind in _UNKNOWN_KEY or _OF_KEY in first["loc"]:
+        text = f"unknown key '{key}'{place}"
+    elif kind in _MISSING_KEY:
+        text = f"{_key_text(key)} is missing{place}"
+    elif (wanted := _WANTED.get(kind.replace("_parsing", "_type"))) is not None:
+        limit = next(iter(context.values()), "")
+        limit = f"{limit:g}" if isinstance(limit, float) else limit
+        text = f"{_key_text(key)}{place} is {_shown(first['input'])}, not {wanted.format(limit)}"
+    else:
+        text = f"{_key_text(key)}{place}: {str(first['msg']).removeprefix('Value error, ')}"
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST_PROBLEM])
+
+
+def invalid(
+    error: ValidationError, where: str, kind: Any = None, hint: str | None = None
+) -> DataError:
+    """Return the error for a file that a user wrote: file, table, key, and which key was meant.
+
+    Args:
+        error: What pydantic found.
+        where: The file, and the entry in it.
+        kind: The model or dataclass that was read, for the names of its keys.
+        hint: What to do where no near key is known.
+    """
+    first = _first_of(error)
+    names: list[str] = []
+    if first["loc"] and str(first["type"]) in _UNKNOWN_KEY:
+        names = _keys_at(kind, first["loc"][:-1])
+    if names:
+        hint = unknown("key", str(first["loc"][-1]), names).hint
+    return DataError(f"{where}: {first_problem(error, 'the file')}", hint)
+
+
+def _first_of(error: ValidationError) -> Mapping[str, Any]:
+    """The problem to name: an unknown key before all, since what is missing may be that key."""
+    problems = error.errors(include_url=False)
+    return next((one for one in problems if one["type"] in _UNKNOWN_KEY), problems[0])
 
 
 _LONGEST_PROBLEM = 200
+_OF_KEY = "[key]"
+"""Pydantic's last word of the place where a key itself is wrong."""
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+_MISSING_KEY = ("missing", "missing_argument", "missing_keyword_only_argument")
+_WANTED = {
+    **dict.fromkeys(("float_type", "decimal_type"), "a number"),
+    **dict.fromkeys(("int_type", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("string_type", "string_sub_type"), "text in quotes"),
+    **dict.fromkeys(("bool_type",), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type", "set_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "dataclass_type", "mapping_type"), "a table"),
+    **dict.fromkeys(("model_attributes_type", "dataclass_exact_type"), "a table"),
+    **dict.fromkeys(("date_type", "date_from_datetime_parsing"), "a date like 2026-11-28"),
+    **dict.fromkeys(("literal_error", "enum"), "one of {}"),
+    "greater_than": "above {}",
+    "greater_than_equal": "{} or more",
+    "less_than": "below {}",
+    "less_than_equal": "{} or less",
+    "finite_number": "a finite number",
+    "string_too_short": "text of {} or more letters",
+}
+"""What a value has to be, by pydantic's type of error."""
+
+
+def _key_text(key: object) -> str:
+    return f"entry {key + 1}" if isinstance(key, int) else str(key)
+
+
+def _table_text(tables: Iterable[object]) -> str:
+    """`` in [memory]``, `` in [[gpu]] 2``; nothing at the top of a file."""
+    text = ""
+    for part in tables:
+        if isinstance(part, int):
+            text += f" {part + 1}"
+        elif _is_name(str(part)):
+            text += f".{part}" if text else str(part)
+    return f" in [{text}]" if text else ""
+
+
+def _is_name(part: str) -> bool:
+    """Whether a part of a place is a key of a file, and not pydantic's word for a variant."""
+    return not set("[(") & set(part) and part not in ("float", "int", "str", "bool")
+
+
+def _shown(value: object) -> str:
+    text = "a table" if isinstance(value, dict) else repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _keys_at(kind: Any, place: Iterable[object]) -> list[str]:
+    """The keys that a table has, found from the type that the whole file is read as."""
+    fields = _fields_of(kind)
+    for part in place:
+        if isinstance(part, str) and part in fields:
+            fields = _fields_of(fields[part])
+    return list(fields)
+
+
+def _fields_of(kind: Any) -> dict[str, Any]:
+    """Name and type of each key of a model, a dataclass, or the first of either in a type."""
+    import dataclasses
+    from typing import get_args, get_type_hints
+
+    if (own := getattr(kind, "model_fields", None)) is not None:
+        return {field.alias or name: field.annotation for name, field in own.items()}
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return get_type_hints(kind)
+    return next((found for part in get_args(kind) if (found := _fields_of(part))), {})
 
 
 def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> UsageError:

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_ar
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from trainrig.errors import DataError, first_problem
+from trainrig.errors import DataError, first_problem, invalid
 
 SCHEMA_VERSION = 1
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def read_toml(path: Path, kind: type[T], called: str, key: str | None = None) ->
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         return TypeAdapter(kind).validate_python(content if key is None else content.get(key))
     except ValidationError as error:
-        raise DataError(f"{called}: {first_problem(error, 'the file')}") from None
+        raise invalid(error, called, kind if key is None else None) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"{called}: {error}") from None
 

@@ -109,7 +109,8 @@ def _read_file(path: Path) -> Iterator[Chip]:
         try:
             yield _build(entry, sources)
         except DataError as error:
-            raise DataError(f"chip file {path.name}: {entry.name}: {error.message}") from None
+            where = f"chip file {path.name}: {entry.name}"
+            raise DataError(f"{where}: {error.message}", error.hint) from None
 
 
 def _build(entry: _ChipEntry, sources: dict[str, Source]) -> Chip:

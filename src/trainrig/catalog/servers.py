@@ -55,7 +55,7 @@ from trainrig.catalog.lookup import (
     require_chip,
     server_module,
 )
-from trainrig.errors import DataError, UsageError, first_problem, reading
+from trainrig.errors import DataError, UsageError, invalid, reading
 from trainrig.record import read_toml
 
 PATH = Path(__file__).parent / "servers.toml"
@@ -396,7 +396,7 @@ def _validated(model: type[Model], values: dict[str, Any], path: Path) -> Model:
     try:
         read = model.model_validate(values)
     except ValidationError as error:
-        raise DataError(f"{path}: {first_problem(error)}", _EXAMPLES) from None
+        raise invalid(error, str(path), model, _EXAMPLES) from None
     for place, value in _in_units(values):
         if value > _MOST:
             raise DataError(f"{path}: {place} = {value:g} is too much in its unit", _UNITS)

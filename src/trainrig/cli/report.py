@@ -93,7 +93,8 @@ def complain_of_losses(views: list[RunView]) -> bool:
 
 
 def _nothing(view: RunView) -> str | None:
-    return None if view.records else "it has no records"
+    has_results = bool(view.records) or bool(set(view.series) - {"telemetry"})
+    return None if has_results else "it has no records"
 
 
 _LOST_HINT = "what could be read is shown; copy the run again, or measure again"

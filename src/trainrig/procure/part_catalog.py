@@ -38,7 +38,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 import trainrig.catalog
 from trainrig.catalog.chip import Chip, Provenance, Source
 from trainrig.catalog.lookup import find_chip, normalise, require_chip
-from trainrig.errors import DataError, UsageError, first_problem
+from trainrig.errors import DataError, UsageError, invalid, unknown
 from trainrig.procure.parts import KINDS, GpuCard, Part, field_names
 from trainrig.record import read_toml
 
@@ -108,7 +108,7 @@ def _build(kind: str, entry: _Entry, sources: Mapping[str, Source], path: Path) 
     try:
         part: Part = _ADAPTERS[kind].validate_python({"name": entry.name, **values})
     except ValidationError as error:
-        raise DataError(f"{where}: {first_problem(error)}") from None
+        raise invalid(error, where, KINDS[kind]) from None
     return dataclasses.replace(part, provenance=origins)
 
 
@@ -135,12 +135,13 @@ def own_part(kind: str, name: str, values: Mapping[str, Any], where: str) -> Par
         request = f"add to its entry: {', '.join(missing)}"
         raise UsageError(f"{where}: {what}", f"{near}{request}")
     if extra := [field for field in values if field not in field_names(kind)]:
-        listed = ", ".join((*field_names(kind), "count", "price"))
-        raise UsageError(f"{where}: a {kind} has no {extra[0]!r}", f"it has {listed}")
+        near = unknown("key", extra[0], (*field_names(kind), "count", "price")).hint
+        raise UsageError(f"{where}: a {kind} has no {extra[0]!r}", near)
     try:
         part: Part = _ADAPTERS[kind].validate_python({"name": name, **base, **values})
     except ValidationError as error:
-        raise UsageError(f"{where}: {name}: {first_problem(error)}") from None
+        found = invalid(error, f"{where}: {name}", KINDS[kind])
+        raise UsageError(found.message, found.hint) from None
     if isinstance(part, GpuCard):
         chip_of(part)
     return part

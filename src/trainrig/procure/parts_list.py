@@ -37,7 +37,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trainrig.errors import DataError, UsageError, first_problem, unknown
+from trainrig.errors import DataError, UsageError, invalid, unknown
 from trainrig.procure.part_catalog import own_part
 from trainrig.procure.parts import KINDS, Board, Chassis, GpuCard, Part, PowerSupply
 from trainrig.procure.price_list import Price, currency_of, price_of
@@ -200,11 +200,12 @@ def build_of(
     heads = _Head.model_fields
     for key in content:
         if key not in KINDS and key not in heads:
-            raise UsageError(f"{where}: {unknown('table', key, (*KINDS, *heads)).message}", _HINT)
+            error = unknown("table", key, (*KINDS, *heads))
+            raise UsageError(f"{where}: {error.message}", error.hint or _HINT)
     try:
         head = _Head.model_validate({key: content[key] for key in heads if key in content})
     except ValidationError as error:
-        raise DataError(f"{where}: {first_problem(error)}") from None
+        raise invalid(error, where, _Head) from None
     if head.currency and currency and currency_of(head.currency) != currency_of(currency):
         raise UsageError(
             f"{where}: its prices are in {head.currency}, not in {currency}",
@@ -250,7 +251,7 @@ def _item(
         read = _Entry.model_validate(entry)
     except ValidationError as error:
         hint = 'part = "its name", count = 1, price = what one costs'
-        raise DataError(f"{where}: [[{kind}]]: {first_problem(error)}", hint) from None
+        raise invalid(error, f"{where}: [[{kind}]]", _Entry, hint) from None
     part = own_part(kind, read.part, read.model_extra or {}, where)
     price, origin = read.price, "the list"
     if price is None and (found := price_of(prices, part.name, currency, kind=kind)):

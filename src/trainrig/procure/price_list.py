@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trainrig.catalog.lookup import normalise
-from trainrig.errors import DataError, UsageError, first_problem
+from trainrig.errors import DataError, UsageError, invalid, unknown
 from trainrig.procure.part_catalog import all_names
 from trainrig.procure.parts import KINDS
 from trainrig.store import write_atomic
@@ -93,7 +93,8 @@ def parse_prices(
     if missing := [name for name in ("part", "price") if name not in heads]:
         raise DataError(f"prices {path}: no column {missing[0]!r}", _HINT)
     if extra := [head for head in heads if head not in COLUMNS]:
-        raise DataError(f"prices {path}: unknown column {extra[0]!r}", f"of {', '.join(COLUMNS)}")
+        hint = unknown("column", extra[0], COLUMNS).hint
+        raise DataError(f"prices {path}: unknown column {extra[0]!r}", hint)
     reader.fieldnames = heads
     given = {"currency": currency, "date": date, "source": source}
     found = []
@@ -123,7 +124,7 @@ def _price(values: dict[str, str], given: dict[str, str], where: str) -> Price:
         row = _Row.model_validate(values)
     except ValidationError as error:
         hint = _COMMA if error.errors()[0]["loc"] == ("price",) else ""
-        raise DataError(f"{where}: {first_problem(error)}", hint) from None
+        raise invalid(error, where, _Row, hint or None) from None
     return Price(**row.model_dump())
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, Strict, ValidationError
 
-from trainrig.errors import DataError, UsageError, first_problem, reading
+from trainrig.errors import DataError, UsageError, invalid, reading
 from trainrig.workload.model import ACTIVATIONS, ModelShape, RopeScaling
 from trainrig.workload.presets import custom
 
@@ -592,7 +592,7 @@ def _shape_from(
     try:
         read = family.model_validate(config)
     except ValidationError as error:
-        raise DataError(f"{where}: {first_problem(error)}", _HINT) from None
+        raise invalid(error, where, family, _HINT) from None
     copied = {field: getattr(read, field) for field in _keys(family, ModelShape)}
     if copied.get("activation") in ("gelu_new", "gelu_pytorch_tanh"):
         copied["activation"] = "gelu_tanh"

@@ -419,7 +419,7 @@ def test_every_line_fits(tmp_path: Path, width: int, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"name": "x"}, "Field required"),
+        ({"name": "x"}, "is missing"),
         (own("x", 1.0, step_time_s="soon"), "step_time_s"),
         (own("x", 1.0, losses=[1.0]), "1 losses and 2 gradient norms"),
         (own("x", 1.0, samples_per_s=1e300), "samples_per_s"),

@@ -321,7 +321,7 @@ def test_rotary_numbers_are_read_in_both_spellings() -> None:
         ({}, "unknown model_type None"),
         ({"model_type": ["gpt2"]}, "unknown model_type"),
         ({"model_type": "mamba"}, "unknown model_type 'mamba'"),
-        ({"model_type": "gpt2"}, "x: vocab_size: Field required"),
+        ({"model_type": "gpt2"}, "x: vocab_size is missing"),
         (GPT2 | {"n_layer": "12"}, "x: n_layer: "),
         (GPT2 | {"n_layer": -1}, "x: n_layer: "),
         (GPT2 | {"n_layer": True}, "x: n_layer: "),
@@ -401,7 +401,7 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
             workload.find(str(path))
         assert "--model takes a name" in (caught.value.hint or "")
     path.write_text('{"model_type": "llama"}')
-    with pytest.raises(DataError, match="Field required") as caught:
+    with pytest.raises(DataError, match="is missing") as caught:
         workload.find(str(path))
     assert "--model takes a name" in (caught.value.hint or "")
     with pytest.raises(DataError, match=r"cannot read absent\.json: No such file") as caught:
