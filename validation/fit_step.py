@@ -76,12 +76,8 @@ def profiled(rows: Iterable[Row]) -> tuple[list[tuple[int, Row, Case, float]], P
 
 def stack(profiles: list[Profile]) -> Profile:
     """One profile over the layouts of all."""
-    return Profile(
-        **{
-            field.name: np.stack([getattr(one, field.name) for one in profiles], axis=-1)
-            for field in dataclasses.fields(Profile)
-        }
-    )
+    values = [one.flat() for one in profiles]
+    return Profile.of(**{name: np.stack([one[name] for one in values], -1) for name in values[0]})
 
 
 def write(constants: Constants) -> None:

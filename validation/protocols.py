@@ -32,7 +32,7 @@ from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
 from trainrig.predict.rates.from_chip import class_of
 from trainrig.predict.step.calibration import BELIEVED, Constants, fitted
-from trainrig.predict.step.profile import profile
+from trainrig.predict.step.profile import Profile, profile
 from trainrig.predict.table.case import case_of
 from trainrig.predict.table.cells import Cells, Row
 from trainrig.predict.table.row_errors import left_out_by, measured_time
@@ -204,8 +204,8 @@ def _fitted_to(places: tuple[int, ...]) -> Constants:
     _, kept, found = known()
     if not places:
         return BELIEVED
-    part = {name: getattr(found, name)[..., places] for name in found.__slots__}
-    return fit([kept[place] for place in places], type(found)(**part))
+    part = {name: values[..., places] for name, values in found.flat().items()}
+    return fit([kept[place] for place in places], Profile.of(**part))
 
 
 def score(found: Sequence[Outcome]) -> Score:

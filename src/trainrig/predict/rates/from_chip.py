@@ -571,7 +571,7 @@ def _link(name: str, claimed: float, words: str) -> Link:
         latency=rule["latency"],
         hop=rule["hop"],
         ramp=rule["ramp"],
-        taken=rule.get("taken", 1.0),
+        contention=rule.get("contention", 1.0),
         unsure=rule.get("unsure", 0.0),
         shares=tuple(rule.get("shares", (1.0,))),
     )

@@ -57,7 +57,7 @@ class Link:
     """B/s of one direction between two devices alone; 0: as in a collective."""
     multicast: float = 0.0
     """Rate of a switch's own reduction, of ``bandwidth``; 0: it has none."""
-    taken: float = 1.0
+    contention: float = 1.0
     """Of what a collective takes from computation beside it: fewer channels take less."""
     unsure: float = 0.0
     """Relative, more than other links: what it goes through is not stated."""

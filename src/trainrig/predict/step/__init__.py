@@ -177,21 +177,25 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
     p = found
     device, host = _loads(p, c)
     stage, host = _busiest(p, device, host, c)
-    m, n = p.micro_batches, p.stage_layers
+    m, n = p.pipeline.micro_batches, p.pipeline.stage_layers
     computed = stage.forward + stage.backward + stage.recompute
     gaps = stage.gap_forward + stage.gap_backward
-    routed, hidden_routed = _routed(p, n * c.tensor * p.routed, (computed, gaps), c)
+    routed, hidden_routed = _exposed_all_to_all(
+        p, n * c.tensor * p.communication.all_to_all, (computed, gaps), c
+    )
     # Exchanges of each block beside its computation, or while the device waits for the host.
     beside_f = device.forward + stage.gap_forward / n
     beside_b = device.backward + device.again + stage.gap_backward / n
     tensor, waiting = _split(p, beside_f + beside_b, c)
     data = _data(p, device, stage, (beside_f + waiting, beside_b + waiting), c)
-    sends = c.send * 2.0 * p.virtual * p.send
+    sends = c.send * 2.0 * p.pipeline.virtual * p.pipeline.send
     ahead = stage.forward + stage.gap_forward
     later = stage.backward + stage.recompute + stage.gap_backward
-    late = p.late * _products(p, p.backward, c) / 2.0
-    whole = _all_stages(p, device, host, p.stages * (c.streams * p.weights))
-    bubble = _bubble(p, (ahead, later), whole, tensor + routed + sends, p.stage_layers * late)
+    late = p.pipeline.splits_weight_grad * _products(p, p.compute.backward, c) / 2.0
+    whole = _all_stages(p, device, host, p.pipeline.stages * (c.streams * p.compute.weights))
+    bubble = _bubble(
+        p, (ahead, later), whole, tensor + routed + sends, p.pipeline.stage_layers * late
+    )
     parts: dict[str, Any] = {
         "forward": m * stage.forward,
         "backward": m * stage.backward,
@@ -202,14 +206,16 @@ def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None)
         "pipeline_comm": m * sends,
         "bubble": bubble,
         "data_comm": data.total,
-        "optimizer": c.optimizer * p.optimizer,
-        "offload": _waited(p, (ahead, (1.0 - p.bucket) * (later - n * data.hidden_backward)), c),
+        "optimizer": c.optimizer * p.compute.optimizer,
+        "offload": _exposed_offload_time(
+            p, (ahead, (1.0 - p.communication.bucket) * (later - n * data.hidden_backward)), c
+        ),
         "data": c.fixed + 0.0 * data.total,
     }
     if named is not None:
         named |= _of_blocks(p, device, host, data, c) | {
             "device_weights": late,
-            "exchanged": (tensor - c.tensor * p.tensor_ends + routed) / n,
+            "exchanged": (tensor - c.tensor * p.communication.tensor_ends + routed) / n,
             "after": parts["optimizer"] + parts["offload"] + c.fixed,
         }
     overlapped = data.overlapped + m * hidden_routed
@@ -226,22 +232,29 @@ def _of_blocks(
         "host_forward": host.forward,
         "host_backward": host.backward + host.again,
         "device_first": device.first,
-        "device_last": device.last + c.tensor * p.tensor_ends,
+        "device_last": device.last + c.tensor * p.communication.tensor_ends,
         "host_first": host.first,
         "host_last": host.last,
-        "weights": c.streams * p.weights + c.data * p.ends * p.each,
+        "weights": c.streams * p.compute.weights
+        + c.data * p.communication.ends * p.communication.every_micro_batch,
         "exposed_forward": data.forward,
         "exposed_backward": data.backward,
-        "send": c.send * p.send,
+        "send": c.send * p.pipeline.send,
         "exposed": data.once,
-        **{name: getattr(p, name) for name in ("layers", "stage_layers")},
-        **{name: getattr(p, name) for name in ("fewer_first", "fewer_last")},
+        **{name: getattr(p.pipeline, name) for name in ("layers", "stage_layers")},
+        **{name: getattr(p.pipeline, name) for name in ("fewer_first", "fewer_last")},
     }
 
 
 def _loads(p: Profile, c: Constants) -> tuple[_Loads, _Loads]:
     """Seconds of a block's passes and of both ends: the device's and the host's."""
-    each = (p.forward, p.backward, p.recompute, p.last, p.first)
+    each = (
+        p.compute.forward,
+        p.compute.backward,
+        p.compute.recompute,
+        p.compute.last,
+        p.compute.first,
+    )
     device, alone = zip(*(_times(p, load, c) for load in each), strict=True)
     return _Loads(*device), _hosts(p, _Loads(*alone), c)
 
@@ -252,10 +265,10 @@ def _busiest(p: Profile, device: _Loads, host: _Loads, c: Constants) -> tuple[_S
     Either pass takes the longer of its device's and its host's time: what the host takes longer is
     a gap.
     """
-    n, ends, ends_host = p.stage_layers, _ends(p, device), _ends(p, host)
-    host = host._replace(backward=host.backward + c.launch * p.adding)
+    n, ends, ends_host = p.pipeline.stage_layers, _ends(p, device), _ends(p, host)
+    host = host._replace(backward=host.backward + c.launch * p.host.grad_accum_launch)
     forward = n * device.forward + ends / 3.0
-    backward = n * device.backward + ends * (2.0 / 3.0) + c.streams * p.weights
+    backward = n * device.backward + ends * (2.0 / 3.0) + c.streams * p.compute.weights
     recompute = n * device.again
     launched = n * (host.backward + host.again) + ends_host * (2.0 / 3.0)
     return (
@@ -276,26 +289,31 @@ def _data(
 ) -> _Data:
     """What data-parallel ranks exchange, beside a block's passes of ``block`` seconds.
 
-    Weights are gathered, and gradients scattered, with every micro-batch (`Profile.each`) beside
-    the block's own passes; or once a step beside the last backward, as far as the engine starts
-    early.  Updated weights are gathered beside the next step's first forward.
+    Weights are gathered, and gradients scattered, with every micro-batch
+    (`Exchanges.every_micro_batch`) beside the block's own passes; or once a step beside the last
+    backward, as far as the engine starts early.  Updated weights are gathered beside the next
+    step's first forward.
     """
-    m, n = p.micro_batches, p.stage_layers
-    contention = smaller(c.contention * p.taken, 1.0)
-    forward, hidden_f = _beside(c.data * p.gather_forward, block[0], contention, c)
-    backward, hidden_b = _beside(
-        *(c.data * (p.gather_backward + p.scatter * p.each), block[1], contention, c),
-        beside=1.0 - p.bucket,
+    m, n, comm = p.pipeline.micro_batches, p.pipeline.stage_layers, p.communication
+    contention = smaller(c.contention * comm.contention, 1.0)
+    forward, hidden_f = _overlap(c.data * comm.gather_forward, block[0], contention, c)
+    backward, hidden_b = _overlap(
+        c.data * (comm.gather_backward + comm.scatter * comm.every_micro_batch),
+        block[1],
+        contention,
+        c,
+        beside=1.0 - comm.bucket,
     )
-    each = n * (forward + backward) + c.data * p.ends * p.each
-    once = (1.0 - p.each) * (n * p.scatter + p.ends)
+    each = n * (forward + backward) + c.data * comm.ends * comm.every_micro_batch
+    once = (1.0 - comm.every_micro_batch) * (n * comm.scatter + comm.ends)
     window = n * device.backward + stage.ends * (2.0 / 3.0) + stage.gap_backward
-    exposed, hidden = _beside(c.data * once, window * p.hides, contention, c)
+    exposed, hidden = _overlap(c.data * once, window * comm.overlaps_backward, contention, c)
     # Buckets are as long as blocks: the last one is left over.
-    exposed = larger(exposed, c.data * choose(once > 0, p.scatter, 0.0) * (1.0 - p.each))
+    last = choose(once > 0, comm.scatter, 0.0) * (1.0 - comm.every_micro_batch)
+    exposed = larger(exposed, c.data * last)
     first = stage.forward + stage.gap_forward
-    ahead, hidden_ahead = _beside(c.data * p.ahead, first, contention, c)
-    after = c.data * p.after
+    ahead, hidden_ahead = _overlap(c.data * comm.ahead, first, contention, c)
+    after = c.data * comm.after
     return _Data(
         forward=forward,
         backward=backward,
@@ -316,17 +334,19 @@ def _bubble(
     """
     forward, backward = passes
     others = larger(whole - forward - backward, 0.0)
-    others = others + (p.stages - 1.0) * (exchanged - 2.0 * late)
-    both_ends = (p.stages / 2.0 - 1.0) * (forward + 2.0 * backward + 1.5 * exchanged - 3.0 * late)
-    others = choose(p.dual > 0, both_ends, others)
-    return choose(p.stages > 1, larger(others, 0.0) / p.virtual, 0.0)
+    others = others + (p.pipeline.stages - 1.0) * (exchanged - 2.0 * late)
+    both_ends = (p.pipeline.stages / 2.0 - 1.0) * (
+        forward + 2.0 * backward + 1.5 * exchanged - 3.0 * late
+    )
+    others = choose(p.pipeline.dual > 0, both_ends, others)
+    return choose(p.pipeline.stages > 1, larger(others, 0.0) / p.pipeline.virtual, 0.0)
 
 
-def _waited(p: Profile, windows: tuple[Array, Array], c: Constants) -> Array:
+def _exposed_offload_time(p: Profile, windows: tuple[Array, Array], c: Constants) -> Array:
     """What the device waits for the host, beside a micro-batch's passes of those seconds."""
-    if p.offload is NOTHING:
+    if p.host.offload is NOTHING:
         return 0.0 * windows[0]
-    return waited_for(Offload(*p.offload), p.micro_batches, windows, c)
+    return waited_for(Offload(*p.host.offload), p.pipeline.micro_batches, windows, c)
 
 
 def _hosts(p: Profile, alone: _Loads, c: Constants) -> _Loads:
@@ -334,8 +354,11 @@ def _hosts(p: Profile, alone: _Loads, c: Constants) -> _Loads:
 
     Threads of one interpreter launch forward passes in turn; autograd's for backward need none.
     """
-    both, fetching = (p.threads + 2.0) / 3.0, c.launch * p.fetching
-    turns, more = (p.threads, 1.0, p.threads, both, both), (1.0, 1.0, p.again, 0.0, 0.0)
+    both, fetching = (p.host.threads + 2.0) / 3.0, c.launch * p.host.zero3_gather_launch
+    turns, more = (
+        (p.host.threads, 1.0, p.host.threads, both, both),
+        (1.0, 1.0, p.compute.recomputes, 0.0, 0.0),
+    )
     return _Loads(
         *(
             host * turn + passes * fetching
@@ -349,12 +372,12 @@ def _split(p: Profile, block: Array, c: Constants) -> tuple[Array, Array]:
 
     And for how long a block waits for them each way, in which weights and gradients move.
     """
-    exposed, _ = _beside(c.tensor * p.tensor_beside, block, c.sliced, c)
-    waiting = c.tensor * p.tensor + exposed
-    return p.stage_layers * waiting + c.tensor * p.tensor_ends, waiting / 2.0
+    exposed, _ = _overlap(c.tensor * p.communication.tensor_overlap, block, c.sliced, c)
+    waiting = c.tensor * p.communication.tensor + exposed
+    return p.pipeline.stage_layers * waiting + c.tensor * p.communication.tensor_ends, waiting / 2.0
 
 
-def _routed(
+def _exposed_all_to_all(
     p: Profile, exchanged: Array, beside: tuple[Array, Array], c: Constants
 ) -> tuple[Array, Array]:
     """What the way to experts adds to a micro-batch, and what of it runs beside computation.
@@ -364,9 +387,9 @@ def _routed(
     cost more than it hides, nobody gives them up, and nothing is hidden.
     """
     computed, gaps = beside
-    hidden = smaller(p.routed_beside * exchanged, c.hidden * (computed + gaps))
+    hidden = smaller(p.communication.all_to_all_overlap * exchanged, c.hidden * (computed + gaps))
     # The processors that are given up are what its kernels take: `contention` would count twice.
-    cost = p.given_up * computed
+    cost = p.communication.reserved_sm_share * computed
     gained = larger(hidden - cost, 0.0)
     return exchanged - gained, choose(gained > 0, hidden, 0.0)
 
@@ -377,10 +400,10 @@ def _ends(p: Profile, loads: _Loads) -> Array:
     Of several it is an end, as far as that is more than the blocks which the end lacks.
     """
     block, last, first = loads.forward + loads.backward + loads.again, loads.last, loads.first
-    over = larger(last - p.fewer_last * block, first - p.fewer_first * block)
-    both = last + first - (p.fewer_last + p.fewer_first) * block
-    over = choose(p.folded > 0, p.folded * both, over)
-    return choose(p.stages > 1, larger(over, 0.0), last + first)
+    over = larger(last - p.pipeline.fewer_last * block, first - p.pipeline.fewer_first * block)
+    both = last + first - (p.pipeline.fewer_last + p.pipeline.fewer_first) * block
+    over = choose(p.pipeline.v_schedule > 0, p.pipeline.v_schedule * both, over)
+    return choose(p.pipeline.stages > 1, larger(over, 0.0), last + first)
 
 
 def _all_stages(p: Profile, device: _Loads, host: _Loads, weights: Array) -> Array:
@@ -390,14 +413,16 @@ def _all_stages(p: Profile, device: _Loads, host: _Loads, weights: Array) -> Arr
     ``weights``: device seconds of all stages' weights, once each.
     """
     ends = [(each, each.last + each.first) for each in (device, host)]
-    forward = larger(*(p.layers * each.forward + end / 3.0 for each, end in ends))
-    back = [p.layers * (each.backward + each.again) + end * (2.0 / 3.0) for each, end in ends]
+    forward = larger(*(p.pipeline.layers * each.forward + end / 3.0 for each, end in ends))
+    back = [
+        p.pipeline.layers * (each.backward + each.again) + end * (2.0 / 3.0) for each, end in ends
+    ]
     return forward + larger(back[0] + weights, back[1])
 
 
 def _half_widths(parts: dict[str, Any], p: Profile, c: Constants) -> dict[str, Any]:
     """Of the interval, each way."""
-    unsure = _uncertainty(parts, p.link_unsure)
+    unsure = _uncertainty(parts, p.communication.link_unsure)
     return {name: hypotenuse(getattr(c, name) * unsure, p.unsure) for name in ("faster", "slower")}
 
 
@@ -435,7 +460,7 @@ _COMPUTED = 0.1
 
 def _times(p: Profile, load: Array, c: Constants) -> tuple[Array, Array]:
     """Device and host seconds."""
-    attention = c.attention + (c.newest - c.attention) * p.newest
+    attention = c.attention + (c.newest - c.attention) * p.compute.newest_attention
     device = _products(p, load, c) + attention * load[1] + c.streams * load[2]
     return device, c.launch * load[3]
 
@@ -446,10 +471,10 @@ def _products(p: Profile, load: Array, c: Constants) -> Array:
     Power is limited over many kernels: streams between products leave them some of theirs.
     """
     busy = load[0] / larger(load[0] + load[1] + load[2], 1e-12)
-    return (1.0 + (c.products - 1.0) * p.cores * busy) / p.untuned * load[0]
+    return (1.0 + (c.products - 1.0) * p.compute.tensor_cores * busy) / p.compute.untuned * load[0]
 
 
-def _beside(
+def _overlap(
     exchanged: Array, computed: Array, lost: Array, c: Constants, beside: Array = 1.0
 ) -> tuple[Array, Array]:
     """What a collective adds beside a computation, which loses a share, and what is hidden.

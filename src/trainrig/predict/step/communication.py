@@ -115,10 +115,10 @@ class MeshSizes:
 def exchanges(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     """Seconds of all exchanges by name of `Profile`'s fields; ``head`` as in `profile`."""
     found = _tensor(mesh, rates) | _pipeline(mesh, rates) | _data(mesh, rates, head)
-    return found | {"routed": _routed(mesh, rates)}
+    return found | {"all_to_all": _all_to_all(mesh, rates)}
 
 
-def _routed(mesh: MeshSizes, rates: Rates) -> Array:
+def _all_to_all(mesh: MeshSizes, rates: Rates) -> Array:
     """Tokens' way to their experts and back, for an average block, forward, backward and again.
 
     Each rank of tensor parallel sends its part of the tokens, once for each of their experts, by
@@ -170,7 +170,7 @@ def _dispatched(
     return larger(far, inside)
 
 
-def given_up(mesh: MeshSizes, rates: Rates) -> Array:
+def reserved_sm_share(mesh: MeshSizes, rates: Rates) -> Array:
     """Share by which computation is longer where some processors move tokens instead.
 
     Of a chip with fewer of them than twice as many, no more than half are set aside.
@@ -182,7 +182,7 @@ def given_up(mesh: MeshSizes, rates: Rates) -> Array:
     return choose(mesh.ep > 1, processors / left - 1.0, 0.0)
 
 
-def routed_beside(mesh: MeshSizes) -> Array:
+def all_to_all_overlap(mesh: MeshSizes) -> Array:
     """Share of tokens' way to their experts and back that may run beside computation.
 
     Beside another micro-batch's in Megatron-Core, kernels of both wait for each other: of a 30B
@@ -206,7 +206,7 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     layout, shape = mesh.layout, mesh.shape
     if not is_any(mesh.tp > 1):
         exposed, beside = _context(mesh, rates)
-        return {"tensor": exposed, "tensor_beside": beside, "tensor_ends": 0.0}
+        return {"tensor": exposed, "tensor_overlap": beside, "tensor_ends": 0.0}
     size = (
         min(2, dtype_bytes(layout.precision.compute))
         if layout.precision.compute not in ("fp32", "tf32")
@@ -218,7 +218,7 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     reduce = rates.links.collective("all_reduce", num_bytes, mesh.tp, near)
     gather = rates.links.collective("all_gather", num_bytes, mesh.tp, near)
     scatter = rates.links.collective("reduce_scatter", num_bytes, mesh.tp, near)
-    # A mixture's second half has them for its dense blocks and shared experts alone (`_routed`).
+    # A mixture's second half has them for dense blocks and shared experts alone (`_all_to_all`).
     mixed = (1.0 - shape.dense_layers / shape.num_layers) if shape.num_experts else 0.0
     num = 2.0 - mixed * (shape.shared_experts == 0)
     forward = choose(mesh.split, num * (gather + scatter), num * reduce)
@@ -234,7 +234,7 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     exposed, passed = _context(mesh, rates)
     return {
         "tensor": choose(is_split, forward + backward + again, 0.0) + exposed,
-        "tensor_beside": choose(is_split, beside, 0.0) + passed,
+        "tensor_overlap": choose(is_split, beside, 0.0) + passed,
         "tensor_ends": choose(is_split, ends, 0.0),
     }
 
@@ -324,7 +324,12 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     if layout.scheme == "dataparallel":
         found = dict.fromkeys(("gather_forward", "gather_backward", "scatter", "after"), 0.0)
         whole = sum(data_parallel(mesh, rates, head).values())
-        return found | {"ahead": 0.0, "each": 1.0, "hides": 0.0, "ends": whole}
+        return found | {
+            "ahead": 0.0,
+            "every_micro_batch": 1.0,
+            "overlaps_backward": 0.0,
+            "ends": whole,
+        }
     streams = (layout.scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
     is_late = layout.traits.bucket > 0 or layout.traits.grad_buffer
     each = streams | (is_late & (mesh.zero == 2))
@@ -352,7 +357,7 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
         + choose(whole_stage, mesh.stage_layers * block + ends, 0.0),
     }
     found = {name: choose(mesh.dp > 1, value, 0.0) for name, value in found.items()}
-    return found | {"each": 1.0 * each, "hides": 1.0 * hides}
+    return found | {"every_micro_batch": 1.0 * each, "overlaps_backward": 1.0 * hides}
 
 
 def _gathered(

@@ -25,6 +25,7 @@ deepspeed  zero 0 and 1 as megatron; zero 2 and 3 beside backward, each micro-ba
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,10 +33,10 @@ from typing import Any, NamedTuple
 from trainrig.predict.rates import Rates
 from trainrig.predict.step.communication import (
     MeshSizes,
+    all_to_all_overlap,
     exchanges,
-    given_up,
     optimized,
-    routed_beside,
+    reserved_sm_share,
 )
 from trainrig.predict.step.compute import DeviceTimes, device_times, launch_seconds
 from trainrig.predict.step.offload import NOTHING, Offload, offloaded
@@ -50,47 +51,80 @@ Array = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """Unhidden, unscaled seconds; every field is a number, or an array over layouts.
+class Computation:
+    """What one device computes; DeviceTimes are four each: products, attention, streams, launches.
 
-    DeviceTimes are four each: products, attention, streams, launches.
+    Times of passes are those of an average block and one micro-batch.
     """
 
     forward: Array
     backward: Array
     recompute: Array
     first: Array
+    """The embedding, both directions."""
     last: Array
+    """Final norm, logits and loss, both directions."""
+    weights: Array
+    """Streams over the weights for each micro-batch: casts, accumulation."""
+    optimizer: Array
+    tensor_cores: Array
+    """1: products run in tensor cores, which share the chip's power; 0: in fp32 lanes."""
+    untuned: Array
+    """Share of tensor cores' rate that products reach where nobody tunes them (`Rates`)."""
+    newest_attention: Array
+    """1: attention kernels of later software (flash+fused, compiled)."""
+    recomputes: Array
+    """1: blocks are run again in backward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """How layers and micro-batches pass through pipeline stages."""
+
     layers: Array
     stage_layers: Array
-    """Of the longest stage."""
+    """Layers of the longest stage."""
     fewer_first: Array
     """Layers that the first stage lacks of those, in the embedding's place."""
     fewer_last: Array
-    """Likewise the last one, in the head's."""
+    """Layers that the last stage lacks of those, in the head's place."""
     stages: Array
     virtual: Array
     micro_batches: Array
+    send: Array
+    """One message between two stages."""
+    splits_weight_grad: Array
+    """1: gradients of weights are computed apart, where the pipeline would wait (ZB-H1, ZB-V)."""
+    v_schedule: Array
+    """Share of micro-batches that begin and end on the first rank: ZB-V 1, DualPipe 1/2, else 0."""
+    dual: Array
+    """1: micro-batches come from both ends (DualPipe)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanges:
+    """Collectives, and which of them may run beside computation."""
+
     tensor: Array
     """Collectives of a block, forward and backward and what is recomputed."""
     tensor_ends: Array
-    routed: Array
+    tensor_overlap: Array
+    """Collectives of a block that backward starts early: gathered inputs, scattered gradients."""
+    all_to_all: Array
     """Exchanges of a block's tokens with their experts, both ways and again."""
-    given_up: Array
+    all_to_all_overlap: Array
+    """Share of `all_to_all` that may run beside computation."""
+    reserved_sm_share: Array
     """Share by which a block's computation is longer where tokens are exchanged beside it; 0: none
     of its processors is set aside for that."""
-    routed_beside: Array
-    """Share of `routed` that may run beside computation."""
-    send: Array
-    """One message between two stages."""
     gather_forward: Array
     """Weights of one block."""
     gather_backward: Array
     scatter: Array
     """Gradients of one block."""
-    each: Array
+    every_micro_batch: Array
     """1: gradients are exchanged with every micro-batch, 0: with the last."""
-    hides: Array
+    overlaps_backward: Array
     """1: gradients are exchanged beside backward, 0: after it."""
     bucket: Array
     """Share of a micro-batch's gradients in one bucket: before the first is full nothing leaves,
@@ -101,40 +135,65 @@ class Profile:
     """Exchanged after backward, with nothing beside it."""
     ahead: Array
     """Updated weights, gathered beside the first micro-batch's forward."""
-    tensor_beside: Array
-    """Collectives of a block that backward starts early: gathered inputs, scattered gradients."""
-    cores: Array
-    """1: products run in tensor cores, which share the chip's power; 0: in fp32 lanes."""
-    untuned: Array
-    """Share of tensor cores' rate that products reach where nobody tunes them (`Rates`)."""
-    newest: Array
-    """1: attention kernels of later software (flash+fused, compiled)."""
-    unsure: Array
-    """What the chip's class adds to the half width of the interval (natural logarithm)."""
-    taken: Array
-    """Share of what collectives usually take from computation beside them (`Link.taken`); where
-    nothing runs beside anything (`Layout.overlap`), all that there is."""
+    contention: Array
+    """Share of what collectives usually take from computation beside them (`Link.contention`);
+    where nothing runs beside anything (`Overlap.collectives`), all that there is."""
     link_unsure: Array
     """What the link inside a node adds to the uncertainty of what is exchanged (`Link.unsure`)."""
-    late: Array
-    """1: gradients of weights are computed apart, where the pipeline would wait (ZB-H1, ZB-V)."""
-    folded: Array
-    """Share of micro-batches that begin and end on the first rank: ZB-V 1, DualPipe 1/2, else 0."""
-    dual: Array
-    """1: micro-batches come from both ends (DualPipe)."""
-    adding: Array
-    """Host seconds for each layer: its gradients are added to the accumulated ones, one by one."""
-    fetching: Array
-    """Host seconds for each layer and pass: weights are gathered module by module."""
-    again: Array
-    """1: blocks are run again in backward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWork:
+    """What the host does for a step besides launching kernels."""
+
+    grad_accum_launch: Array
+    """Seconds for each layer: its gradients are added to the accumulated ones, one by one."""
+    zero3_gather_launch: Array
+    """Seconds for each layer and pass: weights are gathered module by module."""
     threads: Array
     """GPUs that one interpreter launches for: their threads pass its lock to each other."""
-    weights: Array
-    """Streams over the weights for each micro-batch: casts, accumulation."""
-    optimizer: Array
     offload: Array
     """An `Offload`: seconds of its pieces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Unhidden, unscaled seconds; every field of a part is a number, or an array over layouts."""
+
+    compute: Computation
+    pipeline: Stages
+    communication: Exchanges
+    host: HostWork
+    unsure: Array
+    """What the chip's class adds to the half width of the interval (natural logarithm)."""
+
+    @classmethod
+    def of(cls, *, unsure: Array, **values: Array) -> Profile:
+        """Return the profile of values by their names, which no two parts share."""
+        parts = {
+            part: kind(**{one.name: values.pop(one.name) for one in dataclasses.fields(kind)})
+            for part, kind in _PARTS.items()
+        }
+        if values:
+            raise TypeError(f"a profile has no {next(iter(values))}")
+        return cls(**parts, unsure=unsure)
+
+    def flat(self) -> dict[str, Array]:
+        """Return all values by their names."""
+        values = {
+            one.name: getattr(getattr(self, part), one.name)
+            for part, kind in _PARTS.items()
+            for one in dataclasses.fields(kind)
+        }
+        return values | {"unsure": self.unsure}
+
+
+_PARTS: dict[str, Any] = {
+    "compute": Computation,
+    "pipeline": Stages,
+    "communication": Exchanges,
+    "host": HostWork,
+}
 
 
 def _bucket(mesh: MeshSizes) -> Array:
@@ -171,21 +230,21 @@ def profile(
         "stages": mesh.pp,
         "virtual": mesh.virtual,
         "micro_batches": mesh.micro_batches,
-        "given_up": given_up(mesh, rates),
-        "routed_beside": routed_beside(mesh),
-        "cores": float(not _in_lanes(layout.precision.compute, rates)),
+        "reserved_sm_share": reserved_sm_share(mesh, rates),
+        "all_to_all_overlap": all_to_all_overlap(mesh),
+        "tensor_cores": float(not _in_lanes(layout.precision.compute, rates)),
         "untuned": rates.untuned if layout.precision.compute not in ("fp32", "tf32") else 1.0,
-        "newest": float(_is_newest(layout, rates)),
+        "newest_attention": float(_is_newest(layout, rates)),
         "unsure": rates.unsure,
-        "taken": choose(mesh.gpus > mesh.per_node, 1.0, rates.links.inside.taken)
+        "contention": choose(mesh.gpus > mesh.per_node, 1.0, rates.links.inside.contention)
         + (math.inf if layout.overlap.collectives == "none" else 0.0),
         "link_unsure": choose(mesh.per_node > 1, rates.links.inside.unsure, 0.0),
-        "late": _late(mesh),
-        "folded": (layout.pipeline.v_schedule / layout.pipeline.stage_copies) * (mesh.pp > 1),
+        "splits_weight_grad": _splits_weight_grad(mesh),
+        "v_schedule": (layout.pipeline.v_schedule / layout.pipeline.stage_copies) * (mesh.pp > 1),
         "dual": float(layout.pipeline.schedule == "dualpipe") * (mesh.pp > 1),
-        "adding": _adding(mesh, rates),
-        "fetching": _fetching(mesh, rates),
-        "again": float(layout.memory.recompute == "full"),
+        "grad_accum_launch": _grad_accum_launch(mesh, rates),
+        "zero3_gather_launch": _zero3_gather_launch(mesh, rates),
+        "recomputes": float(layout.memory.recompute == "full"),
         "threads": mesh.dp if layout.scheme == "dataparallel" else 1,
         "weights": _over_weights(mesh, rates),
         "optimizer": optimized(mesh, rates),
@@ -198,7 +257,7 @@ def profile(
         found["recompute"] = tuple(
             layout.memory.recomputed_share * each for each in found["recompute"]
         )
-        return Profile(**found, **parts)
+        return Profile.of(**found, **parts)
     import numpy as np
 
     num = (len(layout),)
@@ -211,7 +270,7 @@ def profile(
         name: array if array.shape == num else np.broadcast_to(array, num)
         for name, array in arrays.items()
     }
-    return Profile(**found, **spread, offload=offload)
+    return Profile.of(**found, **spread, offload=offload)
 
 
 _COMPUTED = ("forward", "backward", "recompute", "first", "last")
@@ -270,14 +329,14 @@ def _is_newest(layout: Layout, rates: Rates) -> bool:
     return is_current or layout.kernels.stack in ("flash+fused", "compiled")
 
 
-def _late(mesh: MeshSizes) -> Array:
+def _splits_weight_grad(mesh: MeshSizes) -> Array:
     """Interleaved stages of other schedules are taken for 1F1B's."""
     schedule = mesh.layout.pipeline.schedule
     is_alone = choose(mesh.virtual == 1, 1.0, 0.0) if schedule == "zb" else 0.0
     return 1.0 if schedule in ("zbv", "dualpipe") else is_alone
 
 
-def _adding(mesh: MeshSizes, rates: Rates) -> Array:
+def _grad_accum_launch(mesh: MeshSizes, rates: Rates) -> Array:
     """A launch for each tensor of a block and micro-batch, but where a product does it itself.
 
     A first micro-batch's gradients stay as they are, but where there is a buffer for them.
@@ -290,7 +349,7 @@ def _adding(mesh: MeshSizes, rates: Rates) -> Array:
     return choose(adds, tensors * launch_seconds(layout, rates), 0.0)
 
 
-def _fetching(mesh: MeshSizes, rates: Rates) -> Array:
+def _zero3_gather_launch(mesh: MeshSizes, rates: Rates) -> Array:
     """Of matrices; each expert has its own where they are modules.
 
     Norms and adapters are small, and stay (DeepSpeed's `stage3_param_persistence_threshold` of 1e5

@@ -17,7 +17,7 @@ from trainrig.predict.prediction import predict
 from trainrig.predict.rates import Rates
 from trainrig.predict.rates.from_chip import class_of, is_graphed, rates_of_chip
 from trainrig.predict.scenario import question
-from trainrig.predict.step import StepTime, _routed, predict_step
+from trainrig.predict.step import StepTime, _exposed_all_to_all, predict_step
 from trainrig.predict.step.calibration import Constants
 from trainrig.predict.step.compute import CHECKPOINT_CALLS, device_times
 from trainrig.predict.step.simulate import simulated
@@ -237,13 +237,14 @@ def test_rocm_has_graphs_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_up", "adds", "hidden"), [(0.0, 2.0, 8.0), (0.3, 5.0, 8.0), (0.8, 10.0, 0.0)]
+    ("reserved", "adds", "hidden"), [(0.0, 2.0, 8.0), (0.3, 5.0, 8.0), (0.8, 10.0, 0.0)]
 )
 def test_nothing_is_hidden_where_giving_up_processors_costs_as_much(
-    given_up: float, adds: float, hidden: float
+    reserved: float, adds: float, hidden: float
 ) -> None:
-    profile: Any = SimpleNamespace(routed_beside=0.8, given_up=given_up)
-    found = _routed(profile, 10.0, (10.0, 0.0), Constants(hidden=1.0))
+    exchanges = SimpleNamespace(all_to_all_overlap=0.8, reserved_sm_share=reserved)
+    profile: Any = SimpleNamespace(communication=exchanges)
+    found = _exposed_all_to_all(profile, 10.0, (10.0, 0.0), Constants(hidden=1.0))
     assert found == pytest.approx((adds, hidden))
 
 
