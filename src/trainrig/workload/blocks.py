@@ -26,6 +26,7 @@ from typing import Any
 
 from trainrig.workload.adapters import has_adapter
 from trainrig.workload.arrays import choose, is_any, larger, nearest, smaller
+from trainrig.workload.families import facts_of
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import Matrix, ModelShape, matrices, state_share
 from trainrig.workload.numerics import Numerics
@@ -145,14 +146,10 @@ def _attention(
         bias, attend = 0, plain_attention
         products += position_scores("attention.attend", heads, dtype)
     if keeps:
-        name = _STATES.get(shape.variant, "delta")
+        name = facts_of(shape).state_kernels
         wide = _share(layout, shape.state_width)
         return [*products, state_kernels(name, batch * seq, wide, window), out]
     return [*products, *attend(f"{branch}.attend", heads, dtype, bias), out]
-
-
-_STATES = {"nemotron_h": "ssd", "minimax": "lightning"}
-"""Kernels of layers that keep a state, by variant; the gated delta rule's elsewhere."""
 
 
 def _looked_at(keys: int, window: int, *, half: bool) -> int:
@@ -303,7 +300,8 @@ def saved_tensors(
         whole = replace(shape, state_keys=0)
         heads = shape.state_width // shape.head_dim
         of_heads = replace(whole, num_heads=heads, num_kv_heads=heads)
-        alone = replace(numerics, flash=True, repeats_keys=False)  # a state has no scores
+        kernels = replace(numerics.kernels, flash=True, repeats_keys=False)
+        alone = replace(numerics, kernels=kernels)  # a state has no scores
         of_state = [
             *saved_tensors(of_heads, alone, seq),
             *_saved_by_state(shape, numerics, seq),
@@ -321,7 +319,7 @@ def saved_tensors(
     if shape.memory:  # what is remembered, beside what is new, its queries, and two sums of queries
         wide = shape.memory * (2 * shape.hidden + shape.num_heads * shape.head_dim)
         wide += 2 * shape.num_heads * shape.head_dim
-        items.append(_tp("attention.remembered", numerics.compute * seq * wide, _CHEAP))
+        items.append(_tp("attention.remembered", numerics.formats.compute * seq * wide, _CHEAP))
     if decoder:
         items += _saved_by_branch(shape, numerics, seq, "cross")
         items += _saved_by_attention(shape, numerics, "cross", seq, read)
@@ -361,15 +359,17 @@ def _saved_by_branch(
     RMSNorm written out keeps an fp32 copy and the normalised numbers, and its result.  BERT's norm
     comes after the sum: the same tensors in another order.
     """
-    wide, stream = seq * shape.hidden, numerics.residual
-    if name == "ffn" and numerics.one_norm:  # a further copy of the one norm's result
-        return [_seq("ffn.norm.out", numerics.product_input * wide, _CHEAP)] * numerics.autocast
-    written_out = numerics.norm_written_out
-    copied = (written_out or numerics.autocast) and stream < 4
-    is_layer = first or shape.variant == "nemotron_h"  # whose nets are layers of their own
+    wide, stream = seq * shape.hidden, numerics.formats.residual
+    if name == "ffn" and numerics.norms.shared:  # a further copy of the one norm's result
+        return [
+            _seq("ffn.norm.out", numerics.formats.product_input * wide, _CHEAP)
+        ] * numerics.formats.autocast
+    written_out = numerics.norms.written_out
+    copied = (written_out or numerics.formats.autocast) and stream < 4
+    is_layer = first or facts_of(shape).nets_are_layers
     needed = _INPUT if first and copied else _ALL if is_layer else _INSIDE
     readers = 1  # copies of the result: autocast narrows it for each product that reads it
-    if numerics.autocast and not numerics.joins_products:
+    if numerics.formats.autocast and not numerics.kernels.joins_products:
         if name == "attention" and _apart(shape):
             readers = 3
         elif name == "ffn" and shape.gated_ffn:
@@ -380,16 +380,16 @@ def _saved_by_branch(
         items.append(_seq(f"{name}.x", stream * wide, policies))
     if copied:
         items.append(_seq(f"{name}.norm.fp32", 4 * wide, _CHEAP))
-    if written_out and not numerics.frozen:
-        items.append(_seq(f"{name}.norm.scaled", numerics.scaled * wide, _CHEAP))
-    if numerics.outer_norms:  # of the branch's result
-        size = (numerics.scaled + 4) if written_out else numerics.compute
+    if written_out and not numerics.adapters.frozen:
+        items.append(_seq(f"{name}.norm.scaled", numerics.formats.norm_input * wide, _CHEAP))
+    if numerics.norms.outer:  # of the branch's result
+        size = (numerics.formats.norm_input + 4) if written_out else numerics.formats.compute
         items.append(_seq(f"{name}.norm.outer", size * wide, _CHEAP))
     items += [
-        _seq(f"{name}.norm.out", readers * numerics.product_input * wide, _CHEAP),
+        _seq(f"{name}.norm.out", readers * numerics.formats.product_input * wide, _CHEAP),
         _seq(f"{name}.statistics", 4 * seq * (2 if shape.norm_bias else 1), _CHEAP),
     ]
-    if numerics.dropout:
+    if numerics.kernels.dropout:
         items.append(_seq(f"{name}.dropout.mask", wide, _INSIDE))
     return items
 
@@ -402,7 +402,7 @@ def _saved_by_attention(
     In cross-attention keys and values come from what was read; that itself is kept once for all
     blocks.
     """
-    c, wide = numerics.compute, seq * shape.num_heads * shape.head_dim
+    c, wide = numerics.formats.compute, seq * shape.num_heads * shape.head_dim
     keys = c * read * shape.num_kv_heads * shape.head_dim
     values = keys
     items = [_tp(f"{name}.q", c * wide, _RESULT if shape.q_rank or not shape.kv_rank else _SAVED)]
@@ -412,26 +412,30 @@ def _saved_by_attention(
         items.append(_seq(f"{name}.narrow.norm", narrow, _RESULT))
         wide, keys = seq * shape.num_heads * shape.value_dim, c * wide
         values = c * wide
-    if numerics.head_norms:
-        size = (c if numerics.fused else numerics.scaled_heads + 4) * (wide + keys // c)
+    if numerics.norms.heads:
+        size = (c if numerics.kernels.fused else numerics.formats.head_norm_input + 4) * (
+            wide + keys // c
+        )
         items.append(_tp(f"{name}.heads.norm", size, _CHEAP))
     for part, size in ((f"{name}.k", keys), (f"{name}.v", values)):
-        items.append(_tp(part, size, _IDLE if numerics.repeats_keys else _RESULT))
-        if numerics.repeats_keys:
+        items.append(_tp(part, size, _IDLE if numerics.kernels.repeats_keys else _RESULT))
+        if numerics.kernels.repeats_keys:
             items.append(_tp(f"{part}.repeated", c * wide, _CHEAP))
-    if name == "cross" and numerics.autocast:
+    if name == "cross" and numerics.formats.autocast:
         items.append(_seq("cross.memory", 2 * c * read * shape.hidden, _CHEAP))
-    copies = 2 if numerics.frozen and numerics.autocast else 1  # by way of the adapters' fp32
+    copies = (
+        2 if numerics.adapters.frozen and numerics.formats.autocast else 1
+    )  # by way of the adapters' fp32
     items.append(_tp(f"{name}.values", c * wide, _SAVED))
     items.append(_tp(f"{name}.values.narrowed", (copies - 1) * c * wide, _CHEAP))
-    num = 3 if numerics.adapts == "qkv" else 4
-    items.append(_seq(f"{name}.adapters", num * c * numerics.rank * seq, _CHEAP))
+    num = 3 if numerics.adapters.targets == "qkv" else 4
+    items.append(_seq(f"{name}.adapters", num * c * numerics.adapters.rank * seq, _CHEAP))
     items.append(_seq(f"{name}.out", c * seq * shape.hidden, _IDLE))
-    if not numerics.flash:
+    if not numerics.kernels.flash:
         return items + _saved_scores(numerics, name, shape.num_heads * seq * read)
-    if numerics.merges_heads:
+    if numerics.kernels.merges_heads:
         items.append(_tp(f"{name}.merged", c * wide, _CHEAP))
-        if numerics.joins_products:  # values are a part of one tensor
+        if numerics.kernels.joins_products:  # values are a part of one tensor
             items.append(_tp(f"{name}.qkv", c * wide + keys, _CHEAP))
     return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _SAVED)]
 
@@ -442,67 +446,69 @@ def _saved_by_state(shape: ModelShape, numerics: Numerics, seq: int) -> list[Sav
     Those three before their activation and the gate; the kernel's result, which is normalised, what
     comes of it, and the gate's sigmoid (MiniMax-01's lightning attention).
     """
-    wide = numerics.compute * seq * shape.state_width
-    keys = numerics.compute * seq * shape.state_keys
+    wide = numerics.formats.compute * seq * shape.state_width
+    keys = numerics.formats.compute * seq * shape.state_keys
     before = _tp("attention.state.before", 2 * keys + 2 * wide, _RESULT)
     return [before, _tp("attention.state.gated", 3 * wide, _CHEAP)]
 
 
 def _saved_scores(numerics: Numerics, name: str, scores: int) -> list[SavedTensor]:
     """Of as² ``scores``: the softmax's result, dropout's mask and its result."""
-    c = numerics.compute
+    c = numerics.formats.compute
     items = [
         _tp(f"{name}.scores", c * scores, _IDLE),
-        _tp(f"{name}.softmax", numerics.softmax * scores, _SCORES),
+        _tp(f"{name}.softmax", numerics.formats.softmax * scores, _SCORES),
     ]
-    if numerics.caps_scores:
+    if numerics.kernels.caps_scores:
         items.append(_tp(f"{name}.capped", c * scores, _SCORES))
-    if numerics.dropout:
+    if numerics.kernels.dropout:
         items.append(_tp(f"{name}.softmax.mask", scores, _SCORES))
         items.append(_tp(f"{name}.softmax.dropped", c * scores, _SCORES))
-    elif numerics.softmax != c:
+    elif numerics.formats.softmax != c:
         items.append(_tp(f"{name}.softmax.narrow", c * scores, _SCORES))
     return items
 
 
 def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
-    per_token, c = max(1, shape.experts_per_token), numerics.compute
+    per_token, c = max(1, shape.experts_per_token), numerics.formats.compute
     wide = seq * shape.width_per_token
     down = _seq("ffn.down", c * per_token * seq * shape.routed_width, _IDLE)
     if shape.gated_ffn:
         items = [_tp("ffn.gate", c * wide, _RESULT), _tp("ffn.up", c * wide, _RESULT)]
         # In 8 bits where products are (`--activation-func-fp8-input-store`; arXiv 2412.19437,
         # section 3.3.3), for they are needed again together with what is recomputed from them.
-        narrow = numerics.product_input * wide
+        narrow = numerics.formats.product_input * wide
         items += [_tp(f"{each.name}.stored", narrow, _LATENT) for each in items]
-        if not numerics.fused:
+        if not numerics.kernels.fused:
             items.append(_tp("ffn.activated", c * wide, _CHEAP))
     elif shape.activation == "relu":  # its result says all
         items = [_tp("ffn.up", c * wide, _IDLE)]
-    elif numerics.gelu_written_out:
+    elif numerics.kernels.gelu_written_out:
         # x·(1 + tanh(…x³))/2: the cube's x, tanh, 1 + tanh in fp32 (autocast widens powers), x/2
-        wider = 4 if numerics.autocast else c
+        wider = 4 if numerics.formats.autocast else c
         items = [_tp("ffn.gelu", (3 * wider + c) * wide, _CHEAP)]
         items.append(_tp("ffn.up", c * wide, _IDLE))
     else:
         items = [_tp("ffn.up", c * wide, _SAVED)]
     nets = [(per_token, shape.num_experts > 0), (1 * (shape.shared_experts > 0), False)]
     with_adapter = sum(
-        num for num, routed in nets if has_adapter(numerics.adapts, "ffn", "up", is_expert=routed)
+        num
+        for num, routed in nets
+        if has_adapter(numerics.adapters.targets, "ffn", "up", is_expert=routed)
     )
     if with_adapter:
         rows = (3 if shape.gated_ffn else 2) * with_adapter * seq
-        items.append(_seq("ffn.adapters", c * numerics.rank * rows, _CHEAP))
-    if numerics.dropout and shape.family == "t5":  # inside the net, too
+        items.append(_seq("ffn.adapters", c * numerics.adapters.rank * rows, _CHEAP))
+    if numerics.kernels.dropout and shape.family == "t5":  # inside the net, too
         items.append(_tp("ffn.dropout.inner", wide, _CHEAP))
         if not shape.gated_ffn:
             items.append(_tp("ffn.dropped", c * wide, _CHEAP))
     if shape.num_experts:  # gathered rows; results by expert, where they are weighed after
         rows = per_token * seq * shape.routed_width
-        items.append(_seq("ffn.rows", numerics.product_input * rows, _INSIDE))
-        if not numerics.weighs_activations:
+        items.append(_seq("ffn.rows", numerics.formats.product_input * rows, _INSIDE))
+        if not numerics.kernels.permuted_probs:
             items.append(_seq("ffn.results", c * rows, _SAVED))
-    return [*items, _tp("ffn.activation", numerics.product_input * wide, _CHEAP), down]
+    return [*items, _tp("ffn.activation", numerics.formats.product_input * wide, _CHEAP), down]
 
 
 def _tp(name: str, num_bytes: float, policies: frozenset[str]) -> SavedTensor:

@@ -28,7 +28,7 @@ class Traits:
     """Norms, softmax, activations and Adam are fused whatever the stack; keys are not repeated."""
     autocasts: bool = False
     """torch's autocast narrows whole fp32 weights; elsewhere narrow ones have fp32 masters."""
-    lasting_grads: bool = False
+    persistent_grads: bool = False
     """Gradients stay allocated from step to step."""
     grad_buffer: bool = False
     """They lie in one buffer, in fp32 unless trained in fp16, or in shards of it."""
@@ -104,7 +104,7 @@ FRAMEWORKS = {
     # reduce_bucket_size of Hugging Face's DeepSpeed configurations, in numbers
     "deepspeed": Traits(
         own_scheme=True,
-        lasting_grads=True,
+        persistent_grads=True,
         bucket=2e8,
         fetch_calls=20.0,
         sub_group=1e9,
@@ -118,7 +118,7 @@ FRAMEWORKS = {
     "megatron": Traits(
         own_scheme=True,
         own_kernels=True,
-        lasting_grads=True,
+        persistent_grads=True,
         grad_buffer=True,
         splits_vocabulary=True,
         selective="core",

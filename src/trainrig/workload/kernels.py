@@ -124,7 +124,7 @@ def kernels_of(parts: Iterable[Operator], numerics: Numerics, *, backward: bool)
             kind = _kind(part, numerics)
             is_wide = kind not in ("activation", "gated", "softmax", "unmasked")
             _moved(tally, part, numerics, kind, backward)
-            if numerics.dropout and part.name.endswith((".residual", "embed.positions")):
+            if numerics.kernels.dropout and part.name.endswith((".residual", "embed.positions")):
                 _moved(tally, part, numerics, "dropout", backward)
     return Kernels(
         products=tuple(tally.products),
@@ -157,20 +157,20 @@ def _multiplied(
         tally.launches += len(products)
         _copied(tally, part, numerics, backward)
         return
-    if backward and numerics.frozen:
+    if backward and numerics.adapters.frozen:
         products = products[:1]
-    extra = 1 if backward and not numerics.frozen else 0  # the bias' gradient is a sum
+    extra = 1 if backward and not numerics.adapters.frozen else 0  # the bias' gradient is a sum
     tally.products += products
     tally.launches += len(products) + extra
     branch, _, name = part.name.partition(".")
-    if numerics.frozen and branch in _OF_BLOCKS:
-        tally.launches += _WIDENING * numerics.widens
-        if has_adapter(numerics.adapts, branch, name, is_expert=is_expert):
-            is_one = is_expert and numerics.adapts == "shared"
+    if numerics.adapters.frozen and branch in _OF_BLOCKS:
+        tally.launches += _WIDENING * numerics.adapters.widens
+        if has_adapter(numerics.adapters.targets, branch, name, is_expert=is_expert):
+            is_one = is_expert and numerics.adapters.targets == "shared"
             _adapted(tally, part, numerics, backward, is_one=is_one)
     if backward:
         _added(tally, part, numerics)
-    if numerics.autocast and numerics.stack != "compiled" and is_wide:
+    if numerics.formats.autocast and numerics.kernels.stack != "compiled" and is_wide:
         count, rows, _, wide_in = part.forward.products[0]
         tally.streams.append((6.0 * count * rows * wide_in, 1))
         tally.launches += 1
@@ -193,8 +193,8 @@ def _adapted(
     Backward has their four; the gradient of what they scale is scaled, that of their input added.
     ``is_one``: one adapter for the rows of all experts.
     """
-    rank, size = max(numerics.rank, 1), numerics.compute
-    is_fused = numerics.stack in ("flash+fused", "compiled")
+    rank, size = max(numerics.adapters.rank, 1), numerics.formats.compute
+    is_fused = numerics.kernels.stack in ("flash+fused", "compiled")
     for num, each, wide, wide_in in part.forward.products:
         count, rows = (1, num * each) if is_one else (num, each)
         if backward:
@@ -216,13 +216,13 @@ def _added(tally: _Tally, part: Operator, numerics: Numerics) -> None:
     A bias' gradient reads what comes back; and where several products have one input, each adds
     its own gradient to that of the others.
     """
-    if numerics.stack not in ("eager", "flash"):
+    if numerics.kernels.stack not in ("eager", "flash"):
         return
     count, rows, columns, wide_in = part.forward.products[0]
-    if not (numerics.rms or numerics.frozen):
-        tally.streams.append((1.0 * numerics.compute * count * rows * columns, 1))
+    if not (numerics.norms.rms or numerics.adapters.frozen):
+        tally.streams.append((1.0 * numerics.formats.compute * count * rows * columns, 1))
     if part.name.endswith(_FURTHER):
-        size = 4 if numerics.autocast else numerics.compute
+        size = 4 if numerics.formats.autocast else numerics.formats.compute
         tally.streams.append((3.0 * size * count * rows * wide_in, 1))
         tally.launches += 1
 
@@ -236,15 +236,15 @@ def _copied(tally: _Tally, part: Operator, numerics: Numerics, backward: bool) -
     (count, m, n, k), cost = part.forward.products[0], part.forward
     size = (cost.read_bytes + cost.write_bytes) / (count * (m * k + k * n + m * n))
     counted = 2.0 * count * (m + max(n, k)) * min(n, k) * size
-    _streamed(tally, STACKS[numerics.stack]["copies"], counted, backward)
+    _streamed(tally, STACKS[numerics.kernels.stack]["copies"], counted, backward)
 
 
 def _moved(tally: _Tally, part: Operator, numerics: Numerics, kind: str, backward: bool) -> None:
     cost = part.backward if backward else part.forward
     counted = 1.0 * (cost.read_bytes + cost.write_bytes)
-    if numerics.autocast and kind in _WIDENED:
+    if numerics.formats.autocast and kind in _WIDENED:
         counted *= _WIDENED[kind][int(backward)]
-    _streamed(tally, STACKS[numerics.stack][kind], counted, backward)
+    _streamed(tally, STACKS[numerics.kernels.stack][kind], counted, backward)
 
 
 def _streamed(tally: _Tally, passes: Passes, counted: float, backward: bool) -> None:
@@ -273,15 +273,15 @@ and 20 without either)."""
 
 def _kind(part: Operator, numerics: Numerics) -> str:
     if part.kind == "norm":
-        return "rms" if numerics.rms else "norm"
-    if part.kind == "softmax" and numerics.unmasked:
+        return "rms" if numerics.norms.rms else "norm"
+    if part.kind == "softmax" and numerics.kernels.unmasked:
         return "unmasked"
     if part.kind in ("softmax", "cross_entropy", "embedding", *STATE_BYTES):
         return part.kind
     name = part.name.rpartition(".")[2]
     if name != "activation":
-        is_sorted = numerics.sorts and name in ("gather", "scatter")
+        is_sorted = numerics.kernels.sorts and name in ("gather", "scatter")
         return "sorted" if is_sorted else "rotary" if name == "rotary" else "residual"
     if is_any(part.forward.read_bytes > part.forward.write_bytes):
         return "gated"
-    return "written out" if numerics.gelu_written_out else "activation"
+    return "written out" if numerics.kernels.gelu_written_out else "activation"

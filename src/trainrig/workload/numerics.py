@@ -28,23 +28,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainrig.workload.families import FamilyFacts, facts_of
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.operators import dtype_bytes
 
-_WITH_DROPOUT = ("gpt2", "bert", "t5")
-"""Families whose published configurations train with dropout."""
-_OF_IMAGES = ("vit", "ViT", "deit", "DeiT")
-_WITHOUT_DROPOUT = ("pythia", "gpt-neox", "gpt-j", "bloom", "mpt", *_OF_IMAGES)
-"""Names of published models of families with dropout that were trained without."""
-_WIDE_LOSS = {"current": ("gpt2", "gpt-neo", "llama"), "torch1": ("gpt-neo", "llama")}
-"""Families whose code widens the logits to fp32 before the loss (Hugging Face's models: all causal
-ones since its version 4.46, of the older ones those that were published later)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numerics:
-    """What follows from a layout's words; bytes are those of one number."""
+class Formats:
+    """Bytes of one number, by what it is."""
 
     compute: int
     """What products read and write."""
@@ -56,152 +48,203 @@ class Numerics:
     """The stream between the blocks."""
     softmax: int
     """The softmax's result, where scores are kept."""
+    norm_input: int
+    """Of RMSNorm written out, what its weights multiply: the stream's type, fp32 in Gemma."""
+    head_norm_input: int
+    """What the weights of written-out norms of heads multiply, which read a product's result."""
     autocast: bool
     scheme: str
-    flash: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norms:
+    """Which norms a block has, and how they are run."""
+
+    rms: bool
+    """Norms are RMSNorm."""
+    written_out: bool
+    """RMSNorm is several operations on an fp32 copy, each of which keeps what it needs."""
+    shared: bool
+    """Attention and feed-forward net lie side by side behind one norm."""
+    outer: bool
+    """Each branch has a norm behind it, too."""
+    heads: bool
+    """Heads of queries and of keys have a norm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockKernels:
+    """How a block's operations are run, and which there are."""
+
     stack: str
     """One of `kernels.STACKS`: what is run where a framework brings kernels of its own."""
+    flash: bool
     fused: bool
     """Norms, softmax, rotary positions and gated activations are single kernels.  A compiler makes
     the same: what a product reads is written out, and kept, what lies between is not."""
     compiled: bool
     native: bool
     """Attention reads grouped heads, and heads side by side, as they are."""
-    norm_written_out: bool
-    """RMSNorm is several operations on an fp32 copy, each of which keeps what it needs."""
-    rms: bool
-    """Norms are RMSNorm."""
-    scaled: int
-    """Of RMSNorm written out, what its weights multiply: the stream's type, fp32 in Gemma."""
-    scaled_heads: int
-    """What the weights of written-out norms of heads multiply, which read a product's result."""
-    one_norm: bool
-    """Attention and feed-forward net lie side by side behind one norm."""
-    outer_norms: bool
-    """Each branch has a norm behind it, too."""
-    head_norms: bool
-    """Heads of queries and of keys have a norm."""
     caps_scores: bool
     """Scores pass a tanh before the softmax."""
+    unmasked: bool
+    """Scores are neither masked nor dropped: images', all of whose patches are there."""
     joins_products: bool
     """Queries, keys and values come from one product, gate and up from another."""
     merges_heads: bool
     """A part of each head is turned and put together with the rest, head by head; so lies
     attention's result, which is copied."""
-    gelu_written_out: bool
-    """The tanh form of GELU is run line by line, as in Hugging Face's GPT-2."""
     repeats_keys: bool
     """Grouped heads of keys are copied for each head of queries."""
+    gelu_written_out: bool
+    """The tanh form of GELU is run line by line, as in Hugging Face's GPT-2."""
     dropout: bool
-    unmasked: bool
-    """Scores are neither masked nor dropped: images', all of whose patches are there."""
-    fused_loss: bool
+    sorts: bool
+    """Tokens are sorted by expert in torch's operations, one by one."""
+    permuted_probs: bool
+    """A token's share of an expert multiplies its activation, so that no derivative needs the
+    expert's results (Megatron-Core since 0.12: `permuted_probs`); elsewhere it multiplies these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossKernels:
+    """How a language model's loss is run."""
+
+    fused: bool
     """The logits never exist whole: `models.loss`, Liger's fused linear cross-entropy."""
-    chunked_loss: bool
+    chunked: bool
     """They exist narrow, and are widened some rows at a time."""
-    compiled_loss: bool
+    compiled: bool
     """One kernel from narrow logits to their gradient."""
-    wide_loss: bool
+    wide: bool
     """The model itself widens its logits to fp32 before the loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """What is trained beside frozen weights."""
+
     frozen: bool
     """Weights have no gradients (LoRA)."""
     widens: bool
     """Frozen matrices are stored narrower than they are multiplied."""
     rank: int
-    """Of the adapters beside them; each keeps what lies between its two matrices."""
-    adapts: str
-    """Beside which matrices adapters lie, one of `layout.LORA_ON` but auto."""
-    sorts: bool
-    """Tokens are sorted by expert in torch's operations, one by one."""
-    weighs_activations: bool
-    """A token's share of an expert multiplies its activation, so that no derivative needs the
-    expert's results (Megatron-Core since 0.12: `permuted_probs`); elsewhere it multiplies these."""
+    """Rank of the adapters; each keeps what lies between its two matrices."""
+    targets: str
+    """Beside which matrices adapters lie, one of `groups.LORA_ON` but auto."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """What follows from a layout's words for a model."""
+
+    formats: Formats
+    norms: Norms
+    kernels: BlockKernels
+    loss: LossKernels
+    adapters: Adapters
 
 
 def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
-    """What the layout's words mean for a model."""
-    compute, scheme = (
-        max(2, dtype_bytes(layout.precision.compute)),
-        scheme_of(layout),
-    )  # fp8 saves bf16
-    autocast = scheme == "autocast" and compute < 4 and layout.scheme != "fsdp"
-    traits, compiled = layout.traits, layout.kernels.stack == "compiled"
-    native, kernels = traits.own_models, "fused" in layout.kernels.stack or traits.own_kernels
-    fused, flash = kernels or compiled, layout.kernels.is_flash and not shape.memory
-    is_plain = layout.kernels.stack == "eager" or layout.kernels.plain_attention
-    stack = "fused" if fused and is_plain else layout.kernels.stack
-    grouped = shape.num_kv_heads != shape.num_heads
-    # GPT-2 and BERT, as published, have the softmax in the type of the scores.
-    narrow = fused or (shape.family in ("gpt2", "bert") and not (native or autocast))
-    is_later = shape.variant == "falcon" or (
-        shape.family == "t5" and layout.kernels.software == "current"
+    """Return what the layout's words mean for a model."""
+    facts, kernels = facts_of(shape), _block_kernels(shape, layout)
+    written_out = facts.rms_norm and not (layout.traits.own_models or kernels.fused)
+    return Numerics(
+        formats=_formats(shape, layout, is_fused=kernels.fused),
+        norms=Norms(
+            rms=facts.rms_norm,
+            written_out=written_out,
+            shared=facts.one_norm,
+            outer=facts.outer_norms,
+            heads=facts.head_norms,
+        ),
+        kernels=kernels,
+        loss=_loss_kernels(facts, layout, kernels),
+        adapters=Adapters(
+            frozen=layout.lora.rank > 0,
+            widens=layout.lora.quantize != "none",
+            rank=layout.lora.rank,
+            targets=layout.adapted,
+        ),
     )
-    narrow = narrow or (is_later and not (native or autocast))
-    is_phi3 = shape.variant == "phi3" or shape.name.startswith(("phi-3", "phi-4"))
-    rms, outer = _has_rms(shape), shape.variant.startswith("gemma") and shape.vectors > shape.hidden
-    fused_loss = native or (kernels and flash and not traits.splits_vocabulary)
+
+
+def _formats(shape: ModelShape, layout: Layout, *, is_fused: bool) -> Formats:
+    """Bytes of numbers, by what they are."""
+    compute, scheme = max(2, dtype_bytes(layout.precision.compute)), scheme_of(layout)
+    autocast = scheme == "autocast" and compute < 4 and layout.scheme != "fsdp"
     # Adapters lie beside weights that were loaded narrow; of quantised ones norms and ends are
     # widened (peft's `prepare_model_for_kbit_training`).  BERT's stream is LayerNorm's wide result.
     is_loaded = layout.lora.rank > 0 and layout.lora.quantize == "none" and shape.family != "bert"
     residual = 4 if autocast and not is_loaded else compute
-    return Numerics(
-        compute=compute,
+    facts = facts_of(shape)
+    is_published = not (layout.traits.own_models or autocast)
+    narrow_softmax = layout.kernels.software in facts.narrow_softmax and is_published
+    return Formats(
+        compute=compute,  # fp8 saves bf16
         product_input=_SCALED[layout.precision.scaled] if in_eight_bits(layout) else compute,
         residual=residual,
-        softmax=compute if narrow else 4,
+        softmax=compute if is_fused or narrow_softmax else 4,
+        norm_input=4 if facts.wide_norm_weights else residual,
+        head_norm_input=4 if facts.wide_norm_weights else compute,
         autocast=autocast,
         scheme=scheme,
-        flash=flash,
-        stack="flash+fused" if fused and stack == "flash" else stack,
-        fused=fused,
-        compiled=compiled,
-        native=kernels,
-        norm_written_out=rms and not (native or fused),
-        rms=rms,
-        scaled=4 if shape.variant.startswith("gemma") else residual,
-        scaled_heads=4 if shape.variant.startswith("gemma") else compute,
-        one_norm=shape.variant in _ONE_NORM,
-        outer_norms=outer,
-        head_norms=shape.vectors - outer * 2 * shape.hidden == 2 * shape.head_dim,
-        caps_scores=outer and shape.vectors == 2 * shape.hidden,
-        joins_products=is_phi3 or shape.variant == "falcon",
-        merges_heads=(is_phi3 or shape.variant == "phi") and not (native or fused),
-        gelu_written_out=not (native or fused) and shape.activation == "gelu_tanh",
-        repeats_keys=grouped and not kernels and not flash,
-        dropout=has_dropout(shape, layout),
-        unmasked=shape.name.startswith(_OF_IMAGES),
-        fused_loss=fused_loss if layout.kernels.loss == "auto" else layout.kernels.loss == "fused",
-        chunked_loss=layout.kernels.loss == "chunked",
-        compiled_loss=compiled and layout.kernels.loss in ("auto", "chunked"),
-        wide_loss=shape.family in _WIDE_LOSS[layout.kernels.software]
-        and layout.kernels.loss != "narrow",
-        frozen=layout.lora.rank > 0,
-        widens=layout.lora.quantize != "none",
-        rank=layout.lora.rank,
-        adapts=layout.adapted,
-        sorts=layout.moe.experts == "grouped" and not kernels,
-        weighs_activations=layout.traits.own_kernels and fused,
     )
 
 
-_LAYER_NORM = ("phi", "falcon", "nemotron", "starcoder", "starcoder2", "phi3small")
-"""Variants of Llama that have LayerNorm."""
-_ONE_NORM = ("phi", "falcon")
+def _block_kernels(shape: ModelShape, layout: Layout) -> BlockKernels:
+    """How a block's operations are run."""
+    facts, traits, choices = facts_of(shape), layout.traits, layout.kernels
+    brings_kernels = "fused" in choices.stack or traits.own_kernels
+    fused = brings_kernels or choices.stack == "compiled"
+    flash = choices.is_flash and not shape.memory
+    as_published = not (traits.own_models or fused)
+    grouped = shape.num_kv_heads != shape.num_heads
+    return BlockKernels(
+        stack=_stack(layout, is_fused=fused),
+        flash=flash,
+        fused=fused,
+        compiled=choices.stack == "compiled",
+        native=brings_kernels,
+        caps_scores=facts.caps_scores,
+        unmasked=facts.unmasked,
+        joins_products=facts.joins_products,
+        merges_heads=facts.merges_heads and as_published,
+        repeats_keys=grouped and not brings_kernels and not flash,
+        gelu_written_out=as_published and shape.activation == "gelu_tanh",
+        dropout=has_dropout(shape, layout),
+        sorts=layout.moe.experts == "grouped" and not brings_kernels,
+        permuted_probs=traits.own_kernels and fused,
+    )
 
 
-def _has_rms(shape: ModelShape) -> bool:
-    """Whether norms are RMSNorm."""
-    return not (shape.norm_bias or is_bart(shape) or shape.variant in _LAYER_NORM)
+def _stack(layout: Layout, *, is_fused: bool) -> str:
+    """One of `kernels.STACKS`: a framework's own kernels make a plain stack a fused one."""
+    stack, is_plain = layout.kernels.stack, layout.kernels.plain_attention
+    rules = (
+        (is_fused and (stack == "eager" or is_plain), "fused"),
+        (is_fused and stack == "flash", "flash+fused"),
+        (True, stack),
+    )
+    return next(name for holds, name in rules if holds)
+
+
+def _loss_kernels(facts: FamilyFacts, layout: Layout, kernels: BlockKernels) -> LossKernels:
+    """How a language model's loss is run."""
+    traits, loss = layout.traits, layout.kernels.loss
+    is_liger = kernels.native and kernels.flash and not traits.splits_vocabulary
+    usually_fused = traits.own_models or is_liger
+    return LossKernels(
+        fused=usually_fused if loss == "auto" else loss == "fused",
+        chunked=loss == "chunked",
+        compiled=kernels.compiled and loss in ("auto", "chunked"),
+        wide=layout.kernels.software in facts.wide_loss and loss != "narrow",
+    )
 
 
 def in_eight_bits(layout: Layout) -> bool:
     """Whether Transformer Engine's linear layers run it: inputs and weights wait in fp8, too."""
     return layout.precision.compute == "fp8" and layout.traits.own_kernels
-
-
-def is_bart(shape: ModelShape) -> bool:
-    """BART, told from T5 by its name alone: it has LayerNorm and no bias of positions."""
-    return shape.family == "t5" and "bart" in shape.name.lower()
 
 
 def scheme_of(layout: Layout) -> str:
@@ -213,16 +256,16 @@ def scheme_of(layout: Layout) -> str:
 
 def has_dropout(shape: ModelShape, layout: Layout) -> bool:
     """As the layout says; otherwise where it was usual: with the older kernels and families."""
-    if layout.kernels.dropout != "auto":
-        return layout.kernels.dropout == "yes"
-    if layout.traits.own_models or shape.name.startswith(_WITHOUT_DROPOUT):
-        return False
-    is_older = layout.kernels.stack in ("eager", "fused") or layout.kernels.plain_attention
-    if not is_older and layout.kernels.stack not in layout.traits.drops_with:
-        return False
-    families = (*_WITH_DROPOUT, "gpt-neo") if layout.traits.own_kernels else _WITH_DROPOUT
-    is_gpt = layout.traits.own_kernels and shape.name.startswith("gpt") and shape.num_experts > 0
-    return shape.family in families or is_gpt  # Megatron's default, which Llama's scripts turn off
+    usual, traits, kernels = facts_of(shape).dropout, layout.traits, layout.kernels
+    is_older = kernels.stack in ("eager", "fused") or bool(kernels.plain_attention)
+    rules = (
+        (kernels.dropout != "auto", kernels.dropout == "yes"),
+        (traits.own_models or usual == "none", False),
+        (not is_older and kernels.stack not in traits.drops_with, False),
+        (usual == "megatron", traits.own_kernels),
+        (True, usual == "published"),
+    )
+    return next(answer for holds, answer in rules if holds)
 
 
 MOMENTS = {
@@ -272,9 +315,9 @@ class States:
     eight_bits: float
     """Bytes that a block's weight takes besides `weight` because it is multiplied in 8 bits or
     less; below 0 where it is held so alone (`_quantised`)."""
-    lasting_grad: float
+    persistent_grad: float
     """A gradient that stays from step to step."""
-    passing_grad: float
+    transient_grad: float
     """A gradient that is gone after the update, or after each micro-batch."""
     master: float
     moments: float
@@ -289,14 +332,17 @@ class States:
 
 def states_of(layout: Layout, numerics: Numerics) -> States:
     """The table's row for a layout."""
-    narrow, masters = numerics.compute < 4, numerics.scheme == "masters" and numerics.compute < 4
-    own = float(numerics.compute if masters or numerics.scheme == "pure" else 4)
+    narrow, masters = (
+        numerics.formats.compute < 4,
+        numerics.formats.scheme == "masters" and numerics.formats.compute < 4,
+    )
+    own = float(numerics.formats.compute if masters or numerics.formats.scheme == "pure" else 4)
     lasting, passing = _gradients(layout, numerics, own)
-    copies = numerics.autocast and not layout.lora.rank
-    state_width = 4.0 if masters or numerics.scheme == "autocast" or not narrow else own
+    copies = numerics.formats.autocast and not layout.lora.rank
+    state_width = 4.0 if masters or numerics.formats.scheme == "autocast" or not narrow else own
     state_width = {"bf16": 2.0, "fp32": 4.0}.get(layout.precision.moments, state_width)
     state_width = _BLOCK_8BIT if "8bit" in layout.memory.optimizer else state_width
-    frozen = 4.0 if layout.precision.states == "autocast" else float(numerics.compute)
+    frozen = 4.0 if layout.precision.states == "autocast" else float(numerics.formats.compute)
     moments, paged = (
         MOMENTS[layout.memory.optimizer] * state_width,
         "paged" in layout.memory.optimizer,
@@ -304,11 +350,11 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
     return States(
         weight=own,
         frozen=frozen,
-        frozen_ends=4.0 if numerics.widens and numerics.autocast else frozen,
-        weight_copies=float(numerics.compute) if copies else 0.0,
+        frozen_ends=4.0 if numerics.adapters.widens and numerics.formats.autocast else frozen,
+        weight_copies=float(numerics.formats.compute) if copies else 0.0,
         eight_bits=_quantised(layout, own),
-        lasting_grad=lasting,
-        passing_grad=passing,
+        persistent_grad=lasting,
+        transient_grad=passing,
         master=4.0 if masters else 0.0,
         moments=0.0 if paged else moments,
         paged=moments if paged else 0.0,
@@ -342,11 +388,15 @@ def _gradients(layout: Layout, numerics: Numerics, own: float) -> tuple[float, f
     """(lasting, passing): one of them is 0 but in our own with masters, which has both."""
     wide = float(layout.precision.reduce_bytes)
     if layout.traits.grad_buffer:
-        narrow = layout.precision.compute == "fp16" or numerics.scheme == "pure"
+        narrow = layout.precision.compute == "fp16" or numerics.formats.scheme == "pure"
         return wide or (own if narrow else 4.0), 0.0
-    if layout.traits.lasting_grads:
+    if layout.traits.persistent_grads:
         return wide or own, 0.0
-    if layout.traits.own_models and numerics.scheme == "masters" and numerics.compute < 4:
+    if (
+        layout.traits.own_models
+        and numerics.formats.scheme == "masters"
+        and numerics.formats.compute < 4
+    ):
         return 4.0, own
     return (wide or own, 0.0) if layout.kernels.software == "torch1" else (0.0, wide or own)
 
@@ -358,7 +408,7 @@ def _update(layout: Layout, masters: bool, lasting: float, width: float) -> floa
     they are (`decoupled_grad` of its distrib_optimizer).
     """
     reads_narrow = layout.traits.grad_buffer and layout.precision.moments == "bf16"
-    is_narrow = layout.traits.lasting_grads and lasting < 4 and not reads_narrow
+    is_narrow = layout.traits.persistent_grads and lasting < 4 and not reads_narrow
     widened = 4.0 if masters and is_narrow else 0.0
     unfused = width if layout.memory.optimizer == "adamw" and not layout.traits.own_kernels else 0.0
     return widened + unfused

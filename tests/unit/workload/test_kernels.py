@@ -7,10 +7,11 @@ import pytest
 from trainrig.errors import UsageError
 from trainrig.workload import block_ops, custom, named
 from trainrig.workload.blocks import block, head
+from trainrig.workload.families import facts_of
 from trainrig.workload.kernels import STACKS, Kernels, kernels_of
 from trainrig.workload.layout import Layout
 from trainrig.workload.layout.groups import KERNELS
-from trainrig.workload.numerics import is_bart, numerics_of
+from trainrig.workload.numerics import numerics_of
 from trainrig.workload.operators import Operator
 
 SHAPES = [
@@ -127,9 +128,10 @@ def test_a_block_alone_and_in_shares_have_the_same_names() -> None:
 
 def test_bart_is_told_from_t5_by_its_name() -> None:
     bart = custom("t5", name="BART-large", num_layers=12, hidden=1024)
-    assert is_bart(bart) and not is_bart(named("t5-large"))
+    assert not facts_of(bart).has_position_bias and facts_of(named("t5-large")).has_position_bias
     layout = Layout.of(kernels="eager")
-    assert not numerics_of(bart, layout).rms and numerics_of(named("t5-large"), layout).rms
+    assert not numerics_of(bart, layout).norms.rms
+    assert numerics_of(named("t5-large"), layout).norms.rms
 
 
 def test_autocast_narrows_what_is_wide_and_nothing_else() -> None:

@@ -432,7 +432,7 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     # For each parameter: gradients twice (clipping), moments, weights, masters.
     held = mesh.states
     weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
-    each = 2.0 * (held.lasting_grad or held.passing_grad) + weights
+    each = 2.0 * (held.persistent_grad or held.transient_grad) + weights
     each += 2.0 * (held.moments + held.paged)
     num_bytes = mesh.owned * each
     tensors = _trained_tensors(mesh)

@@ -16,11 +16,12 @@ from typing import Any
 from trainrig.predict.rates import Rates
 from trainrig.workload.arrays import choose, is_any, is_plain, larger
 from trainrig.workload.blocks import LATENT, block, embed, head, selective_policy
+from trainrig.workload.families import facts_of
 from trainrig.workload.flops import until_saved
 from trainrig.workload.kernels import NETS, Kernels, kernels_of
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape, block_kinds
-from trainrig.workload.numerics import Numerics, is_bart, numerics_of
+from trainrig.workload.numerics import Numerics, numerics_of
 from trainrig.workload.operators import Operator, Product, dtype_bytes
 
 DeviceTime = tuple[Any, Any, Any, Any]
@@ -191,7 +192,7 @@ def _as_counted(shape: ModelShape, layout: Layout) -> Layout:
     """Operators beside fp8 are in bf16; attention with a bias has no fused kernel."""
     if layout.precision.compute == "fp8":
         layout = layout.replace(precision="bf16")
-    has_bias = shape.positions == "relative" and not is_bart(shape)
+    has_bias = shape.positions == "relative" and facts_of(shape).has_position_bias
     return layout.replace(kernels="eager") if has_bias else layout
 
 
@@ -432,7 +433,11 @@ def _of_mixture(parts: list[Operator], numerics: Numerics, layout: Layout, backw
     each: float = _IN_TURN[layout.moe.experts][way]
     if layout.moe.experts == "grouped" and layout.traits.own_kernels:
         each = _GROUPED * (4 if backward else 2) * (2 if layout.precision.compute == "fp8" else 1)
-    if numerics.frozen and layout.moe.experts == "modules" and layout.adapted in ("all", "shared"):
+    if (
+        numerics.adapters.frozen
+        and layout.moe.experts == "modules"
+        and layout.adapted in ("all", "shared")
+    ):
         each += _ADAPTED_EXPERT[way]
     routing = (_ROUTING_FUSED if layout.moe.dedup_internode_dispatch else _ROUTING)[way]
     return routing * is_any(experts > 0) + each * experts

@@ -21,10 +21,10 @@ from trainrig.predict.rates.from_chip import (
 )
 from trainrig.predict.table.cells import Cells, meanings, means, mentions
 from trainrig.predict.table.training_programs import Program, affirmed, program_of, torch_version
+from trainrig.workload.families import facts_of
 from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout.groups import KERNELS
 from trainrig.workload.model import ModelShape
-from trainrig.workload.numerics import is_bart
 
 
 def precision_of(cells: Cells, chip: Chip) -> str:
@@ -135,7 +135,9 @@ def kernels_of(cells: Cells, chip: Chip, framework: str, shape: ModelShape) -> s
     usual = _usual_kernels(cells, chip, framework)
     word = cells.choice("kernel_stack", KERNELS, usual)
     writes_scores = bool(program.scores) and "flash" not in stated
-    is_plain_t5 = shape.family == "t5" and not is_bart(shape) and not cells["kernel_stack"]
+    is_plain_t5 = (
+        shape.family == "t5" and facts_of(shape).has_position_bias and not cells["kernel_stack"]
+    )
     is_plain_t5 = is_plain_t5 and FRAMEWORKS[framework].autocasts
     is_torch = framework in _ON_TORCH and not cells.is_xla
     fuses_by_default = torch_version(cells.word("framework")) >= (2, 1) or cells.is_since(_SPREAD)
@@ -360,8 +362,7 @@ def experts_of(cells: Cells, shape: ModelShape, framework: str, chip: Chip) -> s
         (cells.whole("ep", 1) > 1, "grouped"),
         # transformers' models have them in turn until its version 5.
         (not cells.program.transformers_models or cells.is_transformers_5, "grouped"),
-        (shape.name.startswith("granite"), "slices"),
-        (True, "modules"),
+        (True, facts_of(shape).experts),
     )
     return next(experts for holds, experts in rules if holds)
 
@@ -371,7 +372,7 @@ def with_all_experts(shape: ModelShape, experts: str) -> ModelShape:
 
     Its block repeats the tokens for each expert (modeling_llama4, Llama4TextMoe).
     """
-    is_whole = shape.name.startswith("llama4") and experts == "modules"
+    is_whole = facts_of(shape).all_experts and experts == "modules"
     return replace(shape, experts_per_token=shape.num_experts) if is_whole else shape
 
 

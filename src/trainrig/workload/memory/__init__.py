@@ -126,9 +126,9 @@ def _parts(
     weights; ``is_moving``: forward or backward, where weights are gathered and gradients leave.
     """
     states, (master, moments) = stage.states, stage.masters
-    grads: Any = states.lasting_grad
-    if states.passing_grad:
-        grads = grads + states.passing_grad * passing
+    grads: Any = states.persistent_grad
+    if states.transient_grad:
+        grads = grads + states.transient_grad * passing
     return {
         "weights": stage.weights + copies if is_any(copies != 0.0) else stage.weights,
         "gradients": grads * stage.num_gradients,
@@ -231,7 +231,7 @@ def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:
         size = states.paged * own
         if layout.memory.offload != "none":
             on_host = states.master + states.moments if layout.memory.offload == "host" else 0.0
-            grads = states.lasting_grad + states.passing_grad
+            grads = states.persistent_grad + states.transient_grad
             size = (
                 size
                 + on_host * own

@@ -59,7 +59,7 @@ def buckets(layout: Layout, states: States) -> Any:
     zero = layout.sharding.zero
     leaves = (layout.mesh.dp > 1) | (layout.memory.offload != "none")
     many = choose(leaves & (zero < 3), smaller(zero, 2), 0)
-    return many * layout.traits.bucket * (states.lasting_grad + states.passing_grad)
+    return many * layout.traits.bucket * (states.persistent_grad + states.transient_grad)
 
 
 GIB = 1 << 30
@@ -94,7 +94,7 @@ allocator holds in blocks that fit nothing; of device around what is reserved.""
 
 def unused(allocated: Any, logits: Any, layout: Layout, numerics: Numerics) -> Any:
     """Bytes of the allocator's blocks that cannot be had."""
-    is_whole = not (numerics.fused_loss or layout.traits.splits_vocabulary)
+    is_whole = not (numerics.loss.fused or layout.traits.splits_vocabulary)
     again = UNUSED_AGAIN * (is_whole and layout.memory.recompute == "full")
     return UNUSED * allocated + again * logits
 
@@ -103,9 +103,11 @@ def reserved(
     allocated: Any, activations: Any, logits: Any, layout: Layout, numerics: Numerics
 ) -> Any:
     """Bytes that the framework's allocator has taken from the driver."""
-    of_states = HELD["frozen" if numerics.frozen else "states"] * (allocated - activations - logits)
+    of_states = HELD["frozen" if numerics.adapters.frozen else "states"] * (
+        allocated - activations - logits
+    )
     of_logits = HELD["logits"] + HELD["again"] * (layout.memory.recompute == "full")
-    if numerics.fused_loss or layout.traits.splits_vocabulary:
+    if numerics.loss.fused or layout.traits.splits_vocabulary:
         of_logits = HELD["activations"]
     return allocated + of_states + HELD["activations"] * activations + of_logits * logits
 
@@ -133,25 +135,27 @@ _CHUNKS = 8
 def embedding_bytes(shape: ModelShape, numerics: Numerics, seq: int) -> float:
     """Of one sample: token ids; BERT's norm keeps the sum; dropout its mask."""
     size = 8 * seq * (3 if shape.family == "bert" else 1)
-    normed = numerics.residual * shape.hidden * seq if shape.family == "bert" else 0
-    return size + normed + (shape.hidden * seq if numerics.dropout else 0)
+    normed = numerics.formats.residual * shape.hidden * seq if shape.family == "bert" else 0
+    return size + normed + (shape.hidden * seq if numerics.kernels.dropout else 0)
 
 
 def end_bytes(shape: ModelShape, numerics: Numerics, seq: int) -> float:
     """Of one sample, between the last block and the logits."""
     wide = seq * shape.hidden
     if shape.family == "bert":  # dense, gelu, norm
-        return wide * (2 * numerics.compute + numerics.residual)
-    out = 0 if numerics.fused_loss else numerics.compute
-    copy = 4 + numerics.residual if numerics.norm_written_out else numerics.residual
+        return wide * (2 * numerics.formats.compute + numerics.formats.residual)
+    out = 0 if numerics.loss.fused else numerics.formats.compute
+    copy = (
+        4 + numerics.formats.residual if numerics.norms.written_out else numerics.formats.residual
+    )
     return wide * (copy + out)
 
 
 def loss_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
     """At the worst moment of the loss, for ``rows`` tokens of one rank."""
-    if numerics.fused_loss:
+    if numerics.loss.fused:
         return chunk_bytes(shape, layout, numerics, rows)
-    logits, c = rows * shape.num_logits / layout.mesh.tp, numerics.compute
+    logits, c = rows * shape.num_logits / layout.mesh.tp, numerics.formats.compute
     if layout.traits.splits_vocabulary:
         gradient = 4 * shape.vocab * shape.hidden / layout.mesh.tp
         return larger((4 + c) * logits, c * logits + gradient)
@@ -160,17 +164,17 @@ def loss_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
 
 def _loss_width(numerics: Numerics) -> float:
     """Bytes for each logit where nothing is split or chunked: see the module's paragraph."""
-    c = numerics.compute
-    if numerics.chunked_loss:
+    c = numerics.formats.compute
+    if numerics.loss.chunked:
         one = 1 / _CHUNKS
-        return c * (1 + one) if numerics.compiled_loss else c + 4 * (1 + one)
-    if numerics.compiled_loss:
+        return c * (1 + one) if numerics.loss.compiled else c + 4 * (1 + one)
+    if numerics.loss.compiled:
         return 2 * c
     if c == 4:
         return 12
-    if numerics.wide_loss:
+    if numerics.loss.wide:
         return 12
-    return 8 + c if numerics.autocast else 3 * c
+    return 8 + c if numerics.formats.autocast else 3 * c
 
 
 _NARROW = 2
@@ -179,7 +183,7 @@ _NARROW = 2
 
 def narrow_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
     """What `loss_bytes` takes less before backward begins: a fused loss has done its part then."""
-    return 0 if numerics.fused_loss else _NARROW * rows * shape.num_logits / layout.mesh.tp
+    return 0 if numerics.loss.fused else _NARROW * rows * shape.num_logits / layout.mesh.tp
 
 
 def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
@@ -188,13 +192,13 @@ def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
     Ours adds up in fp32; Liger's kernel in the type that the head's matrix is held in, and not
     where that is frozen.
     """
-    if not numerics.fused_loss:
+    if not numerics.loss.fused:
         return 0
     vocab = -(-shape.vocab // layout.mesh.tp)
     own = layout.traits.own_models
-    wide = 4 if own or numerics.autocast else numerics.compute
-    sums = 0 if numerics.frozen and not own else wide * vocab * shape.hidden
-    return sums + numerics.compute * rows * shape.hidden
+    wide = 4 if own or numerics.formats.autocast else numerics.formats.compute
+    sums = 0 if numerics.adapters.frozen and not own else wide * vocab * shape.hidden
+    return sums + numerics.formats.compute * rows * shape.hidden
 
 
 def chunk_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
@@ -204,7 +208,7 @@ def chunk_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any
     its product with the hidden states is added to the gradient of the head's matrix (Liger's is
     added in place).
     """
-    c, vocab = numerics.compute, -(-shape.vocab // layout.mesh.tp)
+    c, vocab = numerics.formats.compute, -(-shape.vocab // layout.mesh.tp)
     at_once = smaller(larger(_FEWEST_ROWS, _CHUNK // vocab), rows)
     tile = smaller(larger(1, _TILE // vocab), at_once)
     logits = c * at_once * (-(-vocab // 64) * 64)

@@ -180,7 +180,7 @@ class Stage:
         if self.states.frozen_ends <= self.states.frozen:
             return 0.0
         matrix = self.shape.vocab * self.shape.hidden / self.layout.mesh.tp
-        return self.has_loss * self.numerics.compute * matrix
+        return self.has_loss * self.numerics.formats.compute * matrix
 
     def sharded(self, stage: int) -> Bytes:
         """Ranks that share what ZeRO ``stage`` shards."""
@@ -270,7 +270,7 @@ class Stage:
         many = layout.mesh.gpus > layout.mesh.tp * layout.mesh.pp
         size: Any = 0.0
         if layout.scheme == "ddp":
-            grad = self.states.lasting_grad + self.states.passing_grad
+            grad = self.states.persistent_grad + self.states.transient_grad
             size = choose(many & (layout.sharding.zero == 0), grad * self.num_trained, 0.0)
         if layout.traits.splits_vocabulary:
             shared = (layout.mesh.sequence_parallel > 0) & (layout.mesh.tp > 1)
@@ -289,8 +289,8 @@ class Stage:
         layout, zero = self.layout, self.layout.sharding.zero
         many = layout.mesh.gpus > layout.mesh.tp * layout.mesh.pp
         gathers = many | (layout.scheme == "fsdp" and layout.memory.offload != "none")
-        grad = self.states.lasting_grad + self.states.passing_grad
-        compute = self.numerics.compute
+        grad = self.states.persistent_grad + self.states.transient_grad
+        compute = self.numerics.formats.compute
         size: Any = 0.0
         if is_any(zero >= 3):
             block = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
@@ -427,7 +427,7 @@ class Stage:
         layout = self.layout
         if layout.scheme != "dataparallel" or layout.traits.own_models:
             return 0.0
-        return layout.mesh.dp * self.rows * self.shape.vocab * self.numerics.compute
+        return layout.mesh.dp * self.rows * self.shape.vocab * self.numerics.formats.compute
 
     # --- the backward pass of one block ----------------------------------------------------
 
@@ -451,7 +451,7 @@ class Stage:
     def _gradients_of(self, seq: int) -> Bytes:
         """The residual's gradient, and inside the branch that needs most."""
         layout, shape = self.layout, self.shape
-        outside = self.numerics.residual * seq * shape.hidden / self._sequence_shares
+        outside = self.numerics.formats.residual * seq * shape.hidden / self._sequence_shares
         size = layout.batch.micro * (
             (self._inside(seq) + self._gathered) / layout.mesh.tp + outside
         )
@@ -460,10 +460,10 @@ class Stage:
             matrix = expert_parameters(shape) / self._expert_ranks
             matrix = matrix / (3 if shape.gated_ffn else 2)
         if layout.lora.rank:  # one matrix at a time is widened
-            return size + self.numerics.compute * matrix * (layout.lora.quantize != "none")
+            return size + self.numerics.formats.compute * matrix * (layout.lora.quantize != "none")
         if layout.traits.grad_buffer:  # in fp32, before it is added to the buffer
             return size + 4 * (2 if shape.gated_ffn else 1) * matrix
-        return size + choose(self.grads_add_up, 0, self.states.passing_grad * matrix)
+        return size + choose(self.grads_add_up, 0, self.states.transient_grad * matrix)
 
     @property
     def _gathered(self) -> float:
@@ -472,17 +472,23 @@ class Stage:
         if layout.mesh.cp == 1 or layout.context != "all-gather":
             return 0.0
         return (
-            4.0 * self.numerics.compute * layout.batch.seq_len * shape.num_kv_heads * shape.head_dim
+            4.0
+            * self.numerics.formats.compute
+            * layout.batch.seq_len
+            * shape.num_kv_heads
+            * shape.head_dim
         )
 
     def _inside(self, seq: int) -> float:
         """Bytes of one sample: the activation's gradients, or those of the scores."""
-        shape, c = self.shape, self.numerics.compute
+        shape, c = self.shape, self.numerics.formats.compute
         inside = c * seq * shape.width_per_token * (2 if shape.gated_ffn else 1)
         scores = shape.num_heads * seq * seq * (1 + shape.memory)
-        if not self.numerics.flash:
+        if not self.numerics.kernels.flash:
             freed = c * seq * shape.width_per_token * (3 if shape.gated_ffn else 2)
-            return max(inside, scores * (8 - c if self.numerics.softmax == 4 else 2 * c) - freed)
+            return max(
+                inside, scores * (8 - c if self.numerics.formats.softmax == 4 else 2 * c) - freed
+            )
         if shape.positions == "relative":  # a bias for each score has a gradient
             return max(inside, c * scores)
         return inside
@@ -493,7 +499,7 @@ class Stage:
         layout = self.layout
         if not self.shape.tied or layout.lora.rank or layout.traits.own_models:
             return 0.0
-        width = self.states.passing_grad + self.states.lasting_grad
+        width = self.states.transient_grad + self.states.persistent_grad
         return self._alone * width * self.shape.vocab * self.shape.hidden / layout.mesh.tp
 
     @cached_property
