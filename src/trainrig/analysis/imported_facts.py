@@ -263,7 +263,7 @@ def imported_headline(view: RunView) -> str:
     """
     groups = read_groups(view)
     for group, lead in _leads(groups):
-        return f"{_lead_sentence(group, lead)}{_published_part(lead)}."
+        return f"{_lead_sentence(group, lead)}{_published_part(lead) or '.'}"
     if tests := [one for one in view.records if one.is_point and one.benchmark == HEALTH]:
         passed = sum(one.value is not None for one in tests)
         return f"{passed} of {counted(len(tests), 'health test')} passed."
@@ -302,14 +302,14 @@ def _training_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
     """``Trains gpt2-medium in fp16 at 12.35k tokens/s, 1.25 s a step, on 2 × RTX 4090``."""
     record = lead.first_record
     name, precision = record.case.get("model"), dtype_of(record.case)
-    trained = f" {name}" if name else ""
-    trained += f" in {precision}" if precision else ""
     same = {one.record.metric: one for one in group.numbers if one.record.case == record.case}
-    speed = f" at {lead.text}" if record.unit.endswith("/s") else ""
-    steps = f"{',' if speed else ' at'} {same['time'].text} a step" if "time" in same else ""
-    loss = "" if speed or steps or "train_loss" not in same else same["train_loss"].text
-    loss = f" to a loss of {loss}" if loss else ""
-    return f"Trains{trained}{speed}{steps}{loss}{_where([record])}"
+    is_rate = record.unit.endswith("/s")
+    trained = "Trains" + (f" {name}" if name else "") + (f" in {precision}" if precision else "")
+    trained += f" at {lead.text}" if is_rate else ""
+    step = f"{same['time'].text} a step" if "time" in same else ""
+    if not is_rate and not step and "train_loss" in same:
+        trained += f" to a loss of {same['train_loss'].text}"
+    return ", ".join(filter(None, (trained, step, _where([record]).strip())))
 
 
 def _where(records: Sequence[Record]) -> str:
@@ -325,7 +325,7 @@ def _published_part(lead: LeadNumbers) -> str:
     place = lead.first.place
     if place is None:
         return ""
-    return f"; published for {place.card}: {place_text(place)} ({place.operation})"
+    return f"; published for {place.card}: {place_text(place)} ({place.operation})."
 
 
 def record_tool(record: Record) -> str:
@@ -424,7 +424,7 @@ def comparisons(view: RunView) -> Iterator[ReadComparison]:
         what = shown.number.what or metric_words(shown.number.record.metric)
         yield ReadComparison(
             name=f"figures that others published of {card}",
-            evidence=f"{what}: {shown.number.text}, published are {place_text(shown.place)}",
+            evidence=f"{what}: {shown.number.text}; published: {place_text(shown.place)}",
             agrees=not worse,
         )
     tests = [one for one in view.records if one.is_point and one.benchmark == HEALTH]

@@ -86,16 +86,16 @@ def judge_imported(
         *_slower_than_others(view),
         *_parts_of_traces(points),
         *_left_out(points),
-        *(_finding("import-note", "info", note, _WHOLE) for note in notes),
+        *(
+            _finding("import-note", "info", note, "import the whole output, or add what it lacks")
+            for note in notes
+        ),
     ]
     ordered = by_severity(findings)
     outcome, reason = _outcome(ordered, points, rows)
     if num := sum(one.place is not None for one in read) if outcome is Outcome.MEASURED else 0:
         reason += f"; {counted(num, 'value')} beside published figures"
     return Verdict(outcome=outcome, reason=reason, findings=ordered)
-
-
-_WHOLE = "import the whole output, or add what it lacks"
 
 
 def _finding(

@@ -93,8 +93,12 @@ def complain_of_losses(views: list[RunView]) -> bool:
 
 
 def _nothing(view: RunView) -> str | None:
+    """What is wrong with a run without results; a file may hold the paths between GPUs alone."""
+    from trainrig.analysis.judge_imported import is_imported
+
+    is_import = is_imported(view.config) and view.verdict is not None
     has_results = bool(view.records) or bool(set(view.series) - {"telemetry"})
-    return None if has_results else "it has no records"
+    return None if has_results or is_import else "it has no records"
 
 
 _LOST_HINT = "what could be read is shown; copy the run again, or measure again"

@@ -189,7 +189,7 @@ def _notes(numbers: Sequence[ReadNumber], left: int) -> list[str]:
 
 
 def _of_text(place: PublishedPlace) -> str:
-    return f"Published for {place.card}: {place.kind}."
+    return f"Published: {place.card}; {place.kind}."
 
 
 # ---- pairs and paths of GPUs
