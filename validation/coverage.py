@@ -164,7 +164,7 @@ Place = tuple[object, ...]
 
 def _place(record: Record) -> Place:
     case = tuple(sorted(record.case.items()))
-    return record.benchmark, case, record.device, record.device_index, record.device_count
+    return record.benchmark, case, record.device, record.device_index, record.num_devices
 
 
 def recorded(runs: Sequence[Sequence[Record]]) -> tuple[Counted, list[str]]:

@@ -33,7 +33,7 @@ from trainrig.benchmarks.spec import PlannedCase, Role, benchmark
 from trainrig.catalog.chip import Chip
 from trainrig.machine.snapshot import PcieLink, Snapshot
 from trainrig.process.worker import Reply, Request
-from trainrig.record import Finding, Record, Status
+from trainrig.record import Finding, Record, RunView, Status
 from trainrig.runner import crew, executor, session
 from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import Block, Task
@@ -319,6 +319,11 @@ class _Memory:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.path = Path()
+
+    def view(self, _: Path) -> RunView:
+        """In place of reading it again."""
+        return RunView(name="", records=tuple(self.records))
 
     def append(self, record: Record) -> Record:
         self.records.append(record)
@@ -375,7 +380,11 @@ def judged_alone(speed: Callable[[int], tuple[float, str | None]], floor: float)
     band = (floor * rate, 1.2 * rate)
     planned = run.append(planned.replace(status=Status.OK, value=rate, interval=band))
     module = clock.as_module()
-    with mock.patch.object(executor, "time", module), mock.patch.object(crew, "time", module):
+    with (
+        mock.patch.object(executor, "time", module),
+        mock.patch.object(crew, "time", module),
+        mock.patch.object(executor, "read_run", run.view),
+    ):
         one = executor.Executor(
             cast(Any, run),
             environment="e",

@@ -163,8 +163,8 @@ def combine_attempts(
     ``prior``.  Where nothing is the last word, each worker knows little (fewer than six samples),
     or too little is known of their scatter, it is the hull of the workers' own and states no level.
 
-    A value whose interval reaches further than ``agreement`` either way is noisy, too, whatever it
-    is of.  Raises ValueError without attempts.
+    A value whose interval reaches further than twice ``agreement`` either way is noisy, too,
+    whatever it is of.  Raises ValueError without attempts.
     """
     if not attempts:
         raise ValueError("no attempt, no value")
@@ -183,7 +183,7 @@ def combine_attempts(
         low = min(value, middle) * math.exp(-reach)
         high = max(value, middle) * math.exp(reach)
         interval = Interval(low=low, high=high, confidence=CONFIDENCE)
-    disturbed = disturbed or _too_wide(interval, value, agreement)
+    disturbed = disturbed or _too_wide(interval, value, 2.0 * agreement)
     believed = chosen if two_sided else attempts
     slow_ends = sorted(attempt.interval.high for attempt in believed)
     if two_sided and disturbed is not None:

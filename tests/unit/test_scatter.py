@@ -98,7 +98,7 @@ def test_a_value_that_says_little_is_noisy_whatever_it_is_of() -> None:
     wide = Attempt(value=1.0, interval=Interval(low=0.4, high=3.62, confidence=0.95))
     assert combine_attempts([wide], required=1).disturbed == "its interval is ±161 % wide"
     assert combine_attempts([wide, wide], agreement=0.25).disturbed is not None
-    loose = Scatter(variance=0.06**2, freedom=20.0)
+    loose = Scatter(variance=0.08**2, freedom=20.0)
     assert "wide" in (combined([1.0, 1.0], loose).disturbed or "")
     assert (
         combined([1.0, 1.0, 1.0, 1.0, 1.0, 1.0], Scatter(variance=0.03**2, freedom=20.0)).disturbed

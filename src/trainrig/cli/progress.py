@@ -29,6 +29,8 @@ def on_stderr() -> Watcher:
     def watch(event: Progress) -> None:
         nonlocal columns
         count = f"[{event.done}/{event.total}] " if event.total else ""
+        if event.retries:
+            count = f"[{translate(f'retry {event.retry}/{event.retries}')}] "
         if event.level == "running":
             if live:
                 with suppress(OSError):

@@ -16,7 +16,6 @@ from typing import Any
 
 from trainrig.analysis.judge import behind_siblings
 from trainrig.analysis.rows import join
-from trainrig.analysis.waterfall import exceeded
 from trainrig.benchmarks.spec import Ability, Role, ability, role_of
 from trainrig.measure.aggregate import ScatterClass, point_records, scatters
 from trainrig.process.worker import Reply
@@ -41,14 +40,10 @@ def key_of(task: Task) -> Key:
     return _identity(*where, task.benchmark, task.case)
 
 
-def exceeded_tasks(records: Iterable[Record], tasks: Iterable[Task]) -> list[Task]:
-    """Tasks to measure again because a layer or a step exceeds what bounds it, worst first."""
-    of_key = {key_of(task): task for task in tasks}
-    keys = [
-        _identity(point.device, point.device_index, point.num_devices, point.benchmark, point.case)
-        for point in exceeded(records)
-    ]
-    return [of_key[key] for key in keys if key in of_key]
+def identity_of(point: Record) -> Key:
+    """What a point shares with the task that it is of."""
+    where = (point.device, point.device_index, point.num_devices)
+    return _identity(*where, point.benchmark, point.case)
 
 
 class Attempts:
@@ -57,8 +52,6 @@ class Attempts:
     def __init__(self, expected: Mapping[Any, Record]) -> None:
         """``expected`` is by key and device of a point."""
         self.expected = expected
-        self.suspects: set[Key] = set()
-        """Tasks that are not over, quiet as their values may be."""
         self._found: dict[Key, list[Record]] = defaultdict(list)
         self._scatters: dict[ScatterClass, Scatter] | None = None
 
@@ -67,8 +60,7 @@ class Attempts:
         for record in records:
             whole = record.metric == "time" and role_of(record.benchmark) is Role.STEP
             if (record.attempt is not None or whole) and "search" not in record.conditions:
-                where = (record.device, record.device_index, record.num_devices)
-                self._found[_identity(*where, record.benchmark, record.case)].append(record)
+                self._found[identity_of(record)].append(record)
         self._scatters = None
 
     def at(self, task: Task) -> Sequence[Record]:
@@ -101,7 +93,7 @@ class Attempts:
         attempts = self.at(task)
         if any(record.is_wrong_answer for record in attempts):
             return True
-        if not self.have_value(task) or key_of(task) in self.suspects:
+        if not self.have_value(task):
             return False
         point = attempts[-1]  # a training's record is its point
         if point.attempt is not None:

@@ -6,8 +6,7 @@ off holds whole points.  Devices work side by side; what loads what they share (
 is measured on one after the other, and what is of several devices at once comes last.  Cases that
 would not fit the time are recorded as skipped.
 
-What time is left goes to required points that are not decided yet and to those that put a device
-behind its siblings, in new workers, then to what was skipped, then to other noisy points.
+What time is left goes to what is worth measuring again, in new workers, by the table of `again`.
 
 A run that is resumed goes on from the attempts on its disk.  What is decided is not
 measured again; what failed, timed out or was noisy is still open.
@@ -21,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +31,8 @@ from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label
-from trainrig.runner.attempts import Attempts, Pace, exceeded_tasks, key_of
+from trainrig.runner.again import RULES, VERDICT, Again, Known, Rule, may_be_repeated
+from trainrig.runner.attempts import Attempts, Pace, key_of
 from trainrig.runner.crew import Crew, MakeWorker, Teams
 from trainrig.runner.expectations import limit_of_point
 from trainrig.runner.plan import Block, Task
@@ -49,7 +49,6 @@ _SLOW_TIME = 2.0
 _GLANCE_CALLS = 3.0
 # A case that would eat more than this of its block is skipped unless it is required.
 _GREEDY = 0.15
-_MAX_ROUNDS = 3
 # Projections overstate: what is required begins in that much less time.
 _OVERSTATED = 1.3
 # Seconds that a run may take beyond its time until it has one value: on a busy machine loading
@@ -71,6 +70,15 @@ Train = Callable[[Task, float, int], Record]
 """(task, its end on time.monotonic, cases that are over) → the point of a training."""
 Exchange = Callable[[Sequence[Task], float, Callable[[Task, Reply], None]], None]
 """(tasks, their end on time.monotonic, what takes each one's reply): ranks of their own."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """A round of measuring again."""
+
+    rule: Rule
+    total: int
+    done: int = 0
 
 
 class Executor:
@@ -108,6 +116,7 @@ class Executor:
         self._pace = Pace()
         self._attempts = Attempts(expected)
         self._telemetry = TelemetryWriter(run)
+        self._round: Round | None = None
         self._lock = threading.Lock()
         self._counted: set[object] = set()
         self._begun: dict[object, Task] = {}  # the tasks of the blocks so far
@@ -160,8 +169,9 @@ class Executor:
     def _unknown(self, tasks: Iterable[Task]) -> list[Task]:
         """The tasks that are still to be measured: no worker is started where all is known."""
         found = []
+        in_doubt = self._round is not None and self._round.rule.needs_whole_round
         for task in tasks:
-            if self._attempts.are_over(task):
+            if self._attempts.are_over(task) and not in_doubt:
                 self.skip(task, MEASURED)
             elif task.planned.skip is not None:
                 self.skip(task, task.planned.skip)
@@ -262,49 +272,35 @@ class Executor:
                 self._append_points(task)
 
     def decide(self) -> None:
-        """Measure what is required until it is decided, in new workers, or the time is over."""
-        required = [
-            task for task in self._begun.values() if task.planned.required and task.count == 1
-        ]
-        for _ in range(_MAX_ROUNDS - 1):
-            again = [task for task in required if not self._attempts.at(task)]
-            again += [task for task in required if self._attempts.are_undecided(task)]
-            self._again("required and not decided", again)
-        suspects = self._attempts.behind_siblings(self._begun.values())
-        self._again_though_quiet("behind its siblings", suspects)
+        """Measure what a verdict rests on until it is decided, or the time is over."""
+        self._measure_again(VERDICT)
 
     def use_time_left(self) -> None:
-        """Decide what is required, measure what was skipped, what is exceeded, what is noisy."""
-        self.decide()
-        tasks = [task for task in self._begun.values() if task.count == 1]
-        tasks.sort(key=lambda task: not task.planned.required)
-        skipped = [task for task in tasks if not self._attempts.at(task)]
-        self._again("what there was no time for", skipped)
-        for _ in range(_MAX_ROUNDS - 1):
-            doubted = exceeded_tasks(read_run(self._run.path).records, tasks)
-            self._again_though_quiet("what a layer or a step exceeds", doubted)
-            again = [task for task in tasks if self._attempts.have_value(task)]
-            noisy = [task for task in again if not self._attempts.are_over(task)]
-            self._again("noisy points", noisy)
+        """Measure again what is worth it, by the table of `again`; then settle all points."""
+        self._measure_again(RULES)
         self._settle()
 
-    def _again_though_quiet(self, what: str, tasks: Sequence[Task]) -> None:
-        """Likewise for tasks whose values other values put in doubt."""
-        self._attempts.suspects = {key_of(task) for task in tasks}
-        self._again(what, tasks)
-        self._attempts.suspects.clear()
+    def _measure_again(self, rules: Sequence[Rule]) -> None:
+        """Fresh workers, round by round, for as long as even one task fits the time."""
+        for rule, tasks in Again(rules, self._fits_again).rounds(self._known):
+            load_time = _SLOWER_LOAD * self._crew.load_time
+            seconds = self._deadline - time.monotonic()
+            if seconds > load_time:
+                self._round = Round(rule=rule, total=len(tasks))
+                self.run_block(Block(name=f"{rule.why}, again", tasks=tuple(tasks)), seconds)
+                self._round = None
 
-    def _again(self, what: str, tasks: Sequence[Task]) -> None:
-        """Fresh workers for some tasks, if even one of them fits the time that is left."""
-        tasks = [task for task in tasks if task.spec.role not in (Role.STEP, Role.COLLECTIVE)]
-        load_time = _SLOWER_LOAD * self._crew.load_time
-        left = self._deadline - time.monotonic() - load_time
-        alive = [task for task in tasks if task.target.torch_device not in self._crew.dead]
-        able = [task for task in alive if task.planned.skip is None and task.fits_memory]
-        fitting = [task for task in able if self._cost(task) < left]
-        if fitting:
-            block = Block(name=f"{what}, again", tasks=tuple(fitting))
-            self.run_block(block, left + load_time)
+    def _known(self) -> Known:
+        tasks = [task for task in self._begun.values() if may_be_repeated(task)]
+        # Of what is as much needed what is quick comes first: it makes most points sure.
+        tasks.sort(key=lambda task: (not task.planned.required, self._cost(task)))
+        return Known(
+            attempts=self._attempts, tasks=tasks, records=lambda: read_run(self._run.path).records
+        )
+
+    def _fits_again(self, task: Task) -> bool:
+        left = self._deadline - time.monotonic() - _SLOWER_LOAD * self._crew.load_time
+        return task.target.torch_device not in self._crew.dead and self._cost(task) < left
 
     def _run_tasks(
         self, tasks: Sequence[Task], teams: Teams, end: float, stop: threading.Event
@@ -358,7 +354,14 @@ class Executor:
             self._append_attempt(task, request, reply)
             if reply.status in (Status.SKIPPED, Status.TIMEOUT, Status.OOM):
                 break  # another worker would only say it again
+            if self._is_enough(task):
+                break
         self._append_points(task)
+
+    def _is_enough(self, task: Task) -> bool:
+        """Whether one more worker of this round would only say again what is decided."""
+        is_repeated = self._round is not None and not self._round.rule.needs_whole_round
+        return is_repeated and self._attempts.are_over(task)
 
     def _append_attempt(self, task: Task, request: Request, reply: Reply) -> None:
         number = len(self._attempts.at(task)) + 1
@@ -444,6 +447,8 @@ class Executor:
         with self._lock:
             self.done += key_of(task) not in self._counted
             self._counted.add(key_of(task))
+            if self._round is not None:
+                self._round.done += 1
 
     def skip(self, task: Task, reason: str, status: Status = Status.SKIPPED) -> None:
         """Record that a task is not run, and why, where nothing better is known of it."""
@@ -483,6 +488,8 @@ class Executor:
     def _emit(self, text: str, *, level: str) -> None:
         left = max(self._deadline - time.monotonic(), 0.0)
         event = Progress(text=text, level=level, done=self.done, total=self.total, left=left)
+        if self._round is not None:
+            event = replace(event, retry=self._round.done, retries=self._round.total)
         self._watch(event)
 
 

@@ -36,6 +36,10 @@ class Progress:
     """Cases finished."""
     total: int = 0
     """Cases planned."""
+    retry: int = 0
+    """Cases of this round of measuring again that are over."""
+    retries: int = 0
+    """Cases of this round; 0 where they are measured for the first time."""
     left: float = 0.0
     """Seconds of the budget that are left."""
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from trainrig.cli.progress import on_stderr
+from trainrig.runner.progress import Progress
+
 TRAINRIG = f"{sys.executable} -m trainrig"
 LIGHT = ("--help", "catalog", "catalog --json", "inspect", "demo")
 
@@ -172,3 +175,10 @@ def test_ctrl_c_while_the_command_is_still_read_is_one_line() -> None:
         [sys.executable, "-c", CTRL_C], check=False, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "trainrig: interrupted\n")
+
+
+def test_a_case_that_is_measured_again_is_counted_as_that(capsys):
+    watch = on_stderr()
+    watch(Progress(text="first", done=59, total=59))
+    watch(Progress(text="again", done=59, total=59, retry=1, retries=3))
+    assert capsys.readouterr().err.splitlines() == ["[59/59] first", "[retry 1/3] again"]

@@ -107,7 +107,8 @@ def test_disagreeing_workers_are_repeated_in_fresh_ones(tmp_path):
     final = bench.points()[-1]
     assert final.disturbed is None
     assert final.derived is not None
-    assert len(final.derived.ids) == 3
+    assert len(final.derived.ids) == 2
+    assert len(bench.asked) == 3  # the third settled it: the fourth is not asked
 
 
 def test_a_noisy_point_on_a_catalogued_gpu_is_repeated(tmp_path):
@@ -118,6 +119,59 @@ def test_a_noisy_point_on_a_catalogued_gpu_is_repeated(tmp_path):
     bench.executor.run_block(block(*tasks), 30.0)
     bench.executor.use_time_left()
     assert len(bench.made) == 4
+
+
+def test_of_noisy_points_what_is_quick_comes_first(tmp_path):
+    def answer(device, request):
+        return replace(quiet(request.case["m"] ** 3 * 1e-11), disturbed="busy")
+
+    bench = Bench(tmp_path, answer)
+    bench.executor.run_block(block(task(512), task(128), task(256)), 30.0)
+    del bench.asked[:]
+    bench.executor.use_time_left()
+    assert [request.case["m"] for _, request in bench.asked[:6:2]] == [128, 256, 512]
+
+
+def test_certainty_comes_before_breadth(tmp_path):
+    """What is noisy is measured again before what was skipped, and what was skipped still is."""
+    is_late = False
+
+    def answer(device, request):
+        noisy = request.case["m"] == 128 and not is_late
+        return replace(quiet(1e-4), disturbed="busy" if noisy else None)
+
+    bench = Bench(tmp_path, answer)
+    bench.executor.run_block(block(task(128)), 30.0)
+    bench.executor.run_block(block(task(256)), 0.0)
+    assert bench.points()[-1].status is Status.SKIPPED
+    del bench.asked[:]
+    is_late = True
+    bench.executor.use_time_left()
+    assert [request.case["m"] for _, request in bench.asked] == [128, 128, 256, 256]
+
+
+def test_points_are_settled_by_what_their_class_has_shown(tmp_path):
+    """The first point knows nothing of its class; the run's last word on it does."""
+    times = {size: iter([1e-3, 1.01e-3]) for size in (64, 128, 192, 256, 320)}
+    bench = Bench(tmp_path, lambda device, request: quiet(next(times[request.case["m"]])))
+    bench.executor.run_block(block(*map(task, times)), 30.0)
+    first = bench.points()[0]
+    assert first.confidence is None
+    bench.executor.use_time_left()
+    last = [point for point in bench.points() if point.key == first.key][-1]
+    assert last.confidence == 0.95
+    assert last.value == first.value
+    assert len(bench.asked) == 10
+
+
+def test_what_is_measured_again_is_counted_as_that(tmp_path):
+    bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
+    bench.executor.total = 2
+    bench.executor.run_block(block(task(256), task(512)), 30.0)
+    bench.executor.use_time_left()
+    results = [event for event in bench.heard if event.level == "point"]
+    counts = [(event.done, event.retry, event.retries) for event in results]
+    assert counts == [(1, 0, 0), (2, 0, 0), (2, 1, 2), (2, 2, 2), (2, 1, 2), (2, 2, 2)]
 
 
 def test_quiet_points_are_not_repeated(tmp_path):
@@ -450,7 +504,8 @@ def test_of_noisy_points_the_required_are_repeated_first(tmp_path):
     bench.executor.run_block(block(*tasks), 30.0)
     del bench.asked[:]
     bench.executor.use_time_left()
-    assert [request.case["m"] for _, request in bench.asked] == [256, 256, 128, 128] * 2
+    sizes = [request.case["m"] for _, request in bench.asked]
+    assert sizes == [256, 256] * 2 + [128, 128] * 2
 
 
 def test_a_required_point_that_decides_nothing_is_repeated_before_what_was_skipped(tmp_path):

@@ -1,0 +1,135 @@
+"""What is worth measuring again with the time that is left, and in which order: one table.
+
+The first rule counts that names a task which fits the time.  Each round is of fresh workers, one
+after the other, and ends for a task as soon as nothing is left to measure of it; a task that other
+values put in doubt has a whole round, quiet as its own may be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from trainrig.analysis.waterfall import exceeded
+from trainrig.benchmarks.spec import Role
+from trainrig.record import Record
+from trainrig.runner.attempts import Attempts, identity_of, key_of
+from trainrig.runner.plan import Task
+
+MAX_ROUNDS = 3
+"""Of workers that measure one task, the first one included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a run knows when it decides what to measure again."""
+
+    attempts: Attempts
+    tasks: Sequence[Task]
+    """What was planned so far, and may be measured again."""
+    records: Callable[[], Sequence[Record]]
+    """What the run has written."""
+
+    @property
+    def required(self) -> list[Task]:
+        """What the verdict needs."""
+        return [task for task in self.tasks if task.planned.required]
+
+    def noisy(self, tasks: Iterable[Task]) -> list[Task]:
+        """Tasks with a value that is not the last word."""
+        own = [task for task in tasks if self.attempts.have_value(task)]
+        return [task for task in own if not self.attempts.are_over(task)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One reason to measure tasks again."""
+
+    why: str
+    tasks: Callable[[Known], Sequence[Task]]
+    rounds: int
+    """How often one task is measured again for it, at most."""
+    needs_whole_round: bool = False
+    """Whether values that are quiet are in doubt."""
+
+
+def _missing(known: Known) -> list[Task]:
+    return [task for task in known.required if not known.attempts.at(task)]
+
+
+def _undecided(known: Known) -> list[Task]:
+    return [task for task in known.required if known.attempts.are_undecided(task)]
+
+
+def _behind(known: Known) -> list[Task]:
+    return known.attempts.behind_siblings(known.tasks)
+
+
+def _noisy_required(known: Known) -> list[Task]:
+    return known.noisy(known.required)
+
+
+def _exceeded(known: Known) -> list[Task]:
+    of_key = {key_of(task): task for task in known.tasks}
+    keys = map(identity_of, exceeded(known.records()))
+    return [of_key[key] for key in keys if key in of_key]
+
+
+def _noisy(known: Known) -> list[Task]:
+    return known.noisy(known.tasks)
+
+
+def _skipped(known: Known) -> list[Task]:
+    return [task for task in known.tasks if not known.attempts.at(task)]
+
+
+VERDICT = (
+    Rule(why="required and not measured", tasks=_missing, rounds=2),
+    Rule(why="required and not decided", tasks=_undecided, rounds=2),
+    Rule(why="behind its siblings", tasks=_behind, rounds=1, needs_whole_round=True),
+)
+"""What a verdict rests on: before anything that is optional begins."""
+RULES = (
+    *VERDICT,
+    Rule(why="required and noisy", tasks=_noisy_required, rounds=2),
+    Rule(why="what a layer or a step exceeds", tasks=_exceeded, rounds=2, needs_whole_round=True),
+    Rule(why="noisy points", tasks=_noisy, rounds=1),
+    Rule(why="what there was no time for", tasks=_skipped, rounds=1),
+    Rule(why="points that stay noisy", tasks=_noisy, rounds=1),
+)
+
+
+class Again:
+    """Walks through rules; knows how often each task was measured again for each."""
+
+    def __init__(self, rules: Sequence[Rule], fits: Callable[[Task], bool]) -> None:
+        """``fits``: whether a task can be measured in the time that is left."""
+        self._rules, self._fits = rules, fits
+        self._rounds: Counter[tuple[str, object]] = Counter()
+
+    def rounds(self, known: Callable[[], Known]) -> Iterator[tuple[Rule, list[Task]]]:
+        """The next rule and its tasks, for as long as there is one; each is a round."""
+        while (found := self._next(known())) is not None:
+            rule, tasks = found
+            self._rounds.update((rule.why, key_of(task)) for task in tasks)
+            yield rule, tasks
+
+    def _next(self, known: Known) -> tuple[Rule, list[Task]] | None:
+        for rule in self._rules:
+            tasks = [
+                task
+                for task in rule.tasks(known)
+                if self._rounds[rule.why, key_of(task)] < rule.rounds
+                and len(known.attempts.at(task)) < MAX_ROUNDS * task.num_workers
+                and self._fits(task)
+            ]
+            if tasks:
+                return rule, tasks
+        return None
+
+
+def may_be_repeated(task: Task) -> bool:
+    """Whether fresh workers can measure a task again, alone."""
+    is_own = task.spec.role not in (Role.STEP, Role.COLLECTIVE)
+    return is_own and task.count == 1 and task.planned.skip is None and task.fits_memory
