@@ -65,7 +65,7 @@ def scatter_class(attempt: Record) -> ScatterClass:
     Two sizes: what the device decides, and what launches or caches do (`Benchmark.is_large`).
     """
     is_large = benchmark(attempt.benchmark).is_large(attempt.case)
-    return attempt.benchmark, attempt.device, attempt.device_count, is_large
+    return attempt.benchmark, attempt.device, attempt.num_devices, is_large
 
 
 def scatters(points: Iterable[Sequence[Record]]) -> dict[ScatterClass, Scatter]:
