@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -105,6 +106,7 @@ def test_a_lost_record_makes_no_pass(trainrig, run: Path) -> None:
 def test_a_run_without_records_shows_its_machine(trainrig, run: Path) -> None:
     (run / "verdict.json").unlink()
     (run / "records.jsonl").write_bytes(b"")
+    shutil.rmtree(run / "series")
     code, out, err = trainrig("report", str(run))
     assert code == 3 and out.strip() and "no records" in err and "hint: " in err
 
