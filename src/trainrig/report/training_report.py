@@ -421,6 +421,11 @@ def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
         percent("MFU", lambda result: result.mfu),
         percent("HFU", lambda result: result.hfu),
         title=f"A step's time, and what the device did of {of}",
+        notes=[
+            f"{result.name}: no MFU, {result.no_mfu_reason}"
+            for result in results
+            if result.passed and result.mfu is None and result.no_mfu_reason
+        ],
     )
 
 
