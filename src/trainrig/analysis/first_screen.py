@@ -9,6 +9,7 @@ time of that cause.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -492,7 +493,8 @@ def _command(case: Mapping[str, Scalar], changed: str) -> str:
     known = [key for key in _MODEL if case.get(key) not in (None, 1, _DEFAULTS.get(key))]
     options = {f"--{key.replace('_', '-')}": case[key] for key in known}
     name, _, value = changed.strip().partition(" ")
-    words = [f"{option} {options[option]}" for option in options if option != name]
+    # A stranger's bundle may hold any word, and people paste commands.
+    words = [f"{key} {shlex.quote(str(word))}" for key, word in options.items() if key != name]
     return " ".join(filter(None, ("trainrig train", *words, name, value)))
 
 

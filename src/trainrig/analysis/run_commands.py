@@ -6,6 +6,7 @@ They come from run.toml, so that devices, benchmarks, demands and budget are tho
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ DEFAULT_BUDGET_S = 240.0
 """What `qualify` takes without ``--budget``."""
 MAX_BUDGET_S = 7 * DAY
 _RESUMED = ("qualify", "train")
+_RESUME = re.compile(r"trainrig \w+ --resume (?:'[^']*'|\S+)(?: --budget \S+)?")
 _DEFAULT_OUT = Path("runs")
 _LISTS = {"devices": ",", "only": ","}
 """Options of `qualify` that take a list, by their key in run.toml."""
@@ -33,6 +35,19 @@ def resume_command(config: Mapping[str, Any], run: str, *, longer: bool = False)
         return new_command(config, _DEFAULT_OUT, longer=longer)
     words = ["trainrig", str(verb), "--resume", shlex.quote(run)]
     return " ".join([*words, *_budget(config, longer=longer)])
+
+
+def moved(fix: str, config: Mapping[str, Any], run: str) -> str:
+    """Return advice that was stored with a run, its command for where the run is now.
+
+    A run may be read from another folder, after it was moved, or from a bundle.
+    """
+    return _RESUME.sub(
+        lambda found: resume_command(
+            config, run, longer="--budget" in found[0] or "larger --budget" in fix
+        ),
+        fix,
+    )
 
 
 def new_command(config: Mapping[str, Any], out: Path, *, longer: bool = False) -> str:

@@ -75,7 +75,7 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
 
 _FOOT = (
     "Prices are those that were given or imported, with date and source; none is built in. A year "
-    "has 365 days. A useful hour is one that failures and interruptions leave."
+    "has 365 days. A productive hour is one that failures and interruptions leave."
 )
 
 
@@ -90,7 +90,7 @@ def _verdict(found: CostAnswer) -> str:
     others = [way for way in found.ways if way is not best]
     second = min(others, key=lambda way: way.per_hour)
     return (
-        f"Cheapest: {WAY_WORDS[best.name]}, {_money(found, best.per_hour)} a useful hour; "
+        f"Cheapest: {WAY_WORDS[best.name]}, {_money(found, best.per_hour)} a productive hour; "
         f"{WAY_WORDS[second.name]} costs {_money(found, second.per_hour)}, "
         f"{second.per_hour / best.per_hour:.3g} times as much"
     )
@@ -116,7 +116,7 @@ def _ways_table(found: CostAnswer) -> Table:
         found.ways,
         words("", lambda way: WAY_WORDS[way.name]),
         column("total", lambda way: _money(found, way.total)),
-        column("a useful hour", lambda way: _money(found, way.per_hour)),
+        column("a productive hour", lambda way: _money(found, way.per_hour)),
         column("a million tokens", lambda way: _span(found, found.per_million_tokens(way))),
         column("the training", lambda way: _span(found, found.of_training(way))),
         line=tone,
@@ -232,7 +232,7 @@ def _tornado(found: CostAnswer) -> Table:
         words("20 % less or more", lambda one: plain_name(one.term)),
         column("less", lambda one: _money(found, one.low)),
         column("more", lambda one: _money(found, one.high)),
-        column(f"a useful hour of: {shown}", bar, kind="drawing"),
+        column(f"a productive hour of: {shown}", bar, kind="drawing"),
     )
 
 

@@ -68,7 +68,7 @@ _LABELS = {
     "bubble": "pipeline bubble",
     "data_comm": "gradient + weight collectives",
     "framework": "context + fragmentation",
-    "simulated": "as simulated",
+    "simulated": "what the simulation adds",
 }
 """Parts of a step and of memory whose names need words."""
 _MOST_FRONT = 10

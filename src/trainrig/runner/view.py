@@ -15,7 +15,7 @@ from trainrig.analysis.judge_burn import judge_burn
 from trainrig.analysis.judge_imported import is_imported, judge_imported
 from trainrig.analysis.judge_training import judge_trainings
 from trainrig.analysis.rows import is_published
-from trainrig.analysis.run_commands import resume_command
+from trainrig.analysis.run_commands import moved, resume_command
 from trainrig.catalog.published.training import baselines
 from trainrig.doctor import diagnose, of_speed
 from trainrig.errors import (
@@ -82,7 +82,8 @@ def judged_view(run: RunView) -> RunView:
         is_gathered = is_published(run) and run.verdict.outcome is Outcome.MEASURED
         if is_gathered and not run.lost and any(r.kind is Kind.BASELINE for r in run.records):
             return dataclasses.replace(view, verdict=run.verdict)
-        return dataclasses.replace(view, verdict=confirm(run.verdict, run.records, run.lost))
+        confirmed = confirm(run.verdict, run.records, run.lost)
+        return dataclasses.replace(view, verdict=_with_commands_of_today(confirmed, run))
     cut_off = "the run was cut off before its verdict"
     try:
         return dataclasses.replace(view, verdict=judged(run, cut_off))
@@ -90,6 +91,20 @@ def judged_view(run: RunView) -> RunView:
         lost = "; ".join(filter(None, [run.lost, f"{MACHINE}: {error.message}"]))
         verdict = judged(dataclasses.replace(run, machine=None), cut_off)
         return dataclasses.replace(view, verdict=verdict, lost=lost)
+
+
+def _with_commands_of_today(verdict: Verdict, run: RunView) -> Verdict:
+    """The verdict with advice that can be followed where the run is now."""
+    path = str(run.path)
+    findings = tuple(
+        dataclasses.replace(one, fix=fix)
+        if (fix := moved(one.fix, run.config, path)) != one.fix
+        else one
+        for one in verdict.findings
+    )
+    return (
+        verdict if findings == verdict.findings else dataclasses.replace(verdict, findings=findings)
+    )
 
 
 def judged(run: RunView, interrupted: str | None) -> Verdict:

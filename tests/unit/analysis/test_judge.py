@@ -10,7 +10,7 @@ import pytest
 
 from runner_fakes import ids, planned, point, quiet
 from trainrig.analysis.judge import confirm, judge
-from trainrig.analysis.run_commands import new_command, resume_command
+from trainrig.analysis.run_commands import moved, new_command, resume_command
 from trainrig.benchmarks.storage import storage_case
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Reply, Request
@@ -515,3 +515,23 @@ def test_a_disk_that_writes_faster_than_it_reads_holds_writes_in_a_cache():
         [p.replace(disturbed="busy") for p in points[:1]] + points[1:],
     ):
         assert "write-held-by-cache" not in ids(judge(healthy).findings)
+
+
+@pytest.mark.parametrize(
+    ("fix", "now"),
+    [
+        ("go on: trainrig qualify --resume runs/a", "go on: trainrig qualify --resume /b/a"),
+        (
+            "give it more time: trainrig qualify --resume '/old place/a' --budget 8m",
+            "give it more time: trainrig qualify --resume /b/a --budget 8m",
+        ),
+        (
+            "give it a larger --budget: trainrig qualify --resume runs/a",
+            "give it a larger --budget: trainrig qualify --resume /b/a --budget 8m",
+        ),
+        ("repeat it: trainrig bench vector; if it stays, x", None),
+    ],
+)
+def test_stored_advice_is_for_where_the_run_is_now(fix: str, now: str | None) -> None:
+    assert moved(fix, {"verb": "qualify"}, "/b/a") == (now or fix)
+    assert "--resume" not in moved(fix, {"verb": "bench", "benchmark": "vector"}, "/b/a")

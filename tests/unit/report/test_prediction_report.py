@@ -138,7 +138,7 @@ def test_a_gap_is_explained_by_its_parts() -> None:
     queued = dataclasses.replace(first, simulated=1.5 * first.time)
     told = gap_text(dataclasses.replace(first, simulated=None), queued)
     gap = format_time(0.5 * first.time)
-    assert told == f"The next best takes {gap} more: as simulated +{gap}."
+    assert told == f"The next best takes {gap} more: what the simulation adds +{gap}."
 
 
 # ---- fits
