@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -68,16 +69,17 @@ def write_pages(document: Callable[[], Document], pages: Pages) -> bool:
         write_atomic(path, page)
         say(f"wrote {path}", err=True)
 
-    browser = None
+    print_pdf: Callable[[str], bytes] | None = None
     if pages.pdf is not None:
         from trainrig.report.render.pdf import find_browser, to_pdf
 
-        browser = find_browser()  # before anything is made that it would be wanted for
+        # It is looked for before anything is made that it would be wanted for.
+        print_pdf = partial(to_pdf, browser=find_browser())
     shown = document()
     if pages.html is not None:
         write(pages.html, to_html(shown))
-    if pages.pdf is not None and browser is not None:
-        write(pages.pdf, to_pdf(to_html(shown), browser))
+    if pages.pdf is not None and print_pdf is not None:
+        write(pages.pdf, print_pdf(to_html(shown)))
     if pages.md_on_stdout:
         click.echo(to_markdown(shown), nl=False)
     elif pages.md is not None:

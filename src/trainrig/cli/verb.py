@@ -8,6 +8,7 @@ the value itself, or in ``default_text`` what is taken where the option is left 
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -358,7 +359,7 @@ class _RunPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         from trainrig.store import place_of
 
-        return place_of(Path(super().convert(value, param, ctx)))
+        return place_of(Path(os.fsdecode(super().convert(value, param, ctx))))
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

@@ -84,7 +84,7 @@ def _is_object(data: bytes) -> bool:
 def _is_of_another_version(data: bytes) -> bool:
     """Whether a JSON object is whole, and says that it has another schema."""
     with suppress(ValueError, RecursionError):
-        return parse_object(data).get("schema", SCHEMA_VERSION) != SCHEMA_VERSION
+        return bool(parse_object(data).get("schema", SCHEMA_VERSION) != SCHEMA_VERSION)
     return False
 
 
