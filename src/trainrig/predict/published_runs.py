@@ -14,16 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainrig.catalog import find_chip
 from trainrig.catalog.published import training
-from trainrig.errors import TrainrigError
 from trainrig.predict.step import predict_step
 
 if TYPE_CHECKING:
-    from trainrig.catalog import Chip
+    from trainrig.catalog.published.tables import Row
     from trainrig.predict.prediction import Prediction
-    from trainrig.predict.table.case import Case
-    from trainrig.predict.table.cells import Row
     from trainrig.workload.model import ModelShape
 
 MOST = 6
@@ -31,12 +27,12 @@ SLOW = 1.5
 """Times the predicted step, from which on a run's host is asked for."""
 SLOWEST_CALL = 1e-3
 """s of the host for one call: beyond it, something else is wrong."""
-_SAME = (
+SAME = (
     *("gpus", "tp", "pp", "cp", "ep", "zero", "batch_size", "grad_accum", "seq_len", "precision"),
     *("recompute", "offload", "lora_rank", "quantize", "interleave", "schedule"),
 )
 """What two layouts of one step share."""
-_SAME_MODEL = (
+SAME_MODEL = (
     *("family", "num_layers", "hidden", "num_heads", "num_kv_heads", "ffn"),
     *("num_experts", "experts_per_token", "expert_ffn"),
 )
@@ -61,66 +57,38 @@ class PublishedRun:
 
 def published_runs(found: Prediction) -> tuple[PublishedRun, ...]:
     """Published runs of what is predicted, nearest first; none where the catalog lacks its chip."""
-    chip, shape = found.question.cluster.chip, found.question.shape
+    chip = found.question.cluster.chip
     if chip is None:
         return ()
-    wanted = {"layers": shape.num_layers, "hidden": shape.hidden, "seq": found.layout.batch.seq_len}
-    wanted |= {"num_gpus": int(found.layout.mesh.gpus)}
-    texts = {name: str(value) for name, value in wanted.items()}
     runs = [
         run
-        for row in training.read()
-        if all(row[name] == text for name, text in texts.items())
-        and _may_be_on(chip, row)
-        and (run := _run(row, found, chip.name)) is not None
+        for row in training.steps()
+        if row["on"] == chip.name and (run := _run(row, found)) is not None
     ]
     return tuple(sorted(runs, key=lambda run: abs(run.ratio - 1.0))[:MOST])
 
 
-def _may_be_on(chip: Chip, row: Row) -> bool:
-    """Whether the row's chip is this one, or is only known once a table's words are read."""
-    named = find_chip(row["chip"] or row["hardware"])
-    return named is None or named.name == chip.name
-
-
-def _run(row: Row, found: Prediction, chip: str) -> PublishedRun | None:
-    from trainrig.predict.table.case import case_of  # a table's words: only where a row is near
-    from trainrig.predict.table.row_errors import measured_time
-
-    try:
-        case = case_of(row)
-        seconds = measured_time(row, case)
-    except TrainrigError:
+def _run(row: Row, found: Prediction) -> PublishedRun | None:
+    layout, shape = found.layout, found.question.shape
+    is_same = all(row[name] in ("", str(layout.get(name))) for name in SAME)
+    if not is_same or not _is_same_model(row, shape):
         return None
-    x = case.layout
-    is_same = case.chip.name == chip and _is_same_model(case.shape, found.question.shape)
-    stated = [name for name in _SAME if name != "interleave" or "vpp" not in case.presumed]
-    if not is_same or any(x.get(name) != found.layout.get(name) for name in stated):
+    if layout.mesh.gpus > 1 and row["link_name"] != found.rates.links.inside.name:
         return None
-    if found.layout.mesh.gpus > 1 and not _is_same_link(case, found):
-        return None
+    seconds = float(row["step_time_s"])
     return PublishedRun(
         source=row["source"],
-        framework=row["framework"],
-        kernels=x.kernels.stack,
+        framework=row["program"],
+        kernels=row["kernels"],
         step_time_s=seconds,
         ratio=seconds / found.time,
         host_call_s=_slow_host(found, seconds) if seconds > SLOW * found.time else None,
     )
 
 
-def _is_same_link(case: Case, found: Prediction) -> bool:
-    """Whether devices reach each other alike: by a fabric, over PCIe, or through the host."""
-    chip = case.chip
-    may_be_bridged = chip.link not in (None, "none") and chip.cooling != "module"
-    if "link" in case.presumed and may_be_bridged:
-        return False
-    return case.rates.links.inside.name == found.rates.links.inside.name
-
-
-def _is_same_model(one: ModelShape, other: ModelShape) -> bool:
-    same = all(getattr(one, name) == getattr(other, name) for name in _SAME_MODEL)
-    return same and abs(one.vocab - other.vocab) <= PADDED * other.vocab
+def _is_same_model(row: Row, shape: ModelShape) -> bool:
+    same = all(row[name] == str(getattr(shape, name)) for name in SAME_MODEL)
+    return same and abs(int(row["vocab"]) - shape.vocab) <= PADDED * shape.vocab
 
 
 def _slow_host(found: Prediction, seconds: float) -> float | None:

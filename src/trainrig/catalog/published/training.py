@@ -16,6 +16,8 @@ from trainrig.catalog.published.tables import Row, conditions, device_name, numb
 from trainrig.record import Case, Kind, Record
 
 PATH = Path(__file__).parent / "training.csv"
+STEPS = Path(__file__).parent / "steps.csv"
+"""The same steps as options of `predict`: made by `python -m validation.steps_table`."""
 
 
 _MODELS = {"BERT-large": "bert-large", "GPT-2 medium": "gpt2-medium"}
@@ -32,6 +34,15 @@ _AS_PRINTED = ("framework", "interconnect", "precision", "kind", "link", "optimi
 def read() -> Iterator[Row]:
     """The rows, in the table's order.  Raises DataError."""
     for _, row in read_rows(PATH):
+        yield row
+
+
+def steps() -> Iterator[Row]:
+    """The steps that say how long they took, by the options of `predict` that ask for them.
+
+    A blank option was not stated.  Raises DataError.
+    """
+    for _, row in read_rows(STEPS):
         yield row
 
 
