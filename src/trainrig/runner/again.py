@@ -17,9 +17,6 @@ from trainrig.record import Record
 from trainrig.runner.attempts import Attempts, identity_of, key_of
 from trainrig.runner.plan import Task
 
-MAX_ROUNDS = 3
-"""Of workers that measure one task, the first one included."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
@@ -77,7 +74,7 @@ def _exceeded(known: Known) -> list[Task]:
 
 
 def _noisy(known: Known) -> list[Task]:
-    return known.noisy(known.tasks)
+    return known.noisy(task for task in known.tasks if not task.planned.required)
 
 
 def _skipped(known: Known) -> list[Task]:
@@ -120,9 +117,7 @@ class Again:
             tasks = [
                 task
                 for task in rule.tasks(known)
-                if self._rounds[rule.why, key_of(task)] < rule.rounds
-                and len(known.attempts.at(task)) < MAX_ROUNDS * task.num_workers
-                and self._fits(task)
+                if self._rounds[rule.why, key_of(task)] < rule.rounds and self._fits(task)
             ]
             if tasks:
                 return rule, tasks

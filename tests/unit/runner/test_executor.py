@@ -132,6 +132,18 @@ def test_of_noisy_points_what_is_quick_comes_first(tmp_path):
     assert [request.case["m"] for _, request in bench.asked[:6:2]] == [128, 256, 512]
 
 
+def test_what_is_required_and_stays_undecided_has_ten_workers(tmp_path):
+    """Where noise hides a slow machine, four quiet workers are what it takes to find it."""
+    bench = Bench(tmp_path, lambda *_: replace(quiet(1e-3), disturbed="busy"))
+    needed = task(256, required=True)
+    bench.executor.run_block(block(needed), 30.0)
+    point = bench.points()[0]
+    band = (1.5 * point.value, 2.0 * point.value)
+    bench.executor._attempts.expected = {(point.key, None): point.replace(interval=band)}
+    bench.executor.use_time_left()
+    assert len(bench.asked) == 10
+
+
 def test_certainty_comes_before_breadth(tmp_path):
     """What is noisy is measured again before what was skipped, and what was skipped still is."""
     is_late = False
