@@ -11,7 +11,8 @@ Source: nvidia-smi(1); outputs of drivers 440 to 610 (read 2026-11-22).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trainrig.importers.extract import device_name, point
@@ -44,6 +45,34 @@ _REASONS = {
 _COMPUTE_MODES = {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusive_process": 3}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What an output says of one GPU."""
+
+    line: int
+    index: int
+    address: str
+    fields: Fields
+
+
+def reading_of(
+    file: Part,
+    blocks: Sequence[Block],
+    *,
+    version: str | None,
+    driver: str | None,
+    notes: Sequence[str] = (),
+) -> Reading:
+    """The reading of an output of nvidia-smi whose fields are those of ``nvidia-smi -q``."""
+    gpus = tuple(read_device(each.index, _answers(each.address, each.fields)) for each in blocks)
+    records = [
+        record
+        for gpu, block in zip(gpus, blocks, strict=True)
+        for record in _records(file, block.line, gpu)
+    ]
+    return Reading(version=version, records=records, gpus=gpus, driver=driver, notes=notes)
+
+
 def _read(file: Part, _: Given) -> Reading:
     head: Fields = {}
     blocks: list[tuple[int, str, Fields]] = []
@@ -72,22 +101,17 @@ def _read(file: Part, _: Given) -> Reading:
         raise file.refuse(
             len(file.lines), "it describes no GPU", "import the output of nvidia-smi -q"
         )
-    gpus = tuple(
-        read_device(index, _answers(address, fields))
-        for index, (_, address, fields) in enumerate(blocks)
-    )
     notes = []
     attached = head.get("attached gpus", "")
-    if attached.isdecimal() and int(attached) != len(gpus):
-        notes.append(f"{attached} GPUs are attached and {len(gpus)} are described")
-    records = [
-        record
-        for gpu, (line, _, _) in zip(gpus, blocks, strict=True)
-        for record in _records(file, line, gpu)
-    ]
+    if attached.isdecimal() and int(attached) != len(blocks):
+        notes.append(f"{attached} GPUs are attached and {len(blocks)} are described")
     # Driver 610 prints a remark behind it.
     driver = next(iter(head.get("driver version", "").split()), None)
-    return Reading(version=driver, records=records, gpus=gpus, driver=driver, notes=notes)
+    described = [
+        Block(line=line, index=index, address=address, fields=fields)
+        for index, (line, address, fields) in enumerate(blocks)
+    ]
+    return reading_of(file, described, version=driver, driver=driver, notes=notes)
 
 
 def _answers(address: str, fields: Fields) -> dict[str, Any]:

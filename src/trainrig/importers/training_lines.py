@@ -44,7 +44,17 @@ _RATES = ("sample_rate", "total_sample_rate", "token_rate", "token_rate_per_gpu"
 _ROW = ("loss", "time", "lr", *_RATES)
 """Quantities of a step: a line that has one of them is a step's, whether it says which or not."""
 _SERIES = ("time", "token_rate", "token_rate_per_gpu", "flop_rate", "mfu")
-_KEPT = ("step", "epoch", *_ROW, "eval_loss", "grad_norm", "mfu", "memory", "num_tokens")
+_KEPT = (
+    "step",
+    "epoch",
+    *_ROW,
+    "eval_loss",
+    "grad_norm",
+    "mfu",
+    "memory",
+    "num_tokens",
+    "mean_time",
+)
 """What a row of the steps holds."""
 _END = ("end_runtime", "end_sample_rate", "end_step_rate", "end_loss")
 _SAME_LOSS = 1e-6
@@ -409,11 +419,15 @@ class _Reader:
                 setattr(log, _SETTINGS[name], max(1, int(value)))
             if name in _RATES and value < 0.0:
                 raise self.file.refuse(line.number, f"{name.replace('_', ' ')} below zero")
-            if name in _SERIES:
+            # nanoGPT prints -100 % before it knows.
+            if name in _SERIES and not (name == "mfu" and value < 0.0):
                 log.series.setdefault(name, array("d")).append(value)
         if "time" in values:
             if values["time"] <= 0.0:
                 raise self.file.refuse(line.number, "a step that took no time")
+            log.line = line.number
+        if "mean_time" in values:  # of all steps so far: the last one counts
+            log.series["time"] = array("d", [values["mean_time"]])
             log.line = line.number
         if "sample_rate" in values:
             training.rates.append(values["sample_rate"])
@@ -472,6 +486,8 @@ class _Reader:
             below = sorted(training.rates)[len(training.rates) // 2 - 1] if even else middle
             assert log.samples_per_s is not None
             log.samples_per_s = (log.samples_per_s[0], (middle + below) / 2.0)
+        if self.spec.rate == "last" and "token_rate" in log.series:
+            log.series["token_rate"] = log.series["token_rate"][-1:]
         for part in [part for part in log.timers if part.startswith("micro_")]:
             times = log.timers.pop(part)
             log.timers.setdefault(part.removeprefix("micro_"), times)

@@ -130,8 +130,8 @@ def events_in(lines: Iterable[str]) -> tuple[KernelEvent, ...]:
         if event is None:
             continue
         table = details if is_detail else found
-        key = (event.kind, event.code, event.pci_address, event.device, event.program)
-        key = (*key, event.library, event.severity)
+        place = (event.pci_address, event.device, event.severity)
+        key = (event.kind, event.code, place, event.program, event.library)
         before = table.get(key)
         table[key] = event if before is None else replace(event, count=before.count + event.count)
     exact = {event.kind for event in found.values()}

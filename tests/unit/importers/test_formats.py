@@ -222,6 +222,68 @@ def test_nvidia_smi_is_read_by_the_reader_of_nvml() -> None:
     assert one(reading.records[7:], "ecc_uncorrected").value == 5.0
 
 
+def test_nvidia_smi_s_other_forms_are_read_as_its_list() -> None:
+    table = read("nvidia-smi-table.txt")
+    assert [gpu.power_w for gpu in table.gpus] == [61.0, 312.0]
+    assert [gpu.ecc_uncorrected_volatile for gpu in table.gpus] == [0, 2]
+    assert {gpu.memory_total_bytes for gpu in table.gpus} == {81920 << 20}
+    rows = read("nvidia-smi-query.csv")
+    (power,) = [r for r in rows.records if r.metric == "power"]
+    assert (power.value, power.samples) == (305.25, (300.25, 310.25)), "GPU 1 says [N/A]"
+    assert [gpu.ecc_uncorrected_aggregate for gpu in rows.gpus] == [0, 3]
+    (gpu,) = read("nvidia-smi-q.xml").gpus
+    assert (gpu.power_limit_w, gpu.power_limit_default_w) == (300.0, 400.0)
+    assert (gpu.ecc_uncorrected_aggregate, gpu.remap_pending, gpu.link.width) == (2, True, 8)
+    assert gpu.throttle_reasons == ("hw_slowdown",)
+
+
+def test_a_name_that_the_table_cuts_off_is_not_known(tmp_path: Path) -> None:
+    text = (SAMPLES / "nvidia-smi-table.txt").read_text()
+    (tmp_path / "smi.txt").write_text(
+        text.replace("NVIDIA A100-SXM4-80GB     ", "NVIDIA GeForce RTX 2080 ...")
+    )
+    ((_, reading),) = read_file(tmp_path / "smi.txt")
+    assert all(isinstance(gpu.name, Missing) for gpu in reading.gpus)
+    assert "cuts its name off" in " ".join(reading.notes)
+
+
+TRAININGS = [
+    ("neox.txt", {"time": 3.6367, "sample_rate": 8.799, "peak_memory": 60.25 * 2**30}),
+    ("neox.txt", {"train_loss": 9.118665, "printed_flop_rate": 102.9e12}),
+    ("neox.txt", {"time.communication": 0.1626}),
+    ("deepspeed-0.7.txt", {"sample_rate": 27.5, "peak_memory": 8.5 * 2**30}),
+    ("hf-tqdm.txt", {"train_loss": 2.25}),
+    ("llama-factory.jsonl", {"token_rate": 4144.0, "train_loss": 1.9}),
+    ("nanogpt.txt", {"time": 0.252, "token_rate": 491520 / 0.252, "train_loss": 8.0}),
+    ("modded-nanogpt.txt", {"time": 0.092, "train_loss": 9.9}),
+    ("nanochat.txt", {"time": 0.452, "train_loss": 10.0}),
+    ("llm-c.txt", {"time": 3.01, "token_rate": 174500.0}),
+    ("torchtitan.txt", {"token_rate_per_gpu": 6543.0, "peak_memory": 50.25 * 2**30}),
+    ("torchtitan.txt", {"printed_flop_rate": 345.12e12}),
+    ("nemo.txt", {"time": 8.0, "sample_rate": 512 / 8.0, "train_loss": 10.7}),
+]
+"""Log of a training: what is read of it."""
+
+
+@pytest.mark.parametrize(("name", "expected"), TRAININGS)
+def test_logs_of_trainings(name: str, expected: dict[str, float]) -> None:
+    records = read(name).records
+    for metric, value in expected.items():
+        assert one(records, metric).value == pytest.approx(value), metric
+    assert {record.device_count for record in records} == {None}, "no log says of how many GPUs"
+
+
+def test_steps_are_those_that_the_log_says() -> None:
+    assert [row["step"] for row in read("hf-tqdm.txt").steps] == [10, 20]
+    assert [row["step"] for row in read("deepspeed-0.7.txt").steps] == [30, 40]
+    assert not any("step" in row for row in read("hf-three-folds.txt").steps)
+
+
+def test_each_training_of_a_file_has_its_own_records() -> None:
+    rates = [r.value for r in read("hf-three-folds.txt").records if r.metric == "sample_rate"]
+    assert rates == [50.2, 50.0, 49.8]
+
+
 def test_topology() -> None:
     eight = read("topo-8xa100.txt")
     assert {link.path for link in eight.links} == {"NV12"}
