@@ -72,6 +72,7 @@ class ToolFile:
         is_stdin = path == STDIN
         self.name = "stdin" if is_stdin else one_line(path.name)
         self._used = bytearray()
+        self._seen = bytearray()
         self.cut_line: int | None = None
         """The last line, where it has no line feed and ends in a digit: more may have followed."""
         try:
@@ -146,8 +147,19 @@ class ToolFile:
             if not lines[-1]:
                 lines.pop()
             prefixes.learn(lines)
-            yield list(_cut(lines, first, prefixes))
+            piece = list(_cut(lines, first, prefixes))
+            self._see(piece)
+            yield piece
             first += text.count("\n")
+
+    def _see(self, piece: list[Line]) -> None:
+        """Note which lines are not blank."""
+        if not piece or piece[-1].number < len(self._seen):
+            return
+        self._seen.extend(bytes(piece[-1].number + 1 - len(self._seen)))
+        for line in piece:
+            if line.text and not line.text.isspace():
+                self._seen[line.number] = 1
 
     def lines(self) -> Iterator[Line]:
         """The lines of the whole file, one after the other, without blank ones."""
@@ -192,24 +204,28 @@ class ToolFile:
             self._used.extend(bytes(number + (1 << 12) - len(self._used)))
         self._used[number] = 1
 
+    def is_used(self, number: int) -> bool:
+        """Whether a line was read."""
+        return number < len(self._used) and self._used[number] == 1
+
     def unread(self) -> str | None:
         """Which lines no reader took, in words; None where each was read."""
-        num_lines = skipped = start = last = 0
+        num_lines = skipped = 0
         ranges: list[tuple[int, int]] = []
-        for line in self.lines():
-            if line.number == last:
+        is_open = False
+        for number, is_text in enumerate(self._seen):
+            if not is_text:
                 continue
-            last, num_lines = line.number, num_lines + 1
-            is_used = line.number < len(self._used) and self._used[line.number]
-            if is_used:
-                start = 0
+            num_lines += 1
+            if number < len(self._used) and self._used[number]:
+                is_open = False
                 continue
             skipped += 1
-            if start and ranges:
-                ranges[-1] = (ranges[-1][0], line.number)
+            if is_open:
+                ranges[-1] = (ranges[-1][0], number)
             elif len(ranges) <= MOST_RANGES:
-                ranges.append((line.number, line.number))
-                start = line.number
+                ranges.append((number, number))
+                is_open = True
         if not skipped:
             return None
         shown = [str(a) if a == b else f"{a}-{b}" for a, b in ranges[:MOST_RANGES]]

@@ -42,7 +42,7 @@ class _Run:
 def _read(file: Part, given: Given) -> Reading:
     run, num_events = _Run(), 0
     for number, line in file.lines:
-        if not line.startswith("{"):
+        if not line.startswith('{"event"'):
             continue
         file.use(number)
         num_events += 1

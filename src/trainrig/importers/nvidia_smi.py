@@ -78,10 +78,8 @@ def _read(file: Part, _: Given) -> Reading:
     blocks: list[tuple[int, str, Fields]] = []
     path: list[tuple[int, str]] = []
     file.use_all()
-    is_wide = False
-    width, last = max(len(line) for _, line in file.lines), 0
+    _check_width(file)
     for number, line in file.lines:
-        is_next, last = number == last + 1, number
         if found := _HEAD.match(line):
             head[found[1].lower()] = found[2].strip()
         elif found := _GPU.match(line):
@@ -92,11 +90,8 @@ def _read(file: Part, _: Given) -> Reading:
             path = [each for each in path if each[0] < indent] + [(indent, name)]
             if found[3] is not None:
                 blocks[-1][2]["/".join(each for _, each in path)] = found[3].strip()
-        elif blocks and is_next and is_wide and not line[0].isspace() and ":" not in line:
-            raise file.refuse(number, "what follows a line that was wrapped", "do not wrap lines")
         elif line.startswith("GPU ") and ":" in line:
             raise file.refuse(number, "a GPU without a PCI address")
-        is_wide = len(line) == width
     if not blocks:
         raise file.refuse(
             len(file.lines), "it describes no GPU", "import the output of nvidia-smi -q"
@@ -112,6 +107,20 @@ def _read(file: Part, _: Given) -> Reading:
         for index, (line, address, fields) in enumerate(blocks)
     ]
     return reading_of(file, described, version=driver, driver=driver, notes=notes)
+
+
+def _check_width(file: Part) -> None:
+    """Raise DataError where a terminal's width wrapped the lines: most widest ones go on below."""
+    lines = dict(file.lines)
+    width = max(map(len, lines.values()))
+    wide = [number for number, line in lines.items() if len(line) == width]
+    rests = [
+        number + 1
+        for number in wide
+        if (rest := lines.get(number + 1, " ")) and not rest[0].isspace() and ":" not in rest
+    ]
+    if len(rests) > max(1, len(wide) // 2):
+        raise file.refuse(rests[0], "what follows a line that was wrapped", "do not wrap lines")
 
 
 def _answers(address: str, fields: Fields) -> dict[str, Any]:

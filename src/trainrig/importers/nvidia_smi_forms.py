@@ -118,7 +118,11 @@ _SAMPLED = ("power", "sm_clock", "temperature", "memory_used")
 
 
 def _read_csv(file: Part, _: Given) -> Reading:
-    (head_line, head), *rows = file.lines
+    is_head = re.compile(marks_of("nvidia-smi-csv").line).match
+    at = next((n for n, (_, line) in enumerate(file.lines) if is_head(line)), None)
+    if at is None:
+        raise file.refuse(file.last, "no head of columns", "--query-gpu without noheader")
+    (head_line, head), *rows = file.lines[at:]
     names = [name.partition(" [")[0].strip() for name in head.split(",")]
     units = {name: name_unit(cell) for name, cell in zip(names, head.split(","), strict=True)}
     file.use(head_line)
@@ -126,9 +130,11 @@ def _read_csv(file: Part, _: Given) -> Reading:
     driver = None
     for number, line in rows:
         cells = next(csv.reader([line], skipinitialspace=True))
+        if len(cells) < len(names) / 2:
+            break  # what follows the table
         if len(cells) != len(names):
             if number == file.last:
-                continue  # cut off, or what follows the table
+                continue  # cut off
             raise file.refuse(number, f"{len(cells)} cells in a row that has {len(names)}")
         if file.is_cut(number):
             continue

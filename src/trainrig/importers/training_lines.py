@@ -84,6 +84,8 @@ class Rule:
     """Pattern of what such a line looks like when it is broken off."""
     ends: str = ""
     """Pattern of its end: a line that lacks it was cut or wrapped."""
+    weak: bool = False
+    """Whether other programs print such lines too: it counts where no other format takes it."""
     digits: bool = False
     """Whether half of the last printed digit is kept as the number's uncertainty."""
     alone: bool = False
@@ -208,6 +210,7 @@ class _About:
 
 
 _MOST_ABOUT = 4096
+_MOST_NAMES = 4096
 
 
 class _Reader:
@@ -223,19 +226,21 @@ class _Reader:
         self.total: float | None = None
         self.torn: DataError | None = None
         self.notes: list[str] = []
+        self.known: dict[str, tuple[str, float]] = {}
+        """Names of pairs as they are printed, with their spaces."""
 
     @property
     def open(self) -> _Training | None:
         return self.trainings[-1] if self.trainings else None
 
-    def take(self, line: Line) -> bool:
-        """Read a line; False: it is none of this format's."""
+    def take(self, line: Line, *, is_weak: bool = False) -> bool:
+        """Read a line by its strong or its weak rules; False: it is none of this format's."""
         if self.torn is not None:
             raise self.torn
         text, taken = line.text, False
         found: list[tuple[int, _Compiled, re.Match[str]]] = []
         for own in self.rules:
-            if own.rule.near and own.rule.near not in text:
+            if own.rule.weak is not is_weak or (own.rule.near and own.rule.near not in text):
                 continue
             matches = own.find.finditer(text) if own.rule.many else (own.find.search(text),)
             before = len(found)
@@ -300,7 +305,12 @@ class _Reader:
         if pairs is not None:
             named += _bars(pairs) if own.rule.pairs == "bars" else _QUOTED.findall(pairs)
         for name, text in named:
-            quantity, scale = self.spec.names.get(name, ("", 1.0))
+            known = self.known.get(name)
+            if known is None:
+                known = self.spec.names.get(" ".join(name.split()), ("", 1.0))
+                if len(self.known) < _MOST_NAMES:
+                    self.known[name] = known
+            quantity, scale = known
             if quantity:
                 value = self._number(line, text, name) * scale
                 # Several timers of a part in one line are added up.
@@ -309,10 +319,15 @@ class _Reader:
         return values, off
 
     def _number(self, line: Line, text: str, name: str) -> float:
-        found = _VALUE.match(text.strip())
-        if found is None:
-            raise self.file.refuse(line.number, f"no {word(name)}: {word(text)[:40]!r}")
-        value = float(found[1].replace(",", ""))
+        try:
+            value = float(text)
+        except ValueError:
+            found = _VALUE.match(text.strip())
+            if found is None:
+                raise self.file.refuse(
+                    line.number, f"no {word(name)}: {word(text)[:40]!r}"
+                ) from None
+            value = float(found[1].replace(",", ""))
         if math.isfinite(value) and abs(value) > LARGEST:
             raise self.file.refuse(line.number, f"no {word(name)}: {word(text)[:40]!r}")
         return value
@@ -518,7 +533,7 @@ def _differs(a: float, b: float, share: float = _SAME) -> bool:
 
 def _bars(text: str) -> list[tuple[str, str]]:
     parts = [part.partition(":") for part in text.split("|")]
-    return [(" ".join(name.split()), value.strip()) for name, _, value in parts if value.strip()]
+    return [(name, value) for name, _, value in parts if value and not value.isspace()]
 
 
 # ---- a file
@@ -533,11 +548,12 @@ def read_stream(
     """
     about = _About()
     readers = [_Reader(file, formats()[name], about) for name in names]
+    weak = [reader for reader in readers if any(own.rule.weak for own in reader.rules)]
     for line in file.lines():
         taken = [reader.take(line) for reader in readers]
-        if any(taken):
+        if any(taken) or _take_weak(weak, line):
             file.use(line.number)
-        else:
+        elif not file.is_used(line.number):
             about.add(line.text)
     about.finish()
     for reader in readers:
@@ -557,6 +573,11 @@ def read_stream(
     for reader, alone in zip(readers, kept, strict=True):
         for number, training in alone:
             yield reader.spec.name, _reading(file, reader, number, training, given)
+
+
+def _take_weak(readers: Sequence[_Reader], line: Line) -> bool:
+    taken = [reader.take(line, is_weak=True) for reader in readers]
+    return any(taken)
 
 
 def _overlap(host: _Training, other: _Training) -> bool:
