@@ -162,7 +162,8 @@ def format_quantity(value: float, unit: str, digits: int = 3) -> str:
 def format_count(number: float, digits: int = 3) -> str:
     """Three digits, and B for billions as the field counts tokens: ``12.3k``, ``140B``."""
     steps = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (0.0, ""))
-    step, letter = next(found for found in steps if _rounded(number, digits) >= found[0])
+    size = abs(_rounded(number, digits))
+    step, letter = next((found for found in steps if size >= found[0]), steps[-1])
     return _digits(number / (step or 1.0), digits) + letter
 
 

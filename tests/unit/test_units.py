@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trainrig.errors import UsageError
 from trainrig.units import (
     duration_text,
+    format_count,
     format_memory,
     format_quantity,
     format_share,
@@ -172,3 +173,11 @@ def test_memory_is_binary_and_shares_are_percent() -> None:
     assert format_memory(24 * 2**30) == "24.0 GiB"
     assert format_share(0.873) == "87 %"
     assert format_share(0.0123) == "1.2 %"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.0, "0"), (-12_300.0, "-12.3k"), (math.nan, "nan"), (-0.5, "-0.500")]
+)
+def test_a_count_is_written_whatever_it_is(number: float, text: str) -> None:
+    """A damaged record holds anything."""
+    assert format_count(number) == text

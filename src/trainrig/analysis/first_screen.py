@@ -205,8 +205,11 @@ def _step_sentence(step: _Found) -> str:
     sentence += f", on each of {counted(count, 'device')}" if count > 1 else ""
     if gap is not None:
         bound = share_bound(level.bound, level.ceiling_bound)
-        share = spelled(format_share(1.0 + gap.share), bound)
-        sentence += f", {share} of {ceiling_text(level.ceiling)}"
+        share, above = 1.0 + gap.share, ceiling_text(level.ceiling)
+        if share <= _ABOVE:
+            sentence += f", {spelled(format_share(share), bound)} of {above}"
+        else:  # a claim that is exceeded by so much is none of this device
+            sentence += f", more than {above}"
     rest = sum(share.amount for share in gap.shares if share.name == NOT_EXPLAINED) if gap else 0.0
     if rest > 0.0:
         sentence += f"; {format_quantity(rest, level.unit)} unexplained"
@@ -350,7 +353,7 @@ def _step_number(view: RunView, step: _Found) -> KeyNumber:
     """A step whose run was no training of ours: its tokens/s where the run has them."""
     record, claim = step.record, step.waterfall.levels[0].value
     words = [str(record.case.get("model")), str(dtype_of(record.case))]
-    if claim:
+    if claim and (step.level.value or 0.0) <= _ABOVE * claim:
         mfu = f"MFU {format_share((step.level.value or 0.0) / claim)}"
         words.append(f"{mfu} of a reference" if is_reference(record) else mfu)
     made = _number("Training", step, ", ".join(words))

@@ -22,6 +22,7 @@ from trainrig.analysis.best import (
     is_reference,
     is_trained_in,
     is_valid,
+    valid_value,
     value_text,
 )
 from trainrig.analysis.bottlenecks import CLOSE, find_cause
@@ -29,7 +30,7 @@ from trainrig.analysis.evidence import Drop, Gap
 from trainrig.analysis.rows import Device, Row, claim_for, name_devices, note_of, rows, rules_of
 from trainrig.analysis.time_loss import is_own_layer
 from trainrig.benchmarks.spec import Quantity, Role, benchmarks, case_text, role_of
-from trainrig.record import Case, Kind, Record, RunView, Status, dtype_of
+from trainrig.record import Case, Kind, Record, RunView, dtype_of
 
 CLAIM, REFERENCE, OWN_LAYER = "Claim", "Reference", "Layer of this step"
 """Levels that no benchmark has: what is claimed of a chip, what is computed of a processor from the
@@ -372,7 +373,7 @@ def _measured_level(
 ) -> Level:
     record = row.measured
     assert record is not None
-    value = record.value if record.status is Status.OK else None
+    value = valid_value(record) or None
     gap = None
     if ceiling is not None and ceiling[0].value and value is not None:
         drop = Drop(
@@ -393,7 +394,7 @@ def _measured_level(
         kind=record.kind,
         provenance=words + published,
         record=record.id,
-        note=note_of(record),
+        note=note_of(record) or (None if value is not None else "not above zero"),
         bound=bound_of(record) if value is not None else "",
         expected=row.band,
         expected_source=row.predicted.source if row.predicted else None,

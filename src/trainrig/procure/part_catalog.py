@@ -135,8 +135,8 @@ def own_part(kind: str, name: str, values: Mapping[str, Any], where: str) -> Par
         request = f"add to its entry: {', '.join(missing)}"
         raise UsageError(f"{where}: {what}", f"{near}{request}")
     if extra := [field for field in values if field not in field_names(kind)]:
-        near = unknown("key", extra[0], (*field_names(kind), "count", "price")).hint
-        raise UsageError(f"{where}: a {kind} has no {extra[0]!r}", near)
+        meant = unknown("key", extra[0], (*field_names(kind), "count", "price")).hint
+        raise UsageError(f"{where}: a {kind} has no {extra[0]!r}", meant)
     try:
         part: Part = _ADAPTERS[kind].validate_python({"name": name, **base, **values})
     except ValidationError as error:

@@ -146,7 +146,11 @@ class RunOutcome:
     def to_dict(self) -> dict[str, Any]:
         """As every verb that makes a run prints it with ``--json``; others script against it."""
         return {
-            "answer": dataclasses.asdict(self.answer),
+            "answer": {
+                "word": self.answer.word.value,
+                "reason": self.answer.reason,
+                "compared_with": list(self.answer.compared_with),
+            },
             "verdict": self.verdict.outcome.value,
             "reason": self.verdict.reason,
             "run": str(self.run),

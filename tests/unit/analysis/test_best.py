@@ -195,6 +195,21 @@ def test_steps_on_several_devices_are_the_rate_of_each() -> None:
     assert ", on each of 2 devices" in headline_of(view_of(two))
 
 
+def test_a_claim_that_is_exceeded_many_times_is_no_share() -> None:
+    """A data sheet of another card, or a guess: 49096 % is no number of anything."""
+    view = view_of(claimed("bf16", 1e12), step("bf16", 491e12))
+    assert headline_of(view) == "Trains gpt2-medium in bf16 at 491 TFLOPS, more than its claim."
+    assert "%" not in numbers_of(view)["Training"].what
+
+
+@pytest.mark.parametrize("rate", [0.0, -1e10])
+def test_a_rate_that_is_not_above_zero_is_none(rate: float) -> None:
+    (found,) = build_waterfalls(view_of(matmul("fp32", 4096, rate)))
+    assert [level.value for level in found.levels[1:]] == [None]
+    assert found.levels[1].note == "not above zero"
+    assert "Best matmul" not in numbers_of(view_of(matmul("fp32", 4096, rate)))
+
+
 # ---- properties
 
 value = st.floats(1e9, 1e12).map(lambda number: float(f"{number:.6g}"))

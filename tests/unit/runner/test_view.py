@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ def test_an_outcome_ends_in_its_exit_code(outcome: Outcome, code: int, strict: i
     )
     assert (done.exit_code(), done.exit_code(strict=True)) == (code, strict)
     assert dataclasses.replace(done, interrupted=True).exit_code() == 130
+
+
+def test_what_a_run_prints_as_json_is_plain_json() -> None:
+    """A caller in Python and one that reads the text get the same."""
+    done = RunOutcome(
+        run=Path("runs/run"),
+        verdict=Verdict(outcome=Outcome.PASS, reason="why"),
+        interrupted=False,
+        num_records=1,
+        answer=RunAnswer(word=Word.NORMAL, reason="why", compared_with=("an earlier run",)),
+    )
+    assert json.loads(json.dumps(done.to_dict())) == done.to_dict()
 
 
 def test_old_records_are_read_by_todays_names() -> None:
