@@ -75,6 +75,40 @@ def test_a_baseline_alone_is_held_against_the_newest_of_its_kind(trainrig, runs:
         newest_like(new)
 
 
+def test_a_bundle_alone_is_held_against_the_newest_of_its_kind(trainrig, runs: Path) -> None:
+    golden = store(VIEW, runs, day=1)
+    assert trainrig("bundle", str(golden), "--out", "golden.bundle")[0] == 0
+    new = store(VIEW, runs, day=2)
+    code, _, err = trainrig("compare", "golden.bundle")
+    assert code == 0 and new.name in err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("run.toml", "", "written by a newer trainrig"),
+        ("run.toml", "[", "damaged"),
+        ("machine.json", "{", "damaged"),
+    ],
+)
+def test_compare_says_what_is_wrong_with_the_newest_run(
+    trainrig, runs: Path, file: str, content: str, said: str
+) -> None:
+    """It is no run without a partner: it cannot be read."""
+    store(VIEW, runs, day=1)
+    changed = store(VIEW, runs, day=2) / file
+    text = changed.read_text(encoding="utf-8")
+    changed.write_text(content or text.replace("schema = 1", "schema = 9"), encoding="utf-8")
+    code, out, err = trainrig("compare")
+    assert code == 2 and out == "" and len(err.splitlines()) == 2
+    assert said in err
+
+
+def test_a_baseline_that_is_none_is_no_run(trainrig, runs: Path) -> None:
+    code, _, err = trainrig("compare", "nowhere")
+    assert code == 2 and "no such run: nowhere" in err
+
+
 def test_a_run_without_records_is_not_compared(runs: Path) -> None:
     old, new = (store(VIEW, runs, day=day) for day in (1, 2))
     (store(VIEW, runs, day=3) / "records.jsonl").write_bytes(b"")

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainrig.errors import DataError
-from trainrig.store import find_runs
+from trainrig.errors import DAMAGED_RUN, DataError
+from trainrig.store import find_runs, read_what_is_left
 from trainrig.store.run_folder import CONFIG, MACHINE, RECORDS, parse_config, read_file
 
 RUNS = Path("runs")
@@ -34,7 +34,7 @@ def newest_run(parent: Path = RUNS) -> Path:
 def newest_pair(parent: Path = RUNS) -> tuple[Path, Path]:
     """The newest run with records, and before it in the pair the one of its kind that preceded it.
 
-    Raises DataError where there are no two.
+    Raises DataError where there are no two, or where it cannot be read of what kind the newest is.
     """
     newest_run(parent)
     runs = [run for run in find_runs(parent) if _has_records(run)]
@@ -43,7 +43,7 @@ def newest_pair(parent: Path = RUNS) -> tuple[Path, Path]:
     new = runs[-1]
     kind = _kind(new)
     for old in reversed(runs[:-1]):
-        if kind is not None and _kind(old) == kind:
+        if _is_of_kind(old, kind):
             return old, new
     raise DataError(
         f"no earlier run of this kind and machine to compare {new.name} with",
@@ -54,14 +54,17 @@ def newest_pair(parent: Path = RUNS) -> tuple[Path, Path]:
 def newest_like(old: Path, parent: Path | None = None) -> Path:
     """The newest run of the kind of ``old`` that began after it, by default among its neighbours.
 
-    Raises DataError where there is none.
+    A bundle has no neighbours: the newest run in runs/ of its kind is meant.
+
+    Raises DataError where there is none, or where it cannot be read of what kind ``old`` is.
     """
-    runs = find_runs(old.resolve().parent if parent is None else parent)
-    kind = _kind(old)
+    known = read_what_is_left(old)  # whatever a run may lie in
+    kind, place = _kind_of(known.config, known.machine), known.path.resolve()
+    runs = find_runs(parent or (place.parent if place.is_dir() else RUNS))
     for new in reversed(runs):
-        if new.resolve() == old.resolve():
+        if new.resolve() == place or new.name == known.name:
             break
-        if kind is not None and _has_records(new) and _kind(new) == kind:
+        if _has_records(new) and _is_of_kind(new, kind):
             return new
     raise DataError(
         f"no later run of its kind and machine to compare {old} with",
@@ -76,16 +79,27 @@ def _has_records(run: Path) -> bool:
         return False
 
 
-def _kind(run: Path) -> tuple[object, ...] | None:
-    """What two runs have in common that can be compared; None where run.toml cannot be read."""
+def _is_of_kind(run: Path, kind: tuple[object, ...]) -> bool:
+    try:
+        return _kind(run) == kind
+    except DataError:
+        return False
+
+
+def _kind(run: Path) -> tuple[object, ...]:
+    """The kind of a run's folder.  Raises DataError where that cannot be read."""
+    config = parse_config(read_file(run / CONFIG), run)
+    try:
+        machine = json.loads(read_file(run / MACHINE) or b"null")
+    except (ValueError, RecursionError):
+        raise DataError(f"{run}/{MACHINE} is damaged: not JSON", DAMAGED_RUN) from None
+    return _kind_of(config, machine if isinstance(machine, Mapping) else None)
+
+
+def _kind_of(config: Mapping[str, Any], machine: Mapping[str, Any] | None) -> tuple[object, ...]:
+    """What two runs have in common that can be compared."""
     from trainrig.runner.history import machine_key  # it loads all that judges: not for one run
 
-    try:
-        config = parse_config(read_file(run / CONFIG), run)
-        machine = json.loads(read_file(run / MACHINE) or b"null")
-    except (DataError, ValueError, RecursionError):
-        return None
-    machine = machine if isinstance(machine, Mapping) else None
     tools = sorted({str(one.get("tool")) for one in _tables(config, "imported")})
     models = sorted({str(one.get("model")) for one in _tables(config, "experiments")})
     return config.get("verb"), config.get("benchmark"), tools, models, machine_key(machine)
