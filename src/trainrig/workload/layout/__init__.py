@@ -9,12 +9,12 @@ layouts of one object.
 
 Two words say who spreads a training and how, and they are two axes:
 
-    framework   whose program trains: native (native), huggingface (Trainer, by torch's autocast),
-                torchtitan, megatron, deepspeed
-    parallel    torch's wrapper around the data-parallel ranks: ddp, fsdp or dataparallel; auto,
-                the usual word, follows from the sizes: none for one process, ddp where weights are
-                whole on each rank (zero 0 and 1), fsdp where they are sharded (zero 2 and 3).
-                Megatron and DeepSpeed have ways of their own, and no choice.
+- framework: the program that trains: native, huggingface (Trainer, by torch's autocast),
+  torchtitan, megatron, deepspeed.
+- parallel: torch's wrapper around the data-parallel ranks: ddp, fsdp or dataparallel; auto, the
+  usual word, follows from the sizes: none for one process, ddp where weights are whole on each rank
+  (zero 0 and 1), fsdp where they are sharded (zero 2 and 3).  Megatron and DeepSpeed have ways of
+  their own, and no choice.
 
 `Layout.scheme` is what `parallel` comes to.  DataParallel differs from DDP in nothing that sizes
 say, so it is had by its name alone; its micro-batch is that of one GPU, too.
