@@ -1,7 +1,7 @@
 """Low-rank adapters: beside which of a block's matrices they lie, and how many parameters they are.
 
 W stays as it is, B·A beside it is trained, of a rank much smaller than both sides of W (Hu et al.
-2021, arXiv 2106.09685).  Which matrices have one is `Layout.lora_on`.
+2021, arXiv 2106.09685).  Which matrices have one is `Lora.targets`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trainrig.workload.model import Matrix, ModelShape, matrices, state_share
 
 
 def has_adapter(on: str, branch: str, part: str, *, is_expert: bool) -> bool:
-    """Whether a matrix has an adapter beside it, where these ``on`` have (`Layout.lora_on`)."""
+    """Whether a matrix has an adapter beside it, where these ``on`` have (`Lora.targets`)."""
     if on in ("all", "shared"):
         return part != "router" or on == "all"
     if on == "linear":

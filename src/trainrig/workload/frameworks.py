@@ -65,12 +65,12 @@ class Traits:
     zero_bubble: bool = False
     """Its pipelines compute gradients of inputs and of weights apart (torch's schedules)."""
     adapts: str = "all"
-    """Matrices with adapters where nobody says (`Layout.lora_on`).  peft's ``all-linear`` takes
+    """Matrices with adapters where nobody says (`Lora.targets`).  peft's ``all-linear`` takes
     modules of torch's Linear, and experts that are one tensor (transformers 5; gpt-oss, Llama 4)
     are none; Megatron-Bridge's LoRA has one pair for a rank's experts (`share_expert_adapters`),
     and none for the router."""
     context: str = "zigzag"
-    """How ranks that share a sequence exchange it (`Layout.cp_comm`)."""
+    """How ranks that share a sequence exchange it (`Mesh.cp_comm`)."""
     offload_overlap: str = "none"
     """What of an offloaded optimizer runs beside the device (`predict.step.offload` has the words
     and sources)."""

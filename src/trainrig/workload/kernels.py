@@ -1,7 +1,7 @@
 """What a device runs for the operations of a model, by kernel stack: products, streams, launches.
 
 The operations of `blocks` are the mathematics; software runs them as more or fewer kernels, and
-moves more bytes than a perfect cache would.  A stack is stated (`Layout.kernels`):
+moves more bytes than a perfect cache would.  A stack is stated (`KernelChoices.stack`):
 
 eager         one kernel for each line of Python: the score matrix is scaled, masked, normalised,
               dropped out and cast in turn; heads are copied into place; RMSNorm is six kernels

@@ -364,8 +364,8 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
 
 
 _SCALED = {"": 1.0, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
-"""Bytes of a number that products multiply in eight bits or less, by `Layout.scaled`: with one of a
-scale for each 32 numbers, 16 of NVFP4's (OCP's Microscaling Formats 1.0; NVIDIA's NVFP4)."""
+"""Bytes of a number that products multiply in eight bits or less, by `Precision.scaled`: with one
+of a scale for each 32 numbers, 16 of NVFP4's (OCP's Microscaling Formats 1.0; NVIDIA's NVFP4)."""
 
 
 def _quantised(layout: Layout, own: float) -> float:

@@ -3,7 +3,7 @@
 Besides the device's own there are four pieces of work: gradients cross the host link, the host's
 Adam reads and writes its states at its memory's rate (on disk: the disk's, if slower), updated
 weights cross back, and FSDP's shards cross for each pass that gathers them.  By
-`Layout.offload_overlap`:
+`Overlap.offload`:
 
 none       nothing runs beside anything: copies when the device is done, the update, weights back
 copies     copies run beside computation, both ways at once: gradients beside the backward pass that
