@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainrig.catalog.arithmetic import HALF, Accelerator, arithmetic_of
 from trainrig.catalog.chip import Chip, has_block_scales, peak
 from trainrig.catalog.lookup import find_chip
-from trainrig.catalog.servers import find_server
+from trainrig.catalog.servers import Server, find_server
 from trainrig.errors import UsageError, unknown
 from trainrig.predict.cluster import (
     JOIN_NO_TRAYS,
@@ -182,22 +182,62 @@ def _check_alone(options: Options) -> None:
 
 
 def _cluster(options: Options, measured: Measured) -> Cluster:
-    chip = None if measured.device is None else find_chip(measured.device)
-    server = None
-    split = math.prod(options.get(name, 1) for name in ("tp", "pp", "cp"))
-    if "on" in options:
-        server = find_server(options["on"], options.get("gpus", split))
-        named = server.chip
-        if measured.device is not None and named is not chip:
-            raise UsageError(
-                f"the measured rates are those of {measured.device}, not of {named.name}",
-                "leave out --on, or --rates",
-            )
-        chip = named
-    if chip is None and not measured.records:
+    """Return the machines: as options say, else as a server's entry, else as is usual."""
+    server = _server(options)
+    chip = _chip(server, measured)
+    _check_network(options)
+    link = options.get("link", server.link if server else None)
+    nodes = _nodes(options, server, chip, link)
+    of_server = _of_server(server, nodes) if server else {}
+    stated = {
+        "fabric": options["fabric_gbps"] * GBIT * nodes.trays if "fabric_gbps" in options else None,
+        "p2p": options.get("p2p"),
+        "host_memory": _host_memory(options, nodes.trays),
+    }
+    return Cluster(
+        chip=chip,
+        is_fp4=options.get("scaled", "").endswith("fp4"),
+        gpus=nodes.gpus,
+        gpus_per_node=nodes.per_node,
+        trays=nodes.trays,
+        unit=nodes.unit,
+        link=link,
+        records=measured.records,
+        memory=measured.memory if chip is None else None,
+        uncounted=server.name if server and server.is_uncounted and "gpus" not in options else None,
+        **(of_server | {name: value for name, value in stated.items() if value is not None}),
+    )
+
+
+def _server(options: Options) -> Server | None:
+    """Return the server, or the chip as one, that ``on`` names."""
+    if "on" not in options:
+        return None
+    return find_server(options["on"], options.get("gpus", _split(options)))
+
+
+def _split(options: Options) -> int:
+    """Return how many GPUs share one copy of the model."""
+    return math.prod(options.get(name, 1) for name in ("tp", "pp", "cp"))
+
+
+def _chip(server: Server | None, measured: Measured) -> Chip | None:
+    """Return the chip that is named, else the one that was measured.  Raises UsageError."""
+    of_records = None if measured.device is None else find_chip(measured.device)
+    if server is None and of_records is None and not measured.records:
         raise UsageError("missing --on", 'as --on "RTX 4090"; trainrig catalog lists the chips')
-    whole = (server.gpus or 1) * server.nodes if server is not None else 1
-    gpus = options.get("gpus", max(split, whole))
+    if server is None:
+        return of_records
+    if measured.device is not None and server.chip is not of_records:
+        raise UsageError(
+            f"the measured rates are those of {measured.device}, not of {server.chip.name}",
+            "leave out --on, or --rates",
+        )
+    return server.chip
+
+
+def _check_network(options: Options) -> None:
+    """Raise UsageError for what is no network, or no link."""
     fabric = options.get("fabric_gbps")
     if fabric is not None and not 0.0 < fabric <= MOST_GBPS:
         raise UsageError(
@@ -205,42 +245,50 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
         )
     if options.get("link", LINKS[0]) not in LINKS:
         raise unknown("link", options["link"], LINKS)
-    link = options.get("link", server.link if server else None)
+
+
+class _Nodes(NamedTuple):
+    """How GPUs come in nodes."""
+
+    gpus: int
+    per_node: int
+    unit: int
+    """GPUs that are together before a link joins more of them to a node."""
+    trays: int
+    """Hosts of a node."""
+    servers: int
+    """Servers, as their entry or file describes one, that make a node."""
+
+
+def _nodes(options: Options, server: Server | None, chip: Chip | None, link: str | None) -> _Nodes:
+    """Return how many GPUs there are, and how they come in nodes.  Raises UsageError."""
     sold = server.gpus if server else None
+    whole = (sold or 1) * server.nodes if server else 1
+    gpus = options.get("gpus", max(_split(options), whole))
     unit = unit_size(chip, options.get("gpus_per_node"), sold, gpus)
-    node, trays = joined_units(chip, unit, gpus, link)
+    per_node, trays = joined_units(chip, unit, gpus, link)
     if chip is not None and unit > 0 and link not in JOIN_NO_TRAYS:
-        check_racks(chip, unit, node, gpus)
-    # What a server's entry or file says is of its own GPUs, and a node may be several of these.
-    servers = max(1, node // sold) if sold and trays > 1 else trays
-    memory, speed = (server.memory, server.host_memory) if server else (None, None)
-    fabric = fabric * GBIT * trays if fabric is not None else None
-    if fabric is None and server is not None and server.fabric is not None:
-        fabric = server.fabric * servers
-    return Cluster(
-        chip=chip,
-        is_fp4=options.get("scaled", "").endswith("fp4"),
-        gpus=gpus,
-        gpus_per_node=node,
-        trays=trays,
-        unit=unit,
-        link=link,
-        fabric=fabric,
-        p2p=options.get("p2p", server.p2p if server else None),
-        records=measured.records,
-        memory=measured.memory if chip is None else None,
-        host_memory=_host_memory(options, trays, memory and memory * servers),
-        host_bandwidth=speed and speed * servers / trays,
-        disk=server.disk if server else None,
-        requested_name=server.requested_name if server else None,
-        uncounted=server.name if server and server.is_uncounted and "gpus" not in options else None,
-    )
+        check_racks(chip, unit, per_node, gpus)
+    servers = max(1, per_node // sold) if sold and trays > 1 else trays
+    return _Nodes(gpus=gpus, per_node=per_node, unit=unit, trays=trays, servers=servers)
 
 
-def _host_memory(options: Options, hosts: int, usual: float | None) -> float | None:
-    """B of a node's memory: of each host as given in GiB, or of the node as its server says."""
+def _of_server(server: Server, nodes: _Nodes) -> dict[str, Any]:
+    """Return what a server's entry says of a node, which may be several servers."""
+    return {
+        "fabric": None if server.fabric is None else server.fabric * nodes.servers,
+        "p2p": server.p2p,
+        "host_memory": server.memory and server.memory * nodes.servers,
+        "host_bandwidth": server.host_memory and server.host_memory * nodes.servers / nodes.trays,
+        "disk": server.disk,
+        "requested_name": server.requested_name,
+    }
+
+
+def _host_memory(options: Options, hosts: int) -> float | None:
+    """B of a node's memory, of each host as given in GiB; None: it is not given."""
     if "host_memory" not in options:
-        return usual
+        return None
     return hosts * positive("host-memory", options["host_memory"]) * 1024.0**3
 
 
