@@ -1,11 +1,10 @@
-"""Help is for people who know nothing of the code: examples, shown defaults, plain words."""
+"""Help is for people who know nothing of the code: examples, shown defaults, whole sentences."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
@@ -13,8 +12,6 @@ from click.testing import CliRunner
 
 from trainrig.cli.main import VERBS, cli
 from trainrig.cli.verb import Option, Verb
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # Options that do nothing where they are left out: files to write, things to ask for besides.
 WITHOUT_DEFAULT = {
@@ -39,16 +36,6 @@ WITHOUT_DEFAULT = {
     "build suggest": {"--html", "--pdf", "--md", "--budget", "--model"},
     "cost": {"--html", "--pdf", "--md", "--measured", "--model", "--on"},
 }
-REFUSED = re.compile(
-    r"\b(foretell\w*|foretold|(?<!cannot )tell|told|tells|said|heard|sitting|stranger\w*|moot"
-    r"|hopeless|rung\w*|knobs?|ladder|disturbed|odd|without (?:it|one)|so often|so called"
-    r"|in turns|in all|all without)\b",
-    re.IGNORECASE,
-)
-IN_DOCUMENTS = re.compile(
-    r"\b(foretell\w*|foretold|(?<![Cc]annot\s)tells?|told|said|heard|sittings?|strangers?|moot"
-    r"|hopeless|moods?|rungs?|knobs?|ladder|as found|in turns|so often)\b"
-)
 # What cannot be read without the line above it.
 OPENINGS = ("of ", "the same", "those", "that ", "what it", "whether it", "also ", "as ")
 
@@ -85,13 +72,12 @@ def test_every_option_shows_its_default(name: str, command: click.Command) -> No
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS)
-def test_texts_stand_alone_in_plain_words(name: str, command: click.Command) -> None:
+def test_texts_stand_alone(name: str, command: click.Command) -> None:
     texts = [inspect.cleandoc(command.help or ""), command.get_short_help_str(200)]
     texts += [option.help or "" for option in options(command)]
     texts += [VERBS[name]] if name in VERBS else []
     for text in texts:
         assert text and not text.lower().startswith(OPENINGS), text
-        assert (found := REFUSED.search(text)) is None, f"{found and found[0]!r} in: {text}"
         assert text.rstrip().endswith((".", "?")), text
 
 
@@ -116,25 +102,3 @@ def test_many_options_stand_in_groups() -> None:
 def test_the_start_page_lists_every_verb_once_under_a_heading() -> None:
     page = CliRunner().invoke(cli, []).output
     assert re.findall(r"^  (\w+)  +[A-Z]", page, re.MULTILINE) == list(VERBS)
-
-
-QUESTIONS = sorted((ROOT / "docs" / "questions").glob("*.md"))
-DOCUMENTS = [
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "perf/README.md", "docs/classic.md"),
-    *("docs/definitions.md", "docs/experiments.md", "docs/glossary.md", "docs/quick-start.md"),
-    *("docs/json.md", "docs/slurm.md", *(f"docs/questions/{path.name}" for path in QUESTIONS)),
-]
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_documents_are_in_plain_words(name: str) -> None:
-    """Keys of records are left alone: they stand in code marks."""
-    text = re.sub(r"`[^`]*`", "", (ROOT / name).read_text())
-    found = [(text[: m.start()].count("\n") + 1, m[0]) for m in IN_DOCUMENTS.finditer(text)]
-    assert found == []
-
-
-def test_the_rules_would_see_a_fault() -> None:
-    assert REFUSED.search("Ranks that share one copy; all without.")
-    assert REFUSED.search("To be told how many.")
-    assert "Of a file, the experiments so called.".lower().startswith(OPENINGS)
