@@ -268,7 +268,7 @@ IMPORTERS = (
     ),
     Importer(
         name="nvidia-smi-csv",
-        title="state of each GPU over time (--query-gpu, CSV)",
+        title="state of each GPU over time (query-gpu, CSV)",
         order=132,
         marks=marks_of("nvidia-smi-csv"),
         read=_read_csv,
