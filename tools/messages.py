@@ -32,11 +32,14 @@ LOCALE = SOURCE / "locale"
 COMPOSED = Path(__file__).with_name("composed.txt")
 DATA = {
     "doctor/findings.toml": ("cause", "risk", "undo"),
+    "doctor/logged.toml": ("evidence", "fix"),
     "doctor/xid.toml": ("meaning", "next"),
+    "importers/trainings/*.toml": ("title", "definition", "judged_by", "memory")
+    + ("no_timers", "zero_timers", "no_end", "no_memory"),
     "install/build_errors.toml": ("cause", "fix"),
     "catalog/build_rules.toml": ("says", "text", "fix", "title"),
 }
-"""Files of data and the keys in them whose texts are shown."""
+"""Files of data (or patterns of their names) and the keys in them whose texts are shown."""
 NOT_SHOWN = (
     "train/native/export_weights.py",
     "machine/parse.py",
@@ -132,7 +135,10 @@ def _of_call(node: ast.Call) -> Iterator[tuple[int, str]]:
     texts = [each.value for each in node.args if _is_text(each)]
     if name in SILENT_CALLS:
         return
-    if name == "translate" and texts:
+    if name == "get" and texts:  # a key, and what stands in for its value
+        for child in (node.func, *node.args[1:]):
+            yield from _walk(child, shown=False)
+    elif name == "translate" and texts:
         yield node.lineno, texts[0]
     elif name == "unknown" and texts:
         yield node.lineno, f"unknown {texts[0]} {{name}}"
@@ -227,6 +233,7 @@ def _name(func: ast.AST) -> str:
 
 _CODE = re.compile(
     r"\\|\(\?|^[#/.<@$^]|://|%\(|\[\^|==|^\w+ = |^import |^from \w+ import |;base64|</|\{\{"
+    r"|\$[\w({$]\w*(?!\w*/)|^set -"
 )
 _WORDED = re.compile(r"[A-Za-z]{3}")
 _COMMAND = re.compile(
@@ -237,8 +244,8 @@ _COMMAND = re.compile(
 
 def _texts(line: int, form: str, *, shown: bool) -> Iterator[tuple[int, str]]:
     """The form with numbered names, if people may read it; each line of one that has lines."""
-    if "\b" in form:
-        return  # a help text
+    if "\b" in form or form.startswith("#!"):
+        return  # a help text; a script
     for part in form.split("\n"):
         text = _numbered(part.strip().lstrip(";,: ").rstrip(";, "))
         own = _PLACE.sub("", text)
@@ -320,9 +327,11 @@ def _is_typed(line: str) -> bool:
 
 
 def _of_data() -> Iterator[tuple[str, int, str]]:
-    for name, keys in DATA.items():
-        data = tomllib.loads((SOURCE / name).read_text(encoding="utf-8"))
-        yield from ((name, 0, text) for text in _values(data, keys))
+    for pattern, keys in DATA.items():
+        for path in sorted(SOURCE.glob(pattern)):
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            name = path.relative_to(SOURCE).as_posix()
+            yield from ((name, 0, text) for text in _values(data, keys))
 
 
 def _values(data: object, keys: Sequence[str]) -> Iterator[str]:
