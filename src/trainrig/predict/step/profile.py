@@ -78,7 +78,7 @@ class Computation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
+class PipelineStages:
     """How layers and micro-batches pass through pipeline stages."""
 
     layers: Array
@@ -161,7 +161,7 @@ class Profile:
     """Unhidden, unscaled seconds; every field of a part is a number, or an array over layouts."""
 
     compute: Computation
-    pipeline: Stages
+    pipeline: PipelineStages
     communication: Exchanges
     host: HostWork
     unsure: Array
@@ -190,7 +190,7 @@ class Profile:
 
 _PARTS: dict[str, Any] = {
     "compute": Computation,
-    "pipeline": Stages,
+    "pipeline": PipelineStages,
     "communication": Exchanges,
     "host": HostWork,
 }

@@ -39,16 +39,16 @@ from trainrig.errors import UsageError, unknown
 from trainrig.workload.arrays import Real, choose, log2, smaller
 from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, OF_SCHEDULES, Traits, usual_framework
 from trainrig.workload.layout.groups import (
-    Batch,
     KernelChoices,
     Lora,
     MemorySaving,
     Mesh,
     Moe,
     Overlap,
-    Pipeline,
+    PipelineOrder,
     Precision,
     Sharding,
+    StepBatch,
     Whole,
     keys_of,
 )
@@ -72,8 +72,8 @@ class Layout:
     """Whose program trains."""
     mesh: Mesh = field(default=Mesh())
     sharding: Sharding = field(default=Sharding())
-    pipeline: Pipeline = field(default=Pipeline())
-    batch: Batch = field(default=Batch())
+    pipeline: PipelineOrder = field(default=PipelineOrder())
+    batch: StepBatch = field(default=StepBatch())
     precision: Precision = field(default=Precision())
     memory: MemorySaving = field(default=MemorySaving())
     kernels: KernelChoices = field(default=KernelChoices())

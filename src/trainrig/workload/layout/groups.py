@@ -163,7 +163,7 @@ class Sharding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class PipelineOrder:
     """The order in which stages of layers run."""
 
     WORDS: ClassVar[Mapping[str, Collection[str]]] = {"schedule": SCHEDULES}
@@ -187,7 +187,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class StepBatch:
     """Samples and tokens of a step."""
 
     micro: Whole = field(default=1, metadata={"key": "batch_size"})
