@@ -382,13 +382,11 @@ def _computed_peak(view: RunView, everything: Iterable[Row]) -> Iterator[Referen
     claim = _host_claim(view, best.device, "flop_rate", _PEAK_DTYPE)
     if claim is None or claim.value is None:
         return
-    yield from _against(
-        best,
-        claim.interval or (claim.value, claim.value),
-        LEAST_OF_COMPUTED_PEAK,
-        "the processor's computed peak",
-        f"{_PEAK_DTYPE} matmul",
-    )
+    low, high = claim.interval or (claim.value, claim.value)
+    peak = range_text(low, high, best.unit)
+    evidence = f"{_PEAK_DTYPE} matmul reaches {_rate_text(best)}; its computed peak is {peak}"
+    name = "the processor's computed peak"
+    yield from _against(best, LEAST_OF_COMPUTED_PEAK * low, LEAST_OF_COMPUTED_PEAK, name, evidence)
 
 
 def _channels(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
@@ -400,8 +398,10 @@ def _channels(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
     claim = _host_claim(view, best.device, "byte_rate", None)
     if claim is not None and claim.value:
         name = "what its memory channels transfer"
-        computed = claim.value, claim.value
-        yield from _against(best, computed, LEAST_OF_CHANNELS, name, "memory bandwidth")
+        rate = format_quantity(claim.value, best.unit)
+        evidence = f"a vector reaches {_rate_text(best)}; the memory channels transfer {rate}"
+        least = LEAST_OF_CHANNELS * claim.value
+        yield from _against(best, least, LEAST_OF_CHANNELS, name, evidence)
 
 
 def _data_sheet(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
@@ -424,7 +424,7 @@ def _data_sheet(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]
             low, high = expected.interval
             reached = format_quantity(row.value, row.unit)
             evidence = f"{dtype_of(row.case)} matmul reaches {reached}"
-            evidence += f", expected are {range_text(low, high, row.unit)}"
+            evidence += f"; its expected rate is {range_text(low, high, row.unit)}"
             _, name = _reference(str(expected.source))
             found.append(Reference(name=name, evidence=evidence, agrees=row.value >= low))
     below = (each for each in found if not each.agrees)
@@ -432,17 +432,22 @@ def _data_sheet(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]
 
 
 def _against(
-    best: Row, computed: tuple[float, float], least: float, name: str, what: str
+    best: Row, least: float, share: float, name: str, evidence: str
 ) -> Iterator[Reference]:
-    """The best of a kind against what its parts can do; a noisy one below it says nothing."""
-    low, high = computed
-    reached = f"{what} reaches {format_quantity(best.value, best.unit)}"
-    reached += f", computed are {range_text(low, high, best.unit)}"
-    if best.value >= least * low:
-        yield Reference(name=name, evidence=reached, agrees=True)
+    """The best of a kind against the least of what is computed; a noisy one below says nothing.
+
+    ``least`` is ``share`` of the computed rate.
+    """
+    if best.value >= least:
+        yield Reference(name=name, evidence=evidence, agrees=True)
     elif best.is_usable:
-        evidence = f"{reached}, of which {format_share(least)} and more are usual"
+        evidence += f", of which {format_share(share)} or more is usual"
         yield Reference(name=name, evidence=evidence, agrees=False)
+
+
+def _rate_text(row: Row) -> str:
+    """``350 GFLOPS``: the rate that a row reached."""
+    return format_quantity(row.value, row.unit)
 
 
 def _host_claim(view: RunView, device: str | None, metric: str, dtype: str | None) -> Record | None:

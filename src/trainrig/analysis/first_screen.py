@@ -119,7 +119,7 @@ def _time_of(value: object) -> datetime | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Level:
     """A level that was measured, and its record."""
 
     waterfall: Waterfall
@@ -133,7 +133,9 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
         return burn_headline(view)
     found = _levels(view, waterfalls)
     if step := _lead(found, waterfalls, Role.STEP):
-        return " ".join(filter(None, (_step_sentence(step), _loss_sentence(view))))
+        return " ".join(
+            filter(None, (_step_sentence(step, _matmul_above(step, found)), _loss_sentence(view)))
+        )
     trained = [one for one in readable(view) if one.samples_per_s]
     if trained:
         best = _best_training(trained)
@@ -196,27 +198,48 @@ def _measures_more(view: RunView) -> bool:
     return any(row.unit == "B/s" for row in rows(view))
 
 
-def _step_sentence(step: _Found) -> str:
+def _step_sentence(step: _Level, matmul: _Level | None) -> str:
+    """Say how fast a step is: as a share of its best matmul, else of the level that bounds it."""
     level, gap = step.level, step.level.gap
     case = step.record.case
     count = step.record.num_devices
     model = _model_name(str(case.get("model")))
     sentence = f"Trains {model} in {dtype_of(case)} at {_rate(level)}"
     sentence += f", on each of {counted(count, 'device')}" if count > 1 else ""
-    if gap is not None:
+    if matmul is not None and matmul.level.value and level.value:
+        bound = share_bound(level.bound, matmul.level.bound)
+        share = spelled(format_share(level.value / matmul.level.value), bound)
+        sentence += f", {share} of its best {_matmul_words(matmul, step)}, {_rate(matmul.level)}"
+    elif gap is not None:
         bound = share_bound(level.bound, level.ceiling_bound)
         share, above = 1.0 + gap.share, ceiling_text(level.ceiling)
         if share <= _ABOVE:
             sentence += f", {spelled(format_share(share), bound)} of {above}"
         else:  # a claim that is exceeded by so much is none of this device
             sentence += f", more than {above}"
-    rest = sum(share.amount for share in gap.shares if share.name == NOT_EXPLAINED) if gap else 0.0
-    if rest > 0.0:
-        sentence += f"; {format_quantity(rest, level.unit)} unexplained"
-    if level.doubted:
+    is_of_ceiling = matmul is None or level.ceiling == matmul.level.name
+    unexplained = sum(s.amount for s in gap.shares if s.name == NOT_EXPLAINED) if gap else 0.0
+    if unexplained > 0.0 and is_of_ceiling:
+        sentence += f"; {format_quantity(unexplained, level.unit)} unexplained"
+    if level.doubted and matmul is None:
         above = f"{ceiling_text(level.doubted)} ({level.doubted_value})"
         sentence += f"; {above} was not measured well enough to judge that"
     return f"{sentence}."
+
+
+def _matmul_words(matmul: _Level, step: _Level) -> str:
+    """``matmul``, with its data type where that is another than the step's."""
+    dtype = dtype_of(matmul.record.case)
+    return "matmul" if dtype == dtype_of(step.record.case) else f"{dtype} matmul"
+
+
+def _matmul_above(step: _Level, levels: Iterable[_Level]) -> _Level | None:
+    """The best matmul of a step's waterfall; None where a level that it bounds exceeds it."""
+    same = [level for level in levels if level.waterfall is step.waterfall]
+    matmul = _best(level for level in same if level.level.is_product)
+    reached = max(level.level.value or 0.0 for level in (*same, step))
+    is_exceeded = matmul is not None and reached > (matmul.level.value or 0.0)
+    return None if is_exceeded else matmul
 
 
 def _rate(level: Level) -> str:
@@ -262,7 +285,7 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
     return tuple(each for each in made if each is not None)
 
 
-def _case(found: _Found) -> str:
+def _case(found: _Level) -> str:
     """The case in words."""
     return found.level.provenance.partition(";")[0]
 
@@ -327,7 +350,7 @@ def _of_training(view: RunView) -> Iterator[KeyNumber]:
         )
 
 
-def _of_claim(found: _Found) -> str:
+def _of_claim(found: _Level) -> str:
     """``102 % of its claim``; empty where none is known for certain."""
     claim, level = found.waterfall.levels[0], found.level
     is_certain = claim.value and (level.gap is None or level.gap.is_certain)
@@ -337,7 +360,7 @@ def _of_claim(found: _Found) -> str:
     return f"{marked(format_share(share), level.bound)} of its {claim_word(found.record)}"
 
 
-def _number(name: str, found: _Found, what: str, own: Collection[str] = ()) -> KeyNumber:
+def _number(name: str, found: _Level, what: str, own: Collection[str] = ()) -> KeyNumber:
     """``own``: whose figures are the run's, not others'."""
     return KeyNumber(
         name=name,
@@ -349,7 +372,7 @@ def _number(name: str, found: _Found, what: str, own: Collection[str] = ()) -> K
     )
 
 
-def _step_number(view: RunView, step: _Found) -> KeyNumber:
+def _step_number(view: RunView, step: _Level) -> KeyNumber:
     """A step whose run was no training of ours: its tokens/s where the run has them."""
     record, claim = step.record, step.waterfall.levels[0].value
     words = [str(record.case.get("model")), str(dtype_of(record.case))]
@@ -368,7 +391,7 @@ def _step_number(view: RunView, step: _Found) -> KeyNumber:
     return made
 
 
-def _training_number(view: RunView, matmul: _Found | None) -> KeyNumber | None:
+def _training_number(view: RunView, matmul: _Level | None) -> KeyNumber | None:
     trained = [one for one in readable(view) if one.tokens_per_s]
     if not trained:
         return None
@@ -408,7 +431,7 @@ def _trained_by_others(view: RunView, own: TrainingResult) -> PublishedRange | N
     return PublishedRange(low=min(rates), high=max(rates), num=len(rates)) if rates else None
 
 
-def _others(found: _Found, own: Collection[str]) -> PublishedRange | None:
+def _others(found: _Level, own: Collection[str]) -> PublishedRange | None:
     return range_for_level(found.record, found.level.name, own)
 
 
@@ -451,7 +474,7 @@ def _with_command(action: Action) -> Action:
 _WITHOUT_CAUSE = "have no measured cause"
 
 
-def _gains(step: _Found) -> Iterator[Action]:
+def _gains(step: _Level) -> Iterator[Action]:
     """What each cause's time costs; what no cause explains is looked into by training it."""
     gap = step.level.gap
     case = step.record.case
@@ -484,7 +507,7 @@ def _gain(what: str, seconds: float, time: float, how: str, command: str) -> Ite
         yield Action(what=what, gain=gain, next=how, command=command)
 
 
-def _ceiling(step: _Found) -> float:
+def _ceiling(step: _Level) -> float:
     gap = step.level.gap
     return (step.level.value or 0.0) - (gap.amount if gap else 0.0)
 
@@ -504,18 +527,18 @@ def _command(case: Mapping[str, Scalar], changed: str) -> str:
 # ---- levels by what they stand for
 
 
-def _levels(view: RunView, waterfalls: Iterable[Waterfall]) -> list[_Found]:
+def _levels(view: RunView, waterfalls: Iterable[Waterfall]) -> list[_Level]:
     """Every level with a value, of waterfalls in their order: the headline's first."""
     by_id = {record.id: record for record in view.records}
     return [
-        _Found(waterfall=each, level=level, record=by_id[level.record])
+        _Level(waterfall=each, level=level, record=by_id[level.record])
         for each in waterfalls
         for level in each.levels[1:]
         if level.value is not None and level.record in by_id
     ]
 
 
-def _lead(found: Iterable[_Found], waterfalls: Sequence[Waterfall], role: Role) -> _Found | None:
+def _lead(found: Iterable[_Level], waterfalls: Sequence[Waterfall], role: Role) -> _Level | None:
     """The best level of one kind: of the headline's waterfall, else of any in their order."""
     mine = [each for each in found if role_of(each.record.benchmark) is role]
     lead = leading(waterfalls)
@@ -523,7 +546,7 @@ def _lead(found: Iterable[_Found], waterfalls: Sequence[Waterfall], role: Role) 
     return _best(of_lead or [each for each in mine if each.waterfall.relevance < 3] or mine)
 
 
-def _best(found: Iterable[_Found]) -> _Found | None:
+def _best(found: Iterable[_Level]) -> _Level | None:
     """The level with the best record."""
     return max(
         (each for each in found if is_valid(each.record)),

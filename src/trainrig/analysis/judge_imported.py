@@ -206,7 +206,7 @@ def _not_done(points: Iterable[Record]) -> Iterator[Finding]:
         yield _finding(
             "health-test-not-done",
             "warning",
-            f"{tool}: {names} did not look: {own[0].reason}; that is no pass",
+            f"{tool}: {names} was not tested: {own[0].reason}; that is no pass",
             "run it again to its end, as root where it asks for that",
             own,
         )

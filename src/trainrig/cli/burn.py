@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     metavar="SIZE",
     default="",
     default_text="nearly all that is free",
-    help="Test so much of each device's memory: 4GiB.",
+    help="Amount of each device's memory to test: 4GiB.",
 )
 @option(
     "--golden",

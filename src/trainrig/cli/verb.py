@@ -200,7 +200,7 @@ def _detach(name: str, how: str, text: str) -> Decorator:
 DETACH = options(
     (
         _detach("--detach", "alone", "Keep running when the terminal is closed."),
-        _detach("--tmux", "tmux", "Likewise, in a tmux session of its own."),
+        _detach("--tmux", "tmux", "Keep running in a new tmux session."),
     )
 )
 """Both set ``detach``: empty, ``alone`` or ``tmux``."""

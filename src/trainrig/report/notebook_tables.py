@@ -186,5 +186,5 @@ def _grid(
         (Column(head, "code"), *(Column(name) for name, _ in columns)),
         tuple((name, *(cell(found.get((row, n))) for _, n in columns)) for name, row in rows),
         title=f"{title}, {unit}",
-        notes=(*notes, *(("≥: noisy, at least so much.",) if noisy else ())),
+        notes=(*notes, *(("≥: noisy; the device may do better.",) if noisy else ())),
     )

@@ -213,22 +213,23 @@ def fill_run(
 
 
 def rates_of_run(path: Path) -> Measured:
-    """The measured points of a run's GPU, else of its host.
+    """Return the measured points of a run's GPU, else of its host.
 
-    Raises DataError where nothing usable was measured.
+    Noisy points count: each is a lower bound of what its device reaches.
+
+    Raises DataError where nothing has a valid value.
     """
+    from trainrig.analysis.best import is_valid
     from trainrig.predict.scenario import Measured
 
     run = read_run(path)
-    points = [r for r in run.records if r.is_point and r.is_usable and r.device]
+    points = [r for r in run.records if r.is_point and is_valid(r) and r.device]
     gpus = [r for r in points if r.device_index is not None]
     chosen = gpus or points
-    if not chosen and any(r.is_point and r.disturbed is not None for r in run.records):
-        hint = "stop what else runs on the machine, and measure again: trainrig qualify"
-        raise DataError(f"{path} has noisy rates alone", hint)
     if not chosen:
         raise DataError(f"{path} has no measured rates", "measure them: trainrig qualify")
-    device = chosen[0].device
+    # Of several devices, one with a clean point.
+    device = next((r for r in chosen if r.disturbed is None), chosen[0]).device
     assert device is not None
     memory = None
     if not gpus:  # what the host has, or what its container may take

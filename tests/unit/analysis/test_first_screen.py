@@ -24,7 +24,7 @@ from trainrig.analysis.waterfall import build_waterfalls, largest_gap
 from trainrig.catalog.published.tables import read
 from trainrig.cli.train import command as train
 from trainrig.record import Finding, RunView
-from trainrig.units import format_share
+from trainrig.units import format_quantity, format_share
 
 MATMUL = {"metric": "flop_rate", "unit": "FLOP/s", "device_index": 0}
 FAULT = Finding(severity="error", evidence="GPU 1 is gone", fix="reseat it", id="gpu-lost")
@@ -35,12 +35,51 @@ def found_in(view: RunView, *findings: Finding) -> list[tuple[str, float | None]
     return [(one.what, one.gain) for one in actions(view, build_waterfalls(view), findings)]
 
 
-def test_the_sentence_says_what_is_trained_and_what_is_not_explained() -> None:
+def sentence_of(view: RunView, **disturbed: str) -> str:
+    """The headline, where points of the named benchmarks are noisy."""
+    records = tuple(
+        each.replace(disturbed=disturbed.get(each.benchmark, each.disturbed))
+        for each in view.records
+    )
+    noisy = dataclasses.replace(view, records=records)
+    return headline(noisy, build_waterfalls(noisy))
+
+
+def test_the_sentence_holds_a_step_against_its_best_matmul() -> None:
     view = step_run(optimizer=0.08)
-    level, gap = level_of(view, "Training step")
-    sentence = headline(view, build_waterfalls(view))
+    step, _ = level_of(view, "Training step")
+    matmul, _ = level_of(view, "Best matmul")
+    assert step.ceiling == "Best layer", "the waterfall shows the layer's share"
+    share, rate = format_share(step.value / matmul.value), format_quantity(matmul.value, "FLOP/s")
+    sentence = sentence_of(view)
     assert sentence.startswith("Trains gpt2-medium in bf16 at ")
-    assert f"{format_share(1.0 + gap.share)} of {level.ceiling.lower()}" in sentence
+    assert sentence.endswith(f", {share} of its best matmul, {rate}.")
+
+
+def test_of_a_noisy_matmul_the_share_is_at_most_so_much() -> None:
+    sentence = sentence_of(step_run(optimizer=0.08), matmul="busy")
+    assert ", at most " in sentence and sentence.endswith(" or more.")
+
+
+def test_without_a_matmul_a_step_is_held_against_the_nearest_measured_level() -> None:
+    view = step_run(optimizer=0.08)
+    bare = dataclasses.replace(
+        view, records=tuple(r for r in view.records if r.benchmark != "matmul")
+    )
+    assert "best layer" in sentence_of(bare)
+    assert "matmul" not in sentence_of(bare)
+
+
+def test_a_matmul_that_a_layer_exceeds_is_no_ceiling() -> None:
+    view = step_run(optimizer=0.08)
+    slow = dataclasses.replace(
+        view,
+        records=tuple(
+            r.replace(value=1e12) if r.benchmark == "matmul" and r.value else r
+            for r in view.records
+        ),
+    )
+    assert "of its best matmul" not in sentence_of(slow)
 
 
 @pytest.mark.parametrize("part", ["optimizer", "communication", "data_wait"])

@@ -351,9 +351,16 @@ def test_a_runs_measured_rates_predict_other_steps(trainrig, tmp_path: Path) -> 
     assert told["mfu"] is None  # nobody claims a peak of it
     code, out, _ = trainrig("fits", *asked[1:], "--rates", str(path))
     assert code == 0
-    for measured, reason in ((rates(disturbed="busy"), "noisy rates alone"), ((), "no measured")):
-        code, _, err = trainrig(*asked, "--rates", str(make_run(tmp_path, *measured)))
-        assert code == 2 and reason in err
+    code, _, err = trainrig(*asked, "--rates", str(make_run(tmp_path)))
+    assert code == 2 and "no measured" in err
+
+
+def test_noisy_rates_are_lower_bounds_and_the_prediction_says_so(trainrig, tmp_path: Path) -> None:
+    path = str(make_run(tmp_path, *rates(disturbed="busy")))
+    asked = ("predict", "--model", "gpt2-small-cpu", "--batch-size", "8", "--json")
+    code, out, _ = trainrig(*asked, "--rates", path)
+    assert code == 0
+    assert "a lower bound" in json.loads(out)["provenance"]["matmul"]
 
 
 def test_the_verb_as_json(trainrig, slow_machine: Path) -> None:

@@ -6,8 +6,8 @@ shape and are corrected by a curve of measured over expected by FLOPs, so that s
 measured are priced like their neighbours in size; where a long run was measured too, its rate is
 what counts.  A GPU's products that took no longer than a launch say what a launch takes, and
 nothing of products.  A processor without a chip in the catalog has no rule: what a step cannot do
-without (products and streams) must have been measured.  Noisy points are taken
-where there are no others, with a wider spread.
+without (products and streams) must have been measured.  Noisy points are lower bounds: they are
+taken where there are no others, with a wider spread, and the provenance says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainrig.stats import grouped
 
 _HINT = "measure it: trainrig qualify"
 _MEASURED = "measured on this machine"
-_DISTURBED = "measured on this machine while something else ran"
+_DISTURBED = "measured on this machine while something else ran, a lower bound"
 _CLEAN, _NOISY = 0.05, 0.15
 """Spread of a rate from clean points, and from noisy ones."""
 # What a processor's library cuts a product into: small, since its vectors are.

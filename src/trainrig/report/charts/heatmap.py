@@ -46,7 +46,7 @@ def heat_section(
         "Layers by batch and sequence",
         (*(card for is_forward, card in maps if not is_forward), *([fold] if forward else [])),
         "In each cell the rate, and its share of the best matmul that the same device or source "
-        "reached; darker is more. *, outlined: launch-bound.  ≥: noisy, at least so much.",
+        "reached; darker is more. *, outlined: launch-bound.  ≥: noisy; the device may do better.",
     )
 
 
