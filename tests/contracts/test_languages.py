@@ -131,6 +131,10 @@ SMALL = Catalogue(
         ("a sentence. that nobody knows of, yet", "a sentence. that nobody knows of, yet"),
         ("161 TFLOPS", "161 TFLOPS"),
         ("noisy (3 of 5 ran)", "有噪声（共 5 项，运行了 3 项）"),
+        (
+            "Intel(R) Xeon(R) Processor (3 of 5 ran)",
+            "Intel(R) Xeon(R) Processor（共 5 项，运行了 3 项）",
+        ),
     ],
 )
 def test_sentences_are_found_as_forms(text: str, shown: str) -> None:

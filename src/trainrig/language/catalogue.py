@@ -49,6 +49,8 @@ _PROSE = re.compile(r"(?:^|\s)(?:[A-Z]?[a-z]{2,})(?=[\s,;:]|\.\s|\.?$)")
 _NUMBER = re.compile(r"[-−+±~$€¥<>×]?\d\S*(?: \S+){0,2}")
 _AMOUNT = re.compile(r"(.+?) ([-−+±×] ?\d\S*(?: \S+)?)")
 """``pipeline bubble +46.2 ms``."""
+_BRACKETED = re.compile(r"(.+?) \((.+)\)", re.DOTALL)
+"""``Xeon(R) (skipped: no time is left)``: brackets of a name begin behind no space."""
 _BY_ITSELF = re.compile(r"(?:^|(?<=[,:;] )|(?<=[(\[]))[a-z][a-z0-9_]*(?=$|[,:;)\]])")
 """A word between marks: ``chip`` in ``it reads: chip, model``."""
 _FIRST_MARK = 0xE000
@@ -264,8 +266,10 @@ class Catalogue:
         for end, new in ((".", "。"), ("?", "？"), (":", "："), (" ...", "……")):
             if text.endswith(end) and (whole := self._found(text.removesuffix(end), depth + 1)):
                 return whole + new
-        if text.endswith(")") and (at := text.rfind(" (")) > 0 and text.count("(") == 1:
-            before, inside = text[:at], text[at + 2 : -1]
+        if (bracketed := _BRACKETED.fullmatch(text)) is not None and all(
+            map(_is_whole_value, bracketed.groups())
+        ):
+            before, inside = bracketed.groups()
             new_before, new_inside = self._found(before, depth + 1), self._found(inside, depth + 1)
             if new_before or new_inside:
                 return f"{new_before or before}（{new_inside or inside}）"
