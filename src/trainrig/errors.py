@@ -116,12 +116,24 @@ def invalid(
         hint: What to do where no near key is known.
     """
     first = _first_of(error)
-    names: list[str] = []
-    if first["loc"] and str(first["type"]) in _UNKNOWN_KEY:
-        names = _keys_at(kind, first["loc"][:-1])
-    if names:
-        hint = unknown("key", str(first["loc"][-1]), names).hint
+    place = [part for part in first["loc"] if part != _OF_KEY]
+    kind_of_problem, content = str(first["type"]), first["input"]
+    if place and (kind_of_problem in _UNKNOWN_KEY or _OF_KEY in first["loc"]):
+        if names := _keys_at(kind, place[:-1]):
+            hint = unknown("key", str(place[-1]), names).hint
+    elif place and kind_of_problem in _MISSING_KEY and isinstance(content, Mapping):
+        # Of a table that may hold other keys, too.
+        others = set(map(str, content)) - set(_keys_at(kind, place[:-1]))
+        hint = meant_by(str(place[-1]), others) or hint
     return DataError(f"{where}: {first_problem(error, 'the file')}", hint)
+
+
+def meant_by(key: str, written: Iterable[str]) -> str | None:
+    """Return the hint that a key which is missing was misspelt; None where nothing is near it."""
+    import difflib
+
+    near = difflib.get_close_matches(key, sorted(written), n=1, cutoff=0.8)
+    return f"did you mean {key}? {near[0]} is written there" if near else None
 
 
 def _first_of(error: ValidationError) -> Mapping[str, Any]:
@@ -176,8 +188,12 @@ def _is_name(part: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = "a table" if isinstance(value, dict) else repr(value)
+    text = "a table" if isinstance(value, dict) else _AS_WRITTEN.get(str(value)) or repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+_AS_WRITTEN = {"None": "null", "True": "true", "False": "false"}
+"""Python's words as JSON and TOML have them."""
 
 
 def _keys_at(kind: Any, place: Iterable[object]) -> list[str]:
@@ -190,14 +206,16 @@ def _keys_at(kind: Any, place: Iterable[object]) -> list[str]:
 
 
 def _fields_of(kind: Any) -> dict[str, Any]:
-    """Name and type of each key of a model, a dataclass, or the first of either in a type."""
+    """Name and type of each key of a model, a dataclass or a table, or of the first in a type."""
     import dataclasses
-    from typing import get_args, get_type_hints
+    from typing import Literal, get_args, get_origin, get_type_hints
 
     if (own := getattr(kind, "model_fields", None)) is not None:
         return {field.alias or name: field.annotation for name, field in own.items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return get_type_hints(kind)
+    if get_origin(kind) in (dict, Mapping) and get_origin(names := get_args(kind)[0]) is Literal:
+        return dict.fromkeys(get_args(names), get_args(kind)[1])
     return next((found for part in get_args(kind) if (found := _fields_of(part))), {})
 
 

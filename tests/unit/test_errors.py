@@ -94,8 +94,13 @@ class ChipFile(BaseModel):
             "unknown key 'sise_gib' in [parts 2]",
             "did you mean size_gib?",
         ),
-        ({"name": "x", "peaks": {"bf17": 1.0}}, "unknown key 'bf17' in [peaks]", "do this"),
+        (
+            {"name": "x", "peaks": {"bf17": 1.0}},
+            "unknown key 'bf17' in [peaks]",
+            "did you mean bf16?",
+        ),
         ({}, "name is missing", "do this"),
+        ({"name": None}, "name is null, not text in quotes", "do this"),
         ({"name": 4}, "name is 4, not text in quotes", "do this"),
         ({"name": "x", "memory": 4}, "memory is 4, not a table", "do this"),
         ({"name": "x", "parts": 4}, "parts is 4, not a list", "do this"),
@@ -119,3 +124,25 @@ def test_a_file_that_is_wrong_is_told_by_table_key_and_what_was_meant(
         ChipFile.model_validate(content)
     error = errors.invalid(caught.value, "chip.toml", ChipFile, "do this")
     assert (error.message, error.hint) == (f"chip.toml: {message}", hint)
+
+
+class Open(BaseModel):
+    """A file that may hold more than what is read of it."""
+
+    hidden_size: int
+    num_layers: int = 1
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        ({"hidde_size": 3}, "did you mean hidden_size? hidde_size is written there"),
+        ({"other": 3}, "do this"),
+        ({"num_layers": 3}, "do this"),
+    ],
+)
+def test_a_missing_key_that_was_misspelt_is_named(content: object, hint: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Open.model_validate(content)
+    error = errors.invalid(caught.value, "config.json", Open, "do this")
+    assert (error.message, error.hint) == ("config.json: hidden_size is missing", hint)

@@ -260,7 +260,9 @@ def server_dict(server: Server) -> dict[str, Any]:
 def read_server(path: Path) -> Server:
     """A user's own chip or cluster.  Raises DataError with the first thing that is wrong."""
     values = _read(path)
-    return _cluster(values, path) if "chips" in values else _chip_server(values, path)
+    tables = {name for name, value in values.items() if name == "chips" or isinstance(value, dict)}
+    is_cluster = bool(tables & _Cluster.model_fields.keys())  # a chip's file has no table but peaks
+    return _cluster(values, path) if is_cluster else _chip_server(values, path)
 
 
 def _read(path: Path) -> dict[str, Any]:

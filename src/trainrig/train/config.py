@@ -29,7 +29,7 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
@@ -407,12 +407,12 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def no_key(key: str) -> UsageError:
-    """The error for a key that no experiment has."""
+def no_key(key: str, tables: Collection[str] = ()) -> UsageError:
+    """The error for a key that no experiment has; ``tables`` may stand in its place as well."""
     short = key if len(key) < _MOST_SHOWN else key[:_MOST_SHOWN] + "…"
     if key in RETIRED:
         return UsageError(f"an experiment has no {short!r}", f"it is called {RETIRED[key]} now")
-    return UsageError(f"an experiment has no {short!r}", unknown("key", key, KEYS).hint)
+    return UsageError(f"an experiment has no {short!r}", unknown("key", key, (*KEYS, *tables)).hint)
 
 
 def from_run(content: Mapping[str, Any], run: str) -> Experiment:

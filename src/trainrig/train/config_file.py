@@ -312,6 +312,8 @@ def _steps_for(tokens: Any, found: Experiment) -> int:
 
 def _check_keys(content: Keys, lines: Lines) -> None:
     """Every key is one that there is, every table of the right kind."""
+    if not content:
+        raise lines.error("model", None, "the file holds no experiment", 'as model = "gpt2"')
     tables = content.get("experiment", [{}])
     if not isinstance(tables, list) or not all(isinstance(own, dict) for own in tables):
         raise lines.error("experiment", None, "experiments are tables", "[[experiment]]")
@@ -328,7 +330,7 @@ def _check_keys(content: Keys, lines: Lines) -> None:
     keys += [(key, name) for name in ("sweep", "tiny") for key in content.get(name, {})]
     for key, place in keys:
         if key not in KEYS:
-            error = no_key(key)
+            error = no_key(key, _TABLES if place is None else ("tiny",))
             raise lines.error(key, place, error.message, error.hint)
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, Strict, ValidationError
 
-from trainrig.errors import DataError, UsageError, invalid, reading
+from trainrig.errors import DataError, UsageError, invalid, meant_by, reading
 from trainrig.workload.model import ACTIVATIONS, ModelShape, RopeScaling
 from trainrig.workload.presets import custom
 
@@ -559,6 +559,9 @@ def shape_of_config(config: object, where: str) -> ModelShape:
         keys = keys | (inner if isinstance(inner, dict) else {}) | {"model_type": other}
         keys = {_RENAMED.get(key, key): keys[key] for key in keys}
         return replace(shape_of_config(keys, where), variant=kind)
+    if kind is None:
+        words = meant_by("model_type", keys) or "one of: " + ", ".join(families)
+        raise DataError(f"{where}: model_type is missing", words)
     if not isinstance(kind, str) or kind not in families:
         raise DataError(f"{where}: unknown model_type {kind!r}", "one of: " + ", ".join(families))
     return _windowed(_shape_from(families[kind], keys, where, _OTHERS.get(kind)), keys)

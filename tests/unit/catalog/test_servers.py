@@ -145,6 +145,7 @@ def test_the_page_s_files_are_read(tmp_path: Path) -> None:
         ("", "name"),
         (CLUSTER.replace("chips = 8", "chips = 0"), "chips in [node] is 0, not 1 or more"),
         (CLUSTER.replace("[fabric]", "[fabrics]"), "unknown key 'fabrics'"),
+        (CLUSTER.replace("[chips]", "[chps]"), "unknown key 'chps'"),
         (CLUSTER.replace('"H100 SXM5 80GB"', '"H100 SXM6"'), "H100 SXM6"),
         (CLUSTER.replace('name = "H100 SXM5 80GB"', 'file = "absent.toml"'), "cannot read"),
         (CLUSTER.replace('name = "H100 SXM5 80GB"\n', ""), "either a name or a file"),
@@ -156,6 +157,20 @@ def test_a_wrong_file_is_one_error(tmp_path: Path, text: str, says: str) -> None
         read_server(written(tmp_path, text))
     assert says in refused.value.message and "\n" not in refused.value.message
     assert refused.value.exit_code == 2 and refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (CLUSTER.replace("[chips]", "[chps]"), "did you mean chips?"),
+        (CHIP.replace("bf16 = 800", "bf61 = 800"), "did you mean bf16?"),
+        (CHIP.replace("peaks", "peeks"), "did you mean peaks?"),
+    ],
+)
+def test_a_misspelt_key_is_told_which_was_meant(tmp_path: Path, text: str, hint: str) -> None:
+    with pytest.raises(TrainrigError) as refused:
+        read_server(written(tmp_path, text))
+    assert refused.value.hint == hint
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -99,3 +99,20 @@ def test_what_only_a_gpu_has_is_skipped_on_a_cpu(word: str) -> None:
 def test_a_chunk_that_nothing_compiles_is_refused() -> None:
     with pytest.raises(UsageError, match="chunk"):
         check(Experiment.of(unfused="chunk"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "hint"),
+    [
+        ('[[experment]]\nmodel = "gpt2"', "no 'experment'", "did you mean experiment?"),
+        ("[[experiment]]\ntinny = {}", "no 'tinny'", "did you mean tiny?"),
+        ("# nothing yet\n", "holds no experiment", 'as model = "gpt2"'),
+    ],
+)
+def test_a_table_that_was_misspelt_is_named(
+    tmp_path: Path, text: str, words: str, hint: str
+) -> None:
+    (tmp_path / "own.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=words) as refused:
+        read_file(tmp_path / "own.toml", {})
+    assert (refused.value.hint or "").startswith(hint)
