@@ -199,7 +199,7 @@ def combine_attempts(
 
 
 def _hull(attempts: Sequence[Attempt]) -> Interval:
-    """What the intervals of some attempts span; that has no level that is known."""
+    """Return the span of some attempts' intervals; its confidence level is not known."""
     low = min(attempt.interval.low for attempt in attempts)
     high = max(attempt.interval.high for attempt in attempts)
     return Interval(low=low, high=high, confidence=0.0)

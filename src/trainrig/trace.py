@@ -237,7 +237,7 @@ class _Launchers:
         self._operations: dict[int, TraceEvent] = {}
         self._calls: dict[int, TraceEvent] = {}
         self._around: list[TraceEvent] = []
-        """What exchanges by its name: outer operations of a launch are sought among them."""
+        """Operations whose name is an exchange's; outer ones of a launch are sought among them."""
         for event in events:
             if event.category in _LAUNCHES and event.correlation is not None:
                 self._calls[event.correlation] = event
@@ -301,7 +301,7 @@ def _purpose(event: TraceEvent) -> str | None:
 
 
 def _host_operations(events: Sequence[TraceEvent]) -> list[Span]:
-    """Of the host.  Waits of those that redistribute a tensor over ranks are taken out after."""
+    """Return the host's operations; waits within those that move tensors are removed later."""
     return [event.span for event in events if event.name.startswith(("aten::", "mkl"))]
 
 

@@ -83,7 +83,7 @@ class RunAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """What the rules look at."""
+    """Facts of a run that the rules look at."""
 
     outcome: Outcome | None
     """None: not judged."""
@@ -91,7 +91,7 @@ class _Judged:
     errors: tuple[Finding, ...]
     """Findings that decide the verdict, without the steps that were not done."""
     targets: tuple[str, ...]
-    """What the targets that were reached, or missed, rest on."""
+    """References that the targets rest on that were reached, or missed."""
     references: tuple[Reference, ...]
     """Weaker ones."""
 
@@ -232,7 +232,7 @@ def _judged(view: RunView) -> _Judged:
         outcome=verdict.outcome if verdict is not None else None,
         is_published=is_published(view),
         errors=errors,
-        targets=tuple(_targets(everything, errors)),
+        targets=tuple(_target_references(everything, errors)),
         references=tuple(_references(view, everything, errors)),
     )
 
@@ -254,8 +254,8 @@ _SOURCES = (
 which references are named."""
 
 
-def _targets(everything: Sequence[Row], errors: Sequence[Finding]) -> Iterator[str]:
-    """What the targets rest on that were reached; of a run that failed, those that were missed."""
+def _target_references(everything: Sequence[Row], errors: Sequence[Finding]) -> Iterator[str]:
+    """Yield the references of the targets reached; of a run that failed, of those missed."""
     missed = {name for each in errors if each.id == "below-band" for name in each.records}
     sources = {
         str(row.predicted.source)
@@ -288,7 +288,8 @@ LEAST_OF_CHANNELS = 0.5
 """Streams reach this share of what the memory channels transfer: about 0.8 in STREAM, of which a
 copy without non-temporal stores counts two bytes in three."""
 _PEAK_DTYPE = "fp32"
-"""Vector units have it everywhere; matrix units (AMX) are fed too slowly to be judged so."""
+"""Data type that a processor is judged in: every vector unit computes it, while matrix units
+(AMX) are fed too slowly for their peak to be a reference."""
 
 
 def _references(
@@ -352,7 +353,7 @@ def _is_required(row: Row) -> bool:
 
 
 def _prediction(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
-    """What was predicted of a training before it ran; a run of `train` has no target otherwise."""
+    """Compare a training with its prediction; a run of `train` has no target otherwise."""
     if view.config.get("verb") != "train":
         return
     for row in everything:
@@ -390,7 +391,7 @@ def _computed_peak(view: RunView, everything: Iterable[Row]) -> Iterator[Referen
 
 
 def _channels(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
-    """What a host's memory channels transfer."""
+    """Compare a host's best stream with what its memory channels transfer."""
     streams = [row for row in everything if row.index is None and is_cold_stream(row) and row.value]
     if not streams:
         return

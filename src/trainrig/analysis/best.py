@@ -24,7 +24,7 @@ from trainrig.record import Record, Status, less_is_better
 from trainrig.units import format_quantity
 
 AT_LEAST, AT_MOST, ABOUT = "≥", "≤", "~"
-"""What a noisy value says of the true one; a clean value's bound is empty."""
+"""Bounds that a noisy value puts on the true one; a clean value's bound is empty."""
 _OPPOSITE = {AT_LEAST: AT_MOST, AT_MOST: AT_LEAST, ABOUT: ABOUT, "": ""}
 _WORDS = {AT_LEAST: "at least ", AT_MOST: "at most ", ABOUT: "about ", "": ""}
 
@@ -154,7 +154,7 @@ def is_reference(record: Record) -> bool:
 
 
 def claim_word(record: Record) -> str:
-    """What the claim of a record's device is called: ``claim``, or ``reference``."""
+    """Return the word for the claim of a record's device: ``claim``, or ``reference``."""
     return REFERENCE if is_reference(record) else CLAIM
 
 

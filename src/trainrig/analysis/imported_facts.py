@@ -139,7 +139,7 @@ class ReadNumber:
 
     @property
     def text(self) -> str:
-        """``118.6 TFLOPS``."""
+        """The value with its unit, such as ``118.6 TFLOPS``."""
         return number_text(self.value, self.record.unit, self.record.metric)
 
 
@@ -224,7 +224,7 @@ class LeadNumbers:
 
     @property
     def text(self) -> str:
-        """``118.6 and 122.3 TFLOPS``."""
+        """The values with their unit, such as ``118.6 and 122.3 TFLOPS``."""
         record = self.first_record
         return range_of_numbers([one.value for one in self.numbers], record.unit, record.metric)
 
@@ -299,7 +299,7 @@ def _lead_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
 
 
 def _training_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
-    """``Trains gpt2-medium in fp16 at 12.35k tokens/s, 1.25 s a step, on 2 × RTX 4090``."""
+    """Return ``Trains gpt2-medium in fp16 at 12.35k tokens/s, 1.25 s a step, on 2 GPUs``."""
     record = lead.first_record
     name, precision = record.case.get("model"), dtype_of(record.case)
     same = {one.record.metric: one for one in group.numbers if one.record.case == record.case}

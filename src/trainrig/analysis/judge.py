@@ -458,12 +458,12 @@ _ADVICE = (
     ("did not start", "read the worker's log in the run's logs/ folder"),
     ("failed:", "read the worker's log in the run's logs/ folder"),
 )
-"""What slows a measurement, by words of its reason, and what to do before it is repeated."""
+"""Causes that slow a measurement, by words of its reason, and what to do before it is repeated."""
 _NO_TIME = ("skipped: ", _NOT_RUN)
 
 
 def _advice(reason: str, again: str, longer: str) -> str:
-    """What to do about a reason for which a number decides nothing, with its command."""
+    """Return what to do, with its command, about a reason for which a number decides nothing."""
     for words, advice in _ADVICE:
         if words in reason:
             return f"{advice}: {again}"

@@ -118,7 +118,7 @@ def _parts(device: BurnDevice, config: Mapping[str, Any]) -> Iterator[Finding]:
         name = f"{point.name} on {device.label}"
         record = point.measured
         if record is None:
-            yield _undone(f"{name}: not run")
+            yield _not_done_finding(f"{name}: not run")
         elif record.is_wrong_answer:
             yield Finding(
                 id="wrong-answer",
@@ -132,7 +132,7 @@ def _parts(device: BurnDevice, config: Mapping[str, Any]) -> Iterator[Finding]:
             yield _failed(name, record, device)
         elif (why := _too_little(point)) is not None:
             fix = f"give it more time: {_longer(point, config)}"
-            yield _undone(f"{name}: {why}", record, fix=fix)
+            yield _not_done_finding(f"{name}: {why}", record, fix=fix)
 
 
 def _unwritten(
@@ -163,7 +163,7 @@ def _failed(name: str, record: Record, device: BurnDevice) -> Finding:
             fix="look at its power, seat and driver" + _kernel_log(device),
             records=(record.id,),
         )
-    return _undone(f"{name}: {record.status}, {reason}", record)
+    return _not_done_finding(f"{name}: {record.status}, {reason}", record)
 
 
 def _kernel_log(device: BurnDevice) -> str:
@@ -172,7 +172,7 @@ def _kernel_log(device: BurnDevice) -> str:
     return f"; dmesg | grep -i xid; nvidia-smi -q -i {device.index}"
 
 
-def _undone(evidence: str, *records: Record, fix: str = "") -> Finding:
+def _not_done_finding(evidence: str, *records: Record, fix: str = "") -> Finding:
     return Finding(
         id="step-not-done",
         severity="error",

@@ -38,12 +38,12 @@ _SEARCH, _BEST = "search", "max"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedPlace:
-    """What others published of the operation that a number is of: each source's best."""
+    """Figures that others published of a number's operation: the best of each source."""
 
     card: str
     """Whose figures they are: ``RTX 4090``."""
     operation: str
-    """``fp16, under load for minutes, gpu-burn``."""
+    """Words for the operation, such as ``fp16, under load for minutes, gpu-burn``."""
     kind: str
     """The operation without its sizes."""
     low: float
@@ -245,7 +245,7 @@ def _fabric_of(device: str) -> str | None:
 
 
 def _published_link(figure: Record) -> str | None:
-    """Likewise of a published figure, from the words of its source."""
+    """Return the fabric of a published figure, from the words of its source."""
     if (figure.case.get("nodes") or 1) != 1:
         return None
     text = f"{figure.conditions.get('interconnect', '')} {figure.conditions.get('notes', '')}"
@@ -260,9 +260,9 @@ def _published_link(figure: Record) -> str | None:
 # ---- trainings
 
 _STATED = ("model", "precision", "seq_len", "batch_size", "grad_accum")
-"""What a log has to state of a training."""
+"""Settings that a log has to state of a training."""
 _UNSTATED = frozenset(["kernel_stack", "optimizer", "global_batch"])
-"""What no log states, or what follows from the rest: the figures' text names it."""
+"""Settings that no log states, or that follow from the others: the figures' text names them."""
 
 
 def _trainings(record: Record) -> Iterator[tuple[Record, float]]:
@@ -288,7 +288,7 @@ def _trainings(record: Record) -> Iterator[tuple[Record, float]]:
 
 
 def _training_number(figure: Record, record: Record) -> float | None:
-    """What a published step says of a metric, for all of its devices."""
+    """Return a published step's value of a metric, for all of its devices."""
     tokens = (figure.value or 0.0) * figure.num_devices
     numbers: Mapping[str, object] = {
         "token_rate": tokens,

@@ -190,7 +190,7 @@ def claim_for(records: Iterable[Record], row: Row) -> Record | None:
 
 
 _CLAIMS: list[tuple[Iterable[Record], tuple[Record, ...]]] = []
-"""Of the records that were looked through last: each row asks for its claim."""
+"""Claims of the records that were looked through last: each row asks for its claim."""
 
 
 def _claims(records: Iterable[Record]) -> tuple[Record, ...]:

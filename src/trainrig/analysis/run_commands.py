@@ -16,7 +16,7 @@ from trainrig.benchmarks.spec import find
 from trainrig.units import DAY, duration_text
 
 DEFAULT_BUDGET_S = 240.0
-"""What `qualify` takes without ``--budget``."""
+"""Time that `qualify` takes without ``--budget``."""
 MAX_BUDGET_S = 7 * DAY
 _RESUMED = ("qualify", "train")
 _RESUME = re.compile(r"trainrig \w+ --resume (?:'[^']*'|\S+)(?: --budget \S+)?")

@@ -65,7 +65,7 @@ class Level:
     doubted: str = ""
     """The level that bounds it and that it, or another level, exceeds: it is no ceiling."""
     doubted_value: str = ""
-    """What that level reached, in words."""
+    """Value with unit of the level that is doubted."""
     gap: Gap | None = None
     is_step: bool = False
     """It is a whole training step."""
@@ -105,7 +105,7 @@ class Waterfall:
 
     @property
     def relevance(self) -> int:
-        """What training rests on comes first: 0 its data type's step, 3 what it does not use."""
+        """Rank by what training rests on: 0 a step's data type, 3 one that it does not use."""
         if self.step_value:
             return 0
         if self.dtype:
@@ -340,7 +340,7 @@ def _bounds(above: Row | Record, row: Row) -> bool:
 
 
 def _step_shape(case: Case) -> tuple[object, ...]:
-    """What a step does on each device, and with which program."""
+    """Return what makes two steps the same work: their sizes on each device, and the program."""
     names = ("model", "batch_size", "seq_len", "optimizer", "recompute", "attention", "compile")
     own = (case.get(name) for name in (*names, "framework"))
     return dtype_of(case), case.get("grad_accum") or 1, *own

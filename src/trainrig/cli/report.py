@@ -93,7 +93,7 @@ def complain_of_losses(views: list[RunView]) -> bool:
 
 
 def _nothing(view: RunView) -> str | None:
-    """What is wrong with a run without results; a file may hold the paths between GPUs alone."""
+    """Say what a run without results lacks; a file may hold the paths between GPUs alone."""
     from trainrig.analysis.judge_imported import is_imported
 
     is_import = is_imported(view.config) and view.verdict is not None

@@ -68,7 +68,7 @@ class _Lines:
         raise self.file.refuse(number, "a row of results that is broken off")
 
     def about(self, _: int, __: re.Match[str]) -> None:
-        """A line that says nothing that is kept."""
+        """Skip a line that is recognised and holds no number."""
 
     def row(self, number: int, found: re.Match[str]) -> None:
         if self.way is not None:

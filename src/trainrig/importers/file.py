@@ -41,7 +41,7 @@ MOST_RANGES = 8
 """How many stretches of lines that were not read are listed by number."""
 _READABLE = "name a file that another tool wrote: docs/import.md says of which"
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
-"""What reading a file can end in; ValueError: a name with a zero byte."""
+"""Errors that reading a file can end in; ValueError: a name with a zero byte."""
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Za-z]|.)"
 )
@@ -58,7 +58,7 @@ class Line:
     number: int
     """From 1, counted at line feeds; parts that a carriage return divides share it."""
     text: str
-    """Without colours and prefix."""
+    """Text of the line, without its colours and prefix."""
     label: str | None = None
     """The rank, host or pod that the prefix names."""
 
@@ -130,7 +130,7 @@ class ToolFile:
 
     @cached_property
     def head(self) -> str:
-        """Its beginning as it stands in the file, prefixes included."""
+        """Beginning of the file as it stands there, prefixes included."""
         return _ESCAPES.sub("", self._decoded_start).replace("\r\n", "\n")
 
     # ---- lines
@@ -239,7 +239,7 @@ class ToolFile:
 
 
 def _held(path: Path) -> IO[bytes]:
-    """What comes out of a pipe, on disk; one may never end.  Raises DataError."""
+    """Copy what comes out of a pipe to disk; it may never end.  Raises DataError."""
     with ExitStack() as stack:
         held = stack.enter_context(tempfile.TemporaryFile())
         source = sys.stdin.buffer if path == STDIN else stack.enter_context(path.open("rb"))

@@ -67,7 +67,7 @@ class FioJob:
     error: int = 0
     jobname: str = ""
     hostname: str = ""
-    """Of a client of ``fio --client``."""
+    """Name of the machine, where a client of ``fio --client`` ran the job."""
     options: Annotated[Mapping[str, str], Field(alias="job options")] = field(default_factory=dict)
     read: FioDirection = field(default_factory=FioDirection)
     write: FioDirection = field(default_factory=FioDirection)

@@ -114,7 +114,7 @@ def _only_possible(gpus: dict[int, _Gpu], devices: dict[int, str | None]) -> str
 
 
 def _unrounded_peak(device: str | None) -> float:
-    """What the data sheet claims in fp32 or fp64; infinite where a card is not known."""
+    """Return the data sheet's FLOP/s in fp32 or fp64; infinite where the card is not known."""
     chip = find_chip(device or "")
     chips: tuple[Chip, ...] = (chip,) if chip else candidates(device or "")
     peaks = [peak(each, dtype) for each in chips for dtype in ("fp32", "fp64")]

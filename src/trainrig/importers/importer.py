@@ -55,7 +55,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one run, or all runs of one tool in a file, hold."""
+    """Records and notes of one run, or of all runs of one tool in a file."""
 
     version: str | None = None
     """Of the tool, as the file states it."""
@@ -81,7 +81,7 @@ class Importer:
     order: int
     """Its place in help and documents; of two that recognise a file the first reads it."""
     marks: Marks
-    """What its lines and JSON values are recognised by."""
+    """Marks that its lines and JSON values are recognised by."""
     read: Callable[[Part, Given], Reading]
     """Reads one run.  Raises DataError for what it cannot read."""
     definition: str

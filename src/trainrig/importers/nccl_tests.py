@@ -153,7 +153,7 @@ class _Header:
     """Whether the last column of a side is the largest error, as before version 2.13."""
 
 
-def _is_whole(names: Sequence[str]) -> bool:
+def _has_all_columns(names: Sequence[str]) -> bool:
     """Whether each side of the head has its four columns."""
     sides = names.count("algbw")
     times = names.count("time") + names.count("cputime")
@@ -177,7 +177,7 @@ def _read_text(file: Part) -> Reading:
         if _IS_ABOUT.search(line):
             file.use(number)
         if "algbw" in line and "busbw" in line and "type" in line:
-            if not _is_whole(line.split()):
+            if not _has_all_columns(line.split()):
                 raise file.refuse(number, "the head of the columns is broken off")
             header, is_open = _header(line), True
         elif total := _TOTAL.search(line):
@@ -217,7 +217,7 @@ def _find(file: Part, pattern: re.Pattern[str]) -> str | None:
 
 
 def _text_run(file: Part) -> tuple[_Run, list[str]]:
-    """What the lines that list the ranks say, and what is to be said of them."""
+    """Read the run from the lines that list its ranks; return notes for the user beside it."""
     listed = {
         (int(match["rank"]), match["host"], match["pid"]): match["name"]
         for _, line in file.lines

@@ -162,7 +162,7 @@ def _case(name: str, base: str, place: tuple[int, int], num_bytes: int, is_laten
 
 
 def _stated_bytes(words: str | Sequence[str] | None) -> int | None:
-    """Of a buffer, as a command line says; --bufferSize and -b are in MiB."""
+    """Size of the buffer that a command line names; --bufferSize and -b are in MiB."""
     text = words if isinstance(words, str) else " ".join(words or ())
     found = _BUFFER.search(text)
     return int(found[1]) << 20 if found else None

@@ -47,7 +47,7 @@ _COMPUTE_MODES = {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """What an output says of one GPU."""
+    """One GPU's part of an output: its fields by their path."""
 
     line: int
     index: int

@@ -167,7 +167,7 @@ def name_unit(cell: str) -> str:
 
 
 def _identity(row: Mapping[str, str], number: int) -> str:
-    """What tells the GPU of a row from others; without it each row is a GPU of its own."""
+    """Return what tells the GPU of a row from others; without such a column its number."""
     keys = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
     return next((row[key] for key in keys if key in row), f"row {number}")
 

@@ -20,14 +20,14 @@ T = TypeVar("T")
 SEARCHED_BYTES = 1 << 26
 """How much of a file is searched for further formats when one was found."""
 MOST_LINES = 400_000
-"""The most lines that are held at once."""
+"""Limit of the lines that are kept in memory at once."""
 _WINDOW = 4000
 """Lines behind a line of a format that may belong to it, in a file too large to be held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What a format is recognised by: patterns of single lines, keys of JSON values."""
+    """Marks by which a format is recognised: patterns of single lines, keys of JSON values."""
 
     near: tuple[str, ...] = ()
     """Plain texts of which each recognised line has one: they are searched for first."""

@@ -26,6 +26,6 @@ def _formats() -> dict[str, _Format]:
 
 
 def marks_of(name: str) -> Marks:
-    """What the format ``name`` is recognised by."""
+    """Return the marks by which the format ``name`` is recognised."""
     one = _formats()[name]
     return Marks(near=one.near, line=one.line, head=one.head, body=one.body, keys=one.keys)

@@ -55,7 +55,7 @@ _KEPT = (
     "num_tokens",
     "mean_time",
 )
-"""What a row of the steps holds."""
+"""Quantities that a row of the steps holds."""
 _END = ("end_runtime", "end_sample_rate", "end_step_rate", "end_loss")
 _SAME_LOSS = 1e-6
 _SAME = 0.01
@@ -71,19 +71,20 @@ class Rule:
     """One form of line."""
 
     find: str
-    """Its pattern; groups are quantities; ``pairs`` holds several, ``name`` and ``value`` one."""
+    """Pattern of a line; groups are quantities; ``pairs`` has several, ``name``, ``value`` one."""
     near: str = ""
     """Plain text that each such line has."""
     scale: Mapping[str, float] = field(default_factory=dict)
     """Quantity → what its number is multiplied by to be in SI units."""
-    pairs: str = ""
-    """``bars``: ``name: value | name: value``; ``quotes``: ``'name': value, 'name': value``."""
+    pair_style: str = ""
+    """Form of the group ``pairs``: ``bars`` is ``name: value | name: value``, ``quotes`` is
+    ``'name': value, 'name': value``."""
     needs: tuple[str, ...] = ()
     """Quantities without which the line is broken off."""
     torn: str = ""
     """Pattern of what such a line looks like when it is broken off."""
     ends: str = ""
-    """Pattern of its end: a line that lacks it was cut or wrapped."""
+    """Pattern of the line's end: a line that lacks it was cut or wrapped."""
     weak: bool = False
     """Whether other programs print such lines too: it counts where no other format takes it."""
     digits: bool = False
@@ -107,7 +108,7 @@ class Format:
     tested_on: tuple[str, ...]
     near: tuple[str, ...]
     line: str
-    """What it is recognised by, as in formats.toml."""
+    """Marks by which the format is recognised, as in formats.toml."""
     rule: tuple[Rule, ...]
     names: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Name of a pair → the quantity and its scale; an empty quantity is known and not kept."""
@@ -119,7 +120,7 @@ class Format:
     timers: str = "step"
     """Whether a part's timers are added up over a ``step`` or stand for one in each ``line``."""
     memory: str = ""
-    """What its memory is of."""
+    """Description of the printed memory: ``allocated by torch, GB of 2³⁰``."""
     has_timers: bool = False
     no_end: str = ""
     """Note for a log without an end."""
@@ -303,7 +304,7 @@ class _Reader:
             if own.rule.digits:
                 off[name] = 0.5 * 10.0 ** -len(text.strip().partition(".")[2]) * scale
         if pairs is not None:
-            named += _bars(pairs) if own.rule.pairs == "bars" else _QUOTED.findall(pairs)
+            named += _bars(pairs) if own.rule.pair_style == "bars" else _QUOTED.findall(pairs)
         for name, text in named:
             known = self.known.get(name)
             if known is None:

@@ -60,7 +60,7 @@ class Log:
     """``time`` (seconds), ``token_rate`` (of all GPUs), ``token_rate_per_gpu``, ``flop_rate`` (of a
     GPU, by the log's own formula), ``mfu`` (of a peak that the program assumed): one a step."""
     line: int | None = None
-    """Of the last step that has a time."""
+    """Line of the last step that has a time."""
     tokens_per_step: int | None = None
     is_rate_of_whole: bool = False
     """Whether the rate is of the whole training, with its evaluations and checkpoints."""

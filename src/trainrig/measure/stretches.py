@@ -47,7 +47,7 @@ class Stretches:
         return is_quiet
 
     def conditions(self) -> tuple[HostConditions, OwnThreads]:
-        """What happened in all quiet stretches together.  ValueError where there is none."""
+        """Sum up the quiet stretches.  Raises ValueError where there is none."""
         first, last = self._quiet[0][0].host, self._quiet[-1][1].host
         pairs = [(before.host, after.host) for before, after in self._quiet]
         whole = replace(

@@ -85,7 +85,7 @@ def to_dict(
 
 
 def _summary(answers: Sequence[Answer]) -> str:
-    """``1 fault, 12 checks healthy, 20 checks do not apply here, 6 not checkable here``."""
+    """Count the checks: ``1 fault, 12 checks healthy, 20 do not apply, 6 not checkable here``."""
     states = [answer.state for answer in answers]
     parts = [
         counted(states.count(state), state)
@@ -126,7 +126,7 @@ def _table(answers: Sequence[Answer]) -> doc.Table:
 
 
 def _words(answer: Answer) -> str:
-    """What was found; of a healthy check what holds, never the name of a fault."""
+    """Say what a check saw; of a healthy one what holds, never the name of a fault."""
     if answer.state == "healthy":
         return answer.reason or answer.check.title
     return ", ".join(dict.fromkeys(finding.id for finding in answer.findings))

@@ -312,7 +312,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerLine:
-    """What is said of a machine first: a word, what it was compared with, and why."""
+    """Answer that a report begins with: a word, what it was compared with, and why."""
 
     word: str
     comparison: str
@@ -322,7 +322,7 @@ class AnswerLine:
 
     @property
     def colon(self) -> str:
-        """What stands between a name and the word, as the word's language has it."""
+        """Colon between a name and the word, as the word's language has it."""
         return "：" if is_wide(self.word[:1]) else ": "
 
     @property
@@ -386,7 +386,7 @@ class Document:
 _NOT_TEXT = frozenset(
     ["kind", "tone", "fold", "direction", "colour", "names", "chart_kind", "command"]
 )
-"""What a block is and how it looks, the names of runs, and commands to copy: these stay."""
+"""Fields that are not translated: kinds and tones of blocks, names of runs, commands to copy."""
 
 
 def translated(document: Document) -> Document:

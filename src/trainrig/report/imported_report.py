@@ -30,7 +30,7 @@ from trainrig.report.published_report import RULE
 from trainrig.units import capital, counted, device_text
 
 MAX_ROWS = 400
-"""Of a table; what is left out is counted below it."""
+"""Most rows of a table; those left out are counted below it."""
 
 
 def files_text(view: RunView) -> str:
@@ -76,7 +76,7 @@ _Place = tuple[object, ...]
 _Cell = Callable[[Sequence[ReadNumber]], str | doc.Cell]
 _Name = Callable[[ReadNumber], str]
 _MOST_COLUMNS = 8
-"""Of metrics, side by side."""
+"""Most metrics of a table, side by side."""
 
 
 def _tables(group: ReadGroup, *, several: bool, num_devices: int) -> Iterator[doc.Table]:
@@ -161,7 +161,7 @@ def _others_of(metric: str) -> _Cell:
 
 
 def _place_cell(one: ReadNumber) -> doc.Cell | None:
-    """What others published; marked where the number is worse than all of it."""
+    """Return the cell of published figures, marked where the number is worse than all of them."""
     place = one.place
     if place is None:
         return None

@@ -405,7 +405,7 @@ def _bars(
 
 
 def _doubt(level: Level) -> str:
-    """What is no ceiling of a level though it bounds it; empty for most."""
+    """Say which level is no ceiling though it bounds this one; empty for most."""
     if not level.doubted:
         return ""
     return f"{level.doubted.lower()} ({level.doubted_value}) was not measured well enough"

@@ -19,7 +19,7 @@ from trainrig.runner.plan import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class RunProgress:
     """What a run knows when it decides what to measure again."""
 
     attempts: Attempts
@@ -44,40 +44,40 @@ class Rule:
     """One reason to measure tasks again."""
 
     why: str
-    tasks: Callable[[Known], Sequence[Task]]
+    tasks: Callable[[RunProgress], Sequence[Task]]
     rounds: int
     """How often one task is measured again for it, at most."""
     needs_whole_round: bool = False
     """Whether values that are quiet are in doubt."""
 
 
-def _missing(known: Known) -> list[Task]:
+def _missing(known: RunProgress) -> list[Task]:
     return [task for task in known.required if not known.attempts.at(task)]
 
 
-def _undecided(known: Known) -> list[Task]:
+def _undecided(known: RunProgress) -> list[Task]:
     return [task for task in known.required if known.attempts.are_undecided(task)]
 
 
-def _behind(known: Known) -> list[Task]:
+def _behind(known: RunProgress) -> list[Task]:
     return known.attempts.behind_siblings(known.tasks)
 
 
-def _noisy_required(known: Known) -> list[Task]:
+def _noisy_required(known: RunProgress) -> list[Task]:
     return known.noisy(known.required)
 
 
-def _exceeded(known: Known) -> list[Task]:
+def _exceeded(known: RunProgress) -> list[Task]:
     of_key = {key_of(task): task for task in known.tasks}
     keys = map(identity_of, exceeded(known.records()))
     return [of_key[key] for key in keys if key in of_key]
 
 
-def _noisy(known: Known) -> list[Task]:
+def _noisy(known: RunProgress) -> list[Task]:
     return known.noisy(task for task in known.tasks if not task.planned.required)
 
 
-def _skipped(known: Known) -> list[Task]:
+def _skipped(known: RunProgress) -> list[Task]:
     return [task for task in known.tasks if not known.attempts.at(task)]
 
 
@@ -105,14 +105,14 @@ class Again:
         self._rules, self._fits = rules, fits
         self._rounds: Counter[tuple[str, object]] = Counter()
 
-    def rounds(self, known: Callable[[], Known]) -> Iterator[tuple[Rule, list[Task]]]:
+    def rounds(self, known: Callable[[], RunProgress]) -> Iterator[tuple[Rule, list[Task]]]:
         """The next rule and its tasks, for as long as there is one; each is a round."""
         while (found := self._next(known())) is not None:
             rule, tasks = found
             self._rounds.update((rule.why, key_of(task)) for task in tasks)
             yield rule, tasks
 
-    def _next(self, known: Known) -> tuple[Rule, list[Task]] | None:
+    def _next(self, known: RunProgress) -> tuple[Rule, list[Task]] | None:
         for rule in self._rules:
             tasks = [
                 task

@@ -41,7 +41,7 @@ def key_of(task: Task) -> Key:
 
 
 def identity_of(point: Record) -> Key:
-    """What a point shares with the task that it is of."""
+    """Return the key that a point shares with its task."""
     where = (point.device, point.device_index, point.num_devices)
     return _identity(*where, point.benchmark, point.case)
 
@@ -73,7 +73,7 @@ class Attempts:
         self._scatters = None
 
     def points(self, task: Task) -> tuple[Record, ...]:
-        """What the attempts at a task come to, by what is known of workers' scatter so far."""
+        """Combine the attempts at a task into points, by the workers' scatter known so far."""
         if self._scatters is None:
             groups = [group for group in list(self._found.values()) if group]
             self._scatters = scatters(group for group in groups if group[-1].attempt is not None)

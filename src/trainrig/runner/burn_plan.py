@@ -153,7 +153,7 @@ def _weights(modes: Sequence[tuple[str, str | None]]) -> list[float]:
 
 
 def _usual_dtypes(target: Target) -> tuple[str, ...]:
-    """What trainings compute in; on a processor everything that it has instructions for."""
+    """Return the data types of training; on a processor all that it has instructions for."""
     if target.is_gpu:
         return (target.arithmetic.fastest,)
     return tuple(reversed(target.arithmetic.trained_in))

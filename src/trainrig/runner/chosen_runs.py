@@ -97,7 +97,7 @@ def _kind(run: Path) -> tuple[object, ...]:
 
 
 def _kind_of(config: Mapping[str, Any], machine: Mapping[str, Any] | None) -> tuple[object, ...]:
-    """What two runs have in common that can be compared."""
+    """Return what two runs share that can be compared."""
     from trainrig.runner.history import machine_key  # it loads all that judges: not for one run
 
     tools = sorted({str(one.get("tool")) for one in _tables(config, "imported")})

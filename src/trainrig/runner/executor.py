@@ -31,7 +31,7 @@ from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label
-from trainrig.runner.again import RULES, VERDICT, Again, Known, Rule, may_be_repeated
+from trainrig.runner.again import RULES, VERDICT, Again, Rule, RunProgress, may_be_repeated
 from trainrig.runner.attempts import Attempts, Pace, key_of
 from trainrig.runner.crew import Crew, MakeWorker, Teams
 from trainrig.runner.expectations import limit_of_point
@@ -61,7 +61,7 @@ _UNTIMED: Mapping[str, Any] = {"settings": {}, "timeout": 0.0}
 """Of a request that no worker is sent."""
 
 _SETTLED = ("interval", "confidence", "disturbed")
-"""What a point's class knows of it."""
+"""Fields of a point that are computed from the scatter of its class."""
 
 MEASURED = "already measured in this run"
 _NO_TURN = "time budget used up"
@@ -282,7 +282,7 @@ class Executor:
 
     def _measure_again(self, rules: Sequence[Rule]) -> None:
         """Fresh workers, round by round, for as long as even one task fits the time."""
-        for rule, tasks in Again(rules, self._fits_again).rounds(self._known):
+        for rule, tasks in Again(rules, self._fits_again).rounds(self._progress_of_run):
             load_time = _SLOWER_LOAD * self._crew.load_time
             seconds = self._deadline - time.monotonic()
             if seconds > load_time:
@@ -290,11 +290,11 @@ class Executor:
                 self.run_block(Block(name=f"{rule.why}, again", tasks=tuple(tasks)), seconds)
                 self._round = None
 
-    def _known(self) -> Known:
+    def _progress_of_run(self) -> RunProgress:
         tasks = [task for task in self._begun.values() if may_be_repeated(task)]
         # Of what is as much needed what is quick comes first: it makes most points sure.
         tasks.sort(key=lambda task: (not task.planned.required, self._cost(task)))
-        return Known(
+        return RunProgress(
             attempts=self._attempts, tasks=tasks, records=lambda: read_run(self._run.path).records
         )
 

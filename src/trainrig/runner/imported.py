@@ -108,7 +108,7 @@ class _Cards:
 
     by_index: Mapping[int, str]
     only: str | None
-    """Of every GPU, where all that are named are of one model."""
+    """Return the model of every GPU, where all that are named are of one model."""
 
 
 def _cards(readings: Sequence[Reading], given: Given | None) -> _Cards:

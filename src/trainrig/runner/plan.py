@@ -100,7 +100,7 @@ def tasks_of(spec: Benchmark, target: Target, planned: Sequence[PlannedCase]) ->
 
 
 def _emulated(spec: Benchmark, target: Target, case: Case) -> Case:
-    """What the conditions of a point say whose format the device has no instructions for."""
+    """Condition of a point whose format the device has no instructions for."""
     slower = dict(target.arithmetic.emulated).get(str(dtype_of(case)))
     multiplies = spec.role in (Role.PRODUCT, Role.BLOCK)
     return {"emulated": slower} if multiplies and slower else {}

@@ -274,7 +274,7 @@ def _gpu_target(gpu: Gpu, number: int) -> Target:
 
 
 def host_arithmetic(snapshot: Snapshot) -> Arithmetic:
-    """What the processor has in hardware, as far as oneDNN may use it."""
+    """Return the formats that the processor has in hardware and that oneDNN may use."""
     flags, environment = value_or(snapshot.cpu.flags, None), snapshot.software.environment
     return arithmetic_of(HostProcessor(flags=flags, environment=environment))
 

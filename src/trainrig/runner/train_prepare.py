@@ -196,7 +196,7 @@ def site_of(snapshot: Snapshot, targets: Sequence[Target] | None = None) -> Site
 
 
 def this_site() -> Site:
-    """What this machine has for experiments, as it is now."""
+    """Return what this machine has for experiments, as it is now."""
     return site_of(described(inspect()))
 
 
@@ -287,7 +287,7 @@ def requested_experiments(
 
 
 def _chosen_by(look: Callable[[], Site]) -> Fastest:
-    """What chooses a precision; the machine is looked at once, when it is first asked for."""
+    """Return the chooser of a precision; it looks at the machine once, when first called."""
     site = cache(look)
     return lambda device, numbers: site().arithmetic_of(device, numbers).fastest
 
@@ -388,7 +388,7 @@ def resolved(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
 
 
 def resolved_document(rows: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> Document:
-    """What the experiments share as facts, what differs as a table; ``notes`` stand below."""
+    """Show what the experiments share as facts, what differs as a table, and ``notes`` below."""
     first = rows[0]
     shared = [key for key in first if all(row.get(key) == first[key] for row in rows)]
     shared = [key for key in shared if key != "name"]
