@@ -90,17 +90,19 @@ def first_problem(error: ValidationError, whole: str = "the whole") -> str:
     first = _first_of(error)
     *tables, key = [part for part in first["loc"] if part != _OF_KEY] or (whole,)
     kind, context = str(first["type"]), first.get("ctx", {})
-    place = _table_text(tables)
+    where = _placed(_key_text(key), tables)
     if kind in _UNKNOWN_KEY or _OF_KEY in first["loc"]:
-        text = f"unknown key '{key}'{place}"
+        name = _placed(f"'{key}'", tables)
+        text = f"unknown key {name}"
     elif kind in _MISSING_KEY:
-        text = f"{_key_text(key)} is missing{place}"
+        toml, name = _table_text(tables), _key_text(key)
+        text = f"{name} is missing in [{toml}]" if toml else f"{name} is missing"
     elif (wanted := _WANTED.get(kind.replace("_parsing", "_type"))) is not None:
         limit = next(iter(context.values()), "")
         limit = f"{limit:g}" if isinstance(limit, float) else limit
-        text = f"{_key_text(key)}{place} is {_shown(first['input'])}, not {wanted.format(limit)}"
+        text = f"{where} is {_shown(first['input'])}, not {wanted.format(limit)}"
     else:
-        text = f"{_key_text(key)}{place}: {str(first['msg']).removeprefix('Value error, ')}"
+        text = f"{where}: {str(first['msg']).removeprefix('Value error, ')}"
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST_PROBLEM])
 
 
@@ -171,15 +173,21 @@ def _key_text(key: object) -> str:
     return f"entry {key + 1}" if isinstance(key, int) else str(key)
 
 
+def _placed(key: str, tables: Iterable[object]) -> str:
+    """``watts in [gpu 2]``; the key alone at the top of a file."""
+    table = _table_text(tables)
+    return f"{key} in [{table}]" if table else key
+
+
 def _table_text(tables: Iterable[object]) -> str:
-    """`` in [memory]``, `` in [[gpu]] 2``; nothing at the top of a file."""
+    """``memory``, ``gpu 2``; nothing at the top of a file."""
     text = ""
     for part in tables:
         if isinstance(part, int):
             text += f" {part + 1}"
         elif _is_name(str(part)):
             text += f".{part}" if text else str(part)
-    return f" in [{text}]" if text else ""
+    return text
 
 
 def _is_name(part: str) -> bool:

@@ -117,6 +117,8 @@ SMALL = Catalogue(
         "{what} of {device}": "{device} 的{what}",
         "noisy": "有噪声",
         "{a} reaches {b} of its claim": "{a} 达到标称值的 {b}",
+        "{n} errors of {what}: {quoted}": "{what} 有 {n} 个错误：{quoted}",
+        "unknown {what}": "未知 {what}",
     }
 )
 
@@ -130,6 +132,11 @@ SMALL = Catalogue(
         ("memory bandwidth reaches 57 % of its claim", "内存带宽达到标称值的 57 %"),
         ("a sentence. that nobody knows of, yet", "a sentence. that nobody knows of, yet"),
         ("161 TFLOPS", "161 TFLOPS"),
+        (
+            "3 errors of GPU 1: memory bandwidth: noisy; 3 of 5 ran",
+            "GPU 1 有 3 个错误：memory bandwidth: noisy; 3 of 5 ran",
+        ),
+        ("unknown 'memory bandwidth of all'", "未知 'memory bandwidth of all'"),
         ("noisy (3 of 5 ran)", "有噪声（共 5 项，运行了 3 项）"),
         (
             "Intel(R) Xeon(R) Processor (3 of 5 ran)",
@@ -158,9 +165,38 @@ def test_a_string_becomes_a_form_for_each_way_that_it_can_read() -> None:
     ]
 
 
-def test_what_a_program_reads_is_no_text() -> None:
-    tree = ast.parse(""""A docstring here."\nre.compile("some words")\nx["a key"]\nsay("--flag")""")
-    assert list(messages.texts_in(tree)) == []
+@pytest.mark.parametrize(
+    "code",
+    [
+        '"A docstring here."',
+        're.compile("some words")',
+        'x["a key"]',
+        'say("--flag")',
+        'x.get("A key", y.get("another key"))',
+        'write(f"#!/bin/sh\\n{first}echo some words\\nset -eu")',
+        """write('echo "some words"; exit "$code"')""",
+    ],
+)
+def test_what_a_program_reads_is_no_text(code: str) -> None:
+    assert list(messages.texts_in(ast.parse(code))) == []
+
+
+def test_what_stands_in_for_a_missing_value_is_a_text() -> None:
+    tree = ast.parse('{4: "the sign"}.get(bit, "the rest of it")')
+    assert [text for _, text in messages.texts_in(tree)] == ["the sign", "the rest of it"]
+
+
+def test_a_mistake_in_a_file_is_said_in_chinese_with_its_names_as_they_are() -> None:
+    language.activate("zh-CN")
+    for text, shown in (
+        (
+            "x.toml: memory_gib in [memory] is 'a b', not a number",
+            "x.toml：[memory] 中的 memory_gib 是 'a b'，不是一个数",
+        ),
+        ("x.toml: name is missing in [memory]", "x.toml：[memory] 中缺少 name"),
+        ("unknown key 'chp' in [gpu 2]", "未知键 [gpu 2] 中的 'chp'"),
+    ):
+        assert language.translate_message(text) == shown
 
 
 # ---- what is shown

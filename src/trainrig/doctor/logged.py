@@ -49,7 +49,7 @@ def _logged(snapshot: Snapshot) -> Iterator[Finding]:
                 code=event.code,
                 severity=event.severity or "",
                 program=event.program or "a program",
-                text=event.text,
+                quoted=event.text,
             )
             evidence = " ".join(evidence.split()).replace("GPU GPU ", "GPU ")
             yield finding(meaning.finding, _severity(event, meaning), evidence, meaning.fix)

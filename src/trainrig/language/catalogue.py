@@ -12,7 +12,7 @@ import gettext
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,8 +36,8 @@ _SIGNS = (" = ", " ≤ ", " ≥ ", " + ")
 _TYPED = re.compile(r"((?:fp|bf|tf|int)\d+|\d+\.|#\d+) (.+)")
 """``fp16 matmul``, ``2. RTX 4090``."""
 _SENTENCE_ENDS = ("\n", "  ", ". ", "; ")
-_CODE = "toml"
-"""A place of this name holds what is typed or copied: it stays."""
+_COPIED = frozenset(["toml", "quoted"])
+"""Places of these names hold what is typed, or what others printed: it stays, whatever it is."""
 _COUNT = "number"
 _AMOUNT_ALONE = re.compile(r"\d[\d.,]*[kMBT]?(?: to \d[\d.,]*)?")
 """What begins the names of places that hold a number alone."""
@@ -47,6 +47,8 @@ where in each place stands a number, a name, or what has an entry."""
 _PROSE = re.compile(r"(?:^|\s)(?:[A-Z]?[a-z]{2,})(?=[\s,;:]|\.\s|\.?$)")
 """A word that is no name."""
 _NUMBER = re.compile(r"[-−+±~$€¥<>×]?\d\S*(?: \S+){0,2}")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+"""``'a name'``: what somebody typed, which stays."""
 _AMOUNT = re.compile(r"(.+?) ([-−+±×] ?\d\S*(?: \S+)?)")
 """``pipeline bubble +46.2 ms``."""
 _BRACKETED = re.compile(r"(.+?) \((.+)\)", re.DOTALL)
@@ -130,6 +132,8 @@ class Catalogue:
         """The translation, or None where nothing of the text has an entry."""
         if depth > _DEEPEST or text in self._names or _WORD.search(text) is None:
             return None
+        if _QUOTED.fullmatch(text) is not None:
+            return None
         inner = text.strip()
         if inner != text:
             start = text.index(inner)
@@ -161,37 +165,38 @@ class Catalogue:
         """The text as a form; ``is_whole``: one with as many sentences as the text."""
         candidates = [form for word in set(_words(text)) for form in self._forms.get(word, ())]
         candidates.sort(key=lambda form: (-sum(map(len, form[0])), len(form[1])))
-        ends = [mark for mark in _SENTENCE_ENDS if mark in text] if is_whole else []
         for pieces, names in candidates:
             if not _can_hold(text, pieces):
                 continue
-            if any(all(mark not in piece for piece in pieces) for mark in ends):
-                continue
             form = self._compiled.get(pieces) or self._compile(pieces, names)
             match = form.pattern.fullmatch(text)
-            if match is None or not all(map(_is_whole_value, match.groups())):
+            if match is None:
                 continue
-            first, last = match.groups()[0], match.groups()[-1]
-            if is_whole and (
-                (not pieces[0] and ", " in first) or (not pieces[-1] and ", " in last)
-            ):
-                continue
-            if any(
-                name.startswith(_COUNT) and _AMOUNT_ALONE.fullmatch(value) is None
-                for name, value in zip(names, match.groups(), strict=True)
-            ):
-                continue
-            if _own(pieces) < _OWN_FOR_A_PLACE * len(names) and not all(
-                ": " not in value and (_is_plain(value) or self._is_known(value, depth))
-                for value in match.groups()
+            found = list(zip(form.names, match.groups(), strict=True))
+            if (is_whole and not _is_of_one_text(text, form, found)) or not self._fits(
+                form, found, depth
             ):
                 continue
             values = {
-                name: value if name == _CODE else self._found(value, depth + 1) or value
-                for name, value in zip(form.names, match.groups(), strict=True)
+                name: value if name in _COPIED else self._found(value, depth + 1) or value
+                for name, value in found
             }
             return _filled(form.translation, values)
         return None
+
+    def _fits(self, form: Form, found: Sequence[tuple[str, str]], depth: int) -> bool:
+        """Whether each place holds what may stand there; what is copied may be anything."""
+        own = [(name, value) for name, value in found if name not in _COPIED]
+        if not all(_is_whole_value(value) for _, value in own):
+            return False
+        if any(
+            name.startswith(_COUNT) and not _AMOUNT_ALONE.fullmatch(value) for name, value in own
+        ):
+            return False
+        return _own(form.pieces) >= _OWN_FOR_A_PLACE * len(own) or all(
+            ": " not in value and (_is_plain(value) or self._is_known(value, depth))
+            for _, value in own
+        )
 
     def _is_known(self, text: str, depth: int) -> bool:
         """Whether an entry, a name or a form is the whole text, but for a data type before it."""
@@ -291,8 +296,20 @@ def _filled(form: str, values: Mapping[str, str]) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether the text is a number with its unit, or a name."""
-    return _NUMBER.fullmatch(text) is not None or _PROSE.search(text) is None
+    """Whether the text is a number with its unit, a name, or quoted."""
+    return any(each.fullmatch(text) for each in (_NUMBER, _QUOTED)) or _PROSE.search(text) is None
+
+
+def _is_of_one_text(text: str, form: Form, found: Sequence[tuple[str, str]]) -> bool:
+    """Whether the form has the text's sentence ends, and no list begins or ends in its places."""
+    copied = [value for name, value in found if name in _COPIED]
+    if any(
+        mark in text and all(mark not in each for each in (*form.pieces, *copied))
+        for mark in _SENTENCE_ENDS
+    ):
+        return False
+    outer = [(form.pieces[0], found[0]), (form.pieces[-1], found[-1])]
+    return all(piece or name in _COPIED or ", " not in value for piece, (name, value) in outer)
 
 
 def _is_whole_value(text: str) -> bool:
