@@ -210,7 +210,11 @@ def _too_wide(interval: Interval, value: float, most: float) -> str | None:
     share = interval.half_width(value)
     if share <= most:
         return None
-    return f"its interval is ±{share * 100.0:.0f} % wide" if share < math.inf else "it took no time"
+    if share == math.inf:
+        return "it took no time"
+    if share > 1.0:
+        return "its interval is more than twice as wide as its value"
+    return f"its interval is ±{share * 100.0:.0f} % wide"
 
 
 _Group = tuple[list[int], str | None]

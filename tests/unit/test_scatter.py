@@ -96,7 +96,10 @@ def test_quiet_workers_that_were_outvoted_widen_the_interval_towards_them() -> N
 
 def test_a_value_that_says_little_is_noisy_whatever_it_is_of() -> None:
     wide = Attempt(value=1.0, interval=Interval(low=0.4, high=3.62, confidence=0.95))
-    assert combine_attempts([wide], required=1).disturbed == "its interval is ±161 % wide"
+    words = combine_attempts([wide], required=1).disturbed
+    assert words == "its interval is more than twice as wide as its value"
+    narrower = Attempt(value=1.0, interval=Interval(low=0.4, high=1.6, confidence=0.95))
+    assert combine_attempts([narrower], required=1).disturbed == "its interval is ±60 % wide"
     assert combine_attempts([wide, wide], agreement=0.25).disturbed is not None
     loose = Scatter(variance=0.08**2, freedom=20.0)
     assert "wide" in (combined([1.0, 1.0], loose).disturbed or "")

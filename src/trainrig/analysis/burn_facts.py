@@ -33,7 +33,10 @@ def burn_headline(view: RunView) -> str:
     """``9 min 50 s of work on 1 device, no wrong result.``"""
     devices = burn_devices(view)
     errors = sum(device.errors for device in devices)
-    busy = sum(point.number("busy_s") for device in devices for point in device.points)
+    points = [point for device in devices for point in device.points]
+    if not errors and not any(point.number("checked") for point in points):
+        return f"No result was compared on {counted(len(devices), 'device')}."
+    busy = sum(point.number("busy_s") for point in points)
     wrong = f"{errors:,} wrong results" if errors else "no wrong result"
     return f"{format_time(busy)} of work on {counted(len(devices), 'device')}, {wrong}."
 

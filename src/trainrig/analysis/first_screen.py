@@ -37,6 +37,7 @@ from trainrig.analysis.training_results import TrainingResult, published_figures
 from trainrig.analysis.waterfall import Level, Waterfall, ceiling_text, largest_gap, leading
 from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of
 from trainrig.record import Finding, Record, RunView, Scalar, dtype_of
+from trainrig.stats import grouped
 from trainrig.units import counted, format_count, format_quantity, format_share
 
 ACTIONS = 3
@@ -299,7 +300,8 @@ def _burn_numbers(view: RunView) -> Iterator[KeyNumber]:
     errors = sum(device.errors for device in devices)
     what = f"{errors:,} wrong" if errors else "none wrong"
     compared = sum(point.number("checked") for point in points)
-    yield KeyNumber(name="Results compared", value=compared, unit="", what=what)
+    if compared or errors:
+        yield KeyNumber(name="Results compared", value=compared, unit="", what=what)
     for name, unit in (("Best rate", "FLOP/s"), ("Memory", "B/s")):
         rated = {id(p.measured): p for p in points if p.record.unit == unit}
         if (best := best_record(point.measured for point in rated.values())) is not None:
@@ -447,11 +449,7 @@ def actions(
     # A cause and what to do about it come before a search for one.
     gains.sort(key=lambda one: (one.what.endswith(_WITHOUT_CAUSE), -(one.gain or 0.0)))
     gains = gains or sorted(_own_gains(view), key=lambda one: -(one.gain or 0.0))
-    found = [
-        *(_to_do(each) for each in findings if each.severity == "error" and each.fix),
-        *gains,
-        *(_to_do(each) for each in findings if each.severity == "warning" and each.fix),
-    ]
+    found = [*_to_do(findings, "error"), *gains, *_to_do(findings, "warning")]
     worst = largest_gap(waterfalls)
     if not gains and worst is not None and worst.gap.next:
         what = f"{worst.waterfall.title}: {worst.gap.cause}"
@@ -459,8 +457,12 @@ def actions(
     return tuple(found[:ACTIONS])
 
 
-def _to_do(finding: Finding) -> Action:
-    return _with_command(Action(what=finding.evidence, next=finding.fix))
+def _to_do(findings: Sequence[Finding], severity: str) -> Iterator[Action]:
+    """What one thing puts right is one action, however many findings ask for it."""
+    asked = [each for each in findings if each.severity == severity and each.fix]
+    for fix, same in grouped(asked, lambda each: each.fix).items():
+        more = f" (and {len(same) - 1} more)" if len(same) > 1 else ""
+        yield _with_command(Action(what=f"{same[0].evidence}{more}", next=fix))
 
 
 def _with_command(action: Action) -> Action:

@@ -457,9 +457,12 @@ _ADVICE = (
     ("memory", "free memory"),
     ("did not start", "read the worker's log in the run's logs/ folder"),
     ("failed:", "read the worker's log in the run's logs/ folder"),
+    (" free in ", "free some of that disk, or name a folder on another"),
+    ("interrupted", "let it run to its end"),
 )
 """Causes that slow a measurement, by words of its reason, and what to do before it is repeated."""
-_NO_TIME = ("skipped: ", _NOT_RUN)
+_NO_TIME = ("budget", "projected to take", _NOT_RUN)
+"""Words of a reason that is a want of time."""
 
 
 def _advice(reason: str, again: str, longer: str) -> str:
@@ -469,6 +472,8 @@ def _advice(reason: str, again: str, longer: str) -> str:
             return f"{advice}: {again}"
     if any(words in reason for words in _NO_TIME):
         return f"give it more time: {longer}"
+    if reason.startswith("skipped: "):
+        return f"put right what it names: {again}"
     return f"give it more time, so that more worker processes measure it: {longer}"
 
 

@@ -118,7 +118,7 @@ def _parts(device: BurnDevice, config: Mapping[str, Any]) -> Iterator[Finding]:
         name = f"{point.name} on {device.label}"
         record = point.measured
         if record is None:
-            yield _not_done_finding(f"{name}: not run")
+            yield _not_done_finding(f"{name}: not run", config)
         elif record.is_wrong_answer:
             yield Finding(
                 id="wrong-answer",
@@ -129,10 +129,10 @@ def _parts(device: BurnDevice, config: Mapping[str, Any]) -> Iterator[Finding]:
                 records=(record.id,),
             )
         elif record.status is not Status.OK:
-            yield _failed(name, record, device)
+            yield _failed(name, record, device, config)
         elif (why := _too_little(point)) is not None:
             fix = f"give it more time: {_longer(point, config)}"
-            yield _not_done_finding(f"{name}: {why}", record, fix=fix)
+            yield _not_done_finding(f"{name}: {why}", config, record, fix=fix)
 
 
 def _unwritten(
@@ -153,7 +153,7 @@ def _unwritten(
             )
 
 
-def _failed(name: str, record: Record, device: BurnDevice) -> Finding:
+def _failed(name: str, record: Record, device: BurnDevice, config: Mapping[str, Any]) -> Finding:
     reason = record.reason or "no reason given"
     if device_fault(reason):
         return Finding(
@@ -163,7 +163,7 @@ def _failed(name: str, record: Record, device: BurnDevice) -> Finding:
             fix="look at its power, seat and driver" + _kernel_log(device),
             records=(record.id,),
         )
-    return _not_done_finding(f"{name}: {record.status}, {reason}", record)
+    return _not_done_finding(f"{name}: {record.status}, {reason}", config, record)
 
 
 def _kernel_log(device: BurnDevice) -> str:
@@ -172,12 +172,17 @@ def _kernel_log(device: BurnDevice) -> str:
     return f"; dmesg | grep -i xid; nvidia-smi -q -i {device.index}"
 
 
-def _not_done_finding(evidence: str, *records: Record, fix: str = "") -> Finding:
+def _not_done_finding(
+    evidence: str, config: Mapping[str, Any], *records: Record, fix: str = ""
+) -> Finding:
+    is_cut_off = not records or "interrupted" in evidence
+    advice = "let it run to its end" if is_cut_off else "put right what it names and repeat it"
+    again = burn_command(config, plain(config.get("seconds")) or _USUAL_SECONDS)
     return Finding(
         id="step-not-done",
         severity="error",
         evidence=evidence,
-        fix=fix or "put right what it names and repeat it: trainrig burn",
+        fix=fix or f"{advice}: {again}",
         records=tuple(record.id for record in records),
     )
 
@@ -217,6 +222,8 @@ def _longer(point: BurnPoint, config: Mapping[str, Any]) -> str:
     return burn_command(config, min(_MOST_SECONDS, needed))
 
 
+_USUAL_SECONDS = 1200.0
+"""What `burn` takes without ``--budget``."""
 _SPARE = 1.5
 """Factor on the shortest duration: the machine may be busier the next time."""
 _MOST_SECONDS = 7 * DAY

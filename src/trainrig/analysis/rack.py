@@ -133,7 +133,8 @@ def rack_of(views: Sequence[RunView]) -> Rack:
                 mine = found.setdefault(row.key, {})
                 if number not in mine or _is_behind(row, mine[number]):
                     mine[number] = row
-    metrics = [_metric(members, nodes) for members in found.values() if len(members) > 1]
+    least = min(2, len(nodes))  # a single run's values are written as they are
+    metrics = [_metric(members, nodes) for members in found.values() if len(members) >= least]
     return Rack(nodes=nodes, metrics=tuple(sorted(metrics, key=lambda metric: not metric.outliers)))
 
 

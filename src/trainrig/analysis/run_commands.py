@@ -17,6 +17,8 @@ from trainrig.units import DAY, duration_text
 
 DEFAULT_BUDGET_S = 240.0
 """Time that `qualify` takes without ``--budget``."""
+_DEFAULT_BUDGETS_S = {"qualify": DEFAULT_BUDGET_S, "bench": 60.0}
+"""Seconds that a verb takes without ``--budget``."""
 MAX_BUDGET_S = 7 * DAY
 _RESUMED = ("qualify", "train")
 _RESUME = re.compile(r"trainrig \w+ --resume (?:'[^']*'|\S+)(?: --budget \S+)?")
@@ -57,8 +59,10 @@ def new_command(config: Mapping[str, Any], out: Path, *, longer: bool = False) -
     """
     verb, benchmark = config.get("verb"), find(str(config.get("benchmark")))
     if verb == "bench" and benchmark is not None:
-        return benchmark.command
-    words = ["trainrig", "qualify", *_requested(config), *_budget(config, longer=longer)]
+        options = [shlex.quote(word) for word in _strings(config.get("options"))]
+        words = [benchmark.command, *options, *_budget(config, longer=longer)]
+    else:
+        words = ["trainrig", "qualify", *_requested(config), *_budget(config, longer=longer)]
     if out != _DEFAULT_OUT:
         words += ["--out", shlex.quote(str(out))]
     return " ".join(words)
@@ -79,13 +83,14 @@ def _requested(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _budget(config: Mapping[str, Any], *, longer: bool) -> Iterator[str]:
     """``--budget``, where it is not the default: the run's own, or twice as much and more."""
-    if config.get("verb") != "qualify":
+    usual = _DEFAULT_BUDGETS_S.get(str(config.get("verb")))
+    if usual is None:
         return
     had = config.get("budget_s")
-    seconds = float(had) if isinstance(had, int | float) and had > 0 else DEFAULT_BUDGET_S
+    seconds = float(had) if isinstance(had, int | float) and had > 0 else usual
     if longer:
-        seconds = min(max(2.0 * seconds, DEFAULT_BUDGET_S), MAX_BUDGET_S)
-    if longer or seconds != DEFAULT_BUDGET_S:
+        seconds = min(max(2.0 * seconds, usual), MAX_BUDGET_S)
+    if longer or seconds != usual:
         yield f"--budget {duration_text(seconds)}"
 
 

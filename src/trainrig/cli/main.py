@@ -253,7 +253,9 @@ def main() -> None:
         code = EXIT_USAGE
         click.echo(error.format_message(), err=True)
     except click.UsageError as error:
-        hint = f"{error.ctx.command_path if error.ctx else 'trainrig'} --help"
+        # click does not say of which verb an option lacks its value
+        verb = next((f"trainrig {word}" for word in sys.argv[1:] if word in VERBS), "trainrig")
+        hint = f"{error.ctx.command_path if error.ctx else verb} --help"
         code = _complain(error.format_message(), hint, EXIT_USAGE)
     except click.ClickException as error:
         code = _complain(error.format_message(), None, EXIT_USAGE)

@@ -57,9 +57,9 @@ def _work_table(shown: Sequence[Shown], baselines: Sequence[Record]) -> doc.Tabl
         doc.column("rate", lambda one: _rate(one[1]) or None),
         doc.column("errors", lambda one: int(one[1].number("errors")), _errors),
         doc.column("compared", lambda one: f"{one[1].number('checked'):,.0f}"),
-        doc.column("memory", lambda one: _memory(one[1]) or None),
+        doc.column("memory", lambda one: _memory(one[1])),
         doc.column("time", lambda one: format_time(one[1].number("busy_s"))),
-        doc.words("expected", lambda one: _expected(one[1], baselines) or None),
+        doc.words("expected", lambda one: _expected(one[1], baselines)),
     )
 
 

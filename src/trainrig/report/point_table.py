@@ -64,7 +64,9 @@ def point_blocks(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block
         )
         lines.append(doc.Paragraph(f"{name}: {summary}"))
         for row in (row for row in chosen if row.note and name not in explained):
-            muted[f"  {_label(row)}, {names[row.device, row.index]}: {row.note}"] = None
+            # Of one case several metrics may be derived: what went wrong went wrong once.
+            case = case_text(row.benchmark, row.case)
+            muted[f"  {case}, {names[row.device, row.index]}: {row.note}"] = None
     left = len(seen) - len(shown)
     note = "Open a line for its provenance: samples, formula, workers, clocks, conditions, source."
     note += f" {counted(left, 'more point')} in the run's records.jsonl." if left else ""

@@ -41,7 +41,7 @@ from trainrig.runner.targets import HOST, Target, choose, disk_target, disk_tool
 from trainrig.runner.view import RunOutcome
 from trainrig.stats import grouped
 from trainrig.store import read_run
-from trainrig.units import counted, parse_count
+from trainrig.units import counted, duration_text, parse_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,24 @@ class BenchRequest:
     """``on``, ``off`` or ``both``."""
     timeout: float | None = None
     """Seconds without a sign of any rank until the one that hangs is named."""
+
+    def options(self) -> list[str]:
+        """Return the words of the command line that ask for the same cases."""
+        path = str(self.path.absolute()) if self.path is not None else None
+        several = {"dtype": self.dtypes, "size": self.sizes, "op": self.ops}
+        single = {
+            "path": path,
+            "device": self.device,
+            "ranks": ",".join(map(str, self.ranks)),
+            "min": self.low,
+            "max": self.high,
+            "backend": self.backend,
+            "peer-access": self.peer_access,
+            "timeout": duration_text(self.timeout) if self.timeout else None,
+        }
+        words = [f"--{name}={word}" for name, given in several.items() for word in given]
+        words += [f"--{name}={word}" for name, word in single.items() if word]
+        return [*words, *(["--peak"] if self.peak else [])]
 
 
 def bench(
@@ -108,7 +126,7 @@ def bench(
         out=out,
         watch=watch,
         early=early,
-        config={"benchmark": spec.name},
+        config={"benchmark": spec.name, "options": request.options()},
         exchange=partial(Exchanger, timeout=request.timeout or HANG_TIMEOUT, program=program),
     )
 

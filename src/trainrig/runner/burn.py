@@ -260,7 +260,7 @@ class _Burn:
                 tick=self._tick,
             )
         except KeyboardInterrupt:  # what was found until then is written
-            ended = Ended(status=Status.FAILED, reason="interrupted before its time was over")
+            ended = Ended(status=Status.SKIPPED, reason="interrupted before its time was over")
         for part, seen in zip(parts, lane.seen, strict=True):
             self._finish(part, seen, lane, ended)
         program = stress_program()

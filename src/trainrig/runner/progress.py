@@ -56,7 +56,9 @@ def describe(point: Record, expected: Record | None) -> str:
     name = f"{point.benchmark} {case_text(point.benchmark, point.case)}"
     if point.status is not Status.OK or point.value is None:
         return f"{name}: {point.status.value}, {point.reason}"
-    number = f"{format_quantity(point.value, point.unit)}{_spread(point)}"
+    # What is at least so much has no other side.
+    spread = _spread(point) if point.disturbed is None else ""
+    number = f"{format_quantity(point.value, point.unit)}{spread}"
     if "emulated" in point.conditions:
         number += " (emulated)"
     if point.disturbed is not None:

@@ -94,6 +94,13 @@ def test_what_costs_most_is_the_first_action_with_its_worth(part: str) -> None:
     assert gain == pytest.approx(cause.seconds / (whole - cause.seconds))
 
 
+def test_what_one_command_puts_right_is_one_action() -> None:
+    view = cpu_view()
+    steps = [dataclasses.replace(FAULT, evidence=f"step {n}: no time") for n in range(5)]
+    same = found_in(view, *steps, WARNING)
+    assert [what for what, _ in same[:2]] == ["step 0: no time (and 4 more)", WARNING.evidence]
+
+
 def test_a_command_to_copy_is_one_that_trainrig_takes() -> None:
     view = step_run(optimizer=0.2, launch_gap=0.1)
     commands = [one.command for one in actions(view, build_waterfalls(view), ()) if one.command]

@@ -252,6 +252,26 @@ def test_far_above_the_claim_is_implausible():
     assert ids(verdict.findings) == ["implausible"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("time budget used up", "give it more time: LONGER"),
+        ("needs 2 s, 216 ms of the budget left for its kind", "give it more time: LONGER"),
+        ("projected to take 12 s, and 8 s are left", "give it more time: LONGER"),
+        ("left out of budgets below one minute", "give it more time: LONGER"),
+        (
+            "256 MiB is more than a fortieth of the 0 Bytes that are free in /data",
+            "free some of that disk, or name a folder on another: AGAIN",
+        ),
+        ("no direct I/O here", "put right what it names: AGAIN"),
+    ],
+)
+def test_more_time_is_advised_only_where_time_was_short(reason: str, advice: str):
+    skipped = point(None, status=Status.SKIPPED, reason=reason)
+    verdict = judge([planned(skipped, LOW, HIGH), skipped], again="AGAIN", longer="LONGER")
+    assert [finding.fix for finding in verdict.findings] == [advice]
+
+
 def test_the_advice_of_an_interrupted_run_is_to_go_on():
     verdict = judge(
         [planned(point(None), LOW, HIGH)], (), "interrupted", "trainrig qualify --resume R"
@@ -440,6 +460,15 @@ def test_a_pass_whose_points_are_gone_is_no_pass():
         ({"verb": "qualify"}, "trainrig qualify --resume runs/a"),
         ({"verb": "train"}, "trainrig train --resume runs/a"),
         ({"verb": "bench", "benchmark": "vector"}, "trainrig bench vector"),
+        (
+            {
+                "verb": "bench",
+                "benchmark": "storage",
+                "options": ["--path=/mnt/a disk", "--op=read"],
+                "budget_s": 90.0,
+            },
+            "trainrig bench storage '--path=/mnt/a disk' --op=read --budget 1.5m",
+        ),
         ({"verb": "qualify", "budget_s": 900.0}, "trainrig qualify --resume runs/a --budget 15m"),
         ({"verb": "bench", "benchmark": "; rm -rf ~"}, "trainrig qualify"),
         ({"verb": "bench"}, "trainrig qualify"),

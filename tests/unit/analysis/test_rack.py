@@ -96,6 +96,11 @@ def test_csv_has_a_line_a_node_and_metric() -> None:
     assert float(lines[5]["value"]) == 130e12
 
 
+def test_csv_of_a_single_run_has_its_values() -> None:
+    (line,) = csv.DictReader(io.StringIO(to_csv(rack(130e12))))
+    assert (float(line["value"]), line["outlier"]) == (130e12, "not judged")
+
+
 def test_junit_fails_the_outlier_and_skips_the_rest() -> None:
     root = ET.fromstring(to_junit(rack(*RATES, 130e12)))
     assert [suite.get("failures") for suite in root] == ["0"] * 5 + ["1"]

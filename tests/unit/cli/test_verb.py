@@ -24,6 +24,14 @@ from trainrig.workload.presets import NAMED, published
 Completed = Callable[..., list[str]]
 
 
+def test_an_option_without_its_value_names_the_help_of_its_verb(
+    trainrig: Callable[..., tuple[int, str, str]],
+) -> None:
+    code, _, err = trainrig("report", "--md")
+    assert code == 2
+    assert "trainrig report --help" in err
+
+
 def test_defaults_end_the_help_and_groups_have_headings() -> None:
     @verb.verb("Try it.")
     @verb.option("--model", group="Model", default_text="gpt2", help="A name.")

@@ -77,3 +77,14 @@ def test_what_is_asked_for_is_measured(tmp_path: Path):
 def test_a_device_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(UsageError, match="no such device"):
         bench(BenchRequest(benchmark="matmul", device="cuda:7"), budget=5.0, out=tmp_path)
+
+
+def test_a_run_keeps_the_options_that_ask_for_it_again(tmp_path: Path):
+    request = BenchRequest(benchmark="vector", sizes=("4096",), ops=("scale",), device="cpu")
+    outcome = bench(request, budget=10.0, out=tmp_path)
+    words = read_run(outcome.run).config["options"]
+    assert words == ["--size=4096", "--op=scale", "--device=cpu"]
+    assert (
+        "--path=" + str(tmp_path.absolute())
+        in BenchRequest(benchmark="storage", path=tmp_path).options()
+    )

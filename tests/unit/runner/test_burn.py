@@ -20,6 +20,7 @@ import pytest
 
 from runner_fakes import HOST, gpu
 from trainrig.analysis.burn_facts import burn_summary
+from trainrig.analysis.first_screen import headline
 from trainrig.errors import DataError, UsageError
 from trainrig.machine import inspect
 from trainrig.machine.snapshot import NOT_READ, Gpu, unknown_link
@@ -148,15 +149,19 @@ def test_a_stored_pass_without_its_records_is_none(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_a_run_that_opens_and_no_process(tmp_path: Path) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-    late = threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT))
-    late.start()
-    outcome = burn(request(tmp_path, "time.sleep(60)", seconds=60.0), out=tmp_path / "runs")
-    late.join()
+    # the program that burns sends it, so that it comes while work is done
+    interrupt = "os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
+    outcome = burn(request(tmp_path, interrupt, seconds=60.0), out=tmp_path / "runs")
     assert outcome.exit_code() == 130
     assert outcome.verdict.outcome is Outcome.INCOMPLETE
-    assert judged_view(read_run(outcome.run)).verdict is not None
+    run = judged_view(read_run(outcome.run))
+    assert run.verdict is not None
+    (finding,) = run.verdict.findings
+    assert "skipped, interrupted" in finding.evidence
+    assert finding.fix == (
+        "let it run to its end: trainrig burn --budget 1m --mode matmul --devices cpu --dtype fp32"
+    )
+    assert headline(run, ()) == "No result was compared on 1 device."
 
 
 @contextmanager

@@ -78,10 +78,11 @@ def _items(block: doc.Findings) -> Iterator[str]:
         yield f"**{_escape(block.title)}**\n"
     for item in block.items[:_MAX_ITEMS]:
         label = f"{_escape(capital(item.label))}: " if item.label else ""
-        fix = f" {translate('Next:')} {_escape(item.fix)}" if item.fix else ""
-        yield f"- {label}{_escape(item.text)}{fix}"
+        yield f"- {label}{_escape(item.text)}"
+        if item.fix:
+            yield f"  - {translate('Next:')} {_escape(item.fix)}"
         if item.command:
-            yield f"  `{one_line(item.command).replace('`', '')}`"
+            yield f"    `{one_line(item.command).replace('`', '')}`"
     if len(block.items) > _MAX_ITEMS:
         yield translate(f"- and {len(block.items) - _MAX_ITEMS} more")
 

@@ -306,16 +306,28 @@ def _chunks(
         if not optional:
             break
         shown.remove(max(optional, key=lambda n: (columns[n].optional, n)))
+    keys = _row_keys(columns, texts, shown)
     while shown:
         chunk, used = shown[:1], sizes[shown[0]][0]
         for n in shown[1:]:
-            if used + _GAP + sizes[n][0] > width and len(chunk) > 1:
+            if used + _GAP + sizes[n][0] > width and len(chunk) > len(keys):
                 break
             chunk.append(n)
             used += _GAP + sizes[n][0]
         yield list(zip(chunk, _fit([sizes[n] for n in chunk], width), strict=True))
         rest = [n for n in shown if n not in chunk]
-        shown = [shown[0], *rest] if rest else []
+        shown = [*keys, *rest] if rest else []
+
+
+def _row_keys(
+    columns: Sequence[doc.Column], texts: Sequence[Sequence[Text]], shown: Sequence[int]
+) -> list[int]:
+    """The first columns, as many as tell each row from the others; one where words do not."""
+    words = list(itertools.takewhile(lambda n: columns[n].kind == "words", shown))
+    for num in range(1, len(words) + 1):
+        if len({tuple(row[n].plain for n in words[:num]) for row in texts}) == len(texts):
+            return words[:num]
+    return list(shown[:1])
 
 
 def _sizes(column: doc.Column, texts: Sequence[str]) -> tuple[int, int]:

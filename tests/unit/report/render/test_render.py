@@ -166,6 +166,15 @@ def test_what_is_still_too_wide_goes_on_below_with_its_first_column() -> None:
     assert text.count("first") > 1
 
 
+def test_what_goes_on_below_repeats_as_many_words_as_tell_its_rows_apart() -> None:
+    heads = ("device", "part", *(f"number {n}" for n in range(6)))
+    columns = tuple(Column(head, "words" if n < 2 else "number") for n, head in enumerate(heads))
+    rows = tuple((("same card", part, *["1,234.5"] * 6)) for part in ("matmul", "memory"))
+    lines = terminal(document(Table(columns, rows)), 60).splitlines()
+    assert sum("same card" in line for line in lines) >= 4
+    assert all(("matmul" in line) != ("memory" in line) for line in lines if "same card" in line)
+
+
 def test_a_long_head_of_a_column_of_numbers_takes_lines_and_not_a_table_of_its_own() -> None:
     head = "fp16 BERT-large layer, batch {}, seq 128, forward + backward, TFLOPS"
     numbers = Table(
