@@ -234,6 +234,19 @@ def known_by_name(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
 
 
+def test_a_label_says_nothing_of_what_its_case_does_not() -> None:
+    """Other tools' files leave out what we always write: ``None 8192 × 8192 × 8192``."""
+    for one in registry.benchmarks():
+        for key in one.example:
+            for case in (
+                {name: value for name, value in one.example.items() if name != key},
+                {**one.example, key: None},
+            ):
+                text = registry.case_text(one.name, case)
+                assert "None" not in text and ", ," not in text, (one.name, case)
+                assert text == text.strip(" ,"), (one.name, case)
+
+
 def test_no_file_knows_a_benchmark_by_name() -> None:
     found = [
         f"{path.relative_to(SRC)}:{line}"

@@ -400,6 +400,7 @@ def _nearest(speed: Record, memory: float | None, baselines: Sequence[Record]) -
         used = record.conditions.get("memory")
         same_memory = (
             memory is not None
+            and memory > 0.0  # a log may say 0
             and isinstance(used, int | float)
             and abs(used / memory - 1.0) < _MEMORY_MARGIN
         )

@@ -97,7 +97,7 @@ def _label(case: Case) -> str:
         return ""
     words = [str(case["mode"]), *([str(case["dtype"])] if "dtype" in case else [])]
     if "m" in case:
-        words.append(" × ".join(str(case.get(axis)) for axis in "mkn"))
+        words.append(" × ".join(str(case[axis]) for axis in "mkn" if axis in case))
     return " ".join(words)
 
 

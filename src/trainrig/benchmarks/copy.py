@@ -101,13 +101,13 @@ def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
 
 
 def _label(case: Case) -> str:
-    direction, memory = str(case.get("direction")), case.get("memory")
+    direction, memory = str(case.get("direction", "")), case.get("memory")
     words = [_DIRECTION_TEXT.get(direction, direction)]
     if isinstance(size := case.get("bytes"), int):
         words.append(f"{binary(size)}B")
     if isinstance(memory, str) and memory != "device":
         words.append(memory)
-    return ", ".join(words)
+    return ", ".join(filter(None, words))
 
 
 def _claim(case: Case) -> spec.Claim | None:

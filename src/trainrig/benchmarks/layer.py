@@ -358,13 +358,17 @@ def _of_layer(layer: str, dtype: str, batch: int, seq: int) -> list[Case]:
 # ---- what is shown
 
 
+_NAMED = ("dtype", "layer")
+
+
 def _label(case: Case) -> str:
-    words = [f"{case.get('dtype')} {_name(case)}", *spec.sizes_text(case)]
+    named = [str(case[name]) if name == "dtype" else _name(case) for name in _NAMED if name in case]
+    words = [" ".join(named), *spec.sizes_text(case)]
     if "m" in case:
         words.append(f"{case['m']} tokens")
     if case.get("code") == "huggingface":
         words.append("Hugging Face's")
-    return ", ".join([*words, str(case.get("pass", "")).replace("+", " + ")])
+    return ", ".join(filter(None, [*words, str(case.get("pass", "")).replace("+", " + ")]))
 
 
 def _is_large(case: Case) -> bool:

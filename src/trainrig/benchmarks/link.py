@@ -75,7 +75,7 @@ def _label(case: Case) -> str:
         words = [f"within GPU {case['gpu']}" if "gpu" in case else "within the GPU"]
     elif case.get("direction") != "p2p":
         words = [{"h2d": "host to GPU", "d2h": "GPU to host"}.get(str(case.get("direction")), "")]
-    elif "from" not in case:
+    elif "from" not in case or "to" not in case:
         words = ["GPU to GPU"]
     words += ["both ways"] if case.get("ways") == 2 else []
     words += [f"latency by the {str(case['clock']).upper()}"] if "clock" in case else []

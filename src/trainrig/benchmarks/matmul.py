@@ -154,7 +154,8 @@ def _label(case: Case) -> str:
         words += [f"{case['accumulate']} accumulation"] if "accumulate" in case else []
         return ", ".join(words)
     sizes = " × ".join(str(case[axis]) for axis in ("m", "k", "n"))
-    return f"{case.get('dtype')} {sizes}{', sustained' if case.get('sustained') else ''}"
+    what = " ".join([str(case["dtype"]), sizes] if "dtype" in case else [sizes])
+    return f"{what}{', sustained' if case.get('sustained') else ''}"
 
 
 def _is_of_size(least: int, case: Case) -> bool:

@@ -92,9 +92,9 @@ def _label(case: Case) -> str:
         words.append("unbound")
     elif (cpus, memory) == (ALL, OWN):
         words.append("all nodes, each on its own memory")
-    elif cpus == memory:
+    elif cpus == memory and cpus is not None:
         words.append(f"bound to {cpus}")
-    else:
+    elif cpus is not None and memory is not None:
         words.append(f"processors of {cpus}, memory of {memory}")
     return ", ".join(filter(None, words))
 

@@ -404,6 +404,7 @@ def role_of(name: str) -> Role | None:
 
 def case_text(name: str, case: Case) -> str:
     """``fp16 8192 × 8192 × 8192``, ``scale fp32, 64 Mi elements, cold``."""
+    case = {key: value for key, value in case.items() if value is not None}
     found = find(name)
     if found is None and "model" in case:  # an experiment: a training step by another name
         found = next((one for one in benchmarks() if one.role is Role.STEP), None)

@@ -180,14 +180,14 @@ def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
 
 
 def _label(case: Case) -> str:
-    op = str(case.get("op"))
+    op = str(case.get("op", ""))
     words = [_TEXTS[op][1] if op in _TEXTS else op]
     if isinstance(block := case.get("block"), int):
         words.append(f"{binary(block)}B blocks")
     words += spec.sizes_text(case)
     words += [f"depth {case['depth']}"] if "depth" in case else []
     words += [str(case["tool"])] if case.get("tool") else []
-    return ", ".join(words)
+    return ", ".join(filter(None, words))
 
 
 def _sequential(op: str, order: int) -> spec.LevelRule:

@@ -86,7 +86,9 @@ def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
 def _label(case: Case) -> str:
     if not isinstance(elements := case.get("num_elements"), int):
         return ""
-    return f"{case.get('op')} {case.get('dtype')}, {binary(elements)} elements, {case.get('cache')}"
+    kernel = " ".join(str(case[name]) for name in ("op", "dtype") if name in case)
+    words = [kernel, f"{binary(elements)} elements", str(case.get("cache", ""))]
+    return ", ".join(filter(None, words))
 
 
 def is_cold(case: Case) -> bool:
