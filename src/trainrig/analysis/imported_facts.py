@@ -347,13 +347,17 @@ def cards_text(view: RunView) -> str:
 
 def imported_devices(view: RunView) -> str:
     """``2 × RTX 4090``: the cards that the files name; else how many, else the files' names."""
-    seen: dict[str, set[int | None]] = {}
+    seen: dict[str, set[int]] = {}
     counts: Counter[str] = Counter()
     for record in view.records:
         if record.is_point and record.device and not is_unnamed(record.device):
-            seen.setdefault(record.device, set()).add(record.device_index)
+            own = seen.setdefault(record.device, set())
+            own |= set() if record.device_index is None else {record.device_index}
             counts[record.device] = max(counts[record.device], record.num_devices)
-    numbers = {name: max(counts[name], len(seen[name])) for name in seen}
+    # Of several models it is not known how many of each worked at the same time.
+    numbers = {
+        name: max(1, len(seen[name]), counts[name] if len(seen) == 1 else 0) for name in seen
+    }
     named = [f"{n} × {name}" if n > 1 else name for name, n in sorted(numbers.items())]
     files = view.config.get("imported")
     listed = files if isinstance(files, list | tuple) else ()

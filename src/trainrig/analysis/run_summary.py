@@ -117,7 +117,7 @@ def device_names(view: RunView) -> str:
     gpus = Counter(device for device, index in pairs if index is not None)
     for row in rows(view):  # what ran on several at once is told once, of the first
         name = row.device or "unknown device"
-        if row.index is not None and row.measured and name in gpus:
+        if row.index is not None and row.measured and list(gpus) == [name]:
             gpus[name] = max(gpus[name], row.count)
     names = [f"{n} × {device}" if n > 1 else device for device, n in sorted(gpus.items())]
     names = names or sorted(device for device, _ in pairs)

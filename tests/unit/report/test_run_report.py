@@ -345,6 +345,23 @@ def test_devices_are_counted() -> None:
     assert device_names(made.cpu_view()) == made.CPU
 
 
+@pytest.mark.parametrize("verb", ["qualify", "import"])
+def test_what_two_cards_do_together_makes_no_more_cards(verb: str) -> None:
+    """A link between two models is of both, and a number of the machine is of no card more."""
+    case = {"direction": "p2p", "from": 0, "to": 1, "bytes": 1 << 28}
+    link = made.point("link", case, 2e10, device_count=2)
+    back = link.replace(case={**case, "from": 1, "to": 0}, device="RTX 3090", device_index=1)
+    config = {"verb": verb, "imported": [{"tool": "p2p-test", "file": "x"}]}
+    view = RunView(name="run", config=config if verb == "import" else {}, records=(link, back))
+    assert device_names(view) == "RTX 3090, RTX 4090"
+    alike = dataclasses.replace(view, records=(link, back.replace(device=link.device)))
+    assert device_names(alike) == "2 × RTX 4090"
+    whole = link.replace(metric="power", unit="W", device_index=None, device_count=None)
+    if verb == "import":
+        with_it = dataclasses.replace(alike, records=(*alike.records, whole))
+        assert device_names(with_it) == "2 × RTX 4090"
+
+
 # The page
 
 
