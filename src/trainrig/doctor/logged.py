@@ -47,7 +47,7 @@ def _logged(snapshot: Snapshot) -> Iterator[Finding]:
                 place=_place(event, places),
                 count=event.count,
                 code=event.code,
-                severity=event.severity or "",
+                quoted_severity=event.severity or "",
                 program=event.program or "a program",
                 quoted=event.text,
             )

@@ -36,8 +36,8 @@ _SIGNS = (" = ", " ≤ ", " ≥ ", " + ")
 _TYPED = re.compile(r"((?:fp|bf|tf|int)\d+|\d+\.|#\d+) (.+)")
 """``fp16 matmul``, ``2. RTX 4090``."""
 _SENTENCE_ENDS = ("\n", "  ", ". ", "; ")
-_COPIED = frozenset(["toml", "quoted"])
-"""Places of these names hold what is typed, or what others printed: it stays, whatever it is."""
+_COPIED = ("toml", "quoted")
+"""How names of places begin that hold what is typed, or what others printed: it stays."""
 _COUNT = "number"
 _AMOUNT_ALONE = re.compile(r"\d[\d.,]*[kMBT]?(?: to \d[\d.,]*)?")
 """What begins the names of places that hold a number alone."""
@@ -178,7 +178,7 @@ class Catalogue:
             ):
                 continue
             values = {
-                name: value if name in _COPIED else self._found(value, depth + 1) or value
+                name: value if name.startswith(_COPIED) else self._found(value, depth + 1) or value
                 for name, value in found
             }
             return _filled(form.translation, values)
@@ -186,14 +186,14 @@ class Catalogue:
 
     def _fits(self, form: Form, found: Sequence[tuple[str, str]], depth: int) -> bool:
         """Whether each place holds what may stand there; what is copied may be anything."""
-        own = [(name, value) for name, value in found if name not in _COPIED]
+        own = [(name, value) for name, value in found if not name.startswith(_COPIED)]
         if not all(_is_whole_value(value) for _, value in own):
             return False
         if any(
             name.startswith(_COUNT) and not _AMOUNT_ALONE.fullmatch(value) for name, value in own
         ):
             return False
-        return _own(form.pieces) >= _OWN_FOR_A_PLACE * len(own) or all(
+        return _own(form.pieces) >= _OWN_FOR_A_PLACE * len(found) or all(
             ": " not in value and (_is_plain(value) or self._is_known(value, depth))
             for _, value in own
         )
@@ -302,14 +302,16 @@ def _is_plain(text: str) -> bool:
 
 def _is_of_one_text(text: str, form: Form, found: Sequence[tuple[str, str]]) -> bool:
     """Whether the form has the text's sentence ends, and no list begins or ends in its places."""
-    copied = [value for name, value in found if name in _COPIED]
+    copied = [value for name, value in found if name.startswith(_COPIED)]
     if any(
         mark in text and all(mark not in each for each in (*form.pieces, *copied))
         for mark in _SENTENCE_ENDS
     ):
         return False
     outer = [(form.pieces[0], found[0]), (form.pieces[-1], found[-1])]
-    return all(piece or name in _COPIED or ", " not in value for piece, (name, value) in outer)
+    return all(
+        piece or name.startswith(_COPIED) or ", " not in value for piece, (name, value) in outer
+    )
 
 
 def _is_whole_value(text: str) -> bool:
