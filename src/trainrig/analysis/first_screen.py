@@ -213,9 +213,9 @@ def _step_sentence(step: _Level, matmul: _Level | None) -> str:
         sentence += f", {share} of its best {_matmul_words(matmul, step)}, {_rate(matmul.level)}"
     elif gap is not None:
         bound = share_bound(level.bound, level.ceiling_bound)
-        share, above = 1.0 + gap.share, ceiling_text(level.ceiling)
-        if share <= _ABOVE:
-            sentence += f", {spelled(format_share(share), bound)} of {above}"
+        of_ceiling, above = 1.0 + gap.share, ceiling_text(level.ceiling)
+        if of_ceiling <= _ABOVE:
+            sentence += f", {spelled(format_share(of_ceiling), bound)} of {above}"
         else:  # a claim that is exceeded by so much is none of this device
             sentence += f", more than {above}"
     is_of_ceiling = matmul is None or level.ceiling == matmul.level.name
@@ -286,9 +286,9 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
     return tuple(each for each in made if each is not None)
 
 
-def _case(found: _Level) -> str:
+def _case(measured: _Level) -> str:
     """The case in words."""
-    return found.level.provenance.partition(";")[0]
+    return measured.level.provenance.partition(";")[0]
 
 
 def _burn_numbers(view: RunView) -> Iterator[KeyNumber]:
@@ -352,25 +352,25 @@ def _of_training(view: RunView) -> Iterator[KeyNumber]:
         )
 
 
-def _of_claim(found: _Level) -> str:
+def _of_claim(measured: _Level) -> str:
     """``102 % of its claim``; empty where none is known for certain."""
-    claim, level = found.waterfall.levels[0], found.level
+    claim, level = measured.waterfall.levels[0], measured.level
     is_certain = claim.value and (level.gap is None or level.gap.is_certain)
     share = (level.value or 0.0) / claim.value if claim.value and is_certain else 0.0
     if not 0.0 < share <= _ABOVE:
         return ""
-    return f"{marked(format_share(share), level.bound)} of its {claim_word(found.record)}"
+    return f"{marked(format_share(share), level.bound)} of its {claim_word(measured.record)}"
 
 
-def _number(name: str, found: _Level, what: str, own: Collection[str] = ()) -> KeyNumber:
-    """``own``: whose figures are the run's, not others'."""
+def _number(name: str, measured: _Level, what: str, own_sources: Collection[str] = ()) -> KeyNumber:
+    """Make a key number; figures of ``own_sources`` are the run's, not others'."""
     return KeyNumber(
         name=name,
-        value=found.level.value or 0.0,
-        unit=found.level.unit,
-        is_least=found.level.bound == AT_LEAST,
-        what=what if found.level.bound != ABOUT else f"{what}, noisy: may be less or more",
-        others=_others(found, own),
+        value=measured.level.value or 0.0,
+        unit=measured.level.unit,
+        is_least=measured.level.bound == AT_LEAST,
+        what=what if measured.level.bound != ABOUT else f"{what}, noisy: may be less or more",
+        others=_others(measured, own_sources),
     )
 
 
@@ -433,8 +433,8 @@ def _trained_by_others(view: RunView, own: TrainingResult) -> PublishedRange | N
     return PublishedRange(low=min(rates), high=max(rates), num=len(rates)) if rates else None
 
 
-def _others(found: _Level, own: Collection[str]) -> PublishedRange | None:
-    return range_for_level(found.record, found.level.name, own)
+def _others(measured: _Level, own_sources: Collection[str]) -> PublishedRange | None:
+    return range_for_level(measured.record, measured.level.name, own_sources)
 
 
 # ---- what to do
@@ -540,18 +540,18 @@ def _levels(view: RunView, waterfalls: Iterable[Waterfall]) -> list[_Level]:
     ]
 
 
-def _lead(found: Iterable[_Level], waterfalls: Sequence[Waterfall], role: Role) -> _Level | None:
+def _lead(levels: Iterable[_Level], waterfalls: Sequence[Waterfall], role: Role) -> _Level | None:
     """The best level of one kind: of the headline's waterfall, else of any in their order."""
-    mine = [each for each in found if role_of(each.record.benchmark) is role]
+    mine = [each for each in levels if role_of(each.record.benchmark) is role]
     lead = leading(waterfalls)
     of_lead = [each for each in mine if each.waterfall is lead]
     return _best(of_lead or [each for each in mine if each.waterfall.relevance < 3] or mine)
 
 
-def _best(found: Iterable[_Level]) -> _Level | None:
+def _best(levels: Iterable[_Level]) -> _Level | None:
     """The level with the best record."""
     return max(
-        (each for each in found if is_valid(each.record)),
+        (each for each in levels if is_valid(each.record)),
         key=lambda each: (sure_value(each.record), each.record.disturbed is None),
         default=None,
     )

@@ -450,11 +450,11 @@ def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
         if each.level.is_below or (each.gap.is_certain and each.gap.share < -CLOSE)
     ]
 
-    def subject(one: Waterfall | None) -> tuple[str | None, str | None]:
-        return (one.device, one.quantity) if one is not None else (None, None)
+    def subject(waterfall: Waterfall | None) -> tuple[str | None, str | None]:
+        return (waterfall.device, waterfall.quantity) if waterfall is not None else (None, None)
 
-    def order(one: LargestGap) -> tuple[bool, bool, bool, int, float]:
-        relevance, is_other = one.waterfall.relevance, subject(one.waterfall) != subject(lead)
-        return relevance > 2, not one.level.is_below, is_other, relevance, one.gap.share
+    def order(gap: LargestGap) -> tuple[bool, bool, bool, int, float]:
+        relevance, is_other = gap.waterfall.relevance, subject(gap.waterfall) != subject(lead)
+        return relevance > 2, not gap.level.is_below, is_other, relevance, gap.gap.share
 
     return min(fallen, key=order, default=None)

@@ -171,18 +171,18 @@ def read_file(
     return ((first[0], noted), *others)
 
 
-def _latest(one: Importer, parts: Sequence[Part]) -> Iterator[Part]:
+def _latest(importer: Importer, parts: Sequence[Part]) -> Iterator[Part]:
     """The parts without those that a later one continues."""
     for part, following in zip(parts, [*parts[1:], None], strict=False):
-        if one.continues and following is not None and one.continues(part, following):
+        if importer.continues and following is not None and importer.continues(part, following):
             part.use_all()
         else:
             yield part
 
 
-def _nothing(file: ToolFile, found: Sequence[str]) -> DataError:
-    if found:
-        names = ", ".join(found)
+def _nothing(file: ToolFile, tool_names: Sequence[str]) -> DataError:
+    if tool_names:
+        names = ", ".join(tool_names)
         return DataError(f"{file.name}: no result of {names} in it", "was it cut off?")
     return DataError(
         f"{file.name}: not a file of a tool that is known here",

@@ -83,12 +83,12 @@ def _read(file: Part, given: Given) -> Reading:
 
 
 def _product(
-    file: Part, number: int, found: re.Match[str], precision: str | None
+    file: Part, number: int, match: re.Match[str], precision: str | None
 ) -> tuple[Case, float]:
     """The case of a line of results, and its TFLOPS."""
-    what = found.groupdict().get("what") or "max"
-    rate = to_number(file, number, found["rate"], "rate")
-    sizes = {axis: to_count(file, number, found[axis], f"size {axis}") for axis in "mnk"}
+    what = match.groupdict().get("what") or "max"
+    rate = to_number(file, number, match["rate"], "rate")
+    sizes = {axis: to_count(file, number, match[axis], f"size {axis}") for axis in "mnk"}
     if rate < 0.0 or not all(0 < size < 1 << 32 for size in sizes.values()):
         raise file.refuse(number, "no product of matrices has that rate or size")
     case: Case = {

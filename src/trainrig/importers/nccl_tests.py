@@ -264,9 +264,9 @@ def _collective(file: Part) -> str | None:
 
 
 def _row(
-    file: Part, line: int, run: _Run, found: re.Match[str], header: _Header
+    file: Part, line: int, run: _Run, match: re.Match[str], header: _Header
 ) -> Iterator[Record]:
-    cells = found["rest"].split()
+    cells = match["rest"].split()
     expected = 4 * header.sides
     lead: dict[str, str] = {}
     for name in header.lead:  # alltoall prints nothing under redop and root
@@ -276,10 +276,10 @@ def _row(
     # A time stamp may follow; fewer numbers than the header has are a line that was broken off.
     if len(cells) < expected:
         raise file.refuse(line, f"{len(cells)} numbers in a row that has {expected}")
-    more: Case = {} if found["type"] == "float" else {"dtype": found["type"]}
+    more: Case = {} if match["type"] == "float" else {"dtype": match["type"]}
     if lead.get("redop", "none") not in ("none", "sum"):
         more = {**more, "reduction": lead["redop"]}
-    size = to_count(file, line, found["size"], "size")
+    size = to_count(file, line, match["size"], "size")
     for place in range(header.sides):
         read = _side(file, line, cells[4 * place : 4 * place + 4], old=header.old)
         where: Case = {"in_place": True} if place else {}

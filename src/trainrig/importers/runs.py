@@ -84,14 +84,14 @@ def find_formats(file: ToolFile, marks: Mapping[T, Marks]) -> list[T]:
     return [each for each in marks if each in found]
 
 
-def _is_in(text: str, own: _Compiled) -> bool:
-    marks = own.marks
+def _is_in(text: str, format_marks: _Compiled) -> bool:
+    marks = format_marks.marks
     if any(all(f'"{key}"' in text for key in keys) for keys in marks.keys):
         return True
     return (
         bool(marks.line)
         and any(near in text for near in marks.near)
-        and own.line.search(text) is not None
+        and format_marks.line.search(text) is not None
     )
 
 

@@ -261,9 +261,9 @@ class _Reader:
 
     # ---- a line's quantities
 
-    def _apply(self, line: Line, own: _Compiled, match: re.Match[str]) -> None:
-        values, off = self._values(line, own, match)
-        lacking = [name for name in own.rule.needs if name not in values]
+    def _apply(self, line: Line, compiled: _Compiled, match: re.Match[str]) -> None:
+        values, off = self._values(line, compiled, match)
+        lacking = [name for name in compiled.rule.needs if name not in values]
         if lacking:
             problem = f"a line of {self.spec.name}'s without its {lacking[0]}: it is broken off"
             raise self.file.refuse(line.number, problem)
@@ -277,7 +277,7 @@ class _Reader:
         is_end = any(name in values for name in _END)
         is_row = any(name in values for name in _ROW) and not is_end
         if not (is_end or is_row or "step" in values):
-            self._state(line, values, is_alone=own.rule.alone, off=off)
+            self._state(line, values, is_alone=compiled.rule.alone, off=off)
             return
         training = self._training(line, values, is_end=is_end, is_row=is_row)
         if training is None:
@@ -290,7 +290,7 @@ class _Reader:
             self._step(training, line, values, off)
 
     def _values(
-        self, line: Line, own: _Compiled, match: re.Match[str]
+        self, line: Line, compiled: _Compiled, match: re.Match[str]
     ) -> tuple[dict[str, float], dict[str, float]]:
         """The quantities of a line in SI units, and by how much each may be rounded."""
         groups = {name: text for name, text in match.groupdict().items() if text is not None}
@@ -299,12 +299,12 @@ class _Reader:
         values: dict[str, float] = {}
         off: dict[str, float] = {}
         for name, text in groups.items():
-            scale = own.rule.scale.get(name, 1.0)
+            scale = compiled.rule.scale.get(name, 1.0)
             values[name] = self._number(line, text, name) * scale
-            if own.rule.digits:
+            if compiled.rule.digits:
                 off[name] = 0.5 * 10.0 ** -len(text.strip().partition(".")[2]) * scale
         if pairs is not None:
-            named += _bars(pairs) if own.rule.pair_style == "bars" else _QUOTED.findall(pairs)
+            named += _bars(pairs) if compiled.rule.pair_style == "bars" else _QUOTED.findall(pairs)
         for name, text in named:
             known = self.known.get(name)
             if known is None:

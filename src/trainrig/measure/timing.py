@@ -186,15 +186,15 @@ def sample(
 
 
 def _chosen(
-    taken: list[float], quiet: list[float], count: int, stop: str, target: float
+    times: list[float], quiet: list[float], count: int, stop: str, target: float
 ) -> Samples:
     """The samples of quiet stretches where they are enough for a level of confidence, else all."""
-    if len(quiet) == len(taken):
-        return _result(taken, count, stop)
+    if len(quiet) == len(times):
+        return _result(times, count, stop)
     if len(quiet) >= _LEAST_QUIET:
-        return replace(_result(quiet, count, stop), quiet_share=len(quiet) / len(taken))
-    stop = "converged" if _is_converged(taken, target) else stop
-    return _result(taken, count, stop)
+        return replace(_result(quiet, count, stop), quiet_share=len(quiet) / len(times))
+    stop = "converged" if _is_converged(times, target) else stop
+    return _result(times, count, stop)
 
 
 def from_another_loop(times: list[float], count: int, target: float, conditions: Case) -> Samples:

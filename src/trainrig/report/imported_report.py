@@ -103,8 +103,8 @@ def _rows(numbers: Sequence[ReadNumber]) -> list[list[ReadNumber]]:
     return list(rows.values())
 
 
-def _row_of(one: ReadNumber) -> _Place:
-    record = one.record
+def _row_of(number: ReadNumber) -> _Place:
+    record = number.record
     case = tuple(sorted((name, str(value)) for name, value in record.case.items()))
     return case, record.device, record.device_index, record.device_count
 
@@ -160,18 +160,18 @@ def _others_of(metric: str) -> _Cell:
     return cell
 
 
-def _place_cell(one: ReadNumber) -> doc.Cell | None:
+def _place_cell(number: ReadNumber) -> doc.Cell | None:
     """Return the cell of published figures, marked where the number is worse than all of them."""
-    place = one.place
+    place = number.place
     if place is None:
         return None
-    tone: doc.Tone = "warn" if place.is_worse(one.value) else ""
+    tone: doc.Tone = "warn" if place.is_worse(number.value) else ""
     return doc.Cell(f"{place_text(place)} ({place.num})", tone)
 
 
-def _device_of(one: ReadNumber) -> str:
+def _device_of(number: ReadNumber) -> str:
     """The device of a number; nothing where it is neither named nor numbered."""
-    device, index = one.record.device, one.record.device_index
+    device, index = number.record.device, number.record.device_index
     if is_unnamed(device):
         return "" if index is None else f"GPU {index}"
     return device_text(device, index)

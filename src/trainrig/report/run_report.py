@@ -166,18 +166,18 @@ def _head(view: RunView, found: RunSummary) -> doc.Block:
     return doc.Group("card", tuple(blocks))
 
 
-def _badge(view: RunView, found: RunSummary) -> doc.Badge:
+def _badge(view: RunView, summary: RunSummary) -> doc.Badge:
     """The answer, then the verdict; figures that others published have none, whatever is stored."""
     answer = doc.AnswerLine(
-        word=str(found.answer.word),
-        comparison=found.answer.comparison,
-        reason=found.answer.reason,
-        tone=_ANSWER_TONES[found.answer.word],
+        word=str(summary.answer.word),
+        comparison=summary.answer.comparison,
+        reason=summary.answer.reason,
+        tone=_ANSWER_TONES[summary.answer.word],
     )
-    word, tone = found.verdict, _TONES.get(found.verdict, "")
+    word, tone = summary.verdict, _TONES.get(summary.verdict, "")
     if is_published(view):
         word, tone = "published figures", "dim"
-    return doc.Badge(device_names(view), word, found.reason, tone, answer)
+    return doc.Badge(device_names(view), word, summary.reason, tone, answer)
 
 
 def _taken_text(taken: Taken) -> str:
