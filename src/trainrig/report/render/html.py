@@ -31,8 +31,9 @@ _COMMAND = re.compile(
     r"((?:sudo|trainrig(?! \d)|nvidia-smi|fio|torch\.|pin_memory)"
     r"(?:[^;,:\u3000-\uffef]|[,:](?=\S))*[^;,:\s\u3000-\uffef])"
 )
-# A number and its unit, between which no line ends.
+# A number and its unit, or a bound and its number, between which no line ends.
 _UNIT = re.compile(r"(\d) (%|×|[kMGTP]?(?:FLOPS|OPS|B/s|Hz)|[KMGT]iB|[mµn]?s\b|W\b|tokens/s)")
+_BOUND = re.compile(r"([≥≤~]) (?=\d)")
 # Control characters, and marks that turn the direction of the text behind them: a name that holds
 # them can read as another.
 _UNSEEN = re.compile(
@@ -60,7 +61,8 @@ def to_html(document: doc.Document) -> str:
         tag=tag(),
         _=translate,
     )
-    return _UNIT.sub("\\1\u00a0\\2", _UNSEEN.sub("?", page))
+    page = _BOUND.sub("\\1\u00a0", _UNSEEN.sub("?", page))
+    return _UNIT.sub("\\1\u00a0\\2", page)
 
 
 def _titles(blocks: Iterable[doc.Block]) -> Iterator[str]:
