@@ -36,9 +36,11 @@ from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
 from trainrig.analysis.training_results import TrainingResult, published_figures, readable
 from trainrig.analysis.waterfall import Level, Waterfall, ceiling_text, largest_gap, leading
 from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of
+from trainrig.errors import TrainrigError
 from trainrig.record import Finding, Record, RunView, Scalar, dtype_of
 from trainrig.stats import grouped
 from trainrig.units import counted, format_count, format_quantity, format_share
+from trainrig.workload import find
 
 ACTIONS = 3
 """So many at the most."""
@@ -514,9 +516,20 @@ def _ceiling(step: _Level) -> float:
     return (step.level.value or 0.0) - (gap.amount if gap else 0.0)
 
 
+def _is_known(model: str) -> bool:
+    try:
+        find(model)
+    except (TrainrigError, ValueError, TypeError, OSError, RecursionError):
+        return False  # a stranger's bundle may hold any word
+    return True
+
+
 def _command(case: Mapping[str, Scalar], changed: str) -> str:
-    """The command of the same training with one option changed; empty where none helps."""
-    if not changed:
+    """The command of the same training with one option changed; empty where none helps.
+
+    Of a model that ``--model`` does not know, as other tools' logs have them, there is none.
+    """
+    if not changed or not _is_known(str(case.get("model"))):
         return ""
     known = [key for key in _MODEL if case.get(key) not in (None, 1, _DEFAULTS.get(key))]
     options = {f"--{key.replace('_', '-')}": case[key] for key in known}

@@ -110,6 +110,14 @@ def test_a_command_to_copy_is_one_that_trainrig_takes() -> None:
         assert result.exit_code == 0, result.output
 
 
+@pytest.mark.parametrize("model", ["NousResearch/nobody", "x" + ":num_layers=1" * 2000, "gpt2:q=1"])
+def test_a_model_that_train_does_not_know_has_no_command(model: str) -> None:
+    """Other tools' logs and strangers' bundles name whatever they like."""
+    assert first_screen._command({"model": model}, "--grad-accum 8") == ""
+    assert first_screen._command({}, "--grad-accum 8") == ""
+    assert first_screen._command({"model": "gpt2-medium"}, "--grad-accum 8") != ""
+
+
 def test_what_a_command_leaves_out_is_what_train_takes_by_itself() -> None:
     """The options that `_DEFAULTS` leaves out of commands to copy."""
     found = CliRunner().invoke(train, ["--dry-run", "--json"])
