@@ -175,6 +175,12 @@ RULES = (
         lambda run: f"{counted(len(run.slow), 'rate')} below what is expected",
     ),
     AnswerRule(
+        lambda run: run.outcome is Outcome.FAIL and not run.errors,
+        Word.CANNOT_TELL,
+        lambda _: "the verdict is FAIL, and no finding says why",
+        is_compared=False,
+    ),
+    AnswerRule(
         lambda run: run.outcome is Outcome.FAIL,
         Word.CANNOT_TELL,
         lambda _: "a number is higher than the chip can reach, so it was not measured right",

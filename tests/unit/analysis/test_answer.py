@@ -89,6 +89,13 @@ def test_a_number_that_cannot_be_true_says_nothing() -> None:
     assert told(slow)[0] == "slow"
 
 
+def test_a_fail_without_an_error_is_not_called_a_number_too_high() -> None:
+    """An old run, or one whose findings were lost: nothing says that a number is implausible."""
+    view = run(Outcome.FAIL, host())
+    assert "no finding says why" in answer_of(view).reason
+    assert told(view) == ("cannot tell", ())
+
+
 def test_what_is_incomplete_or_was_cut_off_cannot_be_told() -> None:
     peak = made.claimed("fp32", 1.2e11, made.CPU)
     for outcome in (Outcome.INCOMPLETE, None):
