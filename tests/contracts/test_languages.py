@@ -397,3 +397,11 @@ def test_a_command_to_copy_stays() -> None:
     item = doc.Item(text="noisy", command="trainrig qualify --out 'noisy, memory'")
     shown = doc.translated(doc.Document(title="", blocks=(doc.Findings((item,)),)))
     assert shown.blocks[0].items[0].command == item.command
+
+
+def test_a_list_of_settings_that_is_longer_than_a_line_is_broken_behind_its_commas() -> None:
+    settings = "gpt2:num_layers=2,hidden=128,vocab=8192,max_positions=1024, bf16"
+    lines = wrap(settings, 30)
+    assert "".join(lines).replace(" ", "") == settings.replace(" ", "")
+    assert all(width(line) <= 30 for line in lines)
+    assert any("max_positions=1024" in line for line in lines)

@@ -469,10 +469,16 @@ def _to_do(findings: Sequence[Finding], severity: str) -> Iterator[Action]:
 
 def _with_command(action: Action) -> Action:
     """The action with the command that its sentence ends with apart."""
-    how, mark, command = action.next.partition("trainrig ")
+    how, command = command_apart(action.next)
+    return replace(action, next=how, command=command)
+
+
+def command_apart(advice: str) -> tuple[str, str]:
+    """Return advice without the command that it ends with, and the command; empty without one."""
+    how, mark, command = advice.partition("trainrig ")
     if not mark or ";" in command or ", " in command:
-        return action
-    return replace(action, next=how.rstrip(" :,;"), command=f"{mark}{command}")
+        return advice, ""
+    return how.rstrip(" :,;"), f"{mark}{command}"
 
 
 _WITHOUT_CAUSE = "have no measured cause"

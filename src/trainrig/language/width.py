@@ -9,6 +9,8 @@ from collections.abc import Iterator
 _NOT_FIRST = "，。；：、？！）》」』】〉”’%"
 _NOT_LAST = "（《「『【〈“"
 _CHUNK = re.compile(r"\s+|[^\s\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]+|.", re.DOTALL)
+_PART = re.compile(r"[^,:/]*[,:/]+\s*|[^,:/]+")
+"""A part of a long word, with the mark behind which a line may end."""
 
 
 def is_wide(letter: str) -> bool:
@@ -26,16 +28,24 @@ def width(text: str) -> int:
 def wrap(text: str, columns: int) -> list[str]:
     """The text in lines of at most so many columns, broken at spaces and between wide letters.
 
-    No line begins with a closing mark or ends with an opening one; a longer word has its own line.
+    No line begins with a closing mark or ends with an opening one.  A word that is longer than a
+    line (a list of settings, a path) is broken behind its commas, colons and slashes; what is still
+    longer has its own line.
     """
     lines, line = [], ""
-    for chunk in unbroken(text):
+    for chunk in _pieces(text, columns):
         if line and width(line + chunk.rstrip()) > columns:
             lines.append(line.rstrip())
             line = chunk.lstrip()
         else:
             line += chunk
     return [*lines, line.rstrip()] if line.strip() or not lines else lines
+
+
+def _pieces(text: str, columns: int) -> Iterator[str]:
+    """What is never broken; of what is longer than a line its parts."""
+    for chunk in unbroken(text):
+        yield from _PART.findall(chunk) if width(chunk.strip()) > columns else (chunk,)
 
 
 def unbroken(text: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from trainrig.analysis.answer import Word
 from trainrig.analysis.best import AT_LEAST, marked
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
-from trainrig.analysis.first_screen import Action, KeyNumber, Taken
+from trainrig.analysis.first_screen import Action, KeyNumber, Taken, command_apart
 from trainrig.analysis.imported_facts import cards_text
 from trainrig.analysis.rack import MIN_NODES, rack_of
 from trainrig.analysis.rows import at_path, attempts, is_published, rows
@@ -473,8 +473,9 @@ def _findings(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
         similar: dict[tuple[str, str], list[doc.Item]] = {}
         for finding in found.findings:
             label, tone = _SEVERITY[finding.severity]
-            item = doc.Item(text=finding.evidence, fix=finding.fix, label=label, tone=tone)
-            similar.setdefault((finding.id, item.fix), []).append(item)
+            how, command = command_apart(finding.fix)
+            item = doc.Item(text=finding.evidence, fix=how, label=label, tone=tone, command=command)
+            similar.setdefault((finding.id, finding.fix), []).append(item)
         number = Counter(item.label.lower() for group in similar.values() for item in group)
         labels = [label.lower() for label, _ in _SEVERITY.values()]
         counts = ", ".join(counted(number[label], label) for label in labels if number[label])

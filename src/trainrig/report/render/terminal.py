@@ -103,7 +103,9 @@ class _Printer:
         """The text with line breaks where rich, which breaks at spaces alone, would cut it."""
         from rich.text import Text
 
-        if tag() == ENGLISH or width_of(text.plain) <= width:
+        if width_of(text.plain) <= width:
+            return text
+        if tag() == ENGLISH and all(width_of(word) <= width for word in text.plain.split()):
             return text
         return Text("\n".join(wrap(text.plain, width)), style=text.style)
 
