@@ -302,7 +302,7 @@ def test_a_report_of_experiments_says_of_each_once_why_it_is_not_judged() -> Non
     assert "others used" not in stream.getvalue() and "Largest gap" not in stream.getvalue()
     assert "our DDP, time" in render_html([view]) and "a5027ba6" not in markdown(view)
     print_report(dataclasses.replace(view, series={}), Console(file=stream, width=100))
-    assert "our DDP, time, unknown device: noisy: others used 82 %" in stream.getvalue()
+    assert "our DDP, unknown device: noisy: others used 82 %" in stream.getvalue()
 
 
 def test_the_page_of_two_runs_holds_one_against_the_other() -> None:

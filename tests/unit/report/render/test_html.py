@@ -165,12 +165,13 @@ def test_report_reads_a_run_that_was_cut_off(tmp_path: Path) -> None:
 def test_a_pipe_is_written_into_and_not_replaced(tmp_path: Path) -> None:
     """As root, renaming a file over /dev/null would take it from the whole machine."""
     from trainrig.cli.report import show
+    from trainrig.cli.verb import Pages
 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     try:
-        show([RunView(name="empty")], html=pipe, md=None, as_json=False)
+        show([RunView(name="empty")], Pages(html=pipe), as_json=False)
         assert os.read(reader, 1 << 16).startswith(b"<!DOCTYPE html>")
     finally:
         os.close(reader)
