@@ -30,12 +30,21 @@ RETIRED = {
 Decorator = Callable[[Any], Any]
 
 
+def _twice(option: click.Option, typed: list[str]) -> str:
+    """What is wrong where an option is given twice, by the names that were typed."""
+    known = {*option.opts, *getattr(option, "aliases", ())}
+    names = [name for word in typed if (name := word.partition("=")[0]) in known]
+    if len(set(names)) > 1:
+        return f"{' and '.join(dict.fromkeys(names))} are one option: give it once"
+    return f"{names[0] if names else option.opts[0]} is given twice"
+
+
 class Verb(click.Command):
     """A command whose help has one section for each group of options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse what click would not: a value that is given twice, and an option's old name."""
-        args = self._without_aliases(ctx, args)
+        typed, args = args, self._without_aliases(ctx, args)
         if not ctx.resilient_parsing:
             try:
                 _, _, given = self.make_parser(ctx).parse_args(list(args))
@@ -51,7 +60,7 @@ class Verb(click.Command):
                     and (not parameter.is_flag or parameter.secondary_opts)
                     and sum(each is parameter for each in given) > 1
                 ):
-                    raise click.UsageError(f"{parameter.opts[0]} is given twice", ctx)
+                    raise click.UsageError(_twice(parameter, typed), ctx)
         return super().parse_args(ctx, args)
 
     def _without_aliases(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -218,6 +218,21 @@ def test_models_and_words_of_a_layout_complete(completed: Completed) -> None:
     assert completed("plan", "--on", "h100-s") == ["plain,H100-SXM5-80GB"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--minutes", "3", "--budget=4m"), "--minutes and --budget are one option"),
+        (("--minutes", "3", "--minutes", "4"), "--minutes is given twice"),
+        (("--budget", "3m", "--budget", "4m"), "--budget is given twice"),
+    ],
+)
+def test_an_old_spelling_is_told_as_it_was_typed(
+    trainrig: Callable[..., tuple[int, str, str]], words: tuple[str, ...], said: str
+) -> None:
+    code, _, err = trainrig("burn", *words)
+    assert code == 2 and said in err
+
+
 @pytest.mark.parametrize("words", [("--on", "B"), ("--on=B",), ("--no-p2p",)])
 def test_a_value_that_is_given_twice_is_refused(words: tuple[str, ...]) -> None:
     @verb.verb("Try it.")
