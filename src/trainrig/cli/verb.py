@@ -220,7 +220,16 @@ STRICT = option(
 )
 
 
-FILE: dict[str, Any] = {"type": PATH, "metavar": "FILE"}
+class _FilePath(click.Path):
+    """A file; ``-`` is none, which elsewhere is stdout."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) == "-":
+            raise UsageError("- is no file", "name one: only --md writes to stdout")
+        return super().convert(value, param, ctx)
+
+
+FILE: dict[str, Any] = {"type": _FilePath(path_type=Path), "metavar": "FILE"}
 FILES: dict[str, Any] = {**FILE, "multiple": True}
 
 
@@ -259,7 +268,7 @@ def _with_pages(command: Any) -> Any:
 PAGES = (
     option("--html", **FILE, help="Write one offline HTML file."),
     option("--pdf", **FILE, help="Write a PDF, printed by an installed Chromium or Chrome."),
-    option("--md", **FILE, help="Write markdown; - is stdout."),
+    option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout."),
     _with_pages,
 )
 """Where a document is written to, besides the terminal: see `cli.output.publish`."""

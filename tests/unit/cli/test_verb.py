@@ -294,3 +294,12 @@ def test_only_may_be_repeated() -> None:
     assert "GPT-2, accumulation without P2P" in names
     assert any(name.startswith("BERT, fp32") for name in names)
     assert len(names) < 6
+
+
+@pytest.mark.parametrize("name", ["--html", "--pdf", "--csv"])
+def test_a_file_called_like_stdout_is_refused(
+    trainrig: Callable[..., tuple[int, str, str]], name: str
+) -> None:
+    """It would lie in the folder under that name, and a pipe would get nothing."""
+    code, out, err = trainrig("report", name, "-")
+    assert code == 2 and out == "" and "- is no file" in err and "--md" in err
