@@ -117,7 +117,9 @@ SMALL = Catalogue(
         "{what} of {device}": "{device} 的{what}",
         "noisy": "有噪声",
         "{a} reaches {b} of its claim": "{a} 达到标称值的 {b}",
-        "{n} errors of {what}: {quoted}": "{what} 有 {n} 个错误：{quoted}",
+        "{n} errors logged of {what}: {quoted}": "{what} 有 {n} 个错误：{quoted}",
+        "no OK of it: cut off": "没有 OK",
+        "the system has ended the {rank}{where}": "系统结束了 {rank}{where}",
         "unknown {what}": "未知 {what}",
     }
 )
@@ -133,9 +135,12 @@ SMALL = Catalogue(
         ("a sentence. that nobody knows of, yet", "a sentence. that nobody knows of, yet"),
         ("161 TFLOPS", "161 TFLOPS"),
         (
-            "3 errors of GPU 1: memory bandwidth: noisy; 3 of 5 ran",
+            "3 errors logged of GPU 1: memory bandwidth: noisy; 3 of 5 ran",
             "GPU 1 有 3 个错误：memory bandwidth: noisy; 3 of 5 ran",
         ),
+        ("GPU 1: memory bandwidth reaches 57 % of its claim", "GPU 1：内存带宽达到标称值的 57 %"),
+        ("1 run: no OK of it: cut off: noisy", "1 run：没有 OK：有噪声"),
+        ("the system has ended the rank 3 (noisy)", "系统结束了 rank 3（有噪声）"),
         ("unknown 'memory bandwidth of all'", "未知 'memory bandwidth of all'"),
         ("noisy (3 of 5 ran)", "有噪声（共 5 项，运行了 3 项）"),
         (

@@ -25,8 +25,10 @@ INPUT_KEYS = Path(__file__).with_name("input_keys.txt")
 """Names that are typed into files and commands, a line each (tools/input_keys.py)."""
 PLACE = re.compile(r"\{(\w*)\}")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]+")
-_GAP = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff\uff00-\uffef])")
-"""Spaces between Chinese and Chinese."""
+_GAP = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff\uff00-\uffef])| +(?=（)")
+"""Spaces between Chinese and Chinese, and before a wide bracket."""
+_MOST_REJOINED = 8
+"""Parts of a text among which an entry of several parts is sought."""
 _DEEPEST = 8
 """Forms in places of forms."""
 _ENDS = (("\n", "\n"), ("  ", "  "), (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"))
@@ -59,6 +61,8 @@ _FIRST_MARK = 0xE000
 """Letters for private use, which no text has: they stand for names while a text is translated."""
 _CHANGE = re.compile(r"\D+ [-−+±]\d\S*(?: \S+)?")
 """``gradient + weight collectives +11.7 ms``: an amount, no sum."""
+_REST = r"((?:(?:[,;:] | \().*?)?)"
+"""What may stand in a place next to a place: nothing, or what is added behind a word."""
 _MARKS = {":": "：", "?": "？"}
 _ONE_OF = re.compile(r"one of: ([^;]+)")
 """``one of: matmul, link``: names to type, which stay."""
@@ -92,7 +96,7 @@ class Catalogue:
         for form, own in zip(forms, words, strict=True):
             if own:
                 self._forms[min(own, key=lambda word: (frequency[word], word))].append(form)
-        self._compiled: dict[tuple[str, ...], Form] = {}
+        self._compiled: dict[tuple[tuple[str, ...], tuple[str, ...]], Form] = {}
         self.translate = lru_cache(20_000)(self._translate)
 
     @staticmethod
@@ -144,7 +148,7 @@ class Catalogue:
             spellings += [text[:1].lower() + text[1:], text[:1].upper() + text[1:]]
         for spelled in dict.fromkeys(spellings):
             if (found := self._entry(spelled)) is not None:
-                return found
+                return text if found == spelled else found  # left as it is: as it was written
             if (found := self._formed(spelled, depth, is_whole=True)) is not None:
                 return found
         return self._apart(text, depth) or self._formed(text, depth, is_whole=False)
@@ -168,7 +172,7 @@ class Catalogue:
         for pieces, names in candidates:
             if not _can_hold(text, pieces):
                 continue
-            form = self._compiled.get(pieces) or self._compile(pieces, names)
+            form = self._compiled.get((pieces, names)) or self._compile(pieces, names)
             match = form.pattern.fullmatch(text)
             if match is None:
                 continue
@@ -214,9 +218,12 @@ class Catalogue:
         msgid = pieces[0] + "".join(
             f"{{{name}}}{piece}" for name, piece in zip(names, pieces[1:], strict=True)
         )
-        pattern = re.compile("(.*?)".join(map(re.escape, pieces)), re.DOTALL)
-        form = Form(pattern, names, pieces, self._whole[msgid])
-        self._compiled[pieces] = form
+        pattern = re.escape(pieces[0])
+        for last, piece in itertools.pairwise(pieces):
+            is_next_to_place = not last and pattern.endswith(")")
+            pattern += (_REST if is_next_to_place else "(.*?)") + re.escape(piece)
+        form = Form(re.compile(pattern, re.DOTALL), names, pieces, self._whole[msgid])
+        self._compiled[pieces, names] = form
         return form
 
     def _apart(self, text: str, depth: int) -> str | None:
@@ -229,7 +236,7 @@ class Catalogue:
         if (around := self._around_mark(text, depth)) is not None:
             return around
         for mark, joined in _ENDS:
-            parts = list(_parts(text, mark))
+            parts = self._rejoined(list(_parts(text, mark)), mark)
             if len(parts) > 1:
                 known = [self._found(part, depth + 1) for part in parts]
                 found = [new or old for new, old in zip(known, parts, strict=True)]
@@ -237,6 +244,20 @@ class Catalogue:
         if _CHANGE.fullmatch(text) is not None:
             return self._trimmed(text, depth)
         return self._of_arithmetic(text, depth) or self._trimmed(text, depth)
+
+    def _rejoined(self, parts: list[str], mark: str) -> list[str]:
+        """The parts, but those in one that are an entry with such marks in it."""
+        if not 2 < len(parts) <= _MOST_REJOINED:
+            return parts
+        for begin, end in itertools.combinations(range(len(parts) + 1), 2):
+            if 1 < end - begin < len(parts):
+                whole = mark.join(parts[begin:end])
+                if self._is_entry(whole):
+                    return [*parts[:begin], whole, *parts[end:]]
+        return parts
+
+    def _is_entry(self, text: str) -> bool:
+        return text in self._whole or text[:1].lower() + text[1:] in self._whole
 
     def _around_mark(self, text: str, depth: int) -> str | None:
         """A text of two parts, one of which is an entry that has such marks itself."""
@@ -271,6 +292,9 @@ class Catalogue:
         for end, new in ((".", "。"), ("?", "？"), (":", "："), (" ...", "……")):
             if text.endswith(end) and (whole := self._found(text.removesuffix(end), depth + 1)):
                 return whole + new
+        if text[:1] == "(" and text.find(")") == len(text) - 1:
+            whole = self._found(text[1:-1], depth + 1)
+            return whole and f"（{whole}）"
         if (bracketed := _BRACKETED.fullmatch(text)) is not None and all(
             map(_is_whole_value, bracketed.groups())
         ):
@@ -301,17 +325,18 @@ def _is_plain(text: str) -> bool:
 
 
 def _is_of_one_text(text: str, form: Form, found: Sequence[tuple[str, str]]) -> bool:
-    """Whether the form has the text's sentence ends, and no list begins or ends in its places."""
-    copied = [value for name, value in found if name.startswith(_COPIED)]
+    """Whether the form has the text's ends of sentences, and its outer places hold a part each."""
+    is_long = _own(form.pieces) >= _OWN_FOR_A_PLACE  # what it quotes may be sentences
+    copied = [value for name, value in found if is_long and name.startswith(_COPIED)]
     if any(
         mark in text and all(mark not in each for each in (*form.pieces, *copied))
         for mark in _SENTENCE_ENDS
     ):
         return False
+    if not form.pieces[0] and ": " in found[0][1]:  # "x: y is missing": the form is of y
+        return False
     outer = [(form.pieces[0], found[0]), (form.pieces[-1], found[-1])]
-    return all(
-        piece or name.startswith(_COPIED) or ", " not in value for piece, (name, value) in outer
-    )
+    return all(piece or value in copied or ", " not in value for piece, (_, value) in outer)
 
 
 def _is_whole_value(text: str) -> bool:
