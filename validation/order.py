@@ -44,7 +44,7 @@ class Policy:
 
     name: str
     reserve: float = 0.0
-    rules: Sequence[again.Rule] = again.RULES
+    rules: Sequence[again.RepeatRule] = again.RULES
     whole_rounds: bool = False
 
 

@@ -43,6 +43,7 @@ WORDS = (
 PLACE = {"on", "rates", "link", "host_memory", "fabric_gbps", "p2p", "chip", "cluster", "price"}
 """Where something would run."""
 ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json", "write"} | {
+    "nodes",
     "detach",
     "tmux",
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from trainrig.importers.extract import device_name, point, take_lines, to_count, to_number
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Record, Status
@@ -37,7 +37,7 @@ _STEPS = {"G": 1e9, "M": 1.024e6}
 class _Lines:
     """What the lines so far say."""
 
-    def __init__(self, file: Part, given: Given) -> None:
+    def __init__(self, file: FilePart, given: Given) -> None:
         self.file, self.given = file, given
         self.devices: dict[int, str | None] = {}
         self.records: list[Record] = []
@@ -82,7 +82,7 @@ class _Lines:
         self.records.append(_record(self.file, number, each, self.devices, self.given))
 
 
-def _read(file: Part, given: Given) -> Reading:
+def _read(file: FilePart, given: Given) -> Reading:
     lines = _Lines(file, given)
     take_lines(
         file,
@@ -108,7 +108,7 @@ def _read(file: Part, given: Given) -> Reading:
 
 
 def _record(
-    file: Part,
+    file: FilePart,
     line: int,
     each: tuple[str, str, int, float],
     devices: dict[int, str | None],

@@ -18,7 +18,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trainrig.importers.extract import EXTERNAL, device_name, fitted, point, word
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status, read_by
@@ -96,7 +96,7 @@ class _Whole:
     version: Annotated[str | None, Field(alias="DCGM Version")] = None
 
 
-def _read(file: Part, given: Given) -> Reading:
+def _read(file: FilePart, given: Given) -> Reading:
     file.use_all()
     whole = fitted(file, _Whole)
     found = whole.newer or whole.older
@@ -123,7 +123,7 @@ def _first(*texts: str | None) -> str | None:
     return next((word(text) for text in texts if text), None)
 
 
-def _test_records(file: Part, given: Given, case: Case, test: _Test) -> Iterator[Record]:
+def _test_records(file: FilePart, given: Given, case: Case, test: _Test) -> Iterator[Record]:
     summary = test.test_summary or _Summary()
     seen: set[Status] = set()
     for result in test.results:
@@ -174,7 +174,7 @@ def _is_allocation(text: str) -> bool:
 
 
 def _record(
-    file: Part, given: Given, case: Case, index: int | None, state: tuple[Status, str, str]
+    file: FilePart, given: Given, case: Case, index: int | None, state: tuple[Status, str, str]
 ) -> Record:
     status, reason, info = state
     return point(

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainrig.catalog.lookup import find_chip
 from trainrig.errors import first_problem
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.record import Case, Kind, Record, Scalar, Status
 from trainrig.units import one_line
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 _LONGEST = 200
 
 
-def fitted(file: Part, kind: type[T], value: Any = None) -> T:
+def fitted(file: FilePart, kind: type[T], value: Any = None) -> T:
     """The file's JSON (or ``value`` of it) as ``kind``.
 
     Raises DataError with the line of the first part that does not fit.
@@ -57,7 +57,7 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return found
 
 
-def _line_of(file: Part, path: tuple[Any, ...]) -> int:
+def _line_of(file: FilePart, path: tuple[Any, ...]) -> int:
     """The line in which the value at ``path`` begins, or the last part of it that is there."""
     text, at = file.text, file.json_start
     decode = json.JSONDecoder().raw_decode
@@ -92,7 +92,7 @@ Rule = tuple[re.Pattern[str], Callable[[int, re.Match[str]], None]]
 """What is done with a line in which the pattern is found: its number and the match."""
 
 
-def take_lines(file: Part, rules: Sequence[Rule]) -> None:
+def take_lines(file: FilePart, rules: Sequence[Rule]) -> None:
     """Hand each line to the first of ``rules`` that it fits; others are passed over.
 
     So is a last line whose last number may be cut off.
@@ -107,7 +107,7 @@ def take_lines(file: Part, rules: Sequence[Rule]) -> None:
                 break
 
 
-def to_number(file: Part, line: int | None, text: str, what: str) -> float:
+def to_number(file: FilePart, line: int | None, text: str, what: str) -> float:
     """The finite number that ``text`` writes.  Raises DataError with the line for anything else."""
     try:
         value = float(text)
@@ -118,7 +118,7 @@ def to_number(file: Part, line: int | None, text: str, what: str) -> float:
     return value
 
 
-def to_count(file: Part, line: int | None, text: str, what: str) -> int:
+def to_count(file: FilePart, line: int | None, text: str, what: str) -> int:
     """The whole number of zero or more that ``text`` writes.  Raises DataError for others."""
     if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
         raise file.refuse(line, f"no {what}: {one_line(text)[:40]!r}")
@@ -139,7 +139,7 @@ def device_name(printed: str | None) -> str | None:
 
 
 def point(
-    file: Part,
+    file: FilePart,
     line: int | None,
     benchmark: str,
     case: Case,

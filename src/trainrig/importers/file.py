@@ -52,7 +52,7 @@ _BINARY_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FileLine:
     """One line of a file."""
 
     number: int
@@ -135,7 +135,7 @@ class ToolFile:
 
     # ---- lines
 
-    def pieces(self) -> Iterator[list[Line]]:
+    def pieces(self) -> Iterator[list[FileLine]]:
         """The lines of the whole file, about a mebibyte at a time; blank ones among them.
 
         Raises DataError where it is damaged, or a line is too long to be one.
@@ -152,7 +152,7 @@ class ToolFile:
             yield piece
             first += text.count("\n")
 
-    def _see(self, piece: list[Line]) -> None:
+    def _see(self, piece: list[FileLine]) -> None:
         """Note which lines are not blank."""
         if not piece or piece[-1].number < len(self._seen):
             return
@@ -161,7 +161,7 @@ class ToolFile:
             if line.text and not line.text.isspace():
                 self._seen[line.number] = 1
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[FileLine]:
         """The lines of the whole file, one after the other, without blank ones."""
         for piece in self.pieces():
             for line in piece:
@@ -293,24 +293,24 @@ def _plain(text: str) -> str:
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
-def _cut(lines: Sequence[str], first: int, prefixes: Prefixes) -> Iterator[Line]:
+def _cut(lines: Sequence[str], first: int, prefixes: Prefixes) -> Iterator[FileLine]:
     """The lines without prefixes; what a carriage return overwrote is one of its own."""
     if not prefixes.learned and not any("\r" in line for line in lines):
-        yield from map(Line, range(first, first + len(lines)), lines)
+        yield from map(FileLine, range(first, first + len(lines)), lines)
         return
     for number, whole in enumerate(lines, start=first):
         line, label = prefixes.strip(whole)
         for part in line.split("\r"):
-            yield Line(number, part, label)
+            yield FileLine(number, part, label)
 
 
 # ---- the lines of one run
 
 
-class Part:
+class FilePart:
     """The lines of one run of a tool, or of one JSON value, in a file."""
 
-    def __init__(self, file: ToolFile, lines: Sequence[Line], *, is_json: bool = False) -> None:
+    def __init__(self, file: ToolFile, lines: Sequence[FileLine], *, is_json: bool = False) -> None:
         self.file = file
         self.all = lines
         self.is_json = is_json
@@ -393,7 +393,7 @@ _JSON_BEGINS = re.compile(r"[ \t]*(?:\{[ \t]*(?:[\"}]|$)|\[[ \t]*(?:[{\[\"\]]|$)
 _MOST_VALUES = 1 << 12
 
 
-def json_parts(file: ToolFile, lines: Sequence[Line]) -> Iterator[Part]:
+def json_parts(file: ToolFile, lines: Sequence[FileLine]) -> Iterator[FilePart]:
     """Each JSON value that begins at the beginning of a line; a broken one to the file's end.
 
     Values of one line are left out: they are lines of a log, which readers of lines take.
@@ -405,11 +405,11 @@ def json_parts(file: ToolFile, lines: Sequence[Line]) -> Iterator[Part]:
             continue
         end = _end_of_json(lines, place)
         count += 1
-        yield Part(file, lines[place : end or len(lines)], is_json=True)
+        yield FilePart(file, lines[place : end or len(lines)], is_json=True)
         place = end or len(lines)
 
 
-def _end_of_json(lines: Sequence[Line], first: int) -> int | None:
+def _end_of_json(lines: Sequence[FileLine], first: int) -> int | None:
     """The place behind the last line of the value that begins at ``first``; None: it is broken.
 
     Brackets outside of strings are counted, so that the lines of a value are looked at once.

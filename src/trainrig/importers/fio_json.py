@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter
 
 from trainrig.errors import DataError
 from trainrig.importers.extract import EXTERNAL, fitted, point, word
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status, read_by
@@ -123,7 +123,7 @@ def _adapter() -> TypeAdapter[FioStatus]:
 # ---- a file of another's run
 
 
-def _read(file: Part, _: Given) -> Reading:
+def _read(file: FilePart, _: Given) -> Reading:
     file.use_all()
     status = fitted(file, FioStatus)
     line = file.lines[0][0]
@@ -136,7 +136,7 @@ def _read(file: Part, _: Given) -> Reading:
     return Reading(version=word(status.version).removeprefix("fio-"), records=records)
 
 
-def _continues(earlier: Part, later: Part) -> bool:
+def _continues(earlier: FilePart, later: FilePart) -> bool:
     """Whether the later value is a newer state of the same jobs (--status-interval)."""
     try:
         first, last = (fitted(part, FioStatus) for part in (earlier, later))
@@ -161,7 +161,7 @@ def _continues(earlier: Part, later: Part) -> bool:
     )
 
 
-def _records(file: Part, status: FioStatus, job: FioJob, more: Case) -> Iterator[Record]:
+def _records(file: FilePart, status: FioStatus, job: FioJob, more: Case) -> Iterator[Record]:
     options = {**status.shared, **job.options}
     line = file.lines[0][0]
     if job.error:
@@ -193,7 +193,7 @@ def _records(file: Part, status: FioStatus, job: FioJob, more: Case) -> Iterator
 
 
 def _point(
-    file: Part,
+    file: FilePart,
     case: Case,
     options: Mapping[str, str],
     metric: tuple[str, str] | None,

@@ -21,7 +21,7 @@ from functools import partial
 from trainrig.catalog.chip import Chip, peak
 from trainrig.catalog.lookup import candidates, find_chip
 from trainrig.importers.extract import GIGA, device_name, point, to_number
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import UNNAMED, Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import WRONG_ANSWER, Case, Record, Status
@@ -62,7 +62,7 @@ class _Gpu:
     died: bool = False
 
 
-def _read(file: Part, given: Given) -> Reading:
+def _read(file: FilePart, given: Given) -> Reading:
     names: dict[int, str | None] = {}
     gpus: dict[int, _Gpu] = {}
     share = 0.0
@@ -98,7 +98,7 @@ def _read(file: Part, given: Given) -> Reading:
     return Reading(records=records, notes=notes)
 
 
-def _stated(file: Part) -> str | None:
+def _stated(file: FilePart) -> str | None:
     """The precision that the end of the output states."""
     found = _PRECISION.search(file.text)
     if found is None:
@@ -128,7 +128,7 @@ def _updates(line: str) -> list[str]:
     return re.split(r"(?<=\S)\s*(?=\b\d{1,3}\.\d%\s+proc'd:)", line.strip())
 
 
-def _update(file: Part, number: int, text: str, gpus: dict[int, _Gpu]) -> float:
+def _update(file: FilePart, number: int, text: str, gpus: dict[int, _Gpu]) -> float:
     found = _PROGRESS.search(text)
     if found is None:
         return 0.0  # the last one is torn where the run was stopped
@@ -157,7 +157,7 @@ def _update(file: Part, number: int, text: str, gpus: dict[int, _Gpu]) -> float:
 
 
 def _records(
-    file: Part, case: Case, index: int, gpu: _Gpu, device: str | None, count: int
+    file: FilePart, case: Case, index: int, gpu: _Gpu, device: str | None, count: int
 ) -> Iterator[Record]:
     status, reason = _state(gpu)
     rate = gpu.rates[-1] if gpu.rates else None

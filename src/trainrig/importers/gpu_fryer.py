@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trainrig.importers.extract import GIGA, device_name, point, take_lines, to_number, word
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status
@@ -51,7 +51,7 @@ class _Gpu:
 class _Lines:
     """What the lines so far say."""
 
-    def __init__(self, file: Part) -> None:
+    def __init__(self, file: FilePart) -> None:
         self.file = file
         self.gpus: dict[int, _Gpu] = {}
         self.last: _Gpu | None = None
@@ -93,7 +93,7 @@ class _Lines:
             self.gpus[int(found[1])].reasons.append(word(found[2]))
 
 
-def _read(file: Part, given: Given) -> Reading:
+def _read(file: FilePart, given: Given) -> Reading:
     lines = _Lines(file)
     take_lines(
         file,
@@ -124,7 +124,7 @@ def _read(file: Part, given: Given) -> Reading:
 
 
 def _records(
-    file: Part, case: Case, index: int, gpu: _Gpu, lines: _Lines, device: str
+    file: FilePart, case: Case, index: int, gpu: _Gpu, lines: _Lines, device: str
 ) -> Iterator[Record]:
     yield point(
         file,

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from trainrig.importers.extract import EXTERNAL, fitted
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Reading
 from trainrig.importers.training_log import Log, records_of
 from trainrig.record import read_by
@@ -41,7 +41,7 @@ class _Results:
     train_loss: float | None = None
 
 
-def read_json(file: Part, given: Given) -> Reading:
+def read_json(file: FilePart, given: Given) -> Reading:
     """Read a state or results of the Trainer.  Raises DataError with the line that is wrong."""
     if '"log_history"' in file.text:
         return _read_state(file, given)
@@ -52,7 +52,7 @@ def read_json(file: Part, given: Given) -> Reading:
     return Reading(records=tuple(records_of(file, log, given)), notes=["it states no memory"])
 
 
-def _read_state(file: Part, given: Given) -> Reading:
+def _read_state(file: FilePart, given: Given) -> Reading:
     state = fitted(file, _State)
     log = Log(framework=_FRAMEWORK, has_timers=False, batch_size=state.train_batch_size)
     rows = [_row(entry) for entry in state.log_history]
@@ -83,7 +83,7 @@ def _row(entry: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _step_time(log: Log, file: Part, steps_per_s: float | None) -> None:
+def _step_time(log: Log, file: FilePart, steps_per_s: float | None) -> None:
     """A rate of 0.007 steps a second has one digit: the time is not taken from it."""
     if steps_per_s and steps_per_s >= 0.1:
         log.series["time"] = array("d", [1.0 / steps_per_s])

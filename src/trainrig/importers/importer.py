@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import DataError, unknown
-from trainrig.importers.file import Part, ToolFile
+from trainrig.importers.file import FilePart, ToolFile
 from trainrig.importers.runs import Marks, find_formats, find_runs
 from trainrig.machine.snapshot import Gpu, GpuLink, Missing
 from trainrig.record import Case, Record
@@ -82,7 +82,7 @@ class Importer:
     """Its place in help and documents; of two that recognise a file the first reads it."""
     marks: Marks
     """Marks that its lines and JSON values are recognised by."""
-    read: Callable[[Part, Given], Reading]
+    read: Callable[[FilePart, Given], Reading]
     """Reads one run.  Raises DataError for what it cannot read."""
     definition: str
     """Of its numbers: what was timed, direction, per GPU or all, unit in the file."""
@@ -96,7 +96,7 @@ class Importer:
     """How the software or the kind of published figures begins that this tool measured.
 
     They stand beside numbers that keep the tool's own definition; empty: none do."""
-    continues: Callable[[Part, Part], bool] | None = None
+    continues: Callable[[FilePart, FilePart], bool] | None = None
     """Whether the second part is a later state of the first one's run, which it replaces."""
     stream: Callable[[ToolFile, Sequence[str], Given], Iterable[tuple[str, Reading]]] | None = None
     """Reads the lines of all formats in a file that share this function, by name, in one pass."""
@@ -146,7 +146,7 @@ def read_file(
     wanted = (importer(tool),) if tool else importers()
     whole = next((one for one in wanted if one.marks.whole and one.marks.whole(file)), None)
     if whole is not None:
-        return ((whole.name, _marked(whole.name, file, whole.read(Part(file, ()), given))),)
+        return ((whole.name, _marked(whole.name, file, whole.read(FilePart(file, ()), given))),)
     found = wanted if tool else find_formats(file, {one: one.marks for one in wanted})
     by_tool: dict[str, list[Reading]] = {}
     for one, parts in find_runs(file, {one: one.marks for one in found}).items():
@@ -171,7 +171,7 @@ def read_file(
     return ((first[0], noted), *others)
 
 
-def _latest(importer: Importer, parts: Sequence[Part]) -> Iterator[Part]:
+def _latest(importer: Importer, parts: Sequence[FilePart]) -> Iterator[FilePart]:
     """The parts without those that a later one continues."""
     for part, following in zip(parts, [*parts[1:], None], strict=False):
         if importer.continues and following is not None and importer.continues(part, following):

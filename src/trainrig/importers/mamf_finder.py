@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from trainrig.importers.extract import TERA, device_name, point, to_count, to_number, word
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
@@ -46,7 +46,7 @@ _VERSION = re.compile(r"benchmark version:\s*(\S+)")
 _TRIED = re.compile(r"\bTried\s+(\d{1,12}) shapes")
 
 
-def _read(file: Part, given: Given) -> Reading:
+def _read(file: FilePart, given: Given) -> Reading:
     dtype = _DTYPE.search(file.head)
     device = _DEVICE.search(file.head)
     name = device_name(device[1]) if device else device_name(given.device)
@@ -83,7 +83,7 @@ def _read(file: Part, given: Given) -> Reading:
 
 
 def _product(
-    file: Part, number: int, match: re.Match[str], precision: str | None
+    file: FilePart, number: int, match: re.Match[str], precision: str | None
 ) -> tuple[Case, float]:
     """The case of a line of results, and its TFLOPS."""
     what = match.groupdict().get("what") or "max"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainrig.importers.extract import device_name, point, word
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status
@@ -39,7 +39,7 @@ class _Run:
         self.version: str | None = None
 
 
-def _read(file: Part, given: Given) -> Reading:
+def _read(file: FilePart, given: Given) -> Reading:
     run, num_events = _Run(), 0
     for number, line in file.lines:
         if not line.startswith('{"event"'):
@@ -58,7 +58,7 @@ def _read(file: Part, given: Given) -> Reading:
     return Reading(version=run.version, records=_records(file, run, given), notes=_notes(run))
 
 
-def _take(file: Part, number: int, event: Mapping[str, Any], run: _Run) -> None:
+def _take(file: FilePart, number: int, event: Mapping[str, Any], run: _Run) -> None:
     data, kind = event.get("data"), event["event"]
     if kind == "line" and isinstance(data, str):
         text = data.strip()
@@ -91,7 +91,7 @@ def _device(data: Mapping[str, Any]) -> str | None:
     return device_name(product) if isinstance(product, str) else None
 
 
-def _numbers(file: Part, number: int, data: Mapping[str, Any], run: _Run) -> None:
+def _numbers(file: FilePart, number: int, data: Mapping[str, Any], run: _Run) -> None:
     if "rate" in data and data.get("task", "train") in ("train", "main"):
         rate = data["rate"]
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0.0 <= rate < 1e18:
@@ -107,7 +107,7 @@ def _numbers(file: Part, number: int, data: Mapping[str, Any], run: _Run) -> Non
             run.memory = max(run.memory, float(used) * 2.0**20)
 
 
-def _records(file: Part, run: _Run, given: Given) -> list[Record]:
+def _records(file: FilePart, run: _Run, given: Given) -> list[Record]:
     case: Case = {"bench": run.name or "benchmark", "tool": IMPORTER.name}
     counted = run.rates[min(_FIRST, max(0, len(run.rates) - 1)) :]
     status, reason = Status.OK, None

@@ -32,7 +32,7 @@ from trainrig.importers.extract import (
     to_number,
     word,
 )
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import WRONG_ANSWER, Case, Record, Status, read_by
@@ -99,7 +99,7 @@ class _Side:
 
 
 def _records(
-    file: Part, line: int | None, run: _Run, size: int, more: Case, side: _Side
+    file: FilePart, line: int | None, run: _Run, size: int, more: Case, side: _Side
 ) -> Iterator[Record]:
     case: Case = {**_asked(run), "bytes": size, **more}
     wrong = side.nwrong or 0.0
@@ -168,7 +168,7 @@ def _header(line: str) -> _Header:
     return _Header(lead=tuple(lead), sides=names.count("algbw"), old="error" in names)
 
 
-def _read_text(file: Part) -> Reading:
+def _read_text(file: FilePart) -> Reading:
     run, notes = _text_run(file)
     records: list[Record] = []
     totals: list[tuple[int, str, str]] = []
@@ -199,7 +199,7 @@ def _read_text(file: Part) -> Reading:
 
 
 def _row_of(
-    file: Part, numbered: tuple[int, str], run: _Run, header: _Header, *, is_open: bool
+    file: FilePart, numbered: tuple[int, str], run: _Run, header: _Header, *, is_open: bool
 ) -> list[Record]:
     """The records of a line; none where it is no row.  Raises DataError for a broken one."""
     number, line = numbered
@@ -211,12 +211,12 @@ def _row_of(
     return []
 
 
-def _find(file: Part, pattern: re.Pattern[str]) -> str | None:
+def _find(file: FilePart, pattern: re.Pattern[str]) -> str | None:
     found = pattern.search(file.text)
     return word(next(group for group in found.groups() if group)) if found else None
 
 
-def _text_run(file: Part) -> tuple[_Run, list[str]]:
+def _text_run(file: FilePart) -> tuple[_Run, list[str]]:
     """Read the run from the lines that list its ranks; return notes for the user beside it."""
     listed = {
         (int(match["rank"]), match["host"], match["pid"]): match["name"]
@@ -250,7 +250,7 @@ def _text_run(file: Part) -> tuple[_Run, list[str]]:
     return dataclasses.replace(run, device=device, ranks=ranks, nodes=nodes), notes
 
 
-def _collective(file: Part) -> str | None:
+def _collective(file: FilePart) -> str | None:
     """By the program that the run names, else by the name of a file that holds it alone."""
     named = [name for name in _PROGRAM.findall(file.text) if name in COLLECTIVES]
     if named:
@@ -264,7 +264,7 @@ def _collective(file: Part) -> str | None:
 
 
 def _row(
-    file: Part, line: int, run: _Run, match: re.Match[str], header: _Header
+    file: FilePart, line: int, run: _Run, match: re.Match[str], header: _Header
 ) -> Iterator[Record]:
     cells = match["rest"].split()
     expected = 4 * header.sides
@@ -286,7 +286,7 @@ def _row(
         yield from _records(file, line, run, size, {**more, **where}, read)
 
 
-def _side(file: Part, line: int, cells: Sequence[str], *, old: bool) -> _Side:
+def _side(file: FilePart, line: int, cells: Sequence[str], *, old: bool) -> _Side:
     time, alg, bus = (
         to_number(file, line, cell, what)
         for cell, what in zip(cells, ("time", "algbw", "busbw"), strict=False)
@@ -305,7 +305,7 @@ _ROUNDING = 1e-3
 """Error that a sum in fp16 over many ranks may have; the column of versions before 2.13."""
 
 
-def _failed(file: Part, line: int | None, run: _Run, num: str) -> Record:
+def _failed(file: FilePart, line: int | None, run: _Run, num: str) -> Record:
     return point(
         file,
         line,
@@ -365,7 +365,7 @@ class _Json:
     out_of_bounds: _Bounds | None = None
 
 
-def _read_json(file: Part) -> Reading:
+def _read_json(file: FilePart) -> Reading:
     file.use_all()
     whole = fitted(file, _Json)
     devices = whole.config.devices
@@ -397,7 +397,7 @@ def _read_json(file: Part) -> Reading:
     return Reading(records=records, notes=notes)
 
 
-def _read(file: Part, _: Given) -> Reading:
+def _read(file: FilePart, _: Given) -> Reading:
     return _read_json(file) if file.is_json else _read_text(file)
 
 

@@ -28,7 +28,7 @@ from trainrig.importers.extract import (
     to_number,
     word,
 )
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status, read_by
@@ -77,11 +77,11 @@ class _Root:
     nvbandwidth: _Whole = field()
 
 
-def _read(file: Part, given: Given) -> Reading:
+def _read(file: FilePart, given: Given) -> Reading:
     return _read_json(file, given) if file.is_json else _read_text(file, given)
 
 
-def _read_json(file: Part, given: Given) -> Reading:
+def _read_json(file: FilePart, given: Given) -> Reading:
     file.use_all()
     whole = fitted(file, _Root).nvbandwidth
     listed = whole.devices or whole.older_devices
@@ -100,7 +100,7 @@ def _read_json(file: Part, given: Given) -> Reading:
 
 
 def _records(
-    file: Part,
+    file: FilePart,
     test: _Test,
     names: dict[int, str | None],
     given: Given,
@@ -175,7 +175,7 @@ def _presumed(stated_bytes: int | None) -> list[str]:
 
 
 def _failed(
-    file: Part,
+    file: FilePart,
     line: int | None,
     name: str,
     reason: str,
@@ -197,7 +197,7 @@ def _failed(
     )
 
 
-def _read_text(file: Part, given: Given) -> Reading:
+def _read_text(file: FilePart, given: Given) -> Reading:
     names: dict[int, str | None] = {}
     command = next((line for _, line in file.lines if _COMMAND.search(line)), None)
     size = _stated_bytes(command) or (_USUAL_BYTES if command else None)
@@ -232,7 +232,7 @@ def _read_text(file: Part, given: Given) -> Reading:
     )
 
 
-def _text_test(file: Part, first: int, name: str, lines: Iterator[tuple[int, str]]) -> _Test:
+def _text_test(file: FilePart, first: int, name: str, lines: Iterator[tuple[int, str]]) -> _Test:
     """The matrix below ``Running NAME.``, up to its sum."""
     description, columns = "", 0
     rows: list[list[str]] = []

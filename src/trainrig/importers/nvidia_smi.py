@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.importers.extract import device_name, point
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
@@ -46,7 +46,7 @@ _COMPUTE_MODES = {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class GpuBlock:
     """One GPU's part of an output: its fields by their path."""
 
     line: int
@@ -56,8 +56,8 @@ class Block:
 
 
 def reading_of(
-    file: Part,
-    blocks: Sequence[Block],
+    file: FilePart,
+    blocks: Sequence[GpuBlock],
     *,
     version: str | None,
     driver: str | None,
@@ -73,7 +73,7 @@ def reading_of(
     return Reading(version=version, records=records, gpus=gpus, driver=driver, notes=notes)
 
 
-def _read(file: Part, _: Given) -> Reading:
+def _read(file: FilePart, _: Given) -> Reading:
     head: Fields = {}
     blocks: list[tuple[int, str, Fields]] = []
     path: list[tuple[int, str]] = []
@@ -103,13 +103,13 @@ def _read(file: Part, _: Given) -> Reading:
     # Driver 610 prints a remark behind it.
     driver = next(iter(head.get("driver version", "").split()), None)
     described = [
-        Block(line=line, index=index, address=address, fields=fields)
+        GpuBlock(line=line, index=index, address=address, fields=fields)
         for index, (line, address, fields) in enumerate(blocks)
     ]
     return reading_of(file, described, version=driver, driver=driver, notes=notes)
 
 
-def _check_width(file: Part) -> None:
+def _check_width(file: FilePart) -> None:
     """Raise DataError where a terminal's width wrapped the lines: most widest ones go on below."""
     lines = dict(file.lines)
     width = max(map(len, lines.values()))
@@ -269,7 +269,7 @@ _RECORDS = (
 )
 
 
-def _records(file: Part, line: int, gpu: Gpu) -> Iterator[Record]:
+def _records(file: FilePart, line: int, gpu: Gpu) -> Iterator[Record]:
     name = device_name(None if isinstance(gpu.name, Missing) else gpu.name)
     for metric, unit, field in _RECORDS:
         value = getattr(gpu, field)

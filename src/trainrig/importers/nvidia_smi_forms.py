@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
-from trainrig.importers.nvidia_smi import Block, reading_of
+from trainrig.importers.nvidia_smi import GpuBlock, reading_of
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Record, read_toml
 from trainrig.stats import median
@@ -42,8 +42,8 @@ _PROCESS = re.compile(r"^\|\s+\d+\s+(?:N/A|\d+)\s+(?:N/A|\d+)?\s*\d+\s")
 _MODES = {"On": "Enabled", "Off": "Disabled"}
 
 
-def _read_table(file: Part, _: Given) -> Reading:
-    blocks: list[Block] = []
+def _read_table(file: FilePart, _: Given) -> Reading:
+    blocks: list[GpuBlock] = []
     notes: list[str] = []
     version = driver = None
     for number, line in file.lines:
@@ -75,7 +75,7 @@ def _stated(reading: Reading) -> Reading:
     return dataclasses.replace(reading, records=records)
 
 
-def _first_row(number: int, row: re.Match[str], notes: list[str]) -> Block:
+def _first_row(number: int, row: re.Match[str], notes: list[str]) -> GpuBlock:
     fields: dict[str, str] = {}
     index = int(row["index"])
     if row["name"].endswith("..."):
@@ -87,10 +87,10 @@ def _first_row(number: int, row: re.Match[str], notes: list[str]) -> Block:
         fields["persistence mode"] = _MODES[row["mode"]]
     if row["ecc"].isdecimal():
         fields["ecc errors/volatile/double bit/total"] = row["ecc"]
-    return Block(line=number, index=index, address=row["address"], fields=fields)
+    return GpuBlock(line=number, index=index, address=row["address"], fields=fields)
 
 
-def _second_row(block: Block, row: re.Match[str], notes: list[str]) -> None:
+def _second_row(block: GpuBlock, row: re.Match[str], notes: list[str]) -> None:
     fields = block.fields
     fields["temperature/gpu current temp"] = row["heat"]
     fields["gpu power readings/power draw"] = row["power"]
@@ -117,7 +117,7 @@ _SAMPLED = ("power", "sm_clock", "temperature", "memory_used")
 """Metrics that change from row to row; counters and limits are the last row's."""
 
 
-def _read_csv(file: Part, _: Given) -> Reading:
+def _read_csv(file: FilePart, _: Given) -> Reading:
     is_head = re.compile(marks_of("nvidia-smi-csv").line).match
     at = next((n for n, (_, line) in enumerate(file.lines) if is_head(line)), None)
     if at is None:
@@ -126,7 +126,7 @@ def _read_csv(file: Part, _: Given) -> Reading:
     names = [name.partition(" [")[0].strip() for name in head.split(",")]
     units = {name: name_unit(cell) for name, cell in zip(names, head.split(","), strict=True)}
     file.use(head_line)
-    by_gpu: dict[str, list[Block]] = {}
+    by_gpu: dict[str, list[GpuBlock]] = {}
     driver = None
     for number, line in rows:
         cells = next(csv.reader([line], skipinitialspace=True))
@@ -172,7 +172,7 @@ def _identity(row: Mapping[str, str], number: int) -> str:
     return next((row[key] for key in keys if key in row), f"row {number}")
 
 
-def _row(number: int, row: Mapping[str, str], units: Mapping[str, str], count: int) -> Block:
+def _row(number: int, row: Mapping[str, str], units: Mapping[str, str], count: int) -> GpuBlock:
     fields: dict[str, str] = {}
     for name, text in row.items():
         path, unit = _columns().get(name, ("", ""))
@@ -184,7 +184,7 @@ def _row(number: int, row: Mapping[str, str], units: Mapping[str, str], count: i
     index = row.get("index", "")
     address = row.get("pci.bus_id") or row.get("gpu_bus_id") or ""
     place = int(index) if index.isdecimal() and len(index) < 4 else count
-    return Block(line=number, index=place, address=address, fields=fields)
+    return GpuBlock(line=number, index=place, address=address, fields=fields)
 
 
 def _sampled(records: Sequence[Record]) -> list[Record]:
@@ -214,7 +214,7 @@ def _paths() -> Mapping[str, str]:
 _REASON = re.compile(r"^clocks (?:event|throttle) reason ")
 
 
-def _read_xml(file: Part, _: Given) -> Reading:
+def _read_xml(file: FilePart, _: Given) -> Reading:
     text = file.text
     begin, end = text.find("<nvidia_smi_log"), text.find("</nvidia_smi_log>")
     if end < 0:
@@ -232,7 +232,7 @@ def _read_xml(file: Part, _: Given) -> Reading:
         fields: dict[str, str] = {}
         _flatten(gpu, "", fields)
         address = gpu.get("id", "")
-        blocks.append(Block(line=number, index=index, address=address, fields=fields))
+        blocks.append(GpuBlock(line=number, index=index, address=address, fields=fields))
     if not blocks:
         raise file.refuse(file.last, "it describes no GPU", "import the output of nvidia-smi -q -x")
     driver = (root.findtext("driver_version") or "").split()

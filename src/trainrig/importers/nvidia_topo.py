@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
@@ -27,7 +27,7 @@ _LEGEND = re.compile(
 _ROW = re.compile(r"^GPU(\d{1,3})\s+(.*)$")
 
 
-def _read(file: Part, _: Given) -> Reading:
+def _read(file: FilePart, _: Given) -> Reading:
     head = next((place for place, (_, line) in enumerate(file.lines) if _HEADER.match(line)), None)
     if head is None:
         raise file.refuse(1, "no matrix of GPUs in it", "import the output of nvidia-smi topo -m")
@@ -56,7 +56,7 @@ def _read(file: Part, _: Given) -> Reading:
     return Reading(gpus=gpus, links=links)
 
 
-def _cells(file: Part, line: int, row: re.Match[str], index: int, num: int) -> list[str]:
+def _cells(file: FilePart, line: int, row: re.Match[str], index: int, num: int) -> list[str]:
     """The paths from one GPU to each, itself among them."""
     if int(row[1]) != index or index >= num:
         raise file.refuse(line, f"GPU{row[1]} where GPU{index} is due")
@@ -66,7 +66,7 @@ def _cells(file: Part, line: int, row: re.Match[str], index: int, num: int) -> l
     return cells
 
 
-def _link(file: Part, rows: list[list[str]], a: int, b: int) -> GpuLink:
+def _link(file: FilePart, rows: list[list[str]], a: int, b: int) -> GpuLink:
     there, back = rows[a][b], rows[b][a]
     if there != back:
         raise file.refuse(None, f"GPU{a} to GPU{b} is {there}, and back {back}")

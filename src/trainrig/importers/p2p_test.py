@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 
 from trainrig.importers.extract import GIGA, device_name, point, to_number
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
@@ -57,7 +57,7 @@ class _Table:
         self.columns = [int(column) for column in header["columns"].split()]
 
 
-def _read(file: Part, given: Given) -> Reading:
+def _read(file: FilePart, given: Given) -> Reading:
     names = {int(m[1]): device_name(m[2]) for _, line in file.lines if (m := _DEVICE.search(line))}
     access: dict[tuple[int, int], bool] = {}
     found: list[tuple[int, Case, str, float, tuple[int, int]]] = []
@@ -75,7 +75,7 @@ def _read(file: Part, given: Given) -> Reading:
     return Reading(records=records, notes=notes)
 
 
-def _cells(file: Part) -> Iterator[tuple[_Table, int, tuple[int, int], float]]:
+def _cells(file: FilePart) -> Iterator[tuple[_Table, int, tuple[int, int], float]]:
     """Every number of every matrix: its table, its line, row and column."""
     table: _Table | None = None
     number = 0
@@ -100,12 +100,12 @@ def _cells(file: Part) -> Iterator[tuple[_Table, int, tuple[int, int], float]]:
     _check_whole(file, number, table)
 
 
-def _check_whole(file: Part, line: int, table: _Table | None) -> None:
+def _check_whole(file: FilePart, line: int, table: _Table | None) -> None:
     if table is not None and table.is_open:
         raise file.refuse(line, "a matrix ends before its last row")
 
 
-def _values(file: Part, number: int, line: str, table: _Table) -> tuple[int, list[float]]:
+def _values(file: FilePart, number: int, line: str, table: _Table) -> tuple[int, list[float]]:
     cells = line.split()
     expected = table.columns[table.rows]
     if len(cells) != 1 + len(table.columns) or cells[0] != str(expected):
@@ -130,7 +130,7 @@ def _case(table: _Table, row: int, column: int) -> tuple[Case, str]:
 
 
 def _records(
-    file: Part,
+    file: FilePart,
     given: Given,
     found: list[tuple[int, Case, str, float, tuple[int, int]]],
     names: dict[int, str | None],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from trainrig.importers.file import MOST_BYTES, Line, Part, ToolFile, json_parts
+from trainrig.importers.file import MOST_BYTES, FileLine, FilePart, ToolFile, json_parts
 from trainrig.units import format_memory
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def _is_in(text: str, format_marks: _Compiled) -> bool:
     )
 
 
-def find_runs(file: ToolFile, marks: Mapping[T, Marks]) -> dict[T, list[Part]]:
+def find_runs(file: ToolFile, marks: Mapping[T, Marks]) -> dict[T, list[FilePart]]:
     """The runs of each format, in the order of the file; each JSON value is one.
 
     Raises DataError where the lines that may belong to them are more than can be held.
@@ -104,7 +104,7 @@ def find_runs(file: ToolFile, marks: Mapping[T, Marks]) -> dict[T, list[Part]]:
     if not held:
         return {}
     lines = _held_lines(file, tuple(held.values()))
-    runs: dict[T, list[Part]] = {each: [] for each in held}
+    runs: dict[T, list[FilePart]] = {each: [] for each in held}
     taken: set[int] = set()
     if any(own.marks.keys for own in held.values()):
         for part in json_parts(file, lines):
@@ -117,7 +117,7 @@ def find_runs(file: ToolFile, marks: Mapping[T, Marks]) -> dict[T, list[Part]]:
         if own.marks.line and not own.marks.is_stream:
             runs[each] += _split(file, rest, own)
         if not runs[each] and len(held) == 1 and not own.marks.is_stream:
-            runs[each].append(Part(file, rest))
+            runs[each].append(FilePart(file, rest))
         for part in runs[each]:
             part.is_only = len(runs[each]) == 1
     return runs
@@ -127,9 +127,9 @@ def _has_keys(text: str, own: _Compiled) -> bool:
     return any(all(f'"{key}"' in text for key in keys) for keys in own.marks.keys)
 
 
-def _held_lines(file: ToolFile, formats: Sequence[_Compiled]) -> list[Line]:
+def _held_lines(file: ToolFile, formats: Sequence[_Compiled]) -> list[FileLine]:
     """The lines of a file, of a large one those near to a line of one of the formats."""
-    held: list[Line] = []
+    held: list[FileLine] = []
     size, last = 0, 0
     is_json = any(own.marks.keys for own in formats)
     for piece in file.pieces():
@@ -149,7 +149,7 @@ def _held_lines(file: ToolFile, formats: Sequence[_Compiled]) -> list[Line]:
     return held
 
 
-def _split(file: ToolFile, lines: Sequence[Line], own: _Compiled) -> Iterator[Part]:
+def _split(file: ToolFile, lines: Sequence[FileLine], own: _Compiled) -> Iterator[FilePart]:
     """The runs of a format, each from its head to the next run's."""
     body = own.body
     labels = {line.label for line in lines if line.label and body.search(line.text)}
@@ -158,13 +158,13 @@ def _split(file: ToolFile, lines: Sequence[Line], own: _Compiled) -> Iterator[Pa
     else:
         streams = [list(lines)]
     for stream in streams:
-        run: list[Line] = []
+        run: list[FileLine] = []
         has_results = False
         for line in stream:
             if has_results and own.head is not None and own.head.search(line.text):
-                yield Part(file, run)
+                yield FilePart(file, run)
                 run, has_results = [], False
             run.append(line)
             has_results = has_results or body.search(line.text) is not None
         if has_results:
-            yield Part(file, run)
+            yield FilePart(file, run)

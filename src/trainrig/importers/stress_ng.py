@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from trainrig.importers.extract import point, take_lines, to_number, word
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
@@ -29,7 +29,7 @@ _RATES = {
 class _Lines:
     """What the lines so far say."""
 
-    def __init__(self, file: Part) -> None:
+    def __init__(self, file: FilePart) -> None:
         self.file = file
         self.section = ""
         self.stressor: str | None = None
@@ -73,9 +73,9 @@ class _Lines:
             raise self.file.refuse(number, "not a field of YAML")
 
 
-def _read(file: Part, _: Given) -> Reading:
+def _read(file: FilePart, _: Given) -> Reading:
     end = next((n for n, each in enumerate(file.all) if each.text.strip() == "..."), len(file.all))
-    file = Part(file.file, file.all[: end + 1])
+    file = FilePart(file.file, file.all[: end + 1])
     lines = _Lines(file)
     take_lines(file, ((_MARK, lines.passed), (_FIELD, lines.field), (re.compile(""), lines.broken)))
     if not lines.records:

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeGuard
 import ijson
 
 from trainrig.importers.extract import device_name, point, word
-from trainrig.importers.file import MOST_BYTES, Part
+from trainrig.importers.file import MOST_BYTES, FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.runs import Marks
 from trainrig.record import Case, Record
@@ -71,7 +71,7 @@ class _Gpu:
         """Nanoseconds."""
 
 
-def _read(file: Part, given: Given) -> Reading:
+def _read(file: FilePart, given: Given) -> Reading:
     gpus: dict[int, _Gpu] = {}
     steps: list[float] = []
     with file.file.open() as raw:
@@ -101,15 +101,17 @@ def _read(file: Part, given: Given) -> Reading:
     return Reading(version=word(version[1]) if version else None, records=records)
 
 
-def _refused(file: Part, line: int, error: Exception) -> Exception:
+def _refused(file: FilePart, line: int, error: Exception) -> Exception:
     """With the exact line where the file is small enough to be read once more as a whole."""
     if file.file.num_bytes <= MOST_BYTES:
-        _ = Part(file.file, [line for piece in file.file.pieces() for line in piece]).json
+        _ = FilePart(file.file, [line for piece in file.file.pieces() for line in piece]).json
     why = word(str(error)).partition(" (right here)")[0][:100]
     return file.refuse(line, f"not JSON, at or before this line: {why}")
 
 
-def _take(file: Part, number: int, event: Any, gpus: dict[int, _Gpu], steps: list[float]) -> None:
+def _take(
+    file: FilePart, number: int, event: Any, gpus: dict[int, _Gpu], steps: list[float]
+) -> None:
     if not isinstance(event, dict) or event.get("ph") != "X":
         return
     category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
@@ -149,7 +151,7 @@ def _index(event: Mapping[str, Any]) -> int:
 
 
 def _records(
-    file: Part, index: int, gpu: _Gpu, steps: list[float], device: str | None
+    file: FilePart, index: int, gpu: _Gpu, steps: list[float], device: str | None
 ) -> Iterator[Record]:
     import numpy as np
 

@@ -25,7 +25,7 @@ from typing import IO, Any, cast
 
 from trainrig.errors import DataError
 from trainrig.importers.extract import LARGEST, word
-from trainrig.importers.file import HEAD_BYTES, Line, Part, ToolFile
+from trainrig.importers.file import HEAD_BYTES, FilePart, Line, ToolFile
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.runs import Marks
 from trainrig.importers.training_log import Log, fill, read_settings, records_of
@@ -67,7 +67,7 @@ _SPOOLED = 1 << 22
 
 
 @read_by({"extra": "forbid"})
-class Rule:
+class LogRule:
     """One form of line."""
 
     find: str
@@ -109,7 +109,7 @@ class Format:
     near: tuple[str, ...]
     line: str
     """Marks by which the format is recognised, as in formats.toml."""
-    rule: tuple[Rule, ...]
+    rule: tuple[LogRule, ...]
     names: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Name of a pair → the quantity and its scale; an empty quantity is known and not kept."""
     keys: tuple[tuple[str, ...], ...] = ()
@@ -132,14 +132,14 @@ class Format:
 class _Compiled:
     """A rule, ready to search."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: LogRule) -> None:
         self.rule = rule
         self.find = re.compile(rule.find)
         self.torn = re.compile(rule.torn) if rule.torn else None
         self.ends = re.compile(rule.ends) if rule.ends else None
 
 
-class Steps:
+class LoggedSteps:
     """Rows of steps, on disk where they are many."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class _Training:
     label: str | None = None
     summed: dict[str, float] = field(default_factory=dict)
     """Timers of the step, by part."""
-    steps: Steps = field(default_factory=Steps)
+    steps: LoggedSteps = field(default_factory=LoggedSteps)
     rates: list[float] = field(default_factory=list)
     about: list[str] = field(default_factory=list)
     """Lines in which settings may stand."""
@@ -603,7 +603,7 @@ def _reading(
         notes.append(f"{training.not_finite} lines have a number that is not finite (nan, inf)")
     if training.repeated:
         notes.append(f"{training.repeated} lines repeat a step or an end (other ranks)")
-    part = Part(file, ())
+    part = FilePart(file, ())
     return Reading(records=tuple(records_of(part, log, given)), steps=training.steps, notes=notes)
 
 
@@ -618,8 +618,8 @@ def formats() -> Mapping[str, Format]:
     return {one.name: one for one in sorted(found, key=lambda one: one.order)}
 
 
-def _json_reader(module: str) -> Callable[[Part, Given], Reading]:
-    def read(part: Part, given: Given) -> Reading:
+def _json_reader(module: str) -> Callable[[FilePart, Given], Reading]:
+    def read(part: FilePart, given: Given) -> Reading:
         part.use_all()
         reading: Reading = importlib.import_module(module).read_json(part, given)
         return reading

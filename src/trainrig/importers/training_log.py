@@ -19,7 +19,7 @@ from typing import Any
 from trainrig.benchmarks.training import BENCHMARK, PRECISIONS, WARM_UP
 from trainrig.errors import TrainrigError
 from trainrig.importers.extract import LARGEST, device_name, point
-from trainrig.importers.file import Part
+from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given
 from trainrig.record import Case, Record
 from trainrig.stats import median
@@ -74,7 +74,7 @@ class Log:
     """Bytes of a GPU."""
     memory_kind: str | None = None
     timers: dict[str, list[float]] = field(default_factory=dict)
-    """Part of a step: seconds of each step that has a timer of it."""
+    """FilePart of a step: seconds of each step that has a timer of it."""
     has_timers: bool = True
     """Whether the framework prints timers of parts at all."""
     loss: float | None = None
@@ -109,7 +109,7 @@ def fill(log: Log, other: Log) -> None:
             setattr(log, one.name, theirs)
 
 
-def records_of(file: Part, log: Log, given: Given) -> Iterator[Record]:
+def records_of(file: FilePart, log: Log, given: Given) -> Iterator[Record]:
     """The records of one training."""
     if not (log.series or log.samples_per_s or log.timers or log.loss is not None):
         return

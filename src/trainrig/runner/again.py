@@ -40,7 +40,7 @@ class RunProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class RepeatRule:
     """One reason to measure tasks again."""
 
     why: str
@@ -82,37 +82,39 @@ def _skipped(known: RunProgress) -> list[Task]:
 
 
 VERDICT = (
-    Rule(why="required and not measured", tasks=_missing, rounds=2),
-    Rule(why="required and not decided", tasks=_undecided, rounds=2),
-    Rule(why="behind its siblings", tasks=_behind, rounds=1, needs_whole_round=True),
+    RepeatRule(why="required and not measured", tasks=_missing, rounds=2),
+    RepeatRule(why="required and not decided", tasks=_undecided, rounds=2),
+    RepeatRule(why="behind its siblings", tasks=_behind, rounds=1, needs_whole_round=True),
 )
 """What a verdict rests on: before anything that is optional begins."""
 RULES = (
     *VERDICT,
-    Rule(why="required and noisy", tasks=_noisy_required, rounds=2),
-    Rule(why="what a layer or a step exceeds", tasks=_exceeded, rounds=2, needs_whole_round=True),
-    Rule(why="noisy points", tasks=_noisy, rounds=1),
-    Rule(why="what there was no time for", tasks=_skipped, rounds=1),
-    Rule(why="points that stay noisy", tasks=_noisy, rounds=1),
+    RepeatRule(why="required and noisy", tasks=_noisy_required, rounds=2),
+    RepeatRule(
+        why="what a layer or a step exceeds", tasks=_exceeded, rounds=2, needs_whole_round=True
+    ),
+    RepeatRule(why="noisy points", tasks=_noisy, rounds=1),
+    RepeatRule(why="what there was no time for", tasks=_skipped, rounds=1),
+    RepeatRule(why="points that stay noisy", tasks=_noisy, rounds=1),
 )
 
 
 class Again:
     """Walks through rules; knows how often each task was measured again for each."""
 
-    def __init__(self, rules: Sequence[Rule], fits: Callable[[Task], bool]) -> None:
+    def __init__(self, rules: Sequence[RepeatRule], fits: Callable[[Task], bool]) -> None:
         """``fits``: whether a task can be measured in the time that is left."""
         self._rules, self._fits = rules, fits
         self._rounds: Counter[tuple[str, object]] = Counter()
 
-    def rounds(self, known: Callable[[], RunProgress]) -> Iterator[tuple[Rule, list[Task]]]:
+    def rounds(self, known: Callable[[], RunProgress]) -> Iterator[tuple[RepeatRule, list[Task]]]:
         """The next rule and its tasks, for as long as there is one; each is a round."""
         while (found := self._next(known())) is not None:
             rule, tasks = found
             self._rounds.update((rule.why, key_of(task)) for task in tasks)
             yield rule, tasks
 
-    def _next(self, known: RunProgress) -> tuple[Rule, list[Task]] | None:
+    def _next(self, known: RunProgress) -> tuple[RepeatRule, list[Task]] | None:
         for rule in self._rules:
             tasks = [
                 task

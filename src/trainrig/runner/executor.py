@@ -31,7 +31,7 @@ from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label
-from trainrig.runner.again import RULES, VERDICT, Again, Rule, RunProgress, may_be_repeated
+from trainrig.runner.again import RULES, VERDICT, Again, RepeatRule, RunProgress, may_be_repeated
 from trainrig.runner.attempts import Attempts, Pace, key_of
 from trainrig.runner.crew import Crew, MakeWorker, Teams
 from trainrig.runner.expectations import limit_of_point
@@ -76,7 +76,7 @@ Exchange = Callable[[Sequence[Task], float, Callable[[Task, Reply], None]], None
 class Round:
     """A round of measuring again."""
 
-    rule: Rule
+    rule: RepeatRule
     total: int
     done: int = 0
 
@@ -280,7 +280,7 @@ class Executor:
         self._measure_again(RULES)
         self._settle()
 
-    def _measure_again(self, rules: Sequence[Rule]) -> None:
+    def _measure_again(self, rules: Sequence[RepeatRule]) -> None:
         """Fresh workers, round by round, for as long as even one task fits the time."""
         for rule, tasks in Again(rules, self._fits_again).rounds(self._progress_of_run):
             load_time = _SLOWER_LOAD * self._crew.load_time

@@ -262,7 +262,7 @@ def has_dropout(shape: ModelShape, layout: Layout) -> bool:
         (kernels.dropout != "auto", kernels.dropout == "yes"),
         (traits.own_models or usual == "none", False),
         (not is_older and kernels.stack not in traits.drops_with, False),
-        (usual == "megatron", traits.own_kernels),
+        (usual == "own-kernels", traits.own_kernels),
         (True, usual == "published"),
     )
     return next(answer for holds, answer in rules if holds)

@@ -45,7 +45,7 @@ SRC = ROOT / "src"
 DRIVERS = SRC / "trainrig" / "train" / "drivers"
 FOREIGN = list(DRIVERS.glob("*.py"))
 """What runs in a framework's own Python."""
-LIGHT = ("trainrig.process.child", "trainrig.process.events")
+LIGHT = ("trainrig.process.child", "trainrig.process.events", "trainrig.trace")
 TIMERS = ("trainrig.train.native.step_timer", "trainrig.train.native.breakdown")
 SEES = (*TIMERS, "trainrig.train.native.traffic", "trainrig.train.native.host_sums")
 """What looks at a step, and adds it up, whoever trains it."""

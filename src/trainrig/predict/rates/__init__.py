@@ -66,7 +66,7 @@ class Direction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class AttentionRates:
     """softmax(q·kᵀ)·v without a score matrix in memory."""
 
     forward: Direction
@@ -105,7 +105,7 @@ class Rates:
     device: str
     matmuls: MatmulRates
     streams: Stream
-    attentions: Attention
+    attentions: AttentionRates
     links: Links
     launch: float
     """Host seconds for each kernel that an eager framework launches."""
@@ -182,7 +182,8 @@ class Rates:
         heads of keys as of queries unless ``kv_heads`` says.  Forward multiplies twice, backward
         five times, for it computes the scores again: 2·queries·keys·head_dim FLOPs each (Dao 2023,
         FlashAttention-2, arXiv 2307.08691, section 4.1), half of the keys seen where ``causal``.
-        It takes the longest of these at the kernel's share of the products' rate (`Attention`) with
+        It takes the longest of these at the kernel's share of the products' rate
+        (`AttentionRates`) with
         what its last blocks leave idle, of those that are needed at the most that such kernels
         reach (`Direction.most`), and of its tensors' way through memory: forward reads q, k,
         v and writes the output; backward moves each of those four times.  Kernels that write

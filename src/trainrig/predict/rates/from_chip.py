@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from trainrig.catalog.chip import Chip, peak
 from trainrig.catalog.host_parts import pcie_bandwidth
 from trainrig.errors import UsageError
-from trainrig.predict.rates import Attention, Direction, Rates, Stream
+from trainrig.predict.rates import AttentionRates, Direction, Rates, Stream
 from trainrig.predict.rates.links import Link, Links
 from trainrig.predict.rates.matmul import MatmulRates
 
@@ -407,7 +407,7 @@ def power_share(
     return float(max(_LEAST, min(most, kind.power * watts ** rule["power_exponent"])))
 
 
-def _attentions(kind: Class, chip: Chip) -> Attention:
+def _attentions(kind: Class, chip: Chip) -> AttentionRates:
     """An older kernel is late by its instructions: no later where tensor cores are cut (H20)."""
     rule = constants()["attention"]
 
@@ -426,7 +426,7 @@ def _attentions(kind: Class, chip: Chip) -> Attention:
     forward, backward = both(*(min(max(pair), pair[0] / cut) for pair in pairs))
     own = both(kind.own or kind.flash, kind.own_backward or kind.flash_backward)
     shares = (kind.wide / kind.flash, kind.wide_backward / kind.flash_backward)
-    return Attention(
+    return AttentionRates(
         forward=forward,
         backward=backward,
         own=own,

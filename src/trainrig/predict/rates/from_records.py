@@ -22,7 +22,7 @@ from typing import Any
 from trainrig.benchmarks.spec import Role, role_of
 from trainrig.catalog.chip import Chip
 from trainrig.errors import UnavailableError
-from trainrig.predict.rates import Attention, Direction, Rates, Stream
+from trainrig.predict.rates import AttentionRates, Direction, Rates, Stream
 from trainrig.predict.rates.from_chip import constants, rates_of_chip
 from trainrig.predict.rates.links import FACTORS, Link, Links
 from trainrig.predict.rates.matmul import MatmulRates
@@ -289,7 +289,9 @@ def _processor(device: str, sustained: Mapping[str, float], bandwidth: float) ->
             overlap=rule["overlap"],
         ),
         streams=Stream(bandwidth=bandwidth, latency=0.0),
-        attentions=Attention(forward=_FLASH, backward=_FLASH, own=(_FLASH, _FLASH), softmax=0.0),
+        attentions=AttentionRates(
+            forward=_FLASH, backward=_FLASH, own=(_FLASH, _FLASH), softmax=0.0
+        ),
         links=Links(inside=memory, between=memory),
         launch=5e-6,
         host_link=bandwidth,
