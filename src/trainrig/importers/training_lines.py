@@ -25,7 +25,7 @@ from typing import IO, Any, cast
 
 from trainrig.errors import DataError
 from trainrig.importers.extract import LARGEST, word
-from trainrig.importers.file import HEAD_BYTES, FilePart, Line, ToolFile
+from trainrig.importers.file import HEAD_BYTES, FileLine, FilePart, ToolFile
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.runs import Marks
 from trainrig.importers.training_log import Log, fill, read_settings, records_of
@@ -234,7 +234,7 @@ class _Reader:
     def open(self) -> _Training | None:
         return self.trainings[-1] if self.trainings else None
 
-    def take(self, line: Line, *, is_weak: bool = False) -> bool:
+    def take(self, line: FileLine, *, is_weak: bool = False) -> bool:
         """Read a line by its strong or its weak rules; False: it is none of this format's."""
         if self.torn is not None:
             raise self.torn
@@ -261,7 +261,7 @@ class _Reader:
 
     # ---- a line's quantities
 
-    def _apply(self, line: Line, compiled: _Compiled, match: re.Match[str]) -> None:
+    def _apply(self, line: FileLine, compiled: _Compiled, match: re.Match[str]) -> None:
         values, off = self._values(line, compiled, match)
         lacking = [name for name in compiled.rule.needs if name not in values]
         if lacking:
@@ -290,7 +290,7 @@ class _Reader:
             self._step(training, line, values, off)
 
     def _values(
-        self, line: Line, compiled: _Compiled, match: re.Match[str]
+        self, line: FileLine, compiled: _Compiled, match: re.Match[str]
     ) -> tuple[dict[str, float], dict[str, float]]:
         """The quantities of a line in SI units, and by how much each may be rounded."""
         groups = {name: text for name, text in match.groupdict().items() if text is not None}
@@ -319,7 +319,7 @@ class _Reader:
                 values[quantity] = value + (values.get(quantity, 0.0) if is_timer else 0.0)
         return values, off
 
-    def _number(self, line: Line, text: str, name: str) -> float:
+    def _number(self, line: FileLine, text: str, name: str) -> float:
         try:
             value = float(text)
         except ValueError:
@@ -334,7 +334,7 @@ class _Reader:
         return value
 
     def _state(
-        self, line: Line, values: dict[str, float], *, is_alone: bool, off: Mapping[str, float]
+        self, line: FileLine, values: dict[str, float], *, is_alone: bool, off: Mapping[str, float]
     ) -> None:
         """Take what holds for the training, or for the step whose lines these are."""
         training = self.open
@@ -362,7 +362,7 @@ class _Reader:
     # ---- trainings
 
     def _training(
-        self, line: Line, values: Mapping[str, float], *, is_end: bool, is_row: bool
+        self, line: FileLine, values: Mapping[str, float], *, is_end: bool, is_row: bool
     ) -> _Training | None:
         """The training that a line belongs to; None where another rank prints it again."""
         training = self.open
@@ -382,7 +382,7 @@ class _Reader:
                 return self._begin(line)
         return training
 
-    def _begin(self, line: Line) -> _Training:
+    def _begin(self, line: FileLine) -> _Training:
         if self.trainings:
             self._close(self.trainings[-1])
         log = Log(framework=self.spec.name, has_timers=self.spec.has_timers)
@@ -397,7 +397,11 @@ class _Reader:
         return training
 
     def _step(
-        self, training: _Training, line: Line, values: dict[str, float], off: Mapping[str, float]
+        self,
+        training: _Training,
+        line: FileLine,
+        values: dict[str, float],
+        off: Mapping[str, float],
     ) -> None:
         log = training.log
         again = values.get("step") == training.row.get("step") and line.label is None
@@ -427,7 +431,11 @@ class _Reader:
             self._timed(training, timers, is_alone=False)
 
     def _add(
-        self, training: _Training, line: Line, values: Mapping[str, float], off: Mapping[str, float]
+        self,
+        training: _Training,
+        line: FileLine,
+        values: Mapping[str, float],
+        off: Mapping[str, float],
     ) -> None:
         log = training.log
         for name, value in values.items():
@@ -455,7 +463,7 @@ class _Reader:
         self._stated_once(log, line, values, off)
 
     def _stated_once(
-        self, log: Log, line: Line, values: Mapping[str, float], off: Mapping[str, float]
+        self, log: Log, line: FileLine, values: Mapping[str, float], off: Mapping[str, float]
     ) -> None:
         """Take the rates that a benchmark prints of a whole training, and how they are rounded."""
         if "total_sample_rate" in values:
@@ -464,7 +472,7 @@ class _Reader:
         if "printed_flops" in values:
             log.printed_flops = (values["printed_flops"], off.get("printed_flops", 0.0))
 
-    def _end(self, training: _Training, line: Line, values: Mapping[str, float]) -> None:
+    def _end(self, training: _Training, line: FileLine, values: Mapping[str, float]) -> None:
         self._close_row(training)
         again = all(name in training.closing for name in values if name in _END)
         training.repeated += again
@@ -576,7 +584,7 @@ def read_stream(
             yield reader.spec.name, _reading(file, reader, number, training, given)
 
 
-def _take_weak(readers: Sequence[_Reader], line: Line) -> bool:
+def _take_weak(readers: Sequence[_Reader], line: FileLine) -> bool:
     taken = [reader.take(line, is_weak=True) for reader in readers]
     return any(taken)
 
