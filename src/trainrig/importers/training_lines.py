@@ -19,8 +19,6 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import IO, Any, cast
 
 from trainrig.errors import DataError
@@ -28,8 +26,8 @@ from trainrig.importers.extract import LARGEST, word
 from trainrig.importers.file import HEAD_BYTES, FileLine, FilePart, ToolFile
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.runs import Marks
+from trainrig.importers.training_formats import CompiledRule, Format, formats
 from trainrig.importers.training_log import Log, fill, read_settings, records_of
-from trainrig.record import read_by, read_toml
 
 _SETTINGS = {
     "num_gpus": "num_gpus",
@@ -64,79 +62,6 @@ _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|-inf|NaN|Infinity|
 _VALUE = re.compile(rf"({_NUMBER}|\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?)\s*[A-Za-z/%()]*\s*$")
 _QUOTED = re.compile(rf"['\"]([\w./ -]+)['\"]:\s*['\"]?({_NUMBER})['\"]?\s*(?=[,}}])")
 _SPOOLED = 1 << 22
-
-
-@read_by({"extra": "forbid"})
-class LogRule:
-    """One form of line."""
-
-    find: str
-    """Pattern of a line; groups are quantities; ``pairs`` has several, ``name``, ``value`` one."""
-    near: str = ""
-    """Plain text that each such line has."""
-    scale: Mapping[str, float] = field(default_factory=dict)
-    """Quantity → what its number is multiplied by to be in SI units."""
-    pair_style: str = ""
-    """Form of the group ``pairs``: ``bars`` is ``name: value | name: value``, ``quotes`` is
-    ``'name': value, 'name': value``."""
-    needs: tuple[str, ...] = ()
-    """Quantities without which the line is broken off."""
-    torn: str = ""
-    """Pattern of what such a line looks like when it is broken off."""
-    ends: str = ""
-    """Pattern of the line's end: a line that lacks it was cut or wrapped."""
-    weak: bool = False
-    """Whether other programs print such lines too: it counts where no other format takes it."""
-    digits: bool = False
-    """Whether half of the last printed digit is kept as the number's uncertainty."""
-    alone: bool = False
-    """Whether the timers of such a line are a step's by themselves."""
-    many: bool = False
-    """Whether several may stand in one line."""
-
-
-@read_by({"extra": "forbid"})
-class Format:
-    """A training program's log."""
-
-    name: str
-    title: str
-    order: int
-    definition: str
-    judged_by: str
-    source: str
-    tested_on: tuple[str, ...]
-    near: tuple[str, ...]
-    line: str
-    """Marks by which the format is recognised, as in formats.toml."""
-    rule: tuple[LogRule, ...]
-    names: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    """Name of a pair → the quantity and its scale; an empty quantity is known and not kept."""
-    keys: tuple[tuple[str, ...], ...] = ()
-    json: str = ""
-    """Module whose ``read_json`` reads JSON values of this format."""
-    rate: str = "median"
-    """Which of the rates of the steps counts: ``median``, ``last``."""
-    timers: str = "step"
-    """Whether a part's timers are added up over a ``step`` or stand for one in each ``line``."""
-    memory: str = ""
-    """Description of the printed memory: ``allocated by torch, GB of 2³⁰``."""
-    has_timers: bool = False
-    no_end: str = ""
-    """Note for a log without an end."""
-    no_memory: str = ""
-    no_timers: str = ""
-    zero_timers: str = ""
-
-
-class _Compiled:
-    """A rule, ready to search."""
-
-    def __init__(self, rule: LogRule) -> None:
-        self.rule = rule
-        self.find = re.compile(rule.find)
-        self.torn = re.compile(rule.torn) if rule.torn else None
-        self.ends = re.compile(rule.ends) if rule.ends else None
 
 
 class LoggedSteps:
@@ -219,7 +144,7 @@ class _Reader:
 
     def __init__(self, file: ToolFile, spec: Format, about: _About) -> None:
         self.file, self.spec = file, spec
-        self.rules = [_Compiled(rule) for rule in spec.rule]
+        self.rules = [CompiledRule(rule) for rule in spec.rule]
         self.trainings: list[_Training] = []
         self.pending: dict[str, float] = {}
         self.about = about
@@ -239,7 +164,7 @@ class _Reader:
         if self.torn is not None:
             raise self.torn
         text, taken = line.text, False
-        found: list[tuple[int, _Compiled, re.Match[str]]] = []
+        found: list[tuple[int, CompiledRule, re.Match[str]]] = []
         for own in self.rules:
             if own.rule.weak is not is_weak or (own.rule.near and own.rule.near not in text):
                 continue
@@ -261,7 +186,7 @@ class _Reader:
 
     # ---- a line's quantities
 
-    def _apply(self, line: FileLine, compiled: _Compiled, match: re.Match[str]) -> None:
+    def _apply(self, line: FileLine, compiled: CompiledRule, match: re.Match[str]) -> None:
         values, off = self._values(line, compiled, match)
         lacking = [name for name in compiled.rule.needs if name not in values]
         if lacking:
@@ -290,7 +215,7 @@ class _Reader:
             self._step(training, line, values, off)
 
     def _values(
-        self, line: FileLine, compiled: _Compiled, match: re.Match[str]
+        self, line: FileLine, compiled: CompiledRule, match: re.Match[str]
     ) -> tuple[dict[str, float], dict[str, float]]:
         """The quantities of a line in SI units, and by how much each may be rounded."""
         groups = {name: text for name, text in match.groupdict().items() if text is not None}
@@ -615,15 +540,7 @@ def _reading(
     return Reading(records=tuple(records_of(part, log, given)), steps=training.steps, notes=notes)
 
 
-# ---- the formats
-
-
-@cache
-def formats() -> Mapping[str, Format]:
-    """The formats of trainings/*.toml by name, in their order."""
-    folder = Path(__file__).with_name("trainings")
-    found = [read_toml(path, Format, path.name) for path in sorted(folder.glob("*.toml"))]
-    return {one.name: one for one in sorted(found, key=lambda one: one.order)}
+# ---- the importers
 
 
 def _json_reader(module: str) -> Callable[[FilePart, Given], Reading]:

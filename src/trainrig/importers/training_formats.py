@@ -1,0 +1,97 @@
+"""Formats of trainings' logs: trainings/*.toml, read, and compiled to search lines with.
+
+Each file there is a program's log: by which marks it is recognised, the forms of its lines as
+patterns whose groups are quantities, and what the names of its pairs mean.  `training_lines` reads
+files by them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import field
+from functools import cache
+from pathlib import Path
+
+from trainrig.record import read_by, read_toml
+
+
+@read_by({"extra": "forbid"})
+class LogRule:
+    """One form of line."""
+
+    find: str
+    """Pattern of a line; groups are quantities; ``pairs`` has several, ``name``, ``value`` one."""
+    near: str = ""
+    """Plain text that each such line has."""
+    scale: Mapping[str, float] = field(default_factory=dict)
+    """Quantity → what its number is multiplied by to be in SI units."""
+    pair_style: str = ""
+    """Form of the group ``pairs``: ``bars`` is ``name: value | name: value``, ``quotes`` is
+    ``'name': value, 'name': value``."""
+    needs: tuple[str, ...] = ()
+    """Quantities without which the line is broken off."""
+    torn: str = ""
+    """Pattern of what such a line looks like when it is broken off."""
+    ends: str = ""
+    """Pattern of the line's end: a line that lacks it was cut or wrapped."""
+    weak: bool = False
+    """Whether other programs print such lines too: it counts where no other format takes it."""
+    digits: bool = False
+    """Whether half of the last printed digit is kept as the number's uncertainty."""
+    alone: bool = False
+    """Whether the timers of such a line are a step's by themselves."""
+    many: bool = False
+    """Whether several may stand in one line."""
+
+
+@read_by({"extra": "forbid"})
+class Format:
+    """A training program's log."""
+
+    name: str
+    title: str
+    order: int
+    definition: str
+    judged_by: str
+    source: str
+    tested_on: tuple[str, ...]
+    near: tuple[str, ...]
+    line: str
+    """Marks by which the format is recognised, as in formats.toml."""
+    rule: tuple[LogRule, ...]
+    names: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Name of a pair → the quantity and its scale; an empty quantity is known and not kept."""
+    keys: tuple[tuple[str, ...], ...] = ()
+    json: str = ""
+    """Module whose ``read_json`` reads JSON values of this format."""
+    rate: str = "median"
+    """Which of the rates of the steps counts: ``median``, ``last``."""
+    timers: str = "step"
+    """Whether a part's timers are added up over a ``step`` or stand for one in each ``line``."""
+    memory: str = ""
+    """Description of the printed memory: ``allocated by torch, GB of 2³⁰``."""
+    has_timers: bool = False
+    no_end: str = ""
+    """Note for a log without an end."""
+    no_memory: str = ""
+    no_timers: str = ""
+    zero_timers: str = ""
+
+
+class CompiledRule:
+    """A rule, ready to search."""
+
+    def __init__(self, rule: LogRule) -> None:
+        self.rule = rule
+        self.find = re.compile(rule.find)
+        self.torn = re.compile(rule.torn) if rule.torn else None
+        self.ends = re.compile(rule.ends) if rule.ends else None
+
+
+@cache
+def formats() -> Mapping[str, Format]:
+    """The formats of trainings/*.toml by name, in their order."""
+    folder = Path(__file__).with_name("trainings")
+    found = [read_toml(path, Format, path.name) for path in sorted(folder.glob("*.toml"))]
+    return {one.name: one for one in sorted(found, key=lambda one: one.order)}
