@@ -24,7 +24,7 @@ from typing import Any
 
 from trainrig.doctor import CHECKS, diagnose
 from trainrig.machine import inspect
-from trainrig.machine.snapshot import Missing
+from trainrig.machine.snapshot import Missing, Snapshot
 from trainrig.record import Finding
 from trainrig.runner.earlier_runs import with_history
 from trainrig.selftest.registry import HEALTHY, Fault
@@ -94,14 +94,21 @@ class FaultHost:
     finding: str
     evidence: str
     source: str
+    check: str = ""
+    """The check that sees it, where several have this finding; empty: the first of them."""
     allowed: list[str] = field(default_factory=list)
     """Findings that both may have besides: a memory that was repaired stays so."""
     both: Tree = field(default_factory=dict)
     fault: Tree = field(default_factory=dict)
     repaired: Tree = field(default_factory=dict)
 
-    def findings(self, state: Tree, folder: Path) -> tuple[Finding, ...]:
-        """What the doctor finds on it as it is with the fault, or repaired; runs go to a folder."""
+    @property
+    def seen_by(self) -> str:
+        """The id of the check that sees it."""
+        return self.check or next(check.id for check in CHECKS if self.finding in check.finds)
+
+    def snapshot(self, state: Tree, folder: Path) -> Snapshot:
+        """The machine as it is with the fault, or repaired; its earlier runs go to a folder."""
         snapshot = inspect(build(self.base, self.both, state), with_health=True)
         if after := state.get("after"):
             later = inspect(build(self.base, self.both, state, after))
@@ -110,7 +117,11 @@ class FaultHost:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content.replace("MACHINE", str(snapshot.host.machine)))
-        return diagnose(with_history(snapshot, folder))
+        return with_history(snapshot, folder)
+
+    def findings(self, state: Tree, folder: Path) -> tuple[Finding, ...]:
+        """What the doctor finds on it as it is with the fault, or repaired."""
+        return diagnose(self.snapshot(state, folder))
 
 
 def bases() -> list[str]:
@@ -286,7 +297,6 @@ class _Scene:
 
 def faults() -> Iterator[Fault]:
     """One for each fault host; the healthy bases are twins of the first fault of each."""
-    owner = {finding: check.id for check in CHECKS for finding in check.finds}
     seen: set[str] = set()
     for host in fault_hosts():
         name = host.name if host.name != host.finding else host.evidence
@@ -296,7 +306,7 @@ def faults() -> Iterator[Fault]:
         seen.add(name)
         yield Fault(
             name=name,
-            check=f"doctor.{owner[host.finding]}",
+            check=f"doctor.{host.seen_by}",
             finds=host.finding,
             says=host.evidence,
             inject=partial(_open, host),

@@ -63,6 +63,19 @@ def test_every_finding_has_its_meaning_and_belongs_to_a_check() -> None:
     assert len({check.id for check in CHECKS}) == len(CHECKS)
 
 
+def test_a_fault_is_seen_by_the_check_that_it_is_listed_for(tmp_path: Path) -> None:
+    """Where several checks have a finding, the host names the one that sees it."""
+    makers = {name: [c for c in CHECKS if name in c.finds] for c in CHECKS for name in c.finds}
+    for number, host in enumerate(HOSTS):
+        if len(makers[host.finding]) > 1:
+            seen = [
+                each.check.id
+                for each in answers(host.snapshot(host.fault, tmp_path / str(number)))
+                if any(host.evidence in one.evidence for one in each.findings)
+            ]
+            assert host.seen_by in seen, host.name
+
+
 def test_findings_come_from_the_check_that_names_them(tmp_path: Path) -> None:
     for number, host in enumerate(HOSTS):
         folder = tmp_path / str(number)
