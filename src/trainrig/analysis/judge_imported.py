@@ -48,6 +48,8 @@ VERB = "import"
 BURN, TRACE = "burn", "trace"
 _BEHIND = ("slower-than-published", "training-slower-than-published")
 """Findings with which nothing has passed."""
+_NOTHING = "nothing was computed"
+"""How the reason of a load's record ends where its rate is 0."""
 _SAME = 1.15
 """Peer access that is had makes a transfer faster than this, over PCIe as over NVLink."""
 _LARGE_PART = 1.0 / 3.0
@@ -177,7 +179,11 @@ def name_of(record: Record) -> str:
 
 
 def _failures(points: Iterable[Record]) -> Iterator[Finding]:
-    failed = [each for each in points if each.status in (Status.FAILED, Status.OOM, Status.TIMEOUT)]
+    failed = [
+        each
+        for each in points
+        if each.status in (Status.FAILED, Status.OOM, Status.TIMEOUT) and not _is_idle(each)
+    ]
     groups = grouped(failed, lambda r: (r.conditions.get("tool"), r.reason, r.device_index))
     for own in groups.values():
         first = own[0]
@@ -212,10 +218,16 @@ def _not_done(points: Iterable[Record]) -> Iterator[Finding]:
         )
 
 
+def _is_idle(point: Record) -> bool:
+    """Whether a load has a rate of 0: importers give it no value, and say why."""
+    said = point.status is Status.FAILED and (point.reason or "").endswith(_NOTHING)
+    return point.benchmark == BURN and (point.value == 0.0 or said)
+
+
 def _computed_nothing(points: Iterable[Record]) -> Iterator[Finding]:
     """A load without a rate, whatever its tool says of it."""
     for point in points:
-        if point.benchmark == BURN and point.value == 0.0:
+        if _is_idle(point):
             yield _finding(
                 "nothing-computed",
                 "error",

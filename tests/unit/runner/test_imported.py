@@ -228,6 +228,7 @@ def test_a_load_that_computed_nothing_is_a_fault_whatever_its_tool_says(tmp_path
     zero = re.sub(r"681200", "0", text)
     view = written(tmp_path, zero)
     assert view.verdict is not None and view.verdict.outcome is Outcome.FAIL
+    assert "nothing-computed" in {finding.id for finding in view.verdict.findings}
 
 
 def test_the_answer_names_what_was_compared(tmp_path: Path) -> None:
