@@ -29,7 +29,7 @@ from trainrig.errors import DataError
 from trainrig.record import Record, RunView
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
-from trainrig.report.training_report import speedup_table
+from trainrig.report.speedup_report import speedup_table
 from trainrig.stats import AGREEMENT, RUN_TO_RUN, SMALLEST_CHANGE, Change, grouped, median
 from trainrig.units import (
     capital,

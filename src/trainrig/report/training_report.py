@@ -7,11 +7,9 @@ of facts; several are tables, a row each.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from trainrig.analysis.compare_training import (
-    STEPS,
     Speedup,
     bars,
     settings_of,
@@ -31,6 +29,7 @@ from trainrig.record import Outcome, RunView, Verdict
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.report.published_trainings import published_outliers, published_table
+from trainrig.report.speedup_report import interval_text, ratio_text, speedup_table
 from trainrig.stats import Change
 from trainrig.units import (
     counted,
@@ -55,7 +54,6 @@ PARTS = {
 """Of a step, which they add up to: how each is called in a bar's key, and above a column."""
 _EVEN = 1.05
 """Ranks whose memory differs by less are alike."""
-_TONES: dict[Change, doc.Tone] = {Change.BETTER: "good", Change.WORSE: "bad"}
 _VERDICT_TONES: dict[str, doc.Tone] = {
     "agreed": "good",
     "DIFFERS": "bad",
@@ -63,7 +61,7 @@ _VERDICT_TONES: dict[str, doc.Tone] = {
     "NOT COMPARABLE": "warn",
     "PASS": "good",  # of an earlier version
 }
-_EXPERIMENT: doc.Shown[TrainingResult | Speedup] = words("experiment", lambda one: one.name)
+_EXPERIMENT: doc.Shown[TrainingResult] = words("experiment", lambda one: one.name)
 
 
 def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
@@ -130,7 +128,7 @@ def _conclusion(group: Sequence[Speedup]) -> str:
     better = [one for one in group if one.change is Change.BETTER and one.ratio is not None]
     if better:
         best = max(better, key=lambda one: one.ratio or 0.0)
-        return f"{best.name} is {_ratio(best)} as fast as {base} ({_interval(best)})."
+        return f"{best.name} is {ratio_text(best)} as fast as {base} ({interval_text(best)})."
     if all(one.change is Change.WORSE for one in group):
         return f"{base} is the fastest."
     apart = [one for one in group if one.low and one.high and not one.low <= 1.0 <= one.high]
@@ -227,68 +225,6 @@ def _loss_facts(result: TrainingResult) -> Iterator[tuple[str, str]]:
 
 def _spelled(value: float | None, sentence: str, form: Callable[[float], str]) -> str:
     return sentence.format(form(value)) if value is not None else ""
-
-
-# ---- speedups
-
-_LEAST_AXIS = (0.8, 1.25)
-_MOST_BEYOND = 1.6
-"""The axis ends this factor beyond the outermost ratio: an interval that knows little would else
-leave no room for those that know much."""
-_TOO_WIDE = 50.0
-"""An interval whose ends are this factor apart is not worth its numbers."""
-
-
-def speedup_table(found: Sequence[Speedup], title: str) -> doc.Table:
-    """Ratios with their intervals on one logarithmic axis: twice and half are as far from 1."""
-    ratios = [one.ratio for one in found if one.ratio]
-    lows = [one.low for one in found if one.low]
-    highs = [one.high for one in found if one.high]
-    low = max(min(lows, default=1.0), min(ratios, default=1.0) / _MOST_BEYOND)
-    high = min(max(highs, default=1.0), max(ratios, default=1.0) * _MOST_BEYOND)
-    low, high = min(low / 1.03, _LEAST_AXIS[0]), max(high * 1.03, _LEAST_AXIS[1])
-
-    def place(ratio: float | None) -> float | None:
-        if ratio is None:
-            return None
-        return min(1.0, math.log(max(ratio, low) / low) / math.log(high / low))
-
-    def whisker(one: Speedup) -> doc.Cell:
-        tone = _TONES.get(one.change, "")
-        ends = place(one.low), place(one.ratio), place(one.high)
-        return doc.Cell("", drawing=doc.Whisker(place(1.0) or 0.0, *ends, tone))
-
-    def result(one: Speedup) -> doc.Cell:
-        reason = f": {one.reason}" if one.reason else ""
-        return doc.Cell(f"{one.change}{reason}", _TONES.get(one.change, ""))
-
-    undecided = [one for one in found if one.ratio is not None and one.change is Change.CANNOT_TELL]
-    hint = "More rounds would decide more."
-    if any(one.basis == STEPS for one in undecided):
-        hint = "rounds = 3 in the file would decide more: fresh processes, interleaved."
-    return table(
-        found,
-        _EXPERIMENT,
-        words("what differs", lambda one: "; ".join(one.differences) or "nothing"),
-        column("ratio", _ratio),
-        column("interval", _interval),
-        column(f"{low:.2g} to {high:.2g}", whisker, kind="drawing", optional=1),
-        words("result", result),
-        title=title,
-        notes=[hint] if undecided else [],
-    )
-
-
-def _ratio(one: Speedup) -> str | None:
-    return None if one.ratio is None else f"{one.ratio:.2f} ×"
-
-
-def _interval(one: Speedup) -> str:
-    if one.low is None or one.high is None:
-        return "-"
-    if one.low <= 0.0 or one.high > _TOO_WIDE * one.low:
-        return "too wide"
-    return f"{one.low:.2f} to {one.high:.2f}"
 
 
 # ---- numbers
@@ -391,7 +327,7 @@ def _worth(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
             words("fused", lambda row: row[0]),
             words("in", lambda row: row[1].name),
             column("ratio", lambda row: row[1].ratio, lambda ratio: f"{ratio:.2f} ×"),
-            words("95 % interval", lambda row: _interval(row[1]) if row[1].low else ""),
+            words("95 % interval", lambda row: interval_text(row[1]) if row[1].low else ""),
             words("", lambda row: row[1].reason or ""),
             title="What fusing is worth: samples/s over the same step with it written out",
         )
