@@ -36,9 +36,19 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_lock(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Runs of the tests wait for no other run of this user: their lock is in a folder of theirs."""
+def own_lock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of the tests wait for no other run of this user: their lock is in a folder of theirs.
+
+    Put back at the end: a session within a test's own process is not the last one there.
+    """
+    before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(tmp_path_factory.getbasetemp())
+    tempfile.tempdir = None
+    yield
+    if before is None:
+        del os.environ["TMPDIR"]
+    else:
+        os.environ["TMPDIR"] = before
     tempfile.tempdir = None
 
 

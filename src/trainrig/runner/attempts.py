@@ -54,6 +54,7 @@ class Attempts:
         self.expected = expected
         self._found: dict[Key, list[Record]] = defaultdict(list)
         self._scatters: dict[ScatterClass, Scatter] | None = None
+        self._num_added = 0
 
     def resume_from(self, records: Iterable[Record]) -> None:
         """Go on from the records of a run that was cut off; probes of a search are skipped."""
@@ -70,14 +71,19 @@ class Attempts:
     def add(self, task: Task, record: Record) -> None:
         """Keep what one more worker found of a task; of a training its point."""
         self._found[key_of(task)].append(record)
+        self._num_added += 1
         self._scatters = None
 
     def points(self, task: Task) -> tuple[Record, ...]:
         """Combine the attempts at a task into points, by the workers' scatter known so far."""
-        if self._scatters is None:
+        known = self._scatters
+        if known is None:
+            num_seen = self._num_added
             groups = [group for group in list(self._found.values()) if group]
-            self._scatters = scatters(group for group in groups if group[-1].attempt is not None)
-        return point_records(self.at(task), self._scatters)
+            known = scatters(group for group in groups if group[-1].attempt is not None)
+            if num_seen == self._num_added:  # devices are measured side by side, each by a thread
+                self._scatters = known
+        return point_records(self.at(task), known)
 
     def have_value(self, task: Task | None = None) -> bool:
         """Whether any worker measured a task; any task where none is named."""

@@ -17,6 +17,7 @@ from trainrig.benchmarks.spec import PlannedCase, benchmark
 from trainrig.errors import UnavailableError
 from trainrig.process.worker import Reply
 from trainrig.record import Status
+from trainrig.runner.attempts import Attempts
 from trainrig.runner.executor import Executor
 from trainrig.runner.plan import Block, Task, at_once, is_optional, qualify_plan, tasks_of
 from trainrig.store import create_run, read_run
@@ -644,3 +645,24 @@ def test_what_a_missing_card_was_needed_for_is_skipped_on_the_others(tmp_path):
         (0, 2): Status.SKIPPED,
         (1, 2): Status.FAILED,
     }
+
+
+def test_a_point_is_combined_while_another_device_s_worker_reports(tmp_path):
+    """Devices are measured side by side: what is known of the workers' scatter may change."""
+    bench = Bench(tmp_path, by_flops)
+    bench.executor.run_block(block(task(256)), 30.0)
+    first, second = bench.attempts()
+
+    class Interrupted(Attempts):
+        """Another device's thread adds an attempt while a point is combined."""
+
+        def at(self, task):
+            found = super().at(task)
+            if len(found) == 1:
+                self.add(task, second)
+            return found
+
+    attempts = Interrupted({})
+    attempts.add(task(256), first)
+    (point, *_) = attempts.points(task(256))
+    assert point.derived.ids == (first.id, second.id)

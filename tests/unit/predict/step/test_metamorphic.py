@@ -116,11 +116,12 @@ def test_computation_hides_no_two_exchanges_at_once() -> None:
 def test_more_is_kept_of_more_and_less_where_more_is_computed_again(shape, layout) -> None:
     if not is_legal(shape, layout):
         return
-    total = [
-        float(memory(shape, layout.replace(recompute=way)).total)
+    # What the allocator cannot use beside it is an estimate of its own.
+    allocated = [
+        float(memory(shape, layout.replace(recompute=way)).allocated)
         for way in ("none", "selective", "full")
     ]
-    assert total == sorted(total, reverse=True)
+    assert allocated == sorted(allocated, reverse=True)
     larger = float(memory(shape, layout.replace(batch_size=2 * layout.batch.micro)).total)
     assert larger >= float(memory(shape, layout).total)
 
