@@ -136,9 +136,9 @@ def measure_rates(folder: Path) -> None:
 
 
 def small_files() -> None:
-    """Let no file grow beyond 64 kB, as a full disk would: records fit, checkpoint and page not."""
+    """Let no file grow beyond 32 kB, as a full disk would: records fit, checkpoint and page not."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64_000, 64_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (32_000, 32_000))
 
 
 def test_a_full_disk_is_one_line_and_what_was_trained_stays(data: str, tmp_path: Path) -> None:
