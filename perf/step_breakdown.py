@@ -126,7 +126,8 @@ def rank_main(folder: Path, rounds: int, naps: tuple[float, float]) -> None:
             dist.barrier()
             events.emit("alive")
             # The first step begins when each rank's profiler stands, which is not at once.
-            steps = profiled(step, piped=piped, steps=1 if piped else 8)[0 if piped else 1 :]
+            recorded = profiled(step, piped=piped, steps=1 if piped else 8)
+            steps = recorded["steps"][0 if piped else 1 :]
             found = {
                 name: statistics.median(each[name] for each in steps)
                 for name in ("own_s", "bubble_s", "communication_s")
