@@ -81,15 +81,16 @@ def _skipped(known: RunProgress) -> list[Task]:
     return [task for task in known.tasks if not known.attempts.at(task)]
 
 
-VERDICT = (
+_DECIDING = (
     RepeatRule(why="required and not measured", tasks=_missing, rounds=2),
     RepeatRule(why="required and not decided", tasks=_undecided, rounds=2),
     RepeatRule(why="behind its siblings", tasks=_behind, rounds=1, needs_whole_round=True),
-    RepeatRule(why="required and noisy", tasks=_noisy_required, rounds=1),
 )
+VERDICT = (*_DECIDING, RepeatRule(why="required and noisy", tasks=_noisy_required, rounds=1))
 """What a verdict rests on: before anything that is optional begins."""
 RULES = (
-    *VERDICT,
+    *_DECIDING,
+    RepeatRule(why="required and noisy", tasks=_noisy_required, rounds=2),
     RepeatRule(
         why="what a layer or a step exceeds", tasks=_exceeded, rounds=2, needs_whole_round=True
     ),

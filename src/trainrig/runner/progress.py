@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from trainrig.analysis.best import claim_word
+from trainrig.analysis.best import is_reference
 from trainrig.benchmarks.spec import case_text
 from trainrig.process.supervisor import Terminated
 from trainrig.record import Record, Status
@@ -72,7 +72,9 @@ def _judgement(point: Record, expected: Record | None) -> str:
     assert point.value is not None
     if expected is None or expected.interval is None:
         share = point.value / point.limit.value if point.limit is not None else 0.0
-        return f"{format_share(share)} of the {claim_word(point)}" if share else ""
+        if is_reference(point):
+            return f"{format_share(share)} of its reference" if share else ""
+        return f"{format_share(share)} of the claim" if share else ""
     if expected.band is None and expected.value:
         return f"predicted {format_quantity(expected.value, expected.unit)}"
     low, high = expected.interval
