@@ -25,7 +25,7 @@ from pathlib import Path
 from _shared import Cost, cost_of, middle, options, say_load, verdict
 
 from trainrig.catalog.published import training
-from trainrig.predict.table.columns import READ
+from trainrig.prediction.table.columns import READ
 
 RUN = [sys.executable, "-m", "trainrig"]
 ONE = [*RUN, "predict", "--model", "gpt2-medium", "--on", "RTX 4090"]

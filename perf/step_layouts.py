@@ -21,8 +21,8 @@ import numpy as np
 from _shared import options, say_load, verdict
 
 from trainrig.catalog import find_chip
-from trainrig.predict.rates.from_chip import rates_of_chip
-from trainrig.predict.step import predict_step
+from trainrig.prediction.rates.from_chip import rates_of_chip
+from trainrig.prediction.step import predict_step
 from trainrig.workload import named
 from trainrig.workload.layout import Layout
 

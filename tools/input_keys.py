@@ -19,7 +19,7 @@ from trainrig.catalog import load as chips
 from trainrig.catalog import servers
 from trainrig.cli.main import VERBS
 from trainrig.language.catalogue import INPUT_KEYS
-from trainrig.predict.table.columns import READ
+from trainrig.prediction.table.columns import READ
 from trainrig.procure import parts, parts_list, price_list
 from trainrig.train.config_file import KEYS as FILE_KEYS
 

@@ -34,7 +34,7 @@ from trainrig.machine.snapshot import (
     Topology,
     to_dict,
 )
-from trainrig.predict.expected import gpu_claims
+from trainrig.prediction.expected import gpu_claims
 from trainrig.record import (
     SCHEMA_VERSION,
     Derivation,

@@ -2,7 +2,7 @@
 
     python -m validation.accuracy            print it
     python -m validation.accuracy --write    and write docs/accuracy.md
-    python -m validation.accuracy --fit      refit the step's constants first (predict/step.toml)
+    python -m validation.accuracy --fit      refit the step's constants first (prediction/step.toml)
 
 What is left out: rows of grade C, rows that are no step (memory only), rows without a shape or a
 chip of the catalog, 4-bit weights, and cards that are printed as limited below their data sheet
@@ -26,11 +26,11 @@ from scipy.stats import spearmanr
 
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
-from trainrig.predict.step.calibration import fitted
-from trainrig.predict.table.answers import memory_of
-from trainrig.predict.table.case import case_of
-from trainrig.predict.table.cells import Row
-from trainrig.predict.table.row_errors import (
+from trainrig.prediction.step.calibration import fitted
+from trainrig.prediction.table.answers import memory_of
+from trainrig.prediction.table.case import case_of
+from trainrig.prediction.table.cells import Row
+from trainrig.prediction.table.row_errors import (
     TIMED,
     RowError,
     is_unseen,
@@ -494,7 +494,7 @@ def constants() -> str:
     """The fitted numbers."""
     now = fitted()
     listed = ", ".join(f"{name} {getattr(now, name):.3g}" for name in (*BOUNDS, *SIDES))
-    return f"{listed}. `predict/step/calibration.py` says what each means."
+    return f"{listed}. `prediction/step/calibration.py` says what each means."
 
 
 def unseen(rows: Iterable[Row]) -> tuple[list[RowError], dict[str, int]]:

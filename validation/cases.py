@@ -13,12 +13,12 @@ from statistics import median
 from typing import Any
 
 from trainrig.catalog.published import training
-from trainrig.predict.prediction import Prediction, predict
-from trainrig.predict.published_runs import published_runs
-from trainrig.predict.scenario import question
-from trainrig.predict.search.memory_options import largest_batch_size
-from trainrig.predict.table.answers import memory_of
-from trainrig.predict.table.row_errors import RowError, positive, row_errors
+from trainrig.prediction.prediction import Prediction, predict
+from trainrig.prediction.published_runs import published_runs
+from trainrig.prediction.scenario import question
+from trainrig.prediction.search.memory_options import largest_batch_size
+from trainrig.prediction.table.answers import memory_of
+from trainrig.prediction.table.row_errors import RowError, positive, row_errors
 
 GIB = 1 << 30
 

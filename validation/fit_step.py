@@ -18,12 +18,12 @@ import numpy as np
 
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
-from trainrig.predict.step import compose
-from trainrig.predict.step.calibration import BELIEVED, PATH, Constants, fitted
-from trainrig.predict.step.profile import Profile, profile
-from trainrig.predict.table.case import Case, case_of
-from trainrig.predict.table.cells import Cells, Row
-from trainrig.predict.table.row_errors import RowError, left_out_by, measured_time
+from trainrig.prediction.step import compose
+from trainrig.prediction.step.calibration import BELIEVED, PATH, Constants, fitted
+from trainrig.prediction.step.profile import Profile, profile
+from trainrig.prediction.table.case import Case, case_of
+from trainrig.prediction.table.cells import Cells, Row
+from trainrig.prediction.table.row_errors import RowError, left_out_by, measured_time
 
 BOUNDS = {
     "attention": (0.6, 3.5),
@@ -83,7 +83,7 @@ def stack(profiles: list[Profile]) -> Profile:
 def write(constants: Constants) -> None:
     """Make these the fitted ones."""
     header = (
-        "# Written by validation/accuracy.py --fit; predict/step/calibration.py says what each"
+        "# Written by validation/accuracy.py --fit; prediction/step/calibration.py says what each"
         " means."
     )
     values = {name: getattr(constants, name) for name in (*BOUNDS, *SIDES)}

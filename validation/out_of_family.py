@@ -36,11 +36,11 @@ import numpy as np
 from trainrig.catalog import find_chip
 from trainrig.catalog.chip import peak
 from trainrig.errors import TrainrigError
-from trainrig.predict.table.answers import memory_of, time_of
-from trainrig.predict.table.case import Case, case_of
-from trainrig.predict.table.cells import Cells, Row
-from trainrig.predict.table.machines import chip_of
-from trainrig.predict.table.row_errors import TIMED, measured_time, positive
+from trainrig.prediction.table.answers import memory_of, time_of
+from trainrig.prediction.table.case import Case, case_of
+from trainrig.prediction.table.cells import Cells, Row
+from trainrig.prediction.table.machines import chip_of
+from trainrig.prediction.table.row_errors import TIMED, measured_time, positive
 from trainrig.workload import model_flops
 
 TABLE = Path(__file__).parent / "published" / "training-2.csv"

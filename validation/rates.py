@@ -2,7 +2,7 @@
 
     python -m validation.rates                 print the errors of the constants as they stand
     python -m validation.rates --leave-out     and what they are worth on sources not fitted to
-    python -m validation.rates --write         refit, print, and write predict/rates/rates.toml
+    python -m validation.rates --write         refit, print, and write prediction/rates/rates.toml
 
 Every published product, stream, collective and attention is compared with what the catalog's rule
 says of it; how far a whole step is off is `accuracy`'s.  An error is |predicted/measured - 1| of
@@ -30,9 +30,9 @@ from typing import Any
 from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import find_chip
 from trainrig.catalog.published import published_for
-from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_chip import PATH, constants, rates_of_chip
-from trainrig.predict.rates.links import FACTORS
+from trainrig.prediction.rates import Rates
+from trainrig.prediction.rates.from_chip import PATH, constants, rates_of_chip
+from trainrig.prediction.rates.links import FACTORS
 from trainrig.record import Record
 
 # Cards whose memory size or form the source leaves out: the usual one.

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
-from trainrig.predict.published_runs import SAME, SAME_MODEL
-from trainrig.predict.table.case import Case, case_of
-from trainrig.predict.table.cells import Row
-from trainrig.predict.table.row_errors import measured_time
+from trainrig.prediction.published_runs import SAME, SAME_MODEL
+from trainrig.prediction.table.case import Case, case_of
+from trainrig.prediction.table.cells import Row
+from trainrig.prediction.table.row_errors import measured_time
 
 COLUMNS = ("source", "program", "on", "link_name", *SAME, "kernels", *SAME_MODEL, "vocab")
 

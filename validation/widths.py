@@ -2,7 +2,7 @@
 
     python -m validation.widths
 
-Two things of `predict.table` are numbers without a document behind them, and this is what five
+Two things of `prediction.table` are numbers without a document behind them, and this is what five
 tables of published runs say of each:
 
 `cells.UNSURE`     what a blank cell adds to the half width of the interval of a step's time
@@ -32,11 +32,11 @@ import numpy as np
 
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
-from trainrig.predict.step import predict_step
-from trainrig.predict.table.case import Case, case_of
-from trainrig.predict.table.cells import UNSURE, Row
-from trainrig.predict.table.feasible import FULL, NOT_HELD
-from trainrig.predict.table.row_errors import measured_time
+from trainrig.prediction.step import predict_step
+from trainrig.prediction.table.case import Case, case_of
+from trainrig.prediction.table.cells import UNSURE, Row
+from trainrig.prediction.table.feasible import FULL, NOT_HELD
+from trainrig.prediction.table.row_errors import measured_time
 from trainrig.workload.memory import memory
 from validation.out_of_family import FIFTH, FOURTH, SIXTH, TABLE, THIRD, cell_of, read
 

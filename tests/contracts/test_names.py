@@ -89,7 +89,7 @@ def defined(tree: ast.Module) -> Iterator[str]:
 
 
 def test_no_package_has_a_name_that_hides_a_file_of_its_own() -> None:
-    """But for what the file itself defines: ``predict.step.compute`` is the file."""
+    """But for what the file itself defines: ``prediction.step.compute`` is the file."""
     hidden = []
     for path in SRC.rglob("__init__.py"):
         files = {file.stem for file in path.parent.glob("*.py")}

@@ -10,13 +10,13 @@ import pytest
 
 from trainrig.benchmarks import training as qualified_step
 from trainrig.catalog import require_chip
-from trainrig.predict.cluster import Cluster
-from trainrig.predict.prediction import predict
-from trainrig.predict.scenario import Question
-from trainrig.predict.search import price
-from trainrig.predict.search.memory_options import fit
-from trainrig.predict.search.space import Space
-from trainrig.predict.step.communication import MeshSizes
+from trainrig.prediction.cluster import Cluster
+from trainrig.prediction.prediction import predict
+from trainrig.prediction.scenario import Question
+from trainrig.prediction.search import price
+from trainrig.prediction.search.memory_options import fit
+from trainrig.prediction.search.space import Space
+from trainrig.prediction.step.communication import MeshSizes
 from trainrig.runner import expectations
 from trainrig.runner.batch_size import guess
 from trainrig.runner.targets import Target

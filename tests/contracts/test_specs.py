@@ -33,7 +33,7 @@ from trainrig.cli import plan as plan_verb
 from trainrig.cli import predict as predict_verb
 from trainrig.cli import train as train_verb
 from trainrig.errors import UsageError
-from trainrig.predict.rates import OPERATIONS
+from trainrig.prediction.rates import OPERATIONS
 from trainrig.record import Case, Kind, Record, RunView
 from trainrig.runner.layout_search import predict_only
 from trainrig.runner.plan import qualify_plan
@@ -293,14 +293,14 @@ FRAMEWORK_FILES = (
     "workload/frameworks.py",
     # published figures, as their authors call the software
     "catalog/published",
-    "predict/table/case.py",
-    "predict/table/cells.py",
-    "predict/table/feasible.py",
-    "predict/table/row_compute.py",
-    "predict/table/row_layout.py",
-    "predict/table/row_lengths.py",
-    "predict/table/row_memory.py",
-    "predict/table/training_programs.py",
+    "prediction/table/case.py",
+    "prediction/table/cells.py",
+    "prediction/table/feasible.py",
+    "prediction/table/row_compute.py",
+    "prediction/table/row_layout.py",
+    "prediction/table/row_lengths.py",
+    "prediction/table/row_memory.py",
+    "prediction/table/training_programs.py",
     # readers of a framework's own log
     "importers/hf_results.py",
     # whose code a layer is: the benchmark's own word

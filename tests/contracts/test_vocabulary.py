@@ -12,9 +12,9 @@ import click
 import pytest
 
 from trainrig.cli.main import cli
-from trainrig.predict.as_json import prediction_dict
-from trainrig.predict.prediction import predict
-from trainrig.predict.scenario import question
+from trainrig.prediction.as_json import prediction_dict
+from trainrig.prediction.prediction import predict
+from trainrig.prediction.scenario import question
 from trainrig.train.config import KEYS, RETIRED, Experiment
 from trainrig.train.config_file import KEYS as FILE_KEYS
 from trainrig.workload.frameworks import FRAMEWORKS

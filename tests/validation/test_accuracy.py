@@ -11,9 +11,9 @@ from validation.accuracy import memory_outcomes, spearman, unseen
 from validation.fit_step import composed, fit, profiled, stated
 
 from trainrig.catalog.published import training
-from trainrig.predict.step.calibration import BELIEVED, fitted
-from trainrig.predict.table.case import case_of
-from trainrig.predict.table.row_errors import (
+from trainrig.prediction.step.calibration import BELIEVED, fitted
+from trainrig.prediction.table.case import case_of
+from trainrig.prediction.table.row_errors import (
     RowError,
     is_unseen,
     line,

@@ -7,9 +7,9 @@ from validation.cases import cases
 from validation.out_of_family import Outcome, cell_lines, half_of, outcome, read, summary
 from validation.protocols import compared_runs, family_of, score, weights
 
-from trainrig.predict.table.answers import time_of
-from trainrig.predict.table.case import case_of
-from trainrig.predict.table.training_programs import COMPARED
+from trainrig.prediction.table.answers import time_of
+from trainrig.prediction.table.case import case_of
+from trainrig.prediction.table.training_programs import COMPARED
 
 
 def test_rows_of_other_families_are_predicted_better_than_by_a_flat_mfu() -> None:

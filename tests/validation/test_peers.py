@@ -33,7 +33,7 @@ from validation.peers import (
 )
 
 from trainrig.errors import DataError
-from trainrig.predict.table.case import Case, case_of
+from trainrig.prediction.table.case import Case, case_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CALCULON, LLM_ANALYSIS, SIMUMAX = PEERS

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from validation.rates import TABLES, quantile
 
-from trainrig.predict.rates.from_chip import constants
+from trainrig.prediction.rates.from_chip import constants
 from trainrig.record import Record
 from validation import rates
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainrig.catalog.published import training
-from trainrig.predict.published_runs import SAME
+from trainrig.prediction.published_runs import SAME
 from trainrig.workload.layout import PLACES
 from validation import steps_table
 

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 from validation.widths import EIGHTY, Residual, held, widths
 
-from trainrig.predict.table.cells import UNSURE
+from trainrig.prediction.table.cells import UNSURE
 
 
 def test_widths_that_residuals_were_drawn_with_are_found_and_hold_four_in_five() -> None:

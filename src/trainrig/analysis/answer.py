@@ -26,7 +26,7 @@ from trainrig.analysis.rows import Row, is_cold_stream, is_published, rows, sibl
 from trainrig.benchmarks.spec import MARGIN, MEMORY_CLAIM, Ability, Role, ability, find
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.catalog.lookup import find_chip
-from trainrig.predict.expected import EARLIER_RUNS, EARLIER_VALUE, ceiling, expect, of_device
+from trainrig.prediction.expected import EARLIER_RUNS, EARLIER_VALUE, ceiling, expect, of_device
 from trainrig.record import (
     Finding,
     Kind,

@@ -23,7 +23,7 @@ from trainrig.benchmarks.spec import (
     find,
     role_of,
 )
-from trainrig.predict import expected
+from trainrig.prediction import expected
 from trainrig.record import Case, Kind, Record, RunView, Status
 from trainrig.units import device_text
 

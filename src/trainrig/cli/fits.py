@@ -24,10 +24,10 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     """
     from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK
-    from trainrig.predict.as_json import fit_dict
-    from trainrig.predict.beside import beside, beside_dict
-    from trainrig.predict.scenario import question
-    from trainrig.predict.search.memory_options import fit
+    from trainrig.prediction.as_json import fit_dict
+    from trainrig.prediction.beside import beside, beside_dict
+    from trainrig.prediction.scenario import question
+    from trainrig.prediction.search.memory_options import fit
     from trainrig.report.prediction_report import fits_document
     from trainrig.report.side_by_side import fits_beside
 

@@ -37,8 +37,8 @@ from trainrig.cli.verb import (
 )
 
 if TYPE_CHECKING:
-    from trainrig.predict.rates import Rates
-    from trainrig.predict.search.upgrades import Ranked
+    from trainrig.prediction.rates import Rates
+    from trainrig.prediction.search.upgrades import Ranked
     from trainrig.record import Record
 
 
@@ -86,9 +86,9 @@ def command(
         return 0
     from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
-    from trainrig.predict.as_json import prediction_dict
-    from trainrig.predict.prediction import predict
-    from trainrig.predict.scenario import positive, question
+    from trainrig.prediction.as_json import prediction_dict
+    from trainrig.prediction.prediction import predict
+    from trainrig.prediction.scenario import positive, question
     from trainrig.report.prediction_report import prediction_document
 
     if cases is not None:
@@ -105,7 +105,7 @@ def command(
     if len(questions) > 1 or price:
         if what_if is not None:
             raise UsageError("--what-if asks about one machine", "one --on, without --price")
-        from trainrig.predict.beside import beside, beside_dict
+        from trainrig.prediction.beside import beside, beside_dict
         from trainrig.report.side_by_side import predictions_beside
 
         several = beside(questions, lambda one: predict(question(one, measured(rates))), price)
@@ -119,7 +119,7 @@ def command(
     found = predict(question(questions[0], measured(rates)))
     ranked: tuple[Ranked, ...] = ()
     if what_if is not None:
-        from trainrig.predict.search.upgrades import upgrades_of_answer
+        from trainrig.prediction.search.upgrades import upgrades_of_answer
 
         ranked = upgrades_of_answer(found, what_if)
 
@@ -134,9 +134,9 @@ def command(
 def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
     """Every row of a table: an object each, or in words, with the errors where it was measured."""
     from trainrig.cli.output import print_json, print_text
-    from trainrig.predict.table.answers import predict_rows
-    from trainrig.predict.table.columns import read_rows
-    from trainrig.predict.table.row_errors import row_errors, says_time
+    from trainrig.prediction.table.answers import predict_rows
+    from trainrig.prediction.table.columns import read_rows
+    from trainrig.prediction.table.row_errors import row_errors, says_time
     from trainrig.report.prediction_report import errors_document
     from trainrig.report.side_by_side import cases_document
 
@@ -199,7 +199,7 @@ def matmul(**given: Any) -> None:
     The same table comes from a run (trainrig report) and from published figures
     (trainrig published).
     """
-    from trainrig.predict.grids import matmul_grid
+    from trainrig.prediction.grids import matmul_grid
 
     _print_grids(given, matmul_grid)
 
@@ -215,7 +215,7 @@ def vector(**given: Any) -> None:
 
     Bytes that must be moved, over the time of one call.
     """
-    from trainrig.predict.grids import vector_grid
+    from trainrig.prediction.grids import vector_grid
 
     _print_grids(given, vector_grid)
 
@@ -233,7 +233,7 @@ def layer(precision: str | None, kernels: str | None, **given: Any) -> None:
     Forward, and with backward; sequences of 128 and 512.  Kernels that are eager are
     Hugging Face's with plain attention, as in the published tables.
     """
-    from trainrig.predict.grids import layer_grid, usual_layer
+    from trainrig.prediction.grids import layer_grid, usual_layer
 
     def grid(rates: Rates) -> Iterator[Record]:
         return layer_grid(rates, *usual_layer(rates, precision, kernels))
@@ -244,8 +244,8 @@ def layer(precision: str | None, kernels: str | None, **given: Any) -> None:
 def _print_grids(given: dict[str, Any], grid: Callable[[Rates], Iterator[Record]]) -> None:
     """The tables of each machine in question."""
     from trainrig.cli.output import publish
-    from trainrig.predict.grids import grid_dict
-    from trainrig.predict.scenario import machine
+    from trainrig.prediction.grids import grid_dict
+    from trainrig.prediction.scenario import machine
     from trainrig.report.notebook_tables import grids_document
 
     run = measured(given["rates"])

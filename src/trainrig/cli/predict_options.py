@@ -11,7 +11,7 @@ from trainrig.cli.verb import FILES, MACHINES, MODELS, RUN, names_in, option, ro
 from trainrig.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainrig.predict.scenario import Measured
+    from trainrig.prediction.scenario import Measured
 
 _words = partial(names_in, "workload.layout.groups")
 RATES_OF = "Take the rates that this run measured, not the catalog's."
@@ -166,7 +166,7 @@ def measured(run: Path | None) -> Measured:
 
     Raises DataError where nothing usable was measured.
     """
-    from trainrig.predict.scenario import NOTHING
+    from trainrig.prediction.scenario import NOTHING
 
     if run is None:
         return NOTHING

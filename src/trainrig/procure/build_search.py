@@ -22,8 +22,8 @@ from typing import Any
 
 from trainrig.catalog.chip import Chip
 from trainrig.errors import UsageError
-from trainrig.predict.cluster import Cluster
-from trainrig.predict.search.space import Space
+from trainrig.prediction.cluster import Cluster
+from trainrig.prediction.search.space import Space
 from trainrig.procure.build_choices import (
     PAIRS,
     Choice,

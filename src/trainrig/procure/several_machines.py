@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.errors import UsageError
-from trainrig.predict.as_json import layout_dict
-from trainrig.predict.cluster import Cluster
-from trainrig.predict.scenario import GBIT, positive
+from trainrig.prediction.as_json import layout_dict
+from trainrig.prediction.cluster import Cluster
+from trainrig.prediction.scenario import GBIT, positive
 from trainrig.procure.build_rules import BuildReport
 from trainrig.procure.part_catalog import chip_of
 from trainrig.procure.training_rate import TrainingRate, rate_at, training_space

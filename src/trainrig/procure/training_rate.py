@@ -13,12 +13,12 @@ from typing import Any
 from trainrig.benchmarks.training import BENCHMARK
 from trainrig.catalog.chip import Chip
 from trainrig.errors import DataError, UsageError
-from trainrig.predict.cluster import Cluster
-from trainrig.predict.prediction import Prediction, predict
-from trainrig.predict.scenario import Question, one_node, positive, space
-from trainrig.predict.search import search
-from trainrig.predict.search.gpu_count import gpus_needed
-from trainrig.predict.search.space import Space
+from trainrig.prediction.cluster import Cluster
+from trainrig.prediction.prediction import Prediction, predict
+from trainrig.prediction.scenario import Question, one_node, positive, space
+from trainrig.prediction.search import search
+from trainrig.prediction.search.gpu_count import gpus_needed
+from trainrig.prediction.search.space import Space
 from trainrig.record import Kind, Record, Status
 from trainrig.units import DAY, format_share
 from trainrig.workload.model import ModelShape

@@ -21,7 +21,7 @@ from trainrig.stats import grouped
 from trainrig.units import binary, capital, format_quantity, format_share, si_scale
 
 if TYPE_CHECKING:  # numpy
-    from trainrig.predict.rates import Rates
+    from trainrig.prediction.rates import Rates
 
 _DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 _PASSES = {"forward": "forward", "forward+backward": "with backward"}
@@ -41,7 +41,7 @@ def notebook_tables(records: Iterable[Record]) -> tuple[Table, ...]:
 
 def grids_document(found: Sequence[tuple[Rates, Sequence[Record]]]) -> Document:
     """What is predicted of some machines, in the tables of notebooks, and how sure that is."""
-    from trainrig.predict.grids import layer_error
+    from trainrig.prediction.grids import layer_error
 
     blocks: list[Block] = []
     for rates, records in found:

@@ -48,15 +48,15 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.numerics import scheme_of
 
 if TYPE_CHECKING:  # numpy: the ledger needs none
-    from trainrig.predict.prediction import Prediction
-    from trainrig.predict.published_runs import PublishedRun
-    from trainrig.predict.scenario import Question
-    from trainrig.predict.search import Candidate, LayoutFamily, Ranking
-    from trainrig.predict.search.gpu_count import Budget
-    from trainrig.predict.search.memory_options import Fit, OptionEffect
-    from trainrig.predict.search.space import Space
-    from trainrig.predict.search.upgrades import Ranked
-    from trainrig.predict.table.row_errors import RowError
+    from trainrig.prediction.prediction import Prediction
+    from trainrig.prediction.published_runs import PublishedRun
+    from trainrig.prediction.scenario import Question
+    from trainrig.prediction.search import Candidate, LayoutFamily, Ranking
+    from trainrig.prediction.search.gpu_count import Budget
+    from trainrig.prediction.search.memory_options import Fit, OptionEffect
+    from trainrig.prediction.search.space import Space
+    from trainrig.prediction.search.upgrades import Ranked
+    from trainrig.prediction.table.row_errors import RowError
     from trainrig.workload.memory import Memory
 
 _LABELS = {
@@ -215,7 +215,7 @@ def _seen(found: Prediction) -> str | None:
 
 def _time_table(found: Prediction) -> Table:
     """The step's waterfall: each part with its share."""
-    from trainrig.predict.step import PARTS
+    from trainrig.prediction.step import PARTS
 
     sizes = {_LABELS.get(part, part): float(getattr(found.step, part)) for part in PARTS}
     parts = [(name, seconds) for name, seconds in sizes.items() if seconds > 0.0]
@@ -227,7 +227,7 @@ def _time_table(found: Prediction) -> Table:
 
 
 def _memory_table(memory: Memory, limit: float, *, fits: bool) -> Table:
-    from trainrig.predict.as_json import memory_parts
+    from trainrig.prediction.as_json import memory_parts
 
     total = float(memory.total)
     parts = [(_LABELS.get(name, name), size) for name, size in memory_parts(memory).items() if size]
@@ -242,7 +242,7 @@ def _memory_table(memory: Memory, limit: float, *, fits: bool) -> Table:
 
 def _published_table(found: Prediction) -> Iterator[Table]:
     """What others measured of the same step."""
-    from trainrig.predict.published_runs import SLOW, published_runs
+    from trainrig.prediction.published_runs import SLOW, published_runs
 
     def why(run: PublishedRun) -> str:
         if run.host_call_s is not None:
@@ -299,7 +299,7 @@ def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
 
 def errors_document(found: Sequence[RowError], refused: Mapping[str, int]) -> Document:
     """Errors by group and by chip of one row or more that was measured, and what is not counted."""
-    from trainrig.predict.table.row_errors import line, lines, mean_of_medians
+    from trainrig.prediction.table.row_errors import line, lines, mean_of_medians
 
     by_group = lines(found, lambda one: one.group or "(no group)")
     everything = line("all", found)

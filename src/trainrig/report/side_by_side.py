@@ -25,9 +25,9 @@ from trainrig.report.prediction_report import duration_text, layout_text, place_
 from trainrig.units import counted, format_count, format_memory, format_share, format_time
 
 if TYPE_CHECKING:  # numpy
-    from trainrig.predict.beside import Beside
-    from trainrig.predict.prediction import Prediction
-    from trainrig.predict.search.memory_options import Fit
+    from trainrig.prediction.beside import Beside
+    from trainrig.prediction.prediction import Prediction
+    from trainrig.prediction.search.memory_options import Fit
 
 
 def predictions_beside(

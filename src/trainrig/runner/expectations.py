@@ -28,7 +28,7 @@ from trainrig.benchmarks.training import flops
 from trainrig.errors import TrainrigError, UsageError
 from trainrig.machine.environment import changes
 from trainrig.machine.snapshot import Snapshot, value_or
-from trainrig.predict.expected import (
+from trainrig.prediction.expected import (
     Demands,
     ceiling,
     expect,
@@ -37,12 +37,12 @@ from trainrig.predict.expected import (
     link_claims,
     of_device,
 )
-from trainrig.predict.prediction import CONFIDENCE, PredictedMetric, predict_metrics
-from trainrig.predict.rates import Rates
-from trainrig.predict.rates.from_records import rates_of_records
-from trainrig.predict.rates.links import Link, Links
-from trainrig.predict.step import predict_step
-from trainrig.predict.step.calibration import fitted
+from trainrig.prediction.prediction import CONFIDENCE, PredictedMetric, predict_metrics
+from trainrig.prediction.rates import Rates
+from trainrig.prediction.rates.from_records import rates_of_records
+from trainrig.prediction.rates.links import Link, Links
+from trainrig.prediction.step import predict_step
+from trainrig.prediction.step.calibration import fitted
 from trainrig.record import Case, Kind, Limit, Record, Scalar, Status, new_id
 from trainrig.runner.history import corrections_of, machine_key, runs_of
 from trainrig.runner.plan import Task

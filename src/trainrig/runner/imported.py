@@ -42,7 +42,7 @@ from trainrig.machine.snapshot import (
     Topology,
     to_dict,
 )
-from trainrig.predict.expected import ceiling, expect, gpu_claims, link_claims, of_device
+from trainrig.prediction.expected import ceiling, expect, gpu_claims, link_claims, of_device
 from trainrig.record import Kind, Limit, Record, new_id, to_json
 from trainrig.runner.view import RunOutcome, close_run
 from trainrig.store import create_run, read_run

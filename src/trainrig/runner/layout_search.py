@@ -20,16 +20,16 @@ from trainrig.benchmarks.training import SPLITS
 from trainrig.catalog.arithmetic import HALF
 from trainrig.catalog.servers import find_server
 from trainrig.errors import StoreError, UsageError
-from trainrig.predict.as_json import layout_dict, prediction_dict
-from trainrig.predict.cluster import Cluster
-from trainrig.predict.prediction import Prediction, predict
-from trainrig.predict.rates import Rates
-from trainrig.predict.scenario import NOTHING, Question, one_node, positive, space
-from trainrig.predict.search import SIMULATED, Candidate, LayoutFamily, Ranking, families, search
-from trainrig.predict.search.gpu_count import Budget, gpus_needed
-from trainrig.predict.search.space import Space
-from trainrig.predict.search.upgrades import Ranked, upgrades_of_search
-from trainrig.predict.step.simulate import simulated
+from trainrig.prediction.as_json import layout_dict, prediction_dict
+from trainrig.prediction.cluster import Cluster
+from trainrig.prediction.prediction import Prediction, predict
+from trainrig.prediction.rates import Rates
+from trainrig.prediction.scenario import NOTHING, Question, one_node, positive, space
+from trainrig.prediction.search import SIMULATED, Candidate, LayoutFamily, Ranking, families, search
+from trainrig.prediction.search.gpu_count import Budget, gpus_needed
+from trainrig.prediction.search.space import Space
+from trainrig.prediction.search.upgrades import Ranked, upgrades_of_search
+from trainrig.prediction.step.simulate import simulated
 from trainrig.report.prediction_report import layout_text
 from trainrig.runner.view import rates_of_run
 from trainrig.store import store_errors, write_atomic

@@ -25,7 +25,7 @@ from trainrig.doctor import diagnose
 from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, inspect, to_dict
 from trainrig.machine.environment import changes
-from trainrig.predict.expected import Demands
+from trainrig.prediction.expected import Demands
 from trainrig.process.worker import Worker
 from trainrig.record import Kind, Record, RunView
 from trainrig.runner.earlier_runs import with_history

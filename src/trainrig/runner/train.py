@@ -34,7 +34,7 @@ from trainrig.errors import NeedsCompilerError, NeedsGpuError, UnavailableError,
 from trainrig.machine import inspect, to_dict, value_or
 from trainrig.machine.snapshot import Snapshot
 from trainrig.measure import noise
-from trainrig.predict.expected import ceiling, of_device
+from trainrig.prediction.expected import ceiling, of_device
 from trainrig.process.supervisor import STALL_TIMEOUT, Command, Ended, OnEvent, launch
 from trainrig.record import WRONG_ANSWER, Record, Status
 from trainrig.runner import energy, train_logs

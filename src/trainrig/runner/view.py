@@ -36,7 +36,7 @@ BURN = "burn"
 """The verb whose runs have rules of their own."""
 
 if TYPE_CHECKING:  # to read a run loads no numpy
-    from trainrig.predict.scenario import Measured
+    from trainrig.prediction.scenario import Measured
 
 
 def with_reports(run: RunView) -> RunView:
@@ -220,7 +220,7 @@ def rates_of_run(path: Path) -> Measured:
     Raises DataError where nothing has a valid value.
     """
     from trainrig.analysis.best import is_valid
-    from trainrig.predict.scenario import Measured
+    from trainrig.prediction.scenario import Measured
 
     run = read_run(path)
     points = [r for r in run.records if r.is_point and is_valid(r) and r.device]

@@ -72,7 +72,7 @@ class Traits:
     context: str = "zigzag"
     """How ranks that share a sequence exchange it (`Mesh.cp_comm`)."""
     offload_overlap: str = "none"
-    """What of an offloaded optimizer runs beside the device (`predict.step.offload` has the words
+    """What of an offloaded optimizer runs beside the device (`prediction.step.offload` has the words
     and sources)."""
     reduces_to_owner: bool = False
     """ZeRO 1 and 2 sum each bucket on the rank that owns it, one bucket after the other, and what

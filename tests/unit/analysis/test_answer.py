@@ -12,7 +12,7 @@ import report_views as made
 from trainrig.analysis.answer import LEAST_OF_CHANNELS, LEAST_OF_COMPUTED_PEAK, answer_of
 from trainrig.analysis.run_summary import summarise
 from trainrig.benchmarks.spec import MARGIN
-from trainrig.predict.expected import EARLIER_RUNS, EARLIER_VALUE
+from trainrig.prediction.expected import EARLIER_RUNS, EARLIER_VALUE
 from trainrig.record import Finding, Kind, Outcome, Record, RunView, Severity, Status, Verdict
 
 CASE = made.matmul_case("fp32", 2048, cache="hot")

@@ -14,7 +14,7 @@ from trainrig.analysis.compare import compare_runs, to_dict
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.catalog import find_chip
 from trainrig.catalog.published import published_records
-from trainrig.predict.expected import gpu_claims
+from trainrig.prediction.expected import gpu_claims
 from trainrig.record import Record, RunView, Status
 from trainrig.report.compare_report import comparison_document
 from trainrig.report.render.markdown import to_markdown

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainrig.errors import UsageError
-from trainrig.predict.cluster import Cluster
+from trainrig.prediction.cluster import Cluster
 from trainrig.procure.build_choices import Offer
 from trainrig.procure.build_rules import check_build
 from trainrig.procure.build_search import offers_of, suggest

@@ -10,12 +10,12 @@ import pytest
 from training_summaries import printed
 from trainrig.analysis.prediction_error import Ledger
 from trainrig.catalog.lookup import require_chip
-from trainrig.predict.cluster import Cluster
-from trainrig.predict.prediction import predict
-from trainrig.predict.scenario import Question, question
-from trainrig.predict.search import families, search
-from trainrig.predict.search.memory_options import fit
-from trainrig.predict.search.space import Space
+from trainrig.prediction.cluster import Cluster
+from trainrig.prediction.prediction import predict
+from trainrig.prediction.scenario import Question, question
+from trainrig.prediction.search import families, search
+from trainrig.prediction.search.memory_options import fit
+from trainrig.prediction.search.space import Space
 from trainrig.report.document import Strip, Table
 from trainrig.report.prediction_report import (
     fits_document,

@@ -15,7 +15,7 @@ from runner_fakes import NATIVE
 from trainrig.analysis.prediction_error import entries_of
 from trainrig.catalog.lookup import require_chip
 from trainrig.errors import UsageError
-from trainrig.predict.expected import Demands
+from trainrig.prediction.expected import Demands
 from trainrig.record import Finding, Kind, Outcome, Record, Severity, Status, Verdict
 from trainrig.runner.expectations import (
     Grounds,

@@ -26,7 +26,7 @@ from trainrig.benchmarks.layer import (
 from trainrig.benchmarks.spec import PlannedCase, Selection, benchmark, case_text
 from trainrig.catalog.published import published_for
 from trainrig.errors import UsageError
-from trainrig.predict.expected import expect
+from trainrig.prediction.expected import expect
 from trainrig.record import Case, Kind, Limit, Record, RunView, Status
 from trainrig.runner.attempts import Pace
 from trainrig.runner.plan import Task, qualify_plan

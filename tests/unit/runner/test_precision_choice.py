@@ -18,8 +18,8 @@ from trainrig.benchmarks.matmul import matmul_case
 from trainrig.catalog.arithmetic import Accelerator, arithmetic_of
 from trainrig.cli.main import cli
 from trainrig.errors import NeedsGpuError, UsageError
-from trainrig.predict.scenario import space
-from trainrig.predict.search import search
+from trainrig.prediction.scenario import space
+from trainrig.prediction.search import search
 from trainrig.runner import layout_search, train_prepare, tune
 from trainrig.runner.bench import BenchRequest
 from trainrig.runner.matmul_search import _usual_dtypes

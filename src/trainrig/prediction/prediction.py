@@ -1,0 +1,244 @@
+"""What a predicted step means: rates per GPU, shares of the peak, tokens a day, days and energy.
+
+MFU is model FLOPs (forward, and backward as twice that; causal attention in full; nothing for what
+is computed again) over time, GPUs and the claimed dense peak of the precision.  HFU adds what is
+computed a second time.  Of causal attention a kernel computes about half, so that both may pass
+100 % where sequences are long: beside each stands what it is where the scores that are seen count
+alone.  Where no peak is claimed, or where not all weights are trained (LoRA), they are not defined
+and are None.  Energy is the GPUs' alone at their power limit: an upper bound of
+what they take, and no cooling or host.
+
+`predict_metrics` is what `benchmarks.training` will measure of a step on one device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainrig.prediction.rates import Rates
+from trainrig.prediction.scenario import Question
+from trainrig.prediction.step import StepTime, predict_step
+from trainrig.prediction.step.communication import MeshSizes, data_parallel
+from trainrig.prediction.step.compute import recomputed_flops
+from trainrig.units import DAY, format_time
+from trainrig.workload.flops import hardware_flops, model_flops
+from trainrig.workload.layout import Layout, layout_warnings
+from trainrig.workload.memory import Memory, memory
+from trainrig.workload.model import ModelShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A predicted step, and what follows from it."""
+
+    question: Question
+    rates: Rates
+    step: StepTime
+    memory: Memory
+    tokens: int
+    """Of a step."""
+    model_flops: int
+    """Of a step, all GPUs."""
+    hardware_flops: int
+    model_flops_half: int
+    """Model FLOPs where of causal attention the scores that are seen count alone."""
+    hardware_flops_half: int
+
+    @property
+    def layout(self) -> Layout:
+        """What was asked for."""
+        return self.question.layout
+
+    @property
+    def time(self) -> float:
+        """s of a step."""
+        return float(self.step.total)
+
+    @property
+    def simulated(self) -> float | None:
+        """s of a step, its pipeline event by event, as a plan ranks layouts; None: it has none."""
+        if self.layout.mesh.pp == 1 or self.layout.pipeline.schedule == "dualpipe":
+            return None
+        from trainrig.prediction.step.simulate import simulated  # numpy: a step alone needs none
+
+        seconds, _ = simulated(self.question.shape, self.layout, self.rates)
+        return float(seconds[0])
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """80 % interval of the time."""
+        low, high = self.step.interval
+        return float(low), float(high)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """All GPUs together."""
+        return self.tokens / self.time
+
+    @property
+    def flop_rate(self) -> float:
+        """Model FLOP/s of one GPU."""
+        return self.model_flops / self.time / int(self.layout.mesh.gpus)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation, where it is defined."""
+        return self._share(self.model_flops)
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOPs utilisation, where it is defined."""
+        return self._share(self.hardware_flops)
+
+    @property
+    def mfu_half(self) -> float | None:
+        """`mfu` where the causal scores that are seen count alone."""
+        return self._share(self.model_flops_half)
+
+    @property
+    def hfu_half(self) -> float | None:
+        """`hfu` where the causal scores that are seen count alone."""
+        return self._share(self.hardware_flops_half)
+
+    @property
+    def claimed(self) -> str:
+        """Data type of the claimed peak that MFU and HFU are shares of."""
+        return "fp4" if self.question.cluster.is_fp4 else self.layout.precision.compute
+
+    @property
+    def fits(self) -> bool:
+        """Whether one GPU's memory is enough, and a node's for what is offloaded."""
+        is_enough = bool(self.memory.total <= self.rates.memory_bytes)
+        return is_enough and self.question.fits_host
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is seldom meant, what is presumed of the machine, and what will not run."""
+        cluster = self.question.cluster
+        requested, chip, found = cluster.requested_name, cluster.chip, self._warnings
+        if chip is not None and cluster.trays > 1:
+            tray, node, link = cluster.tray, cluster.gpus_per_node, chip.link
+            trays = f"{cluster.trays} trays of {tray} are one node of {node}: {link} joins them"
+            if node % tray:
+                trays = f"{cluster.trays} trays are one node of {node}: {link} joins them"
+            found = (trays, *found)
+        if (cloud := cluster.uncounted) is not None:
+            gpus = cluster.gpus
+            counted = f"how many GPUs {cloud} has is not known: {gpus} in all, or as --gpus says"
+            found = (counted, *found)
+        if requested is None or chip is None:
+            return found
+        presumed = f"{requested} is presumed to be {chip.name}, of which servers have eight"
+        return (presumed, *found)
+
+    @property
+    def _warnings(self) -> tuple[str, ...]:
+        words, chip = self.layout.precision.compute, self.question.cluster.chip
+        if costs := self.data_parallel:
+            spent = ", ".join(f"{name} {format_time(each)}" for name, each in costs.items())
+            return (f"DataParallel, each micro-batch by GPU 0: {spent}",)
+        if self.question.cluster.is_fp4:
+            scaled = "products are in fp4, all else is priced as fp8; MFU is of the fp4 peak"
+            return (*layout_warnings(self.layout), scaled)
+        if chip is None or not self.rates.peaks or self.rates.peaks.get(words) is not None:
+            return layout_warnings(self.layout)
+        absent = f"no {words} rate is claimed of {chip.name}: another precision's stands for it"
+        return (*layout_warnings(self.layout), absent)
+
+    @property
+    def data_parallel(self) -> dict[str, float] | None:
+        """s of what torch.nn.DataParallel exchanges for a micro-batch; None: it is not asked for.
+
+        Uncontended and by themselves; its fifth cost, one interpreter's lock, is in the step's
+        ``gaps``.
+        """
+        if self.layout.scheme != "dataparallel" or self.layout.mesh.gpus == 1:
+            return None
+        mesh = MeshSizes(self.question.shape, self.layout)
+        return {n: float(s) for n, s in data_parallel(mesh, self.rates, 1.0).items()}
+
+    def days(self, tokens: float) -> float:
+        """Days that so many tokens take."""
+        return tokens / self.tokens_per_s / DAY
+
+    def kwh(self, tokens: float) -> float:
+        """Energy of the GPUs for so many tokens, at their power limit."""
+        return self.days(tokens) * 24.0 * int(self.layout.mesh.gpus) * self.rates.power / 1000.0
+
+    def _share(self, flops: int) -> float | None:
+        peak = self.rates.peaks.get(self.layout.precision.compute)
+        if peak is None or self.layout.lora.rank or self.question.cluster.chip is None:
+            return None  # what was measured is no claim
+        return flops / self.time / int(self.layout.mesh.gpus) / peak
+
+
+def predict(question: Question) -> Prediction:
+    """Predict one layout."""
+    rates = question.cluster.rates()
+    shape, layout = question.shape, question.layout
+    samples, seq, target = (
+        int(layout.global_batch),
+        layout.batch.seq_len,
+        layout.batch.target_seq_len,
+    )
+    size: dict[str, Any] = {"batch": samples, "seq": seq, "target_seq_len": target}
+
+    def computed(*, half: bool) -> int:
+        once = hardware_flops(shape, **size, kernels=layout.kernels.stack, half=half)
+        return once + recomputed_flops(shape, layout, half=half)
+
+    return Prediction(
+        question=question,
+        rates=rates,
+        step=predict_step(shape, layout, rates),
+        memory=memory(shape, layout),
+        tokens=samples * seq,
+        model_flops=model_flops(shape, **size),
+        hardware_flops=computed(half=False),
+        model_flops_half=model_flops(shape, **size, half=True),
+        hardware_flops_half=computed(half=True),
+    )
+
+
+CONFIDENCE = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedMetric:
+    """One number of a step, before it is measured."""
+
+    metric: str
+    unit: str
+    value: float
+    interval: tuple[float, float]
+
+
+def predict_metrics(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[PredictedMetric, ...]:
+    """What a step on one device will be measured as."""
+    step = predict_step(shape, layout, rates)
+    low, high = (end / step.total for end in step.interval)
+    flops = model_flops(
+        shape,
+        int(layout.global_batch),
+        layout.batch.seq_len,
+        target_seq_len=layout.batch.target_seq_len,
+    )
+    needed = memory(shape, layout)
+    times = {
+        "time": step.total,
+        "time.forward": step.forward + step.gaps / 3.0,
+        "time.backward": step.backward + step.recompute + step.gaps * 2.0 / 3.0,
+        "time.optimizer": step.optimizer,
+    }
+    rate = flops / step.total
+    bytes_low, bytes_high = map(float, needed.interval("allocated"))
+    others = (
+        ("flop_rate", "FLOP/s", rate, (rate / high, rate / low)),
+        ("peak_memory", "B", float(needed.allocated), (bytes_low, bytes_high)),
+    )
+    found = [(name, "s", time, (time * low, time * high)) for name, time in times.items() if time]
+    return tuple(
+        PredictedMetric(metric=metric, unit=unit, value=value, interval=interval)
+        for metric, unit, value, interval in (*found, *others)
+    )

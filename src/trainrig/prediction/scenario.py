@@ -1,0 +1,379 @@
+"""What is to be predicted: a model, a layout of it, and the machines that it runs on.
+
+Answers what stands for whatever was not given: sequences as long as the model was made for (4096 at
+most), the half precision that the chip has, flash attention from the year 2020 on, the framework
+that usually runs such a layout; and which rates hold on the machines, of which none need exist.
+What is given and cannot be is refused, by the rules of layouts where they say so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainrig.catalog.arithmetic import HALF, Accelerator, arithmetic_of
+from trainrig.catalog.chip import Chip, has_block_scales, peak
+from trainrig.catalog.lookup import find_chip
+from trainrig.catalog.servers import Server, find_server
+from trainrig.errors import UsageError, unknown
+from trainrig.prediction.cluster import (
+    JOIN_NO_TRAYS,
+    USUAL_NODE,
+    Cluster,
+    check_racks,
+    joined_units,
+    unit_size,
+)
+from trainrig.prediction.rates.from_chip import (
+    LINKS,
+    fuses_attention,
+    has_cuda_graphs,
+    takes_any_order,
+    usual_tray,
+)
+from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
+from trainrig.workload.layout import PLACES, Layout, check_layout, check_sizes
+from trainrig.workload.layout.groups import PRECISIONS, RECOMPUTE, SCALED
+from trainrig.workload.layout_rules import MOST_COUNT, has_schedule, usual_interleave, who_has
+from trainrig.workload.memory import host_bytes
+from trainrig.workload.model import ModelShape
+from trainrig.workload.model_lookup import find
+
+if TYPE_CHECKING:
+    from trainrig.prediction.search.space import Space
+    from trainrig.record import Record
+
+
+LONGEST = 4096
+GBIT = 1e9 / 8.0
+MOST_GBPS = 1e6
+Options = Mapping[str, Any]
+"""What was given, by the options' names with underscores; what is None was not given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was measured, where measured rates are asked for."""
+
+    records: tuple[Record, ...] = ()
+    device: str | None = None
+    """Of which the records are; it stands where no chip is named."""
+    memory: float | None = None
+    """B that it has, where the catalog does not say."""
+
+
+NOTHING = Measured()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be predicted."""
+
+    shape: ModelShape
+    layout: Layout
+    cluster: Cluster
+
+    @property
+    def fits_host(self) -> bool:
+        """Whether a node's memory is enough for what is offloaded; where it is not known, it is."""
+        limit = self.cluster.host_memory
+        return limit is None or bool(host_bytes(self.shape, self.layout) <= limit)
+
+
+def question(given: Options, measured: Measured = NOTHING) -> Question:
+    """One layout of one model at one cluster.  Raises UsageError for what cannot be."""
+    shape, options = _model(given)
+    cluster = _cluster(options, measured)
+    layout = _layout(options, cluster, shape, (*WORDS_AND_LENGTHS, *_SIZES))
+    zero = options.get("zero", 3 if layout.sharding.parallel == "fsdp" else 0)
+    layout = layout.replace(zero=zero)
+    layout = layout.replace(framework=options.get("framework") or layout.usual_framework)
+    check_layout(shape, layout)
+    return Question(shape=shape, layout=layout, cluster=cluster)
+
+
+def machine(given: Options, measured: Measured = NOTHING) -> Cluster:
+    """What a model would run on, where nothing is asked of a model.  Raises UsageError."""
+    return _cluster({name: value for name, value in given.items() if value is not None}, measured)
+
+
+def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]:
+    """All layouts of one model at one cluster.  Raises UsageError for what cannot be."""
+    shape, options = _model(given)
+    cluster = _cluster(options, measured)
+    if "global_batch" not in options:
+        raise UsageError("how many samples is a step?", "as --global-batch 512")
+    base = _layout(options, cluster, shape, WORDS_AND_LENGTHS)
+    schedules, base = (base.pipeline.schedule,), base.replace(schedule="1f1b")
+    for name, known in (("recompute", RECOMPUTE), ("framework", tuple(FRAMEWORKS))):
+        if options.get(name, known[0]) not in known:
+            raise unknown(name, options[name], known)
+    named = options.get("framework")
+    if named and not has_schedule(FRAMEWORKS[named], schedules[0]):
+        raise UsageError(f"{named} has no schedule {schedules[0]}", who_has(schedules[0]))
+    batch = options["global_batch"]
+    if not 1 <= batch <= MOST_COUNT:
+        raise UsageError(f"global-batch = {batch}", f"a whole number from 1 to {MOST_COUNT}")
+    # What all of the space have in common.
+    check_layout(shape, base.replace(framework=LEAST_RESTRICTED, parallel="auto"))
+    from trainrig.prediction.search.space import Space  # numpy: one layout needs none
+
+    every = Space(
+        shape=shape,
+        base=base,
+        global_batch=batch,
+        framework=options.get("framework"),
+        recompute=(options["recompute"],) if "recompute" in options else RECOMPUTE,
+        host_memory=cluster.host_memory,
+    )
+    if "schedule" in options:
+        every = every.replace(schedules=schedules)
+    return every, cluster
+
+
+_SIZES = (
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "interleave",
+    "batch_size",
+    "grad_accum",
+    "shard_size",
+    "sequence_parallel",
+)
+WORDS_AND_LENGTHS = (
+    *(
+        "seq_len",
+        "target_seq_len",
+        "precision",
+        "scaled",
+        "kernels",
+        "parallel",
+        "optimizer",
+        "offload",
+    ),
+    *("lora_rank", "lora_on", "schedule", "recompute", "overlap"),
+    *("states", "moments", "software", "quantize", "optimizer_in_backward", "offload_overlap"),
+    *("cp_comm", "loss", "cuda_graphs", "grad_reduce", "fp8_params", "router_spread"),
+)
+"""Fields of a layout that are asked for, besides its sizes."""
+
+
+def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
+    options = {name: value for name, value in given.items() if value is not None}
+    _check_alone(options)
+    if (scaled := options.get("precision")) in SCALED:
+        options |= {"precision": SCALED[scaled], "scaled": scaled}
+    if "model" not in options:
+        raise UsageError("missing --model", "as --model gpt2-medium; or a path to a config.json")
+    return find(options["model"]), options
+
+
+def _check_alone(options: Options) -> None:
+    """Raise UsageError for a word or a number that is none whatever the model and the machine."""
+    precision = options.get("precision", PRECISIONS[0])
+    if precision not in (*PRECISIONS, *SCALED):
+        raise unknown("precision", precision, (*PRECISIONS, *SCALED))
+    keys = PLACES.keys() - {"precision"}
+    check_sizes(Layout.of(**{name: options[name] for name in options if name in keys}))
+
+
+def _cluster(options: Options, measured: Measured) -> Cluster:
+    """Return the machines: as options say, else as a server's entry, else as is usual."""
+    server = _server(options)
+    chip = _chip(server, measured)
+    _check_network(options)
+    link = options.get("link", server.link if server else None)
+    nodes = _nodes(options, server, chip, link)
+    of_server = _of_server(server, nodes) if server else {}
+    stated = {
+        "fabric": options["fabric_gbps"] * GBIT * nodes.trays if "fabric_gbps" in options else None,
+        "p2p": options.get("p2p"),
+        "host_memory": _host_memory(options, nodes.trays),
+    }
+    return Cluster(
+        chip=chip,
+        is_fp4=options.get("scaled", "").endswith("fp4"),
+        gpus=nodes.gpus,
+        gpus_per_node=nodes.per_node,
+        trays=nodes.trays,
+        unit=nodes.unit,
+        link=link,
+        records=measured.records,
+        memory=measured.memory if chip is None else None,
+        uncounted=server.name if server and server.is_uncounted and "gpus" not in options else None,
+        **(of_server | {name: value for name, value in stated.items() if value is not None}),
+    )
+
+
+def _server(options: Options) -> Server | None:
+    """Return the server, or the chip as one, that ``on`` names."""
+    if "on" not in options:
+        return None
+    return find_server(options["on"], options.get("gpus", _split(options)))
+
+
+def _split(options: Options) -> int:
+    """Return how many GPUs share one copy of the model."""
+    return math.prod(options.get(name, 1) for name in ("tp", "pp", "cp"))
+
+
+def _chip(server: Server | None, measured: Measured) -> Chip | None:
+    """Return the chip that is named, else the one that was measured.  Raises UsageError."""
+    of_records = None if measured.device is None else find_chip(measured.device)
+    if server is None and of_records is None and not measured.records:
+        raise UsageError("missing --on", 'as --on "RTX 4090"; trainrig catalog lists the chips')
+    if server is None:
+        return of_records
+    if measured.device is not None and server.chip is not of_records:
+        raise UsageError(
+            f"the measured rates are those of {measured.device}, not of {server.chip.name}",
+            "leave out --on, or --rates",
+        )
+    return server.chip
+
+
+def _check_network(options: Options) -> None:
+    """Raise UsageError for what is no network, or no link."""
+    fabric = options.get("fabric_gbps")
+    if fabric is not None and not 0.0 < fabric <= MOST_GBPS:
+        raise UsageError(
+            f"a fabric of {fabric:g} Gb/s", "Gb/s of a node, as 400 for one port of InfiniBand NDR"
+        )
+    if options.get("link", LINKS[0]) not in LINKS:
+        raise unknown("link", options["link"], LINKS)
+
+
+class _Nodes(NamedTuple):
+    """How GPUs come in nodes."""
+
+    gpus: int
+    per_node: int
+    unit: int
+    """GPUs that are together before a link joins more of them to a node."""
+    trays: int
+    """Hosts of a node."""
+    servers: int
+    """Servers, as their entry or file describes one, that make a node."""
+
+
+def _nodes(options: Options, server: Server | None, chip: Chip | None, link: str | None) -> _Nodes:
+    """Return how many GPUs there are, and how they come in nodes.  Raises UsageError."""
+    sold = server.gpus if server else None
+    whole = (sold or 1) * server.nodes if server else 1
+    gpus = options.get("gpus", max(_split(options), whole))
+    unit = unit_size(chip, options.get("gpus_per_node"), sold, gpus)
+    per_node, trays = joined_units(chip, unit, gpus, link)
+    if chip is not None and unit > 0 and link not in JOIN_NO_TRAYS:
+        check_racks(chip, unit, per_node, gpus)
+    servers = max(1, per_node // sold) if sold and trays > 1 else trays
+    return _Nodes(gpus=gpus, per_node=per_node, unit=unit, trays=trays, servers=servers)
+
+
+def _of_server(server: Server, nodes: _Nodes) -> dict[str, Any]:
+    """Return what a server's entry says of a node, which may be several servers."""
+    return {
+        "fabric": None if server.fabric is None else server.fabric * nodes.servers,
+        "p2p": server.p2p,
+        "host_memory": server.memory and server.memory * nodes.servers,
+        "host_bandwidth": server.host_memory and server.host_memory * nodes.servers / nodes.trays,
+        "disk": server.disk,
+        "requested_name": server.requested_name,
+    }
+
+
+def _host_memory(options: Options, hosts: int) -> float | None:
+    """B of a node's memory, of each host as given in GiB; None: it is not given."""
+    if "host_memory" not in options:
+        return None
+    return hosts * positive("host-memory", options["host_memory"]) * 1024.0**3
+
+
+def one_node(given: Options) -> int:
+    """GPUs of one whole node of the machine that is named: of a rack all that its link joins."""
+    server = find_server(given["on"], USUAL_NODE) if given.get("on") is not None else None
+    per_node, sold = given.get("gpus_per_node"), server.gpus if server is not None else None
+    if server is None or usual_tray(server.chip) is None:
+        return per_node or sold or USUAL_NODE
+    domain = server.chip.link_domain or USUAL_NODE
+    unit = unit_size(server.chip, per_node, sold, domain)
+    is_apart = (given.get("link") or server.link) in JOIN_NO_TRAYS
+    return unit if is_apart else unit * max(1, domain // max(1, unit))
+
+
+def _layout(
+    options: Options, cluster: Cluster, shape: ModelShape, names: tuple[str, ...]
+) -> Layout:
+    """A layout of what is given of ``names``, and of defaults that suit the chip."""
+    fields = {name: options[name] for name in names if name in options}
+    chip = cluster.chip
+    half = _fastest(cluster)
+    precision = fields.setdefault("precision", half)
+    if chip is not None and chip.peaks:
+        _check_narrow(chip, precision, fields.get("scaled", ""), half)
+    fields.setdefault("kernels", "flash" if has_flash(chip, precision) else "eager")
+    if "flash" in fields["kernels"] and chip is not None and (chip.year or 2020) < 2020:
+        raise UsageError(
+            f"{chip.name} has no flash attention: its kernels are for chips from 2020 on",
+            "--kernels eager, fused or compiled",
+        )
+    graphs = fields.get("cuda_graphs")
+    if graphs in ("layers", "iteration") and chip is not None and not has_cuda_graphs(chip):
+        raise UsageError(
+            f"{chip.name} has no CUDA graphs, nor HIP's", "--cuda-graphs none, or runtime for XLA"
+        )
+    if "interleave" in names:
+        groups = usual_interleave(fields.get("schedule", ""), fields.get("pp", 1))
+        fields.setdefault("interleave", groups)
+    if chip is not None:
+        fields["supports_non_tn_fp8"] = int(takes_any_order(chip))
+    fields.setdefault("seq_len", min(shape.max_positions, LONGEST))
+    return Layout.of(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
+
+
+def _fastest(cluster: Cluster) -> str:
+    """The precision that products are fastest in: as claimed, or as measured where no chip is."""
+    if cluster.chip is not None:
+        return arithmetic_of(Accelerator(chip=cluster.chip)).fastest
+    from trainrig.benchmarks.spec import Role, role_of  # a chip needs none of it
+    from trainrig.record import dtype_of
+
+    rates = {
+        str(dtype_of(record.case)): record.value
+        for record in sorted(cluster.records, key=lambda record: record.value or 0.0)
+        if record.metric == "flop_rate" and role_of(record.benchmark) is Role.PRODUCT
+    }
+    usual = [dtype for dtype in (*HALF, "fp32") if rates.get(dtype)]
+    return max(usual, key=lambda dtype: rates[dtype] or 0.0, default=HALF[0])
+
+
+def _check_narrow(chip: Chip, precision: str, scaled: str, half: str) -> None:
+    """A chip without units for eight or four bits does not compute in them; the wider are emulated.
+
+    Raises UsageError.
+    """
+    if precision == "fp8" and peak(chip, "fp8") is None:
+        raise UsageError(f"{chip.name} has no fp8 products", f"--precision {half}")
+    if scaled.endswith("fp4") and peak(chip, "fp4") is None:
+        raise UsageError(f"{chip.name} has no fp4 products", f"--precision fp8 or {half}")
+    if scaled and not has_block_scales(chip):
+        raise UsageError(
+            f"{chip.name} has no products with a scale for each block, as {scaled} needs them",
+            f"--precision fp8 or {half}",
+        )
+
+
+def has_flash(chip: Chip | None, precision: str) -> bool:
+    """Flash attention needs half precision and a chip that it is built for; or a processor."""
+    modern = chip is None or fuses_attention(chip)
+    return modern and precision in ("bf16", "fp16", "fp8")
+
+
+def positive(name: str, value: float) -> float:
+    """``value``, if it is a number above 0."""
+    if not 0.0 < value < math.inf:
+        raise UsageError(f"{name} = {value:g}", "a number above 0")
+    return value

@@ -1,0 +1,359 @@
+"""Whether a training fits in memory, how much more would, and which option to change first.
+
+A step fits if what one GPU needs at its worst moment, with an allowance for context and allocator
+(`workload.memory`), is no more than the GPU has.  Options are changed one at a time: batch size,
+recomputation, kernels, ZeRO, tensor, pipeline, context and expert parallel, optimizer (8 bits,
+pages of the host, inside backward), offload.  The global batch
+stays: a smaller batch size means more micro-batches, and so do fewer data-parallel ranks.  What
+cannot be run is no option, and neither is another model, precision or length.
+
+Options are compared by what prediction itself says of each: bytes, and seconds for each sample.
+First come those that make it fit, the fastest first; then those that do not suffice alone, the one
+that saves most first.  Where one is not enough, `sequence` has the fastest two that are, or changes
+one after the other: of those that leave the least, the fastest.  Where all are not enough, or only
+with the optimizer off the GPU, `adapters` asks the same of training adapters (LoRA) instead of all
+weights, which is another training and therefore comes last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from trainrig.prediction.rates import Rates
+from trainrig.prediction.scenario import Question, has_flash
+from trainrig.prediction.step import predict_step
+from trainrig.workload.frameworks import OFFLOADS_ALONE
+from trainrig.workload.layout import Layout, is_legal
+from trainrig.workload.layout.groups import RECOMPUTE
+from trainrig.workload.memory import Memory, host_bytes, memory
+from trainrig.workload.model import ModelShape
+from trainrig.workload.numerics import FROZEN, scheme_of
+
+STACKS = {
+    "eager": ("fused", "flash", "flash+fused", "compiled"),
+    "fused": ("flash+fused",),
+    "flash": ("flash+fused", "compiled"),
+}
+"""Kernels that keep less than others."""
+LORA_RANK = 16
+"""Of the adapters that are tried where nothing else makes it fit."""
+MOST_SAMPLES = 1 << 16
+"""Batch sizes are not searched beyond it."""
+_MOST_SIZES = 16
+_LARGEST = 1 << 12
+"""Smaller batch sizes that are tried: so many, from so large a one on."""
+_MOST_CHANGES = 10
+_LIGHTER = {
+    **dict.fromkeys(("adamw", "adamw-fused"), ("8bit", "paged", "8bit-paged")),
+    "adamw-8bit": ("8bit-paged",),
+}
+_FLAGS = ("sequence_parallel", "optimizer_in_backward")
+_ALTERS = ("states", "optimizer-in-backward", "quantize")
+"""Options that change what is computed more than where it is kept: they come after all others."""
+
+Change = dict[str, Any]
+"""Fields of a layout that are changed together; the first one names the option."""
+
+
+def memory_options(
+    shape: ModelShape, layout: Layout, *, can_flash: bool = True
+) -> Iterator[tuple[Change, Layout]]:
+    """Every legal change and the layout after it; ``can_flash``: the chip has a flash attention.
+
+    Where the layout's framework does not run another split, the one that usually does takes over.
+    """
+    for change in _changes(layout, can_flash):
+        after = layout.replace(**change)
+        if next(iter(change)) in ("zero", "tp", "pp", "cp", "ep") and not is_legal(shape, after):
+            after = after.replace(parallel="auto")
+            change["parallel"] = "auto"
+            change["framework"] = after.usual_framework
+            after = after.replace(framework=change["framework"])
+        if is_legal(shape, after):
+            yield change, after
+
+
+def _name(change: Change) -> str:
+    """As an option is called."""
+    return next(iter(change)).replace("_", "-")
+
+
+def _changes(layout: Layout, can_flash: bool) -> Iterator[Change]:
+    micro, accum = int(layout.batch.micro), int(layout.batch.grad_accum)
+    sizes = range(min(micro - 1, _LARGEST), 0, -1)
+    for size in islice((size for size in sizes if micro * accum % size == 0), _MOST_SIZES):
+        yield {"batch_size": size, "grad_accum": micro * accum // size}
+    for more in RECOMPUTE[RECOMPUTE.index(layout.memory.recompute) + 1 :]:
+        yield {"recompute": more}
+    for stack in STACKS.get(layout.kernels.stack, ()):
+        if can_flash or stack == "fused":
+            yield {"kernels": stack}
+    if layout.scheme == "dataparallel":
+        yield {"parallel": "ddp"}
+    if layout.mesh.dp > 1:
+        for stage in range(int(layout.sharding.zero) + 1, 4):
+            yield {"zero": stage}
+    yield from _splits(layout)
+    yield from _states(layout)
+    if layout.memory.offload == "none":
+        yield from _offloads(layout)
+
+
+def _states(layout: Layout) -> Iterator[Change]:
+    """Less for each parameter: other optimizers, no gradients that stay, narrow numbers."""
+    if layout.memory.optimizer in ("adamw", "adamw-fused", "adamw-8bit"):
+        yield from ({"optimizer": f"adamw-{kind}"} for kind in _LIGHTER[layout.memory.optimizer])
+    if not layout.memory.optimizer_in_backward:
+        yield {"optimizer_in_backward": 1}
+    if scheme_of(layout) != "pure" and layout.precision.compute in ("bf16", "fp16"):
+        yield {"states": "pure"}
+    if layout.lora.rank:
+        stored = list(FROZEN)
+        for kind in stored[stored.index(layout.lora.quantize) + 1 :]:
+            yield {"quantize": kind}
+
+
+def _splits(layout: Layout) -> Iterator[Change]:
+    """More GPUs for each copy of the model, and fewer copies."""
+    if layout.mesh.tp > 1 and not layout.mesh.sequence_parallel:
+        yield {"sequence_parallel": 1}
+    for name in ("tp", "pp", "cp"):
+        more = 2
+        while layout.mesh.dp % more == 0:
+            size = int(layout.get(name)) * more
+            change = {name: size, "grad_accum": int(layout.batch.grad_accum) * more}
+            if (
+                name == "pp" and layout.sharding.zero > 1
+            ):  # most pipelines cannot shard what they add up
+                yield dict(change)
+                change["zero"] = 1
+            if name != "tp" or size <= layout.mesh.gpus_per_node:
+                yield change
+            more *= 2
+    more = 2
+    while (
+        layout.mesh.dp % (layout.mesh.ep * more) == 0
+    ):  # refused where there are no experts to share
+        yield {"ep": layout.mesh.ep * more}
+        more *= 2
+
+
+def _offloads(layout: Layout) -> Iterator[Change]:
+    """To the host; on one GPU by DeepSpeed and FSDP, too: gradients or weights go there as well."""
+    yield {"offload": "host"}
+    for framework, zero in OFFLOADS_ALONE if layout.mesh.gpus == 1 else ():
+        if (layout.framework, layout.sharding.zero) != (framework, zero):
+            yield {"offload": "host", "zero": zero, "framework": framework, "parallel": "auto"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionEffect:
+    """One change of a layout that may need less memory, and what it brings."""
+
+    option: str
+    """What is changed: batch-size, recompute, zero, tp, pp, …"""
+    change: str
+    """As options of a command line."""
+    fits: bool
+    memory_bytes_per_gpu: int
+    saved_bytes: int
+    """Less than before, on the fullest GPU."""
+    sample_time_s: float
+    """Of a step over its samples."""
+    slower: float
+    """That over what it was."""
+    layout: Layout
+    """After it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Whether a layout fits, and what would make it."""
+
+    question: Question
+    capacity: float
+    """B of one GPU."""
+    memory: Memory
+    sample_time: float
+    largest_batch_size: int
+    """With room for what the allocator keeps, or what was asked where that fits; 0: not even one
+    sample fits."""
+    options: tuple[OptionEffect, ...]
+    """Options that need less memory, in the order in which to try them."""
+    sequence: tuple[OptionEffect, ...]
+    """One after the other until it fits; empty if it does, or if all are not enough."""
+    tried: tuple[str, ...]
+    """Names of the options that there are for this layout."""
+    adapters: tuple[OptionEffect, ...]
+    """Where all are not enough: LoRA, and what it needs besides to fit; empty if that does not."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether one GPU's memory is enough, and a node's for what is offloaded."""
+        return float(self.memory.total) <= self.capacity and self.question.fits_host
+
+    @property
+    def is_close(self) -> bool:
+        """The interval of what is needed has the capacity in it."""
+        low, high = self.memory.interval("device")
+        return bool(low <= self.capacity <= high)
+
+
+def fit(question: Question) -> Fit:
+    """Whether a layout fits, and what to do about it."""
+    rates, shape, layout = question.cluster.rates(), question.shape, question.layout
+    can_flash = has_flash(question.cluster.chip, layout.precision.compute)
+    trial = _Trial(shape, rates, can_flash, question.cluster.host_memory)
+    effects = trial.effects(layout)
+    needed = memory(shape, layout)
+    sequence = trial.sequence(layout)
+    # What waits for the host at each step is a way out, and adapters a quicker one.
+    is_away = any(effect.option == "offload" for effect in sequence)
+    is_fitting = float(needed.total) <= rates.memory_bytes
+    largest = largest_batch_size(shape, layout, rates.memory_bytes)
+    is_enough = (sequence and not is_away) or is_fitting
+    return Fit(
+        question=question,
+        capacity=rates.memory_bytes,
+        memory=needed,
+        sample_time=trial.sample_time(layout),
+        largest_batch_size=max(largest, int(layout.batch.micro) * is_fitting),
+        options=_ordered(effects),
+        sequence=sequence,
+        tried=tuple(dict.fromkeys(effect.option for effect in effects)),
+        adapters=() if is_enough else trial.with_adapters(layout),
+    )
+
+
+def _ordered(effects: Iterable[OptionEffect]) -> tuple[OptionEffect, ...]:
+    """Options that make it fit, the fastest first; then those that save most."""
+
+    def rank(effect: OptionEffect) -> tuple[bool, bool, float, float]:
+        takes, saves = effect.sample_time_s, -float(effect.saved_bytes)
+        last = effect.option in _ALTERS
+        return (False, last, takes, saves) if effect.fits else (True, last, saves, takes)
+
+    return tuple(sorted((effect for effect in effects if effect.saved_bytes > 0), key=rank))
+
+
+def largest_batch_size(shape: ModelShape, layout: Layout, capacity: float) -> int:
+    """Samples at once that fit with what the allocator keeps (`Memory.shown`); 1 if less does.
+
+    A step that leaves the allocator no such room ends, but asks the driver for blocks and gives
+    them back again and again (`num_alloc_retries` of torch.cuda.memory_stats).  Of 56 batches that
+    one table (Lambda's) has as its 14 cards' largest, the most that ends is 10 % more on average,
+    this 2 % less.  More samples never need less.
+    """
+    low, high = 0, MOST_SAMPLES
+    while high > low:  # a few values at a time, for all of them cost little more than one
+        tries = np.unique(np.linspace(low + 1, high, 64).astype(np.int64))
+        enough = tries[memory(shape, layout.replace(batch_size=tries)).shown <= capacity]
+        low = int(enough[-1]) if enough.size else low
+        above = tries[tries > low]
+        high = int(above[0]) - 1 if above.size else low
+    return low or int(memory(shape, layout.replace(batch_size=1)).total <= capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Where options are tried."""
+
+    shape: ModelShape
+    rates: Rates
+    can_flash: bool
+    host: float | None
+    """B of a node's memory: what needs more there is no option."""
+
+    def sample_time(self, layout: Layout) -> float:
+        """s of a step, over its samples."""
+        step = predict_step(self.shape, layout, self.rates)
+        return float(step.total) / int(layout.global_batch)
+
+    def effects(self, layout: Layout) -> tuple[OptionEffect, ...]:
+        """Every option of a layout."""
+        return tuple(self._effect(layout, *changed) for changed in self._options(layout))
+
+    def _options(self, layout: Layout) -> Iterator[tuple[Change, Layout]]:
+        limit = math.inf if self.host is None else self.host
+        for change, after in memory_options(self.shape, layout, can_flash=self.can_flash):
+            if host_bytes(self.shape, after) <= limit:
+                yield change, after
+
+    def _effect(self, before: Layout, change: Change, after: Layout) -> OptionEffect:
+        needed, takes = int(memory(self.shape, after).total), self.sample_time(after)
+        words = [
+            f"--{name.replace('_', '-')}" + ("" if name in _FLAGS else f" {value}")
+            for name, value in change.items()
+            if name != "parallel" or before.sharding.parallel != "auto"
+        ]
+        return OptionEffect(
+            option=_name(change),
+            change=" ".join(words),
+            fits=needed <= self.rates.memory_bytes,
+            memory_bytes_per_gpu=needed,
+            saved_bytes=int(memory(self.shape, before).total) - needed,
+            sample_time_s=takes,
+            slower=takes / self.sample_time(before),
+            layout=after,
+        )
+
+    def sequence(self, layout: Layout) -> tuple[OptionEffect, ...]:
+        """One option, or the fastest two; else one by one until it fits, if that is faster."""
+        found = self._one_by_one(layout)
+        if len(found) == 1 or float(memory(self.shape, layout).total) <= self.rates.memory_bytes:
+            return found
+        two = self._two(layout)
+        alters = not found or any(effect.option in _ALTERS for effect in found)
+        return two if two and (alters or two[-1].sample_time_s < found[-1].sample_time_s) else found
+
+    def _two(self, layout: Layout) -> tuple[OptionEffect, ...]:
+        """The fastest two options that suffice together, none of which alters what is computed."""
+        best, least = None, math.inf
+        for change, first in self._options(layout):
+            for more, both in self._options(first):
+                if {_name(change), _name(more)} & set(_ALTERS):
+                    continue
+                if float(memory(self.shape, both).total) > self.rates.memory_bytes:
+                    continue
+                if (takes := self.sample_time(both)) < least:
+                    best, least = ((layout, change, first), (first, more, both)), takes
+        return () if best is None else tuple(self._effect(*one) for one in best)
+
+    def _one_by_one(self, layout: Layout) -> tuple[OptionEffect, ...]:
+        """The first option, then the first of what that leaves."""
+        found: list[OptionEffect] = []
+        needed = float(memory(self.shape, layout).total)
+        while needed > self.rates.memory_bytes and len(found) < _MOST_CHANGES:
+            best = _ordered(self.effects(layout))[:1]
+            if not best:
+                return ()
+            found.append(best[0])
+            layout, needed = best[0].layout, best[0].memory_bytes_per_gpu
+        return tuple(found) if needed <= self.rates.memory_bytes else ()
+
+    def with_adapters(self, layout: Layout) -> tuple[OptionEffect, ...]:
+        """LoRA, then what it needs besides; empty where that does not fit either.
+
+        Frozen weights are quantised where nothing else keeps them on the GPU.
+        """
+        adapted = layout.replace(lora_rank=LORA_RANK)
+        if layout.lora.rank or not is_legal(self.shape, adapted):
+            return ()
+        away: list[tuple[OptionEffect, ...]] = []
+        for kind in ("none", "nf4", "nf4-double"):
+            change = {"lora_rank": LORA_RANK} | ({"quantize": kind} if kind != "none" else {})
+            after = adapted.replace(quantize=kind)
+            first = dataclasses.replace(self._effect(layout, change, after), option="lora")
+            rest = () if first.fits else self.sequence(after)
+            if first.fits or rest:
+                away.append((first, *rest))
+                if all(effect.option != "offload" for effect in rest):
+                    return away[-1]
+        return min(away, key=lambda found: found[-1].sample_time_s, default=())

@@ -1,0 +1,220 @@
+"""What to buy next: each upgrade is a changed cluster, and its gain is what is predicted there.
+
+    nvlink, pcie               the link inside a node
+    pcie3, pcie4, pcie5        the slot's generation
+    p2p, no-p2p                whether one GPU reads another's memory over PCIe
+    ib-400, eth-100, 8xib-400  the network of a server, or of a rack's tray, Gb/s a port
+    +1gpu, +2node              more of the same
+    +24GB                      more memory on each GPU (GB as data sheets say it: GiB)
+    power=300W                 another power limit
+
+A power limit moves the rate of products by the rule that the rates of chips follow
+(`rates.from_chip`): it holds for limits near those that such chips are sold with.
+
+An upgrade is worth what it brings to one layout, or to the best layout that can then be run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainrig.catalog.chip import Chip
+from trainrig.errors import TrainrigError, UsageError, unknown
+from trainrig.prediction.cluster import Cluster
+from trainrig.prediction.prediction import Prediction, predict
+from trainrig.prediction.scenario import GBIT, Question
+from trainrig.prediction.search import search
+from trainrig.prediction.search.space import Space
+from trainrig.units import format_memory
+from trainrig.workload.layout import check_layout
+
+_KNOWN = (
+    *("nvlink", "pcie", "pcie3", "pcie4", "pcie5", "pcie6", "p2p", "no-p2p", "ib-400"),
+    *("eth-100", "+1gpu", "+1node", "+24GB", "power=300W"),
+)
+
+
+Change = tuple[str, Callable[[Cluster], Cluster]]
+"""What an upgrade says, with numbers, and what it does; UsageError where it cannot be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """What an upgrade brings."""
+
+    name: str
+    says: str
+    tokens_per_s: float | None = None
+    """With it; None where it cannot be had."""
+    gain: float | None = None
+    """Against the rate without it: 0.25 is a quarter more."""
+    reason: str | None = None
+    """Why there is none."""
+
+
+def upgrades_of_answer(found: Prediction, text: str) -> tuple[Ranked, ...]:
+    """Upgrades ranked by tokens/s of the very same layout; more GPUs are more data parallel."""
+
+    def rate_of(cluster: Cluster) -> float:
+        layout = found.layout.replace(gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
+        check_layout(found.question.shape, layout)
+        there = predict(Question(shape=found.question.shape, layout=layout, cluster=cluster))
+        if not there.fits:
+            needed = format_memory(float(there.memory.total))
+            raise UsageError(
+                f"needs {needed}, and a GPU has {format_memory(there.rates.memory_bytes)}"
+            )
+        return there.tokens_per_s
+
+    before = found.tokens_per_s if found.fits else None  # nothing to compare with
+    return rank(found.question.cluster, text, rate_of, before)
+
+
+def upgrades_of_search(
+    space: Space, cluster: Cluster, before: float | None, text: str
+) -> tuple[Ranked, ...]:
+    """Upgrades ranked by tokens/s of the best layout that each allows.
+
+    ``before`` is the best time without any; None where nothing fits.
+    """
+    tokens = space.global_batch * space.base.batch.seq_len
+
+    def rate_of(there: Cluster) -> float:
+        best = search(space.on(there), there.rates(), top=1).best[0]
+        if not best.fits:
+            raise UsageError(
+                f"nothing fits: the smallest layout needs {format_memory(best.memory)}"
+            )
+        return tokens / best.time
+
+    return rank(cluster, text, rate_of, before=None if before is None else tokens / before)
+
+
+def rank(
+    cluster: Cluster, text: str, rate_of: Callable[[Cluster], float], before: float | None
+) -> tuple[Ranked, ...]:
+    """The upgrades of ``text``, the most worthwhile first; last, with reasons, what cannot be had.
+
+    ``rate_of`` predicts tokens/s at a cluster, and raises TrainrigError where nothing can run;
+    ``before`` is the rate without any, None where nothing can.
+    """
+    found = []
+    for name, (says, apply) in parse(text):
+        try:
+            rate = rate_of(apply(cluster))
+        except TrainrigError as error:
+            found.append(Ranked(name=name, says=says, reason=error.message))
+            continue
+        gain = None if before is None else rate / before - 1.0
+        found.append(Ranked(name=name, says=says, tokens_per_s=rate, gain=gain))
+    return tuple(sorted(found, key=lambda one: -(one.tokens_per_s or 0.0)))
+
+
+def parse(text: str) -> list[tuple[str, Change]]:
+    """The upgrades in ``nvlink, ib-400, +1gpu``.  UsageError names one that is not understood."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f"an upgrade is missing in {text!r}", "one of: " + ", ".join(_KNOWN))
+    found = []
+    for word in words:
+        matches = ((make, re.fullmatch(kind, word.lower())) for kind, make in _KINDS.items())
+        change = next((make(*match.groups()) for make, match in matches if match), None)
+        if change is None:
+            raise unknown("upgrade", word, _KNOWN)
+        found.append((word, change))
+    return found
+
+
+def _link(link: str) -> Change:
+    def apply(cluster: Cluster) -> Cluster:
+        chip = _chip(cluster)
+        if link == "nvlink" and (chip.link or "none") == "none":
+            raise UsageError(f"{chip.name} has no NVLink")
+        return cluster.replace(link=link).on(cluster.gpus)  # PCIe joins no trays
+
+    return f"{link} inside a node", apply
+
+
+def _peers(no: str | None) -> Change:
+    says = "no GPU reads another's memory" if no else "each GPU reads another's memory"
+    return says, lambda cluster: cluster.replace(p2p=not no)
+
+
+def _slot(generation: str) -> Change:
+    def apply(cluster: Cluster) -> Cluster:
+        chip = _chip(cluster)
+        if chip.pcie_lanes is None:
+            raise UsageError(f"{chip.name} sits in no PCIe slot that is known")
+        return cluster.with_chip(pcie_generation=int(generation))
+
+    return f"slots and cards of PCIe {generation}.0", apply
+
+
+def _network(ports: str | None, kind: str, gbit: str) -> Change:
+    num = int(ports or 1)
+    rate = num * float(gbit)
+    if not 0 < rate <= 1e6:
+        raise UsageError(f"a network of {rate:g} Gb/s", "as ib-400: one port of 400 Gb/s a host")
+    name = {"ib": "InfiniBand", "eth": "Ethernet"}[kind]
+    says = f"{num} × {gbit} Gb/s {name} a host" if num > 1 else f"{gbit} Gb/s {name} a host"
+    return says, lambda cluster: cluster.replace(fabric=rate * GBIT * cluster.trays)
+
+
+def _more(number: str, of: str) -> Change:
+    num = int(number)
+    if num < 1:
+        raise UsageError(f"+{number}{of} adds nothing", "as +1gpu")
+
+    def apply(cluster: Cluster) -> Cluster:
+        if of.startswith("node"):
+            return cluster.on(cluster.gpus + num * cluster.gpus_per_node)
+        gpus = cluster.gpus + num
+        if cluster.trays > 1:  # a rack
+            return cluster.on(gpus)
+        if cluster.gpus <= cluster.gpus_per_node:  # one machine, which is filled up
+            return cluster.replace(gpus=gpus, gpus_per_node=max(cluster.gpus_per_node, gpus))
+        return cluster.replace(gpus=gpus)
+
+    return f"{num} more {of}", apply
+
+
+def _memory(gib: str) -> Change:
+    more = float(gib) * 1024.0**3
+
+    def apply(cluster: Cluster) -> Cluster:
+        chip = _chip(cluster)
+        if chip.memory is None:
+            raise UsageError(f"the catalog does not know the memory of {chip.name}")
+        return cluster.with_chip(memory=chip.memory + more)
+
+    return f"{format_memory(more)} more on each GPU", apply
+
+
+def _power(watts: str) -> Change:
+    def apply(cluster: Cluster) -> Cluster:
+        chip = _chip(cluster)
+        if chip.tdp is None or not 0.4 * chip.tdp <= float(watts) <= 1.5 * chip.tdp:
+            known = "power unknown" if chip.tdp is None else f"{chip.tdp:g} W"
+            raise UsageError(f"{watts} W is no limit that {chip.name} ({known}) takes")
+        return cluster.with_chip(tdp=float(watts))
+
+    return f"{watts} W for each GPU", apply
+
+
+_KINDS: dict[str, Callable[..., Change]] = {
+    r"(nvlink|pcie)": _link,
+    r"(no-)?p2p": _peers,
+    r"pcie-?([3-7])": _slot,
+    r"(?:(\d{1,3})\s*x\s*)?(ib|eth)-?(\d{1,5})": _network,
+    r"\+(\d{1,6})\s*(gpus?|nodes?)": _more,
+    r"\+(\d{1,5}(?:\.\d+)?)\s*gi?b": _memory,
+    r"power\s*=\s*(\d{1,5}(?:\.\d+)?)\s*w?": _power,
+}
+
+
+def _chip(cluster: Cluster) -> Chip:
+    if cluster.chip is None:
+        raise UsageError("what is not in the catalog cannot be upgraded", "name a chip with --on")
+    return cluster.chip

@@ -1,0 +1,183 @@
+"""What a table says beside its columns: notes, printed words for kernels and networks, months."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainrig.prediction.table.answers import memory_of, time_of
+from trainrig.prediction.table.case import case_of
+from trainrig.prediction.table.cells import Cells
+from trainrig.prediction.table.columns import read_rows
+from trainrig.prediction.table.dates import named_month, named_year, released
+
+RUN = {"chip": "H100", "num_gpus": "8", "seq": "2048", "micro_batch": "1", "model": "pythia-6.9b"}
+BERT = {"chip": "A100", "num_gpus": "8", "seq": "128", "micro_batch": "64", "model": "bert-large"}
+
+
+@pytest.mark.parametrize(
+    ("words", "month"),
+    [
+        ("owner/benchmarks@v25.04.02 llama3.1/readme.md", "2025-04"),
+        ("owner/trainer benchmarks/llama3_h100_202412.md", "2024-12"),
+        ("nemo framework launcher (23.08)", "2023-08"),
+        ("container pytorch:23.10-py3", "2023-10"),
+        ("megatron-lm of 2024-05-17", "2024-05"),
+        ("mlperf training v5.1", "2025-11"),
+        ("torch 2.2.1, flash", "2024-01"),
+        ("torch 2.2.1, run of 2024-09", "2024-09"),
+        ("step of 2048 tokens, 19.4 gb, 24.05 tokens/s", ""),
+        ("owner/repo@8c8dd48f readme.md", ""),
+    ],
+)
+def test_a_month_is_read_from_what_programs_are_called(words: str, month: str) -> None:
+    assert named_month(words) == month
+
+
+def test_a_year_stands_for_a_paper() -> None:
+    assert named_year("narayanan et al. 2021, table 2") == "2021-01"
+    assert named_year("a sweep to 2048 tokens") == ""
+
+
+def test_a_row_is_no_older_than_its_model_unless_it_says_so() -> None:
+    assert released("model", "meta-llama/llama-3.1-8b") == "2024-07"
+    assert released("model", "llama-30b") == "2023-02"
+    assert released("model", "our own 1b") == ""
+    cells = {"framework": "Megatron-LM"}
+    assert Cells(cells | {"model": "Qwen3-8B"}).is_since("2025-01")
+    assert not Cells(cells | {"model": "Llama-2-7B"}).is_since("2025-01")
+    assert not Cells(cells | {"model": "Qwen3-8B", "date": "2023-05"}).is_since("2025-01")
+    assert Cells(cells | {"framework": "NeMo 23.05"}).is_before("2024-01")
+    assert not Cells(cells).is_before("2024-01"), "nobody says when"
+
+
+@pytest.mark.parametrize(
+    ("notes", "offload", "optimizer"),
+    [
+        ("ZeRO-3 + CPU AdamW offload + ckpt; TFLOPS count causal", "host", "adamw-fused"),
+        ("max GB; optimizer offload=True, param offload=False", "host", "adamw-fused"),
+        ("optimizer offload=False, param offload=False", "none", "adamw-fused"),
+        ("no offload; paged AdamW 8-bit", "none", "adamw-8bit-paged"),
+        ("states offloaded to NVMe", "disk", "adamw-fused"),
+        ("activation offloading; adamw_bnb_8bit", "none", "adamw-8bit"),
+        ("optimizer states in host memory, 8-bit Adam", "host", "adamw-8bit"),
+        ("Adafactor", "none", "adafactor"),
+        ("hosts with 64 cores; tokens per second per GPU as printed", "none", "adamw-fused"),
+    ],
+)
+def test_notes_say_what_columns_would(notes: str, offload: str, optimizer: str) -> None:
+    layout = case_of(RUN | {"framework": "our script", "zero_stage": "3", "notes": notes}).layout
+    assert (layout.memory.offload, layout.memory.optimizer) == (offload, optimizer)
+
+
+def test_a_column_says_more_than_notes() -> None:
+    row = RUN | {"zero_stage": "3", "notes": "CPU offload; Adafactor"}
+    layout = case_of(row | {"offload": "none", "optimizer": "adamw"}).layout
+    assert (layout.memory.offload, layout.memory.optimizer) == ("none", "adamw-fused")
+
+
+def test_a_measurement_in_notes_is_not_read() -> None:
+    plain = case_of(RUN)
+    noted = case_of(RUN | {"notes": "3,370 tok/s/GPU, 12.1 s a step, 61.5 GB peak, MFU 0.52"})
+    assert time_of(noted) == time_of(plain)
+    assert memory_of(noted) == memory_of(plain)
+
+
+def test_states_are_read_from_what_a_format_is_printed_with() -> None:
+    kept = [
+        case_of(BERT | {"precision": "fp16", "dtype": words}).layout.precision.states
+        for words in ("fp16", "fp16 (apex O2 AMP)")
+    ]
+    assert kept == ["auto", "masters"]
+
+
+def test_an_adapter_s_frozen_weights_are_as_its_printed_words_say() -> None:
+    row = RUN | {"kind": "lora", "kernel_stack": "flash", "precision": "bf16"}
+    found = [case_of(row | {"kernels": words}).layout.lora.quantize for words in ("LoRA", "QLoRA")]
+    assert found == ["none", "nf4"]
+    assert case_of(row | {"kind": "pretrain", "kernels": "QLoRA"}).layout.lora.quantize == "none"
+
+
+def test_logits_of_masked_tokens_alone_are_read_from_notes() -> None:
+    row = BERT | {"kind": "pretrain", "precision": "fp16"}
+    noted = row | {"notes": "max_predictions head (logits only on masked positions)"}
+    assert time_of(case_of(noted))[1] < 0.95 * time_of(case_of(row))[1]
+
+
+def test_a_network_is_read_from_the_words_for_the_interconnect() -> None:
+    many = RUN | {"num_gpus": "64", "gpus_per_node": "8"}
+    stated = case_of(many | {"fabric_gbps_per_node": "800"})
+    words = case_of(many | {"interconnect": "NVLink4; 8x 100 Gb/s InfiniBand"})
+    assert words.rates.links.between == stated.rates.links.between
+    assert words.rates.links.between != case_of(many).rates.links.between
+
+
+def test_no_link_of_a_card_is_none_between_those_that_are_presumed() -> None:
+    row = {"chip": "A100", "model": "llama-7b", "seq": "2048", "gpus_per_node": "8"}
+    alone = case_of(row | {"link": "none"})
+    assert alone.layout.mesh.gpus == 8
+    assert alone.rates.links == case_of(row).rates.links
+    assert alone.rates.links != case_of(row | {"num_gpus": "8", "link": "none"}).rates.links
+
+
+def test_printed_kernels_stand_beside_the_word_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("chip,model,kernels\nH100,llama2-7b,flash attention\n")
+    assert next(read_rows(path))["kernel_stack"] == "flash attention"
+    path.write_text("chip,model,kernels,kernel_stack\nH100,llama2-7b,FA3; packed,flash\n")
+    row = next(read_rows(path))
+    assert (row["kernels"], row["kernel_stack"]) == ("FA3; packed", "flash")
+    beside, alone = case_of(RUN | row), case_of(RUN | row | {"kernels": ""})
+    assert beside.layout.kernels.stack == alone.layout.kernels.stack == "flash"
+    assert time_of(beside)[1] < time_of(alone)[1], "Hopper's own attention"
+
+
+@pytest.mark.parametrize("part", ["a", "x ", "offloa ", "optimizer ", "no ", "2024", "adam_", "; "])
+def test_a_long_note_says_nothing_and_is_read_once(part: str) -> None:
+    """Patterns whose time grew with its square would not come back from these."""
+    cells = Cells({"notes": part * 50_000})
+    assert not cells["offload"] and not cells.is_before("2010-01")
+
+
+def test_a_model_said_to_be_dense_has_no_experts_whatever_its_line_has() -> None:
+    sizes = {"layers": "32", "hidden": "4608", "params_b": "7.5", "model": "Large MoE"}
+    assert case_of(RUN | sizes).shape.num_experts
+    for said in ("Large, dense", "Llama4 Large Dense (no MoE)", "Large, without experts"):
+        assert not case_of(RUN | sizes | {"model": said}).shape.num_experts, said
+    for said in (
+        *("moe, first 2 dense layers", "dense-MoE hybrid", "1.3B, 64 experts"),
+        *("DeepSeek-style MoE (first 3 dense)", "MoE: 3 dense, 58 MoE"),
+    ):
+        mixed = {"model": said, "layers": "24", "hidden": "2048", "params_b": "13"}
+        assert case_of(RUN | mixed).shape.num_experts, said
+    assert case_of(RUN | sizes | {"model": "dense", "num_experts": "8"}).shape.num_experts == 8
+
+
+def test_tokens_that_see_their_own_text_alone_take_less_attention() -> None:
+    long = RUN | {"seq": "32768", "framework": "torchtitan", "kind": "pretrain"}
+    whole = time_of(case_of(long))[1]
+    for said in (
+        "packed, attention is block-diagonal",
+        "intra-document mask",
+        "FlashAttention varlen with cu_seqlens",
+        "neat packing",
+        "document boundaries respected",
+    ):
+        apart = case_of(long | {"notes": said})
+        assert set(apart.shape.windows) == {512}, said
+        assert time_of(apart)[1] < 0.9 * whole, said
+    assert set(case_of(long | {"notes": "block-diagonal", "kind": "sft"}).shape.windows) == {256}
+    both = {"model": "bert-large", "seq": "512", "notes": "cu_seqlens"}
+    assert not case_of(RUN | both).shape.windows, "each token sees its whole text"
+    for said in ("no document mask", "documents are shuffled", "packed to 32768"):
+        assert not case_of(long | {"notes": said}).shape.windows, said
+
+
+def test_a_window_without_a_width_is_one_and_widens_the_answer() -> None:
+    long = RUN | {"seq": "65536", "model": "gpt2-medium", "kernels": "flash, sliding window"}
+    found = case_of(long)
+    assert set(found.shape.windows) == {1024}
+    assert "model" in found.presumed
+    assert set(case_of(long | {"kernels": "window size 256"}).shape.windows) == {256}
+    assert not case_of(long | {"kernels": "flash, no sliding window"}).shape.windows
