@@ -28,7 +28,7 @@ MODELS = {"Attention", "Block", "FeedForward", "Model"}
 SUBJECTS = {
     "burn.py": {"benchmarks", "cli", "measure", "runner"},
     "energy.py": {"machine", "runner"},
-    "matmul.py": {"benchmarks", "measure", "predict"},
+    "matmul.py": {"benchmarks", "measure", "prediction"},
     "training.py": {"benchmarks", "catalog"},
 }
 """One subject in several rooms: a burn as a benchmark, a verb, a run and a process; meters and who

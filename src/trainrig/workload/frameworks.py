@@ -72,8 +72,8 @@ class Traits:
     context: str = "zigzag"
     """How ranks that share a sequence exchange it (`Mesh.cp_comm`)."""
     offload_overlap: str = "none"
-    """What of an offloaded optimizer runs beside the device (`prediction.step.offload` has the words
-    and sources)."""
+    """Parts of an offloaded optimizer that run beside the device: `prediction.step.offload` has the
+    words and their sources."""
     reduces_to_owner: bool = False
     """ZeRO 1 and 2 sum each bucket on the rank that owns it, one bucket after the other, and what
     an owner copies to the host is done before the next one is summed."""
