@@ -28,14 +28,14 @@ broken, `legal_mask` is all of them over a search's arrays.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from trainrig.errors import UsageError, unknown
+from trainrig.flat_keys import FlatKeys, part
 from trainrig.workload.arrays import Real, choose, log2, smaller
 from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, OF_SCHEDULES, Traits, usual_framework
 from trainrig.workload.layout.groups import (
@@ -50,7 +50,6 @@ from trainrig.workload.layout.groups import (
     Sharding,
     StepBatch,
     Whole,
-    keys_of,
 )
 from trainrig.workload.layout_rules import ONE_BACKWARD, RANGES, RULES, Pairing, Rule
 
@@ -70,16 +69,16 @@ class Layout:
 
     framework: str = NATIVE
     """Whose program trains."""
-    mesh: Mesh = field(default=Mesh())
-    sharding: Sharding = field(default=Sharding())
-    pipeline: PipelineOrder = field(default=PipelineOrder())
-    batch: StepBatch = field(default=StepBatch())
-    precision: Precision = field(default=Precision())
-    memory: MemorySaving = field(default=MemorySaving())
-    kernels: KernelChoices = field(default=KernelChoices())
-    overlap: Overlap = field(default=Overlap())
-    moe: Moe = field(default=Moe())
-    lora: Lora = field(default=Lora())
+    mesh: Mesh = part(Mesh)
+    sharding: Sharding = part(Sharding)
+    pipeline: PipelineOrder = part(PipelineOrder)
+    batch: StepBatch = part(StepBatch)
+    precision: Precision = part(Precision)
+    memory: MemorySaving = part(MemorySaving)
+    kernels: KernelChoices = part(KernelChoices)
+    overlap: Overlap = part(Overlap)
+    moe: Moe = part(Moe)
+    lora: Lora = part(Lora)
 
     def __post_init__(self) -> None:
         if self.framework not in FRAMEWORKS:
@@ -92,36 +91,19 @@ class Layout:
         Raises:
             UsageError: A key has a word that it does not know.
         """
-        return USUAL.replace(**keys)
+        return LAYOUT_KEYS.make(**keys)
 
     def replace(self, **keys: Any) -> Layout:
         """Return a copy with the values of some flat keys changed."""
-        changes: dict[str, Any] = {}
-        for key, value in keys.items():
-            if key not in PLACES:
-                raise TypeError(f"a layout has no key {key!r}")
-            group, name = PLACES[key]
-            if group:
-                changes.setdefault(group, {})[name] = value
-            else:
-                changes[name] = value
-        return dataclasses.replace(
-            self,
-            **{
-                group: dataclasses.replace(getattr(self, group), **values)
-                if isinstance(values, dict)
-                else values
-                for group, values in changes.items()
-            },
-        )
+        return LAYOUT_KEYS.replace(self, **keys)
 
     def get(self, key: str) -> Any:
         """Return the value of a flat key."""
-        return _GETTERS[key](self)
+        return LAYOUT_KEYS.get(self, key)
 
     def flat(self) -> dict[str, Any]:
         """Return all values by their flat keys."""
-        return {key: getter(self) for key, getter in _GETTERS.items()}
+        return LAYOUT_KEYS.flat(self)
 
     @property
     def sizes(self) -> tuple[Whole, ...]:
@@ -291,15 +273,9 @@ SIZES = (
     "ep",
 )
 """The fields that may be arrays; cp is one number for all."""
-USUAL = Layout()
-PLACES: dict[str, tuple[str, str]] = {"framework": ("", "framework")} | {
-    key: (group.name, name)
-    for group in dataclasses.fields(Layout)
-    if group.name != "framework"
-    for name, key in keys_of(type(getattr(USUAL, group.name))).items()
-}
+LAYOUT_KEYS = FlatKeys(Layout)
+PLACES = LAYOUT_KEYS.places
 """The group and the field of each flat key."""
-_GETTERS = {key: attrgetter(".".join(filter(None, place))) for key, place in PLACES.items()}
 _sizes_of = attrgetter(*(".".join(PLACES[key]) for key in SIZES))
 _WHOLE = frozenset((int, bool))
 

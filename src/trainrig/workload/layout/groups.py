@@ -18,10 +18,11 @@ Sizes may be whole numbers, for one layout, or arrays of equal shape, with one f
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from trainrig.errors import unknown
+from trainrig.flat_keys import keys_of
 from trainrig.workload.arrays import choose
 
 if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
@@ -59,11 +60,6 @@ LOSS = ("auto", "whole", "narrow", "chunked", "fused")
 OVERLAP = ("auto", "none", "data", "tensor", "experts", "all")
 CUDA_GRAPHS = ("auto", "none", "layers", "runtime", "iteration")
 EXPERTS = ("grouped", "sorted", "modules", "slices")
-
-
-def keys_of(group: type) -> dict[str, str]:
-    """Return the flat key of each field of a group, by the field's name."""
-    return {one.name: one.metadata.get("key", one.name) for one in fields(group)}
 
 
 def _check_words(group: Any, known: Mapping[str, Collection[str]]) -> None:
