@@ -302,7 +302,7 @@ class FakeCuda:
         patch("empty_cache", self.check)
         patch("manual_seed", lambda seed: self._seed(seed, [self.devices[self.current]]))
         patch("manual_seed_all", lambda seed: self._seed(seed, self.devices))
-        self._patch.setattr(torch, "Generator", self._generator)
+        self._patch.setattr(torch, "Generator", self._generator_type())
         self._tf32 = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = False
         self._mode.__enter__()
@@ -373,11 +373,19 @@ class FakeCuda:
         for device in devices:
             device.seed = seed
 
-    def _generator(self, device: Any = "cpu") -> torch.Generator:
-        made = _Generator(device="cpu")
-        kind = torch.device(device)
-        made.fake = torch.device("cuda", self.index_of(kind)) if kind.type == "cuda" else kind
-        return made
+    def _generator_type(self) -> type[torch.Generator]:
+        """Return a type, because torch writes ``Generator | None`` where it is first imported."""
+        cuda = self
+
+        class OnFakeGpu(_Generator):
+            def __new__(cls, device: Any = "cpu") -> OnFakeGpu:
+                made = super().__new__(cls, device="cpu")
+                kind = torch.device(device)
+                is_gpu = kind.type == "cuda"
+                made.fake = torch.device("cuda", cuda.index_of(kind)) if is_gpu else kind
+                return made
+
+        return OnFakeGpu
 
     # ---- what the mode asks
 

@@ -132,7 +132,7 @@ def _checker(
     def wrong() -> str | None:
         nonlocal shift
         _wait(torch, arrays)
-        found = _first(check, [row for row in range(len(calls)) if _touched(arrays.target[row])])
+        found = _first(check, buffers.written_rows(arrays.target))
         if found is not None:
             return found
         shift += 1
@@ -157,11 +157,6 @@ def _wait(torch: Any, arrays: Arrays) -> None:
     """Until asynchronous copies have arrived."""
     if any(array.is_cuda for array in (arrays.target, *arrays.sources)):
         torch.cuda.synchronize()
-
-
-def _touched(target: torch.Tensor) -> bool:
-    """Whether any call has written to a poisoned row since."""
-    return not bool(target.isnan().all())
 
 
 def wrong_write(target: torch.Tensor, value: float) -> str | None:
@@ -196,5 +191,6 @@ def wrong_copy(target: torch.Tensor, sources: Sequence[torch.Tensor]) -> str | N
         piece = slice(start, start + CHECK_ELEMENTS)
         parts = [source[piece].to(target.device) for source in sources]
         expected = parts[0] if len(parts) == 1 else parts[0] + parts[1] * FACTOR
-        bad += int((target[piece] != expected).sum())
+        if not target[piece].equal(expected):  # counting takes several times as long
+            bad += int((target[piece] != expected).sum())
     return f"{bad} of {target.numel()} elements arrived wrong" if bad else None
