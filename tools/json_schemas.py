@@ -30,7 +30,7 @@ MARK = "## Schemas"
 MODEL = "gpt2:num_layers=1,hidden=64,num_heads=2,vocab=512,max_positions=64"
 SMALL = f"--model {MODEL} --batch-size 2 --seq-len 32 --steps 6 --device cpu --timeout 5m"
 BUILD = f"{ROOT}/docs/examples/one-4090.toml"
-COST = "cost --buy 200000 --rent-per-hour 32 --years 3 --currency USD"
+COST = "cost --buy 200000 --rent-per-machine-hour 32 --years 3 --currency USD"
 SAMPLES: dict[str, tuple[str, ...]] = {
     "inspect": ("inspect",),
     "doctor": ("doctor",),
@@ -70,7 +70,8 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "cost": (
         COST,
         "cost --model llama-7B --tokens 140e9 --on H100-SXM5-80GB --gpus 8 --days 400 "
-        "--buy 280000 --rent-per-hour 24 --watts 10200 --kwh-price 0.12 --pue 1.3 --currency USD",
+        "--buy 280000 --rent-per-gpu-hour 3 --watts 10200 --kwh-price 0.12 --pue 1.3 "
+        "--currency USD",
     ),
     "data-prepare": ("data prepare {text} --vocab 512 --out data/small",),
     "data-info": ("data info data/small",),

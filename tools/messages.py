@@ -38,6 +38,7 @@ DATA = {
     + ("no_timers", "zero_timers", "no_end", "no_memory"),
     "install/build_errors.toml": ("cause", "fix"),
     "catalog/build_rules.toml": ("says", "text", "fix", "title"),
+    "catalog/electricity.toml": ("what",),
 }
 """Files of data (or patterns of their names) and the keys in them whose texts are shown."""
 NOT_SHOWN = (

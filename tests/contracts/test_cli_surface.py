@@ -78,8 +78,10 @@ def test_the_surface_is_as_promised() -> None:
             "cluster FILE --budget --tokens --network --global-batch --model --seq-len "
             "--precision --kernels --optimizer --recompute --offload --lora-rank --prices "
             "--currency --html --pdf --md --json",
-            "cost": "--buy --parts --rent-per-hour --rent-per-month --reserved-per-hour "
-            "--spot-per-hour --machine --years --utilisation --machines --tokens --days "
+            "cost": "--buy --parts --rent-per-gpu-hour --rent-per-machine-hour --rent-per-month "
+            "--reserved-per-gpu-hour --reserved-per-machine-hour --spot-per-gpu-hour "
+            "--spot-per-machine-hour --machine --rent-per-hour --reserved-per-hour "
+            "--spot-per-hour --years --utilisation --machines --tokens --days "
             "--global-batch --resale --interest --watts --kwh-price --pue --hosting-per-month "
             "--staff-hours-per-month --staff-rate --mtbf-hours --checkpoint-seconds "
             "--restart-seconds --interruptions-per-day --model --seq-len --precision --kernels "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +17,22 @@ if TYPE_CHECKING:
     from trainrig.procure.ownership import CostAnswer, Terms
     from trainrig.procure.training_rate import TrainingRate
 
+_HIDDEN: dict[str, Any] = {"type": float, "hidden": True}
 _WAYS = rows(
-    "Prices of one machine",
-    ("--buy", float, "not bought", "Its price: a server's quote."),
+    "Prices",
+    ("--buy", float, "not bought", "Price of one machine: a server's quote."),
     ("--parts", PATH, "none", "A parts list: its total is the price, its watts are counted."),
-    ("--rent-per-hour", float, "not rented", "On demand, paid while it runs."),
-    ("--rent-per-month", float, "not rented", "Paid whether it runs or not."),
-    ("--reserved-per-hour", float, "not rented", "Committed: paid for every hour of the years."),
-    ("--spot-per-hour", float, "not rented", "Spot, which is interrupted."),
+    ("--rent-per-gpu-hour", float, "not rented", "On demand, of one GPU, as clouds quote it."),
+    ("--rent-per-machine-hour", float, "not rented", "On demand, of one machine."),
+    ("--rent-per-month", float, "not rented", "One machine's month, whether it runs or not."),
+    ("--reserved-per-gpu-hour", float, "not rented", "Committed: every hour of the years."),
+    ("--reserved-per-machine-hour", float, "not rented", "Committed, of one machine."),
+    ("--spot-per-gpu-hour", float, "not rented", "Spot, which is interrupted; of one GPU."),
+    ("--spot-per-machine-hour", float, "not rented", "Spot, of one machine."),
     ("--machine", "NAME", "none", "Take its prices, and a kWh's, from the price list."),
+    ("--rent-per-hour", _HIDDEN, "", "One hour's price, where a machine has one GPU."),
+    ("--reserved-per-hour", _HIDDEN, "", "One hour's price, where a machine has one GPU."),
+    ("--spot-per-hour", _HIDDEN, "", "One hour's price, where a machine has one GPU."),
 )
 _USE = rows(
     "Use of it",
@@ -40,7 +48,10 @@ _OWNING = rows(
     ("--resale", float, "0, not counted", "Share of the price that it brings after the years."),
     ("--interest", float, "0, not counted", "A year: 0.05."),
     ("--watts", float, "of --parts, measured, or the GPUs'", "Watts of one machine at the wall."),
-    ("--kwh-price", float, "not counted", "Price of a kWh."),
+    (
+        *("--kwh-price", float, "presumed for the currency, and shown"),
+        "Price of a kWh; 0 leaves electricity out.",
+    ),
     ("--pue", float, "1", "Power of the site over the machine's: cooling and losses."),
     ("--hosting-per-month", float, "0, not counted", "Room, rack or colocation of one machine."),
     ("--staff-hours-per-month", float, "0, not counted", "Hours of people for all machines."),
@@ -78,12 +89,12 @@ def command(
     """Compare buying with renting: totals, break-even, a million tokens, what matters most.
 
     \b
-    trainrig cost --buy 200000 --rent-per-hour 32 --years 3 --currency USD
+    trainrig cost --buy 200000 --rent-per-machine-hour 32 --years 3 --currency USD
     trainrig cost --model llama-7B --tokens 140e9 --days 60 --on "H100 SXM5 80GB" \\
-        --buy 280000 --rent-per-hour 24 --watts 10200 --kwh-price 0.12 --pue 1.3
-    trainrig cost --parts machine.toml --rent-per-hour 2 --measured runs/RUN
+        --buy 280000 --rent-per-gpu-hour 3 --watts 10200 --kwh-price 0.12 --pue 1.3
+    trainrig cost --parts machine.toml --rent-per-machine-hour 2 --measured runs/RUN
 
-    Prices are of one machine, and yours: none is invented, and what has none is named.
+    Prices are yours: none is invented but a kWh's, which is shown, and what has none is named.
     Exit code 1 where the training does not end within --days.
     """
     from trainrig.cli.output import publish
@@ -111,23 +122,31 @@ def _answers(
     from trainrig.catalog import peak
     from trainrig.catalog.servers import find_server
     from trainrig.procure.ownership import ask_costs
+    from trainrig.procure.quoted_prices import take_quoted
     from trainrig.procure.training_rate import predicted_rate
 
     values = {name: value for name, value in keys.items() if value is not None}
     tokens, days = values.pop("tokens", None), values.pop("days", None)
-    numbers, money, power = _priced(values, prices, currency)
+    numbers, money, power, cards = _priced(values, prices, currency)
+    hourly = {name: values.pop(name) for name in tuple(values) if name.endswith("_hour")}
     failures = _failures(values)
     values = one_machine(chip=(), cluster=(), **values)
     chip = find_server(values["on"]).chip if "on" in values else None
     has_question = "model" in values and (measured is None or "on" in values)
     rate = predicted_rate(values, tokens, days) if has_question else None
     claim = peak(chip, "bf16") or peak(chip, "fp16") if chip is not None else None
-    per_machine = _gpus_per_machine(rate, values) or 0
+    per_machine = cards or _gpus_per_machine(rate, values)
+    if rate is None and values.get("gpus") and per_machine:
+        numbers.setdefault("machines", math.ceil(values["gpus"] / per_machine))
 
     def answer(found: TrainingRate | None) -> CostAnswer:
+        gpus = per_machine if found is None or found.is_measured else found.gpus / found.nodes
         return ask_costs(
             _terms(numbers, failures, found, power),
             money,
+            quotes=take_quoted(dict(hourly), gpus),
+            chip=chip,
+            gpus_per_machine=gpus,
             rate=found,
             tokens=tokens,
             days=days,
@@ -138,17 +157,19 @@ def _answers(
     if measured is None:
         return None, answer(rate)
     seen = _measured(measured, values.get("model", ""), rate)
-    nodes = numbers.get("machines") or -(-seen.gpus // (per_machine or seen.gpus))
+    nodes = numbers.get("machines") or math.ceil(seen.gpus / (per_machine or seen.gpus))
+    per_machine = per_machine or seen.gpus / nodes
     seen = replace(seen, nodes=nodes)
     return (None if rate is None else answer(rate)), answer(seen)
 
 
 def _priced(
     values: dict[str, Any], prices: Path | None, currency: str | None
-) -> tuple[dict[str, Any], str, Power | None]:
+) -> tuple[dict[str, Any], str, Power | None, int]:
     """The terms that a list of parts, a price list or options state, out of ``values``.
 
-    With them their currency, and the power of a list's parts where no watts are given.
+    With them their currency, the power of a list's parts where no watts are given, and how many
+    cards a list has.
     """
     from trainrig.errors import UsageError
     from trainrig.procure.load_rules import power_of
@@ -159,7 +180,7 @@ def _priced(
     given = {name: values.pop(name) for name in tuple(values) if name in _TERMS}
     money = currency_of(currency) if currency else ""
     numbers: dict[str, Any] = {}
-    power: Power | None = None
+    power, cards = None, 0
     if machine is not None and not money:
         raise UsageError(f"prices of {machine} in which currency?", "as --currency USD")
     if machine is not None:
@@ -175,12 +196,13 @@ def _priced(
                 "price = … in the list, or a price list; --buy has one for the whole",
             )
         power = power_of(build) if "watts" not in given else None
-    return numbers | given, money, power
+        cards = len(build.cards)
+    return numbers | given, money, power, cards
 
 
 _TERMS = (
-    *("buy", "rent_per_hour", "rent_per_month", "reserved_per_hour", "spot_per_hour"),
-    *("years", "utilisation", "machines", "resale", "interest", "watts", "kwh_price", "pue"),
+    *("buy", "rent_per_month", "years", "utilisation", "machines"),
+    *("resale", "interest", "watts", "kwh_price", "pue"),
     *("hosting_per_month", "staff_hours_per_month", "staff_rate", "interruptions_per_day"),
 )
 
@@ -196,14 +218,22 @@ def _measured(run: Path, model: str, predicted: TrainingRate | None) -> Training
     return replace(found, limit_watts=predicted.gpu_watts / predicted.gpus * found.gpus)
 
 
-def _gpus_per_machine(rate: TrainingRate | None, values: dict[str, Any]) -> int | None:
-    """None where it is not said: nothing is divided by a guess."""
+def _gpus_per_machine(rate: TrainingRate | None, values: dict[str, Any]) -> float | None:
+    """GPUs of one machine; None where nothing tells: nothing is divided by a guess."""
     from trainrig.catalog.servers import find_server
+    from trainrig.prediction.scenario import one_node
 
     if rate is not None:
-        return -(-rate.gpus // rate.nodes)
+        return rate.gpus / rate.nodes
+    if "gpus_per_node" in values:
+        return float(values["gpus_per_node"])
     server = find_server(values["on"]) if "on" in values else None
-    return values.get("gpus_per_node") or values.get("gpus") or (server.gpus if server else None)
+    if server is not None and server.gpus:
+        return server.gpus
+    gpus: int | None = values.get("gpus")
+    if gpus is None:
+        return None
+    return min(gpus, one_node({"on": values["on"]})) if "on" in values else gpus
 
 
 def _terms(

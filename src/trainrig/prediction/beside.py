@@ -43,9 +43,10 @@ class Beside(Generic[Answer]):
     @property
     def per_watt(self) -> float | None:
         """Tokens/s for each watt of the GPUs."""
-        if not isinstance(self.found, Prediction):
+        power = _power(self.found)
+        if not isinstance(self.found, Prediction) or power is None:
             return None
-        return self.found.tokens_per_s / (int(self.found.layout.mesh.gpus) * self.found.rates.power)
+        return self.found.tokens_per_s / power
 
     @property
     def per_price(self) -> float | None:
@@ -136,6 +137,4 @@ def beside_dict(
 
 
 def _power(found: Prediction | Fit | None) -> float | None:
-    if not isinstance(found, Prediction):
-        return None
-    return int(found.layout.mesh.gpus) * found.rates.power
+    return found.power if isinstance(found, Prediction) else None

@@ -162,9 +162,15 @@ class Prediction:
         """Days that so many tokens take."""
         return tokens / self.tokens_per_s / DAY
 
-    def kwh(self, tokens: float) -> float:
-        """Energy of the GPUs for so many tokens, at their power limit."""
-        return self.days(tokens) * 24.0 * int(self.layout.mesh.gpus) * self.rates.power / 1000.0
+    @property
+    def power(self) -> float | None:
+        """Power limits of all GPUs in W; None where the chip's is not known."""
+        limit = self.rates.power
+        return None if limit is None else int(self.layout.mesh.gpus) * limit
+
+    def kwh(self, tokens: float) -> float | None:
+        """Energy of the GPUs for so many tokens, at their power limit; None: not known."""
+        return None if self.power is None else self.days(tokens) * 24.0 * self.power / 1000.0
 
     def _share(self, flops: int) -> float | None:
         peak = self.rates.peaks.get(self.layout.precision.compute)

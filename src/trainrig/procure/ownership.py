@@ -7,20 +7,21 @@
     renting = price of an hour × hours of use; reserved and by the month: of all hours, used or not
     spot    = price of an hour × hours of use / goodput, since interruptions waste time (`goodput`)
 
-Break-even days: of full use, 24 hours a day, after which renting by the hour has cost as much as
-the machine's capital and its running until then.  Break-even utilisation: the share of the years'
-hours from which on owning is cheaper.  A year has 365 days.  What has no price is not counted, and
-is named.
+Break-even days: of full use, 24 hours a day, and of the stated utilisation, after which renting by
+the hour has cost as much as the machine's capital and its running until then.  Break-even
+utilisation: the share of the years' hours from which on owning is cheaper.  A year has 365 days.
+What has no price is not counted, and is named.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainrig.catalog.chip import Chip
 from trainrig.errors import UsageError, unknown
 from trainrig.procure.goodput import (
     Failures,
@@ -30,8 +31,9 @@ from trainrig.procure.goodput import (
     young_interval,
 )
 from trainrig.procure.price_list import Per, Price, newest, price_of
+from trainrig.procure.quoted_prices import HOURLY, QuotedPrice, presumed_kwh
 from trainrig.procure.training_rate import TrainingRate
-from trainrig.units import DAY
+from trainrig.units import DAY, counted, format_money
 
 HOURS_A_YEAR = 365.0 * 24.0
 HOURS_A_MONTH = HOURS_A_YEAR / 12.0
@@ -118,6 +120,8 @@ class Way:
     """Of useful work: over the hours of use that failures leave."""
     break_even_days: float | None = None
     """Of owning against it, at full use; None where owning never is cheaper, or is not asked."""
+    break_even_days_used: float | None = None
+    """Likewise at the terms' utilisation."""
     break_even_utilisation: float | None = None
     """From which share of the hours owning is cheaper; None where it never is."""
 
@@ -143,6 +147,10 @@ class CostAnswer:
 
     terms: Terms
     currency: str
+    quotes: tuple[QuotedPrice, ...]
+    """Prices of an hour as they were quoted, which the terms have of one machine."""
+    presumed: tuple[str, ...]
+    """What nobody stated and is counted nonetheless."""
     ways: tuple[Way, ...]
     swings: tuple[Swing, ...]
     """Of the cheapest way, the widest first."""
@@ -212,24 +220,47 @@ def ask_costs(
     terms: Terms,
     currency: str,
     *,
+    quotes: Sequence[QuotedPrice] = (),
+    chip: Chip | None = None,
+    gpus_per_machine: float | None = None,
     rate: TrainingRate | None = None,
     tokens: float | None = None,
     days: float | None = None,
     peak: float | None = None,
     memory: float | None = None,
 ) -> CostAnswer:
-    """All ways that have a price.  Raises UsageError for terms that cannot be, or for no price."""
+    """Compare all ways that have a price.
+
+    Args:
+        terms: Prices of one machine and how it is used.
+        currency: Three letters, or empty.
+        quotes: Prices of an hour as they were quoted; they become the terms' of one machine.
+        chip: The GPU, whose power limit stands for the watts that nobody states.
+        gpus_per_machine: GPUs of one machine; None where nothing tells: one is presumed.
+        rate: How fast a training goes; None: none was asked about.
+        tokens: Of that training.
+        days: That are given for it.
+        peak: FLOP/s that all GPUs of a machine claim.
+        memory: B of all GPUs of a machine.
+
+    Raises:
+        UsageError: Terms that cannot be, or no price at all.
+    """
+    terms = terms.replace(**{HOURLY[one.way]: one.per_machine for one in quotes})
+    terms, presumed = _with_electricity(terms, currency, chip, gpus_per_machine)
     _check(terms)
     ways = tuple(_ways(terms))
     if not ways:
         raise UsageError(
             "which prices?",
-            "--buy, --parts FILE, --rent-per-hour, --spot-per-hour …; trainrig invents none",
+            "--buy, --parts FILE, --rent-per-gpu-hour …; trainrig invents none",
         )
     cheapest = min(ways, key=lambda way: way.per_hour)
     return CostAnswer(
         terms=terms,
         currency=currency,
+        quotes=tuple(_all_quotes(terms, quotes)),
+        presumed=presumed,
         ways=ways,
         swings=tuple(_swings(terms, cheapest.name)),
         not_counted=tuple(_not_counted(terms)),
@@ -239,6 +270,38 @@ def ask_costs(
         peak=peak,
         memory=memory,
     )
+
+
+def _with_electricity(
+    terms: Terms, currency: str, chip: Chip | None, gpus_per_machine: float | None
+) -> tuple[Terms, tuple[str, ...]]:
+    """Terms with the electricity of owning, and what was presumed for it."""
+    if terms.buy is None or terms.kwh_price == 0.0:
+        return terms, ()
+    presumed = []
+    if terms.watts is None and chip is not None and chip.tdp is not None:
+        gpus = gpus_per_machine or 1.0
+        terms = terms.replace(watts=chip.tdp * gpus, gpus_alone=True)
+        limit = f"{counted(round(gpus), 'GPU')} × {chip.tdp:g} W, their power limit"
+        presumed.append(f"power of a machine: {limit}; --watts has another")
+    price = presumed_kwh(currency)
+    if terms.watts is not None and terms.kwh_price is None and price is not None:
+        terms = terms.replace(kwh_price=price.kwh)
+        money = format_money(price.kwh, currency)
+        presumed.append(
+            f"electricity at {money} a kWh ({price.what}); --kwh-price has another, 0 leaves it out"
+        )
+    return terms, tuple(presumed)
+
+
+def _all_quotes(terms: Terms, quotes: Sequence[QuotedPrice]) -> Iterator[QuotedPrice]:
+    """Prices of an hour in the order of the ways; those of a price list are of a machine."""
+    quoted = {one.way: one for one in quotes}
+    for way, term in HOURLY.items():
+        if way in quoted:
+            yield quoted[way]
+        elif (price := getattr(terms, term)) is not None:
+            yield QuotedPrice(way=way, price=price, per="machine", gpus_per_machine=None)
 
 
 def _ways(terms: Terms) -> Iterator[Way]:
@@ -261,7 +324,13 @@ def _ways(terms: Terms) -> Iterator[Way]:
         if owned is not None:
             way = dataclasses.replace(
                 way,
-                break_even_days=_break_even_days(terms, price * terms.yield_of_time / share),
+                break_even_days=_break_even_days(terms, price * terms.yield_of_time / share, 1.0),
+                break_even_days_used=_break_even_days(
+                    terms,
+                    price * terms.yield_of_time / share,
+                    terms.utilisation,
+                    is_idle_paid=name in ("month", "reserved"),
+                ),
                 break_even_utilisation=_break_even_utilisation(terms, price, name),
             )
         yield way
@@ -317,9 +386,12 @@ def _standing_per_month(terms: Terms) -> tuple[float, float]:
     return hosting, terms.staff_hours_per_month * terms.staff_rate
 
 
-def _break_even_days(terms: Terms, price: float) -> float | None:
-    """Days of full use after which rent has cost as much as owning until then."""
-    daily = 24.0 * (price * terms.machines - _electricity_per_hour(terms))
+def _break_even_days(
+    terms: Terms, price: float, utilisation: float, *, is_idle_paid: bool = False
+) -> float | None:
+    """Days at a utilisation after which rent has cost as much as owning until then."""
+    rented = price * terms.machines * (1.0 if is_idle_paid else utilisation)
+    daily = 24.0 * (rented - _electricity_per_hour(terms) * utilisation)
     daily -= sum(_standing_per_month(terms)) * 24.0 / HOURS_A_MONTH
     return _capital(terms) / daily if daily > 0.0 else None
 
@@ -382,11 +454,14 @@ def _not_counted(terms: Terms) -> Iterator[str]:
 
 
 def _not_counted_of_owning(terms: Terms) -> Iterator[str]:
-    if terms.watts is None or terms.kwh_price is None:
-        yield "electricity: --kwh-price and --watts (or --parts, --on)"
+    if terms.kwh_price == 0.0:
+        yield "electricity: left out by --kwh-price 0"
+    elif terms.watts is None or terms.kwh_price is None:
+        unknown_power = "the machine's power is not known: " if terms.watts is None else ""
+        yield f"electricity: {unknown_power}--kwh-price and --watts (or --parts, --on)"
     elif terms.pue == 1.0:
         yield "electricity of cooling: --pue"
-    if terms.gpus_alone:
+    if terms.gpus_alone and terms.kwh_price:
         yield "electricity of all but the GPUs: --watts at the wall, or --parts"
     if not terms.hosting_per_month:
         yield "hosting: --hosting-per-month"
@@ -441,7 +516,10 @@ def cost_dict(found: CostAnswer) -> dict[str, Any]:
         "break_even_months": None
         if rented is None or rented.break_even_days is None
         else rented.break_even_days / (365.0 / 12.0),
+        "break_even_days_used": rented.break_even_days_used if rented else None,
         "break_even_utilisation": rented.break_even_utilisation if rented else None,
+        "quoted": [_quote_dict(one, found.terms.machines) for one in found.quotes],
+        "presumed": list(found.presumed),
         "cheapest": found.cheapest.name,
         "ways": {way.name: _way_dict(found, way) for way in found.ways},
         "sensitivity": [dataclasses.asdict(one) | {"spread": SPREAD} for one in found.swings],
@@ -473,6 +551,16 @@ def cost_dict(found: CostAnswer) -> dict[str, Any]:
     return result
 
 
+def _quote_dict(quote: QuotedPrice, machines: int) -> dict[str, Any]:
+    return {
+        "way": quote.way,
+        "price": quote.price,
+        "per": f"{quote.per}-hour",
+        "count": quote.count(machines),
+        "per_hour": quote.per_machine * machines,
+    }
+
+
 def _way_dict(found: CostAnswer, way: Way) -> dict[str, Any]:
     each, whole = found.per_million_tokens(way), found.of_training(way)
     return {
@@ -480,6 +568,7 @@ def _way_dict(found: CostAnswer, way: Way) -> dict[str, Any]:
         "parts": dict(way.parts),
         "per_useful_hour": way.per_hour,
         "break_even_days": way.break_even_days,
+        "break_even_days_used": way.break_even_days_used,
         "break_even_utilisation": way.break_even_utilisation,
         "goodput": found.yield_of(way),
         "per_million_tokens": each[0] if each else None,

@@ -109,7 +109,7 @@ def rate_at(every: Space, cluster: Cluster) -> TrainingRate | None:
         high=found.tokens / low,
         gpus=cluster.gpus,
         nodes=-(-cluster.gpus // cluster.gpus_per_node),
-        gpu_watts=cluster.gpus * found.rates.power,
+        gpu_watts=found.power,
         source="predicted, best layout, 80 % interval",
         limits=f"{_WORDS.get(slowest, slowest)}: {format_share(share)} of a step"
         if share >= 0.1

@@ -49,8 +49,10 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
         f"{machines}, {terms.years:g} years, {format_share(terms.utilisation)} of the hours used"
     )
     blocks: list[Block] = [
+        *_training_verdict(found),
         Paragraph(title, "strong"),
         Paragraph(_verdict(found), "strong"),
+        *_quoted(found),
         _ways_table(found),
     ]
     if facts := tuple(_break_even(found)):
@@ -74,7 +76,8 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
 
 
 _FOOT = (
-    "Prices are those that were given or imported, with date and source; none is built in. A year "
+    "Prices are those that were given or imported, with date and source; built in is only what a "
+    "kWh is presumed to cost. A year "
     "has 365 days. A productive hour is one that failures and interruptions leave."
 )
 
@@ -83,17 +86,51 @@ def _money(found: CostAnswer, amount: float) -> str:
     return format_money(amount, found.currency)
 
 
+def _training_verdict(found: CostAnswer) -> Iterator[Block]:
+    """The price of the training that was asked about, by the cheapest way."""
+    price, days = found.of_training(found.cheapest), found.days_of_training()
+    if price is not None and days is not None and found.tokens is not None:
+        text = f"{format_count(found.tokens)} tokens: {_span(found, price)}"
+        way = WAY_WORDS[found.cheapest.name]
+        yield Paragraph(f"{text}, {_long_time(days[0])}; {way}", "strong")
+
+
 def _verdict(found: CostAnswer) -> str:
     best = found.cheapest
+    used = format_share(found.terms.utilisation)
     if len(found.ways) == 1:
-        return f"{WAY_WORDS[best.name]}: {_money(found, best.total)}"
+        hour = f"{_money(found, best.per_hour)} a productive hour at {used} use"
+        return f"{WAY_WORDS[best.name]}: {hour}, {_money(found, best.total)} in all"
     others = [way for way in found.ways if way is not best]
     second = min(others, key=lambda way: way.per_hour)
     return (
-        f"Cheapest: {WAY_WORDS[best.name]}, {_money(found, best.per_hour)} a productive hour; "
+        f"Cheapest at {used} use: {WAY_WORDS[best.name]}, "
+        f"{_money(found, best.per_hour)} a productive hour; "
         f"{WAY_WORDS[second.name]} costs {_money(found, second.per_hour)}, "
         f"{second.per_hour / best.per_hour:.3g} times as much"
     )
+
+
+def _quoted(found: CostAnswer) -> Iterator[Block]:
+    """Prices as they were taken, what was presumed, and what the totals leave out."""
+    terms, pairs = found.terms, []
+    if terms.buy is not None:
+        total = _money(found, terms.buy * terms.machines)
+        times = counted(terms.machines, "machine")
+        pairs.append(("buy", f"{_money(found, terms.buy)} per machine × {times} = {total}"))
+    pairs += [
+        (WAY_WORDS[one.way], one.text(terms.machines, found.currency)) for one in found.quotes
+    ]
+    if terms.rent_per_month is not None:
+        total = _money(found, terms.rent_per_month * terms.machines)
+        each = f"{_money(found, terms.rent_per_month)} per machine-month"
+        times = counted(terms.machines, "machine")
+        pairs.append((WAY_WORDS["month"], f"{each} × {times} = {total} a month"))
+    pairs += [("presumed", text) for text in found.presumed]
+    if terms.buy is not None and found.not_counted:
+        names = dict.fromkeys(text.partition(":")[0] for text in found.not_counted)
+        pairs.append(("not counted", ", ".join(names)))
+    yield Facts(tuple(pairs))
 
 
 def _span(found: CostAnswer, three: tuple[float, float, float] | None) -> str:
@@ -137,12 +174,18 @@ def _break_even(found: CostAnswer) -> Iterator[tuple[str, str]]:
         used = (
             f"more hours than {found.terms.years:g} years have"
             if share is None
-            else f"{format_share(share)} use over {found.terms.years:g} years"
+            else f"over {found.terms.years:g} years from {format_share(share)} of the hours on"
             if share
             else "whatever its use"
         )
         months = way.break_even_days / (365.0 / 12.0)
-        yield name, f"{way.break_even_days:,.0f} days of full use (month {months:.1f}); {used}"
+        full = f"{way.break_even_days:,.0f} days at 100 % of the hours (month {months:.1f})"
+        share_used = format_share(found.terms.utilisation)
+        if way.break_even_days_used is None:
+            full += f", never at {share_used}"
+        elif found.terms.utilisation < 1.0:
+            full += f", {way.break_even_days_used:,.0f} days at {share_used}"
+        yield name, f"{full}; {used}"
 
 
 def _training(found: CostAnswer) -> Iterator[Block]:

@@ -138,7 +138,9 @@ def duration_text(found: Prediction, tokens: float) -> str:
     """Days and energy of a whole training."""
     days = found.days(tokens)
     low, high = (format_count(days * end / found.time) for end in found.interval)
-    return f"{format_count(days)} days ({low} to {high}), {format_count(found.kwh(tokens))} kWh"
+    kwh = found.kwh(tokens)
+    energy = f"{format_count(kwh)} kWh" if kwh is not None else "kWh: power not known"
+    return f"{format_count(days)} days ({low} to {high}), {energy}"
 
 
 def _milliseconds(seconds: float) -> str:

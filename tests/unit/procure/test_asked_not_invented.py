@@ -117,7 +117,7 @@ def test_a_price_of_a_tflops_needs_the_number_of_gpus(trainrig) -> None:
 
 
 def test_machines_that_the_gpus_are_not_are_refused(trainrig) -> None:
-    words = ("--model", "gpt2", "--on", "RTX 4090", "--gpus", "2", "--rent-per-hour", "1")
+    words = ("--model", "gpt2", "--on", "RTX 4090", "--gpus", "2", "--rent-per-gpu-hour", "1")
     code, _, err = trainrig("cost", *words, "--machines", "3")
     assert code == 2 and "2 GPUs" in err and "1 machine" in err
 

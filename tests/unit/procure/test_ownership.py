@@ -199,6 +199,6 @@ def test_a_training_that_ends_too_late_is_a_finding(trainrig) -> None:
 
 def test_days_and_no_gpus_takes_whole_machines(trainrig) -> None:
     words = ("--model", "llama-7B", "--tokens", "140e9", "--days", "60", "--on", "H100 SXM5 80GB")
-    code, out, _ = trainrig("cost", *words, "--rent-per-hour", "24", "--json")
+    code, out, _ = trainrig("cost", *words, "--rent-per-machine-hour", "24", "--json")
     found = json.loads(out)["training"]
     assert code == 0 and found["days"] <= 60 and found["gpus"] == 8 * found["machines"]

@@ -119,8 +119,8 @@ class Rates:
     """B/s of host memory that all devices of a node share; presumed unless a cluster says it."""
     memory_bytes: float
     """B of one device."""
-    power: float
-    """W of one device under load."""
+    power: float | None
+    """Power limit of one device in W; None where no source states it."""
     peaks: Mapping[str, float] = field(default_factory=dict)
     """FLOP/s as claimed, by dtype: the denominator of MFU."""
     spread: Mapping[str, float] = field(default_factory=dict)

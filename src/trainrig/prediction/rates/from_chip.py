@@ -259,7 +259,7 @@ def rates_of_chip(
         host_memory=_host_memory(chip),
         disk=3e9,
         memory_bytes=chip.memory or 16e9,
-        power=chip.tdp or 400.0,
+        power=chip.tdp,
         peaks=_claimed(chip),
         spread=spread,
         untuned=_untuned(chip, kind, full),

@@ -297,7 +297,7 @@ def _processor(device: str, sustained: Mapping[str, float], bandwidth: float) ->
         host_link=bandwidth,
         disk=5e8,
         memory_bytes=math.inf,
-        power=100.0,
+        power=None,
         peaks=sustained,
         spread={**spread, "attention": 0.5, "launch": 0.5, "collective": 0.5},
         provenance={
