@@ -116,7 +116,8 @@ def wrong_answer(
             index = column * (piece.step or 1) + (piece.start or 0)
             return (
                 f"{int(bad.sum())} wrong elements; the first one, {index}, is "
-                f"{float(output[rows[row], index]):.6g} and should be {float(expected[row, column]):.6g}"
+                f"{float(output[rows[row], index]):.6g} and should be "
+                f"{float(expected[row, column]):.6g}"
             )
     return None
 
