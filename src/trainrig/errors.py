@@ -15,7 +15,7 @@ mistake and keeps its traceback.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -82,13 +82,18 @@ def reading(path: Path, hint: str | None = None) -> Iterator[None]:
         raise DataError(f"cannot read {path}: {error.strerror or error}", hint) from None
 
 
-def first_problem(error: ValidationError, whole: str = "the whole") -> str:
+def first_problem(
+    error: ValidationError, whole: str = "the whole", parts: Collection[str] = ()
+) -> str:
     """Return what is wrong first in a ValidationError, in one printable line of a file's words.
 
-    ``whole`` names what was validated where the problem lies in no field of it.
+    Args:
+        error: What pydantic found.
+        whole: Names what was validated where the problem lies in no field of it.
+        parts: Tables that the file does not have, since its keys are flat (`FlatKeys.parts`).
     """
     first = _first_of(error)
-    *tables, key = [part for part in first["loc"] if part != _OF_KEY] or (whole,)
+    *tables, key = [p for p in first["loc"] if p != _OF_KEY and p not in parts] or (whole,)
     kind, context = str(first["type"]), first.get("ctx", {})
     where = _placed(_key_text(key), tables)
     if kind in _UNKNOWN_KEY or _OF_KEY in first["loc"]:

@@ -61,16 +61,17 @@ class FlatKeys(Generic[T]):
             TypeError: Two fields have one key, or ``order`` leaves out or invents a key.
         """
         self._whole = whole
-        self._parts: dict[str, type] = {
+        self.parts: Mapping[str, type] = {
             one.name: one.metadata["part"]
             for one in fields(whole)  # type: ignore[arg-type]
             if "part" in one.metadata
         }
+        """The dataclass of each part, by the name of its field."""
         placed = [
             (key, (group, name))
-            for group, kind in (("", whole), *self._parts.items())
+            for group, kind in (("", whole), *self.parts.items())
             for name, key in keys_of(kind).items()
-            if group or name not in self._parts
+            if group or name not in self.parts
         ]
         places, names = dict(placed), tuple(order) or self._declared(placed)
         if len(places) < len(placed) or sorted(places) != sorted(names):
@@ -94,7 +95,7 @@ class FlatKeys(Generic[T]):
         """
         values = self._by_part(keys)
         own = values.pop("", {})
-        return self._whole(**own, **{name: self._parts[name](**values[name]) for name in values})
+        return self._whole(**own, **{name: self.parts[name](**values[name]) for name in values})
 
     def replace(self, whole: T, **keys: Any) -> T:
         """Return a copy with the values of some flat keys changed.
@@ -125,11 +126,28 @@ class FlatKeys(Generic[T]):
         """Return all values by their flat keys, in the files' order."""
         return {key: getter(whole) for key, getter in self._getters.items()}
 
+    def nest(self, flat: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a table of flat keys with a table for each part, as a validator reads it.
+
+        A key that is unknown stays where it is: the validator decides about it.
+        """
+        unknown = {key: flat[key] for key in flat.keys() - self.places.keys() - self.parts.keys()}
+        values = self._by_part({key: flat[key] for key in self.places if key in flat})
+        own = values.pop("", {})
+        return unknown | own | {name: values.get(name, {}) for name in self.parts}
+
+    def flatten(self, nested: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a table that has a table for each part, in the files' order."""
+        return {
+            key: (nested[group] if group else nested)[name]
+            for key, (group, name) in self.places.items()
+        }
+
     def fields(self) -> dict[str, Field[Any]]:
         """Return the dataclass field of each flat key."""
         declared = {
             group: {one.name: one for one in fields(kind)}
-            for group, kind in (("", self._whole), *self._parts.items())
+            for group, kind in (("", self._whole), *self.parts.items())
         }
         return {key: declared[group][name] for key, (group, name) in self.places.items()}
 
@@ -137,6 +155,6 @@ class FlatKeys(Generic[T]):
         """Return the type of each flat key, with what `typing.Annotated` adds to it."""
         hints = {
             group: get_type_hints(kind, include_extras=True)
-            for group, kind in (("", self._whole), *self._parts.items())
+            for group, kind in (("", self._whole), *self.parts.items())
         }
         return {key: hints[group][name] for key, (group, name) in self.places.items()}

@@ -330,7 +330,7 @@ def test_sharding_that_was_silently_left_out_is_seen() -> None:
     ],
 )
 def test_the_stage_follows_from_what_a_rank_holds(facts: dict[str, Any], zero: int) -> None:
-    assert observed_layout({**RANK_FACTS, **facts}).zero == zero
+    assert observed_layout({**RANK_FACTS, **facts}).sharding.zero == zero
 
 
 @pytest.mark.parametrize(

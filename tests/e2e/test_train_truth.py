@@ -255,8 +255,8 @@ def test_a_rank_with_a_layout_of_its_own_is_found() -> None:
 
 def test_the_ranks_that_share_one_copy_are_counted_by_what_each_holds() -> None:
     hybrid = FACTS | {"ranks": 8, "states": 250, "gradients": 250}
-    assert observed_layout(hybrid).shard_ranks == 4
-    assert observed_layout(FACTS).shard_ranks == 1
+    assert observed_layout(hybrid).sharding.shard_ranks == 4
+    assert observed_layout(FACTS).sharding.shard_ranks == 1
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_the_ranks_that_share_one_copy_are_counted_by_what_each_holds() -> None:
     ],
 )
 def test_ranks_that_sum_no_gradients_train_alone(facts: dict[str, Any], ranks: int) -> None:
-    assert observed_layout(FACTS | facts).ranks == ranks
+    assert observed_layout(FACTS | facts).mesh.ranks == ranks
 
 
 # ---- lies to one process

@@ -95,3 +95,16 @@ def test_two_parts_cannot_share_a_key() -> None:
 def test_types_keep_what_annotated_adds() -> None:
     assert KEYS.types()["wheels"] == Annotated[int, "from 1"]
     assert KEYS.fields()["wheels"].default == 4
+
+
+def test_a_flat_table_is_nested_for_a_validator_and_flattened_again() -> None:
+    nested = KEYS.nest(FLAT | {"speed": 5, "engine": "a key of another version"})
+    assert nested == {
+        "name": "van",
+        "colour": "white",
+        "wheels": {"count": 6, "pressure": 2.5},
+        "engine": {"power": 90.0, "fuel": "diesel"},
+        "speed": 5,
+    }
+    assert list(KEYS.flatten(nested).items()) == list(FLAT.items())
+    assert KEYS.nest({"name": "van"})["engine"] == {}  # whose power the validator misses

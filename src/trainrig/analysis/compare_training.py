@@ -40,6 +40,7 @@ from trainrig.stats import (
 )
 from trainrig.units import one_line
 from trainrig.workload.layout import Layout
+from trainrig.workload.rank_layout import RANK_KEYS
 
 LEAST_ROUNDS = 3
 INTERLEAVED, ROUNDS, STEPS = "interleaved rounds", "rounds", "steps"
@@ -254,11 +255,11 @@ def _bar(
 
 
 def _kernels(own: TrainingResult) -> str:
-    layout = own.layout_found
-    if layout is None:
+    if own.layout_found is None:
         return ""
+    kernels = own.layout_found.kernels
     own_kernels = own.software_found.get("kernels")  # Megatron's: fused, of Transformer Engine
-    named = (layout.attention_kernel or layout.attention, layout.kernels, own_kernels)
+    named = (kernels.attention_kernel or kernels.attention, kernels.replaced, own_kernels)
     return ", ".join(each for each in named if each)
 
 
@@ -393,10 +394,11 @@ def shortened(texts: Sequence[str]) -> list[str]:
 def _observed_differences(base: TrainingResult, own: TrainingResult) -> tuple[str, ...]:
     """What was observed differently where the same was asked for: devices, threads, transport."""
     pairs = [("cuda_visible_devices", base.cuda_visible_devices, own.cuda_visible_devices)]
-    if base.layout_found is not None and own.layout_found is not None:
+    layouts = [side.layout_found for side in (base, own) if side.layout_found is not None]
+    if len(layouts) == 2:
         pairs += [
-            (f"observed {name}", getattr(base.layout_found, name), getattr(own.layout_found, name))
-            for name in _OBSERVED
+            (f"observed {key}", *(RANK_KEYS.get(layout, key) for layout in layouts))
+            for key in _OBSERVED
         ]
     return _different(fact for fact in pairs if None not in fact)
 

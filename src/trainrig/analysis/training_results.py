@@ -33,7 +33,7 @@ from trainrig.errors import DataError, first_problem
 from trainrig.process.lost_ranks import Restart
 from trainrig.record import Kind, Record, RunView, read_by
 from trainrig.units import ranges
-from trainrig.workload.observed_layout import ObservedLayout
+from trainrig.workload.rank_layout import RANK_KEYS, RankLayout
 
 BENCHMARK = TRAINING.name
 """That their records are of."""
@@ -179,7 +179,7 @@ class TrainingResult:
             serialization_alias="layout_asked",
         ),
     ]
-    layout_found: ObservedLayout | None
+    layout_found: RankLayout | None
     losses: tuple[_Number, ...]
     """Of each step, in nats."""
     grad_norms: tuple[_Number | None, ...]
@@ -305,27 +305,30 @@ def has_results(view: RunView) -> bool:
 def _result(row: Mapping[str, Any], where: str) -> TrainingResult:
     """Raises DataError with place and field."""
     try:
-        today = {**row, "layout_found": _layout_today(row.get("layout_found"))}
+        today = {**row, "layout_found": _nested_layout(row.get("layout_found"))}
         return _adapter().validate_json(json.dumps(today))
     except ValidationError as error:
         raise DataError(
-            f"{where} is no experiment's summary: {first_problem(error)}",
+            f"{where} is no experiment's summary: {first_problem(error, parts=RANK_KEYS.parts)}",
             "was it written by another version, or changed by hand? train again",
         ) from None
 
 
-def _layout_today(found: object) -> object:
-    """Older records said whether blocks were recomputed, not what of them."""
-    if not isinstance(found, dict):
-        return found
+def _nested_layout(flat: object) -> object:
+    """Return a stored layout in its parts; older ones say whether blocks were recomputed as yes."""
+    if not isinstance(flat, dict):
+        return flat
     older: dict[object, str] = {True: "yes", False: "none"}
-    return {**found, "recompute": older.get(found.get("recompute"), found.get("recompute"))}
+    recompute = flat.get("recompute")
+    return RANK_KEYS.nest({**flat, "recompute": older.get(recompute, recompute)})
 
 
 def as_json(result: TrainingResult) -> dict[str, Any]:
     """As ``train --json`` prints it; others script against it."""
-    found: dict[str, Any] = _adapter().dump_python(result, mode="json", by_alias=True)
-    return found
+    row: dict[str, Any] = _adapter().dump_python(result, mode="json", by_alias=True)
+    if row["layout_found"] is not None:
+        row["layout_found"] = RANK_KEYS.flatten(row["layout_found"])
+    return row
 
 
 def readable(view: RunView) -> tuple[TrainingResult, ...]:

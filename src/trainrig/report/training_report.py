@@ -429,19 +429,20 @@ def _observed_layout(result: TrainingResult) -> str | None:
     found = result.layout_found
     if found is None:
         return None
+    mesh, kernels, zero = found.mesh, found.kernels, found.sharding.zero
     parts = (
-        (True, f"{found.ranks} ×"),
-        (found.zero, f"ZeRO-{found.zero}"),
-        (True, found.precision),
-        (found.grad_accum > 1, f"accum {found.grad_accum}"),
+        (True, f"{mesh.ranks} ×"),
+        (zero, f"ZeRO-{zero}"),
+        (True, found.precision.compute),
+        (found.batch.grad_accum > 1, f"accum {found.batch.grad_accum}"),
         (found.recompute in ("yes", "full"), "recomputed"),
         (found.recompute == "selective", "recomputed but products"),
-        ((found.tp or 1) > 1, f"TP{found.tp}{'+SP' if found.sequence_parallel else ''}"),
-        ((found.pp or 1) > 1, f"PP{found.pp}"),
-        ((found.cp or 1) > 1, f"CP{found.cp}"),
-        (found.attention not in (None, "sdpa"), f"{found.attention} attention"),
-        (found.compile, "compiled"),
-        (found.offload, "offloaded"),
+        ((mesh.tp or 1) > 1, f"TP{mesh.tp}{'+SP' if mesh.sequence_parallel else ''}"),
+        ((mesh.pp or 1) > 1, f"PP{mesh.pp}"),
+        ((mesh.cp or 1) > 1, f"CP{mesh.cp}"),
+        (kernels.attention not in (None, "sdpa"), f"{kernels.attention} attention"),
+        (kernels.compile, "compiled"),
+        (found.optimizer.offload, "offloaded"),
         (True, f"({found.wrapped})"),
     )
     return " ".join(text for holds, text in parts if holds)

@@ -38,7 +38,7 @@ from trainrig.train.layout_check import (
 from trainrig.train.parity import is_reference
 from trainrig.units import format_count, ranges
 from trainrig.workload import find, hardware_flops, model_flops
-from trainrig.workload.observed_layout import ObservedLayout
+from trainrig.workload.rank_layout import RANK_KEYS, REQUESTED, RankLayout
 from trainrig.workload.span_corruption import written_tokens
 
 Device = Mapping[str, Any]
@@ -118,7 +118,7 @@ class Trained:
         return self.rounds[0] if self.rounds else Launch()
 
     @property
-    def found(self) -> ObservedLayout | None:
+    def found(self) -> RankLayout | None:
         """The layout that was found; None if it did not come so far."""
         facts = self.first.result.facts
         return observed_layout(facts) if facts is not None else None
@@ -259,7 +259,11 @@ def wrong_on_ranks(experiment: Experiment, result: Result) -> list[str]:
     known = [(rank, each) for rank, each in facts if each is not None]
     for rank, each in known:
         found, expected = observed_layout(each), expected_exchanges(experiment, each)
-        apart = [] if expected is None else exchange_differences(expected, found.exchanges)
+        apart = (
+            []
+            if expected is None
+            else exchange_differences(expected, found.communication.exchanges)
+        )
         for words in (*differences(requested, found), *apart):
             everywhere.setdefault(words, []).append(rank)
     return [
@@ -351,16 +355,14 @@ def _ends(time: Record, value: float) -> tuple[float, float] | None:
 def _facts(trained: Trained) -> dict[str, Any]:
     """What its ranks told, how it was judged, and the machine's load when it began."""
     own, first = trained.experiment, trained.first
-    probe = first.result.probe
+    probe, requested = first.result.probe, requested_layout(own)
     return {
         "row_verdict": trained.word,
         "steps": own.steps,
         "layout_asked": {
-            name: value
-            for name, value in dataclasses.asdict(requested_layout(own)).items()
-            if value is not None
+            key: value for key in REQUESTED if (value := RANK_KEYS.get(requested, key)) is not None
         },
-        "layout_found": None if trained.found is None else dataclasses.asdict(trained.found),
+        "layout_found": None if trained.found is None else trained.found.to_dict(),
         "wrong_layout": trained.wrong_layout,
         "profiled": first.result.profiled,
         "no_breakdown_reason": first.result.no_profile or None,

@@ -6,9 +6,7 @@ and the drivers): the request is never repeated as a result.  A difference is a 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trainrig.train.config import Experiment
@@ -16,7 +14,7 @@ from trainrig.train.trainer_arguments import parsed
 from trainrig.workload import ModelShape, find
 from trainrig.workload.exchanges import Exchange, Place, StageParts, exchanges
 from trainrig.workload.model import FP8_RECIPES
-from trainrig.workload.observed_layout import ObservedLayout
+from trainrig.workload.rank_layout import RANK_KEYS, REQUESTED, RankLayout
 from trainrig.workload.span_corruption import written_tokens
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -31,43 +29,8 @@ _OPTIMIZERS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedLayout:
-    """What an experiment asks for; None: it asks for nothing."""
-
-    ranks: int
-    tp: int
-    sequence_parallel: bool | None
-    pp: int
-    interleave: int
-    cp: int
-    ep: int
-    zero: int
-    shard_ranks: int | None
-    grad_accum: int
-    micro_tokens: int
-    precision: str
-    fp8_recipe: str | None
-    gradient_precision: str
-    master_precision: str
-    recompute: str | None
-    optimizer: str | None
-    """None: it is named in its framework's own words."""
-    fused_optimizer: bool | None
-    """None: its framework takes fused kernels wherever they are installed."""
-    compile: bool
-    offload: bool | None
-    """A processor's shards lie in the host's memory anyhow."""
-    device: str
-    attention: str | None
-    liger: bool | None
-    loader_workers: int | None
-    lora_rank: int | None
-    """"auto" asks for nothing, and what is compiled is not seen."""
-
-
-def requested_layout(experiment: Experiment) -> RequestedLayout:
-    """What an experiment asks for."""
+def requested_layout(experiment: Experiment) -> RankLayout:
+    """Return the layout that an experiment asks for; None in it: it asks for nothing."""
     optimizer, fused = _OPTIMIZERS[experiment.optimizer]
     layout, mesh = experiment.layout, experiment.mesh
     cp = int(layout.mesh.cp)
@@ -75,8 +38,10 @@ def requested_layout(experiment: Experiment) -> RequestedLayout:
     sequence = mesh.tp if layout.mesh.sequence_parallel else 1
     on_gpu = experiment.device.startswith("cuda")
     named = "optim" in parsed(experiment.trainer)
+    # "auto" asks for nothing, and what is compiled is not seen.
     seen = experiment.attention != "auto" and not experiment.compile
-    return RequestedLayout(
+    return RANK_KEYS.make(
+        wrapped="",
         ranks=mesh.ranks,
         tp=mesh.tp,
         sequence_parallel=bool(layout.mesh.sequence_parallel) if mesh.tp > 1 else None,
@@ -98,6 +63,7 @@ def requested_layout(experiment: Experiment) -> RequestedLayout:
         optimizer=None if named else optimizer,
         fused_optimizer=None if named or layout.traits.own_kernels else fused,
         compile=experiment.compile,
+        # A processor's shards lie in the host's memory anyhow.
         offload=experiment.offload == "host" if on_gpu else None,
         device=experiment.device or "cpu",
         attention=experiment.attention if seen else None,
@@ -115,8 +81,8 @@ _READ = (
 """Facts of a layout that stand in it as they were read; not every engine reads all of them."""
 
 
-def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
-    """The layout of a rank, of the facts that it read."""
+def observed_layout(facts: Mapping[str, Any]) -> RankLayout:
+    """Return the layout of a rank from the facts that it read."""
     exchanges = None
     if facts.get("exchanges") is not None:
         exchanges = tuple(Exchange(**each) for each in facts["exchanges"])
@@ -135,7 +101,7 @@ def observed_layout(facts: Mapping[str, Any]) -> ObservedLayout:
     on_host = device == "cpu" or "master_device" not in facts
     as_read: dict[str, Any] = {name: facts[name] for name in _ALWAYS_READ}
     as_read |= {name: facts.get(name) for name in _READ}
-    return ObservedLayout(
+    return RANK_KEYS.make(
         **as_read,
         ranks=_ranks(facts, held >= _SHARE * whole, collectives, counted),
         zero=_zero(facts, held, whole, counted),
@@ -244,14 +210,14 @@ def _zero(facts: Mapping[str, Any], held: int, whole: int, exchanges: Sequence[E
     return 1 if once else 2
 
 
-def differences(requested: RequestedLayout, found: ObservedLayout) -> list[str]:
-    """What was requested and is not there, each with both values."""
+def differences(requested: RankLayout, found: RankLayout) -> list[str]:
+    """Return what was requested and is not there, each with both values."""
     apart = []
-    for name in (field.name for field in dataclasses.fields(requested)):
-        ask, have = getattr(requested, name), getattr(found, name)
+    for name in REQUESTED:
+        ask, have = RANK_KEYS.get(requested, name), RANK_KEYS.get(found, name)
         if ask is None or have is None or ask == have:
             continue
-        if name == "zero" and (ask, have, requested.grad_accum) == (1, 2, 1):
+        if name == "zero" and (ask, have, requested.batch.grad_accum) == (1, 2, 1):
             continue  # the same program
         apart.append(f"{name}: asked {ask}, found {have} ({found.wrapped})")
     return apart

@@ -57,7 +57,7 @@ def test_what_is_not_installed_is_skipped_with_a_reason(monkeypatch: pytest.Monk
 def test_liger_that_is_asked_for_and_in_no_module_is_another_layout() -> None:
     """It was believed where the option was set."""
     asked = requested_layout(OWN.replace(loader_workers=4))
-    assert (asked.liger, asked.loader_workers) == (True, 4)
+    assert (asked.kernels.liger, asked.host.loader_workers) == (True, 4)
     facts = RANK_FACTS | {"liger": [], "loader_workers": 0}
     found = differences(asked, observed_layout(facts))
     assert any(words.startswith("liger: asked True, found False") for words in found)
@@ -65,7 +65,7 @@ def test_liger_that_is_asked_for_and_in_no_module_is_another_layout() -> None:
     there = RANK_FACTS | {"liger": ["LigerRMSNorm"], "loader_workers": 4}
     found = differences(asked, observed_layout(there))
     assert not [words for words in found if words.startswith(("liger", "loader"))]
-    assert observed_layout(there).kernels == "LigerRMSNorm"
+    assert observed_layout(there).kernels.replaced == "LigerRMSNorm"
 
 
 def test_the_bars_stand_in_the_file_with_what_each_kernel_is_worth() -> None:

@@ -130,7 +130,7 @@ def test_what_a_step_exchanges_is_what_the_formula_says(
     own, facts = experiment(name), found[name]["facts"]
     expected = expected_exchanges(own, facts, gloo_ranks.SHAPES[own.model])
     assert expected
-    assert exchange_differences(expected, observed_layout(facts).exchanges) == []
+    assert exchange_differences(expected, observed_layout(facts).communication.exchanges) == []
 
 
 def test_another_layout_is_a_difference(found: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ def test_another_layout_is_a_difference(found: Mapping[str, Any]) -> None:
 
 
 def test_shares_are_what_the_words_promise(found: Mapping[str, Any]) -> None:
-    facts = {name: observed_layout(found[name]["facts"]) for name in LAYOUTS}
+    facts = {name: observed_layout(found[name]["facts"]).sharding for name in LAYOUTS}
     assert facts["ddp"].held_states == facts["ddp"].held_gradients == 1.0
     assert facts["zero-1"].held_states == pytest.approx(0.5, abs=0.01)
     assert facts["zero-2"].held_gradients == pytest.approx(0.5, abs=0.01)
@@ -161,7 +161,7 @@ def test_shares_are_what_the_words_promise(found: Mapping[str, Any]) -> None:
 
 def test_gradients_are_said_only_when_they_must(found: Mapping[str, Any]) -> None:
     """Accumulating, whole gradients go out once a step; shares with each micro-batch."""
-    facts = {name: observed_layout(found[name]["facts"]) for name in LAYOUTS}
+    facts = {name: observed_layout(found[name]["facts"]).communication for name in LAYOUTS}
     said = {name: one.gradient_collectives for name, one in facts.items()}
     assert said["ddp-accum"] == said["ddp"]
     assert said["zero-1-bf16-accum"] == said["zero-1"]
@@ -171,7 +171,7 @@ def test_gradients_are_said_only_when_they_must(found: Mapping[str, Any]) -> Non
 
 def test_ddp_says_a_large_model_in_buckets(found: Mapping[str, Any]) -> None:
     """From its first step on, so that a training that is resumed sums as the first one did."""
-    facts = {name: observed_layout(found[name]["facts"]) for name in LAYOUTS}
+    facts = {name: observed_layout(found[name]["facts"]).communication for name in LAYOUTS}
     assert facts["ddp"].gradient_collectives == 1
     assert facts["ddp-buckets"].gradient_collectives == 2
 

@@ -139,7 +139,9 @@ def test_ranks_compute_what_one_process_does(tmp_path: Path) -> None:
         assert words.startswith("precision: asked fp8, found fp8 (emulated)"), name
         expected = expected_exchanges(own, facts, gloo_ranks.SHAPES["gpt2"])
         assert expected
-        assert exchange_differences(expected, observed_layout(facts).exchanges) == [], name
+        assert (
+            exchange_differences(expected, observed_layout(facts).communication.exchanges) == []
+        ), name
 
 
 @pytest.mark.parametrize(
