@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from trainrig.analysis.burn_facts import NOT_DONE
 from trainrig.analysis.imported_facts import comparisons
 from trainrig.analysis.judge_imported import is_imported
 from trainrig.analysis.rows import Row, is_cold_stream, is_published, rows, siblings_of
@@ -232,7 +233,7 @@ def _judged(view: RunView) -> _Judged:
     verdict, everything = view.verdict, rows(view)
     findings = verdict.findings if verdict is not None else ()
     errors = tuple(
-        each for each in findings if each.severity == "error" and each.id not in _NOT_DONE
+        each for each in findings if each.severity == "error" and each.id not in NOT_DONE
     )
     return _Judged(
         outcome=verdict.outcome if verdict is not None else None,
@@ -241,9 +242,6 @@ def _judged(view: RunView) -> _Judged:
         targets=tuple(_target_references(everything, errors)),
         references=tuple(_references(view, everything, errors)),
     )
-
-
-_NOT_DONE = ("step-not-done", "sensor-stopped", "sensor-stuck")
 
 
 # ---- targets, which the verdict rests on

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainrig.analysis.evidence import plain
+from trainrig.analysis.watched import moments
 from trainrig.record import Case, Kind, Record, RunView
 from trainrig.stats import grouped
 from trainrig.units import counted, device_text, format_time
@@ -17,6 +18,18 @@ from trainrig.units import counted, device_text, format_time
 TELEMETRY, WORK, DIGESTS = "telemetry", "burn", "burn-digests"
 """Series of a burn: the machine second by second, the work slice by slice, digests of steps."""
 Row = Mapping[str, Any]
+NOT_DONE = (
+    "step-not-done",
+    "not-watched",
+    "sensor-stopped",
+    "sensor-stuck",
+    "sensor-implausible",
+    "counter-went-back",
+    "machine-suspended",
+    "machine-changed",
+    "clock-wrong",
+)
+"""Findings that make a run INCOMPLETE, and no fault of a device."""
 
 
 def part_name(case: Case) -> str:
@@ -156,8 +169,8 @@ def _points(records: Sequence[Record]) -> tuple[BurnPoint, ...]:
 
 
 def readings(rows: Sequence[Row], key: str) -> list[tuple[float, float]]:
-    """Moment (s since 1970) and value of a sensor, where it gave one."""
-    pairs = ((plain(row.get("t")), plain(row.get(key))) for row in rows)
+    """Moment (s, monotonic) and value of a sensor, where it gave one."""
+    pairs = zip(moments(rows), (plain(row.get(key)) for row in rows), strict=True)
     return [(at, value) for at, value in pairs if at is not None and value is not None]
 
 

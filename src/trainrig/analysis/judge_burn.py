@@ -1,15 +1,16 @@
 """The verdict on a burn: PASS only where all that was planned was done and all of it was right.
 
 FAIL: a wrong result, digests of equal devices (or of the golden file) that differ, a device that
-failed or vanished, memory errors that ECC could not put right, a device far behind its siblings.
+failed or vanished, a device far behind its siblings or below what its chip should do, and whatever
+broke a limit of watched.toml: heat, clocks, links, memory errors, slowdowns.
 INCOMPLETE: a part that was not run, that ended early or did too little, less than nine tenths of
-the memory compared, a process that was killed, a sensor that stopped or sticks: what nobody watched
-was not passed.
+the memory compared, a process that was killed, a machine that was suspended, a worker whose clock
+is off, a sensor that was not read, stopped, sticks or says what cannot be, a counter that went
+back: what nobody watched was not passed.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,19 +18,29 @@ from typing import Any
 
 from trainrig.analysis.burn_facts import (
     DIGESTS,
-    TELEMETRY,
+    NOT_DONE,
     WORK,
     BurnDevice,
     BurnPoint,
     burn_devices,
     part_name,
-    readings,
+)
+from trainrig.analysis.burn_watch import (
+    kernel_log,
+    low_rates,
+    unjudged_text,
+    unmoving_sensors,
+    unwatched_work,
+    vanished_devices,
+    watch_of_device,
+    wrong_clocks,
 )
 from trainrig.analysis.evidence import plain
 from trainrig.analysis.judge import first_fault
 from trainrig.analysis.rows import SIBLING_MARGIN
+from trainrig.analysis.watched import judge_watched
+from trainrig.analysis.watched_rules import watch_rules
 from trainrig.benchmarks.burn import LEAST_MEMORY, MEMORY, WRITING_SHARE
-from trainrig.machine.snapshot import FAULTY_REASONS, NOT_READ
 from trainrig.process.child import device_fault
 from trainrig.record import Finding, Outcome, Record, RunView, Status, Verdict, by_severity
 from trainrig.stats import grouped, median
@@ -48,41 +59,36 @@ BEHIND = 0.03
 """A device so far below the others' median is named; from SIBLING_MARGIN on it is a fault."""
 LEAST_BUSY = 0.45
 """Of a part's planned seconds that must have been work."""
-LEAST_CHECKED = 2
-SILENT_S = 6.0
-"""A sensor that gave nothing for so long at the end has stopped; it is read once a second."""
-_STUCK_ENERGY_S = 10.0
-_STUCK_POWER_ROWS = 20
-_STUCK_HEAT_S, _STUCK_HEAT_ALONE_S = 60.0, 180.0
-_LOADED = 2.0
-"""Under load a device draws at least so many times what it draws idle."""
-_NOT_DONE = ("step-not-done", "sensor-stopped", "sensor-stuck")
-"""Findings that make a burn INCOMPLETE, and no fault of a device."""
 
 
 def judge_burn(view: RunView, interrupted: str | None = None) -> Verdict:
     """The verdict on a burn's records and series; ``interrupted``: why it is not all."""
     devices = burn_devices(view)
+    watches = [watch_of_device(device, view) for device in devices if device.index is not None]
     findings = by_severity(
         [
             *(found for device in devices for found in _parts(device, view.config)),
             *_unwritten(devices, view.series.get(WORK, ())),
             *_digests(view.series.get(DIGESTS, ())),
-            *(found for device in devices for found in _sensors(device, view)),
-            *_vanished(devices, view.machine),
-            *_sampler(view),
-            *(found for device in devices for found in _wear(device, view)),
+            *(found for device in devices for found in unmoving_sensors(device, view)),
+            *vanished_devices(devices, view.machine),
+            *unwatched_work(view),
+            *(found for watch in watches for found in judge_watched(watch)),
+            *(found for device in devices for found in low_rates(device, view)),
+            *(found for device in devices for found in wrong_clocks(device)),
             *_siblings(devices),
         ]
     )
     outcome, reason = _outcome(devices, findings, interrupted)
+    if outcome is Outcome.PASS and (lacking := unjudged_text(devices, watches)):
+        reason = f"{reason}; not judged: {lacking}"
     return Verdict(outcome=outcome, reason=reason, findings=findings)
 
 
 def _outcome(
     devices: Sequence[BurnDevice], findings: Sequence[Finding], interrupted: str | None
 ) -> tuple[Outcome, str]:
-    fault = first_fault(found for found in findings if found.id not in _NOT_DONE)
+    fault = first_fault(found for found in findings if found.id not in NOT_DONE)
     if fault is not None:
         return Outcome.FAIL, fault
     if interrupted:
@@ -125,7 +131,7 @@ def _parts(device: BurnDevice, config: Mapping[str, Any]) -> Iterator[Finding]:
                 severity="error",
                 evidence=f"{name}: {record.reason}",
                 fix="take the overclocking back and repeat it: trainrig burn; if it stays, take "
-                "the device out of service" + _kernel_log(device),
+                "the device out of service" + kernel_log(device),
                 records=(record.id,),
             )
         elif record.status is not Status.OK:
@@ -160,16 +166,10 @@ def _failed(name: str, record: Record, device: BurnDevice, config: Mapping[str, 
             id="device-failed",
             severity="error",
             evidence=f"{name}: {reason}",
-            fix="look at its power, seat and driver" + _kernel_log(device),
+            fix="look at its power, seat and driver" + kernel_log(device),
             records=(record.id,),
         )
     return _not_done_finding(f"{name}: {record.status}, {reason}", config, record)
-
-
-def _kernel_log(device: BurnDevice) -> str:
-    if device.index is None:
-        return "; dmesg | grep -i 'machine check' tells of processors and memory"
-    return f"; dmesg | grep -i xid; nvidia-smi -q -i {device.index}"
 
 
 def _not_done_finding(
@@ -193,8 +193,10 @@ def _too_little(point: BurnPoint) -> str | None:
     if point.record.case.get("mode") == _STRESS:
         return None if point.number("checked") else "too little work: nothing was compared"
     checked = int(point.number("checked"))
-    if checked < LEAST_CHECKED:
-        return f"too little work: {counted(checked, 'result')} compared"
+    rule = watch_rules().compared["host" if point.record.device_index is None else "gpu"]
+    if checked < (least := rule.of(busy)):
+        of_least = f", at least {least} have to be" if checked >= 2 else ""
+        return f"too little work: {counted(checked, 'result')} compared{of_least}"
     if busy < LEAST_BUSY * planned:
         return f"too little work: {busy:.0f} of {planned:.0f} s"
     held, wanted = point.number("memory_bytes"), point.number("memory_wanted_bytes")
@@ -287,148 +289,7 @@ def _first_difference(row: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     return "the number of tensors"
 
 
-# ---- sensors
-
-
-def _sensors(device: BurnDevice, view: RunView) -> Iterator[Finding]:
-    """Readings that stopped, or that do not move while the device works."""
-    rows = view.series.get(TELEMETRY, ())
-    last = readings(rows, "t")[-1][0] if rows else 0.0
-    mine = [row for row in view.series.get(WORK, ()) if row.get("device") == device.label]
-    worked = [at for at, _ in readings(mine, "t")] or [0.0, last]
-    for name, what in (
-        ("temperature_c", "temperature"),
-        ("power_w", "power"),
-        ("energy_j", "energy"),
-    ):
-        found = readings(rows, f"{device.key}_{name}")
-        if found and last - found[-1][0] > SILENT_S:
-            yield _sensor(
-                "sensor-stopped",
-                f"{device.label}: its {what} was read for {found[-1][0] - found[0][0]:.0f} s, and "
-                f"not in the last {last - found[-1][0]:.0f} s",
-                device,
-            )
-            continue
-        # At rest, while the processors have their turn, a reading may well stand still.
-        meanwhile = [pair for pair in found if worked[0] <= pair[0] <= worked[-1]]
-        power = readings(rows, f"{device.key}_power_w")
-        if meanwhile and (how := _stuck(name, meanwhile, power)):
-            yield _sensor("sensor-stuck", f"{device.label}: its {what} {how}", device)
-
-
-def _stuck(
-    name: str, found: Sequence[tuple[float, float]], power: Sequence[tuple[float, float]]
-) -> str | None:
-    """How a sensor's readings cannot be true, in words."""
-    span = found[-1][0] - found[0][0]
-    if name == "power_w":
-        longest, run = 1, 1
-        for (_, before), (_, value) in itertools.pairwise(found):
-            run = run + 1 if value == before else 1
-            longest = max(longest, run)
-        return f"was the same to the digit {longest} times" if longest > _STUCK_POWER_ROWS else None
-    if found[0][1] != max(value for _, value in found) or found[0][1] != min(v for _, v in found):
-        return None
-    text = f"stood at {found[0][1]:g} for {span:.0f} s of work"
-    if name == "energy_j":
-        return text if span > _STUCK_ENERGY_S else None
-    watts = [value for _, value in power]
-    is_loaded = bool(watts) and max(watts) > _LOADED * min(watts)
-    return text if span > (_STUCK_HEAT_S if is_loaded else _STUCK_HEAT_ALONE_S) else None
-
-
-def _sensor(id_: str, evidence: str, device: BurnDevice) -> Finding:
-    where = (
-        "" if device.index is None else f": nvidia-smi -q -i {device.index} -d TEMPERATURE,POWER"
-    )
-    words = "see whether the sensor still answers" + where
-    return Finding(id=id_, severity="error", evidence=evidence, fix=f"{words}; then repeat it")
-
-
-def _vanished(
-    devices: Sequence[BurnDevice], machine: Mapping[str, Any] | None
-) -> Iterator[Finding]:
-    """GPUs whose sensors were read, and that the driver no longer lists afterwards."""
-    before, after = ((machine or {}).get(name) for name in ("gpus", "gpus_after"))
-    if after is None or after == {"missing": NOT_READ.reason}:
-        return
-    # By what they are called: the driver's numbers move up where one is lost.
-    called = {gpu["index"]: gpu["uuid"] for gpu in before} if isinstance(before, list) else {}
-    left = [gpu["uuid"] for gpu in after] if isinstance(after, list) else []
-    for device in devices:
-        was_read = device.temperature_c is not None or device.power_w is not None
-        if device.index in called and was_read and called[device.index] not in left:
-            yield Finding(
-                id="device-failed",
-                severity="error",
-                evidence=f"{device.label} was no longer listed by the driver after the burn",
-                fix="look at its power, seat and driver" + _kernel_log(device),
-            )
-
-
-def _sampler(view: RunView) -> Iterator[Finding]:
-    """Work went on, and nothing was read any more."""
-    work, rows = readings(view.series.get(WORK, ()), "t"), view.series.get(TELEMETRY, ())
-    read = readings(rows, "t")
-    if work and (not read or work[-1][0] - read[-1][0] > 2 * SILENT_S):
-        since = work[-1][0] - (read[-1][0] if read else work[0][0])
-        if since > 2 * SILENT_S:
-            yield Finding(
-                id="sensor-stopped",
-                severity="error",
-                evidence=f"no sensor of the machine was read in the last {since:.0f} s of work",
-                fix="repeat it: trainrig burn",
-            )
-
-
-# ---- what wears
-
-
-def _wear(device: BurnDevice, view: RunView) -> Iterator[Finding]:
-    """Counters of errors that rose, a link that became narrower, heat."""
-    rows = view.series.get(TELEMETRY, ())
-
-    def rise(name: str) -> int:
-        found = [value for _, value in readings(rows, f"{device.key}_{name}")]
-        return int(found[-1] - found[0]) if found else 0
-
-    for name, severity, what in (
-        ("ecc_uncorrected", "error", "that ECC could not put right"),
-        ("ecc_corrected", "warning", "that ECC put right"),
-    ):
-        if (num := rise(name)) > 0:
-            yield Finding(
-                id="ecc-rises",
-                severity="error" if severity == "error" else "warning",
-                evidence=f"{device.label}: {counted(num, 'memory error')} {what} while it worked",
-                fix=f"nvidia-smi -q -i {device.index} -d ECC,ROW_REMAPPER; replace the card if "
-                "they go on",
-            )
-    widths = [value for _, value in readings(rows, f"{device.key}_pcie_width")]
-    if widths and min(widths) < widths[0]:
-        yield Finding(
-            id="link-narrowed",
-            severity="error",
-            evidence=f"{device.label}: its PCIe link went from x{widths[0]:.0f} to "
-            f"x{min(widths):.0f} while it worked",
-            fix="its seat and riser; dmesg | grep -i -e pcie -e aer",
-        )
-    if (num := rise("pcie_replays")) > 0:
-        yield Finding(
-            id="link-replays",
-            severity="warning",
-            evidence=f"{device.label}: {counted(num, 'replay')} on its PCIe link while it worked",
-            fix="its seat, riser and cable; dmesg | grep -i aer",
-        )
-    if slowed := sorted(set(device.throttle_reasons) & FAULTY_REASONS):
-        heat = f" at up to {device.temperature_c.high:.0f} °C" if device.temperature_c else ""
-        yield Finding(
-            id="throttled",
-            severity="warning",
-            evidence=f"{device.label} slowed itself down ({', '.join(slowed)}){heat}",
-            fix="its fans, airflow and the room's temperature; then its power supply",
-        )
+# ---- siblings
 
 
 def _siblings(devices: Sequence[BurnDevice]) -> Iterator[Finding]:

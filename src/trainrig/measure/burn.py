@@ -137,7 +137,7 @@ def _work(number: int, phase: Phase, device: str, until: float, events: Events) 
         check.seconds = end - now
     while True:
         found = check.run(min(_SLICE_S, max(end - time.monotonic(), 0.0)))
-        events.emit("slice", number=number, **asdict(found))
+        events.emit("slice", number=number, clock=time.perf_counter(), **asdict(found))
         if time.monotonic() >= end:
             break
     events.emit("slice", number=number, **asdict(check.finish()))

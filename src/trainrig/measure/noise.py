@@ -264,6 +264,13 @@ def known(values: dict[str, Scalar | Missing]) -> dict[str, Scalar]:
     return {name: value for name, value in values.items() if not isinstance(value, Missing)}
 
 
+def suspended_s() -> float | Missing:
+    """Seconds since boot in which the machine was suspended; the monotonic clock stands still."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return Missing("this system has no clock that counts while it is suspended")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic())
+
+
 class Telemetry:
     """The machine second by second, for the parent; takes no torch, under 2 ms, never waits."""
 
@@ -292,6 +299,8 @@ class Telemetry:
         row = known(
             {
                 "t": time.time(),
+                "m": time.monotonic(),
+                "suspended_s": suspended_s(),
                 "cpu_share": host.busy_other_fraction,
                 "steal_share": host.steal_fraction,
                 "load_1m": host.load_1m,
@@ -340,6 +349,7 @@ def _telemetry() -> Telemetry:
 def telemetry_row() -> dict[str, Scalar]:
     """The next row of series/telemetry.jsonl: ``t`` in seconds since 1970, then base SI units.
 
+    ``m`` is the monotonic clock's, which orders rows; ``suspended_s`` what the machine has slept.
     ``cpu_share`` is what all processes used of all processors since the last row.
     """
     return _telemetry().row()

@@ -63,10 +63,26 @@ class SeenPart:
     digests: dict[str, Any] | None = None
     is_over: bool = False
     failure: tuple[Status, str] | None = None
+    stamps: list[tuple[float, float, float]] = field(default_factory=list)
+    """Of the first slice and of the last: when it was told of by this process's monotonic clock, by
+    the worker's own clock, and the seconds of work until then."""
 
     def checked_text(self) -> str:
         """``3,120 results compared``."""
         return f"{self.checked:,} results compared"
+
+    def clocks(self) -> tuple[float, float]:
+        """Seconds between the first slice and the last: the worker's, and this process's."""
+        if len(self.stamps) < 2:
+            return 0.0, 0.0
+        first, last = self.stamps
+        return last[1] - first[1], last[0] - first[0]
+
+    def stamp(self, event: Mapping[str, Any]) -> None:
+        """Note when a slice was told of, and what the worker's clock said then."""
+        told = event.get("clock")
+        if isinstance(told, int | float) and math.isfinite(self.busy_s):
+            self.stamps[1:] = [(time.monotonic(), float(told), self.busy_s)]
 
     def record(self, planned: Record, ended: Ended, *, is_last: bool = False) -> Record:
         """The phase's record: a rate, or why there is none.
@@ -87,7 +103,10 @@ class SeenPart:
             reason = ended.reason or "its process ended before it did"
         elif rate is None:
             status, reason = Status.FAILED, "it did no work"
+        clock_s, elapsed_s = self.clocks()
         conditions: dict[str, Scalar] = {
+            "clock_s": clock_s,
+            "elapsed_s": elapsed_s,
             "work": self.work if math.isfinite(self.work) else None,
             "rate": rate,
             "busy_s": self.busy_s if math.isfinite(self.busy_s) else None,
@@ -151,6 +170,7 @@ class SeenDevice:
             math.nan if event[name] is None else float(event[name]) for name in ("work", "seconds")
         )
         seen.work, seen.busy_s = seen.work + work, seen.busy_s + seconds
+        seen.stamp(event)
         seen.checked += int(event["num_checked"])
         seen.num_errors += int(event["num_errors"])
         seen.errors += event["errors"]
@@ -162,6 +182,7 @@ class SeenDevice:
             WORK,
             {
                 "t": time.time(),
+                "m": time.monotonic(),
                 "device": seen.part.target.label,
                 "part": seen.part.name,
                 "unit": metric_of(seen.part.mode)[1],

@@ -13,6 +13,7 @@ it lacks the part, is neither caught nor missed; the reason is told.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import tempfile
 import time
@@ -30,6 +31,15 @@ CLEAN_RUNS = 5
 _BROKE = "the check itself broke:"
 HEALTHY = None
 """The variant of a scene without its fault."""
+
+
+SEED = "TRAINRIG_SELFTEST_SEED"
+"""Variable with the seed of the places in which faults are planted."""
+
+
+def plant_seed() -> int:
+    """Return the seed of random places: the same in all processes of one self-test."""
+    return int(os.environ.get(SEED, "1"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

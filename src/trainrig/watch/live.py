@@ -262,7 +262,7 @@ class LiveWatch:
         for name, value in row.items():
             if (found := _GPU.fullmatch(name)) is not None:
                 gpus.setdefault(int(found[1]), {})[found[2]] = value
-            elif name != "t":
+            elif name not in ("t", "m", "suspended_s"):  # clocks: each reading has its own time
                 host[name] = value
         yield LiveDevice(
             name=value_or(self._snapshot.cpu.model, "processor"), index=None, readings=host
