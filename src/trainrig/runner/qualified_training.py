@@ -73,8 +73,9 @@ def with_training(
     few = f"the budget is enough for training on {count} of {len(devices)} GPUs"
     left_out = replace(text, reason=text.reason or few)
     each = budget / count
-    own = [_block(target, each, text) for target in devices[:count]]
-    own += [_block(t, each, left_out, required=False) for t in devices[count:]]
+    own = [block for target in devices[:count] for block in _blocks(target, each, text)]
+    for target in devices[count:]:
+        own += _blocks(target, each, left_out, required=False)
     whole = sum(block.share for block in own)
     share = min(SHARE, whole / count)
     all_blocks = (
@@ -89,10 +90,12 @@ def trained_on(targets: Sequence[Target]) -> list[Target]:
     return [target for target in targets if target.is_gpu] or list(targets)
 
 
-def _block(target: Target, budget: float, text: Text, *, required: bool = True) -> Block:
-    """What is trained on one device; what cannot be is one record with its reason.
+def _blocks(
+    target: Target, budget: float, text: Text, *, required: bool = True
+) -> tuple[Block, ...]:
+    """Plan what is trained on one device: what the verdict needs, and apart from it what else.
 
-    ``budget``: this device's part of it.
+    What cannot be trained is one record with its reason.  ``budget``: this device's part of it.
     """
     experiments = _experiments(target, budget)
     seconds = _seconds(budget, len(experiments))
@@ -111,8 +114,13 @@ def _block(target: Target, budget: float, text: Text, *, required: bool = True) 
         )
         for number, experiment in enumerate(experiments[: 1 if text.reason else None])
     )
-    share = 0.0 if text.reason else WORKERS * len(tasks) * (seconds + LAUNCH_TIME) / budget
-    return Block(name=f"training on {target.label}", tasks=tasks, share=share)
+    share = 0.0 if text.reason else WORKERS * (seconds + LAUNCH_TIME) / budget
+    named = (("training", True), ("further training", False))
+    return tuple(
+        Block(name=f"{name} on {target.label}", tasks=chosen, share=share * len(chosen))
+        for name, is_required in named
+        if (chosen := tuple(task for task in tasks if task.planned.required is is_required))
+    )
 
 
 def _seconds(budget: float, count: int) -> float:
