@@ -23,10 +23,10 @@ from trainrig.runner.targets import Target
 from trainrig.train.config import Experiment, case_of
 from trainrig.workload import NAMED, ModelShape, named, parameters
 from trainrig.workload.adapters import adapter_parameters
-from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import Layout, is_legal
 from trainrig.workload.memory import memory
 from trainrig.workload.memory.pipeline_stage import places, stage_of
+from trainrig.workload.programs import FRAMEWORKS
 
 MODELS = sorted(NAMED)
 CHIP = require_chip("A100 SXM4 80GB")

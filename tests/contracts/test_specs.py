@@ -45,8 +45,8 @@ from trainrig.train.engines import ENGINES, Framework
 from trainrig.train.parity import reference_of
 from trainrig.units import parse_count
 from trainrig.workload import Work, find
-from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import Layout
+from trainrig.workload.programs import FRAMEWORKS
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "trainrig"
 
@@ -290,7 +290,7 @@ FRAMEWORK_FILES = (
     # a driver names its project's package
     "train/drivers",
     # what it does by itself to layouts, kernels, bytes and messages
-    "workload/frameworks.py",
+    "workload/programs",
     # published figures, as their authors call the software
     "catalog/published",
     "prediction/table/case.py",

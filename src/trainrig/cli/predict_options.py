@@ -60,7 +60,7 @@ WHERE = rows(
 )
 FRAMEWORK = rows(
     "Layout",
-    ("--framework", names_in("workload.frameworks", "FRAMEWORKS"), "by the layout", "{words}."),
+    ("--framework", names_in("workload.programs", "FRAMEWORKS"), "by the layout", "{words}."),
     (
         *("--parallel", _words("PARALLEL"), "as --zero says"),
         "Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",

@@ -33,13 +33,13 @@ from trainrig.prediction.rates.from_chip import (
     takes_any_order,
     usual_tray,
 )
-from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import PLACES, Layout, check_layout, check_sizes
 from trainrig.workload.layout.groups import PRECISIONS, RECOMPUTE, SCALED
 from trainrig.workload.layout_rules import MOST_COUNT, has_schedule, usual_interleave, who_has
 from trainrig.workload.memory import host_bytes
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
+from trainrig.workload.programs import FRAMEWORKS, LEAST_RESTRICTED
 
 if TYPE_CHECKING:
     from trainrig.prediction.search.space import Space

@@ -72,7 +72,7 @@ def state_bytes(own: Experiment) -> int:
     found = memory(shape, own.predicted_layout)
     states = found.weights + found.gradients + found.master + found.optimizer
     if (
-        own.layout.traits.composes and own.layout.sharding.zero
+        own.layout.traits.ranks.composes and own.layout.sharding.zero
     ):  # a rank never holds more than its part
         return int(states)
     return max(int(states), 4 * parameters(shape).total)  # a rank begins with all weights in fp32

@@ -53,9 +53,10 @@ from trainrig.train.launch_files import accelerate_files, deepspeed_files, megat
 from trainrig.train.parity import Probe
 from trainrig.train.refusals import Refusal, refused_by_all, refused_by_stages
 from trainrig.workload import ModelShape, find, parameters
-from trainrig.workload.frameworks import FRAMEWORKS, Traits
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import GPU_ONLY
+from trainrig.workload.programs import FRAMEWORKS
+from trainrig.workload.programs.engine import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,7 +434,7 @@ ENGINES = {spec.name: spec for spec in _KNOWN}
 def register(spec: Framework) -> None:
     """Train with one more framework; a layout may name it from now on."""
     ENGINES[spec.name] = spec
-    FRAMEWORKS.setdefault(spec.name, Traits())
+    FRAMEWORKS.setdefault(spec.name, Engine())
 
 
 def engine_of(framework: str) -> Framework:

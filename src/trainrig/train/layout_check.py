@@ -61,7 +61,7 @@ def requested_layout(experiment: Experiment) -> RankLayout:
         master_precision="fp32",
         recompute=experiment.recompute,
         optimizer=None if named else optimizer,
-        fused_optimizer=None if named or layout.traits.own_kernels else fused,
+        fused_optimizer=None if named or layout.traits.models.own_kernels else fused,
         compile=experiment.compile,
         # A processor's shards lie in the host's memory anyhow.
         offload=experiment.offload == "host" if on_gpu else None,

@@ -61,7 +61,7 @@ def refused_by_all(layout: Layout) -> Refusal:
 def refused_by_stages(layout: Layout, shape: ModelShape) -> Refusal:
     """Stages that are not equal: ours alone are trained, though others' are predicted."""
     stages = layout.mesh.pp * layout.pipeline.interleave
-    if layout.traits.own_models or layout.mesh.pp == 1 or shape.num_layers % stages == 0:
+    if layout.traits.models.own_models or layout.mesh.pp == 1 or shape.num_layers % stages == 0:
         return None
     words = f"{shape.num_layers} layers cannot be divided over {stages} stages of equal length"
     return words, "--framework native, or another number of stages"

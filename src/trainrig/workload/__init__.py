@@ -4,7 +4,7 @@ model            the numbers that fix a transformer, and how many weights it has
 presets          shapes by name and by numbers
 hf_config        shapes to and from a Hugging Face config.json
 model_lookup     which of these a user means
-frameworks       what each framework does by itself
+programs         what each training program does by default, and the engines they train on
 layout           how a step is spread over devices, what it is run with, and what can be run
 operators        one operation, forward and backward: a matmul, a copy, an attention
 blocks           the operations of a block, in order

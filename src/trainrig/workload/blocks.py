@@ -244,8 +244,8 @@ def selective_policy(shape: ModelShape, layout: Layout) -> str:
     mla_up_proj layernorm moe_act`; DeepSeek-V3, arXiv 2412.19437, section 3.2.3): its core keeps
     no scores, and the heads that are widened from narrow ones are most of what attention keeps.
     """
-    of_megatron = layout.traits.recomputes_core and layout.kernels.is_flash
-    return LATENT if shape.kv_rank and of_megatron else layout.traits.selective
+    of_megatron = layout.traits.models.recomputes_core and layout.kernels.is_flash
+    return LATENT if shape.kv_rank and of_megatron else layout.traits.models.selective
 
 
 _ALL = frozenset((NONE, CORE, PRODUCTS, FULL, LATENT))

@@ -47,7 +47,7 @@ def held(shape: ModelShape, layout: Layout) -> Held | None:
         or layout.memory.offload != "none"
     )
     if (
-        not layout.traits.own_models
+        not layout.traits.models.own_models
         or others
         or layout.memory.optimizer not in ("adamw", "adamw-fused")
     ):

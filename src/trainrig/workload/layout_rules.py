@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from trainrig.workload.frameworks import Traits
     from trainrig.workload.model import ModelShape
+    from trainrig.workload.programs.engine import Engine
 
 ONE_BACKWARD = ("1f1b", "gpipe")
 """Schedules whose backward pass is one; in the others inputs' gradients come before weights'."""
@@ -100,7 +100,7 @@ def longest_stage(shape: ModelShape, stages: Any) -> Any:
 
 def _bare_ends(layout: Any) -> int:
     """Stages that may have no layer: the embedding's and the head's, but for our own engine."""
-    return 0 if layout.traits.own_models else 2
+    return 0 if layout.traits.models.own_models else 2
 
 
 def _divisors(number: int) -> str:
@@ -113,12 +113,12 @@ def usual_interleave(schedule: str, pp: int) -> int:
     return 2 if schedule == "zbv" and pp > 1 else 1
 
 
-def has_schedule(traits: Traits, schedule: str) -> bool:
+def has_schedule(traits: Engine, schedule: str) -> bool:
     """Whether a framework's pipelines run it: torch's the zero-bubble ones, Megatron DualPipe."""
     return {
-        "zb": traits.zero_bubble,
-        "zbv": traits.zero_bubble,
-        "dualpipe": traits.grad_buffer,
+        "zb": traits.ranks.zero_bubble,
+        "zbv": traits.ranks.zero_bubble,
+        "dualpipe": traits.ranks.grad_buffer,
     }.get(schedule, True)
 
 
@@ -167,7 +167,7 @@ RULES = (
         # What exchanges heads for tokens needs some of each; DeepSpeed's deals uneven ones.
         lambda c: (
             (c.x.context == "ulysses")
-            & (c.x.traits.own_models | (c.x.mesh.cp_comm != "auto"))
+            & (c.x.traits.models.own_models | (c.x.mesh.cp_comm != "auto"))
             & (c.m.num_kv_heads % (c.x.mesh.tp * c.x.mesh.cp) != 0)
         ),
         lambda c: (
@@ -200,12 +200,12 @@ RULES = (
         lambda c: (
             c.x.mesh.gpus
             // c.x.mesh.pp
-            // (1 if c.x.traits.grad_buffer else c.x.mesh.tp * c.x.mesh.cp)
+            // (1 if c.x.traits.ranks.grad_buffer else c.x.mesh.tp * c.x.mesh.cp)
             % c.x.mesh.ep
             != 0
         ),
         lambda c: (
-            f"{c.x.mesh.gpus // c.x.mesh.pp if c.x.traits.grad_buffer else c.x.mesh.dp} "
+            f"{c.x.mesh.gpus // c.x.mesh.pp if c.x.traits.ranks.grad_buffer else c.x.mesh.dp} "
             "data-parallel ranks "
             f"cannot be cut into groups of {c.x.mesh.ep} for experts"
         ),
@@ -225,7 +225,7 @@ RULES = (
         lambda c: (
             (c.x.mesh.tp > 1)
             & (getattr(c.m, "num_experts", 0) > 0)
-            & c.x.traits.own_models
+            & c.x.traits.models.own_models
             & ((c.x.mesh.ep == 1) | (c.x.mesh.sequence_parallel == 0))
         ),
         lambda _: "experts are not split: tensor parallelism leaves each rank some tokens for them",
@@ -313,7 +313,7 @@ RULES = (
     Rule(  # our groups may have one block more than others; elsewhere the longest are of one length
         lambda c: (
             (c.x.mesh.pp > 1)
-            & (not c.x.traits.own_models)
+            & (not c.x.traits.models.own_models)
             & (longest_stage(c.m, c.x.mesh.pp) % c.x.pipeline.interleave != 0)
         ),
         lambda c: (
@@ -355,7 +355,9 @@ RULES = (
         "another --seq-len, or leave --sequence-parallel out",
     ),
     Rule(
-        lambda c: (c.x.sharding.zero >= 2) & (c.x.mesh.pp > 1) & (not c.x.traits.shards_stages),
+        lambda c: (
+            (c.x.sharding.zero >= 2) & (c.x.mesh.pp > 1) & (not c.x.traits.ranks.shards_stages)
+        ),
         lambda c: (
             f"ZeRO {c.x.sharding.zero} cannot shard what {c.x.mesh.pp} pipeline stages accumulate"
         ),
@@ -366,7 +368,7 @@ RULES = (
             (c.x.sharding.zero >= 2)
             & (c.x.mesh.pp > 1)
             & (c.x.pipeline.schedule not in ONE_BACKWARD)
-            & c.x.traits.own_models
+            & c.x.traits.models.own_models
         ),
         lambda c: (
             f"schedule {c.x.pipeline.schedule} computes weights' gradients in a backward pass "
@@ -401,7 +403,7 @@ RULES = (
         lambda c: (
             (c.x.sharding.parallel == "dataparallel")
             & (
-                (not c.x.traits.threads)
+                (not c.x.traits.ranks.threads)
                 | (c.x.sharding.zero > 0)
                 | (c.x.mesh.tp * c.x.mesh.pp * c.x.mesh.cp * c.x.mesh.ep > 1)
             )
@@ -424,7 +426,7 @@ RULES = (
         lambda c: (
             (c.x.scheme == "ddp")
             & (c.x.mesh.tp * c.x.mesh.pp > 1)
-            & ((not c.x.traits.composes) | (c.x.sharding.parallel == "ddp"))
+            & ((not c.x.traits.ranks.composes) | (c.x.sharding.parallel == "ddp"))
         ),
         lambda _: "DDP splits neither matrices nor layers",
         "--framework megatron or deepspeed, --zero 3, or --tp 1 --pp 1",
@@ -455,7 +457,7 @@ RULES = (
         "--precision fp8, or leave --fp8-params out",
     ),
     Rule(
-        lambda c: (c.x.precision.fp8_params > 0) & (not c.x.traits.own_kernels),
+        lambda c: (c.x.precision.fp8_params > 0) & (not c.x.traits.models.own_kernels),
         lambda c: f"{c.x.framework} keeps wider weights beside those of fp8",
         "--framework megatron, or leave --fp8-params out",
     ),
@@ -487,7 +489,7 @@ RULES = (
     Rule(
         lambda c: (
             (c.x.memory.optimizer_in_backward > 0)
-            & (c.x.traits.own_scheme | (c.x.mesh.pp > 1) | (c.x.memory.offload != "none"))
+            & (c.x.traits.ranks.own_scheme | (c.x.mesh.pp > 1) | (c.x.memory.offload != "none"))
         ),
         lambda c: f"{c.x.framework} updates weights after backward, or on the host",
         "--framework native or huggingface, --pp 1, without --offload",

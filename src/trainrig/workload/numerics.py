@@ -148,7 +148,7 @@ class Numerics:
 def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
     """Return what the layout's words mean for a model."""
     facts, kernels = facts_of(shape), _block_kernels(shape, layout)
-    written_out = facts.rms_norm and not (layout.traits.own_models or kernels.fused)
+    written_out = facts.rms_norm and not (layout.traits.models.own_models or kernels.fused)
     return Numerics(
         formats=_formats(shape, layout, is_fused=kernels.fused),
         norms=Norms(
@@ -178,7 +178,7 @@ def _formats(shape: ModelShape, layout: Layout, *, is_fused: bool) -> Formats:
     is_loaded = layout.lora.rank > 0 and layout.lora.quantize == "none" and shape.family != "bert"
     residual = 4 if autocast and not is_loaded else compute
     facts = facts_of(shape)
-    is_published = not (layout.traits.own_models or autocast)
+    is_published = not (layout.traits.models.own_models or autocast)
     narrow_softmax = layout.kernels.software in facts.narrow_softmax and is_published
     return Formats(
         compute=compute,  # fp8 saves bf16
@@ -195,10 +195,10 @@ def _formats(shape: ModelShape, layout: Layout, *, is_fused: bool) -> Formats:
 def _block_kernels(shape: ModelShape, layout: Layout) -> BlockKernels:
     """How a block's operations are run."""
     facts, traits, choices = facts_of(shape), layout.traits, layout.kernels
-    brings_kernels = "fused" in choices.stack or traits.own_kernels
+    brings_kernels = "fused" in choices.stack or traits.models.own_kernels
     fused = brings_kernels or choices.stack == "compiled"
     flash = choices.is_flash and not shape.memory
-    as_published = not (traits.own_models or fused)
+    as_published = not (traits.models.own_models or fused)
     grouped = shape.num_kv_heads != shape.num_heads
     return BlockKernels(
         stack=_stack(layout, is_fused=fused),
@@ -214,7 +214,7 @@ def _block_kernels(shape: ModelShape, layout: Layout) -> BlockKernels:
         gelu_written_out=as_published and shape.activation == "gelu_tanh",
         dropout=has_dropout(shape, layout),
         sorts=layout.moe.experts == "grouped" and not brings_kernels,
-        permuted_probs=traits.own_kernels and fused,
+        permuted_probs=traits.models.own_kernels and fused,
     )
 
 
@@ -232,8 +232,8 @@ def _stack(layout: Layout, *, is_fused: bool) -> str:
 def _loss_kernels(facts: FamilyFacts, layout: Layout, kernels: BlockKernels) -> LossKernels:
     """How a language model's loss is run."""
     traits, loss = layout.traits, layout.kernels.loss
-    is_liger = kernels.native and kernels.flash and not traits.splits_vocabulary
-    usually_fused = traits.own_models or is_liger
+    is_liger = kernels.native and kernels.flash and not traits.models.splits_vocabulary
+    usually_fused = traits.models.own_models or is_liger
     return LossKernels(
         fused=usually_fused if loss == "auto" else loss == "fused",
         chunked=loss == "chunked",
@@ -244,7 +244,7 @@ def _loss_kernels(facts: FamilyFacts, layout: Layout, kernels: BlockKernels) -> 
 
 def in_eight_bits(layout: Layout) -> bool:
     """Whether Transformer Engine's linear layers run it: inputs and weights wait in fp8, too."""
-    return layout.precision.compute == "fp8" and layout.traits.own_kernels
+    return layout.precision.compute == "fp8" and layout.traits.models.own_kernels
 
 
 def scheme_of(layout: Layout) -> str:
@@ -260,9 +260,9 @@ def has_dropout(shape: ModelShape, layout: Layout) -> bool:
     is_older = kernels.stack in ("eager", "fused") or bool(kernels.plain_attention)
     rules = (
         (kernels.dropout != "auto", kernels.dropout == "yes"),
-        (traits.own_models or usual == "none", False),
-        (not is_older and kernels.stack not in traits.drops_with, False),
-        (usual == "own-kernels", traits.own_kernels),
+        (traits.models.own_models or usual == "none", False),
+        (not is_older and kernels.stack not in traits.models.drops_with, False),
+        (usual == "own-kernels", traits.models.own_kernels),
         (True, usual == "published"),
     )
     return next(answer for holds, answer in rules if holds)
@@ -359,7 +359,7 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
         moments=0.0 if paged else moments,
         paged=moments if paged else 0.0,
         update=_update(layout, masters, lasting, state_width),
-        grads_add_up=not (layout.traits.own_models and masters),
+        grads_add_up=not (layout.traits.models.own_models and masters),
     )
 
 
@@ -387,13 +387,13 @@ def _quantised(layout: Layout, own: float) -> float:
 def _gradients(layout: Layout, numerics: Numerics, own: float) -> tuple[float, float]:
     """(lasting, passing): one of them is 0 but in our own with masters, which has both."""
     wide = float(layout.precision.reduce_bytes)
-    if layout.traits.grad_buffer:
+    if layout.traits.ranks.grad_buffer:
         narrow = layout.precision.compute == "fp16" or numerics.formats.scheme == "pure"
         return wide or (own if narrow else 4.0), 0.0
-    if layout.traits.persistent_grads:
+    if layout.traits.ranks.persistent_grads:
         return wide or own, 0.0
     if (
-        layout.traits.own_models
+        layout.traits.models.own_models
         and numerics.formats.scheme == "masters"
         and numerics.formats.compute < 4
     ):
@@ -407,8 +407,12 @@ def _update(layout: Layout, masters: bool, lasting: float, width: float) -> floa
     Megatron-Core's precision-aware optimizer, which alone has narrow moments, reads gradients as
     they are (`decoupled_grad` of its distrib_optimizer).
     """
-    reads_narrow = layout.traits.grad_buffer and layout.precision.moments == "bf16"
-    is_narrow = layout.traits.persistent_grads and lasting < 4 and not reads_narrow
+    reads_narrow = layout.traits.ranks.grad_buffer and layout.precision.moments == "bf16"
+    is_narrow = layout.traits.ranks.persistent_grads and lasting < 4 and not reads_narrow
     widened = 4.0 if masters and is_narrow else 0.0
-    unfused = width if layout.memory.optimizer == "adamw" and not layout.traits.own_kernels else 0.0
+    unfused = (
+        width
+        if layout.memory.optimizer == "adamw" and not layout.traits.models.own_kernels
+        else 0.0
+    )
     return widened + unfused

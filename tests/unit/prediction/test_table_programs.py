@@ -24,6 +24,8 @@ from trainrig.workload.layout.groups import (
     SCHEDULES,
     STATES,
 )
+from trainrig.workload.programs import known_programs
+from trainrig.workload.programs.program import Program
 
 WORDS = {
     "kernels": KERNELS,
@@ -39,14 +41,21 @@ WORDS = {
 
 
 def test_each_program_is_found_by_words_of_layouts_and_stands_once() -> None:
-    known = [one for _, one in programs()]
-    names = [one.name for one in known]
+    known = programs()
+    names = [one.program.name for one in known]
     assert len(set(names)) == len(names)
     assert {name for one in known for name in one.instead_of} <= set(names)
     for one in known:
-        assert one.pattern == one.pattern.lower() or "\\" in one.pattern  # cells are lowered
-        stated = {trait: getattr(one, trait) for trait in WORDS}
-        assert all(value in ("", *WORDS[trait]) for trait, value in stated.items()), one.name
+        pattern = one.pattern.pattern
+        assert pattern == pattern.lower() or "\\" in pattern  # cells are lowered
+        stated = {trait: one.program.trait(trait) for trait in WORDS}
+        assert all(value in ("", *WORDS[trait]) for trait, value in stated.items()), names
+    assert known_programs().keys() <= {one.program.key for one in known}
+
+
+def value_of(program: Program, trait: str) -> object:
+    """A trait, or the name."""
+    return program.name if trait == "name" else program.trait(trait)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +98,7 @@ def test_of_each_trait_the_most_particular_program_that_is_named_counts(
     words: str, traits: dict[str, object]
 ) -> None:
     found = program_of(words)
-    assert {trait: getattr(found, trait) for trait in traits} == traits
+    assert {trait: value_of(found, trait) for trait in traits} == traits
 
 
 def test_a_container_s_month_is_no_version_of_torch() -> None:
@@ -134,10 +143,10 @@ def test_kernels_go_by_the_row_then_the_program_since_a_date_then_the_chip() -> 
 def test_a_benchmark_s_traits_go_before_those_of_what_runs() -> None:
     of_models, of_bert = benchmarks()
     nemo = of_models.laid_over(program_of("some container"))
-    assert (nemo.name, nemo.fp8, nemo.packs_tuning) == ("NeMo", True, False)
+    assert (nemo.name, nemo.numbers.fp8, nemo.samples.packs_tuning) == ("NeMo", True, False)
     bridge = of_models.laid_over(program_of("megatron-bridge"))
-    assert (bridge.name, bridge.packs_tuning) == ("Megatron-Bridge", False)
-    assert of_bert.laid_over(program_of("mingpt")).scores
+    assert (bridge.name, bridge.samples.packs_tuning) == ("Megatron-Bridge", False)
+    assert of_bert.laid_over(program_of("mingpt")).code.scores
 
 
 def test_a_tpu_has_fused_attention_since_pallas_and_its_fourth_generation() -> None:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from trainrig.workload import NAMED, custom, named, parameters
 from trainrig.workload.blocks import CORE, FULL, LATENT, NONE, saved_tensors, total
-from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import SIZES, Layout
 from trainrig.workload.layout.groups import KERNELS, OPTIMIZERS
 from trainrig.workload.memory import PARTS, Memory, memory, memory_peaks
 from trainrig.workload.memory.pipeline_stage import places, stage_of
 from trainrig.workload.numerics import numerics_of, states_of
+from trainrig.workload.programs import FRAMEWORKS
 
 GPT = custom("gpt2", num_layers=48, hidden=6144, num_heads=64, vocab=51200, max_positions=2048)
 MEGATRON = Layout.of(framework="megatron", kernels="fused", seq_len=2048, has_dropout="yes")

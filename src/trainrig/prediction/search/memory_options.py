@@ -29,12 +29,12 @@ import numpy as np
 from trainrig.prediction.rates import Rates
 from trainrig.prediction.scenario import Question, has_flash
 from trainrig.prediction.step import predict_step
-from trainrig.workload.frameworks import OFFLOADS_ALONE
 from trainrig.workload.layout import Layout, is_legal
 from trainrig.workload.layout.groups import RECOMPUTE
 from trainrig.workload.memory import Memory, host_bytes, memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import FROZEN, scheme_of
+from trainrig.workload.programs import FRAMEWORKS
 
 STACKS = {
     "eager": ("fused", "flash", "flash+fused", "compiled"),
@@ -148,8 +148,9 @@ def _splits(layout: Layout) -> Iterator[Change]:
 def _offloads(layout: Layout) -> Iterator[Change]:
     """To the host; on one GPU by DeepSpeed and FSDP, too: gradients or weights go there as well."""
     yield {"offload": "host"}
-    for framework, zero in OFFLOADS_ALONE if layout.mesh.gpus == 1 else ():
-        if (layout.framework, layout.sharding.zero) != (framework, zero):
+    for framework, engine in FRAMEWORKS.items() if layout.mesh.gpus == 1 else ():
+        zero = engine.ranks.offloads_alone
+        if zero and (layout.framework, layout.sharding.zero) != (framework, zero):
             yield {"offload": "host", "zero": zero, "framework": framework, "parallel": "auto"}
 
 

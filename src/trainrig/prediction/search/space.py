@@ -23,10 +23,10 @@ import numpy as np
 
 from trainrig.errors import UsageError
 from trainrig.workload.arrays import divisors
-from trainrig.workload.frameworks import FRAMEWORKS, LEAST_RESTRICTED
 from trainrig.workload.layout import Layout, legal_mask
 from trainrig.workload.layout.groups import RECOMPUTE
 from trainrig.workload.layout_rules import ONE_BACKWARD, has_schedule, longest_stage
+from trainrig.workload.programs import FRAMEWORKS, LEAST_RESTRICTED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -150,7 +150,7 @@ def _shardings(dp: int, pp: int, space: Space) -> list[int]:
     if dp == 1:
         return [3] if space.base.sharding.parallel == "fsdp" else [0]
     sizes = [0, *divisors(dp)[1:-1]]
-    shards_stages = space.framework is not None and FRAMEWORKS[space.framework].shards_stages
+    shards_stages = space.framework is not None and FRAMEWORKS[space.framework].ranks.shards_stages
     stages = (1,) if pp > 1 and not shards_stages else (1, 2, 3)
     return [0, *(stage + 4 * size for stage in stages for size in sizes)]
 

@@ -43,7 +43,7 @@ def gradient_bytes(layout: Layout) -> int:
     if layout.scheme in _WHOLE:
         is_apex = layout.kernels.stack == "fused" and layout.precision.compute == "fp16"
         return 2 if is_apex else 4
-    if layout.traits.grad_buffer:
+    if layout.traits.ranks.grad_buffer:
         return 2 if layout.precision.compute == "fp16" else 4
     return 2
 
@@ -274,7 +274,7 @@ def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     if not is_any(mesh.pp > 1):
         return {"send": 0.0}
     size = dtype_bytes(layout.precision.compute)
-    shared = mesh.split | layout.traits.splits_vocabulary
+    shared = mesh.split | layout.traits.models.splits_vocabulary
     tokens = mesh.batch_size * layout.part_of_sequence / choose(shared, mesh.tp, 1)
     num_bytes = tokens * shape.hidden * size
     across = 1.0 * (mesh.gpus > mesh.per_node)
@@ -300,7 +300,7 @@ def data_parallel(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array
     others = mesh.dp - 1
     tokens = mesh.batch_size * (layout.batch.seq_len + layout.batch.target_seq_len)
     outputs: Array = 0.0
-    if not layout.traits.own_models:
+    if not layout.traits.models.own_models:
         size = dtype_bytes(layout.precision.compute)
         outputs = mesh.batch_size * layout.batch.written * head * shape.vocab * size
     links, near = rates.links, mesh.per_node
@@ -331,13 +331,13 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
             "ends": whole,
         }
     streams = (layout.scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
-    is_late = layout.traits.bucket > 0 or layout.traits.grad_buffer
+    is_late = layout.traits.ranks.bucket > 0 or layout.traits.ranks.grad_buffer
     each = streams | (is_late & (mesh.zero == 2))
     hides = each | (layout.overlaps != "none")
     # Stages of FSDP2: with ZeRO 2 weights stay gathered for a step; torch's schedules add gradients
     # up and reduce them when the last backward is over.
     whole_stage = streams & (mesh.zero == 2) & (mesh.pp > 1)
-    added = (layout.scheme == "fsdp") & (not layout.traits.own_models) & (mesh.pp > 1)
+    added = (layout.scheme == "fsdp") & (not layout.traits.models.own_models) & (mesh.pp > 1)
     each, hides, anew = each & is_not(added), hides & is_not(added), streams & is_not(whole_stage)
     block = _gathered(mesh, rates, mesh.block, mesh.experts, streams, mesh.stored_bytes)
     ends = _gathered(mesh, rates, mesh.ends, 0.0, streams, mesh.weight_bytes)
@@ -395,7 +395,7 @@ def _over_shards(mesh: MeshSizes, rates: Rates, kind: str, num_bytes: Array) -> 
     """A collective of the ranks that share weights or states."""
     near = smaller(mesh.data_near, mesh.shards)
     sharing = mesh.groups(near)
-    if mesh.layout.traits.bucket:  # one ring leaves a node by one port, however many there are
+    if mesh.layout.traits.ranks.bucket:  # one ring leaves a node by one port of many
         ports = rates.links.between.bandwidth / PORT
         sharing = between(ports, sharing, larger(mesh.per_node, sharing))
     return rates.links.collective(kind, num_bytes, mesh.shards, near, sharing=sharing)
@@ -403,7 +403,7 @@ def _over_shards(mesh: MeshSizes, rates: Rates, kind: str, num_bytes: Array) -> 
 
 def _whole(mesh: MeshSizes) -> Array:
     """Summed on its owner a bucket passes every link whole, not but for a part as on a ring."""
-    in_turn = (mesh.zero < 3) & mesh.layout.traits.reduces_to_owner
+    in_turn = (mesh.zero < 3) & mesh.layout.traits.ranks.reduces_to_owner
     return choose(in_turn, mesh.shards / larger(mesh.shards - 1, 1), 1.0)
 
 
@@ -440,9 +440,9 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     if (call := launch_seconds(layout, rates)) != rates.launch:  # no graph of layers has it
         rates = rates.replace(launch=call)
     found = rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
-    if layout.kernels.software == "torch1" and layout.traits.autocasts:
+    if layout.kernels.software == "torch1" and layout.traits.models.autocasts:
         return found + _ONE_BY_ONE * tensors * rates.launch
-    return larger(found, layout.traits.tensor_calls * tensors * rates.launch)
+    return larger(found, layout.traits.host.tensor_calls * tensors * rates.launch)
 
 
 def _trained_tensors(mesh: MeshSizes) -> Array:
@@ -456,7 +456,7 @@ def _trained_tensors(mesh: MeshSizes) -> Array:
     adapted = {
         (
             one.branch,
-            "qkv" if layout.traits.own_kernels and one.part in ("q", "k", "v") else one.part,
+            "qkv" if layout.traits.models.own_kernels and one.part in ("q", "k", "v") else one.part,
         )
         for one in matrices(shape)
         if has_adapter(layout.adapted, one.branch, one.part, is_expert=one.copies > 1)

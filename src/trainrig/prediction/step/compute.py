@@ -97,7 +97,7 @@ def _priced(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> Dev
         _sum((timed(parts, backward=way), share) for parts, share in blocks)
         for way in (False, True)
     )
-    if (ahead := shape.ahead * layout.traits.splits_vocabulary) > 0:
+    if (ahead := shape.ahead * layout.traits.models.splits_vocabulary) > 0:
         last = _sum(((last, 1.0 + ahead), (forward, ahead), (backward, ahead)))
     return DeviceTimes(
         forward=forward,
@@ -231,7 +231,7 @@ def _again(shape: ModelShape, parts: list[Operator], layout: Layout) -> list[Ope
         return until_saved(parts)
     if selective_policy(shape, layout) == LATENT:
         return [part for part in parts if part.name in _latent_parts(shape)]
-    if not layout.kernels.is_flash or layout.traits.recomputes_core:
+    if not layout.kernels.is_flash or layout.traits.models.recomputes_core:
         return [part for part in parts if ".attend" in part.name]
     products = [part for part in parts if part.kind == "matmul"]
     others = [part for part in parts if part.kind not in ("matmul", "attention")]
@@ -266,7 +266,7 @@ def _head(shape: ModelShape, layout: Layout, share: float) -> list[Operator]:
     if share <= 0.0:
         return []
     few = max(1, round(share * layout.batch.written))
-    if layout.traits.splits_vocabulary:
+    if layout.traits.models.splits_vocabulary:
         shape = dataclasses.replace(shape, vocab=-(-shape.vocab // _PAD) * _PAD)
     return head(shape, _as_counted(shape, layout).replace(target_seq_len=few))
 
@@ -292,7 +292,7 @@ def _timed(
     attention: Any = 0.0
     known = _known(rates)
     is_once = (
-        rates.supports_non_tn_fp8 and layout.traits.own_kernels
+        rates.supports_non_tn_fp8 and layout.traits.models.own_kernels
     )  # narrowed for all that read it
 
     def product(m: int, n: int, k: int, count: int, dtype: str) -> Any:
@@ -393,7 +393,7 @@ def _launches(found: Kernels, layout: Layout) -> float:
     A100 have their host at torch's time, and today's tests of Megatron-Core theirs at four times.
     """
     adapters = len(found.adapters)
-    calls = {"flash+fused": layout.traits.module_calls, "compiled": _COMPILED}
+    calls = {"flash+fused": layout.traits.host.module_calls, "compiled": _COMPILED}
     casts = 2 * len(found.products) * (layout.precision.compute == "fp8")
     modules = (found.launches - adapters) * calls.get(layout.kernels.stack, 1.0)
     return float(modules + adapters + casts)
@@ -431,7 +431,7 @@ def _of_mixture(parts: list[Operator], numerics: Numerics, layout: Layout, backw
     """Kernels of one direction that sort tokens, and those of experts that run in turn."""
     experts, way = _experts(parts), int(backward)
     each: float = _IN_TURN[layout.moe.experts][way]
-    if layout.moe.experts == "grouped" and layout.traits.own_kernels:
+    if layout.moe.experts == "grouped" and layout.traits.models.own_kernels:
         each = _GROUPED * (4 if backward else 2) * (2 if layout.precision.compute == "fp8" else 1)
     if (
         numerics.adapters.frozen

@@ -12,14 +12,15 @@ update     and gradients' way, update and way back take each other's pieces, a b
            the last gradient is there (its norm comes first): the longest, and a block of the others
 delayed    as copies, and the update runs beside the next step's computation, of weights that are
            a step older (Ren et al. 2021, section 4.3: one-step delayed parameter update)
-auto       as the framework does (`Traits.offload_overlap`): DeepSpeed copies beside backward with
-           ZeRO 2 and 3 (section 4.2), FSDP2 from pinned memory (torch's CPUOffloadPolicy); Trainer
-           and Megatron do nothing beside (Megatron-Core: --overlap-cpu-optimizer-d2h-h2d is off)
+auto       as the framework does (`RankTraits.offload_overlap`): DeepSpeed copies beside backward
+           with ZeRO 2 and 3 (section 4.2), FSDP2 from pinned memory (torch's CPUOffloadPolicy);
+           Trainer and Megatron do nothing beside (Megatron-Core: --overlap-cpu-optimizer-d2h-h2d is
+           off)
 
 DeepSpeed adds micro-batches up on the host by way of the device: from the second on (ZeRO 3: the
 first) what is there is read back, added to and written in 16 bit, the last one sent in fp32 (its
 stage_1_and_2, async_accumulate_grad_in_cpu_via_gpu).  With ZeRO 2 that is in the stream that sums
-buckets on their owners, which copy in turn (`Traits.reduces_to_owner`).
+buckets on their owners, which copy in turn (`RankTraits.reduces_to_owner`).
 
 Not modelled: processors that the host's Adam takes from the threads which launch, links that copies
 share with collectives, and a delayed update's effect on what is learnt.
@@ -82,7 +83,7 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
         return Offload(update=rates.offload(2.0 * paged * mesh.owned)) if paged else NOTHING
     mine = mesh.trained / shards
     gradients = rates.offload(mine * mesh.gradient_bytes, devices=devices)
-    owners = layout.traits.reduces_to_owner
+    owners = layout.traits.ranks.reduces_to_owner
     touched = HOST_ADAM_BYTES + HOST_CLIP_BYTES * owners
     adam = mine * touched * mesh.per_node / rates.host_memory
     how = layout.overlap.offload
@@ -90,7 +91,7 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
         states = rates.offload(mine * _DISK_BYTES * mesh.per_node, to="disk")
         adam = adam + states if how == "none" else larger(adam, states)
     is_usual = how == "auto"
-    how = layout.traits.offload_overlap if is_usual else how
+    how = layout.traits.ranks.offload_overlap if is_usual else how
     # What nobody asked for is done where gradients leave during backward alone.
     copies = choose(mesh.zero >= 2, 1.0, 0.0) if is_usual else 1.0
     ways = {
@@ -122,7 +123,7 @@ def _turns(mesh: MeshSizes, mine: Array) -> Array:
     1 where all of a rank's ``mine`` parameters are in one bucket, which all ranks copy at once; up
     to the number of ranks, where buckets are so small that each has one owner, who copies alone.
     """
-    buckets = larger(1.0, mesh.trained / mesh.layout.traits.bucket)
+    buckets = larger(1.0, mesh.trained / mesh.layout.traits.ranks.bucket)
     return buckets * smaller(mesh.trained / buckets, mine) / mine
 
 

@@ -198,7 +198,7 @@ _PARTS: dict[str, Any] = {
 
 def _bucket(mesh: MeshSizes) -> Array:
     """Of ZeRO 2 by buckets; those of ZeRO 3 are as small as blocks."""
-    share = smaller(mesh.layout.traits.bucket / larger(mesh.trained, 1), 1.0)
+    share = smaller(mesh.layout.traits.ranks.bucket / larger(mesh.trained, 1), 1.0)
     return choose(mesh.zero == 2, share, 0.0)
 
 
@@ -343,9 +343,9 @@ def _grad_accum_launch(mesh: MeshSizes, rates: Rates) -> Array:
     """
     tensors = 12 if mesh.shape.qkv_bias else 9
     layout, traits = mesh.layout, mesh.layout.traits
-    if traits.own_models:
+    if traits.models.own_models:
         return 0.0
-    adds = (traits.grad_buffer | (mesh.micro_batches > 1)) & is_not(_adds_inside(mesh))
+    adds = (traits.ranks.grad_buffer | (mesh.micro_batches > 1)) & is_not(_adds_inside(mesh))
     return choose(adds, tensors * launch_seconds(layout, rates), 0.0)
 
 
@@ -355,7 +355,7 @@ def _zero3_gather_launch(mesh: MeshSizes, rates: Rates) -> Array:
     Norms and adapters are small, and stay (DeepSpeed's `stage3_param_persistence_threshold` of 1e5
     numbers): their hooks find nothing to gather.
     """
-    calls, layout = mesh.layout.traits.fetch_calls, mesh.layout
+    calls, layout = mesh.layout.traits.host.fetch_calls, mesh.layout
     if not calls:
         return 0.0
     in_turn = layout.moe.experts == "modules"
@@ -373,7 +373,9 @@ _PERSISTENT = 0.25
 def _adds_inside(mesh: MeshSizes) -> Array:
     """Megatron-FSDP is run without it (its guide: no gradient accumulation fusion)."""
     layout = mesh.layout
-    return (layout.traits.own_kernels and layout.kernels.stack == "flash+fused") & (mesh.zero < 2)
+    return (layout.traits.models.own_kernels and layout.kernels.stack == "flash+fused") & (
+        mesh.zero < 2
+    )
 
 
 def _added(mesh: MeshSizes) -> Array:
@@ -383,9 +385,9 @@ def _added(mesh: MeshSizes) -> Array:
     buffer each is added; of a single micro-batch Megatron's products write it (since 2022).
     """
     num, traits = mesh.micro_batches, mesh.layout.traits
-    if mesh.layout.kernels.software == "torch1" and traits.autocasts:
+    if mesh.layout.kernels.software == "torch1" and traits.models.autocasts:
         return 3.0 + 1.0 / num
-    return choose(num > 1, 3.0 if traits.grad_buffer else 3.0 * (num - 1.0) / num, 0.0)
+    return choose(num > 1, 3.0 if traits.ranks.grad_buffer else 3.0 * (num - 1.0) / num, 0.0)
 
 
 def _over_weights(mesh: MeshSizes, rates: Rates) -> Array:

@@ -305,7 +305,7 @@ def _of_other_lengths(case: Case, layout: Layout) -> float:
     one: they stay.  What is packed or fused has none of it.
     """
     numerics = numerics_of(case.shape, layout)
-    if numerics.loss.fused or numerics.loss.chunked or layout.traits.splits_vocabulary:
+    if numerics.loss.fused or numerics.loss.chunked or layout.traits.models.splits_vocabulary:
         return 0.0
     written = layout.batch.written if case.shape.family == "t5" else layout.part_of_sequence
     rows = case.head * layout.batch.micro * written

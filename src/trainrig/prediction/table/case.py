@@ -170,7 +170,12 @@ def _searched(row: Row, case: Case) -> Case | None:
     collectives and memory choose among (Zheng et al. 2022, section 4; Lin et al. 2024).
     """
     cells, x = Cells(row), case.layout
-    if not cells.program.searches_layout or x.mesh.gpus == 1 or cells["tp"] or cells["zero_stage"]:
+    if (
+        not cells.program.spreading.searches_layout
+        or x.mesh.gpus == 1
+        or cells["tp"]
+        or cells["zero_stage"]
+    ):
         return None
     inside = [size for size in (1, 2, 4, 8) if x.mesh.gpus_per_node % size == 0]
     spread = [1] if cells["ep"] or not case.shape.num_experts else [1, *inside[1:]]
@@ -287,8 +292,8 @@ def _read(row: Row) -> Case:
     shape, layout = feasible(shape, layout, cells, rates.memory_bytes)
     shape, layout, mean_seq = _of_longest(shape, layout, cells)
     own = {
-        "recompute": cells.program.recompute == layout.memory.recompute,
-        "zero_stage": cells.program.shards_weights is True and layout.sharding.zero == 3,
+        "recompute": cells.program.saving.recompute == layout.memory.recompute,
+        "zero_stage": cells.program.spreading.shards_weights is True and layout.sharding.zero == 3,
     }
     return Case(
         shape=shape,
@@ -305,7 +310,7 @@ def _read(row: Row) -> Case:
         spread=cells.spread,
         is_compared=(cells.program.name, chip.name) in compared(),
         offloads_checkpoints=offloads_checkpoints(cells),
-        allocates_once=bool(cells.program.allocates_once),
+        allocates_once=bool(cells.program.saving.allocates_once),
         sends_experts=sends_experts(cells, shape),
         states_away=states_away_of(cells, layout.scheme),
         moves="recompute" in cells.presumed
@@ -334,7 +339,7 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
             has_scores(cells) or (kernels == "compiled" and lacks_kernel(cells, chip))
         ),
         loss=loss_of(cells),
-        has_dropout=cells.program.drops or "auto",
+        has_dropout=cells.program.code.drops or "auto",
         software=software_of(cells),
         cuda_graphs=graphs_of(cells, chip, shape),
         experts=experts_of(cells, shape, framework, chip),
@@ -348,11 +353,11 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
         moments=moments_in(cells, shape),
         quantize=quantize,
         grad_reduce=grad_reduce_of(cells, precision),
-        fp8_params=int(layout.traits.own_kernels and has_narrow_weights(cells, precision)),
+        fp8_params=int(layout.traits.models.own_kernels and has_narrow_weights(cells, precision)),
         scaled=scaled,
         supports_non_tn_fp8=int(takes_any_order(chip) and not has_scaled_blocks(cells)),
         lora_rank=rank,
-        lora_on=(cells.program.adapts if rank else "") or "auto",
+        lora_on=(cells.program.samples.adapts if rank else "") or "auto",
         optimizer=optimizer_of(cells),
         optimizer_in_backward=int(updates_in_backward(cells) and layout.batch.grad_accum == 1),
         offload=offload,

@@ -15,14 +15,13 @@ from pathlib import Path
 from trainrig.errors import UsageError
 from trainrig.prediction.table.dates import named_month, named_year, released
 from trainrig.prediction.table.training_programs import (
-    Program,
-    Since,
     Submissions,
     affirmed,
     benchmarks,
     program_of,
 )
 from trainrig.record import read_toml
+from trainrig.workload.programs.program import Program, Since
 
 Row = Mapping[str, str]
 
@@ -219,13 +218,13 @@ class Cells:
 
     def _is_of(self, benchmark: Submissions, named: Program) -> bool:
         """Whether a row that names a program is of a benchmark, or of its task."""
-        is_other = named.trains_as in ("fsdp", "deepspeed") or named.transformers_models
-        if benchmark.runs and (is_other or named.other_runtime):
+        is_other = named.trains_as in ("fsdp", "deepspeed") or named.code.transformers_models
+        if benchmark.runs and (is_other or named.code.other_runtime):
             return False
         words = self._described
         if benchmark.unless and re.search(benchmark.unless, words):
             return False
-        if re.search(benchmark.traits.pattern, words):
+        if re.search(benchmark.pattern, words):
             return True
         is_task = benchmark.task and self.is_adapted and re.search(benchmark.task, words)
         return bool(is_task and self.whole("seq", 0) == benchmark.task_seq)
@@ -239,7 +238,9 @@ class Cells:
     def is_transformers_5(self) -> bool:
         """Whether transformers' models are those of its version 5, which is of January 2026."""
         is_named = mentions("transformers5", self.text_of("framework", "kernel_stack", "model"))
-        return self.program.transformers_models is True and (is_named or self.is_since("2026-01"))
+        return self.program.code.transformers_models is True and (
+            is_named or self.is_since("2026-01")
+        )
 
     @property
     def splits_models(self) -> bool:
@@ -249,7 +250,7 @@ class Cells:
     @property
     def is_fsdp(self) -> bool:
         """Whether the program shards weights by default, or is named with what does."""
-        return self.program.shards_weights is True
+        return self.program.spreading.shards_weights is True
 
     def does(self, trait: Since, *, undated: bool = False) -> bool:
         """Whether the program has a trait, perhaps since a month; ``undated``: a row without date.
@@ -291,7 +292,7 @@ class Cells:
     @property
     def is_xla(self) -> bool:
         """Whether a program is of those that XLA compiles."""
-        return self.program.xla is True
+        return self.program.code.xla is True
 
     @cached_property
     def _kind(self) -> str:

@@ -2,7 +2,7 @@
 
 Answers the month that words name (of a source, a program, a container, a benchmark's round) and the
 earliest that a model or a program allows.  Which defaults changed in which month is said where they
-are (`programs.toml`, and the readers of single columns).
+are (`workload.programs`, and the readers of single columns).
 """
 
 from __future__ import annotations

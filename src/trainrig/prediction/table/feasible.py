@@ -16,11 +16,11 @@ from trainrig.errors import UsageError
 from trainrig.prediction.table.cells import Cells, mentions
 from trainrig.prediction.table.row_layout import accumulated, interleaves, most_groups, schedule_of
 from trainrig.prediction.table.row_lengths import usual_samples
-from trainrig.workload.frameworks import LEAST_RESTRICTED
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.layout_rules import usual_interleave
 from trainrig.workload.memory import memory
 from trainrig.workload.model import ModelShape
+from trainrig.workload.programs import LEAST_RESTRICTED
 
 Pair = tuple[ModelShape, Layout]
 
@@ -111,7 +111,7 @@ def _fewer_expert_ranks(shape: ModelShape, layout: Layout) -> Pair:
     """As many ranks share experts as there are experts, and ranks, for."""
     if not shape.num_experts:
         return shape, layout.replace(ep=1)
-    inside = 1 if layout.traits.grad_buffer else layout.mesh.tp * layout.mesh.cp
+    inside = 1 if layout.traits.ranks.grad_buffer else layout.mesh.tp * layout.mesh.cp
     ranks = math.gcd(int(layout.mesh.gpus // layout.mesh.pp // inside), shape.num_experts)
     return shape, layout.replace(ep=math.gcd(layout.mesh.ep, ranks))
 
@@ -251,7 +251,11 @@ def _share_again(shape: ModelShape, layout: Layout, capacity: float, way: str) -
 
     Where a framework may compute some again and nobody says how many, as few as are enough.
     """
-    if not layout.traits.recomputes_some or layout.memory.recompute != "full" or way == "full":
+    if (
+        not layout.traits.models.recomputes_some
+        or layout.memory.recompute != "full"
+        or way == "full"
+    ):
         return 1.0
     least = memory(shape, layout).total
     over = memory(shape, layout.replace(recompute="none")).total - FULL * capacity

@@ -20,11 +20,12 @@ from trainrig.prediction.rates.from_chip import (
     widens_bf16,
 )
 from trainrig.prediction.table.cells import Cells, meanings, means, mentions
-from trainrig.prediction.table.training_programs import Program, affirmed, program_of, torch_version
+from trainrig.prediction.table.training_programs import affirmed, program_of, torch_version
 from trainrig.workload.families import facts_of
-from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout.groups import KERNELS
 from trainrig.workload.model import ModelShape
+from trainrig.workload.programs import FRAMEWORKS
+from trainrig.workload.programs.program import Program
 
 
 def precision_of(cells: Cells, chip: Chip) -> str:
@@ -56,10 +57,10 @@ def _usual_precision(cells: Cells, chip: Chip) -> str:
     """One of PRECISIONS where none is stated."""
     if quantized_of(cells) == "none":
         cells.presume("precision")
-    if cells.program.fp8 and peak(chip, "fp8"):
+    if cells.program.numbers.fp8 and peak(chip, "fp8"):
         return "fp8"
-    if cells.program.precision and chip.vendor == "NVIDIA":
-        return "tf32" if _multiplies_tf32(cells, chip) else cells.program.precision
+    if cells.program.numbers.precision and chip.vendor == "NVIDIA":
+        return "tf32" if _multiplies_tf32(cells, chip) else cells.program.numbers.precision
     return _sixteen(chip)
 
 
@@ -80,8 +81,8 @@ def _multiplies_tf32(cells: Cells, chip: Chip) -> bool:
     words = cells.text_of("kernel_stack")
     if stated := means("tf32", words):
         return stated == "on"
-    if cells.program.tf32 is not None:
-        return cells.program.tf32
+    if cells.program.numbers.tf32 is not None:
+        return cells.program.numbers.tf32
     version = torch_version(cells.word("framework"))
     return (1, 7) <= version < (1, 12) if version[0] else cells.is_before("2022-07")
 
@@ -95,7 +96,7 @@ def narrow_of(cells: Cells, chip: Chip) -> str:
     """
     if not (cells["precision"] or cells["dtype"]):
         has_fp4 = chip.vendor == "NVIDIA" and peak(chip, "fp4") is not None
-        return "fp4" if has_fp4 and cells.does(cells.program.fp4) else ""
+        return "fp4" if has_fp4 and cells.does(cells.program.numbers.fp4) else ""
     kind = r"(?:(?:nv|mx)[-_ ]?|)" if _trains_whole(cells) else r"(?:nv|mx)[-_ ]?"
     words = cells.text_of("precision", "dtype")
     is_wide = re.fullmatch(r"(?:bf|fp|tf)-?(?:16|32)", cells.word("precision"))  # of products
@@ -129,16 +130,16 @@ def kernels_of(cells: Cells, chip: Chip, framework: str, shape: ModelShape) -> s
     none), what the program adds by its traits since whatever month; else the word itself.
     """
     stated, program = cells.word("kernel_stack"), cells.program
-    by_hand = program.kernels if program.graphed else ""
+    by_hand = program.code.kernels if program.code.graphed else ""
     if has_scores(cells):  # what else is fused may be named beside attention
         return by_hand or ("flash+fused" if "transformer" in stated else "eager")
     usual = _usual_kernels(cells, chip, framework)
     word = cells.choice("kernel_stack", KERNELS, usual)
-    writes_scores = bool(program.scores) and "flash" not in stated
+    writes_scores = bool(program.code.scores) and "flash" not in stated
     is_plain_t5 = (
         shape.family == "t5" and facts_of(shape).has_position_bias and not cells["kernel_stack"]
     )
-    is_plain_t5 = is_plain_t5 and FRAMEWORKS[framework].autocasts
+    is_plain_t5 = is_plain_t5 and FRAMEWORKS[framework].models.autocasts
     is_torch = framework in _ON_TORCH and not cells.is_xla
     fuses_by_default = torch_version(cells.word("framework")) >= (2, 1) or cells.is_since(_SPREAD)
     rules = (
@@ -171,15 +172,15 @@ def _usual_kernels(cells: Cells, chip: Chip, framework: str) -> str:
     """
     program = _undenied(cells)
     is_own = program.trains_as == "megatron"  # with fused kernels of its own
-    is_before_te = program.transformer_engine is False and chip.vendor in ("NVIDIA", "AMD")
-    first = _SDPA if program.transformers_models or is_own else _FIRST
+    is_before_te = program.code.transformer_engine is False and chip.vendor in ("NVIDIA", "AMD")
+    first = _SDPA if program.code.transformers_models or is_own else _FIRST
     is_before = cells.is_before(first) or (is_own and is_before_te)
-    is_before = is_before and not program.kernels
+    is_before = is_before and not program.code.kernels
     rules = (
         # Whatever runs on a TPU is XLA's, also on those before attention was fused there.
         (cells.is_xla or chip.name in _UNFUSED, _kernels_of_xla(cells, chip, program)),
         # What a program's own code says, of torch's modules.
-        (framework in _ON_TORCH and program.kernels, program.kernels),
+        (framework in _ON_TORCH and program.code.kernels, program.code.kernels),
         (_has_te_layers(cells, chip, framework, program), "flash+fused"),
         # Compilers of chips that run whole graphs fuse what is pointwise.
         (framework != "megatron" and runs_graphs(chip), "flash+fused"),
@@ -203,7 +204,7 @@ def _kernels_of_xla(cells: Cells, chip: Chip, program: Program) -> str:
     if chip.vendor == "Google":
         is_later = fuses_attention(chip) and not cells.is_before("2023-08")
     else:
-        is_later = bool(program.transformer_engine) or (chip.year or 2020) >= 2022
+        is_later = bool(program.code.transformer_engine) or (chip.year or 2020) >= 2022
     return "flash+fused" if is_later else "fused"
 
 
@@ -217,12 +218,12 @@ def _has_te_layers(cells: Cells, chip: Chip, framework: str, program: Program) -
     year = chip.year or 2020
     if year < 2020:
         return False
-    if program.transformer_engine is None:
+    if program.code.transformer_engine is None:
         is_later = year >= 2022 or cells.is_since("2024-01")
         return framework == "megatron" and is_later and chip.vendor in ("NVIDIA", "AMD")
-    since = program.transformer_engine_on_old_chips
+    since = program.code.transformer_engine_on_old_chips
     is_new = year >= 2022 or since is None or cells.does(since, undated=True)
-    return program.transformer_engine and is_new
+    return program.code.transformer_engine and is_new
 
 
 def _undenied(cells: Cells) -> Program:
@@ -230,9 +231,11 @@ def _undenied(cells: Cells) -> Program:
     text = cells.text_of("framework", "kernel_stack")
     found = cells.program
     if mentions("own_layers", text):
-        found = replace(found, transformer_engine=False)
-    is_plain = found.kernels == "compiled" and "compil" in text and "compil" not in affirmed(text)
-    return replace(found, kernels="") if is_plain else found
+        found = found.with_traits({"transformer_engine": False})
+    is_plain = (
+        found.code.kernels == "compiled" and "compil" in text and "compil" not in affirmed(text)
+    )
+    return found.with_traits({"kernels": ""}) if is_plain else found
 
 
 def is_flash2(cells: Cells) -> bool:
@@ -271,21 +274,21 @@ _ON_TORCH = ("huggingface", "deepspeed")
 def loss_of(cells: Cells) -> str:
     """One of LOSS, where what is run with says more than that it is fused or compiled."""
     words = affirmed(cells.text_of("kernel_stack", "framework"))
-    compiles = cells.program.compiles_loss
+    compiles = cells.program.code.compiles_loss
     if compiles is not None and not cells.does(compiles, undated=True):
         return "whole"
     if found := means("loss", words):
         return found
-    if cells.does(cells.program.fuses_loss):
+    if cells.does(cells.program.code.fuses_loss):
         return "fused"
-    shared = cells.program.shared_loss if cells.whole("cp", 1) > 1 else ""
-    return shared or cells.program.loss or "auto"
+    shared = cells.program.code.shared_loss if cells.whole("cp", 1) > 1 else ""
+    return shared or cells.program.code.loss or "auto"
 
 
 def software_of(cells: Cells) -> str:
     """One of SOFTWARE: torch's version, or its year where no version is named."""
     version = torch_version(cells.word("framework"))[0]
-    is_first = cells.is_before(_TORCH2) and not (cells.is_xla or cells.program.other_runtime)
+    is_first = cells.is_before(_TORCH2) and not (cells.is_xla or cells.program.code.other_runtime)
     return "torch1" if version == 1 or (not version and is_first) else "current"
 
 
@@ -304,13 +307,13 @@ def graphs_of(cells: Cells, chip: Chip, shape: ModelShape) -> str:
     """
     program, is_mixture = cells.program, bool(shape.num_experts)
     named = _named_graphs(cells.text_of("kernel_stack", "framework", "notes"))
-    is_recipe = program.graphed_recipes is True
-    if is_mixture and (is_late := program.mixtures_graphed) is not None:
+    is_recipe = program.code.graphed_recipes is True
+    if is_mixture and (is_late := program.code.mixtures_graphed) is not None:
         can = cells.does(is_late) or chip.link_domain is not None
         waits = mentions("counted_dispatch", cells.text_of("kernel_stack"))
         is_recipe = is_recipe and can and not (cells.is_tuning or waits)
         named = named if can else ""
-    is_lazy = chip.vendor == "Google" or cells.is_xla or bool(program.graphed)
+    is_lazy = chip.vendor == "Google" or cells.is_xla or bool(program.code.graphed)
     if is_lazy and named in ("", "layers"):
         return "runtime"
     return named or ("auto" if is_recipe else "none")
@@ -352,7 +355,7 @@ def experts_of(cells: Cells, shape: ModelShape, framework: str, chip: Chip) -> s
     Kernels of programs by themselves may be named beside another one, or in the model's cell.
     """
     words = cells.text_of("framework", "kernel_stack", "model")
-    brings_kernels = cells.does(program_of(words).grouped_experts, undated=True)
+    brings_kernels = cells.does(program_of(words).code.grouped_experts, undated=True)
     rules = (
         (not shape.num_experts, "grouped"),
         (mentions("sorted_experts", words), "sorted"),
@@ -361,7 +364,7 @@ def experts_of(cells: Cells, shape: ModelShape, framework: str, chip: Chip) -> s
         # Experts that ranks share: GroupedGemmParallel of transformers' guide on them.
         (cells.whole("ep", 1) > 1, "grouped"),
         # transformers' models have them in turn until its version 5.
-        (not cells.program.transformers_models or cells.is_transformers_5, "grouped"),
+        (not cells.program.code.transformers_models or cells.is_transformers_5, "grouped"),
         (True, facts_of(shape).experts),
     )
     return next(experts for holds, experts in rules if holds)
@@ -382,7 +385,7 @@ def router_spread_of(cells: Cells) -> float:
     Benchmarks that deal tokens evenly are of pre-training; a task's examples are of few kinds, and
     whoever tunes on them asks no balance of a router that is trained.
     """
-    is_even = cells.is_xla or (cells.program.balanced_router and not cells.is_tuning)
+    is_even = cells.is_xla or (cells.program.spreading.balanced_router and not cells.is_tuning)
     words = cells.text_of("framework", "kernel_stack")
     if is_even or mentions("balanced", words):
         return 0.0

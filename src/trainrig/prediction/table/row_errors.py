@@ -134,7 +134,7 @@ def _time_by_flops(row: Row, case: Case) -> float:
     seen = model_flops(case.shape, int(x.global_batch), seq, half=True)
     whole = case.shape if case.shape.state_width else replace(case.shape, windows=())
     masked = 1.0 - seen / model_flops(whole, int(x.global_batch), seq)
-    is_again = x.memory.recompute == "full" and Cells(row).program.counts_recomputation
+    is_again = x.memory.recompute == "full" and Cells(row).program.saving.counts_recomputation
     if (is_again and not row.get("mfu")) or masked > _CONVENTIONS or x.lora.rank:
         raise DataError("FLOPs are printed, and which were counted is not")
     if (row.get("tflops_per_gpu") or "").strip():

@@ -104,7 +104,11 @@ def _sharing_samples(cells: Cells, gpus: int) -> int:
     at_once = batch // (cells.whole("grad_accum", 1) * cells.whole("micro_batch", 1))
     is_open = not any(cells[name] for name in ("tp", "pp", "cp", "dp", "ep"))
     is_whole = cells.splits_models or (cells.is_xla and cells.is_pretraining)
-    is_shared = is_open and (is_whole or bool(cells.program.searches_layout)) and 0 < at_once < gpus
+    is_shared = (
+        is_open
+        and (is_whole or bool(cells.program.spreading.searches_layout))
+        and 0 < at_once < gpus
+    )
     return gpus // at_once if is_shared and gpus % at_once == 0 else 1
 
 
@@ -151,7 +155,7 @@ def _stage_of(cells: Cells, pp: int) -> int:
     if not 0 <= stage <= 3:
         raise UsageError(f"zero_stage = {stage}: 0 to 3")
     held = cells.word("precision") or cells.word("dtype")
-    if stage == 0 and cells.program.shards_bf16_optimizer and _IS_BF16.search(held):
+    if stage == 0 and cells.program.spreading.shards_bf16_optimizer and _IS_BF16.search(held):
         return 1
     return stage
 
@@ -237,7 +241,12 @@ def joined(chip: Chip, sizes: dict[str, int]) -> tuple[int, dict[str, int]]:
 def _batch_of(cells: Cells, shape: ModelShape, dp: int, pp: int) -> tuple[int, int]:
     """Micro-batch and how many, of a program that cuts a batch into as many as stages, too."""
     micro, accum = _stated_batch_of(cells, shape, dp, pp)
-    if cells.program.cuts_by_stages and pp > 1 and micro % pp == 0 and not cells["micro_batch"]:
+    if (
+        cells.program.spreading.cuts_by_stages
+        and pp > 1
+        and micro % pp == 0
+        and not cells["micro_batch"]
+    ):
         return micro // pp, accum * pp
     return micro, accum
 
@@ -353,9 +362,9 @@ def _usual_stage(cells: Cells, pp: int) -> int:
         return 2  # its weights stay gathered in a pipeline, by default
     if cells.is_fsdp and pp == 1:
         return 3
-    if cells.program.shards_gradients and cells.program.trains_as == "deepspeed":
+    if cells.program.spreading.shards_gradients and cells.program.trains_as == "deepspeed":
         return 2 if pp == 1 else 1
-    return int(cells.does(cells.program.shards_optimizer))
+    return int(cells.does(cells.program.spreading.shards_optimizer))
 
 
 def accumulated(layout: Layout) -> Layout:
@@ -377,7 +386,7 @@ def sends_once(cells: Cells) -> bool:
     """Whether tokens leave once for each node, by the program or the kernels that are named."""
     if is_all_to_all(cells):
         return False
-    return program_of(cells.text_of("kernel_stack", "framework")).sends_once is True
+    return program_of(cells.text_of("kernel_stack", "framework")).spreading.sends_once is True
 
 
 def overlaps_dispatch(cells: Cells, chip: Chip, layout: Layout) -> bool:
@@ -390,14 +399,14 @@ def overlaps_dispatch(cells: Cells, chip: Chip, layout: Layout) -> bool:
     if cells.is_tuning or (mentions("dispatcher", words) and not mentions("overlaps", words)):
         return False
     is_slow = (chip.year or 0) < 2024 or layout.mesh.ep > layout.mesh.gpus_per_node
-    is_graphed = cells.does(cells.program.mixtures_graphed)
-    return cells.program.overlaps_dispatch is True and bool(is_slow or is_graphed)
+    is_graphed = cells.does(cells.program.code.mixtures_graphed)
+    return cells.program.spreading.overlaps_dispatch is True and bool(is_slow or is_graphed)
 
 
 def cuts_no_expert(cells: Cells, shape: ModelShape) -> bool:
     """Whether tensor parallelism leaves experts whole that are no wider than the model."""
     is_narrow = 0 < shape.expert_width <= shape.hidden
-    return is_narrow and cells.does(cells.program.whole_experts)
+    return is_narrow and cells.does(cells.program.spreading.whole_experts)
 
 
 def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
@@ -411,7 +420,7 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
     is_alone = 1 < sizes["gpus"] <= sizes["gpus_per_node"] and not split
     if named in ("", "trainer") and is_alone and _is_data_parallel(cells):
         return "huggingface", "dataparallel"
-    is_torch = cells.program.torch_pipelines or (named == "fsdp" and not cells.is_xla)
+    is_torch = cells.program.spreading.torch_pipelines or (named == "fsdp" and not cells.is_xla)
     if is_torch and sizes["pp"] > 1:
         return "torchtitan", "auto"  # whose pipelines are torch's
     if named == "fsdp" or streams_weights(cells, sizes["gpus"]):
@@ -422,10 +431,12 @@ def framework_of(cells: Cells, sizes: Mapping[str, int]) -> tuple[str, str]:
         return "megatron", "auto"
     # Trainer has whole weights and a host's optimizer by DeepSpeed alone, which has stages.
     is_away = named == "trainer" and sizes["zero"] in (1, 2) and cells.word("offload") == "host"
-    is_staged = cells.program.transformers_models and cells["zero_stage"] and sizes["zero"] >= 2
+    is_staged = (
+        cells.program.code.transformers_models and cells["zero_stage"] and sizes["zero"] >= 2
+    )
     if named == "deepspeed" or is_away or (named == "trainer" and is_staged):
         return "deepspeed", "auto"
-    if not named and cells.program.other_runtime:
+    if not named and cells.program.code.other_runtime:
         cells.presume("framework")
     return "megatron" if not named and sizes["zero"] in (1, 2) else "huggingface", "auto"
 
@@ -448,14 +459,16 @@ def schedule_of(cells: Cells) -> str:
 
     Of a mixture of words (``interleaved 1F1B``) the schedule's name counts.
     """
-    if usual := cells.program.schedule:
+    if usual := cells.program.spreading.schedule:
         return usual
     return means("schedule", cells.text_of("schedule", "framework")) or "1f1b"
 
 
 def cp_comm_of(cells: Cells) -> str:
     """One of CP_COMM: what the cell says, or the program's."""
-    return cells.choice("cp_comm", CP_COMM, cells.program.cp_comm or "auto", is_unsure=False)
+    return cells.choice(
+        "cp_comm", CP_COMM, cells.program.spreading.cp_comm or "auto", is_unsure=False
+    )
 
 
 def overlap_of(cells: Cells, chip: Chip, kernels: str) -> str:
@@ -467,7 +480,7 @@ def overlap_of(cells: Cells, chip: Chip, kernels: str) -> str:
     """
     if chip.architecture == "Xe-HPC":
         return "none"
-    named = cells.program.overlap or "auto"
+    named = cells.program.spreading.overlap or "auto"
     return "auto" if named == "data" and kernels != "flash+fused" else named
 
 

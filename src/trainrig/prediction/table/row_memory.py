@@ -44,13 +44,13 @@ def _usual_recompute(cells: Cells, zero: int, quantize: str) -> str:
     if _sends_activations(cells) and cells.program.trains_as in _CHECKPOINTING:
         return "full"
     program = cells.program
-    if cells.is_tuning and cells.does(program.checkpoints_tuning):
-        return "full" if zero == 3 or not program.recompute else program.recompute
-    if program.recompute:
-        return program.recompute
+    if cells.is_tuning and cells.does(program.saving.checkpoints_tuning):
+        return "full" if zero == 3 or not program.saving.recompute else program.saving.recompute
+    if program.saving.recompute:
+        return program.saving.recompute
     if "memory budget" in cells.text_of("kernel_stack"):  # of torch.compile: part is made again
         return "selective"
-    is_sharded = zero == 3 and program.checkpoints_sharded
+    is_sharded = zero == 3 and program.saving.checkpoints_sharded
     return "full" if quantize != "none" or is_sharded else "none"
 
 
@@ -70,7 +70,7 @@ def moves_activations(cells: Cells, chip: Chip, zero: int) -> bool:
     """
     is_named = _sends_activations(cells) and cells.program.trains_as not in _CHECKPOINTING
     is_named = is_named or "swap" in cells.word("recompute")
-    is_usual = cells.program.moves_activations and zero == 3 and chip.link_domain is not None
+    is_usual = cells.program.saving.moves_activations and zero == 3 and chip.link_domain is not None
     return is_named or bool(is_usual)
 
 
@@ -85,7 +85,7 @@ def states_away_of(cells: Cells, scheme: str) -> str:
         return ""
     if words := cells.word("offload"):
         return "gradients" if mentions("gradients_away", words) else ""
-    return "states" if cells.does(cells.program.offloads_states) else ""
+    return "states" if cells.does(cells.program.saving.offloads_states) else ""
 
 
 def sends_experts(cells: Cells, shape: ModelShape) -> bool:
@@ -106,14 +106,14 @@ def grad_reduce_of(cells: Cells, precision: str) -> str:
     if precision in ("fp16", "fp32", "tf32"):  # in no other format than their own
         return "auto"
     found = means("grad_reduce", cells.text_of("kernel_stack", "dtype"))
-    return found or cells.program.grad_reduce or "auto"
+    return found or cells.program.numbers.grad_reduce or "auto"
 
 
 def has_narrow_weights(cells: Cells, precision: str) -> bool:
     """Whether weights of blocks are held in fp8 alone: by the program, but for scales of blocks."""
     words = cells.text_of("precision", "dtype")
     is_wide = has_scaled_blocks(cells) or re.search(r"fp-?4", words) is not None
-    return precision == "fp8" and cells.program.fp8_weights is True and not is_wide
+    return precision == "fp8" and cells.program.numbers.fp8_weights is True and not is_wide
 
 
 def has_scaled_blocks(cells: Cells) -> bool:
@@ -144,7 +144,7 @@ def states_of(cells: Cells, family: str) -> str:
     """
     program, words = cells.program, cells.text_of("dtype", "model")
     is_torchs = program.trains_as in ("trainer", "fsdp")  # others hold masters of their own
-    is_loaded = program.loads_published or (is_torchs and cells.is_transformers_5)
+    is_loaded = program.numbers.loads_published or (is_torchs and cells.is_transformers_5)
     is_loaded = is_loaded or (not program.name and cells.is_tuning)
     is_pure = is_loaded and family == "llama" and cells.word("precision") == "bf16"
     is_pure = is_pure and re.search("mix|amp|autocast", words) is None
@@ -152,7 +152,7 @@ def states_of(cells: Cells, family: str) -> str:
     if not program.trains_as:  # torch's optimizers have states of their parameters' type
         is_pure = is_pure or re.search(_NARROW_MOMENTS, cells.word("optimizer")) is not None
     usual = "pure" if is_pure else "auto"
-    return cells.choice("states", STATES, cells.program.states or usual, is_unsure=False)
+    return cells.choice("states", STATES, cells.program.numbers.states or usual, is_unsure=False)
 
 
 def moments_in(cells: Cells, shape: ModelShape) -> str:
@@ -163,7 +163,11 @@ def moments_in(cells: Cells, shape: ModelShape) -> str:
     if "bf" in cells.word("moments") or re.search(_NARROW_MOMENTS, words):
         return "bf16"
     program = cells.program
-    return program.moments or (program.latent_moments if shape.kv_rank else "") or "auto"
+    return (
+        program.numbers.moments
+        or (program.numbers.latent_moments if shape.kv_rank else "")
+        or "auto"
+    )
 
 
 _NARROW_MOMENTS = r"bf\w*-?16[ -](moment|(optimizer )?state)|(moments|exp.?avg\w*)\W+(in )?bf"
@@ -180,7 +184,7 @@ def optimizer_of(cells: Cells) -> str:
     is_narrow, is_paged = bool(re.search(r"[48]-?bit|fp-?8", word)), "paged" in word
     if is_narrow or is_paged:
         return "adamw" + "-8bit" * is_narrow + "-paged" * is_paged
-    is_trainer = cells.program.transformers_models and cells.program.trains_as == "trainer"
+    is_trainer = cells.program.code.transformers_models and cells.program.trains_as == "trainer"
     is_plain = not word and is_trainer and cells.is_since(_PLAIN[0]) and cells.is_before(_PLAIN[1])
     usual = "adamw" if is_plain or word in ("adamw-hf", "adamw-torch") else "adamw-fused"
     return next((name for name in ("adafactor", "muon", "galore", "sgd") if name in word), usual)
@@ -215,4 +219,4 @@ def memory_kind_of(cells: Cells) -> str:
 
     "" where neither says.
     """
-    return means("memory_kind", cells.word("memory_kind")) or cells.program.memory
+    return means("memory_kind", cells.word("memory_kind")) or cells.program.saving.logged_memory

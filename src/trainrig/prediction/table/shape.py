@@ -507,7 +507,7 @@ def head_share(cells: Cells, family: str) -> float:
     if cells.is_tuning or is_vision(cells.word("model")):
         return 0.0
     text, program = cells["masked_share"], cells.program
-    is_gathered = program.masked_logits and not program.transformers_models
+    is_gathered = program.code.masked_logits and not program.code.transformers_models
     is_gathered = is_gathered or mentions("masked_logits", cells.word("notes"))
     try:
         share = float(text) if text else _MASKED if is_gathered else 1.0

@@ -1,169 +1,75 @@
 """Which training program a table's words name, and what it does where a row does not say.
 
-Answers with the traits of `programs.toml`, which has their sources; what follows from a trait for a
-step is answered where it is asked (`row_layout`, `row_compute`, `row_memory`, `row_lengths`).
+Programs are those of `workload.programs`; `program_words.toml` has the words that name them, and
+what is named beside them.  What follows from a trait for a step is answered where it is asked
+(`row_layout`, `row_compute`, `row_memory`, `row_lengths`).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from trainrig.record import read_by, read_toml
+from trainrig.workload.programs import known_programs, program_of_entry
+from trainrig.workload.programs.program import GROUP_OF, Program, is_stated
 
-_FILE = Path(__file__).with_name("programs.toml")
+_FILE = Path(__file__).with_name("program_words.toml")
 COMPARED = _FILE.with_name("compared.toml")
-Since = bool | Annotated[str, Field(pattern=r"^20\d\d-[01]\d$")] | None
-"""Whether a program does something: always, since a month (``2024-01``), or not stated."""
 
 
-@read_by({"extra": "forbid"})
-class Program:
-    """A program, or several that are named together; None and "" are not stated."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What a program is found by in text, in the order in which its traits count."""
 
-    name: str
-    pattern: str = ""
-    """What its name is found by, in small letters (a regular expression)."""
-    instead_of: tuple[str, ...] = ()
-    """Entries whose words are part of its own: they are not meant."""
-    trains_as: Literal["", "megatron", "fsdp", "deepspeed", "trainer"] = ""
-    """How it spreads a model: as one of our frameworks, `fsdp` and `trainer` by torch's wrappers
-    around Hugging Face's models; not stated: as the layout tells."""
-    other_runtime: bool | None = None
-    """It runs on neither torch nor XLA for GPUs."""
-    xla: bool | None = None
-    """XLA compiles it."""
-    shards_weights: bool | None = None
-    """ZeRO 3 where the stage is not stated."""
-    torch_pipelines: bool | None = None
-    """Its stages are torch's, with FSDP around each."""
-    cuts_by_stages: bool | None = None
-    """A batch goes through a pipeline in as many micro-batches as stages, none being stated."""
-    searches_layout: bool | None = None
-    """It looks for the quickest way to split a model."""
-    shards_gradients: bool | None = None
-    """ZeRO 2 where the stage is not stated, 1 where a pipeline's stages forbid that."""
-    shards_optimizer: Since = None
-    """ZeRO 1 where the stage is not stated."""
-    shards_bf16_optimizer: bool | None = None
-    """In bf16 the ranks share the optimizer's states at stage 0, too."""
-    transformer_engine: bool | None = None
-    """Layers are Transformer Engine's or as new; false: of a Megatron before it."""
-    transformer_engine_on_old_chips: Since = None
-    """They are also on chips before 2022, which have no fp8; not stated: as on others."""
-    sorts_samples: Since = None
-    """A batch of a BERT's second phase has samples of about one length, or no padding."""
-    fp8: bool | None = None
-    """Products are of fp8 where no format is stated, on chips that have it."""
-    fp4: Since = None
-    """Products are of FP4 where no format is stated, on NVIDIA's chips that have it."""
-    precision: str = ""
-    """Of products, where none is stated, on GPUs of NVIDIA."""
-    tf32: bool | None = None
-    """Products of fp32 are TF32's where the chip has it."""
-    kernels: str = ""
-    """One of KERNELS, if not said, on torch's modules."""
-    scores: bool | None = None
-    """It writes attention's scores to memory unless fused attention is named."""
-    graphed: bool | None = None
-    """Nothing of Python stands between its kernels."""
-    graphed_recipes: bool | None = None
-    """Its recipes launch from CUDA graphs, on chips that NVIDIA has such recipes for."""
-    mixtures_graphed: Since = None
-    """Mixtures on x86 hosts, too, are launched so; not stated: as other models are."""
-    overlap: Literal["", "auto", "data", "tensor", "experts"] = ""
-    """What runs beside computation, one of OVERLAPS."""
-    sends_once: bool | None = None
-    """Tokens leave once for each node, not once for each expert there."""
-    overlaps_dispatch: bool | None = None
-    """On Hopper, and beyond a node, part of that runs beside another micro-batch's computation."""
-    balanced_router: bool | None = None
-    """Its benchmarks deal tokens to experts evenly, whatever the router says."""
-    whole_experts: Since = None
-    """Tensor parallelism cuts no expert that is no wider than the model."""
-    moves_activations: bool | None = None
-    """With sharded weights on Grace, activations wait on the host instead of being made again."""
-    cp_comm: str = ""
-    """One of CP_COMM."""
-    schedule: str = ""
-    """One of SCHEDULES."""
-    states: str = ""
-    """One of STATES."""
-    loads_published: bool | None = None
-    """Models are trained in the format that they are published in."""
-    moments: str = ""
-    """One of MOMENTS_IN."""
-    latent_moments: str = ""
-    """One of MOMENTS_IN, of models with latent attention."""
-    grad_reduce: Literal["", "bf16", "fp32"] = ""
-    """The format that gradients are summed over ranks in."""
-    fp8_weights: bool | None = None
-    """Under fp8 the weights of blocks are held in it alone."""
-    loss: str = ""
-    """One of LOSS."""
-    counts_recomputation: bool | None = None
-    """TFLOP/s that it prints may count what is computed again."""
-    masked_logits: bool | None = None
-    """Its BERT gathers masked tokens before the head."""
-    shared_loss: str = ""
-    """One of LOSS, where ranks share a sequence and so none has the labels of all."""
-    fuses_loss: Since = None
-    """Logits never exist whole."""
-    compiles_loss: Since = None
-    """What is compiled holds the loss, too: before, blocks alone; not stated: it does."""
-    recompute: str = ""
-    """One of RECOMPUTE, of any training but a tuning of sharded weights that is checkpointed."""
-    samples: int | None = None
-    """Samples of a micro-batch."""
-    offloads_states: Since = None
-    """The optimizer's states wait on the host, unless said; weights and gradients don't."""
-    drops: Literal["", "no"] = ""
-    """Whether it trains with the dropout that models of a family are published with."""
-    allocates_once: bool | None = None
-    """Its memory comes from the driver at once, without an allocator that holds blocks."""
-    memory: Literal["", "allocated", "reserved", "device"] = ""
-    """Whose bytes its log prints."""
-    transformers_models: bool | None = None
-    """It runs transformers' models as they are."""
-    grouped_experts: Since = None
-    """A mixture's experts are one product, whatever the models' own code does."""
-    packs_tuning: bool | None = None
-    """Its recipes for tuning fill sequences with several examples."""
-    adapts: str = ""
-    """One of LORA_ON."""
-    tuning_length: int | None = None
-    """Tokens of a batch's longest example, in its recipes for tuning."""
-    checkpoints_sharded: bool | None = None
-    """Blocks are computed again where their weights are sharded."""
-    checkpoints_tuning: Since = None
-    """Gradient checkpointing is on where a trained model is trained further."""
-
-
-_TRAITS = tuple(field.name for field in fields(Program))[3:]
+    pattern: re.Pattern[str]
+    """Looked for in small letters."""
+    instead_of: tuple[str, ...]
+    """Names of programs whose words are part of its own: they are not meant."""
+    program: Program
 
 
 @lru_cache(maxsize=1)
-def programs() -> tuple[tuple[re.Pattern[str], Program], ...]:
-    """All programs in the file's order, each with its compiled pattern.
+def programs() -> tuple[Words, ...]:
+    """All programs that words name, in the file's order.  Raises DataError where the file is none.
 
-    Raises DataError where the file is none.
+    An entry refers to one of `workload.programs`, or has traits of its own: of what is named beside
+    a program, and of several programs that are named together.
     """
-    found = read_toml(_FILE, list[Program], _FILE.name, "program")
-    return tuple((re.compile(one.pattern), one) for one in found)
+    return tuple(_words(entry) for entry in _content()["program"])
 
 
-@read_by({"extra": "forbid"})
+def _words(entry: Mapping[str, Any]) -> Words:
+    traits = {key: value for key, value in entry.items() if key not in _OF_WORDS}
+    key = entry.get("program")
+    return Words(
+        pattern=re.compile(entry["pattern"]),
+        instead_of=tuple(entry.get("instead_of", ())),
+        program=known_programs()[key] if key else program_of_entry(traits, _FILE.name),
+    )
+
+
+_OF_WORDS = ("program", "pattern", "instead_of")
+
+
+@lru_cache(maxsize=1)
+def _content() -> Mapping[str, Any]:
+    return tomllib.loads(_FILE.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submissions:
     """What submissions to a benchmark do, where who submits is named and what runs may not be."""
 
+    pattern: str
+    """Looked for in a row's words for program, machine and model."""
     traits: Program
-    """In place of those of the program that runs; its pattern is looked for in a row's words for
-    program, machine and model."""
+    """In place of those of the program that runs."""
     runs: str = ""
     """Words for what runs where no program of Megatron's family is named; a row that names another
     way of spreading a model is none of its submissions.  "": whatever is named."""
@@ -177,14 +83,21 @@ class Submissions:
     def laid_over(self, named: Program) -> Program:
         """The program of a row of this benchmark that names that one."""
         ran = program_of(self.runs) if self.runs and named.trains_as != "megatron" else named
-        stated = {trait: getattr(self.traits, trait) for trait in _TRAITS}
-        return replace(ran, **{trait: it for trait, it in stated.items() if it not in (None, "")})
+        return ran.with_traits(_stated(self.traits))
+
+
+def _stated(program: Program) -> dict[str, Any]:
+    values = {trait: program.trait(trait) for trait in GROUP_OF}
+    return {trait: value for trait, value in values.items() if is_stated(value)}
 
 
 @lru_cache(maxsize=1)
 def benchmarks() -> tuple[Submissions, ...]:
     """All benchmarks in the file's order.  Raises DataError where the file is none."""
-    return tuple(read_toml(_FILE, list[Submissions], _FILE.name, "benchmark"))
+    return tuple(
+        Submissions(**entry | {"traits": program_of_entry(entry["traits"], _FILE.name)})
+        for entry in _content()["benchmark"]
+    )
 
 
 @lru_cache(maxsize=1 << 12)
@@ -209,18 +122,18 @@ def program_of(words: str) -> Program:
     below) makes no other program of it.
     """
     words = affirmed(words)
-    named = [one for pattern, one in programs() if pattern.search(words)]
-    meant_not = {name for one in named for name in one.instead_of}
-    named = [one for one in named if one.name not in meant_not]
+    found = [one for one in programs() if one.pattern.search(words)]
+    meant_not = {name for one in found for name in one.instead_of}
+    named = [one.program for one in found if one.program.name not in meant_not]
     traits: dict[str, Any] = {}
-    for trait in _TRAITS:
-        values = (getattr(one, trait) for one in named)
-        if stated := [value for value in values if value not in (None, "")]:
+    for trait in GROUP_OF:
+        values = (program.trait(trait) for program in named)
+        if stated := [value for value in values if is_stated(value)]:
             is_always = isinstance(stated[0], str) and True in stated
             traits[trait] = is_always or stated[0]
-    trains = (one.name for one in named if one.trains_as)
-    name = next(trains, " + ".join(one.name for one in named))
-    return Program(name=name, **traits)
+    trains = (program.name for program in named if program.trains_as)
+    name = next(trains, " + ".join(program.name for program in named))
+    return Program(name=name).with_traits(traits)
 
 
 @read_by({"extra": "forbid"})

@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any
 from trainrig.errors import UsageError, unknown
 from trainrig.flat_keys import FlatKeys, part
 from trainrig.workload.arrays import Real, choose, log2, smaller
-from trainrig.workload.frameworks import FRAMEWORKS, NATIVE, OF_SCHEDULES, Traits, usual_framework
 from trainrig.workload.layout.groups import (
     KernelChoices,
     Lora,
@@ -52,6 +51,8 @@ from trainrig.workload.layout.groups import (
     Whole,
 )
 from trainrig.workload.layout_rules import ONE_BACKWARD, RANGES, RULES, Pairing, Rule
+from trainrig.workload.programs import FRAMEWORKS, NATIVE, OF_SCHEDULES, usual_framework
+from trainrig.workload.programs.engine import Engine
 
 if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
     import numpy as np
@@ -128,7 +129,7 @@ class Layout:
 
         Many layouts of one object share it.
         """
-        if self.traits.own_scheme:
+        if self.traits.ranks.own_scheme:
             return "own"
         if self.sharding.parallel != "auto":
             return self.sharding.parallel
@@ -141,16 +142,16 @@ class Layout:
         """`lora_on`, or the framework's way: peft finds experts that are modules of their own."""
         if self.lora.targets != "auto":
             return self.lora.targets
-        usual = self.traits.adapts
+        usual = self.traits.models.adapts
         return "all" if usual == "linear" and self.moe.experts == "modules" else usual
 
     @property
     def autocasts(self) -> bool:
         """Whether torch's autocast narrows whole fp32 weights, as around a model of others."""
-        return self.traits.autocasts and self.scheme != "fsdp"
+        return self.traits.models.autocasts and self.scheme != "fsdp"
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> Engine:
         """What its framework does by itself."""
         return FRAMEWORKS[self.framework]
 
@@ -175,9 +176,9 @@ class Layout:
         """
         if (asked := self.overlap.collectives) != "auto":
             return "tensor" if asked in ("experts", "all") else asked
-        if not self.traits.own_scheme:
+        if not self.traits.ranks.own_scheme:
             return "data"
-        has_recipes = self.traits.own_kernels and self.kernels.stack == "flash+fused"
+        has_recipes = self.traits.models.own_kernels and self.kernels.stack == "flash+fused"
         return "tensor" if has_recipes else "none"
 
     def launched_as(self, graphed: bool) -> str:
@@ -189,7 +190,7 @@ class Layout:
         if self.kernels.cuda_graphs != "auto":
             return self.kernels.cuda_graphs
         is_today = self.kernels.stack == "flash+fused" and self.kernels.software == "current"
-        return "layers" if graphed and self.traits.own_kernels and is_today else "none"
+        return "layers" if graphed and self.traits.models.own_kernels and is_today else "none"
 
     @property
     def overlaps_experts(self) -> bool:
@@ -203,7 +204,7 @@ class Layout:
     @property
     def context(self) -> str:
         """How ranks that share a sequence exchange it: `cp_comm`, or the framework's way."""
-        return self.traits.context if self.mesh.cp_comm == "auto" else self.mesh.cp_comm
+        return self.traits.models.context if self.mesh.cp_comm == "auto" else self.mesh.cp_comm
 
     @property
     def causal_load(self) -> float:

@@ -99,8 +99,8 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
     parts = _parts(stage, passing=at_end, activations=0, logits=rests)
     if layout.memory.offload == "none":
         at_once = stage.owned(1)
-        if layout.traits.sub_group:
-            some = smaller(layout.traits.sub_group, at_once)
+        if layout.traits.ranks.sub_group:
+            some = smaller(layout.traits.ranks.sub_group, at_once)
             at_once = choose(layout.sharding.zero >= 3, some, at_once)
         parts["optimizer"] = parts["optimizer"] + states.update * at_once * at_end
     yield parts

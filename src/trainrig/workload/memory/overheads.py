@@ -54,12 +54,12 @@ def buckets(layout: Layout, states: States) -> Any:
 
     They leave by them for the host, too, where the optimizer is there (ZeRO-Offload).
     """
-    if not layout.traits.bucket:
+    if not layout.traits.ranks.bucket:
         return 0.0
     zero = layout.sharding.zero
     leaves = (layout.mesh.dp > 1) | (layout.memory.offload != "none")
     many = choose(leaves & (zero < 3), smaller(zero, 2), 0)
-    return many * layout.traits.bucket * (states.persistent_grad + states.transient_grad)
+    return many * layout.traits.ranks.bucket * (states.persistent_grad + states.transient_grad)
 
 
 GIB = 1 << 30
@@ -94,7 +94,7 @@ allocator holds in blocks that fit nothing; of device around what is reserved.""
 
 def unused(allocated: Any, logits: Any, layout: Layout, numerics: Numerics) -> Any:
     """Bytes of the allocator's blocks that cannot be had."""
-    is_whole = not (numerics.loss.fused or layout.traits.splits_vocabulary)
+    is_whole = not (numerics.loss.fused or layout.traits.models.splits_vocabulary)
     again = UNUSED_AGAIN * (is_whole and layout.memory.recompute == "full")
     return UNUSED * allocated + again * logits
 
@@ -107,7 +107,7 @@ def reserved(
         allocated - activations - logits
     )
     of_logits = HELD["logits"] + HELD["again"] * (layout.memory.recompute == "full")
-    if numerics.loss.fused or layout.traits.splits_vocabulary:
+    if numerics.loss.fused or layout.traits.models.splits_vocabulary:
         of_logits = HELD["activations"]
     return allocated + of_states + HELD["activations"] * activations + of_logits * logits
 
@@ -156,7 +156,7 @@ def loss_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
     if numerics.loss.fused:
         return chunk_bytes(shape, layout, numerics, rows)
     logits, c = rows * shape.num_logits / layout.mesh.tp, numerics.formats.compute
-    if layout.traits.splits_vocabulary:
+    if layout.traits.models.splits_vocabulary:
         gradient = 4 * shape.vocab * shape.hidden / layout.mesh.tp
         return larger((4 + c) * logits, c * logits + gradient)
     return _loss_width(numerics) * logits
@@ -195,7 +195,7 @@ def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
     if not numerics.loss.fused:
         return 0
     vocab = -(-shape.vocab // layout.mesh.tp)
-    own = layout.traits.own_models
+    own = layout.traits.models.own_models
     wide = 4 if own or numerics.formats.autocast else numerics.formats.compute
     sums = 0 if numerics.adapters.frozen and not own else wide * vocab * shape.hidden
     return sums + numerics.formats.compute * rows * shape.hidden
@@ -212,5 +212,5 @@ def chunk_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any
     at_once = smaller(larger(_FEWEST_ROWS, _CHUNK // vocab), rows)
     tile = smaller(larger(1, _TILE // vocab), at_once)
     logits = c * at_once * (-(-vocab // 64) * 64)
-    product = c * vocab * shape.hidden if layout.traits.own_models else 0
+    product = c * vocab * shape.hidden if layout.traits.models.own_models else 0
     return logits + larger(8 * tile * vocab, product) + loss_rests(shape, layout, numerics, rows)

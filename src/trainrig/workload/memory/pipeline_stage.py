@@ -242,7 +242,7 @@ class Stage:
         layout = self.layout
         away = choose(layout.sharding.zero >= 2, 0, self.num_trained)
         owned = self.owned(2) if layout.memory.offload == "none" else away
-        if layout.scheme != "fsdp" or layout.traits.own_models:
+        if layout.scheme != "fsdp" or layout.traits.models.own_models:
             return owned
         # torch's schedules add up a stage's until the last of its backward passes.  Where a round
         # has all micro-batches, one group of layers after another is done: two are whole, one of
@@ -272,7 +272,7 @@ class Stage:
         if layout.scheme == "ddp":
             grad = self.states.persistent_grad + self.states.transient_grad
             size = choose(many & (layout.sharding.zero == 0), grad * self.num_trained, 0.0)
-        if layout.traits.splits_vocabulary:
+        if layout.traits.models.splits_vocabulary:
             shared = (layout.mesh.sequence_parallel > 0) & (layout.mesh.tp > 1)
             wide = 2 * layout.part_of_sequence * self.shape.hidden
             size = size + shared * wide * layout.batch.micro
@@ -297,12 +297,12 @@ class Stage:
             # What is quantised travels, and lies there, as it is stored.
             width = FROZEN[layout.lora.quantize] if layout.lora.quantize != "none" else compute
             weights = 2 * width * block + compute * self.end_parameters
-            if layout.traits.live:
-                live = smaller(layout.traits.live, self.num_parameters)
+            if layout.traits.ranks.live:
+                live = smaller(layout.traits.ranks.live, self.num_parameters)
                 weights = larger(weights, width * live)
             weights = weights + (0.0 if layout.lora.rank else grad) * block
             size = size + choose(gathers & (zero >= 3), weights, 0.0)
-        if layout.traits.grad_buffer and is_any(zero == 2):  # a block's gradients, before shards
+        if layout.traits.ranks.grad_buffer and is_any(zero == 2):  # a block's gradients
             block = self.block_parameters(decoder=self.shape.num_decoder_layers > 0)
             size = size + choose(gathers & (zero == 2), grad * block, 0.0)
         if layout.scheme == "fsdp" and is_any(zero == 2):
@@ -425,7 +425,7 @@ class Stage:
         They are collected into a tensor of their own; Hugging Face's models return them.
         """
         layout = self.layout
-        if layout.scheme != "dataparallel" or layout.traits.own_models:
+        if layout.scheme != "dataparallel" or layout.traits.models.own_models:
             return 0.0
         return layout.mesh.dp * self.rows * self.shape.vocab * self.numerics.formats.compute
 
@@ -461,7 +461,7 @@ class Stage:
             matrix = matrix / (3 if shape.gated_ffn else 2)
         if layout.lora.rank:  # one matrix at a time is widened
             return size + self.numerics.formats.compute * matrix * (layout.lora.quantize != "none")
-        if layout.traits.grad_buffer:  # in fp32, before it is added to the buffer
+        if layout.traits.ranks.grad_buffer:  # in fp32, before it is added to the buffer
             return size + 4 * (2 if shape.gated_ffn else 1) * matrix
         return size + choose(self.grads_add_up, 0, self.states.transient_grad * matrix)
 
@@ -497,7 +497,7 @@ class Stage:
     def embedding_gradient(self) -> Bytes:
         """A tied matrix's second gradient, whole as it comes, before it is added to the head's."""
         layout = self.layout
-        if not self.shape.tied or layout.lora.rank or layout.traits.own_models:
+        if not self.shape.tied or layout.lora.rank or layout.traits.models.own_models:
             return 0.0
         width = self.states.transient_grad + self.states.persistent_grad
         return self._alone * width * self.shape.vocab * self.shape.hidden / layout.mesh.tp

@@ -23,9 +23,9 @@ from trainrig.prediction.step.compute import CHECKPOINT_CALLS, device_times
 from trainrig.prediction.step.simulate import simulated
 from trainrig.prediction.table.answers import time_of
 from trainrig.prediction.table.case import case_of
-from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import Layout, is_legal
 from trainrig.workload.presets import named
+from trainrig.workload.programs import FRAMEWORKS
 
 MODELS = (
     "qwen3-30B-A3B",
@@ -335,6 +335,6 @@ def test_an_update_of_adapters_takes_the_host_two_tensors_for_each() -> None:
         predict(question(asked | {"lora_on": on})).step.optimizer for on in ("qkv", "all")
     )
     layers = named("llama-8B").num_layers
-    call = FRAMEWORKS["megatron"].tensor_calls * rates("B200 SXM").launch
+    call = FRAMEWORKS["megatron"].host.tensor_calls * rates("B200 SXM").launch
     assert qkv == pytest.approx(2 * layers * call, rel=0.01), "one of Megatron's joined matrix"
     assert every == pytest.approx(5 * qkv, rel=0.01), "with output, gate, up and down"

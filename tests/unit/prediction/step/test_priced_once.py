@@ -14,10 +14,10 @@ from trainrig.prediction.rates import Rates
 from trainrig.prediction.rates.from_chip import rates_of_chip
 from trainrig.prediction.step import compute
 from trainrig.prediction.step.compute import DeviceTimes, device_times
-from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import PLACES, Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.presets import named
+from trainrig.workload.programs import FRAMEWORKS
 
 H100 = rates_of_chip(require_chip("H100 SXM5 80GB"))
 SIZES: dict[str, Any] = {"gpus": 64, "tp": 2, "pp": 2, "grad_accum": 8, "seq_len": 2048}
