@@ -18,15 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 80
 
 FITS = (*("fits", "--model", "llama-7B", "--on", "RTX-4090"), *("--lora-rank", "16"))
-PREDICT = (
-    *("predict", "--model", "gpt2-medium", "--on", "RTX 3090 Ti", "--gpus", "2", "--link", "pcie"),
-    *("--batch-size", "5", "--framework", "megatron", "--kernels", "fused", "--tokens", "10e9"),
-)
-PLAN = (
-    *("plan", "--model", "gpt3-175B", "--on", "A100 SXM4 80GB", "--gpus", "1024"),
-    *("--global-batch", "1536", "--top", "2"),
-)
-
 SECTION = """\
 {heading}
 
@@ -38,10 +29,6 @@ Parts that stand elsewhere (memory, provenance, the report's page) are left out 
 Before you buy or run:
 
 {fits}
-
-{predict}
-
-{plan}
 
 """
 CHINESE = """\
@@ -56,10 +43,6 @@ CHINESE = """\
 
 {fits}
 
-{predict}
-
-{plan}
-
 """
 
 
@@ -72,8 +55,8 @@ class Page:
     heading: str
     before: str
     section: str
-    cuts: tuple[str, str, str, str]
-    """How lines begin: the demo's second action, the changes of fits, memory; the Pareto front."""
+    cuts: tuple[str, str]
+    """How lines begin: the demo's second action, the changes of fits."""
 
 
 PAGES = (
@@ -83,7 +66,7 @@ PAGES = (
         heading="## What it prints",
         before="## Beside other tools",
         section=SECTION,
-        cuts=("Up to +38", "change  ", "memory  ", "less memory"),
+        cuts=("Up to +38", "change  "),
     ),
     Page(
         name="README.zh-CN.md",
@@ -91,7 +74,7 @@ PAGES = (
         heading="## 输出示例",
         before="## 与其他工具相比",
         section=CHINESE,
-        cuts=("最多 +38", "变化  ", "显存  ", "更省显存"),
+        cuts=("最多 +38", "变化  "),
     ),
 )
 
@@ -141,17 +124,14 @@ def block(command: Sequence[str], lines: Sequence[str]) -> str:
 
 def section_of(page: Page, say: Callable[[Sequence[str], str], list[str]] = printed) -> str:
     """The section of a README as the commands print it; ``say`` runs one in a language."""
-    action, changes, memory, front = page.cuts
+    action, changes = page.cuts
     demo = between(say(("demo",), page.language), None, action)
     fits = say(FITS, page.language)
     fits = [*fits[:2], *between(fits, changes, "--offload")]
-    step = say(PREDICT, page.language)[2:]
     return page.section.format(
         heading=page.heading,
         demo=block(("demo",), demo),
         fits=block(FITS, fits),
-        predict=block(PREDICT, between(step, None, memory)),
-        plan=block(PLAN, between(say(PLAN, page.language), None, front)),
     )
 
 

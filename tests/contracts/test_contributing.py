@@ -1,4 +1,4 @@
-"""CONTRIBUTING's rooms and lists of files are true: what it names exists and is all that is needed.
+"""CONTRIBUTING's packages and lists of files are true: what it names exists and is all that is needed.
 
 A verb is really added to a copy of the checkout: with the listed files alone the contracts hold,
 and with one of them left out they do not.
@@ -53,8 +53,8 @@ def test_other_files_that_are_named_exist() -> None:
         assert any(ROOT.glob(path.replace("NAME", "[a-z]*"))), path
 
 
-def test_the_rooms_stand_in_the_order_of_the_contract() -> None:
-    """One row below another imports nothing of it; rooms of one layer may stand in any order."""
+def test_the_packages_stand_in_the_order_of_the_contract() -> None:
+    """One row below another imports nothing of it; packages of one layer may stand in any order."""
     assert next(c["exhaustive"] for c in CONTRACTS if c["id"] == "house")
     rows = re.findall(r"^\| (`.*?`) \|", TEXT, re.MULTILINE)
     listed = [name for row in rows for name in re.findall(r"`(\w+)(?:/|\.py)`", row)]
@@ -65,7 +65,7 @@ def test_the_rooms_stand_in_the_order_of_the_contract() -> None:
     assert [position[room] for room in listed] == sorted(position[room] for room in listed)
 
 
-def test_tests_mirror_the_rooms() -> None:
+def test_tests_mirror_the_packages() -> None:
     rooms = {path.name for path in (ROOT / "src" / "trainrig").iterdir() if path.is_dir()}
     assert {path.name for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir()} <= rooms
     named = re.findall(r"^    tests/(\w+)/", TEXT, re.MULTILINE)
@@ -83,7 +83,7 @@ def test_a_benchmark_is_its_spec_its_measuring_half_and_its_definition() -> None
 
 
 @pytest.mark.parametrize("room", sorted(path.parent for path in SRC.rglob("__init__.py")))
-def test_a_room_s_docstring_names_files_that_it_has(room: Path) -> None:
+def test_a_package_s_docstring_names_files_that_it_has(room: Path) -> None:
     text = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
     listed = re.findall(r"^ {4}(\w+) {2,}\S", text, re.MULTILINE)
     if room != SRC:  # there it lists functions

@@ -181,12 +181,17 @@ def test_what_a_readme_shows_is_what_the_commands_print(
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
 def test_a_readme_says_the_error_that_the_page_of_accuracy_says(name: str) -> None:
+    """First contact with others' tables: its errors, a flat MFU's, and what intervals held."""
     page = (ROOT / "docs" / "accuracy.md").read_text()
-    row = re.search(r"one family of software left out \| \d+ \| ([\d.]+)% \| ([\d.]+)%", page)
-    own = re.search(r"groups used for the fit \| ([\d.]+)%", page)
-    assert row and own
-    said = re.findall(r"\d+ %", (ROOT / name).read_text().partition("ledger`")[0])
-    assert said[-3:] == [f"{round(float(each))} %" for each in (*row.groups(), own[1])]
+    own = re.search(r"\| the same, the six of them \| (.+?) \| (.+?) \|", page)
+    flat = re.search(r"\| a flat 40 % MFU, on the same tables \| (.+?) \|", page)
+    assert own and flat
+    (said,) = [
+        line for line in (ROOT / name).read_text().split("\n- ") if "`trainrig ledger`" in line
+    ]
+    for figures in (*own.groups(), *flat.groups()):
+        low, high = re.findall(r"\d+", figures)
+        assert re.search(rf"\b{low}( %)? (to|至) {high} %", " ".join(said.split())), figures
 
 
 def test_the_quick_start_has_the_exit_codes() -> None:
