@@ -1,4 +1,4 @@
-"""CONTRIBUTING's packages and lists of files are true: what it names exists and is all that is needed.
+"""CONTRIBUTING's packages and lists of files are true: what it names exists and is all needed.
 
 A verb is really added to a copy of the checkout: with the listed files alone the contracts hold,
 and with one of them left out they do not.
