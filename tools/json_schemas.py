@@ -109,7 +109,7 @@ PLACES = {
     "newer": "runs/*bench*",
     "older": "runs/*bench*",
 }
-MAP_SIZE = 24
+MAP_SIZE = 32
 """An object with more keys than this, or with keys that are no words, is a table by name."""
 
 

@@ -19,6 +19,7 @@ from trainrig.prediction.scenario import question
 from trainrig.prediction.search.memory_options import largest_batch_size
 from trainrig.prediction.table.answers import memory_of
 from trainrig.prediction.table.row_errors import RowError, positive, row_errors
+from trainrig.prediction.verdict import DOES_NOT_FIT
 
 GIB = 1 << 30
 
@@ -220,7 +221,7 @@ def _held(what: str, found: Prediction) -> Line:
         what=what,
         asked="fits",
         today=f"{found.memory.total / GIB:.1f} GiB, {share:.2f} of the card",
-        is_met=found.fits,
+        is_met=found.verdict != DOES_NOT_FIT,
     )
 
 

@@ -74,9 +74,10 @@ def test_the_surface_is_as_promised() -> None:
             "build": "check FILE --prices --currency --html --pdf --md --json | suggest --budget "
             "--currency --global-batch --tokens --volts --breaker-amps --noise-limit-db --own "
             "--model --seq-len --precision --kernels --optimizer --recompute --offload "
-            "--lora-rank --prices --html --pdf --md --json | checklist FILE --out --json | "
+            "--method --lora-rank --prices --html --pdf --md --json | checklist FILE "
+            "--out --json | "
             "cluster FILE --budget --tokens --network --global-batch --model --seq-len "
-            "--precision --kernels --optimizer --recompute --offload --lora-rank --prices "
+            "--precision --kernels --optimizer --recompute --offload --method --lora-rank --prices "
             "--currency --html --pdf --md --json",
             "cost": "--buy --parts --rent-per-gpu-hour --rent-per-machine-hour --rent-per-month "
             "--reserved-per-gpu-hour --reserved-per-machine-hour --spot-per-gpu-hour "
@@ -85,7 +86,8 @@ def test_the_surface_is_as_promised() -> None:
             "--global-batch --resale --interest --watts --kwh-price --pue --hosting-per-month "
             "--staff-hours-per-month --staff-rate --mtbf-hours --checkpoint-seconds "
             "--restart-seconds --interruptions-per-day --model --seq-len --precision --kernels "
-            "--optimizer --recompute --offload --lora-rank --on --gpus --gpus-per-node --link "
+            "--optimizer --recompute --offload --method --lora-rank --on --gpus "
+            "--gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --measured --prices --currency --html --pdf --md "
             "--json",
             "prices": "import CSV --currency --date --source --to --json | list PART --to --json "
@@ -105,7 +107,7 @@ def test_the_surface_is_as_promised() -> None:
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
             "export": "FROM --to --out --model --precision --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
-            "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-"
+            "--offload --method --lora-rank --on --chip --cluster --rates --gpus --gpus-per-"
             "node --link --host-memory --fabric-gbps --p2p --framework --parallel --states "
             "--moments --lora-on --quantize --grad-reduce --fp8-params "
             "--optimizer-in-backward --software --loss --overlap --cuda-graphs --router-spread "
@@ -117,7 +119,8 @@ def test_the_surface_is_as_promised() -> None:
             "--rates --html --pdf --md --json | layer --on --chip --rates --precision "
             "--kernels --html --pdf --md --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
-            "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
+            "--offload --method --lora-rank --on --chip --cluster --rates --gpus "
+            "--gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --framework --parallel --states --moments "
             "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward "
             "--software --loss --overlap --cuda-graphs --router-spread "
@@ -126,7 +129,8 @@ def test_the_surface_is_as_promised() -> None:
             "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero "
             "--shard-size --sequence-parallel --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
-            "--offload --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
+            "--offload --method --lora-rank --on --chip --cluster --rates --gpus "
+            "--gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --framework --parallel --states --moments "
             "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward "
             "--software --loss --overlap --cuda-graphs --router-spread "

@@ -47,7 +47,7 @@ ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json"
     "detach",
     "tmux",
 }
-ABOUT_ANSWERS = {"what_if", "cases", "simulate", "top", "days", "write", "as_json"}
+ABOUT_ANSWERS = {"method", "what_if", "cases", "simulate", "top", "days", "write", "as_json"}
 
 
 def options(verb: str) -> set[str]:
@@ -55,9 +55,7 @@ def options(verb: str) -> set[str]:
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
     return {
-        parameter.opts[0].removeprefix("--").replace("-", "_")
-        for parameter in command.params
-        if isinstance(parameter, click.Option)
+        str(parameter.name) for parameter in command.params if isinstance(parameter, click.Option)
     }
 
 

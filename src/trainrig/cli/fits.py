@@ -13,34 +13,34 @@ from trainrig.cli.verb import json_option, options, verb
 @options(WHAT, WHERE, FRAMEWORK, HOW)
 @json_option()
 def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
-    """Show the fullest GPU's memory by part, the largest batch size that fits, and what saves most.
+    """Say whether a training fits: all weights, LoRA and QLoRA, and what saves most.
 
     \b
-    trainrig fits --model llama-7B --on "RTX 4090" --gpus 4
-    trainrig fits --model gpt2-xl --on "RTX 3090" --batch-size 4 --recompute full
-    trainrig fits --model llama-8B --on "RTX 4090" --on "RTX 5090" --lora-rank 16
+    trainrig fits --model qwen2.5-7B --on "RTX 4090"
+    trainrig fits --model llama-8B --on "RTX 4090" --method qlora --seq-len 8k
+    trainrig fits --model llama-8B --on "RTX 4090" --on "RTX 5090" --on "A100 80GB"
 
-    Exit code 1 where it does not fit.
+    Exit code 1 where the asked method (full, where none is asked) does not fit; borderline is 0.
     """
     from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK
-    from trainrig.prediction.as_json import fit_dict
+    from trainrig.prediction.as_json import fits_dict
     from trainrig.prediction.beside import beside, beside_dict
-    from trainrig.prediction.scenario import question
-    from trainrig.prediction.search.memory_options import fit
-    from trainrig.report.prediction_report import fits_document
+    from trainrig.prediction.search.methods import fits
+    from trainrig.prediction.verdict import DOES_NOT_FIT
+    from trainrig.report.fits_report import fits_document
     from trainrig.report.side_by_side import fits_beside
 
     questions = machines(**keys)
     if len(questions) > 1:
-        several = beside(questions, lambda one: fit(question(one, measured(rates))))
+        several = beside(questions, lambda one: fits(one, measured(rates)))
         answer(
             as_json,
-            lambda: beside_dict(several, fit_dict),
+            lambda: beside_dict(several, fits_dict),
             lambda: fits_beside(several),
             schema="fits-beside",
         )
-        return EXIT_OK if all(one.fits for one in several) else EXIT_FINDING
-    found = fit(question(questions[0], measured(rates)))
-    answer(as_json, lambda: fit_dict(found), lambda: fits_document(found))
-    return EXIT_OK if found.fits else EXIT_FINDING
+        return EXIT_OK if all(one.may_fit for one in several) else EXIT_FINDING
+    found = fits(questions[0], measured(rates))
+    answer(as_json, lambda: fits_dict(found), lambda: fits_document(found))
+    return EXIT_FINDING if found.verdict == DOES_NOT_FIT else EXIT_OK

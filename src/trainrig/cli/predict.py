@@ -89,6 +89,7 @@ def command(
     from trainrig.prediction.as_json import prediction_dict
     from trainrig.prediction.prediction import predict
     from trainrig.prediction.scenario import positive, question
+    from trainrig.prediction.verdict import DOES_NOT_FIT
     from trainrig.report.prediction_report import prediction_document
 
     if cases is not None:
@@ -115,7 +116,7 @@ def command(
             lambda: predictions_beside(several, tokens),
             schema="predict-beside",
         )
-        return EXIT_OK if all(one.fits for one in several) else EXIT_FINDING
+        return EXIT_OK if all(one.may_fit for one in several) else EXIT_FINDING
     found = predict(question(questions[0], measured(rates)))
     ranked: tuple[Ranked, ...] = ()
     if what_if is not None:
@@ -128,7 +129,7 @@ def command(
         return prediction_dict(found, tokens) | upgrades
 
     answer(as_json, content, lambda: prediction_document(found, tokens, ranked))
-    return EXIT_OK if found.fits else EXIT_FINDING
+    return EXIT_FINDING if found.verdict == DOES_NOT_FIT else EXIT_OK
 
 
 def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:

@@ -32,7 +32,11 @@ WHAT = rows(
     ("--optimizer", _words("OPTIMIZERS"), "adamw-fused", "{words}."),
     ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
     ("--offload", _words("OFFLOAD"), "none", "Keep the optimizer off the GPU: on host or disk."),
-    ("--lora-rank", int, "0, all weights are trained", "Train adapters of this rank alone."),
+    (
+        *("--method", names_in("prediction.scenario", "METHODS"), "full"),
+        "{words}: all weights, adapters, or adapters beside weights in 4 bits.",
+    ),
+    ("--lora-rank", int, "16 with --method lora, qlora", "Train adapters of this rank alone."),
 )
 WHERE = rows(
     "Machine",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from trainrig.prediction.launch_lines import launch_line
 from trainrig.prediction.prediction import Prediction
 from trainrig.prediction.published_runs import published_runs
 from trainrig.prediction.scenario import WORDS_AND_LENGTHS, Question
 from trainrig.prediction.step import PARTS
 from trainrig.prediction.step.communication import gradient_bytes
+from trainrig.prediction.verdict import BORDERLINE, FITS
 from trainrig.units import DAY
 from trainrig.workload.held import held
 from trainrig.workload.layout import SIZES, Layout
@@ -18,7 +20,8 @@ from trainrig.workload.memory import Memory, host_bytes
 from trainrig.workload.numerics import scheme_of
 
 if TYPE_CHECKING:  # numpy: one layout needs none
-    from trainrig.prediction.search.memory_options import Fit, OptionEffect
+    from trainrig.prediction.search.memory_options import OptionEffect
+    from trainrig.prediction.search.methods import FitAnswer, MethodFit
 
 CONVENTION = (
     "model FLOPs: forward + 2 × forward for backward, causal attention in full (a window's, of the "
@@ -39,7 +42,7 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
         "data_parallel_s": found.data_parallel,
         "held_bytes": dataclasses.asdict(own) if own is not None else None,
         "gpu_memory_bytes": found.rates.memory_bytes,
-        "fits": found.fits,
+        **_verdict_dict(found.verdict),
         "tokens_per_step": found.tokens,
         "tokens_per_s": found.tokens_per_s,
         "tokens_per_day": found.tokens_per_s * DAY,
@@ -63,26 +66,49 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
     return result
 
 
-def fit_dict(found: Fit) -> dict[str, Any]:
+def fits_dict(found: FitAnswer) -> dict[str, Any]:
     """What ``fits --json`` prints; others script against it."""
+    asked = found.asked
     return {
-        **_subject(found.question, found.question.cluster.rates().device, found.memory),
-        "fits": found.fits,
-        "close": found.is_close,
-        "gpu_memory_bytes": found.capacity,
-        "largest_batch_size": found.largest_batch_size,
-        "sample_time_s": found.sample_time,
-        "options": [_effect_dict(effect) for effect in found.options],
-        "sequence": [_effect_dict(effect) for effect in found.sequence],
-        "options_tried": found.tried,
-        "adapters": [_effect_dict(effect) for effect in found.adapters],
+        **_subject(asked.question, asked.question.cluster.rates().device, asked.memory),
+        **_verdict_dict(found.verdict),
+        "method": found.method,
+        "gpu_memory_bytes": asked.capacity,
+        "largest_batch_size": asked.largest_batch_size,
+        "sample_time_s": asked.sample_time,
+        "methods": [_method_dict(one) for one in found.methods],
+        "refused": found.refused,
+        "options": [_effect_dict(effect) for effect in asked.options],
+        "sequence": [_effect_dict(effect) for effect in asked.sequence],
+        "options_tried": asked.tried,
+    }
+
+
+def _verdict_dict(verdict: str) -> dict[str, Any]:
+    """The word, and the two that older scripts read."""
+    return {"verdict": verdict, "fits": verdict == FITS, "close": verdict == BORDERLINE}
+
+
+def _method_dict(found: MethodFit) -> dict[str, Any]:
+    layout = found.question.layout
+    return {
+        "method": found.method,
+        "verdict": found.verdict,
+        "memory_bytes_per_gpu": int(found.memory.total),
+        "interval": {"memory_bytes_per_gpu": list(found.interval)},
+        "tokens_per_s": found.tokens_per_s,
+        "micro_batch": dataclasses.asdict(found.micro_batch),
+        "seq_len": dataclasses.asdict(found.seq_len),
+        "host_memory_bytes_per_node": found.host_memory,
+        "framework": layout.framework,
+        "launch": launch_line(layout.framework, found.question.shape, layout),
     }
 
 
 def _effect_dict(effect: OptionEffect) -> dict[str, Any]:
     found = dataclasses.asdict(effect)
     del found["layout"]  # `change` says it
-    return found
+    return found | {"fits": effect.verdict == FITS}
 
 
 def _subject(question: Question, device: str, needed: Memory) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from trainrig.catalog.lookup import normalise
 from trainrig.catalog.servers import find_server
 from trainrig.errors import TrainrigError, UsageError
 from trainrig.prediction.prediction import Prediction
+from trainrig.prediction.verdict import DOES_NOT_FIT
 
 if TYPE_CHECKING:
-    from trainrig.prediction.search.memory_options import Fit
+    from trainrig.prediction.search.methods import FitAnswer
 
-Answer = TypeVar("Answer", Prediction, "Fit")
+Answer = TypeVar("Answer", Prediction, "FitAnswer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,9 @@ class Beside(Generic[Answer]):
     """Of one GPU."""
 
     @property
-    def fits(self) -> bool:
-        """Whether it can run, and memory is enough."""
-        return self.found is not None and self.found.fits
+    def may_fit(self) -> bool:
+        """Whether it can run, and memory is enough or may be."""
+        return self.found is not None and self.found.verdict != DOES_NOT_FIT
 
     @property
     def per_watt(self) -> float | None:
@@ -136,5 +137,5 @@ def beside_dict(
     }
 
 
-def _power(found: Prediction | Fit | None) -> float | None:
+def _power(found: Prediction | FitAnswer | None) -> float | None:
     return found.power if isinstance(found, Prediction) else None

@@ -21,6 +21,7 @@ from trainrig.prediction.scenario import Question
 from trainrig.prediction.step import StepTime, predict_step
 from trainrig.prediction.step.communication import MeshSizes, data_parallel
 from trainrig.prediction.step.compute import recomputed_flops
+from trainrig.prediction.verdict import verdict_of
 from trainrig.units import DAY, format_time
 from trainrig.workload.flops import hardware_flops, model_flops
 from trainrig.workload.layout import Layout, layout_warnings
@@ -107,10 +108,13 @@ class Prediction:
         return "fp4" if self.question.cluster.is_fp4 else self.layout.precision.compute
 
     @property
-    def fits(self) -> bool:
-        """Whether one GPU's memory is enough, and a node's for what is offloaded."""
-        is_enough = bool(self.memory.total <= self.rates.memory_bytes)
-        return is_enough and self.question.fits_host
+    def verdict(self) -> str:
+        """One of `verdict.VERDICTS`: whether it fits in memory."""
+        return verdict_of(
+            self.memory.interval("device"),
+            self.rates.memory_bytes,
+            fits_host=self.question.fits_host,
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:

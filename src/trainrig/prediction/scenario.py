@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from trainrig.record import Record
 
 
+METHODS = ("full", "lora", "qlora")
+"""Ways to train: all weights, adapters, adapters beside frozen weights in four bits."""
+_LORA_RANK, _QLORA = 16, "nf4"
+"""Of adapters whose rank, and of frozen weights whose format, is not said."""
 LONGEST = 4096
 GBIT = 1e9 / 8.0
 MOST_GBPS = 1e6
@@ -165,11 +169,33 @@ WORDS_AND_LENGTHS = (
 def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     options = {name: value for name, value in given.items() if value is not None}
     _check_alone(options)
+    options |= _of_method(options)
     if (scaled := options.get("precision")) in SCALED:
         options |= {"precision": SCALED[scaled], "scaled": scaled}
     if "model" not in options:
         raise UsageError("missing --model", "as --model gpt2-medium; or a path to a config.json")
     return find(options["model"]), options
+
+
+def _of_method(options: Options) -> dict[str, Any]:
+    """Return what a method means for adapters.  Raises UsageError where options contradict it."""
+    method = options.get("method")
+    rank, quantize = options.get("lora_rank"), options.get("quantize", "none")
+    if method is None:
+        return {"lora_rank": _LORA_RANK} if rank is None and quantize != "none" else {}
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    if method == "full" and (rank or quantize != "none"):
+        other = f"--lora-rank {rank}" if rank else f"--quantize {quantize}"
+        raise UsageError(f"--method full contradicts {other}", "leave one of them out")
+    if method != "full" and rank == 0:
+        raise UsageError(f"--method {method} contradicts --lora-rank 0", "leave one of them out")
+    if method == "lora" and quantize != "none":
+        raise UsageError(f"--method lora contradicts --quantize {quantize}", "--method qlora")
+    if method == "full":
+        return {}
+    stored = _QLORA if method == "qlora" and quantize == "none" else quantize
+    return {"lora_rank": rank or _LORA_RANK, "quantize": stored}
 
 
 def _check_alone(options: Options) -> None:

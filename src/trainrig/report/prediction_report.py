@@ -1,7 +1,7 @@
-"""Predictions as documents: one step, a search's best layouts, what fits, how far off they were.
+"""Predictions as documents: one step, a search's best layouts, how far off they were.
 
-Answers what `trainrig predict`, `plan`, `fits` and `ledger` print.  Memory is of the fullest GPU; a
-bar that begins where the one above ends shows a part of a whole.
+Answers what `trainrig predict`, `plan` and `ledger` print; `fits_report` has `trainrig fits`.
+Memory is of the fullest GPU; a bar that begins where the one above ends shows a part of a whole.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from trainrig.analysis.prediction_error import (
     by_run,
     errors_of,
 )
+from trainrig.prediction.verdict import BORDERLINE, DOES_NOT_FIT, FITS
 from trainrig.report.document import (
     Block,
     Cell,
@@ -29,6 +30,7 @@ from trainrig.report.document import (
     Shown,
     Strip,
     Table,
+    Tone,
     column,
     table,
     words,
@@ -53,7 +55,6 @@ if TYPE_CHECKING:  # numpy: the ledger needs none
     from trainrig.prediction.scenario import Question
     from trainrig.prediction.search import Candidate, LayoutFamily, Ranking
     from trainrig.prediction.search.gpu_count import Budget
-    from trainrig.prediction.search.memory_options import Fit, OptionEffect
     from trainrig.prediction.search.space import Space
     from trainrig.prediction.search.upgrades import Ranked
     from trainrig.prediction.table.row_errors import RowError
@@ -74,9 +75,10 @@ _LABELS = {
 _MOST_FRONT = 10
 _LEAST_SAVING, _MOST_SLOWER = 0.1, 2.0
 """Of a front's row: less memory than the row above, and times the fastest layout."""
-_MOST_OPTIONS, _MOST_REASONS = 12, 12
+_MOST_REASONS = 12
 TIGHT = 0.05
 """Of a GPU's memory: less room than a prediction of it is sure of."""
+VERDICT_TONES: dict[str, Tone] = {FITS: "good", BORDERLINE: "warn", DOES_NOT_FIT: "bad"}
 _SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure": " throughout"}
 
 
@@ -167,12 +169,17 @@ def prediction_document(
         for name, origin in found.rates.provenance.items()
         if name not in unused
     )
+    need, have = (
+        f"{size / (1 << 30):.1f}" for size in (float(found.memory.total), found.rates.memory_bytes)
+    )
+    step, rate = format_time(found.time), format_count(found.tokens_per_s)
+    answer = f"{step} a step, {rate} tokens/s; {found.verdict}, {need} of {have} GiB a GPU"
     blocks: list[Block] = [
-        Paragraph(title, "strong"),
+        Paragraph(f"{title}: {answer}", VERDICT_TONES[found.verdict]),
         _time_table(found),
         Facts(tuple(_facts(found, tokens)), "Prediction"),
         *(Paragraph(warning, "warn", label="Warning") for warning in found.warnings),
-        _memory_table(found.memory, found.rates.memory_bytes, fits=found.fits),
+        memory_table(found.memory, found.rates.memory_bytes, found.verdict),
         *_published_table(found),
         Facts(origins, "Where the rates come from"),
         *_upgrade_table(upgrades),
@@ -192,7 +199,7 @@ def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]
             ),
         )
     yield "layout", layout_text(found.layout)
-    yield from _host_facts(found.question)
+    yield from host_facts(found.question)
     yield (
         "rate",
         f"{format_count(found.tokens_per_s)} tokens/s, {format_count(found.tokens_per_s * DAY)} "
@@ -228,18 +235,26 @@ def _time_table(found: Prediction) -> Table:
     return _parts_table(("part", "ms"), parts, found.time, _milliseconds, sums)
 
 
-def _memory_table(memory: Memory, limit: float, *, fits: bool) -> Table:
+def memory_table(memory: Memory, offered: float, verdict: str) -> Table:
+    """Memory by part, its interval beside what a GPU offers, and whether that is enough."""
     from trainrig.prediction.as_json import memory_parts
 
     total = float(memory.total)
     parts = [(_LABELS.get(name, name), size) for name, size in memory_parts(memory).items() if size]
-    verdict = Cell("fits", "good") if fits else Cell("does not fit", "bad")
-    has = Cell("", drawing=Strip(0.0, limit / total)) if total > limit else ""
+    has = Cell("", drawing=Strip(0.0, offered / total)) if total > offered else ""
+    low, high = (f"{float(end) / (1 << 30):.1f}" for end in memory.interval("device"))
+    share = f"{total / offered * 100:.1f}"
     sums = [
-        Line(("all", _gib(total), f"{total / limit * 100:.1f}", verdict), "strong"),
-        Line(("a GPU has", _gib(limit), "", has), "dim"),
+        Line(("all", _gib(total), share, verdict_cell(verdict)), "strong"),
+        Line((f"80 % interval: {low} to {high}", "", "", ""), "dim"),
+        Line(("a GPU offers", _gib(offered), "", has), "dim"),
     ]
-    return _parts_table(("memory", "GiB"), parts, limit, _gib, sums)
+    return _parts_table(("memory", "GiB"), parts, offered, _gib, sums)
+
+
+def verdict_cell(verdict: str) -> Cell:
+    """One of the three words in its colour."""
+    return Cell(verdict, VERDICT_TONES[verdict])
 
 
 def _published_table(found: Prediction) -> Iterator[Table]:
@@ -318,6 +333,22 @@ def errors_document(found: Sequence[RowError], refused: Mapping[str, int]) -> Do
     reasons = sorted(refused, key=lambda reason: -refused[reason])[:_MOST_REASONS]
     blocks += [table(reasons, counts, words("not counted", str))] if refused else []
     return Document(title="errors of predictions", blocks=tuple(blocks))
+
+
+def host_facts(question: Question) -> Iterator[tuple[str, str]]:
+    """What a node's own memory must hold, where something is offloaded."""
+    from trainrig.workload.memory import host_bytes
+
+    needed, limit = float(host_bytes(question.shape, question.layout)), question.cluster.host_memory
+    if not needed:
+        return
+    need, have = format_memory(needed), format_memory(limit or 0.0)
+    if limit is None:
+        yield "host memory", f"{need} a node"
+    elif question.fits_host:
+        yield "host memory", f"{need} a node of {have}"
+    else:
+        yield "host memory", f"{need} a node, which has {have}: not enough"
 
 
 # ---- plan
@@ -451,80 +482,6 @@ def gap_text(first: Candidate, second: Candidate) -> str:
     if not named:
         return "The next best takes as long."
     return f"The next best takes {format_time(gap)} more: {', '.join(named)}."
-
-
-# ---- fits
-
-
-def fits_document(found: Fit) -> Document:
-    """Memory by part, the largest micro-batch, and the changes that need less, the best first."""
-    place = place_text(found.question.layout, found.question.cluster.rates().device)
-    need, have = format_memory(float(found.memory.total)), format_memory(found.capacity)
-    verdict = "fits" if found.fits else "does not fit"
-    title = f"{found.question.shape.name} on {place}: {verdict}, {need} of {have} a GPU"
-    blocks: list[Block] = [
-        Paragraph(title, "good" if found.fits else "bad"),
-        _memory_table(found.memory, found.capacity, fits=found.fits),
-        Facts(tuple(_fit_facts(found)), "Layout"),
-    ]
-    if found.options:
-        options = table(
-            found.options[:_MOST_OPTIONS],
-            column("change", lambda one: one.change, kind="code"),
-            column("GiB", lambda one: one.memory_bytes_per_gpu, _gib),
-            column("saves", lambda one: one.saved_bytes, _gib, optional=1),
-            column("time", lambda one: f"× {one.slower:.2f}"),
-            column("per sample", lambda one: one.sample_time_s, format_time, optional=2),
-            column("", lambda one: Cell("fits", "good") if one.fits else "", kind="code"),
-            line=lambda one, cells: Line(cells, "" if one.fits else "dim"),
-        )
-        blocks.append(options)
-    return Document(title=title, blocks=tuple(blocks))
-
-
-def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
-    from trainrig.workload.memory import peak_moment
-
-    low, high = (format_memory(float(end)) for end in found.memory.interval("device"))
-    yield "layout", layout_text(found.question.layout)
-    yield "80 % interval", f"{low} to {high}" + ("; borderline" if found.is_close else "")
-    yield from _host_facts(found.question)
-    yield "peak at", peak_moment(found.question.shape, found.question.layout)
-    largest = found.largest_batch_size
-    yield "largest batch size", str(largest) if largest else "none: batch size 1 does not fit"
-    if len(found.sequence) > 1:
-        yield "to make it fit", _changes(found, found.sequence)
-        if found.adapters:
-            yield "adapters fit", _changes(found, found.adapters)
-    elif not found.fits and not found.sequence:
-        yield "not enough together", ", ".join(found.tried) or "no option is left"
-        if found.adapters:
-            yield "adapters fit", _changes(found, found.adapters)
-        yield "else", "more GPUs, or a smaller model"
-
-
-def _host_facts(question: Question) -> Iterator[tuple[str, str]]:
-    """What a node's own memory must hold, where something is offloaded."""
-    from trainrig.workload.memory import host_bytes
-
-    needed, limit = float(host_bytes(question.shape, question.layout)), question.cluster.host_memory
-    if not needed:
-        return
-    need, have = format_memory(needed), format_memory(limit or 0.0)
-    if limit is None:
-        yield "host memory", f"{need} a node"
-    elif question.fits_host:
-        yield "host memory", f"{need} a node of {have}"
-    else:
-        yield "host memory", f"{need} a node, which has {have}: not enough"
-
-
-def _changes(found: Fit, effects: Sequence[OptionEffect]) -> str:
-    """``--lora-rank 16 --recompute full: 17.2 GiB, time × 0.80``."""
-    last = effects[-1]
-    memory = format_memory(last.memory_bytes_per_gpu)
-    slower = last.sample_time_s / found.sample_time
-    return f"{' '.join(one.change for one in effects)}: {memory}, time × {slower:.2f}"
 
 
 # ---- ledger

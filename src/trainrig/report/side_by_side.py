@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainrig.prediction.prediction import Prediction
 from trainrig.report.document import (
     Block,
     Cell,
@@ -21,13 +22,19 @@ from trainrig.report.document import (
     column,
     table,
 )
-from trainrig.report.prediction_report import duration_text, layout_text, place_text
+from trainrig.report.fits_report import METHOD_NAMES
+from trainrig.report.prediction_report import (
+    VERDICT_TONES,
+    duration_text,
+    layout_text,
+    place_text,
+    verdict_cell,
+)
 from trainrig.units import counted, format_count, format_memory, format_share, format_time
 
 if TYPE_CHECKING:  # numpy
     from trainrig.prediction.beside import Beside
-    from trainrig.prediction.prediction import Prediction
-    from trainrig.prediction.search.memory_options import Fit
+    from trainrig.prediction.search.methods import FitAnswer
 
 
 def predictions_beside(
@@ -63,7 +70,7 @@ def predictions_beside(
     ]
     blocks: list[Block] = [
         Paragraph(title, "strong"),
-        table(several, *shown, line=lambda one, cells: Line(cells, "" if one.fits else "dim")),
+        table(several, *shown, line=lambda one, cells: Line(cells, "" if one.may_fit else "dim")),
         Facts(tuple((one.name, _words(one, tokens)) for one in several), "Layouts"),
     ]
     words = "tokens/s of all GPUs; /W: for each watt of their power limits"
@@ -71,36 +78,48 @@ def predictions_beside(
     return Document(title=title, blocks=tuple(blocks))
 
 
-def fits_beside(several: Sequence[Beside[Fit]]) -> Document:
-    """What each machine has and needs, and the first change where it does not fit."""
+def fits_beside(several: Sequence[Beside[FitAnswer]]) -> Document:
+    """What each machine offers, and which ways to train fit on it."""
     known = [one.found for one in several if one.found is not None]
-    title = f"{known[0].question.shape.name} on {counted(len(several), 'machine')}"
-    shown: list[Shown[Beside[Fit]]] = [
+    title = f"{known[0].asked.question.shape.name} on {counted(len(several), 'machine')}"
+
+    def way(method: str) -> Shown[Beside[FitAnswer]]:
+        return column(METHOD_NAMES[method], lambda one: _way(one.found, method), kind="code")
+
+    rows = table(
+        several,
         column("machine", _place, kind="words"),
         column(
-            "needs GiB",
-            lambda one: None if one.found is None else float(one.found.memory.total),
-            _gib,
+            "offers GiB", lambda one: None if one.found is None else one.found.asked.capacity, _gib
         ),
-        column("has", lambda one: None if one.found is None else one.found.capacity, _gib),
-        column(
-            "largest batch", lambda one: None if one.found is None else one.found.largest_batch_size
-        ),
-        column("", _verdict, kind="code"),
-    ]
-    facts = tuple((one.name, _change(one)) for one in several)
-    blocks: tuple[Block, ...] = (
-        Paragraph(title, "strong"),
-        table(several, *shown, line=lambda one, cells: Line(cells, "" if one.fits else "dim")),
-        Facts(facts, "Layouts"),
+        *map(way, METHOD_NAMES),
+        line=lambda one, cells: Line(cells, "dim" if one.found is None else ""),
     )
-    return Document(title=title, blocks=blocks)
+    blocks: list[Block] = [Paragraph(title, "strong"), rows]
+    blocks += [
+        Paragraph(f"{one.name}: {one.reason}", "warn") for one in several if one.found is None
+    ]
+    shown = {METHOD_NAMES[one.method]: layout_text(one.question.layout) for one in known[0].methods}
+    blocks.append(Facts(tuple(shown.items()), "Presumed"))
+    return Document(title=title, blocks=tuple(blocks))
 
 
-def _place(one: Beside[Prediction] | Beside[Fit]) -> str:
+def _way(found: FitAnswer | None, method: str) -> Cell | str:
+    """``fits, 11.0``: the word, and GiB of one GPU."""
+    if found is None:
+        return Cell("cannot", "bad")
+    for one in found.methods:
+        if one.method == method:
+            word = f"{one.verdict}, {_gib(float(one.memory.total))}"
+            return Cell(word, VERDICT_TONES[one.verdict])
+    return ""
+
+
+def _place(one: Beside[Prediction] | Beside[FitAnswer]) -> str:
     if one.found is None:
         return one.name
-    question = one.found.question
+    found = one.found
+    question = found.question if isinstance(found, Prediction) else found.asked.question
     return place_text(question.layout, question.cluster.rates().device)
 
 
@@ -108,10 +127,8 @@ def _gib(size: float) -> str:
     return f"{size / (1 << 30):.1f}"
 
 
-def _verdict(one: Beside[Prediction] | Beside[Fit]) -> Cell:
-    if one.found is None:
-        return Cell("cannot", "bad")
-    return Cell("fits", "good") if one.fits else Cell("no room", "bad")
+def _verdict(one: Beside[Prediction]) -> Cell:
+    return Cell("cannot", "bad") if one.found is None else verdict_cell(one.found.verdict)
 
 
 def _words(one: Beside[Prediction], tokens: float | None) -> str:
@@ -120,15 +137,6 @@ def _words(one: Beside[Prediction], tokens: float | None) -> str:
     low, high = map(format_time, one.found.interval)
     text = f"{layout_text(one.found.layout)}; 80 % between {low} and {high}"
     return text if tokens is None else f"{text}; {duration_text(one.found, tokens)}"
-
-
-def _change(one: Beside[Fit]) -> str:
-    if one.found is None:
-        return str(one.reason)
-    text = layout_text(one.found.question.layout)
-    steps = one.found.sequence or one.found.adapters
-    changes = ", then ".join(step.change for step in steps)
-    return text if one.fits or not steps else f"{text}; fits with {changes}"
 
 
 def cases_document(rows: Iterable[dict[str, Any]]) -> Document:

@@ -59,9 +59,10 @@ def test_a_machine_that_cannot_keeps_its_place(trainrig: Any) -> None:
 def test_fits_of_several(trainrig: Any) -> None:
     words = ["fits", "--model", "llama-8B", "--on", "RTX 4090", "--on", "MI300X"]
     found = answered(trainrig, *words)["machines"]
-    assert [one["fits"] for one in found] == [False, True]
+    assert [one["verdict"] for one in found] == ["does not fit", "borderline"]
+    assert [one["method"] for one in found[0]["methods"]] == ["full", "lora", "qlora"]
     code, out, _ = trainrig(*words)
-    assert code == 1 and "MI300X" in out and "fits with" in out
+    assert code == 1 and "MI300X" in out and all(way in out for way in ("full", "LoRA", "QLoRA"))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from trainrig.prediction.as_json import prediction_dict
 from trainrig.prediction.prediction import predict
 from trainrig.prediction.scenario import question
 from trainrig.prediction.table.case import case_of
+from trainrig.prediction.verdict import DOES_NOT_FIT, FITS
 from trainrig.workload import named, parameters
 
 SHAPE = named("llama-8B")
@@ -64,8 +65,9 @@ def test_a_published_run_fits_as_its_recipe_keeps_it() -> None:
     run = {"model": "llama3-405B", "on": "GB300", "gpus": 128, "tp": 2, "pp": 8, "cp": 2}
     run |= {"interleave": 8, "grad_accum": 64, "seq_len": 8192, "zero": 1, "precision": "mxfp8"}
     run |= {"framework": "megatron", "kernels": "flash+fused", "sequence_parallel": 1}
-    assert not predict(question(run)).fits
-    assert predict(question(run | {"fp8_params": 1, "grad_reduce": "bf16"})).fits
+    assert predict(question(run)).verdict != FITS
+    narrow = predict(question(run | {"fp8_params": 1, "grad_reduce": "bf16"}))
+    assert narrow.verdict != DOES_NOT_FIT
 
 
 @pytest.mark.parametrize(

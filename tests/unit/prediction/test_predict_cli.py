@@ -48,7 +48,7 @@ def test_a_prediction_for_people(trainrig, monkeypatch, width) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     code, out, _ = trainrig(*words_of(TWO | {"tokens": "10e9", "what-if": "nvlink, power=300W"}))
     assert code == 0
-    assert out.startswith("gpt2-medium on 2 × RTX 3090 Ti\n")
+    assert out.startswith("gpt2-medium on 2 × RTX 3090 Ti: 380 ms a step")
     for said in (
         "forward",
         "backward",
@@ -56,7 +56,7 @@ def test_a_prediction_for_people(trainrig, monkeypatch, width) -> None:
         "MFU",
         "80 % between",
         "days",
-        "a GPU has",
+        "a GPU offers",
         "matmul:",
     ):
         assert said in out

@@ -14,11 +14,9 @@ from trainrig.prediction.cluster import Cluster
 from trainrig.prediction.prediction import predict
 from trainrig.prediction.scenario import Question, question
 from trainrig.prediction.search import families, search
-from trainrig.prediction.search.memory_options import fit
 from trainrig.prediction.search.space import Space
-from trainrig.report.document import Strip, Table
+from trainrig.report.document import Table
 from trainrig.report.prediction_report import (
-    fits_document,
     gap_text,
     layout_text,
     ledger_document,
@@ -118,18 +116,6 @@ def test_a_family_stands_once_with_what_ties_with_it() -> None:
     assert peak == pytest.approx(best.flop_rate / 1e12, rel=0.01)
 
 
-def test_the_moment_of_the_peak_is_named() -> None:
-    """Recomputed and without sharding, gradients are all there at the end of backward."""
-    asked = {"model": "llama-7B", "on": "RTX 4090"}
-    text = printed(fits_document(fit(question(asked | {"recompute": "full"}))))
-    assert "peak at: " in " ".join(text.split())
-    assert "the end of backward, when all gradients exist" in text
-    long = {"model": "gpt2", "on": "A100 SXM4 80GB", "batch_size": 8, "seq_len": 1024}
-    assert "the loss, when all activations and logits exist" in printed(
-        fits_document(fit(question(long))), 120
-    )
-
-
 def test_a_gap_is_explained_by_its_parts() -> None:
     _, found, _ = searched("gpt2-xl", 8, 64)
     first, second = found.best[:2]
@@ -139,46 +125,6 @@ def test_a_gap_is_explained_by_its_parts() -> None:
     told = gap_text(dataclasses.replace(first, simulated=None), queued)
     gap = format_time(0.5 * first.time)
     assert told == f"The next best takes {gap} more: what the simulation adds +{gap}."
-
-
-# ---- fits
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_fits_cuts_no_number_head_or_option(width: int) -> None:
-    found = fit(question({"model": "llama-7B", "on": "A100 SXM4 80GB", "gpus": 8, "zero": 3}))
-    text = printed(fits_document(found), width)
-    assert "…" not in text and max(map(len, text.splitlines())) <= width
-    for one in found.options[:12]:
-        assert one.change in text
-        assert f"{one.memory_bytes_per_gpu / 2**30:.2f}" in text and f"× {one.slower:.2f}" in text
-    assert "change" in text and "GiB" in text and "time" in text
-
-
-def test_what_does_not_fit_says_what_was_tried_and_what_would() -> None:
-    found = fit(question({"model": "llama-7B", "on": "RTX 4090", "gpus": 4}))
-    text = " ".join(printed(fits_document(found), 100).split())
-    assert len(found.sequence) > 1 and "batch size 1 does not fit" in text
-    assert f"to make it fit: {found.sequence[0].change} " in text
-    found = fit(question({"model": "gpt3-175B", "on": "RTX 2080 Ti"}))
-    text = " ".join(printed(fits_document(found), 100).split())
-    assert found.tried and not found.sequence
-    assert f"not enough together: {', '.join(found.tried)}" in text
-    assert "more GPUs, or a smaller model" in text
-
-
-def test_parts_that_do_not_fit_are_drawn_to_their_sum_with_what_a_gpu_has_below() -> None:
-    found = fit(question({"model": "llama-7B", "on": "RTX 4090"}))
-    (memory,) = [
-        block
-        for block in fits_document(found).blocks
-        if isinstance(block, Table) and block.columns[0].head == "memory"
-    ]
-    strips = [cells[3].drawing for _, cells in memory.lines() if cells[3].drawing is not None]
-    assert all(isinstance(each, Strip) and each.start < each.end <= 1.0 for each in strips)
-    *parts, limit = strips
-    assert len(parts) >= 6 and parts[-1].end == pytest.approx(1.0)
-    assert limit.end == pytest.approx(24.0 / 142.3, rel=0.01)
 
 
 # ---- ledger

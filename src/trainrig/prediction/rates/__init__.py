@@ -118,7 +118,7 @@ class Rates:
     host_memory: float = field(default=120e9)
     """B/s of host memory that all devices of a node share; presumed unless a cluster says it."""
     memory_bytes: float
-    """B of one device."""
+    """B that one device offers to programs, without what its driver keeps."""
     power: float | None
     """Power limit of one device in W; None where no source states it."""
     peaks: Mapping[str, float] = field(default_factory=dict)

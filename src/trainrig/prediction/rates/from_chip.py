@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from trainrig.catalog.chip import Chip, peak
 from trainrig.catalog.host_parts import pcie_bandwidth
+from trainrig.catalog.offered_memory import offered_memory
 from trainrig.errors import UsageError
 from trainrig.prediction.rates import AttentionRates, Direction, Rates, Stream
 from trainrig.prediction.rates.links import Link, Links
@@ -258,7 +259,7 @@ def rates_of_chip(
         host_link_shared=_pcie(chip, _lanes(chip)) * _OF_PCIE,
         host_memory=_host_memory(chip),
         disk=3e9,
-        memory_bytes=chip.memory or 16e9,
+        memory_bytes=offered_memory(chip) or 16e9,
         power=chip.tdp,
         peaks=_claimed(chip),
         spread=spread,

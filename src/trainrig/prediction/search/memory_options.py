@@ -1,23 +1,22 @@
 """Whether a training fits in memory, how much more would, and which option to change first.
 
-A step fits if what one GPU needs at its worst moment, with an allowance for context and allocator
-(`workload.memory`), is no more than the GPU has.  Options are changed one at a time: batch size,
+Whether a step fits is said in three words (`prediction.verdict`), by the interval of what one GPU
+needs at its worst moment (`workload.memory`).  Options are changed one at a time: batch size,
 recomputation, kernels, ZeRO, tensor, pipeline, context and expert parallel, optimizer (8 bits,
 pages of the host, inside backward), offload.  The global batch
 stays: a smaller batch size means more micro-batches, and so do fewer data-parallel ranks.  What
 cannot be run is no option, and neither is another model, precision or length.
 
 Options are compared by what prediction itself says of each: bytes, and seconds for each sample.
-First come those that make it fit, the fastest first; then those that do not suffice alone, the one
-that saves most first.  Where one is not enough, `sequence` has the fastest two that are, or changes
-one after the other: of those that leave the least, the fastest.  Where all are not enough, or only
-with the optimizer off the GPU, `adapters` asks the same of training adapters (LoRA) instead of all
-weights, which is another training and therefore comes last.
+First come those that make it fit, the fastest first; then those that leave it borderline, and
+those that do not suffice alone, the one that saves most first.  Where one is not enough, `sequence`
+has the fastest two that are, or changes one after the other: of those that leave the least, the
+fastest.  Where nothing makes it fit for certain, it is content with borderline.  Training adapters
+instead of all weights is another training: `methods` asks about it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ import numpy as np
 from trainrig.prediction.rates import Rates
 from trainrig.prediction.scenario import Question, has_flash
 from trainrig.prediction.step import predict_step
+from trainrig.prediction.verdict import BORDERLINE, FITS, VERDICTS, verdict_of
 from trainrig.workload.layout import Layout, is_legal
 from trainrig.workload.layout.groups import RECOMPUTE
 from trainrig.workload.memory import Memory, host_bytes, memory
@@ -42,8 +42,6 @@ STACKS = {
     "flash": ("flash+fused", "compiled"),
 }
 """Kernels that keep less than others."""
-LORA_RANK = 16
-"""Of the adapters that are tried where nothing else makes it fit."""
 MOST_SAMPLES = 1 << 16
 """Batch sizes are not searched beyond it."""
 _MOST_SIZES = 16
@@ -162,7 +160,8 @@ class OptionEffect:
     """What is changed: batch-size, recompute, zero, tp, pp, …"""
     change: str
     """As options of a command line."""
-    fits: bool
+    verdict: str
+    """One of `verdict.VERDICTS`."""
     memory_bytes_per_gpu: int
     saved_bytes: int
     """Less than before, on the fullest GPU."""
@@ -170,6 +169,8 @@ class OptionEffect:
     """Of a step over its samples."""
     slower: float
     """That over what it was."""
+    host_memory_bytes_per_node: int
+    """Of a node's own memory, for what is offloaded."""
     layout: Layout
     """After it."""
 
@@ -180,7 +181,7 @@ class Fit:
 
     question: Question
     capacity: float
-    """B of one GPU."""
+    """B that one GPU offers."""
     memory: Memory
     sample_time: float
     largest_batch_size: int
@@ -192,19 +193,13 @@ class Fit:
     """One after the other until it fits; empty if it does, or if all are not enough."""
     tried: tuple[str, ...]
     """Names of the options that there are for this layout."""
-    adapters: tuple[OptionEffect, ...]
-    """Where all are not enough: LoRA, and what it needs besides to fit; empty if that does not."""
 
     @property
-    def fits(self) -> bool:
-        """Whether one GPU's memory is enough, and a node's for what is offloaded."""
-        return float(self.memory.total) <= self.capacity and self.question.fits_host
-
-    @property
-    def is_close(self) -> bool:
-        """The interval of what is needed has the capacity in it."""
-        low, high = self.memory.interval("device")
-        return bool(low <= self.capacity <= high)
+    def verdict(self) -> str:
+        """One of `verdict.VERDICTS`."""
+        return verdict_of(
+            self.memory.interval("device"), self.capacity, fits_host=self.question.fits_host
+        )
 
 
 def fit(question: Question) -> Fit:
@@ -214,32 +209,33 @@ def fit(question: Question) -> Fit:
     trial = _Trial(shape, rates, can_flash, question.cluster.host_memory)
     effects = trial.effects(layout)
     needed = memory(shape, layout)
-    sequence = trial.sequence(layout)
-    # What waits for the host at each step is a way out, and adapters a quicker one.
-    is_away = any(effect.option == "offload" for effect in sequence)
     is_fitting = float(needed.total) <= rates.memory_bytes
     largest = largest_batch_size(shape, layout, rates.memory_bytes)
-    is_enough = (sequence and not is_away) or is_fitting
     return Fit(
         question=question,
         capacity=rates.memory_bytes,
         memory=needed,
         sample_time=trial.sample_time(layout),
         largest_batch_size=max(largest, int(layout.batch.micro) * is_fitting),
-        options=_ordered(effects),
-        sequence=sequence,
+        options=_ordered(effects, BORDERLINE),
+        sequence=trial.sequence(layout),
         tried=tuple(dict.fromkeys(effect.option for effect in effects)),
-        adapters=() if is_enough else trial.with_adapters(layout),
     )
 
 
-def _ordered(effects: Iterable[OptionEffect]) -> tuple[OptionEffect, ...]:
-    """Options that make it fit, the fastest first; then those that save most."""
+def _reaches(verdict: str, goal: str) -> bool:
+    return VERDICTS.index(verdict) <= VERDICTS.index(goal)
 
-    def rank(effect: OptionEffect) -> tuple[bool, bool, float, float]:
+
+def _ordered(effects: Iterable[OptionEffect], goal: str) -> tuple[OptionEffect, ...]:
+    """Options that reach ``goal``, the fastest first; then those that save most."""
+
+    def rank(effect: OptionEffect) -> tuple[int, bool, float, float]:
         takes, saves = effect.sample_time_s, -float(effect.saved_bytes)
-        last = effect.option in _ALTERS
-        return (False, last, takes, saves) if effect.fits else (True, last, saves, takes)
+        last, place = effect.option in _ALTERS, VERDICTS.index(effect.verdict)
+        if _reaches(effect.verdict, goal):
+            return (place, last, takes, saves)
+        return (len(VERDICTS), last, saves, takes)
 
     return tuple(sorted((effect for effect in effects if effect.saved_bytes > 0), key=rank))
 
@@ -297,64 +293,53 @@ class _Trial:
         return OptionEffect(
             option=_name(change),
             change=" ".join(words),
-            fits=needed <= self.rates.memory_bytes,
+            verdict=self._verdict(after),
             memory_bytes_per_gpu=needed,
             saved_bytes=int(memory(self.shape, before).total) - needed,
             sample_time_s=takes,
             slower=takes / self.sample_time(before),
+            host_memory_bytes_per_node=int(host_bytes(self.shape, after)),
             layout=after,
         )
 
+    def _verdict(self, layout: Layout) -> str:
+        return verdict_of(memory(self.shape, layout).interval("device"), self.rates.memory_bytes)
+
     def sequence(self, layout: Layout) -> tuple[OptionEffect, ...]:
-        """One option, or the fastest two; else one by one until it fits, if that is faster."""
-        found = self._one_by_one(layout)
-        if len(found) == 1 or float(memory(self.shape, layout).total) <= self.rates.memory_bytes:
+        """Changes until it fits, else until it is borderline; empty where neither is reached."""
+        now = self._verdict(layout)
+        goals = (goal for goal in (FITS, BORDERLINE) if not _reaches(now, goal))
+        return next(filter(None, (self._until(layout, goal) for goal in goals)), ())
+
+    def _until(self, layout: Layout, goal: str) -> tuple[OptionEffect, ...]:
+        """One option, or the fastest two; else one by one until ``goal``, if that is faster."""
+        found = self._one_by_one(layout, goal)
+        if len(found) == 1:
             return found
-        two = self._two(layout)
+        two = self._two(layout, goal)
         alters = not found or any(effect.option in _ALTERS for effect in found)
         return two if two and (alters or two[-1].sample_time_s < found[-1].sample_time_s) else found
 
-    def _two(self, layout: Layout) -> tuple[OptionEffect, ...]:
+    def _two(self, layout: Layout, goal: str) -> tuple[OptionEffect, ...]:
         """The fastest two options that suffice together, none of which alters what is computed."""
         best, least = None, math.inf
         for change, first in self._options(layout):
             for more, both in self._options(first):
                 if {_name(change), _name(more)} & set(_ALTERS):
                     continue
-                if float(memory(self.shape, both).total) > self.rates.memory_bytes:
+                if not _reaches(self._verdict(both), goal):
                     continue
                 if (takes := self.sample_time(both)) < least:
                     best, least = ((layout, change, first), (first, more, both)), takes
         return () if best is None else tuple(self._effect(*one) for one in best)
 
-    def _one_by_one(self, layout: Layout) -> tuple[OptionEffect, ...]:
+    def _one_by_one(self, layout: Layout, goal: str) -> tuple[OptionEffect, ...]:
         """The first option, then the first of what that leaves."""
         found: list[OptionEffect] = []
-        needed = float(memory(self.shape, layout).total)
-        while needed > self.rates.memory_bytes and len(found) < _MOST_CHANGES:
-            best = _ordered(self.effects(layout))[:1]
+        while not _reaches(self._verdict(layout), goal) and len(found) < _MOST_CHANGES:
+            best = _ordered(self.effects(layout), goal)[:1]
             if not best:
                 return ()
             found.append(best[0])
-            layout, needed = best[0].layout, best[0].memory_bytes_per_gpu
-        return tuple(found) if needed <= self.rates.memory_bytes else ()
-
-    def with_adapters(self, layout: Layout) -> tuple[OptionEffect, ...]:
-        """LoRA, then what it needs besides; empty where that does not fit either.
-
-        Frozen weights are quantised where nothing else keeps them on the GPU.
-        """
-        adapted = layout.replace(lora_rank=LORA_RANK)
-        if layout.lora.rank or not is_legal(self.shape, adapted):
-            return ()
-        away: list[tuple[OptionEffect, ...]] = []
-        for kind in ("none", "nf4", "nf4-double"):
-            change = {"lora_rank": LORA_RANK} | ({"quantize": kind} if kind != "none" else {})
-            after = adapted.replace(quantize=kind)
-            first = dataclasses.replace(self._effect(layout, change, after), option="lora")
-            rest = () if first.fits else self.sequence(after)
-            if first.fits or rest:
-                away.append((first, *rest))
-                if all(effect.option != "offload" for effect in rest):
-                    return away[-1]
-        return min(away, key=lambda found: found[-1].sample_time_s, default=())
+            layout = best[0].layout
+        return tuple(found) if _reaches(self._verdict(layout), goal) else ()

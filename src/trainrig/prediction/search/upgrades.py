@@ -27,6 +27,7 @@ from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import GBIT, Question
 from trainrig.prediction.search import search
 from trainrig.prediction.search.space import Space
+from trainrig.prediction.verdict import DOES_NOT_FIT
 from trainrig.units import format_memory
 from trainrig.workload.layout import check_layout
 
@@ -61,14 +62,16 @@ def upgrades_of_answer(found: Prediction, text: str) -> tuple[Ranked, ...]:
         layout = found.layout.replace(gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
         check_layout(found.question.shape, layout)
         there = predict(Question(shape=found.question.shape, layout=layout, cluster=cluster))
-        if not there.fits:
+        if there.verdict == DOES_NOT_FIT:
             needed = format_memory(float(there.memory.total))
             raise UsageError(
                 f"needs {needed}, and a GPU has {format_memory(there.rates.memory_bytes)}"
             )
         return there.tokens_per_s
 
-    before = found.tokens_per_s if found.fits else None  # nothing to compare with
+    before = (
+        found.tokens_per_s if found.verdict != DOES_NOT_FIT else None
+    )  # nothing to compare with
     return rank(found.question.cluster, text, rate_of, before)
 
 

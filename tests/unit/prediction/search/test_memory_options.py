@@ -21,6 +21,7 @@ from trainrig.prediction.search.memory_options import (
     memory_options,
 )
 from trainrig.prediction.step import predict_step
+from trainrig.prediction.verdict import BORDERLINE, DOES_NOT_FIT, FITS, VERDICTS, verdict_of
 from trainrig.workload import custom, named
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.layout.groups import OFFLOAD, OPTIMIZERS, RECOMPUTE
@@ -50,7 +51,7 @@ def found(case: tuple[str, str, dict[str, Any]]) -> Fit:
     return fit(asked(model, chip, **more))
 
 
-def by_hand(of: Fit) -> list[tuple[tuple[bool, bool, float, float], Layout]]:
+def by_hand(of: Fit) -> list[tuple[tuple[int, bool, float, float], Layout]]:
     """Each change of a number or a word that can be an option, ranked by the definition."""
     base, shape, rates = of.question.layout, of.question.shape, of.question.cluster.rates()
     before = memory(shape, base).total
@@ -63,9 +64,11 @@ def by_hand(of: Fit) -> list[tuple[tuple[bool, bool, float, float], Layout]]:
         needs = float(memory(shape, layout).total)
         time = float(predict_step(shape, layout, rates).total) / int(layout.global_batch)
         if needs < before:
-            fits = needs <= rates.memory_bytes
+            interval = memory(shape, layout).interval("device")
+            place = VERDICTS.index(verdict_of(interval, rates.memory_bytes))
             last = (layout.memory.optimizer_in_backward, layout.precision.states) != (0, "auto")
-            key = (False, last, time, needs) if fits else (True, last, needs, time)
+            fits = place < VERDICTS.index(DOES_NOT_FIT)
+            key = (place, last, time, needs) if fits else (3, last, needs, time)
             ranked.append((key, layout))
     return sorted(ranked, key=lambda pair: pair[0])
 
@@ -174,40 +177,25 @@ def test_of_two_options_that_suffice_the_fastest_are_named() -> None:
     """One by one the first would be what saves most: tensor parallelism, 2.6 times as slow."""
     of = fit(asked("qwen3-30B-A3B", "8x H100 SXM", ep=8))
     sharded = fit(asked("qwen3-30B-A3B", "8x H100 SXM", ep=8, zero=3, recompute="full"))
-    assert not of.fits and sharded.fits and len(of.sequence) == 2
-    assert of.sequence[-1].fits and of.sequence[-1].sample_time_s <= sharded.sample_time
+    assert of.verdict == DOES_NOT_FIT != sharded.verdict and len(of.sequence) == 2
+    assert of.sequence[-1].verdict == FITS
+    assert of.sequence[-1].sample_time_s < 1.5 * of.sample_time
 
 
 def test_a_sequence_ends_where_it_fits() -> None:
     of = found(ASKED[0])
-    assert not of.fits and len(of.sequence) >= 2
-    assert [one.fits for one in of.sequence] == [False] * (len(of.sequence) - 1) + [True]
+    assert of.verdict == DOES_NOT_FIT and len(of.sequence) >= 2
+    *before, last = [one.verdict for one in of.sequence]
+    assert last in (FITS, BORDERLINE) and last not in before
     assert of.sequence[0] in of.options
     assert not found(("gpt2", "A100 SXM4 80GB", {})).sequence, "what fits needs no sequence"
     assert not found(("megatron-1T", "RTX 3090", {})).sequence, "no option brings 1T onto one card"
 
 
-def test_adapters_are_tried_where_all_options_are_not_enough() -> None:
-    """A full fine-tuning that no option brings onto the card; LoRA with recomputation fits."""
-    on_chip = {"seq_len": 2048, "offload": "host", "zero": 1, "framework": "deepspeed"}
-    of = found(("llama-8B", "RTX 4090", on_chip | {"recompute": "full"}))
-    assert not of.fits and not of.sequence
-    assert {"optimizer", "kernels"} <= set(of.tried)
-    assert of.adapters[0].change == "--lora-rank 16" and of.adapters[-1].fits
-    for asked in ASKED:
-        one = found(asked)
-        is_away = any(effect.option == "offload" for effect in one.sequence)
-        assert is_away or not one.adapters, "where a sequence fits, nothing else is trained"
-    away = found(("llama-7B", "RTX 4090", {}))
-    assert "--offload host" in away.sequence[0].change and away.adapters[-1].fits
-    small = found(("llama-7B", "RTX 3060", {})).adapters  # frozen weights stay on the GPU, in nf4
-    assert "--quantize nf4" in small[0].change and all(one.option != "offload" for one in small)
-
-
 def test_one_gpu_is_offered_frameworks_that_offload_more() -> None:
     of = found(("llama-8B", "RTX 4090", {"seq_len": 2048, "recompute": "full"}))
-    offers = {one.change: one.fits for one in of.options if one.option == "offload"}
-    assert offers["--offload host --zero 3 --framework huggingface"]
+    offers = {one.change: one.verdict for one in of.options if one.option == "offload"}
+    assert offers["--offload host --zero 3 --framework huggingface"] != DOES_NOT_FIT
     assert len(offers) == 3 and len(of.sequence) == 1
 
 
@@ -245,7 +233,7 @@ def test_the_command_answers_in_json() -> None:
     assert code == 1 and answer["fits"] is False
     assert sum(answer["memory_parts_bytes"].values()) == answer["memory_bytes_per_gpu"]
     assert answer["options"][0]["change"].startswith("--")
-    assert answer["gpu_memory_bytes"] == 24 * GIB
+    assert 23.4 * GIB < answer["gpu_memory_bytes"] < 23.7 * GIB, "what the driver leaves of 24"
     code, text = run("--model", "gpt2-medium", "--on", "RTX 4090", "--batch-size", "4", "--json")
     assert code == 0 and json.loads(text)["largest_batch_size"] >= 4
 
@@ -253,7 +241,7 @@ def test_the_command_answers_in_json() -> None:
 def test_the_command_answers_people() -> None:
     code, text = run("--model", "llama-7b", "--on", "RTX 4090", "--gpus", "4")
     assert code == 1
-    assert "llama-7B on 4 × RTX 4090: does not fit" in text
+    assert "llama-7B on 4 × RTX 4090: " in text and "full training does not fit" in text
     assert "batch size 1 does not fit" in text
     assert "to make it fit: --" in " ".join(text.split())
 

@@ -1,0 +1,66 @@
+"""Memory that a card offers to programs: less than its nominal size, by its driver and ECC.
+
+A 24 GB card offers about 23.6 GiB.  `offered_memory` applies the first rule of offered_memory.toml
+that is about the chip; each rule has the reports that its share was read from.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from trainrig.catalog.chip import Chip
+from trainrig.record import read_by, read_toml
+
+PATH = Path(__file__).parent / "offered_memory.toml"
+_CONFIG = ConfigDict(extra="forbid")
+
+
+@read_by(_CONFIG)
+class Report:
+    """What one user's error message said."""
+
+    gib: float
+    of: float
+    """Nominal size, GiB."""
+    url: Annotated[str, Field(pattern=r"^https?://")]
+
+
+@read_by(_CONFIG)
+class OfferedShare:
+    """A share of nominal memory, and the chips that it holds for: by name, else by vendor."""
+
+    name: str
+    share: Annotated[float, Field(gt=0.0, le=1.0)]
+    reports: tuple[Report, ...]
+    chips: tuple[str, ...] = ()
+    vendor: str = ""
+    memory: str = ""
+    """How the memory's type begins: ``GDDR``, ``HBM``."""
+
+    def is_about(self, chip: Chip) -> bool:
+        """Whether the rule holds for a chip."""
+        if self.chips:
+            return chip.name in self.chips
+        return chip.vendor == self.vendor and (chip.memory_type or "").startswith(self.memory)
+
+
+@cache
+def offered_shares() -> tuple[OfferedShare, ...]:
+    """The rules, in the order in which they are tried."""
+    return read_toml(PATH, tuple[OfferedShare, ...], PATH.name, "rule")
+
+
+def offered_memory(chip: Chip) -> float | None:
+    """Return the bytes that programs can have of a chip's memory; None where its size is unknown.
+
+    Args:
+        chip: A chip of the catalog, or a user's own.
+    """
+    if chip.memory is None:
+        return None
+    shares = (rule.share for rule in offered_shares() if rule.is_about(chip))
+    return chip.memory * next(shares, 1.0)

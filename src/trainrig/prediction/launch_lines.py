@@ -1,0 +1,119 @@
+"""The line to paste: how a training program is told a layout, in its own words.
+
+launch_lines.toml has each program's command, keys and words, with their source.  What a line
+leaves out is the program's default or its user's: data, learning rate, folders.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from trainrig.record import read_by, read_toml
+from trainrig.workload.layout import Layout
+from trainrig.workload.model import ModelShape
+
+PATH = Path(__file__).parent / "launch_lines.toml"
+
+Keys = dict[str, str]
+
+
+@read_by(ConfigDict(extra="forbid"))
+class LaunchKeys:
+    """How one program takes its options."""
+
+    source: str = ""
+    like: str = ""
+    """The program whose entry holds for this one, too."""
+    start: str = ""
+    """The command before its keys."""
+    pair: str = ""
+    """How a key and its value are written."""
+    keys: Annotated[Keys, Field(default_factory=dict)]
+    adapters: Annotated[Keys, Field(default_factory=dict)]
+    four_bits: Annotated[Keys, Field(default_factory=dict)]
+    eight_bits: Annotated[Keys, Field(default_factory=dict)]
+    several: Annotated[Keys, Field(default_factory=dict)]
+    sharded: Annotated[Keys, Field(default_factory=dict)]
+    split: Annotated[Keys, Field(default_factory=dict)]
+    recomputed: Annotated[Keys, Field(default_factory=dict)]
+    optimizers: Annotated[Keys, Field(default_factory=dict)]
+    """Its words for optimizers."""
+
+
+@cache
+def programs() -> dict[str, LaunchKeys]:
+    """Every program that lines are known for."""
+    content = read_toml(PATH, dict[str, LaunchKeys | int], PATH.name)
+    found = {name: one for name, one in content.items() if isinstance(one, LaunchKeys)}
+    return {name: found[one.like] if one.like else one for name, one in found.items()}
+
+
+def launch_line(program: str, shape: ModelShape, layout: Layout) -> str | None:
+    """Return the line that starts a layout; None where the program's keys for it are not known.
+
+    Args:
+        program: A program's name, as ``--framework`` takes it.
+        shape: The model.
+        layout: What is run.
+    """
+    known = programs().get(program)
+    if known is None or (layout.lora.rank and not known.adapters):
+        return None
+    values = values_of(shape, layout, known)
+    holds = holds_of(layout)
+    pairs = dict(known.keys)
+    for name, is_so in holds.items():
+        if is_so:
+            pairs |= getattr(known, name)
+    words = [
+        _written(known.pair, key, value.format(**values))
+        for key, value in pairs.items()
+        if "{optimizer}" not in value or values["optimizer"]
+    ]
+    return " ".join([known.start.format(**values), *words])
+
+
+def holds_of(layout: Layout) -> dict[str, bool]:
+    """Return which tables of a program's keys hold for a layout."""
+    quantize, mesh = layout.lora.quantize, layout.mesh
+    return {
+        "adapters": layout.lora.rank > 0,
+        "four_bits": quantize not in ("none", "int8"),
+        "eight_bits": quantize == "int8",
+        "several": mesh.gpus > 1,
+        "sharded": bool(layout.sharding.zero >= 2),
+        "split": bool(mesh.tp * mesh.pp > 1),
+        "recomputed": layout.memory.recompute != "none",
+    }
+
+
+def values_of(shape: ModelShape, layout: Layout, program: LaunchKeys) -> dict[str, Any]:
+    """Return what the braces of a program's keys stand for."""
+    lora, recompute = layout.lora, layout.memory.recompute
+    return {
+        "model": shape.name,
+        "micro_batch": layout.batch.micro,
+        "grad_accum": layout.batch.grad_accum,
+        "global_batch": layout.global_batch,
+        "seq_len": layout.batch.seq_len,
+        "gpus": layout.mesh.gpus,
+        "gpus_per_node": layout.mesh.gpus_per_node,
+        "tp": layout.mesh.tp,
+        "pp": layout.mesh.pp,
+        "zero": layout.sharding.zero,
+        "recompute": recompute,
+        "recomputes": str(recompute != "none").lower(),
+        "keeps_all": str(recompute == "none").lower(),
+        "optimizer": program.optimizers.get(layout.memory.optimizer, ""),
+        "lora_rank": lora.rank,
+        "method": "lora" if lora.quantize == "none" else "qlora",
+        "finetuning": "lora" if lora.rank else "full",
+    }
+
+
+def _written(pair: str, key: str, value: str) -> str:
+    return pair.format(key=key, value=value).rstrip()

@@ -1,0 +1,198 @@
+"""Does a training fit: all weights, adapters, or adapters beside weights in four bits.
+
+`fits` asks one question three times, each time by the defaults of the program that runs it so:
+full, lora (adapters of rank 16) and qlora (their frozen weights in NF4).  Of each it says what one
+GPU needs, one of three words (`prediction.verdict`), tokens/s, and how far it goes: the largest
+micro-batch and the longest sequence that fit, and those that are borderline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainrig.errors import UsageError
+from trainrig.prediction.scenario import METHODS, NOTHING, Measured, Options, Question, question
+from trainrig.prediction.search.memory_options import Fit, fit
+from trainrig.prediction.step import predict_step
+from trainrig.prediction.verdict import DOES_NOT_FIT, verdict_of
+from trainrig.workload.memory import Memory, host_bytes, memory
+
+MOST_SAMPLES = 1 << 12
+"""Micro-batches are not searched beyond it."""
+_SEQUENCE_STEP = 128
+"""Tokens: sequences are searched in multiples of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The largest value of a size that fits, and the largest that is borderline; 0: none does."""
+
+    fits: int
+    borderline: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodFit:
+    """Whether one way to train fits."""
+
+    method: str
+    """One of `scenario.METHODS`."""
+    question: Question
+    memory: Memory
+    verdict: str
+    """One of `verdict.VERDICTS`."""
+    tokens_per_s: float | None
+    """Of all GPUs; None where it does not fit."""
+    micro_batch: Reach
+    """Samples at once on a rank, the sequence as asked."""
+    seq_len: Reach
+    """Tokens of a sample, the micro-batch as asked, at most as many as the model was made for."""
+    host_memory: int
+    """B of a node's own memory, for what is offloaded."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """80 % interval of what one GPU needs, in bytes."""
+        low, high = self.memory.interval("device")
+        return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitAnswer:
+    """Three ways to train, and the one that was asked about with what each option saves."""
+
+    asked: Fit
+    method: str
+    """The way that was asked about."""
+    methods: tuple[MethodFit, ...]
+    refused: dict[str, str]
+    """Ways that the program or the model does not have, and why."""
+
+    @property
+    def verdict(self) -> str:
+        """Of the way that was asked about."""
+        return self.asked.verdict
+
+
+def fits(given: Options, measured: Measured = NOTHING) -> FitAnswer:
+    """Answer whether a training fits, in each of the three ways.
+
+    Args:
+        given: Options by their names with underscores, as ``trainrig fits`` takes them.
+        measured: Rates of a run, in place of the catalog's.
+
+    Raises:
+        UsageError: What is asked cannot be.
+    """
+    asked = question(given, measured)
+    method = method_of(asked)
+    found, refused = [], {}
+    for name in METHODS:
+        try:
+            one = asked if name == method else question(_by(given, name), measured)
+        except UsageError as error:
+            refused[name] = error.message
+        else:
+            found.append(method_fit(name, one))
+    return FitAnswer(asked=fit(asked), method=method, methods=tuple(found), refused=refused)
+
+
+def method_of(asked: Question) -> str:
+    """Return which of `METHODS` a question is about."""
+    lora = asked.layout.lora
+    return "full" if not lora.rank else "lora" if lora.quantize == "none" else "qlora"
+
+
+def _by(given: Options, method: str) -> dict[str, Any]:
+    """The same options for another method: what belongs to adapters alone goes with them."""
+    kept = {name: value for name, value in given.items() if name not in ("method", "quantize")}
+    if method == "full":
+        kept = {name: value for name, value in kept.items() if name not in _OF_ADAPTERS}
+    elif method == "qlora" and given.get("quantize") not in (None, "none"):
+        kept["quantize"] = given["quantize"]
+    elif not kept.get("lora_rank"):
+        kept.pop("lora_rank", None)
+    return kept | {"method": method}
+
+
+_OF_ADAPTERS = ("lora_rank", "lora_on")
+
+
+def method_fit(method: str, asked: Question) -> MethodFit:
+    """Return whether one question's training fits, and how far it goes."""
+    shape, layout, rates = asked.shape, asked.layout, asked.cluster.rates()
+    needed = memory(shape, layout)
+    verdict = verdict_of(needed.interval("device"), rates.memory_bytes, fits_host=asked.fits_host)
+    tokens = None
+    if verdict != DOES_NOT_FIT:
+        seconds = float(predict_step(shape, layout, rates).total)
+        tokens = int(layout.global_batch) * layout.batch.seq_len / seconds
+    return MethodFit(
+        method=method,
+        question=asked,
+        memory=needed,
+        verdict=verdict,
+        tokens_per_s=tokens,
+        micro_batch=largest_micro_batch(asked),
+        seq_len=longest_sequence(asked),
+        host_memory=int(host_bytes(shape, layout)),
+    )
+
+
+def largest_micro_batch(asked: Question) -> Reach:
+    """Return how many samples at once fit, the sequence as asked."""
+    shape, layout = asked.shape, asked.layout
+    sizes = np.unique(np.geomspace(1, MOST_SAMPLES, 32).astype(np.int64))
+
+    def ends(many: Any) -> tuple[Any, Any]:
+        return memory(shape, layout.replace(batch_size=many)).interval("device")
+
+    return _reach(sizes, ends, asked)
+
+
+def longest_sequence(asked: Question) -> Reach:
+    """Return how many tokens of a sample fit, the micro-batch as asked."""
+    shape, layout = asked.shape, asked.layout
+    least = _SEQUENCE_STEP * layout.mesh.cp
+    steps = np.arange(least, shape.max_positions + 1, least)
+
+    def needs(end: int) -> Callable[[int], float]:
+        def of(tokens: int) -> float:
+            return float(memory(shape, layout.replace(seq_len=tokens)).interval("device")[end])
+
+        return of
+
+    def longest(end: int) -> int:
+        offered, need = asked.cluster.rates().memory_bytes, needs(end)
+        low, high = 0, len(steps)
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = need(int(steps[middle - 1])) <= offered
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return int(steps[low - 1]) if low else 0
+
+    return Reach(fits=longest(1), borderline=longest(0))
+
+
+def _reach(sizes: Any, ends: Callable[[Any], tuple[Any, Any]], asked: Question) -> Reach:
+    """Return the largest sizes by both ends of the interval; more never needs less."""
+    offered = asked.cluster.rates().memory_bytes
+
+    def largest(end: int) -> int:
+        tries, low = sizes, 0
+        while tries.size:
+            enough = tries[ends(tries)[end] <= offered]
+            low = int(enough[-1]) if enough.size else low
+            above = tries[tries > low]
+            high = int(above[0]) if above.size else low + 1
+            tries = np.unique(np.linspace(low + 1, high - 1, 32).astype(np.int64))
+            tries = tries[(tries > low) & (tries < high)]
+        return low
+
+    if not asked.fits_host:
+        return Reach(fits=0, borderline=0)
+    return Reach(fits=largest(1), borderline=largest(0))
