@@ -71,7 +71,9 @@ def test_the_surface_is_as_promised() -> None:
             "published": "CHIP... --kind --model --precision --html --md --json",
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --ranks/--nproc "
             "--min --max --backend --peer-access --timeout --budget --out --strict --json",
-            "build": "check FILE --prices --currency --html --pdf --md --json | suggest --budget "
+            "build": "check FILE --gpu --psu --cpu --board --ram --case --cooling --disk --nic "
+            "--riser --bridge --volts --breaker-amps --prices --currency --html --pdf --md --json "
+            "| suggest --budget "
             "--currency --global-batch --tokens --volts --breaker-amps --noise-limit-db --own "
             "--model --seq-len --precision --kernels --optimizer --recompute --offload "
             "--method --lora-rank --prices --html --pdf --md --json | checklist FILE "

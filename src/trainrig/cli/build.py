@@ -39,37 +39,120 @@ def read_list(file: Path, prices: Path | None, currency: str | None) -> Build:
     return read_build(file, read_prices(prices), currency or "")
 
 
+def _described_build(
+    file: Path | None,
+    described: dict[str, tuple[str, ...]],
+    prices: Path | None,
+    currency: str | None,
+    volts: float | None,
+    breaker_amps: float | None,
+) -> Build:
+    """The build of a file, of options, or of a file in which options stand for tables."""
+    from trainrig.errors import UsageError
+    from trainrig.procure.part_words import entries_of
+    from trainrig.procure.parts_list import build_of, read_content
+    from trainrig.procure.price_list import read_prices
+
+    tables = entries_of({kind: texts for kind, texts in described.items() if texts})
+    if file is None and not tables:
+        raise UsageError(
+            "missing FILE, or parts by name",
+            'trainrig build check --gpu "2x RTX 4090" --psu 1000 --cpu 7950X --board B650E',
+        )
+    content: dict[str, Any] = {} if file is None else dict(read_content(file))
+    room = {"volts": volts, "breaker_amps": breaker_amps}
+    stated = {name: value for name, value in room.items() if value is not None}
+    content |= {**tables, "room": {**content.get("room", {}), **stated}}
+    where = "these parts" if file is None else str(file)
+    return build_of(
+        content,
+        where,
+        read_prices(prices),
+        currency or "",
+        is_complete=file is not None,
+        described=tables,
+    )
+
+
+_PART_HELP = {
+    "gpu": ('"2x RTX 4090", or a card\'s name.', "none"),
+    "psu": ("Power supply: its watts, or its name.", "none"),
+    "cpu": ("Processor: 7950X.", "none"),
+    "board": ("Motherboard: its name, or its chipset (B650E).", "none"),
+    "ram": ('"2x 32 GB DDR5-5600 UDIMM".', "none"),
+    "case": ("PC case, by name.", "none"),
+    "cooling": ("Cooler of the processor, by name.", "none"),
+    "disk": ('"4 TB NVMe", or a name.', "none"),
+    "nic": ("Network card, by name.", "none"),
+    "riser": ("Riser, by name.", "none"),
+    "bridge": ("NVLink bridge, by name.", "none"),
+}
+_PARTS = rows(
+    "Parts, repeatable",
+    *((f"--{kind}", ["PART"], default, text) for kind, (text, default) in _PART_HELP.items()),
+    ("--volts", float, "not checked", "Voltage of the outlet."),
+    ("--breaker-amps", float, "not checked", "Amperes of its circuit."),
+)
+
+
 @command.command(cls=Verb, short_help="Is a parts list legal?  With the arithmetic.")
-@click.argument("file", type=PATH)
+@click.argument("file", type=PATH, required=False)
+@options(_PARTS)
 @PRICES
 @CURRENCY
 @options(PAGES)
 @json_option()
 def check(
-    file: Path,
+    file: Path | None,
+    volts: float | None,
+    breaker_amps: float | None,
     prices: Path | None,
     currency: str | None,
     pages: Pages,
     as_json: bool,
+    **described: tuple[str, ...],
 ) -> int:
-    """Check the parts list FILE: sockets, slots, lanes, watts, plugs, air, RAM, disks, circuits.
+    """Check parts, named or in FILE: sockets, slots, lanes, watts, plugs, air, RAM, circuits.
 
     \b
+    trainrig build check --gpu "2x RTX 4090" --psu 1000 --cpu 7950X --board B650E
     trainrig build check machine.toml
-    trainrig build check machine.toml --json
-    trainrig build check machine.toml --html machine.html
+    trainrig build check machine.toml --psu "1600 W ATX 3.1" --html machine.html
+
+    A part is named by the catalog, by enough of its name, or in words: a chip, watts of a
+    supply, a chipset, "2x 32 GB DDR5-5600 UDIMM", "4 TB NVMe".  What is not named is not
+    judged.  With FILE, options stand for its tables.
 
     A list has tables of parts ([[gpu]], [[board]], [[cpu]], [[ram]], [[psu]], [[case]],
     [[cooling]], [[disk]], [[nic]], [[riser]], [[bridge]]), each with part, count and price,
     and says in [use] and [room] what it is for and where it stands.  A part that the
-    catalog does not know is described by its fields.  Exit code 1 where a rule is broken.
+    catalog does not know is described by its fields.
+
+    \b
+    Fields (docs/parts.md has their meaning):
+      gpu      chip length_mm slots cooling connectors watts radiator_mm noise_db
+      board    socket form_factor memory_type memory_slots memory_channels slots m2_slots
+               memory_max_gib registered eps_connectors sata_ports u2_ports sockets
+               lane_modes management
+      cpu      socket watts lanes generation memory_channels memory_types cores
+      ram      capacity_gib memory_type registered speed_mt_s watts
+      psu      watts atx connectors efficiency length_mm watts_115v form_factor noise_db
+      case     form_factors gpu_length_mm slots cooler_height_mm airflow psu_bays
+               radiator_mm radiators riser_cards rack_units noise_db
+      cooling  sockets watts height_mm radiator_mm noise_db
+      disk     capacity_tb interface watts endurance_tb qlc
+      nic      gbps lanes generation ports watts
+      riser    generation length_mm splits retimer powered
+      bridge   chips span
+
+    Exit code 1 where a rule is broken.
     """
     from trainrig.cli.output import publish
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.procure.build_rules import check_build, report_dict
     from trainrig.report.build_report import build_document
 
-    report = check_build(read_list(file, prices, currency))
+    report = check_build(_described_build(file, described, prices, currency, volts, breaker_amps))
 
     def content() -> dict[str, Any]:
         return report_dict(report)

@@ -288,7 +288,7 @@ def _ram_board(first: Choice, second: Choice) -> bool:
     same = same and board.registered in (None, module.registered)
     total = module.capacity_gib * first.count
     even = first.count % board.memory_channels == 0
-    fits = first.count <= board.memory_slots and total <= (board.memory_max_gib or math.inf)
+    fits = first.count <= stated(board.memory_slots) and total <= (board.memory_max_gib or math.inf)
     return same and even and fits
 
 

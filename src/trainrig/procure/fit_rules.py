@@ -109,6 +109,16 @@ def missing_part(build: Build) -> Iterator[Check]:
     """A machine has all that it needs."""
     there = {item.kind for item in build.items}
     absent = [kind for kind in NEEDED if kind not in there]
+    if absent and not build.is_complete:
+        yield Check(
+            rule="missing-part",
+            severity="unknown",
+            message="not stated",
+            arithmetic=", ".join(absent),
+            fix=", ".join(f"--{kind}" for kind in absent),
+            not_known=tuple(absent),
+        )
+        return
     several = [kind for kind in ("board", "case") if len(_of_kind(build, kind)) > 1]
     yield check(
         "missing-part",
@@ -148,6 +158,7 @@ def socket(build: Build) -> Iterator[Check]:
         )
 
 
+@needs("memory-type", "board.memory_type")
 def memory_type(build: Build) -> Iterator[Check]:
     """Modules are of the board's kind."""
     board = build.board
@@ -168,6 +179,7 @@ def memory_type(build: Build) -> Iterator[Check]:
         )
 
 
+@needs("memory-channels", "board.memory_slots")
 def memory_channels(build: Build) -> Iterator[Check]:
     """Channels are filled alike."""
     board, processors = build.board, build.each(Processor)
@@ -177,12 +189,13 @@ def memory_channels(build: Build) -> Iterator[Check]:
     channels = min(board.memory_channels, sum(one.memory_channels for one in processors))
     count, total = len(modules), sum(module.capacity_gib for module in modules)
     kinds = Counter(module.name for module in modules)
-    fits = count <= board.memory_slots
+    slots = stated(board.memory_slots)
+    fits = count <= slots
     yield check(
         "memory-channels",
         fits,
-        f"{counted(count, 'module')} in {counted(board.memory_slots, 'slot')}",
-        f"{count} {'≤' if fits else '>'} {board.memory_slots}",
+        f"{counted(count, 'module')} in {counted(slots, 'slot')}",
+        f"{count} {'≤' if fits else '>'} {slots}",
         "fewer and larger modules",
     )
     yield check(

@@ -25,7 +25,15 @@ from trainrig.procure.parts import (
     stated,
 )
 from trainrig.procure.parts_list import Build, Use
-from trainrig.procure.rule_book import Check, check, graded, needs, not_known, rule_book
+from trainrig.procure.rule_book import (
+    Check,
+    awaits_processor,
+    check,
+    graded,
+    needs,
+    not_known,
+    rule_book,
+)
 from trainrig.units import format_count, format_memory
 from trainrig.workload.model import parameters
 from trainrig.workload.model_lookup import find
@@ -97,6 +105,7 @@ def _sum_text(build: Build) -> str:
     return " + ".join(part for part in parts if part)
 
 
+@awaits_processor
 def psu_watts(build: Build) -> Iterator[Check]:
     """Supplies carry the load with room."""
     if not build.supplies:
@@ -107,7 +116,10 @@ def psu_watts(build: Build) -> Iterator[Check]:
     need = power_of(build).parts
     used = need / (most * have)
     sign = "≤" if used <= 1 else ">"
-    wanted = need / good
+    bound = most if used > 1.0 else good  # advice by the rule that it answers
+    enough = f"{math.ceil(need / bound - 1e-9):,} W or more ({need:,.0f} W / {bound:g}), "
+    if not build.each(Processor):
+        enough = ""  # of a sum that lacks the processor no supply follows
     yield graded(
         "psu-watts",
         used,
@@ -115,7 +127,7 @@ def psu_watts(build: Build) -> Iterator[Check]:
         f"{need / have:.0%} of the supplies' {have:,.0f} W" if used <= 1 else "too few watts",
         f"{_sum_text(build)} = {need:,.0f} W {sign} {most:g} × {have:,.0f} W "
         f"= {most * have:,.0f} W",
-        f"{wanted:,.0f} W or more, fewer cards, or a power limit (watts = … of the card)",
+        f"{enough}fewer cards, or a power limit (watts = … of the card)",
     )
 
 
@@ -225,13 +237,14 @@ def memory_size(build: Build) -> Iterator[Check]:
     if not have or not gpus:
         return
     times = have / gpus
+    wanted = least if times < least else good
     yield graded(
         "memory-size",
         least / times,
         least / good,
         f"{times:.2g} × the memory of the GPUs",
         f"{format_memory(have)} {'≥' if times >= least else '<'} {least:g} × {format_memory(gpus)}",
-        f"{format_memory(good * gpus)} of RAM",
+        f"{format_memory(wanted * gpus)} of RAM",
     )
 
 

@@ -28,6 +28,7 @@ asked for, by the fields that the rules need.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -39,7 +40,7 @@ import trainrig.catalog
 from trainrig.catalog.chip import Chip, Provenance, Source
 from trainrig.catalog.lookup import find_chip, normalise, require_chip
 from trainrig.errors import DataError, UsageError, invalid, unknown
-from trainrig.procure.parts import KINDS, GpuCard, Part, field_names
+from trainrig.procure.parts import KINDS, GpuCard, Part, field_names, required_fields
 from trainrig.record import read_toml
 
 PARTS_DIR = Path(trainrig.catalog.__file__).parent / "parts"
@@ -118,21 +119,33 @@ def find_part(kind: str, name: str) -> Part | None:
     return next((part for part in load_parts()[kind] if normalise(part.name) == wanted), None)
 
 
-def own_part(kind: str, name: str, values: Mapping[str, Any], where: str) -> Part:
-    """A part of the catalog with what a user changed, or one that he describes himself.
+def own_part(
+    kind: str, name: str, values: Mapping[str, Any], where: str, *, is_complete: bool = True
+) -> Part:
+    """Return a part of the catalog with what a user changed, or one that is described in full.
 
-    Raises UsageError that names the fields that are missing, or the one that is wrong.
+    Args:
+        kind: One of `parts.KINDS`.
+        name: Of the part.
+        values: Fields that the list states.
+        where: The list, for messages.
+        is_complete: Whether fields that only a rule compares are asked for.
+
+    Raises:
+        UsageError: All fields that are missing, or the one that is wrong.
     """
+    values = {**values, **_as_called(kind, values)}
     known = find_part(kind, name)
     if known is not None and not values:
         return known
     base = {} if known is None else _values(known)
-    missing = [field for field in _required(kind) if not (known or field in values)]
+    wanted = required_fields(kind, by_rules=is_complete)
+    missing = [field for field in wanted if not (known or field in values)]
     if missing:
         chip = kind == "gpu" and find_chip(name) is not None
         what = f"{name} is a chip, and the card matters" if chip else f"unknown {kind} {name!r}"
         near = _near(kind, name, chip=chip)
-        request = f"add to its entry: {', '.join(missing)}"
+        request = f"add to [[{kind}]] {name}: {', '.join(missing)}"
         raise UsageError(f"{where}: {what}", f"{near}{request}")
     if extra := [field for field in values if field not in field_names(kind)]:
         meant = unknown("key", extra[0], (*field_names(kind), "count", "price")).hint
@@ -167,27 +180,44 @@ def _values(part: Part) -> dict[str, Any]:
     }
 
 
-def _required(kind: str) -> tuple[str, ...]:
-    return tuple(
-        one.name
-        for one in dataclasses.fields(KINDS[kind])
-        if one.name != "name"
-        and one.default_factory is dataclasses.MISSING
-        and (one.default is dataclasses.MISSING or "needed" in one.metadata)
-    )
+_MEMORY = re.compile(r"(LP)?DDR\d[A-Z]?(?![A-Z0-9])", re.IGNORECASE)
+
+
+def _as_called(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Memory types as modules call themselves: ``DDR5-5600 UDIMM`` is DDR5, not registered."""
+    found: dict[str, Any] = {}
+    text = values.get("memory_type")
+    if isinstance(text, str) and (match := _MEMORY.search(text)):
+        found["memory_type"] = match[0].upper()
+        module = re.search(r"\b(LR|R|SO-?|U)DIMM", text, re.IGNORECASE)
+        if module and kind in ("ram", "board") and "registered" not in values:
+            found["registered"] = module[1].upper() in ("R", "LR")
+    types = values.get("memory_types")
+    if isinstance(types, list | tuple) and all(isinstance(one, str) for one in types):
+        matches = [_MEMORY.search(one) for one in types]
+        found["memory_types"] = tuple(
+            one if match is None else match[0].upper()
+            for one, match in zip(types, matches, strict=True)
+        )
+    return found
+
+
+def near_names(kind: str, name: str) -> list[str]:
+    """Names of the catalog's parts that are spelled nearly so, two at most."""
+    import difflib
+
+    spelled = {normalise(part.name): part.name for part in load_parts()[kind]}
+    close = difflib.get_close_matches(normalise(name)[:200], spelled, n=2, cutoff=0.6)
+    return [spelled[one] for one in close]
 
 
 def _near(kind: str, name: str, *, chip: bool) -> str:
-    import difflib
-
     parts = load_parts()[kind]
     if chip:
         meant = require_chip(name).name
         names = [one.name for one in parts if isinstance(one, GpuCard) and one.chip == meant][:3]
     else:
-        spelled = {normalise(part.name): part.name for part in parts}
-        close = difflib.get_close_matches(normalise(name)[:200], spelled, n=2, cutoff=0.6)
-        names = [spelled[one] for one in close]
+        names = near_names(kind, name)
     return (
         f"a card of the catalog ({', '.join(names)}), or "
         if chip and names

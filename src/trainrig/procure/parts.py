@@ -9,7 +9,7 @@ says "not known" instead of judging.  None of another field: the part has no suc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import MISSING, field, fields
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
@@ -84,8 +84,9 @@ class Board:
     name: Text
     socket: Text
     form_factor: Text | None = field(default=None, metadata=NEEDED_FIELD)
-    memory_type: Text
-    memory_slots: Some
+    memory_type: Text | None = field(default=None, metadata=NEEDED_FIELD)
+    """``DDR5``; what modules call themselves besides (``DDR5-5600 UDIMM``) is read."""
+    memory_slots: Some | None = field(default=None, metadata=NEEDED_FIELD)
     memory_channels: Some
     slots: Slots | None = field(default=None, metadata=NEEDED_FIELD)
     m2_slots: Count | None = field(default=None, metadata=NEEDED_FIELD)
@@ -287,6 +288,22 @@ def kind_of(part: Part) -> str:
 def field_names(kind: str) -> tuple[str, ...]:
     """What may be said of a part of this kind, its name aside."""
     return tuple(one.name for one in fields(KINDS[kind]) if one.name not in ("name", "provenance"))
+
+
+def required_fields(kind: str, *, by_rules: bool = True) -> tuple[str, ...]:
+    """Fields without which a part of a kind cannot be described.
+
+    Args:
+        kind: One of KINDS.
+        by_rules: Whether fields count that only a rule compares; without them it says "not known".
+    """
+    return tuple(
+        one.name
+        for one in fields(KINDS[kind])
+        if one.name != "name"
+        and one.default_factory is MISSING
+        and (one.default is MISSING or (by_rules and "needed" in one.metadata))
+    )
 
 
 def absent(part: Part) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ Fields of a part that stand in an entry replace the catalog's (``watts = 350``: 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -127,6 +127,8 @@ class Build:
 
     name: str
     items: tuple[PartCount, ...]
+    is_complete: bool = True
+    """Whether all parts are stated: a kind that is not there is missing, else not known."""
     currency: str = ""
     use: Use = field(default_factory=Use)
     room: Room = field(default_factory=Room)
@@ -183,20 +185,43 @@ def read_build(path: Path, prices: Iterable[Price] = (), currency: str = "") -> 
 
     Raises DataError for an unreadable file, UsageError for a part that is not known.
     """
+    return build_of(read_content(path), str(path), prices, currency)
+
+
+def read_content(path: Path) -> Mapping[str, Any]:
+    """The tables of a list's file.  Raises DataError."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise DataError(f"parts list {path}: {reason}", "trainrig build check FILE.toml") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise DataError(f"parts list {path} is not TOML: {error}", _HINT) from None
-    return build_of(content, str(path), prices, currency)
 
 
 def build_of(
-    content: Mapping[str, Any], where: str, prices: Iterable[Price] = (), currency: str = ""
+    content: Mapping[str, Any],
+    where: str,
+    prices: Iterable[Price] = (),
+    currency: str = "",
+    *,
+    is_complete: bool = True,
+    described: Collection[str] = (),
 ) -> Build:
-    """A build from the content of its file.  Raises DataError and UsageError."""
+    """Return the build that tables of parts describe.
+
+    Args:
+        content: Tables by kind, and the list's head.
+        where: Its name in messages.
+        prices: For parts without one.
+        currency: Where the list names none.
+        is_complete: Whether the tables state all parts; else what is not there is not known.
+        described: Kinds that are named in words, of which few fields are asked for.
+
+    Raises:
+        DataError: Nothing usable in it.
+        UsageError: What is missing or wrong, of all entries at once.
+    """
     heads = _Head.model_fields
     for key in content:
         if key not in KINDS and key not in heads:
@@ -213,12 +238,7 @@ def build_of(
         )
     money = head.currency or currency
     money = currency_of(money) if money else ""
-    known = tuple(prices)
-    items = [
-        _item(kind, entry, where, known, money)
-        for kind in KINDS
-        for entry in _entries(kind, content, where)
-    ]
+    items = _items(content, where, tuple(prices), money, described)
     if not items:
         raise DataError(f"{where}: no parts in it", _HINT)
     if not money and any(one.price is not None for one in items):
@@ -226,6 +246,7 @@ def build_of(
     return Build(
         name=head.name or where.rpartition("/")[2].removesuffix(".toml"),
         items=tuple(items),
+        is_complete=is_complete,
         currency=money,
         use=head.use,
         room=head.room,
@@ -244,15 +265,52 @@ def _entries(kind: str, content: Mapping[str, Any], where: str) -> list[dict[str
     return entries
 
 
+def _items(
+    content: Mapping[str, Any],
+    where: str,
+    prices: tuple[Price, ...],
+    currency: str,
+    described: Collection[str],
+) -> list[PartCount]:
+    """All parts of a list.  Raises UsageError that says what is wrong in any of its entries."""
+    items: list[PartCount] = []
+    wrong: list[UsageError] = []
+    for kind in KINDS:
+        is_complete = kind not in described
+        for entry in _entries(kind, content, where):
+            try:
+                items.append(_item(kind, entry, where, prices, currency, is_complete=is_complete))
+            except UsageError as error:
+                wrong.append(error)
+    if wrong:
+        raise _all_of(wrong, where)
+    return items
+
+
+def _all_of(errors: list[UsageError], where: str) -> UsageError:
+    """One error that says what several say of one list."""
+    if len(errors) == 1:
+        return errors[0]
+    said = [error.message.removeprefix(f"{where}: ") for error in errors]
+    hints = dict.fromkeys(error.hint for error in errors if error.hint)
+    return UsageError(f"{where}: {'; '.join(said)}", "; ".join(hints) or None)
+
+
 def _item(
-    kind: str, entry: dict[str, Any], where: str, prices: tuple[Price, ...], currency: str
+    kind: str,
+    entry: dict[str, Any],
+    where: str,
+    prices: tuple[Price, ...],
+    currency: str,
+    *,
+    is_complete: bool,
 ) -> PartCount:
     try:
         read = _Entry.model_validate(entry)
     except ValidationError as error:
         hint = 'part = "its name", count = 1, price = what one costs'
         raise invalid(error, f"{where}: [[{kind}]]", _Entry, hint) from None
-    part = own_part(kind, read.part, read.model_extra or {}, where)
+    part = own_part(kind, read.part, read.model_extra or {}, where, is_complete=is_complete)
     price, origin = read.price, "the list"
     if price is None and (found := price_of(prices, part.name, currency, kind=kind)):
         price, origin = found.price, f"{found.source}, {found.date}"

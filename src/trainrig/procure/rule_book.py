@@ -194,6 +194,28 @@ def not_known(rule: str, part: Part, *names: str) -> Check:
     )
 
 
+def awaits_processor(judge: Rule) -> Rule:
+    """Guard of a rule on watts: without a processor what holds is not known to hold."""
+
+    @wraps(judge)
+    def guarded(build: Build) -> Iterator[Check]:
+        has_processor = any(item.kind == "cpu" for item in build.items)
+        for one in judge(build):
+            if has_processor or one.severity in ("error", "unknown"):
+                yield one
+                continue
+            yield Check(
+                rule=one.rule,
+                severity="unknown",
+                message="not known: watts of the processor",
+                arithmetic=f"{one.arithmetic}, without a processor",
+                fix="add [[cpu]] with its part, or --cpu",
+                not_known=("cpu.watts",),
+            )
+
+    return guarded
+
+
 def needs(rule: str, *wanted: str) -> Callable[[Rule], Rule]:
     """Guard of a rule that compares ``wanted`` fields of parts, ``case.gpu_length_mm``.
 

@@ -20,6 +20,7 @@ from trainrig.prediction.scenario import GBIT, positive
 from trainrig.procure.build_rules import BuildReport
 from trainrig.procure.part_catalog import chip_of
 from trainrig.procure.training_rate import TrainingRate, rate_at, training_space
+from trainrig.units import counted
 
 _FEWER = 0.5
 """Of the machines that the budget holds: with fewer, nothing is tried."""
@@ -66,7 +67,12 @@ def plan_cluster(
     """
     build = report.build
     if not report.legal:
-        raise UsageError(f"{build.name} is not legal", "trainrig build check says why")
+        first, *others = [one for one in report.findings if one.severity == "error"]
+        more = f"; and {counted(len(others), 'rule')} more" if others else ""
+        raise UsageError(
+            f"{build.name} is not legal: {first.rule}: {first.message}: {first.arithmetic}{more}",
+            first.fix or "trainrig build check has all of its arithmetic",
+        )
     if build.total is None:
         raise UsageError(f"{build.name} has no total", f"a price of {build.unpriced[0]}")
     chips = {chip_of(card).name for card in build.cards}

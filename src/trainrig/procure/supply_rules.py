@@ -22,7 +22,7 @@ from trainrig.procure.load_rules import card_watts, power_of, rating
 from trainrig.procure.part_catalog import chip_of
 from trainrig.procure.parts import Connector, GpuCard, PowerSupply, Riser
 from trainrig.procure.parts_list import Build
-from trainrig.procure.rule_book import Check, check, needs, rule_book
+from trainrig.procure.rule_book import Check, awaits_processor, check, needs, rule_book
 from trainrig.units import counted
 
 
@@ -228,6 +228,7 @@ def _sum(base: str, terms: Counter[str]) -> str:
 # ---- the rules
 
 
+@awaits_processor
 @needs("psu-transients", "psu.atx")
 def psu_transients(build: Build) -> Iterator[Check]:
     """Supplies ride out what cards draw for milliseconds, each by itself."""
@@ -301,6 +302,7 @@ def _plugs_text(plugs: Mapping[Connector, int]) -> str:
     return ", ".join(f"{count} × {name.replace('eps', 'EPS')}" for name, count in plugs.items())
 
 
+@awaits_processor
 def psu_rails(build: Build) -> Iterator[Check]:
     """Of several supplies each carries what hangs on it, and they start together."""
     if len(build.supplies) < 2:

@@ -59,7 +59,7 @@ def build_document(report: BuildReport) -> Document:
     blocks: list[Block] = [
         Badge(
             build.name,
-            "LEGAL" if report.legal else "REFUSED",
+            _badge(report),
             reason,
             "bad" if not report.legal else "warn" if report.not_known else "good",
         ),
@@ -90,6 +90,12 @@ _SOURCES = (
     "its source, most from BuildCores OpenDB (ODC-By 1.0) and linuxhw/DMI (CC-BY 4.0). Hold all of "
     "them against the maker's sheet before you order."
 )
+
+
+def _badge(report: BuildReport) -> str:
+    if not report.legal:
+        return "REFUSED"
+    return "LEGAL AS FAR AS KNOWN" if report.not_known else "LEGAL"
 
 
 def finding_item(one: Check) -> Item:
@@ -124,6 +130,10 @@ def _facts(report: BuildReport) -> Iterator[tuple[str, str]]:
         "power",
         f"{power.wall:,.0f} W from the wall at full load "
         f"({power.gpus:,.0f} W GPUs, {power.cpu:,.0f} W processor, {power.rest:,.0f} W rest, "
+        f"{format_share(power.efficiency)} efficient)"
+        if power.cpu
+        else f"{power.wall:,.0f} W from the wall without a processor, which the list does not name "
+        f"({power.gpus:,.0f} W GPUs, {power.rest:,.0f} W rest, "
         f"{format_share(power.efficiency)} efficient)",
     )
     if report.placement and (seats := report.placement.gpus()):
