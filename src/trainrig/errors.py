@@ -15,9 +15,9 @@ mistake and keeps its traceback.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,18 +82,22 @@ def reading(path: Path, hint: str | None = None) -> Iterator[None]:
         raise DataError(f"cannot read {path}: {error.strerror or error}", hint) from None
 
 
+Place: TypeAlias = "tuple[int | str, ...]"
+"""Where something stands in a file: names of tables and of a key, and numbers in lists."""
+
+
 def first_problem(
-    error: ValidationError, whole: str = "the whole", parts: Collection[str] = ()
+    error: ValidationError, whole: str = "the whole", place: Callable[[Place], Place] = tuple
 ) -> str:
     """Return what is wrong first in a ValidationError, in one printable line of a file's words.
 
     Args:
         error: What pydantic found.
         whole: Names what was validated where the problem lies in no field of it.
-        parts: Tables that the file does not have, since its keys are flat (`FlatKeys.parts`).
+        place: Where the file has what pydantic found somewhere else (`FlatKeys.flat_place`).
     """
     first = _first_of(error)
-    *tables, key = [p for p in first["loc"] if p != _OF_KEY and p not in parts] or (whole,)
+    *tables, key = [part for part in place(first["loc"]) if part != _OF_KEY] or (whole,)
     kind, context = str(first["type"]), first.get("ctx", {})
     where = _placed(_key_text(key), tables)
     if kind in _UNKNOWN_KEY or _OF_KEY in first["loc"]:

@@ -108,3 +108,19 @@ def test_a_flat_table_is_nested_for_a_validator_and_flattened_again() -> None:
     }
     assert list(KEYS.flatten(nested).items()) == list(FLAT.items())
     assert KEYS.nest({"name": "van"})["engine"] == {}  # whose power the validator misses
+
+
+@pytest.mark.parametrize(
+    ("nested", "flat"),
+    [
+        (("wheels", "count"), ("wheels",)),
+        (("engine", "power", 2), ("power", 2)),
+        (("colour",), ("colour",)),
+        (("engine",), ()),
+        ((), ()),
+    ],
+)
+def test_a_place_is_told_by_the_key_that_a_file_has(
+    nested: tuple[str | int, ...], flat: tuple[str | int, ...]
+) -> None:
+    assert KEYS.flat_place(nested) == flat

@@ -107,7 +107,7 @@ class _Pair:
     @property
     def is_interleaved(self) -> bool:
         """Whether a round of one and a round of the other met the machine together."""
-        num_rounds = min(len(self.base.rounds), len(self.own.rounds))
+        num_rounds = min(len(self.base.timing.rounds), len(self.own.timing.rounds))
         return not self.two_runs and num_rounds >= LEAST_ROUNDS
 
     @property
@@ -223,7 +223,11 @@ def bars(results: Sequence[TrainingResult]) -> tuple[Goal, ...]:
         if not isinstance(least, float | int) or not least:
             continue
         if own.framework == Layout().framework:
-            base, ratio, reason = _MATMUL, own.mfu_of_measured_matmul, own.disturbed
+            base, ratio, reason = (
+                _MATMUL,
+                own.throughput.mfu_of_measured_matmul,
+                own.timing.disturbed,
+            )
             if ratio is not None and ratio > 1.0:
                 ratio, reason = None, f"it is faster than the {_MATMUL}, which says nothing then"
             found.append(_bar(own.name, base, "", ratio, least, reason))
@@ -233,13 +237,13 @@ def bars(results: Sequence[TrainingResult]) -> tuple[Goal, ...]:
             for each in results
             if each.model == own.model and each.passed and each.framework == Layout().framework
         ]
-        best = max(native, key=lambda each: each.samples_per_s or 0.0, default=None)
-        if best is None or not own.samples_per_s:
+        best = max(native, key=lambda each: each.throughput.samples_per_s or 0.0, default=None)
+        if best is None or not own.throughput.samples_per_s:
             reason = f"{own.name}: {own.problem or 'not trained'}" if best else "ours did not train"
             found.append(_bar(best.name if best else "ours", own.name, "", None, least, reason))
             continue
-        ratio = (best.samples_per_s or 0.0) / own.samples_per_s
-        noisy = best.disturbed or own.disturbed
+        ratio = (best.throughput.samples_per_s or 0.0) / own.throughput.samples_per_s
+        noisy = best.timing.disturbed or own.timing.disturbed
         found.append(_bar(best.name, own.name, _kernels(own), ratio, least, noisy))
     return tuple(found)
 
@@ -255,9 +259,9 @@ def _bar(
 
 
 def _kernels(own: TrainingResult) -> str:
-    if own.layout_found is None:
+    if own.layout.found is None:
         return ""
-    kernels = own.layout_found.kernels
+    kernels = own.layout.found.kernels
     own_kernels = own.software_found.get("kernels")  # Megatron's: fused, of Transformer Engine
     named = (kernels.attention_kernel or kernels.attention, kernels.replaced, own_kernels)
     return ", ".join(each for each in named if each)
@@ -370,8 +374,12 @@ def settings_of(result: TrainingResult, *, whole: bool) -> dict[str, Any]:
     Without ``whole`` the settings are what an older run stored of them.
     """
     software = {name: v for name, v in result.software_found.items() if name != "interpreter"}
-    own = {"framework": result.framework, "model": result.model, "batch_size": result.batch_size}
-    return {**software, **own, **(result.settings if whole else result.requested_layout)}
+    own = {
+        "framework": result.framework,
+        "model": result.model,
+        "batch_size": result.layout.batch_size,
+    }
+    return {**software, **own, **(result.settings if whole else result.layout.requested)}
 
 
 def _setting_text(value: object) -> str:
@@ -393,8 +401,10 @@ def shortened(texts: Sequence[str]) -> list[str]:
 
 def _observed_differences(base: TrainingResult, own: TrainingResult) -> tuple[str, ...]:
     """What was observed differently where the same was asked for: devices, threads, transport."""
-    pairs = [("cuda_visible_devices", base.cuda_visible_devices, own.cuda_visible_devices)]
-    layouts = [side.layout_found for side in (base, own) if side.layout_found is not None]
+    pairs = [
+        ("cuda_visible_devices", base.layout.cuda_visible_devices, own.layout.cuda_visible_devices)
+    ]
+    layouts = [side.layout.found for side in (base, own) if side.layout.found is not None]
     if len(layouts) == 2:
         pairs += [
             (f"observed {key}", *(RANK_KEYS.get(layout, key) for layout in layouts))
@@ -417,29 +427,33 @@ def _why_not(pair: _Pair) -> str | None:
     untimed = _untimed(pair.base, pair.base_name) or _untimed(pair.own, own_name)
     if untimed is not None or not pair.is_interleaved:
         return untimed
-    clean, count = len(_interleaved(pair)), len(pair.own.rounds)
+    clean, count = len(_interleaved(pair)), len(pair.own.timing.rounds)
     if clean >= LEAST_ROUNDS:
         return None
     return f"the machine was busy in {f'all but {clean} of' if clean else 'all'} {count} rounds"
 
 
 def _untimed(result: TrainingResult, name: str) -> str | None:
-    if len(result.step_times_s) < LEAST_STEPS:
+    if len(result.timing.step_times_s) < LEAST_STEPS:
         return f"{name}: fewer than {LEAST_STEPS} steps that count"
-    if min(result.step_times_s) <= 0.0 or not result.samples_per_s or not result.step_time_s:
+    if (
+        min(result.timing.step_times_s) <= 0.0
+        or not result.throughput.samples_per_s
+        or not result.timing.step_time_s
+    ):
         return f"{name}: its steps have no times"
     return None
 
 
 def _tokens(result: TrainingResult) -> int | None:
     """Tokens of a sample."""
-    rate, tokens = result.samples_per_s, result.tokens_per_s
+    rate, tokens = result.throughput.samples_per_s, result.throughput.tokens_per_s
     return round(tokens / rate) if rate and tokens else None
 
 
 def _samples(result: TrainingResult) -> float:
     """Samples of a step, on all ranks."""
-    return float((result.samples_per_s or 0.0) * (result.step_time_s or 0.0))
+    return float((result.throughput.samples_per_s or 0.0) * (result.timing.step_time_s or 0.0))
 
 
 def _rates(result: TrainingResult) -> list[float | None]:
@@ -449,7 +463,7 @@ def _rates(result: TrainingResult) -> list[float | None]:
         samples / fmean(trimmed(one.step_times_s))
         if one.disturbed is None and min(one.step_times_s, default=0.0) > 0.0
         else None
-        for one in result.rounds
+        for one in result.timing.rounds
     ]
 
 
@@ -472,13 +486,15 @@ def _ratio(pair: _Pair) -> tuple[Comparison, str]:
     """The ratio of their rates, and what it rests on."""
     if pair.is_interleaved:
         return compare_pairs(*zip(*_interleaved(pair), strict=True)), INTERLEAVED
-    kinds = [str(result.requested_layout.get("device")) for result in (pair.base, pair.own)]
+    kinds = [str(result.layout.requested.get("device")) for result in (pair.base, pair.own)]
     margin = max(map(run_to_run_margin, kinds))
     old, new = _clean_rates(pair.base), _clean_rates(pair.own)
     if old and new:
         return compare(old, new, margin=margin), ROUNDS
     amount = _samples(pair.own) / _samples(pair.base)
-    return compare_steps(pair.base.step_times_s, pair.own.step_times_s, amount, margin), STEPS
+    return compare_steps(
+        pair.base.timing.step_times_s, pair.own.timing.step_times_s, amount, margin
+    ), STEPS
 
 
 def _judge(pairs: Sequence[_Pair]) -> tuple[Speedup, ...]:
@@ -496,8 +512,8 @@ def _judge(pairs: Sequence[_Pair]) -> tuple[Speedup, ...]:
 
 
 def _with_ratio(pair: _Pair, found: Comparison, basis: str, change: Change, count: int) -> Speedup:
-    base_noise = pair.base.disturbed and f"{pair.base_name}: {pair.base.disturbed}"
-    reason = pair.own.disturbed or base_noise or pair.not_judged
+    base_noise = pair.base.timing.disturbed and f"{pair.base_name}: {pair.base.timing.disturbed}"
+    reason = pair.own.timing.disturbed or base_noise or pair.not_judged
     is_judged = not reason
     if is_judged and change is Change.CANNOT_TELL:
         inside = found.interval.low <= 1.0 <= found.interval.high

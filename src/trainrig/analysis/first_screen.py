@@ -139,13 +139,13 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
         return " ".join(
             filter(None, (_step_sentence(step, _matmul_above(step, found)), _loss_sentence(view)))
         )
-    trained = [one for one in readable(view) if one.samples_per_s]
+    trained = [one for one in readable(view) if one.throughput.samples_per_s]
     if trained:
         best = _best_training(trained)
         fastest = f", the fastest of {len(trained)} trainings" if len(trained) > 1 else ""
-        rate = f"{format_count(best.samples_per_s or 0.0)} samples/s"
-        if best.tokens_per_s:
-            rate = f"{format_count(best.tokens_per_s)} tokens/s"
+        rate = f"{format_count(best.throughput.samples_per_s or 0.0)} samples/s"
+        if best.throughput.tokens_per_s:
+            rate = f"{format_count(best.throughput.tokens_per_s)} tokens/s"
         precision = best.settings.get("precision")
         model = _model_name(best.model)
         how = f"{model} in {precision}" if precision else model
@@ -177,7 +177,11 @@ def _moved_sentence(view: RunView) -> str:
 def _best_training(trained: Iterable[TrainingResult]) -> TrainingResult:
     """The training that sentence, number and actions are of: the fastest step's, as the charts."""
     return max(
-        trained, key=lambda one: (one.model_flops_per_s_per_device or 0.0, one.samples_per_s or 0.0)
+        trained,
+        key=lambda one: (
+            one.throughput.model_flops_per_s_per_device or 0.0,
+            one.throughput.samples_per_s or 0.0,
+        ),
     )
 
 
@@ -190,9 +194,9 @@ def _model_name(model: str) -> str:
 def _loss_sentence(view: RunView) -> str:
     """Of a run that is one training; empty for others."""
     trained = readable(view)
-    if len(trained) != 1 or len(trained[0].losses) < 2 or _measures_more(view):
+    if len(trained) != 1 or len(trained[0].loss.losses) < 2 or _measures_more(view):
         return ""
-    losses = trained[0].losses
+    losses = trained[0].loss.losses
     return f"Its loss went from {losses[0]:.2f} to {losses[-1]:.2f} in {len(losses)} steps."
 
 
@@ -345,12 +349,12 @@ def _of_training(view: RunView) -> Iterator[KeyNumber]:
     if len(trained) != 1:
         return
     (result,) = trained
-    if result.losses:
-        first = f"from {result.losses[0]:.4g} in {len(result.losses)} steps"
-        yield KeyNumber(name="Loss", value=result.losses[-1], unit="", what=first)
-    if result.peak_memory_bytes:
+    if result.loss.losses:
+        first = f"from {result.loss.losses[0]:.4g} in {len(result.loss.losses)} steps"
+        yield KeyNumber(name="Loss", value=result.loss.losses[-1], unit="", what=first)
+    if result.memory.peak_bytes:
         yield KeyNumber(
-            name="Peak memory", value=result.peak_memory_bytes, unit="B", what="of a device"
+            name="Peak memory", value=result.memory.peak_bytes, unit="B", what="of a device"
         )
 
 
@@ -396,29 +400,34 @@ def _step_number(view: RunView, step: _Level) -> KeyNumber:
 
 
 def _training_number(view: RunView, matmul: _Level | None) -> KeyNumber | None:
-    trained = [one for one in readable(view) if one.tokens_per_s]
+    trained = [one for one in readable(view) if one.throughput.tokens_per_s]
     if not trained:
         return None
     best = _best_training(trained)
     precision = str(best.settings.get("precision", ""))
     words = [_model_name(best.model), precision]
-    of_matmul, reached = best.mfu_of_measured_matmul, best.model_flops_per_s_per_device
+    of_matmul, reached = (
+        best.throughput.mfu_of_measured_matmul,
+        best.throughput.model_flops_per_s_per_device,
+    )
     if matmul is not None and dtype_of(matmul.record.case) == precision and reached:
         of_matmul = reached / (matmul.level.value or reached)
     # A claim that the matmul itself exceeds is no peak to be held against.
-    if best.mfu is not None and (of_matmul is None or of_matmul >= best.mfu / _ABOVE):
-        mfu = f"MFU {format_share(best.mfu)}"
+    if best.throughput.mfu is not None and (
+        of_matmul is None or of_matmul >= best.throughput.mfu / _ABOVE
+    ):
+        mfu = f"MFU {format_share(best.throughput.mfu)}"
         words.append(f"{mfu} of a reference" if best.is_on_cpu else mfu)
     elif of_matmul is not None and of_matmul <= 1.0:
         bound = share_bound(
-            AT_LEAST if best.disturbed else "", matmul.level.bound if matmul else ""
+            AT_LEAST if best.timing.disturbed else "", matmul.level.bound if matmul else ""
         )
         words.append(f"{marked(format_share(of_matmul), bound)} of its matmul")
     return KeyNumber(
         name="Training",
-        value=best.tokens_per_s or 0.0,
+        value=best.throughput.tokens_per_s or 0.0,
         unit="token/s",
-        is_least=best.disturbed is not None,
+        is_least=best.timing.disturbed is not None,
         what=", ".join(filter(None, words)),
         others=_trained_by_others(view, best),
     )
@@ -426,9 +435,9 @@ def _training_number(view: RunView, matmul: _Level | None) -> KeyNumber | None:
 
 def _trained_by_others(view: RunView, own: TrainingResult) -> PublishedRange | None:
     """Of the same experiment, on devices of the same name."""
-    names = {device.name for device in own.devices}
+    names = {device.name for device in own.layout.devices}
     rates = [
-        figure.tokens_per_s_per_device * max(1, len(own.devices))
+        figure.tokens_per_s_per_device * max(1, len(own.layout.devices))
         for figure in published_figures(view)
         if figure.experiment == own.name and figure.device in names
     ]
@@ -500,14 +509,21 @@ def _gains(step: _Level) -> Iterator[Action]:
 
 def _own_gains(view: RunView) -> Iterator[Action]:
     """What the parts of the best training's own step cost."""
-    trained = [one for one in readable(view) if one.step_time_s and one.samples_per_s]
+    trained = [
+        one for one in readable(view) if one.timing.step_time_s and one.throughput.samples_per_s
+    ]
     if not trained:
         return
     best = _best_training(trained)
-    case = {**best.settings, "batch_size": best.batch_size or best.settings.get("batch_size")}
+    case = {
+        **best.settings,
+        "batch_size": best.layout.batch_size or best.settings.get("batch_size"),
+    }
     for part, (name, how, options) in PARTS.items():
-        seconds = best.breakdown.get(part) or 0.0
-        yield from _gain(name, seconds, best.step_time_s or 0.0, how, _command(case, options))
+        seconds = best.timing.breakdown.get(part) or 0.0
+        yield from _gain(
+            name, seconds, best.timing.step_time_s or 0.0, how, _command(case, options)
+        )
 
 
 def _gain(what: str, seconds: float, time: float, how: str, command: str) -> Iterator[Action]:

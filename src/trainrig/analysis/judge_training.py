@@ -66,14 +66,16 @@ def _outcome_of(found: Sequence[TrainingResult]) -> tuple[Outcome, str]:
     needs_gpu = [result.name for result in found if result.needs_gpu]
     judged = [result for result in found if not result.needs_gpu]
     skipped = [result for result in judged if result.status == Status.SKIPPED]
-    apart = [result.name for result in judged if result.parity.declared]
+    apart = [result.name for result in judged if result.loss.parity.declared]
     left = skipped or [
-        result for result in judged if not (result.parity.compared or result.parity.declared)
+        result
+        for result in judged
+        if not (result.loss.parity.compared or result.loss.parity.declared)
     ]
     if left:
         why = left[0].reason or "compared with nothing"
         return Outcome.INCOMPLETE, f"{left[0].name}: {why}"
-    alone = all(result.parity.is_reference for result in judged)
+    alone = all(result.loss.parity.is_reference for result in judged)
     like_one = "layouts as asked, losses as in one process"
     by_one = "trained by one process, which there is nothing to compare with"
     reason = f"{plural(len(judged), 'experiment')}: {by_one if alone else like_one}"
@@ -101,7 +103,7 @@ def _too_large(view: RunView) -> Iterator[Finding]:
 
 def findings_of(result: TrainingResult) -> Iterator[Finding]:
     """What is wrong with a training, and what to do."""
-    ids, parity = (result.record,) if result.record else (), result.parity
+    ids, parity = (result.record,) if result.record else (), result.loss.parity
 
     def finding(id: str, severity: Severity, words: str, fix: str) -> Finding:
         evidence = f"{result.name}: {words}"
@@ -115,7 +117,7 @@ def findings_of(result: TrainingResult) -> Iterator[Finding]:
     if result.status not in (Status.OK, Status.SKIPPED):
         fix = _fix(result.status, result.reason or "")
         yield finding("training-failed", "error", str(result.reason), fix)
-    for words in result.wrong_layout:
+    for words in result.layout.differences:
         fix = "nothing of this row is what its name says; another framework or another layout"
         yield finding("layout-not-as-asked", "error", words, fix)
     if parity.not_comparable is not None:
@@ -124,7 +126,7 @@ def findings_of(result: TrainingResult) -> Iterator[Finding]:
         if parity.declared:
             words = f"NOT COMPARABLE ({parity.declared}): {parity.not_comparable}"
         yield finding("not-comparable", known, words, fix)
-    heldout, entropy = result.heldout_loss, result.unigram_entropy
+    heldout, entropy = result.loss.heldout_loss, result.loss.unigram_entropy
     if heldout is not None and entropy is not None and not has_learned(heldout, entropy):
         words = (
             f"after {result.settings.get('steps')} steps the held-out loss is {heldout:.2f} nats, "
@@ -135,9 +137,9 @@ def findings_of(result: TrainingResult) -> Iterator[Finding]:
     for words in map(_loss, result.restarts):
         fix = "look at that host's kernel log, its memory, power and temperature"
         yield finding("rank-lost", "warning", words, fix)
-    if result.straggler is not None:
+    if result.timing.straggler is not None:
         fix = "look what else runs on that rank's device or core, and how fast it is alone"
-        yield finding("rank-waited-for", "warning", result.straggler, fix)
+        yield finding("rank-waited-for", "warning", result.timing.straggler, fix)
 
 
 def _loss(restart: Restart) -> str:

@@ -29,7 +29,8 @@ from pydantic import (
 from trainrig.analysis.rows import rows
 from trainrig.analysis.training_facts import LARGEST, summary_of_records, trainings
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.errors import DataError, first_problem
+from trainrig.errors import DataError, Place, first_problem
+from trainrig.flat_keys import FlatKeys, part
 from trainrig.process.lost_ranks import Restart
 from trainrig.record import Kind, Record, RunView, read_by
 from trainrig.units import ranges
@@ -161,48 +162,48 @@ class HeldOut:
 
 
 @read_by(_STRICT)
-class TrainingResult:
-    """One experiment: what was asked for, what was observed, how fast it was, and its verdict.
+class LayoutCheck:
+    """The layout that was asked for, the one that was observed, and the devices that ran it."""
 
-    Fields are the keys of ``train --json``.
-    """
+    requested: dict[str, _Value] = field(metadata={"key": "layout_asked"})
+    found: RankLayout | None = field(metadata={"key": "layout_found"})
+    differences: tuple[str, ...] = field(default=(), metadata={"key": "wrong_layout"})
+    """What was asked for and not observed, in words."""
+    batch_size: int | None = None
+    requested_batch_size: int | str | None = field(
+        default=None, metadata={"key": "batch_size_asked"}
+    )
+    """``auto``, or what the first training was to have."""
+    devices: tuple[UsedDevice, ...] = ()
+    cuda_visible_devices: str | None = None
 
-    name: str
-    framework: Annotated[str, Field(validation_alias=AliasChoices("framework", "backend"))]
-    model: str
-    row_verdict: str
-    """agreed, DIFFERS, NOT COMPARABLE, skipped, FAIL, not compared."""
-    requested_layout: Annotated[
-        dict[str, _Value],
-        Field(
-            validation_alias=AliasChoices("layout_asked", "requested_layout"),
-            serialization_alias="layout_asked",
-        ),
-    ]
-    layout_found: RankLayout | None
-    losses: tuple[_Number, ...]
-    """Of each step, in nats."""
-    grad_norms: tuple[_Number | None, ...]
+
+@read_by(_STRICT)
+class StepTiming:
+    """Seconds of a step, and what disturbed them."""
+
     step_time_s: _Amount | None
     """Mean of the middle half of the steps that count."""
-    samples_per_s: _Amount | None
-    peak_memory_bytes: _Amount | None
-    breakdown: dict[str, _Number | None]
-    """Seconds of a step by part; they add up to it."""
-    parity: Parity
-    reason: str | None
-    status: str = ""
-    reference_loss: _Number | None = None
-    """Of the first of the compared steps in one process; None: it was compared with nothing."""
-    batch_size: int | None = None
-    requested_batch_size: Annotated[int | str | None, Field(alias="batch_size_asked")] = None
-    """``auto``, or what the first training was to have."""
-    settings: dict[str, _Value] = field(default_factory=dict)
-    """Everything that was resolved, by its name in an experiment file."""
-    software_found: dict[str, str] = field(default_factory=dict)
-    """Versions that its ranks reported."""
     step_times_s: tuple[_Amount, ...] = ()
     rounds: tuple[TrainingRound, ...] = ()
+    breakdown: dict[str, _Number | None]
+    """Seconds of a step by part; they add up to it."""
+    no_breakdown_reason: str | None = None
+    profiled: ProfiledStep | None = None
+    """None: of one process without a GPU, whose step is its own work."""
+    straggler: str | None = None
+    """Which rank the others wait for, and where."""
+    load_average: _Amount | None = None
+    """The machine's when it began."""
+    disturbed: str | None = None
+    """Why its speed must not be judged."""
+
+
+@read_by(_STRICT)
+class Throughput:
+    """Work a second, and its share of what the device could do."""
+
+    samples_per_s: _Amount | None
     tokens_per_s: _Amount | None = None
     model_flops_per_s_per_device: _Amount | None = None
     hardware_flops_per_s_per_device: _Amount | None = None
@@ -212,64 +213,125 @@ class TrainingResult:
     peak_flops_per_s_claimed: _Amount | None = None
     peak_source: str | None = None
     no_mfu_reason: str | None = None
-    no_breakdown_reason: str | None = None
-    profiled: ProfiledStep | None = None
-    """None: of one process without a GPU, whose step is its own work."""
+
+
+@read_by(_STRICT)
+class LossHistory:
+    """Losses in nats, gradient norms, and whether they are those of one process."""
+
+    losses: tuple[_Number, ...]
+    """Loss of each step."""
+    grad_norms: tuple[_Number | None, ...]
+    parity: Parity
+    reference_loss: _Number | None = None
+    """Loss in one process of the first of the compared steps; None: compared with nothing."""
     heldout_loss: _Number | None = None
     """The last of ``heldout``."""
     heldout: tuple[HeldOut, ...] = ()
-    weight_decay: dict[str, _Amount] = field(default_factory=dict)
-    """Weights of the whole model that decay (``decayed``) and that do not (``not_decayed``)."""
-    reserved_memory_bytes: _Amount | None = None
-    devices: tuple[UsedDevice, ...] = ()
-    cuda_visible_devices: str | None = None
-    memory_by_rank: tuple[RankMemory, ...] = ()
-    energy_j: _Amount | None = None
-    energy_interval_j: tuple[_Amount, _Amount] | None = None
-    energy_per_token_j: _Amount | None = None
-    energy_s: _Amount | None = None
-    energy_source: str | None = None
-    energy_devices: tuple[EnergyUsed, ...] = ()
-    mean_power_w: _Amount | None = None
-    no_energy_reason: str | None = None
-    load_average: _Amount | None = None
-    """The machine's when it began."""
-    disturbed: str | None = None
-    """Why its speed must not be judged."""
-    wrong_layout: tuple[str, ...] = ()
-    """What was asked for and not observed, in words."""
-    restarts: tuple[Restart, ...] = ()
-    """After each rank that was lost, in the round that says what it computes."""
-    straggler: str | None = None
-    """Which rank the others wait for, and where."""
     unigram_entropy: _Number | None = None
     """Nats of the text's token frequencies, where the held-out loss can be compared with them."""
-    needs_gpu: bool = False
-    """Skipped for what only GPUs have: on a processor nothing is lacking without it."""
-    record: str = ""
-    """Id of the record of its time."""
 
     def __post_init__(self) -> None:
         if len(self.losses) != len(self.grad_norms):
             raise ValueError(f"{len(self.losses)} losses and {len(self.grad_norms)} gradient norms")
 
+
+@read_by(_STRICT)
+class MemoryUse:
+    """Peaks of device memory in bytes."""
+
+    peak_bytes: _Amount | None = field(metadata={"key": "peak_memory_bytes"})
+    reserved_bytes: _Amount | None = field(default=None, metadata={"key": "reserved_memory_bytes"})
+    by_rank: tuple[RankMemory, ...] = field(default=(), metadata={"key": "memory_by_rank"})
+
+
+@read_by(_STRICT)
+class EnergyUse:
+    """Energy of the steps that count, in joules."""
+
+    total_j: _Amount | None = field(default=None, metadata={"key": "energy_j"})
+    interval_j: tuple[_Amount, _Amount] | None = field(
+        default=None, metadata={"key": "energy_interval_j"}
+    )
+    per_token_j: _Amount | None = field(default=None, metadata={"key": "energy_per_token_j"})
+    time_s: _Amount | None = field(default=None, metadata={"key": "energy_s"})
+    """Seconds that the energy was used in."""
+    source: str | None = field(default=None, metadata={"key": "energy_source"})
+    devices: tuple[EnergyUsed, ...] = field(default=(), metadata={"key": "energy_devices"})
+    mean_power_w: _Amount | None = None
+    missing_reason: str | None = field(default=None, metadata={"key": "no_energy_reason"})
+
+
+@read_by(_STRICT)
+class TrainingResult:
+    """One experiment: what was asked for, what was observed, how fast it was, and its verdict.
+
+    Flat keys (RESULT_KEYS) are those of ``train --json``.
+    """
+
+    name: str
+    framework: str
+    model: str
+    row_verdict: str
+    """agreed, DIFFERS, NOT COMPARABLE, skipped, FAIL, not compared."""
+    reason: str | None
+    status: str = ""
+    settings: dict[str, _Value] = field(default_factory=dict)
+    """Everything that was resolved, by its name in an experiment file."""
+    software_found: dict[str, str] = field(default_factory=dict)
+    """Versions that its ranks reported."""
+    weight_decay: dict[str, _Amount] = field(default_factory=dict)
+    """Weights of the whole model that decay (``decayed``) and that do not (``not_decayed``)."""
+    restarts: tuple[Restart, ...] = ()
+    """After each rank that was lost, in the round that says what it computes."""
+    needs_gpu: bool = False
+    """Skipped for what only GPUs have: on a processor nothing is lacking without it."""
+    record: str = ""
+    """Id of the record of its time."""
+    layout: LayoutCheck = part(LayoutCheck)
+    timing: StepTiming = part(StepTiming)
+    throughput: Throughput = part(Throughput)
+    loss: LossHistory = part(LossHistory)
+    memory: MemoryUse = part(MemoryUse)
+    energy: EnergyUse = part(EnergyUse)
+
     @property
     def problem(self) -> str | None:
         """Why it did not agree."""
-        own = self.parity
-        declared = own.declared if self.row_verdict == "NOT COMPARABLE" else None
-        apart = "; ".join(self.wrong_layout) or own.not_comparable or own.no_reference
+        parity = self.loss.parity
+        declared = parity.declared if self.row_verdict == "NOT COMPARABLE" else None
+        apart = "; ".join(self.layout.differences) or parity.not_comparable or parity.no_reference
         return self.reason or (declared and f"as declared, {declared}: {apart}") or apart
 
     @property
     def is_on_cpu(self) -> bool:
         """Whether it trained on processors, whose peak is a reference and no ceiling."""
-        return self.requested_layout.get("device") == "cpu"
+        return self.layout.requested.get("device") == "cpu"
 
     @property
     def passed(self) -> bool:
         """It trained as asked, with the losses of one process."""
         return self.row_verdict in AGREED
+
+
+RESULT_KEYS = FlatKeys(
+    TrainingResult,
+    (
+        *("name", "framework", "model", "row_verdict", "layout_asked", "layout_found", "losses"),
+        *("grad_norms", "step_time_s", "samples_per_s", "peak_memory_bytes", "breakdown"),
+        *("parity", "reason", "status", "reference_loss", "batch_size", "batch_size_asked"),
+        *("settings", "software_found", "step_times_s", "rounds", "tokens_per_s"),
+        *("model_flops_per_s_per_device", "hardware_flops_per_s_per_device", "mfu", "hfu"),
+        *("mfu_of_measured_matmul", "peak_flops_per_s_claimed", "peak_source", "no_mfu_reason"),
+        *("no_breakdown_reason", "profiled", "heldout_loss", "heldout", "weight_decay"),
+        *("reserved_memory_bytes", "devices", "cuda_visible_devices", "memory_by_rank"),
+        *("energy_j", "energy_interval_j", "energy_per_token_j", "energy_s", "energy_source"),
+        *("energy_devices", "mean_power_w", "no_energy_reason", "load_average", "disturbed"),
+        *("wrong_layout", "restarts", "straggler", "unigram_entropy", "needs_gpu", "record"),
+    ),
+)
+_OLDER_KEYS = {"backend": "framework", "requested_layout": "layout_asked"}
+"""Keys of earlier versions, with what they are called now."""
 
 
 @cache
@@ -305,13 +367,21 @@ def has_results(view: RunView) -> bool:
 def _result(row: Mapping[str, Any], where: str) -> TrainingResult:
     """Raises DataError with place and field."""
     try:
-        today = {**row, "layout_found": _nested_layout(row.get("layout_found"))}
-        return _adapter().validate_json(json.dumps(today))
+        renamed = {new: row[old] for old, new in _OLDER_KEYS.items() if old in row}
+        flat = {**renamed, **row, "layout_found": _nested_layout(row.get("layout_found"))}
+        return _adapter().validate_json(json.dumps(RESULT_KEYS.nest(flat)))
     except ValidationError as error:
         raise DataError(
-            f"{where} is no experiment's summary: {first_problem(error, parts=RANK_KEYS.parts)}",
+            f"{where} is no experiment's summary: {first_problem(error, place=_flat_place)}",
             "was it written by another version, or changed by hand? train again",
         ) from None
+
+
+def _flat_place(place: Place) -> Place:
+    """Return where a stored row has what stands at a place of a result."""
+    flat = RESULT_KEYS.flat_place(place)
+    is_layout = flat[:1] == ("layout_found",)
+    return (flat[0], *RANK_KEYS.flat_place(flat[1:])) if is_layout else flat
 
 
 def _nested_layout(flat: object) -> object:
@@ -325,7 +395,7 @@ def _nested_layout(flat: object) -> object:
 
 def as_json(result: TrainingResult) -> dict[str, Any]:
     """As ``train --json`` prints it; others script against it."""
-    row: dict[str, Any] = _adapter().dump_python(result, mode="json", by_alias=True)
+    row = RESULT_KEYS.flatten(_adapter().dump_python(result, mode="json"))
     if row["layout_found"] is not None:
         row["layout_found"] = RANK_KEYS.flatten(row["layout_found"])
     return row

@@ -39,7 +39,7 @@ class Standing:
     @property
     def error(self) -> float | None:
         """Predicted over measured time of a step, less 1."""
-        step = self.result.step_time_s
+        step = self.result.timing.step_time_s
         time = self.predicted.step_time_s if self.predicted else None
         return time / step - 1.0 if time and step else None
 
@@ -55,10 +55,10 @@ class Standing:
             "framework": own.framework,
             "row_verdict": own.row_verdict,
             "reason": own.problem,
-            "step_time_s": own.step_time_s,
-            "samples_per_s": own.samples_per_s,
-            "tokens_per_s": own.tokens_per_s,
-            "peak_memory_bytes": own.peak_memory_bytes,
+            "step_time_s": own.timing.step_time_s,
+            "samples_per_s": own.throughput.samples_per_s,
+            "tokens_per_s": own.throughput.tokens_per_s,
+            "peak_memory_bytes": own.memory.peak_bytes,
             "against": asdict(self.speedup) if self.speedup else None,
             "predicted_place": self.predicted_place,
             "predicted_step_time_s": forecast.step_time_s if forecast else None,
@@ -76,8 +76,8 @@ def standings(
         own.name: _per_sample(own, forecasts[own.name]) for own in results if own.name in forecasts
     }
     by_time = sorted((name for name in times if times[name]), key=lambda name: times[name] or 0.0)
-    ranked = [own for own in results if own.passed and own.samples_per_s]
-    ranked.sort(key=lambda own: -(own.samples_per_s or 0.0))
+    ranked = [own for own in results if own.passed and own.throughput.samples_per_s]
+    ranked.sort(key=lambda own: -(own.throughput.samples_per_s or 0.0))
     found: list[Standing] = []
 
     def stand(own: TrainingResult, place: int | None, speedup: Speedup | None) -> None:
@@ -109,6 +109,6 @@ def standings(
 
 def _per_sample(own: TrainingResult, forecast: TrainingPrediction) -> float | None:
     """Layouts may have other batches: what is compared is the time of a sample."""
-    if not (own.samples_per_s and own.step_time_s and forecast.step_time_s):
+    if not (own.throughput.samples_per_s and own.timing.step_time_s and forecast.step_time_s):
         return None
-    return forecast.step_time_s / (own.samples_per_s * own.step_time_s)
+    return forecast.step_time_s / (own.throughput.samples_per_s * own.timing.step_time_s)

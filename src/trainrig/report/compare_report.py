@@ -347,7 +347,11 @@ def _training_tables(found: TrainingComparison) -> Iterator[doc.Block]:
         "what differs",
     )
     everyone = list(zip(found.compared, found.old, found.new, strict=True))
-    ran = [each for each in everyone if any(one.samples_per_s is not None for one in each[1:])]
+    ran = [
+        each
+        for each in everyone
+        if any(one.throughput.samples_per_s is not None for one in each[1:])
+    ]
     if ran:
         speedups = [speedup for speedup, _, _ in ran]
         yield speedup_table(speedups, "Samples/s, new over old, 95 % interval")
@@ -374,9 +378,13 @@ def _training_numbers(pairs: Sequence[tuple[TrainingResult, TrainingResult]]) ->
     return table(
         pairs,
         words("experiment", lambda pair: pair[1].name),
-        *both("samples/s", lambda r: r.samples_per_s, lambda rate: format_quantity(rate, "")),
-        *both("memory", lambda r: r.peak_memory_bytes, format_memory),
-        *both("loss", lambda r: r.losses[-1] if r.losses else None, "{:.4f}".format),
+        *both(
+            "samples/s",
+            lambda r: r.throughput.samples_per_s,
+            lambda rate: format_quantity(rate, ""),
+        ),
+        *both("memory", lambda r: r.memory.peak_bytes, format_memory),
+        *both("loss", lambda r: r.loss.losses[-1] if r.loss.losses else None, "{:.4f}".format),
         words("verdict", lambda pair: _verdicts(*pair)),
         title="The numbers of both runs",
     )

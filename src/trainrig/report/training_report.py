@@ -160,34 +160,38 @@ def _alone(
     """What ``train`` says of a single training: speed, parts of a step, loss, memory."""
     forecast = next((one for one in predicted if one.name == result.name), None)
     own = result.settings
-    sizes = f"{result.batch_size} × {own['seq_len']} tokens" if own.get("seq_len") else ""
+    sizes = f"{result.layout.batch_size} × {own['seq_len']} tokens" if own.get("seq_len") else ""
     known = (own.get("precision"), sizes, own.get("optimizer"))
     requested = [result.model, *(str(each) for each in known if each)]
     yield result.name, ", ".join(requested)
     if not result.passed:
         yield "Verdict", result.row_verdict
     speed = (
-        _spelled(result.tokens_per_s, "{} tokens/s", format_count),
-        _spelled(result.samples_per_s, "{} samples/s", format_count),
+        _spelled(result.throughput.tokens_per_s, "{} tokens/s", format_count),
+        _spelled(result.throughput.samples_per_s, "{} samples/s", format_count),
         _spelled(
-            result.model_flops_per_s_per_device,
+            result.throughput.model_flops_per_s_per_device,
             "{} a device",
             lambda rate: format_quantity(rate, "FLOP/s"),
         ),
-        _spelled(result.mfu, _MFU[result.is_on_cpu], format_share),
-        _spelled(result.hfu if result.hfu != result.mfu else None, "HFU {}", format_share),
+        _spelled(result.throughput.mfu, _MFU[result.is_on_cpu], format_share),
+        _spelled(
+            result.throughput.hfu if result.throughput.hfu != result.throughput.mfu else None,
+            "HFU {}",
+            format_share,
+        ),
     )
     if any(speed):
         yield "Speed", ", ".join(filter(None, speed))
     yield from _step_facts(result, forecast)
     yield from _loss_facts(result)
-    if result.peak_memory_bytes:
+    if result.memory.peak_bytes:
         guess = forecast.peak_memory_bytes if forecast else None
         expected = f", predicted {format_memory(guess)}" if guess else ""
-        yield "Peak memory a device", format_memory(result.peak_memory_bytes) + expected
+        yield "Peak memory a device", format_memory(result.memory.peak_bytes) + expected
     energy = (
-        _spelled(result.energy_per_token_j, "{} a token", lambda v: format_quantity(v, "J")),
-        _spelled(result.mean_power_w, "{} on average", lambda v: format_quantity(v, "W")),
+        _spelled(result.energy.per_token_j, "{} a token", lambda v: format_quantity(v, "J")),
+        _spelled(result.energy.mean_power_w, "{} on average", lambda v: format_quantity(v, "W")),
     )
     rest = (", ".join(filter(None, energy)), _devices(result), _observed_layout(result))
     for name, text in zip(("Energy", "Devices", "Layout"), rest, strict=True):
@@ -198,28 +202,31 @@ def _alone(
 def _step_facts(
     result: TrainingResult, forecast: TrainingPrediction | None
 ) -> Iterator[tuple[str, str]]:
-    if not result.step_time_s:
+    if not result.timing.step_time_s:
         return
     parts = [
         f"{name} {format_time(seconds)}"
         for part, (name, _) in PARTS.items()
-        if (seconds := result.breakdown.get(part))
+        if (seconds := result.timing.breakdown.get(part))
     ]
-    yield "Step", format_time(result.step_time_s) + (f": {', '.join(parts)}" if parts else "")
+    yield (
+        "Step",
+        format_time(result.timing.step_time_s) + (f": {', '.join(parts)}" if parts else ""),
+    )
     if forecast and forecast.step_time_s:
         low, high = map(format_time, forecast.step_time_interval_s or (forecast.step_time_s,) * 2)
-        off = signed_share(forecast.step_time_s / result.step_time_s - 1.0)
+        off = signed_share(forecast.step_time_s / result.timing.step_time_s - 1.0)
         yield "Step, predicted", f"{format_time(forecast.step_time_s)} ({low} to {high}), {off}"
 
 
 def _loss_facts(result: TrainingResult) -> Iterator[tuple[str, str]]:
-    if not result.losses:
+    if not result.loss.losses:
         return
-    first, last = result.losses[0], result.losses[-1]
-    yield "Loss", f"{first:.4f} to {last:.4f} in {counted(len(result.losses), 'step')}"
-    if result.heldout_loss is not None:
-        yield "Loss, held out", f"{result.heldout_loss:.4f}"
-    if (norm := result.grad_norms[0]) is not None:
+    first, last = result.loss.losses[0], result.loss.losses[-1]
+    yield "Loss", f"{first:.4f} to {last:.4f} in {counted(len(result.loss.losses), 'step')}"
+    if result.loss.heldout_loss is not None:
+        yield "Loss, held out", f"{result.loss.heldout_loss:.4f}"
+    if (norm := result.loss.grad_norms[0]) is not None:
         yield "First gradient norm", f"{norm:.4f}"
 
 
@@ -257,14 +264,18 @@ def _numbers(results: Sequence[TrainingResult], verdict: Verdict | None) -> doc.
         results,
         _EXPERIMENT,
         words("verdict", lambda r: doc.Cell(word(r), _VERDICT_TONES.get(word(r), ""))),
-        column("tokens/s", lambda r: r.tokens_per_s, format_count),
-        bars("samples/s", lambda r: r.samples_per_s, lambda v: format_quantity(v, "sample/s")),
+        column("tokens/s", lambda r: r.throughput.tokens_per_s, format_count),
+        bars(
+            "samples/s",
+            lambda r: r.throughput.samples_per_s,
+            lambda v: format_quantity(v, "sample/s"),
+        ),
         bars(
             "model FLOP/s a device",
-            lambda r: r.model_flops_per_s_per_device,
+            lambda r: r.throughput.model_flops_per_s_per_device,
             lambda v: format_quantity(v, "FLOP/s"),
         ),
-        bars("peak memory a device", lambda r: r.peak_memory_bytes, format_memory),
+        bars("peak memory a device", lambda r: r.memory.peak_bytes, format_memory),
         title="Side by side, bars as shares of the largest",
     )
 
@@ -272,9 +283,9 @@ def _numbers(results: Sequence[TrainingResult], verdict: Verdict | None) -> doc.
 def _stacks(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
     """What a sample takes, by the parts of its step, on the slowest experiment's scale."""
     timed = [
-        (1.0 / result.samples_per_s, result.step_time_s, result)
+        (1.0 / result.throughput.samples_per_s, result.timing.step_time_s, result)
         for result in results
-        if result.samples_per_s and result.step_time_s
+        if result.throughput.samples_per_s and result.timing.step_time_s
     ]
     if not timed:
         return
@@ -287,8 +298,10 @@ def _stacks(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
             # A file may hold any number: no part is longer than the longest bar.
             return min(1.0, sample / slowest / step * max(0.0, seconds or 0.0))
 
-        parts = tuple((name, share(result.breakdown.get(p))) for p, (name, _) in PARTS.items())
-        seen = result.profiled
+        parts = tuple(
+            (name, share(result.timing.breakdown.get(p))) for p, (name, _) in PARTS.items()
+        )
+        seen = result.timing.profiled
         beside = step * seen.overlapped_s / seen.step_s if seen and seen.step_s else None
         return doc.Cell("", drawing=doc.Stack(parts, share(beside)))
 
@@ -342,9 +355,9 @@ def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
         return column(head, value, lambda share: f"{100.0 * share:.0f} %", optional=optional)
 
     def part(name: str) -> Callable[[TrainingResult], float | None]:
-        return lambda result: _divided(result.breakdown.get(name), result.step_time_s)
+        return lambda result: _divided(result.timing.breakdown.get(name), result.timing.step_time_s)
 
-    older = any("communication" in result.breakdown for result in results)
+    older = any("communication" in result.timing.breakdown for result in results)
     shown = {name: head for name, (_, head) in PARTS.items() if older or name != "communication"}
     of = "its claimed peak"
     if all(result.is_on_cpu for result in results):
@@ -352,15 +365,15 @@ def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
     return table(
         results,
         _EXPERIMENT,
-        column("step", lambda result: result.step_time_s or None, format_time),
+        column("step", lambda result: result.timing.step_time_s or None, format_time),
         *(percent(head, part(name)) for name, head in shown.items()),
-        percent("MFU", lambda result: result.mfu),
-        percent("HFU", lambda result: result.hfu),
+        percent("MFU", lambda result: result.throughput.mfu),
+        percent("HFU", lambda result: result.throughput.hfu),
         title=f"A step's time, and what the device did of {of}",
         notes=[
-            f"{result.name}: no MFU, {result.no_mfu_reason}"
+            f"{result.name}: no MFU, {result.throughput.no_mfu_reason}"
             for result in results
-            if result.passed and result.mfu is None and result.no_mfu_reason
+            if result.passed and result.throughput.mfu is None and result.throughput.no_mfu_reason
         ],
     )
 
@@ -381,10 +394,10 @@ def _resources(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
 
     columns: tuple[doc.Shown[TrainingResult], ...] = (
         words("devices", _devices),
-        column("allocated", lambda r: memory(rank.allocated_bytes for rank in r.memory_by_rank)),
-        column("reserved", lambda r: memory(rank.reserved_bytes for rank in r.memory_by_rank)),
-        column("J/token", lambda r: r.energy_per_token_j, lambda v: format_quantity(v, "J")),
-        column("power", lambda r: r.mean_power_w, lambda v: format_quantity(v, "W")),
+        column("allocated", lambda r: memory(rank.allocated_bytes for rank in r.memory.by_rank)),
+        column("reserved", lambda r: memory(rank.reserved_bytes for rank in r.memory.by_rank)),
+        column("J/token", lambda r: r.energy.per_token_j, lambda v: format_quantity(v, "J")),
+        column("power", lambda r: r.energy.mean_power_w, lambda v: format_quantity(v, "W")),
     )
     known = [one for one in columns if any(one[1](result) != "-" for result in results)]
     if known:
@@ -394,39 +407,41 @@ def _resources(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
 
 def _devices(result: TrainingResult) -> str | None:
     """``GPU 0, 1 (RTX 4090)``, ``cores 0-3``."""
-    gpus = [device for device in result.devices if device.device.startswith("cuda")]
+    gpus = [device for device in result.layout.devices if device.device.startswith("cuda")]
     if gpus:
         numbers = [gpu.device if gpu.index is None else str(gpu.index) for gpu in gpus]
         names = dict.fromkeys(gpu.name for gpu in gpus if gpu.name)
         return f"GPU {', '.join(numbers)}" + (f" ({', '.join(names)})" if names else "")
-    cores = dict.fromkeys(device.cores for device in result.devices if device.cores)
+    cores = dict.fromkeys(device.cores for device in result.layout.devices if device.cores)
     return f"cores {', '.join(cores)}" if cores else None
 
 
 def _losses(results: Sequence[TrainingResult]) -> doc.Table:
-    steps = max(len(result.losses) for result in results)
+    steps = max(len(result.loss.losses) for result in results)
 
     def last(result: TrainingResult) -> str | None:
-        if not result.losses:
+        if not result.loss.losses:
             return None
-        fewer = "" if len(result.losses) == steps else f" ({len(result.losses)})"
-        return f"{result.losses[-1]:.4f}{fewer}"
+        fewer = "" if len(result.loss.losses) == steps else f" ({len(result.loss.losses)})"
+        return f"{result.loss.losses[-1]:.4f}{fewer}"
 
     return table(
         results,
         _EXPERIMENT,
         words("observed layout", _observed_layout),
-        column("loss 1", lambda r: r.losses[0] if r.losses else None, "{:.4f}".format),
-        column("norm 1", lambda r: r.grad_norms[0] if r.losses else None, "{:.4f}".format),
+        column("loss 1", lambda r: r.loss.losses[0] if r.loss.losses else None, "{:.4f}".format),
+        column(
+            "norm 1", lambda r: r.loss.grad_norms[0] if r.loss.losses else None, "{:.4f}".format
+        ),
         column(f"loss {steps}", last),
-        column("held out", lambda r: r.heldout_loss, "{:.4f}".format),
+        column("held out", lambda r: r.loss.heldout_loss, "{:.4f}".format),
         title="Loss of the first and the last step, norm of the first gradient, observed layout",
     )
 
 
 def _observed_layout(result: TrainingResult) -> str | None:
     """``2 × ZeRO-3 bf16, recomputed (FSDPModel)``."""
-    found = result.layout_found
+    found = result.layout.found
     if found is None:
         return None
     mesh, kernels, zero = found.mesh, found.kernels, found.sharding.zero
@@ -460,7 +475,7 @@ def _predictions(
     ]
 
     def error(pair: tuple[TrainingPrediction, TrainingResult]) -> float | None:
-        share = _divided(pair[0].step_time_s, pair[1].step_time_s)
+        share = _divided(pair[0].step_time_s, pair[1].timing.step_time_s)
         return None if share is None else share - 1.0
 
     def interval(pair: tuple[TrainingPrediction, TrainingResult]) -> str | None:
@@ -472,10 +487,10 @@ def _predictions(
             words("experiment", lambda pair: pair[0].name),
             column("predicted", lambda pair: pair[0].step_time_s, format_time),
             column("80 % interval", interval),
-            column("measured", lambda pair: pair[1].step_time_s or None, format_time),
+            column("measured", lambda pair: pair[1].timing.step_time_s or None, format_time),
             column("error", error, signed_share),
             column("memory", lambda pair: pair[0].peak_memory_bytes, format_memory),
-            column("measured", lambda pair: pair[1].peak_memory_bytes, format_memory),
+            column("measured", lambda pair: pair[1].memory.peak_bytes, format_memory),
             title="Predicted before it was trained, and how far off",
         )
 
@@ -488,9 +503,9 @@ def _profiled(
     lines = [
         (name, parts)
         for result in results
-        if result.profiled is not None
+        if result.timing.profiled is not None
         for name, parts in (
-            (result.name, result.profiled),
+            (result.name, result.timing.profiled),
             ("predicted", forecast.get(result.name)),
         )
         if parts is not None
@@ -519,17 +534,17 @@ def _remarks(
     A reason that holds for several is given once.
     """
     for result in results:
-        if result.parity.rounding:
-            yield f"{result.name}: {result.parity.rounding}"
-        if result.parity.compared_with:
-            yield f"{result.name}: compared as {result.parity.compared_with}"
-    trained = [result for result in results if result.samples_per_s]
-    for reason in dict.fromkeys(result.no_energy_reason for result in trained):
+        if result.loss.parity.rounding:
+            yield f"{result.name}: {result.loss.parity.rounding}"
+        if result.loss.parity.compared_with:
+            yield f"{result.name}: compared as {result.loss.parity.compared_with}"
+    trained = [result for result in results if result.throughput.samples_per_s]
+    for reason in dict.fromkeys(result.energy.missing_reason for result in trained):
         if reason:
-            names = [result.name for result in trained if result.no_energy_reason == reason]
+            names = [result.name for result in trained if result.energy.missing_reason == reason]
             of_whom = "" if len(names) == len(trained) else f" of {', '.join(names)}"
             yield f"Energy{of_whom} was not read: {reason}"
-    for reason in dict.fromkeys(result.no_breakdown_reason for result in trained):
+    for reason in dict.fromkeys(result.timing.no_breakdown_reason for result in trained):
         if reason:
             yield f"Where a step's time went is not known: {reason}"
     yield from published_outliers(published)

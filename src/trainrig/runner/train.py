@@ -217,9 +217,9 @@ class TrainRun:
 
     def restore(self, experiment: Experiment, result: TrainingResult) -> None:
         """Count what an earlier process trained in this run, and compare others with it."""
-        own = experiment.replace(auto_batch=False, batch_size=result.batch_size)
+        own = experiment.replace(auto_batch=False, batch_size=result.layout.batch_size)
         if is_reference(own, own):
-            losses, norms = result.parity.losses, result.parity.grad_norms
+            losses, norms = result.loss.parity.losses, result.loss.parity.grad_norms
             probe = Probe(losses=losses, grad_norms=norms) if losses else None
             self._references.append((own, probe))
         self.done += 1

@@ -140,9 +140,9 @@ def done_in(run: RunView, experiments: Sequence[Experiment]) -> dict[str, Traini
         for each in results(view_of(run))
         if each.status == Status.OK.value
         and each.row_verdict != "FAIL"
-        and not each.wrong_layout
+        and not each.layout.differences
         and not each.reason  # a comparison that was broken off
-        and len(each.rounds) >= rounds.get(each.name, 0)
+        and len(each.timing.rounds) >= rounds.get(each.name, 0)
         and int(each.settings.get("steps") or 0) >= steps.get(each.name, 0)
     }
 

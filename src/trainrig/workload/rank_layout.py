@@ -130,13 +130,6 @@ class RankHost:
 class RankLayout:
     """The layout of one rank; None: not asked for, or not read, as in runs of earlier versions."""
 
-    wrapped: str
-    """Class of the module that wraps the model; empty in what is asked for."""
-    recompute: str | None
-    """none, selective or full: what backward computed again; None: cannot be told apart.  Where
-    blocks are compiled, full is seen by its products, none and selective by their wrapping."""
-    lora_rank: int | None = None
-    """Rank of the adapters that were found in the live modules; None: there are none."""
     mesh: RankAxes = part(RankAxes)
     sharding: HeldShare = part(HeldShare)
     batch: RankBatch = part(RankBatch)
@@ -145,6 +138,13 @@ class RankLayout:
     kernels: RankKernels = part(RankKernels)
     communication: RankCommunication = part(RankCommunication)
     host: RankHost = part(RankHost)
+    wrapped: str
+    """Class of the module that wraps the model; empty in what is asked for."""
+    recompute: str | None
+    """none, selective or full: what backward computed again; None: cannot be told apart.  Where
+    blocks are compiled, full is seen by its products, none and selective by their wrapping."""
+    lora_rank: int | None = None
+    """Rank of the adapters that were found in the live modules; None: there are none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values by their flat keys, in plain types."""

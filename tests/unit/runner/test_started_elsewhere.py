@@ -65,7 +65,7 @@ def test_what_ranks_reported_are_its_records_and_series(folder: Path) -> None:
     view = view_of(read_run(folder))
     (result,) = results(view)
     assert result.name == "two ranks" and result.status == "ok"
-    assert result.tokens_per_s == pytest.approx(2560.0)
+    assert result.throughput.tokens_per_s == pytest.approx(2560.0)
     assert len(view.series["steps-two-ranks"]) == STEPS
     by_metric = {r.metric: r for r in view.records if r.kind is Kind.MEASURED}
     assert by_metric["train_loss"].value == pytest.approx(5.3)
