@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
+from trainrig import plugins
 from trainrig.catalog.arithmetic import UNKNOWN, Arithmetic
 from trainrig.catalog.chip import DEFAULT_ACCUMULATE
 from trainrig.errors import UsageError
@@ -376,7 +377,17 @@ def _in_order(registered: tuple[tuple[str, int], ...]) -> tuple[Benchmark, ...]:
 def find(name: str) -> Benchmark | None:
     """The benchmark called ``name``; None where a record names one that is not run here."""
     known = _registered.get(name) or _own().get(name)
-    return known or next((one for one in benchmarks() if name in one.former), None)
+    known = known or next((one for one in benchmarks() if name in one.former), None)
+    return known or _of_plugin(name)
+
+
+@cache
+def _of_plugin(name: str) -> Benchmark | None:
+    """Load and register the benchmark that an installed package calls ``name``."""
+    found: Benchmark | None = plugins.find(plugins.BENCHMARKS, name, Benchmark)
+    if found is not None:
+        register(found)
+    return found
 
 
 def benchmark(name: str) -> Benchmark:

@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_mod
 from trainrig.catalog.chip import Chip, Peak, Provenance, Size, Source, Text
 from trainrig.catalog.fields import FIELDS
 from trainrig.errors import DataError
+from trainrig.plugins import user_files
 from trainrig.record import read_toml
 
 CHIPS_DIR = Path(__file__).parent / "chips"
@@ -88,11 +89,11 @@ class _File(_Strict):
 
 @cache
 def load_chips() -> tuple[Chip, ...]:
-    """Every chip of the catalog, in the files' order.
+    """Every chip of the catalog, in the files' order, then those of the user's own files.
 
     Raises DataError if a file is broken, or if two chips share a name or PCI id.
     """
-    return read_chips(sorted(CHIPS_DIR.glob("*.toml")))
+    return read_chips([*sorted(CHIPS_DIR.glob("*.toml")), *user_files("chips")])
 
 
 def read_chips(paths: Iterable[Path]) -> tuple[Chip, ...]:

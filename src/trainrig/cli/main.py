@@ -13,6 +13,7 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
+from trainrig import plugins
 from trainrig.cli.output import (
     best_effort,
     discard_stdout,
@@ -110,7 +111,8 @@ class LazyGroup(click.Group):
         if cmd_name == "help":
             return help_of
         if cmd_name not in VERBS:
-            return None
+            plugin: click.Command | None = plugins.find(plugins.VERBS, cmd_name, click.Command)
+            return plugin
         found: click.Command = importlib.import_module(f"trainrig.cli.{cmd_name}").command
         return found
 
@@ -123,7 +125,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Click's own, which knows no names here to say which verb was meant."""
         word = args[0]
-        if not word.startswith("-") and word != "help" and word not in VERBS:
+        is_ours = word.startswith("-") or word == "help" or word in VERBS
+        if not is_ours and self.get_command(ctx, word) is None:
             raise _unknown_verb(word)
         return super().resolve_command(ctx, args)
 

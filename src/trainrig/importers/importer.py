@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trainrig import plugins
 from trainrig.errors import DataError, unknown
 from trainrig.importers.file import FilePart, ToolFile
 from trainrig.importers.runs import Marks, find_formats, find_runs
@@ -111,8 +112,14 @@ def register(one: Importer) -> None:
 
 
 def importers() -> tuple[Importer, ...]:
-    """Every importer, in order."""
-    return tuple(sorted((_own() | _registered).values(), key=lambda one: (one.order, one.name)))
+    """Every importer, in order; those of installed packages, too."""
+    every = _own() | _of_plugins() | _registered
+    return tuple(sorted(every.values(), key=lambda one: (one.order, one.name)))
+
+
+@cache
+def _of_plugins() -> dict[str, Importer]:
+    return plugins.find_all(plugins.IMPORTERS, Importer)
 
 
 @cache

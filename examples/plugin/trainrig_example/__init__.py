@@ -1,0 +1,1 @@
+"""What this package adds to trainrig; pyproject.toml names it."""
