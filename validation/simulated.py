@@ -138,10 +138,10 @@ def snapshot_of(chip: Chip | None, count: int) -> Snapshot:
         software = dataclasses.replace(bare.software, torch_cuda=None)
         return dataclasses.replace(bare, cpu=cpu, memory=memory, gpus=(), software=software)
     pci_id = chip.pci_ids[0] if chip.pci_ids else "10de:ffff"
-    width = chip.pcie_lanes or 16
-    generation = chip.pcie_generation or 5
+    width = chip.pcie.lanes or 16
+    generation = chip.pcie.generation or 5
     link = PcieLink(generation=generation, width=width, max_generation=generation, max_width=width)
-    power = chip.tdp or 400.0
+    power = chip.board.tdp or 400.0
     gpus = tuple(
         machine_fakes.gpu(
             number,
@@ -149,11 +149,11 @@ def snapshot_of(chip: Chip | None, count: int) -> Snapshot:
             pci_id=pci_id,
             vendor="amd" if chip.vendor == "AMD" else "nvidia",
             link=link,
-            memory_total_bytes=int(chip.memory or 16e9),
+            memory_total_bytes=int(chip.memory.size or 16e9),
             power_limit_w=power,
             power_limit_default_w=power,
             power_limit_max_w=power,
-            compute_capability=chip.compute_capability or "9.0",
+            compute_capability=chip.compute.capability or "9.0",
         )
         for number in range(count)
     )
@@ -234,7 +234,7 @@ def seconds_of(asked: Asked, chip: Chip | None) -> float | None:
     if spec.role is Role.BLOCK:
         return work.flops / true_rates.layer_rate(chip, case)
     if case.get("direction") in ("h2d", "d2h"):
-        rate = true_rates.link_rate(chip.pcie_generation or 5, chip.pcie_lanes or 16)
+        rate = true_rates.link_rate(chip.pcie.generation or 5, chip.pcie.lanes or 16)
         return work.num_bytes / rate * (1.0 if case.get("memory") == "pinned" else 3.0)
     return work.num_bytes / true_rates.stream_rate(chip)
 
@@ -242,7 +242,7 @@ def seconds_of(asked: Asked, chip: Chip | None) -> float | None:
 def _exchanged(task: Task, chip: Chip | None) -> Reply:
     """What healthy ranks say of one exchange."""
     case = task.case
-    lanes = (chip.pcie_generation or 5, chip.pcie_lanes or 16) if chip else (5, 16)
+    lanes = (chip.pcie.generation or 5, chip.pcie.lanes or 16) if chip else (5, 16)
     sent = float(str(case["bytes"])) * bus_factor(str(case["collective"]), task.count)
     call = sent / true_rates.link_rate(*lanes) + true_rates.LAUNCH
     return Reply(

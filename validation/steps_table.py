@@ -59,7 +59,7 @@ def _is_stated(row: Row, case: Case) -> bool:
 def _may_have_another_link(case: Case) -> bool:
     """Whether nobody says how cards reach each other that may be bridged."""
     chip = case.chip
-    may_be_bridged = chip.link not in (None, "none") and chip.cooling != "module"
+    may_be_bridged = chip.link.name not in (None, "none") and chip.board.cooling != "module"
     return "link" in case.presumed and may_be_bridged
 
 

@@ -61,7 +61,7 @@ def _kind(dtype: object) -> str:
 
 
 def _watts(chip: Chip, claimed: float) -> float:
-    return (chip.tdp or 400.0) / (claimed / 1e12)
+    return (chip.board.tdp or 400.0) / (claimed / 1e12)
 
 
 @cache
@@ -146,8 +146,8 @@ def _stream_shares() -> dict[str, float]:
         chip = find_chip(record.device or "")
         if record.case.get("cache") != "cold" or record.case.get("direction") in ("h2d", "d2h"):
             continue
-        if chip is not None and chip.bandwidth and record.value and record.device_count == 1:
-            found.setdefault(chip.name, []).append(min(record.value / chip.bandwidth, 1.0))
+        if chip is not None and chip.memory.bandwidth and record.value and record.device_count == 1:
+            found.setdefault(chip.name, []).append(min(record.value / chip.memory.bandwidth, 1.0))
     return {name: median(shares) for name, shares in found.items()}
 
 
@@ -155,7 +155,7 @@ def stream_rate(chip: Chip) -> float:
     """B/s of a stream that does not fit in the caches."""
     shares = _stream_shares()
     usual = median(list(shares.values()))
-    claimed = chip.bandwidth or chip.computed_bandwidth or _UNKNOWN_BANDWIDTH
+    claimed = chip.memory.bandwidth or chip.memory.computed_bandwidth or _UNKNOWN_BANDWIDTH
     return claimed * shares.get(chip.name, usual)
 
 
@@ -166,8 +166,8 @@ def _link_share() -> float:
         chip = find_chip(record.device or "")
         if record.case.get("direction") not in ("h2d", "d2h") or chip is None or not record.value:
             continue
-        if chip.pcie_generation and chip.pcie_lanes:
-            claimed = pcie_bandwidth(chip.pcie_generation, chip.pcie_lanes).high
+        if chip.pcie.generation and chip.pcie.lanes:
+            claimed = pcie_bandwidth(chip.pcie.generation, chip.pcie.lanes).high
             found.append(record.value / claimed)
     return median(found)
 
@@ -203,4 +203,6 @@ def power_exponent() -> float:
     """By how much a product's rate follows its power limit: 400 W against 250 W of one silicon."""
     wide, narrow = require_chip("A100 SXM4 80GB"), require_chip("A100 PCIe 40GB")
     rates = [product_rate(chip, "bf16") or 1.0 for chip in (wide, narrow)]
-    return math.log(rates[0] / rates[1]) / math.log((wide.tdp or 1.0) / (narrow.tdp or 2.0))
+    return math.log(rates[0] / rates[1]) / math.log(
+        (wide.board.tdp or 1.0) / (narrow.board.tdp or 2.0)
+    )

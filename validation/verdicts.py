@@ -287,7 +287,7 @@ def _slow(name: str) -> Iterator[Scenario]:
         findings=("throttled",),
     )
     chip = require_chip(name)
-    limit = 0.6 * (chip.tdp or 0.0)
+    limit = 0.6 * (chip.board.tdp or 0.0)
     yield Scenario(
         name=f"{name} limited to 60 % of its power",
         machine=_machine(
@@ -308,7 +308,7 @@ def _products_at(factor: float) -> Callable[[Asked], float]:
 
 def _links(name: str) -> Iterator[Scenario]:
     chip = require_chip(name)
-    generation, width = chip.pcie_generation or 5, chip.pcie_lanes or 16
+    generation, width = chip.pcie.generation or 5, chip.pcie.lanes or 16
     slow_generation = true_rates.link_rate(1, width) / true_rates.link_rate(generation, width)
     yield Scenario(
         name=f"{name} with 4 of 16 lanes",

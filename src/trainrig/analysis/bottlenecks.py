@@ -263,7 +263,7 @@ def _layer_parts(drop: Drop) -> Gap | None:
 def _no_p2p(drop: Drop) -> Gap | None:
     chip = chip_of(drop.record.device)
     has_peers = drop.role is Role.STEP and drop.record.num_devices > 1
-    if not has_peers or chip is None or chip.p2p is not False:
+    if not has_peers or chip is None or chip.link.p2p is not False:
         return None
     return drop.because(
         "exposed communication: these cards have no P2P, gradients cross host memory",

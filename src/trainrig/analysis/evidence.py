@@ -14,7 +14,7 @@ from typing import Any
 from trainrig.analysis.best import best_record
 from trainrig.analysis.rows import Row, at_path, is_cold_stream
 from trainrig.benchmarks.spec import MEMORY_CLAIM, Role, find, role_of
-from trainrig.catalog import find_chip
+from trainrig.catalog import Chip, find_chip
 from trainrig.errors import UsageError
 from trainrig.record import Case, Kind, Record, RunView
 from trainrig.workload import Work
@@ -165,7 +165,7 @@ def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:
         return None
     if first.index is not None:
         chip = chip_of(first.device)
-        return (chip.l2, "L2") if chip is not None and chip.l2 else None
+        return (chip.memory.l2, "L2") if chip is not None and chip.memory.l2 else None
     caches = at_path(view.machine, "cpu", "caches")
     known = caches if isinstance(caches, list | tuple) else ()
     sizes = {str(at_path(each, "name")): plain(at_path(each, "total_bytes")) for each in known}
@@ -203,7 +203,7 @@ def throttle_reasons(record: Record) -> str:
     )
 
 
-def chip_of(device: str | None) -> Any:
+def chip_of(device: str | None) -> Chip | None:
     """The device's entry in the catalog; None for a host or an unknown name."""
     return find_chip(device) if device else None
 
@@ -211,4 +211,4 @@ def chip_of(device: str | None) -> Any:
 def boost_clock(record: Record) -> float | None:
     """The clock that the data sheet counts with, Hz."""
     chip = chip_of(record.device) if record.device_index is not None else None
-    return chip.boost_clock if chip is not None else None
+    return chip.compute.boost_clock if chip is not None else None

@@ -208,9 +208,9 @@ def link_of(record: Record, view: RunView) -> str | None:
     if paths := _paths(view):
         joined = {path.startswith("NV") for path in paths}
         return None if len(joined) > 1 else fabric if True in joined else PCIE
-    if chip is not None and fabric and chip.cooling == "module":
+    if chip is not None and fabric and chip.board.cooling == "module":
         return fabric
-    if chip is not None and fabric and _fastest(view) > (chip.pcie_bandwidth or float("inf")):
+    if chip is not None and fabric and _fastest(view) > (chip.pcie.bandwidth or float("inf")):
         return fabric
     return None
 
@@ -239,7 +239,7 @@ def _fabric_of(device: str) -> str | None:
     """The one fabric of the chips that a name may mean; None where they have none, or differ."""
     chip = find_chip(device)
     chips: tuple[Chip, ...] = (chip,) if chip else candidates(device)
-    fabrics = {each.link for each in chips}
+    fabrics = {each.link.name for each in chips}
     fabric = fabrics.pop() if len(fabrics) == 1 else None
     return None if fabric == "none" else fabric
 

@@ -134,8 +134,8 @@ def facts_of(name: str, gpu: Mapping[str, Any]) -> dict[str, float]:
         "power_limit_w": gpu.get("power_limit_w"),
         "pcie_generation": link.get("max_generation"),
         "pcie_width": link.get("max_width"),
-        "base_clock": chip.base_clock if chip else None,
-        "boost_clock": chip.boost_clock if chip else None,
+        "base_clock": chip.compute.base_clock if chip else None,
+        "boost_clock": chip.compute.boost_clock if chip else None,
     }
     return {name: value for name, raw in known.items() if (value := plain(raw))}
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from trainrig.catalog.host_parts import pcie_bandwidth
+from trainrig.flat_keys import FlatKeys, part
 
 PeakUnit = Literal["tensor", "vector"]
 Count = Annotated[int, Field(ge=1)]
@@ -73,36 +74,40 @@ class Peak:
         return "OP/s" if self.dtype.startswith("int") else "FLOP/s"
 
 
-def known(label: str, unit: str = "", *, default: Any = None, **printed: float) -> Any:
-    """A field that a source may state: its label and its unit, ``count`` or SI.
+def known(
+    label: str, unit: str = "", *, key: str | None = None, default: Any = None, **printed: float
+) -> Any:
+    """Declare a field that a source may state.
 
-    ``printed``: its name in a data file, with the factor that makes base SI of it.
+    Args:
+        label: What people call it.
+        unit: ``count``, an SI unit, or none for words.
+        key: Its flat key, where this is not its name.
+        default: Its value where no source states one.
+        printed: Its name in a data file, with the factor that makes base SI of it.
     """
-    return field(default=default, metadata={"label": label, "unit": unit, "printed": printed})
+    metadata = {"label": label, "unit": unit, "printed": printed}
+    return field(default=default, metadata=metadata if key is None else metadata | {"key": key})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chip:
-    """One product of one vendor.  A field that is None is not known.
+class Product:
+    """The design that is sold: its architecture, its age and its form."""
 
-    The one list of these fields: files, tables and JSON are made of it (`catalog.fields`).
-    """
-
-    name: str
-    """Unique in the catalog: ``RTX 4090``, ``A100 SXM4 80GB``."""
-    vendor: str
-    provenance: Mapping[str, Provenance] = field(hash=False)
-    """By field name; peaks by `Peak.field`.  A mapping has no hash, and a chip must have one."""
-    short_names: tuple[str, ...] = ()
-    """What people call it where only one chip can be meant: ``4090``."""
     architecture: Text | None = known("architecture")
     year: Annotated[int, Field(ge=1990, le=2100)] | None = known("year")
-    """Of the announcement."""
+    """Year of the announcement."""
     form_factor: Text | None = known("form factor")
     process: Text | None = known("process")
     """Foundry and node: ``TSMC 5 nm``."""
     transistors: Size | None = known("transistors", "count")
-    """Per package."""
+    """Transistors of one package."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeUnits:
+    """Processors, their lanes and their clocks."""
+
     num_sms: Count | None = known("SMs, CUs or GPU cores", "count")
     """Streaming multiprocessors (NVIDIA), compute units (AMD), GPU cores (Apple)."""
     fp32_cores: Count | None = known("FP32 cores", "count")
@@ -110,39 +115,103 @@ class Chip:
     int32_cores: Count | None = known("INT32 cores", "count")
     tensor_cores: Count | None = known("tensor cores", "count")
     tensor_generation: Count | None = known("tensor generation")
-    compute_capability: Text | None = known("compute capability")
-    """CUDA's, ``8.9``; AMD's LLVM target, ``gfx942``."""
+    capability: Text | None = known("compute capability", key="compute_capability")
+    """CUDA's compute capability, ``8.9``; AMD's LLVM target, ``gfx942``."""
     base_clock: Size | None = known("base clock", "Hz", base_mhz=1e6)
     boost_clock: Size | None = known("boost clock", "Hz", boost_mhz=1e6)
     tensor_clock: Size | None = known("clock of the tensor peaks", "Hz", tensor_mhz=1e6)
-    """What the tensor peaks are printed for, where it is not the boost clock."""
-    memory: Size | None = known("memory", "B", memory_gib=1024.0**3)
-    """Data sheets print GB and mean GiB."""
-    memory_type: Text | None = known("memory type")
-    memory_rate: Size | None = known("data rate per pin", "bit/s", memory_gbps=1e9)
-    memory_bus: Count | None = known("bus width", "bit", memory_bits=1)
+    """Clock that the tensor peaks are printed for, where it is not the boost clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Memory of the chip and the caches before it."""
+
+    size: Size | None = known("memory", "B", key="memory", memory_gib=1024.0**3)
+    """Capacity in bytes; data sheets print GB and mean GiB."""
+    type: Text | None = known("memory type", key="memory_type")
+    pin_rate: Size | None = known("data rate per pin", "bit/s", key="memory_rate", memory_gbps=1e9)
+    bus: Count | None = known("bus width", "bit", key="memory_bus", memory_bits=1)
     bandwidth: Size | None = known("bandwidth", "B/s", bandwidth_gb_s=1e9)
-    """As claimed."""
+    """Bandwidth as claimed, in bytes per second."""
     l2: Size | None = known("L2 cache", "B", l2_mib=1024.0**2)
     last_level_cache: Size | None = known("last-level cache", "B", last_level_cache_mib=1024.0**2)
-    """Where there is a level between L2 and memory."""
-    link: Text | None = known("link")
-    """The fabric between chips: ``NVLink``, ``Infinity Fabric``, ``none``."""
-    link_generation: Count | None = known("link generation")
-    link_count: Count | None = known("links", "count")
-    link_bandwidth: Size | None = known("link bandwidth, both ways", "B/s", link_gb_s=1e9)
-    """All links, both directions together, as vendors print it."""
-    link_domain: Count | None = known("chips that the link joins", "count")
-    """Where these are more than a node's: a rack's."""
+    """Capacity of a level between L2 and memory, in bytes."""
+
+    @property
+    def computed_bandwidth(self) -> float | None:
+        """Data rate × bus width / 8 in bytes per second: what `bandwidth` should be."""
+        if self.pin_rate is None or self.bus is None:
+            return None
+        return self.pin_rate * self.bus / 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipLink:
+    """The fabric between chips, and how far it reaches."""
+
+    name: Text | None = known("link", key="link")
+    """``NVLink``, ``Infinity Fabric``, ``none``."""
+    generation: Count | None = known("link generation", key="link_generation")
+    count: Count | None = known("links", "count", key="link_count")
+    bandwidth: Size | None = known(
+        "link bandwidth, both ways", "B/s", key="link_bandwidth", link_gb_s=1e9
+    )
+    """Bytes per second of all links, both directions together, as vendors print it."""
+    domain: Count | None = known("chips that the link joins", "count", key="link_domain")
+    """Chips that the link joins, where these are more than a node's: a rack's."""
     p2p: bool | None = known("peer access")
     """Whether one chip can read another's memory directly (over link or PCIe)."""
-    pcie_generation: Count | None = known("PCIe generation")
-    pcie_lanes: Count | None = known("PCIe lanes", "count")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieSlot:
+    """The chip's own PCI Express link."""
+
+    generation: Count | None = known("PCIe generation", key="pcie_generation")
+    lanes: Count | None = known("PCIe lanes", "count", key="pcie_lanes")
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes per second each way, before packet headers."""
+        if self.generation is None or self.lanes is None:
+            return None
+        return pcie_bandwidth(self.generation, self.lanes).high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """What the chip needs of the machine that it is built into."""
+
     tdp: Size | None = known("TDP", "W", tdp_w=1.0)
     slots: Count | None = known("slots", "count")
-    """Width of a PCIe card."""
+    """Width of a PCIe card, in slots."""
     cooling: Literal["active", "passive", "module"] | None = known("cooling")
     """``active``, ``passive`` (needs the chassis' fans), ``module`` (the server's)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """One product of one vendor.  A field that is None is not known.
+
+    The one list of these fields: files, tables and JSON are made of their flat keys, CHIP_KEYS
+    (`catalog.fields`).
+    """
+
+    name: str
+    """Unique in the catalog: ``RTX 4090``, ``A100 SXM4 80GB``."""
+    vendor: str
+    provenance: Mapping[str, Provenance] = field(hash=False)
+    """Origins by flat key; peaks by `Peak.field`.  A mapping has no hash, and a chip must have
+    one."""
+    short_names: tuple[str, ...] = ()
+    """Names that people use where only one chip can be meant: ``4090``."""
+    product: Product = part(Product)
+    compute: ComputeUnits = part(ComputeUnits)
+    memory: DeviceMemory = part(DeviceMemory)
+    link: ChipLink = part(ChipLink)
+    pcie: PcieSlot = part(PcieSlot)
+    board: Board = part(Board)
     mig_instances: Annotated[int, Field(ge=0)] | None = known("MIG instances", "count")
     """Most instances that one chip can be cut into; 0 where it cannot."""
     pci_ids: Annotated[tuple[PciId, ...], Field(strict=False)] = known("PCI ids", default=())
@@ -152,19 +221,17 @@ class Chip:
     peaks: tuple[Peak, ...] = ()
     notes: str | None = None
 
-    @property
-    def computed_bandwidth(self) -> float | None:
-        """Data rate × bus width / 8, B/s: what `bandwidth` should be."""
-        if self.memory_rate is None or self.memory_bus is None:
-            return None
-        return self.memory_rate * self.memory_bus / 8.0
+    @classmethod
+    def of(cls, **keys: Any) -> Chip:
+        """Return the chip of flat keys; what is not given is not known."""
+        return CHIP_KEYS.make(**keys)
 
-    @property
-    def pcie_bandwidth(self) -> float | None:
-        """Of its PCIe link each way, B/s, before packet headers."""
-        if self.pcie_generation is None or self.pcie_lanes is None:
-            return None
-        return pcie_bandwidth(self.pcie_generation, self.pcie_lanes).high
+    def replace(self, **keys: Any) -> Chip:
+        """Return a copy with the values of some flat keys changed."""
+        return CHIP_KEYS.replace(self, **keys)
+
+
+CHIP_KEYS = FlatKeys(Chip)
 
 
 # What torch.matmul sums in by default.  cuBLAS and hipBLASLt accumulate fp16,
@@ -201,5 +268,5 @@ _SCALES_BLOCKS = ("Blackwell", "CDNA4", "NeuronCore-v4")
 
 def has_block_scales(chip: Chip) -> bool:
     """Whether products take a scale for each block of numbers, as MXFP8's: fp4's always have."""
-    is_named = (chip.architecture or "").startswith(_SCALES_BLOCKS)
+    is_named = (chip.product.architecture or "").startswith(_SCALES_BLOCKS)
     return is_named or peak(chip, "fp4") is not None

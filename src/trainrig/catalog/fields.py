@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from trainrig.catalog.chip import Chip, Peak
+from trainrig.catalog.chip import CHIP_KEYS, Chip, Peak
 
 _SUFFIX = {"Hz": "_hz", "B": "_bytes", "B/s": "_bytes_per_s", "bit/s": "_bits_per_s"}
 _SUFFIX |= {"bit": "_bits", "W": "_w"}
@@ -30,6 +30,7 @@ class Field:
     """A field of `Chip` as people read it."""
 
     name: str
+    """Its flat key."""
     label: str
     unit: str
     """``Hz``, ``B``, ``B/s``, ``bit/s``, ``bit``, ``W``, ``count``, or none for words."""
@@ -43,7 +44,9 @@ class Field:
 
 
 FIELDS = tuple(
-    Field(name=field.name, **field.metadata) for field in dataclasses.fields(Chip) if field.metadata
+    Field(name=key, **{name: field.metadata[name] for name in ("label", "unit", "printed")})
+    for key, field in CHIP_KEYS.fields().items()
+    if "label" in field.metadata
 )
 _DTYPE_ORDER = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 
@@ -51,7 +54,7 @@ _DTYPE_ORDER = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 def known_fields(chip: Chip) -> Iterator[tuple[Field, object]]:
     """The fields that are known of ``chip``, with their values."""
     for field in FIELDS:
-        value = getattr(chip, field.name)
+        value = CHIP_KEYS.get(chip, field.name)
         if value not in (None, ()):
             yield field, value
 
@@ -98,7 +101,7 @@ def chip_dict(chip: Chip) -> dict[str, object]:
     """
     values = {}
     for field in FIELDS:
-        value = getattr(chip, field.name)
+        value = CHIP_KEYS.get(chip, field.name)
         values[field.json_name] = list(value) if isinstance(value, tuple) else value
     names = {field.name: field.json_name for field in FIELDS}
     return {
@@ -106,8 +109,8 @@ def chip_dict(chip: Chip) -> dict[str, object]:
         "vendor": chip.vendor,
         "short_names": list(chip.short_names),
         **values,
-        "computed_bandwidth_bytes_per_s": chip.computed_bandwidth,
-        "pcie_bandwidth_bytes_per_s": chip.pcie_bandwidth,
+        "computed_bandwidth_bytes_per_s": chip.memory.computed_bandwidth,
+        "pcie_bandwidth_bytes_per_s": chip.pcie.bandwidth,
         "peaks": [
             {"field": peak.field, **dataclasses.asdict(peak), "rate_unit": peak.rate_unit}
             for peak in sorted_peaks(chip)

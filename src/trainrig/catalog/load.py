@@ -26,11 +26,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
-from trainrig.catalog.chip import Chip, Peak, Provenance, Size, Source, Text
+from trainrig.catalog.chip import CHIP_KEYS, Chip, Peak, Provenance, Size, Source, Text
 from trainrig.catalog.fields import FIELDS
 from trainrig.errors import DataError
 from trainrig.plugins import user_files
@@ -63,7 +63,7 @@ class _Peaks(_Strict):
     """Tera-operations per second of the ordinary lanes: sums in their own type, int8's in int32."""
 
 
-_TYPES = get_type_hints(Chip, include_extras=True)
+_TYPES = CHIP_KEYS.types()
 KNOWN: dict[str, Any] = {name: (_TYPES[field.name] | None, None) for name, field in _FIELDS.items()}
 """What may be said of a chip, in the units that people print: `Chip`'s own fields, for pydantic."""
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _build(entry: _ChipEntry, sources: dict[str, Source]) -> Chip:
                 provenance[name] = Provenance(source=sources[key], verified=verified)
             fields |= plain
             peaks += found
-    return Chip(
+    return Chip.of(
         name=entry.name,
         vendor=entry.vendor,
         short_names=entry.short_names,

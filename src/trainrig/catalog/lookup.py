@@ -77,8 +77,8 @@ def _lengthened(word: str) -> str:
 
 def server_module(name: str) -> Chip | None:
     """The module of servers among `candidates`, that with the most memory; None: there is none."""
-    modules = [chip for chip in candidates(name) if "SXM" in (chip.form_factor or "")]
-    return max(modules, key=lambda chip: chip.memory or 0.0, default=None)
+    modules = [chip for chip in candidates(name) if "SXM" in (chip.product.form_factor or "")]
+    return max(modules, key=lambda chip: chip.memory.size or 0.0, default=None)
 
 
 def did_you_mean(name: str) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class OfferedShare:
         """Whether the rule holds for a chip."""
         if self.chips:
             return chip.name in self.chips
-        return chip.vendor == self.vendor and (chip.memory_type or "").startswith(self.memory)
+        return chip.vendor == self.vendor and (chip.memory.type or "").startswith(self.memory)
 
 
 @cache
@@ -60,7 +60,7 @@ def offered_memory(chip: Chip) -> float | None:
     Args:
         chip: A chip of the catalog, or a user's own.
     """
-    if chip.memory is None:
+    if chip.memory.size is None:
         return None
     shares = (rule.share for rule in offered_shares() if rule.is_about(chip))
-    return chip.memory * next(shares, 1.0)
+    return chip.memory.size * next(shares, 1.0)

@@ -202,9 +202,9 @@ def _rack(text: str) -> Server | None:
     """``GB200 NVL72``: so many chips as their link joins; None: no such rack."""
     found = re.fullmatch(r"(.+?)[\s_-]*nvl[\s_-]*(\d+)\s*", text, re.IGNORECASE)
     chip = find_chip(found[1]) if found else None
-    if found is None or chip is None or chip.link_domain != int(found[2]):
+    if found is None or chip is None or chip.link.domain != int(found[2]):
         return None
-    return Server(name=f"{chip.name} NVL{found[2]}", chip=chip, gpus=chip.link_domain)
+    return Server(name=f"{chip.name} NVL{found[2]}", chip=chip, gpus=chip.link.domain)
 
 
 def _instance(text: str) -> Server | None:
@@ -321,7 +321,7 @@ def _own_chip(values: dict[str, Any], path: Path) -> Chip:
     source = Source(key="own", title=str(path), url=None, date="")
     names = (*plain, *(peak.field for peak in peaks))
     origin = dict.fromkeys(names, Provenance(source=source, verified=False))
-    return Chip(name=read.name, vendor=read.vendor, peaks=peaks, provenance=origin, **plain)
+    return Chip.of(name=read.name, vendor=read.vendor, peaks=peaks, provenance=origin, **plain)
 
 
 class _Chips(_Strict):
@@ -372,8 +372,8 @@ def _cluster(values: dict[str, Any], path: Path) -> Server:
         assert read.chips.name is not None
         chip = require_chip(read.chips.name)
     if read.links.gb_s is not None:
-        link = "NVLink" if chip.link in (None, "none") else chip.link
-        chip = dataclasses.replace(chip, link_bandwidth=read.links.gb_s * 1e9, link=link)
+        link = "NVLink" if chip.link.name in (None, "none") else chip.link.name
+        chip = chip.replace(link_bandwidth=read.links.gb_s * 1e9, link=link)
     cpu = read.cpu
     return Server(
         name=read.name or path.stem,

@@ -151,7 +151,9 @@ def _answers(
             tokens=tokens,
             days=days,
             peak=claim.rate * per_machine if claim and per_machine else None,
-            memory=chip.memory * per_machine if chip and chip.memory and per_machine else None,
+            memory=chip.memory.size * per_machine
+            if chip and chip.memory.size and per_machine
+            else None,
         )
 
     if measured is None:

@@ -89,7 +89,7 @@ def target_here(snapshot: Snapshot, system: str | None, release: str | None) -> 
     chips = [chip_by_pci_id(gpu.pci_id) for gpu in value_or(snapshot.pci_gpus, ())]
     found = [chip for chip in chips if chip is not None and chip.vendor == "NVIDIA"]
     described = [gpu for gpu in value_or(snapshot.gpus, ()) if gpu.vendor == "nvidia"]
-    capabilities = [chip.compute_capability for chip in found if chip.compute_capability]
+    capabilities = [chip.compute.capability for chip in found if chip.compute.capability]
     capabilities += [value_or(gpu.compute_capability, "") for gpu in described]
     names = [chip.name for chip in found] or [value_or(gpu.name, "GPU") for gpu in described]
     return InstallTarget(
@@ -105,12 +105,12 @@ def target_named(names: Iterable[str], system: str, driver: str | None) -> Insta
     """A machine with these chips of the catalog.  Raises UsageError."""
     chips = [require_chip(name) for name in names]
     for chip in chips:
-        if chip.vendor != "NVIDIA" or chip.compute_capability is None:
+        if chip.vendor != "NVIDIA" or chip.compute.capability is None:
             hint = "the table of versions is for NVIDIA GPUs"
             raise UsageError(f"{chip.name} is not run by CUDA", hint)
     if driver is not None and not re.fullmatch(r"\d{1,4}(\.\d{1,4}){1,2}", driver):
         raise UsageError(f"--driver {driver!r} is no version", "as nvidia-smi shows it: 550.54.14")
-    found = {chip.compute_capability for chip in chips if chip.compute_capability}
+    found = {chip.compute.capability for chip in chips if chip.compute.capability}
     return InstallTarget(
         system=cuda_table().system_named(system),
         gpus=tuple(dict.fromkeys(chip.name for chip in chips)),

@@ -102,7 +102,7 @@ class Cluster:
     def with_chip(self, **changes: Any) -> Cluster:
         """A copy with another memory, power or slot of the chip."""
         assert self.chip is not None
-        return self.replace(chip=dataclasses.replace(self.chip, **changes))
+        return self.replace(chip=self.chip.replace(**changes))
 
 
 USUAL_NODE = 8
@@ -116,7 +116,7 @@ def unit_size(chip: Chip | None, per_node: int | None, sold: int | None, gpus: i
     if per_node is not None:
         return per_node
     tray = usual_tray(chip) if chip is not None else None
-    if sold is None or (chip is not None and tray is not None and sold == chip.link_domain):
+    if sold is None or (chip is not None and tray is not None and sold == chip.link.domain):
         sold = tray or _node(chip, gpus)
     return max(1, min(gpus, sold)) if tray is None else sold
 
@@ -129,7 +129,7 @@ def joined_units(chip: Chip | None, unit: int, gpus: int, link: str | None) -> t
     if tray is None:
         trays = joined_trays(chip, unit, gpus) if unit <= gpus else 1
         return unit * trays, trays
-    if gpus <= (chip.link_domain or 0) and (unit == tray or unit > gpus):
+    if gpus <= (chip.link.domain or 0) and (unit == tray or unit > gpus):
         node = max(1, gpus)
     else:
         node = unit * joined_trays(chip, unit, gpus)
@@ -142,7 +142,7 @@ def check_racks(chip: Chip, unit: int, node: int, gpus: int) -> None:
 
     Nodes are equal: a count with few divisors leaves most of each rack on the network.
     """
-    domain = chip.link_domain
+    link, domain = chip.link.name, chip.link.domain
     if usual_tray(chip) is None or not domain or not unit <= domain < gpus:
         return
     whole = domain // unit * unit
@@ -156,14 +156,14 @@ def check_racks(chip: Chip, unit: int, node: int, gpus: int) -> None:
     above = itertools.count((gpus // unit + 1) * unit, unit)
     more = next(filter(fills, above))
     raise UsageError(
-        f"{gpus} GPUs fill no equal parts of racks, of which {chip.link} joins {domain}",
+        f"{gpus} GPUs fill no equal parts of racks, of which {link} joins {domain}",
         f"as --gpus {fewer} or {more}",
     )
 
 
 def _node(chip: Chip | None, gpus: int) -> int:
     """GPUs of a usual node; of those that the chip's link joins all, or a power of two."""
-    joined = chip.link_domain if chip is not None else None
+    joined = chip.link.domain if chip is not None else None
     if not joined:
         return USUAL_NODE
     return joined if gpus <= joined or gpus % joined == 0 else 1 << (joined.bit_length() - 1)

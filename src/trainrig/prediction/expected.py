@@ -61,9 +61,9 @@ def gpu_claims(chip: Chip, index: int | None) -> tuple[Record, ...]:
         for p in peaks
         if p is not None
     ]
-    if chip.bandwidth is not None:
+    if chip.memory.bandwidth is not None:
         source = f"{chip.name} data sheet, memory bandwidth{_unverified(chip, 'bandwidth')}"
-        claims.append(_claim(MEMORY_CLAIM, {}, ("byte_rate", "B/s"), chip.bandwidth, source))
+        claims.append(_claim(MEMORY_CLAIM, {}, ("byte_rate", "B/s"), chip.memory.bandwidth, source))
     return tuple(c.replace(device=chip.name, device_index=index) for c in claims)
 
 
@@ -137,11 +137,11 @@ def link_claims(
     card = pci.link if pci else gpu.link
     slot = pci.slot if pci else gpu.link
     generation = _both(
-        value_or(card.max_generation, chip.pcie_generation if chip else None),
+        value_or(card.max_generation, chip.pcie.generation if chip else None),
         value_or(slot.max_generation, value_or(gpu.link.max_generation, None)),
     )
     lanes = _both(
-        value_or(card.max_width, chip.pcie_lanes if chip else None),
+        value_or(card.max_width, chip.pcie.lanes if chip else None),
         value_or(slot.max_width, value_or(gpu.link.max_width, None)),
     )
     if generation is None or lanes is None:

@@ -122,7 +122,7 @@ class Prediction:
         cluster = self.question.cluster
         requested, chip, found = cluster.requested_name, cluster.chip, self._warnings
         if chip is not None and cluster.trays > 1:
-            tray, node, link = cluster.tray, cluster.gpus_per_node, chip.link
+            tray, node, link = cluster.tray, cluster.gpus_per_node, chip.link.name
             trays = f"{cluster.trays} trays of {tray} are one node of {node}: {link} joins them"
             if node % tray:
                 trays = f"{cluster.trays} trays are one node of {node}: {link} joins them"

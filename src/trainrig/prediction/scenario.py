@@ -324,7 +324,7 @@ def one_node(given: Options) -> int:
     per_node, sold = given.get("gpus_per_node"), server.gpus if server is not None else None
     if server is None or usual_tray(server.chip) is None:
         return per_node or sold or USUAL_NODE
-    domain = server.chip.link_domain or USUAL_NODE
+    domain = server.chip.link.domain or USUAL_NODE
     unit = unit_size(server.chip, per_node, sold, domain)
     is_apart = (given.get("link") or server.link) in JOIN_NO_TRAYS
     return unit if is_apart else unit * max(1, domain // max(1, unit))
@@ -341,7 +341,7 @@ def _layout(
     if chip is not None and chip.peaks:
         _check_narrow(chip, precision, fields.get("scaled", ""), half)
     fields.setdefault("kernels", "flash" if has_flash(chip, precision) else "eager")
-    if "flash" in fields["kernels"] and chip is not None and (chip.year or 2020) < 2020:
+    if "flash" in fields["kernels"] and chip is not None and (chip.product.year or 2020) < 2020:
         raise UsageError(
             f"{chip.name} has no flash attention: its kernels are for chips from 2020 on",
             "--kernels eager, fused or compiled",

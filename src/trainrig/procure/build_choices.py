@@ -208,7 +208,7 @@ def lanes_class(card: GpuCard, count: int, board: Board) -> int:
         return 0
     if card.cooling == "axial" and found.crowded > rule_book().value("airflow", "most_touching"):
         return 0
-    own = chip_of(card).pcie_generation or 4
+    own = chip_of(card).pcie.generation or 4
     lanes = min(
         seat.lanes / 2 ** max(0, own - min(own, seat.slot.generation)) for seat in found.gpus()
     )

@@ -191,7 +191,7 @@ class _Program:
             match part:
                 case GpuCard():
                     chip, draw = chip_of(part), card_watts(part) * count
-                    ram[n] = -least_ram * (chip.memory or 0.0) / 2.0**30 * count
+                    ram[n] = -least_ram * (chip.memory.size or 0.0) / 2.0**30 * count
                     watts[n] = -draw
                     peaks[n] = -draw * factors.get(chip.name, factors["factor"])
                     plugs[n] = -float(eight_pins(part) * count)
@@ -247,7 +247,7 @@ class _Program:
             return False
         chip = chip_of(card)
         cluster = Cluster(chip=chip, gpus=choice.count, gpus_per_node=max(1, choice.count))
-        if chip.pcie_lanes and choice.lanes < chip.pcie_lanes and choice.count > 1:
+        if chip.pcie.lanes and choice.lanes < chip.pcie.lanes and choice.count > 1:
             cluster = cluster.with_chip(pcie_lanes=choice.lanes)
         every = self._space(chip)
         self.rates[key] = None if every is None else rate_at(every, cluster)

@@ -438,7 +438,7 @@ def riser_generation(build: Build) -> Iterator[Check]:
     board = build.board
     if board is None or not build.cards or not build.each(Riser):
         return
-    card = max(chip_of(one).pcie_generation or 1 for one in build.cards)
+    card = max(chip_of(one).pcie.generation or 1 for one in build.cards)
     slot = max(one.generation for one in board.slots or ())
     link = min(card, slot, build.wiring.link_generation or 99)
     longest = rule_book().value("riser-generation", "longest_mm")

@@ -65,7 +65,7 @@ class Power:
 
 def card_watts(card: GpuCard) -> float:
     """A card's limit: its own, or its chip's TDP.  Raises UsageError where neither is known."""
-    watts = card.watts or chip_of(card).tdp
+    watts = card.watts or chip_of(card).board.tdp
     if watts is None:
         raise UsageError(f"{card.name}: how many watts?", "watts = 350 in its entry")
     return watts
@@ -232,7 +232,7 @@ def memory_size(build: Build) -> Iterator[Check]:
         return
     book = rule_book()
     least, good = book.value("memory-size", "least"), book.value("memory-size", "good")
-    gpus = sum(chip_of(card).memory or 0.0 for card in build.cards)
+    gpus = sum(chip_of(card).memory.size or 0.0 for card in build.cards)
     have = sum(one.capacity_gib for one in build.each(MemoryModule)) * 2.0**30
     if not have or not gpus:
         return

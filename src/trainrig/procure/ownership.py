@@ -279,10 +279,10 @@ def _with_electricity(
     if terms.buy is None or terms.kwh_price == 0.0:
         return terms, ()
     presumed = []
-    if terms.watts is None and chip is not None and chip.tdp is not None:
+    if terms.watts is None and chip is not None and chip.board.tdp is not None:
         gpus = gpus_per_machine or 1.0
-        terms = terms.replace(watts=chip.tdp * gpus, gpus_alone=True)
-        limit = f"{counted(round(gpus), 'GPU')} × {chip.tdp:g} W, their power limit"
+        terms = terms.replace(watts=chip.board.tdp * gpus, gpus_alone=True)
+        limit = f"{counted(round(gpus), 'GPU')} × {chip.board.tdp:g} W, their power limit"
         presumed.append(f"power of a machine: {limit}; --watts has another")
     price = presumed_kwh(currency)
     if terms.watts is not None and terms.kwh_price is None and price is not None:

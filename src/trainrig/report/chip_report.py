@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from trainrig.catalog.chip import Chip, Peak, Source, peak
+from trainrig.catalog.chip import CHIP_KEYS, Chip, Peak, Source, peak
 from trainrig.catalog.fields import (
     FIELDS,
     Field,
@@ -67,7 +67,7 @@ def _vendor_table(vendor: str, chips: Sequence[Chip]) -> Table:
         )
 
     return table(
-        sorted(chips, key=lambda chip: (chip.year or 9999, chip.name)),
+        sorted(chips, key=lambda chip: (chip.product.year or 9999, chip.name)),
         column("chip", lambda chip: chip.name, kind="code"),
         field("year", "year"),
         field("memory", "GiB"),
@@ -86,8 +86,8 @@ def chip_document(chip: Chip) -> Document:
     ]
     rows += [(peak_label(p), peak_text(p), _origin(chip, p.field)) for p in sorted_peaks(chip)]
     computed = {
-        "data rate × bus width / 8": chip.computed_bandwidth,
-        "PCIe, each way": chip.pcie_bandwidth,
+        "data rate × bus width / 8": chip.memory.computed_bandwidth,
+        "PCIe, each way": chip.pcie.bandwidth,
     }
     rows += [
         (label, shown(_field("bandwidth"), rate), "computed")
@@ -131,7 +131,7 @@ _FIRST_FIELDS = ("memory", "bandwidth", "tdp")
 
 
 def _field_row(chips: Sequence[Chip], field: Field) -> _Row:
-    values = [getattr(chip, field.name) if field.unit else None for chip in chips]
+    values = [CHIP_KEYS.get(chip, field.name) if field.unit else None for chip in chips]
     figures = [float(v) if isinstance(v, int | float) else None for v in values]
     return field.label, [_cell(chip, field) for chip in chips], figures
 
@@ -147,7 +147,7 @@ def _per_watt_row(chips: Sequence[Chip]) -> _Row:
     cells, figures = [], []
     for chip in chips:
         half = peak(chip, "bf16") or peak(chip, "fp16")
-        per_watt = half.rate / chip.tdp if half and chip.tdp else None
+        per_watt = half.rate / chip.board.tdp if half and chip.board.tdp else None
         doubt = (_doubt(chip, half.field) or _doubt(chip, "tdp")) if half and per_watt else ""
         cells.append(f"{per_watt / 1e12:.3g} TFLOPS/W{doubt}" if per_watt else "")
         figures.append(per_watt)
@@ -221,7 +221,7 @@ def _field(name: str) -> Field:
 
 
 def _cell(chip: Chip, field: Field) -> str:
-    value = getattr(chip, field.name)
+    value = CHIP_KEYS.get(chip, field.name)
     return "" if value in (None, ()) else shown(field, value) + _doubt(chip, field.name)
 
 

@@ -120,9 +120,9 @@ def _pcie(gpu: Gpu) -> str:
 def _nvlink_rate(path: str, gpus: Sequence[Gpu]) -> str:
     """What so many NVLinks give each way, by the data sheet; empty where it does not say."""
     chip = find_chip(value_or(gpus[0].name, "")) if is_nvlink(path) else None
-    if chip is None or not chip.link_bandwidth or not chip.link_count:
+    if chip is None or not chip.link.bandwidth or not chip.link.count:
         return ""
-    return format_quantity(int(path[2:]) * chip.link_bandwidth / 2.0 / chip.link_count, "B/s")
+    return format_quantity(int(path[2:]) * chip.link.bandwidth / 2.0 / chip.link.count, "B/s")
 
 
 # ---- heat maps

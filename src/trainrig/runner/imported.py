@@ -237,12 +237,11 @@ def _limit(point: Record, claims: Sequence[Record]) -> Limit | None:
 
 
 def _of_links(chip: Chip) -> Limit | None:
-    if chip.link_bandwidth is None or chip.link is None:
+    link, bandwidth = chip.link.name, chip.link.bandwidth
+    if bandwidth is None or link is None:
         return None
-    source = (
-        f"{chip.name} data sheet, {chip.link}, one direction (a switch that adds may exceed it)"
-    )
-    return Limit(value=chip.link_bandwidth / 2.0, source=source)
+    source = f"{chip.name} data sheet, {link}, one direction (a switch that adds may exceed it)"
+    return Limit(value=bandwidth / 2.0, source=source)
 
 
 def _prediction(point: Record) -> Iterator[Record]:

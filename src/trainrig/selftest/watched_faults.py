@@ -191,8 +191,8 @@ def _bound_of(limit: Limit) -> float:
         "highest_seen": {"pcie_generation": 4.0, "pcie_width": 16.0}.get(limit.quantity, 0.0),
         "pcie_generation": 4.0,
         "pcie_width": 16.0,
-        "base_clock": chip.base_clock or 0.0,
-        "boost_clock": chip.boost_clock or 0.0,
+        "base_clock": chip.compute.base_clock or 0.0,
+        "boost_clock": chip.compute.boost_clock or 0.0,
     }
     return limit.value * (facts[limit.of] if limit.of else 1.0)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from trainrig.catalog.chip import Chip, Peak, Provenance, Source, peak
+from trainrig.catalog.chip import CHIP_KEYS, Chip, Peak, Provenance, Source, peak
 from trainrig.catalog.load import CHIPS_DIR, load_chips, read_chips
 from trainrig.catalog.lookup import chip_by_pci_id, find_chip
 from trainrig.errors import DataError
@@ -69,8 +68,8 @@ def test_the_chips_people_ask_for_are_there(name: str) -> None:
 
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
 def test_every_value_has_a_dated_source(chip: Chip) -> None:
-    claims = {field.name for field in dataclasses.fields(chip)} - NOT_CLAIMS
-    given = {name for name in claims if getattr(chip, name) not in (None, ())}
+    claims = CHIP_KEYS.places.keys() - NOT_CLAIMS
+    given = {name for name in claims if CHIP_KEYS.get(chip, name) not in (None, ())}
     assert given | {p.field for p in chip.peaks} == set(chip.provenance)
     for origin in chip.provenance.values():
         assert origin.source.title
@@ -111,17 +110,21 @@ BANDWIDTH_TOLERANCE = 0.025
 
 @pytest.mark.parametrize(
     "chip",
-    [chip for chip in CHIPS if chip.computed_bandwidth and chip.bandwidth],
+    [chip for chip in CHIPS if chip.memory.computed_bandwidth and chip.memory.bandwidth],
     ids=lambda chip: chip.name,
 )
 def test_bandwidth_is_data_rate_times_bus_width(chip: Chip) -> None:
-    assert chip.computed_bandwidth == pytest.approx(chip.bandwidth, rel=BANDWIDTH_TOLERANCE)
+    assert chip.memory.computed_bandwidth == pytest.approx(
+        chip.memory.bandwidth, rel=BANDWIDTH_TOLERANCE
+    )
 
 
 def test_bandwidth_of_the_textbook_examples() -> None:
-    assert by_name("RTX 4090").computed_bandwidth == pytest.approx(1008e9)
-    assert by_name("Apple M4 Max (40-core)").computed_bandwidth == pytest.approx(546e9, rel=1e-3)
-    assert sum(chip.computed_bandwidth is not None for chip in CHIPS) >= 40
+    assert by_name("RTX 4090").memory.computed_bandwidth == pytest.approx(1008e9)
+    assert by_name("Apple M4 Max (40-core)").memory.computed_bandwidth == pytest.approx(
+        546e9, rel=1e-3
+    )
+    assert sum(chip.memory.computed_bandwidth is not None for chip in CHIPS) >= 40
 
 
 # Dense peaks as their makers print them.  The sparse figure is twice this.
@@ -193,7 +196,9 @@ COUNTED = [
     for chip in CHIPS
     for found in chip.peaks
     if found.unit == "tensor" and found.dtype in RELATIVE
-    if chip.tensor_cores and chip.boost_clock and chip.compute_capability in FMA_PER_CLOCK
+    if chip.compute.tensor_cores
+    and chip.compute.boost_clock
+    and chip.compute.capability in FMA_PER_CLOCK
 ]
 
 
@@ -201,9 +206,9 @@ COUNTED = [
     ("chip", "found"), COUNTED, ids=[f"{chip.name} {found.field}" for chip, found in COUNTED]
 )
 def test_no_tensor_peak_exceeds_what_the_tensor_cores_can_do(chip: Chip, found: Peak) -> None:
-    assert chip.tensor_cores and chip.boost_clock
-    per_core_and_clock = found.rate / (2 * chip.tensor_cores * chip.boost_clock)
-    most = FMA_PER_CLOCK[chip.compute_capability or ""] * RELATIVE[found.dtype]
+    assert chip.compute.tensor_cores and chip.compute.boost_clock
+    per_core_and_clock = found.rate / (2 * chip.compute.tensor_cores * chip.compute.boost_clock)
+    most = FMA_PER_CLOCK[chip.compute.capability or ""] * RELATIVE[found.dtype]
     assert per_core_and_clock <= most * 1.02
 
 
@@ -236,7 +241,7 @@ def test_the_faster_unit_counts_for_a_matmul_and_the_lanes_for_elementwise() -> 
 def test_pascal_has_no_tensor_cores_and_no_bf16(name: str) -> None:
     """cuBLAS sums fp16 products in fp32, in ordinary lanes; GP102's own fp16 is at 1/64."""
     chip = by_name(name)
-    assert chip.tensor_cores is None
+    assert chip.compute.tensor_cores is None
     assert {found.unit for found in chip.peaks} == {"vector"}
     assert peak(chip, "fp16") is None and peak(chip, "bf16") is None
     half, full = vector_peak(chip, "fp16"), vector_peak(chip, "fp32")
@@ -246,9 +251,9 @@ def test_pascal_has_no_tensor_cores_and_no_bf16(name: str) -> None:
 
 
 def test_pcie_is_said_each_way() -> None:
-    assert by_name("RTX 3090").pcie_bandwidth == pytest.approx(31.5e9, rel=1e-3)
-    assert by_name("H100 SXM5 80GB").pcie_bandwidth == pytest.approx(63e9, rel=1e-3)
-    assert by_name("TPU v4").pcie_bandwidth is None
+    assert by_name("RTX 3090").pcie.bandwidth == pytest.approx(31.5e9, rel=1e-3)
+    assert by_name("H100 SXM5 80GB").pcie.bandwidth == pytest.approx(63e9, rel=1e-3)
+    assert by_name("TPU v4").pcie.bandwidth is None
 
 
 def test_pci_ids_lead_to_their_chip() -> None:
@@ -315,7 +320,7 @@ def test_the_unbroken_file_reads(tmp_path: Path) -> None:
     path = tmp_path / "chip.toml"
     path.write_text(WHOLE)
     (chip,) = read_chips([path])
-    assert (chip.name, chip.tdp, chip.bandwidth) == ("X1", 100.0, None)
+    assert (chip.name, chip.board.tdp, chip.memory.bandwidth) == ("X1", 100.0, None)
 
 
 def test_bytes_that_are_no_text_and_absent_files_are_one_line(tmp_path: Path) -> None:
@@ -324,3 +329,15 @@ def test_bytes_that_are_no_text_and_absent_files_are_one_line(tmp_path: Path) ->
     for bad in (path, tmp_path / "none.toml"):
         with pytest.raises(DataError):
             read_chips([bad])
+
+
+@pytest.mark.parametrize("chip", CHIPS[::7], ids=lambda chip: chip.name)
+def test_a_chip_is_made_again_of_its_flat_keys(chip: Chip) -> None:
+    assert Chip.of(**CHIP_KEYS.flat(chip)) == chip
+
+
+@pytest.mark.parametrize("key", CHIP_KEYS.places)
+def test_each_flat_key_is_a_value_of_its_own(key: str) -> None:
+    chip = by_name("RTX 4090")
+    before, after = CHIP_KEYS.flat(chip), CHIP_KEYS.flat(chip.replace(**{key: "other"}))
+    assert {name for name in before if before[name] != after[name]} == {key}

@@ -34,7 +34,7 @@ def test_no_chip_offers_more_than_it_has() -> None:
     for chip in load_chips():
         offered = offered_memory(chip)
         assert (offered is None) == (chip.memory is None)
-        assert offered is None or 0.7 * chip.memory <= offered <= chip.memory
+        assert offered is None or 0.7 * chip.memory.size <= offered <= chip.memory.size
 
 
 @pytest.mark.parametrize("rule", offered_shares(), ids=lambda rule: rule.name)

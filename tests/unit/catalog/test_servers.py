@@ -115,9 +115,14 @@ def test_several_racks_and_instances() -> None:
 
 def test_the_page_s_files_are_read(tmp_path: Path) -> None:
     chip = read_server(written(tmp_path, CHIP, "my-chip.toml")).chip
-    assert (chip.name, chip.memory, chip.bandwidth, chip.tdp) == ("Nova 1", 96 * 2**30, 4e12, 600)
+    assert (chip.name, chip.memory.size, chip.memory.bandwidth, chip.board.tdp) == (
+        "Nova 1",
+        96 * 2**30,
+        4e12,
+        600,
+    )
     assert {peak.dtype: peak.rate for peak in chip.peaks}["fp8"] == 1600e12
-    assert chip.link_bandwidth == 900e9
+    assert chip.link.bandwidth == 900e9
     cluster = find_server(str(written(tmp_path, CLUSTER)))
     assert (cluster.chip.name, cluster.gpus, cluster.nodes) == ("H100 SXM5 80GB", 8, 4)
     assert (cluster.fabric, cluster.host_memory, cluster.disk) == (400e9, 400e9, 12e9)

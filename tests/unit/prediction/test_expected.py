@@ -66,7 +66,7 @@ def own_rate(chip, dtype, power=None):
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_a_chip_that_does_what_is_predicted_is_in_its_band(chip, share):
     """Every claimed dtype, every stream, at its own power and limited; nothing without a claim."""
-    power = share * chip.tdp if chip.tdp else None
+    power = share * chip.board.tdp if chip.board.tdp else None
     claims = gpu_claims(chip, 0)
     rates = rates_of_chip(chip, power=power)
     judged = set()
@@ -94,7 +94,7 @@ def test_a_chip_that_does_what_is_predicted_is_in_its_band(chip, share):
         judged.add(task.case.get("dtype") if task.spec.role is Role.PRODUCT else "stream")
     claimed = {p.dtype for p in chip.peaks if ceiling(claims, "matmul", matmul_case(p.dtype, 8192))}
     assert judged >= (claimed & {"fp32", "tf32", "bf16", "fp16", "fp8", "int8"})
-    assert ("stream" in judged) == (chip.bandwidth is not None)
+    assert ("stream" in judged) == (chip.memory.bandwidth is not None)
 
 
 def test_no_band_for_a_dtype_that_is_not_claimed():
@@ -167,18 +167,18 @@ def test_without_figures_a_band_is_as_wide_as_predictions_were_off():
 
 
 def test_a_power_limit_lowers_what_products_should_do_and_no_stream():
-    limited = 0.5 * CHIP.tdp
+    limited = 0.5 * CHIP.board.tdp
     for rows in ([], [published(160e12), published(165e12)]):
-        full, less = (expect(wanted(), LIMIT, [], rows, CHIP, p) for p in (CHIP.tdp, limited))
+        full, less = (expect(wanted(), LIMIT, [], rows, CHIP, p) for p in (CHIP.board.tdp, limited))
         assert less.value == pytest.approx(full.value * 0.5**0.6, rel=5e-3)
         assert less.interval[0] == pytest.approx(full.interval[0] * 0.5**0.6, rel=5e-3)
         assert "at 225 W" in less.source and "W" not in full.source
-    assert expect(wanted(), LIMIT, [], [], CHIP, 2 * CHIP.tdp).value == pytest.approx(
+    assert expect(wanted(), LIMIT, [], [], CHIP, 2 * CHIP.board.tdp).value == pytest.approx(
         own_rate(CHIP, "fp16")
     )
     cold = {"op": "scale", "dtype": "fp32", "num_elements": 1 << 24, "cache": "cold"}
     stream = wanted().replace(benchmark="vector", case=cold, metric="byte_rate", unit="B/s")
-    full, less = (expect(stream, LIMIT, [], [], CHIP, p) for p in (CHIP.tdp, limited))
+    full, less = (expect(stream, LIMIT, [], [], CHIP, p) for p in (CHIP.board.tdp, limited))
     assert full.value == less.value == pytest.approx(1008e9 * 0.919, rel=0.02)
 
 

@@ -207,9 +207,9 @@ def test_an_upgrade_changes_the_site(word, changed) -> None:
 
 def test_an_upgrade_changes_the_chip() -> None:
     slot, memory, power = (apply(SITE).chip for _, (_, apply) in parse("pcie5, +24GB, power=300W"))
-    assert slot is not None and slot.pcie_generation == 5
-    assert memory is not None and memory.memory == 48 * 2**30
-    assert power is not None and power.tdp == 300.0
+    assert slot is not None and slot.pcie.generation == 5
+    assert memory is not None and memory.memory.size == 48 * 2**30
+    assert power is not None and power.board.tdp == 300.0
 
 
 @pytest.mark.parametrize(

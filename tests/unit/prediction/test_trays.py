@@ -163,7 +163,7 @@ def test_joined_trays_fill_a_domain_and_divide_the_chips(name: str, data: st.Dat
     gpus = tray * data.draw(st.integers(1, 300))
     trays = joined_trays(chip, tray, gpus)
     assert trays >= 1 and gpus % (tray * trays) == 0
-    if chip.link_domain:
-        assert trays == 1 or tray * trays <= chip.link_domain
-    elif chip.link != "ICI":
+    if chip.link.domain:
+        assert trays == 1 or tray * trays <= chip.link.domain
+    elif chip.link.name != "ICI":
         assert trays == 1

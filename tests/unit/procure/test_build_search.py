@@ -132,8 +132,8 @@ def write_prices(path: Path, factor: float = 1.0) -> Path:
         for number, part in enumerate(parts):
             usual = base.get(kind, 800)
             if isinstance(part, GpuCard):
-                usual = 0.045 * (chip_of(part).memory or 0) / 2**20  # 46 a 1000th of memory
-                usual *= ((chip_of(part).year or 2020) - 2014) / 6
+                usual = 0.045 * (chip_of(part).memory.size or 0) / 2**20  # 46 a 1000th of memory
+                usual *= ((chip_of(part).product.year or 2020) - 2014) / 6
             price = factor * usual * (0.7 + 0.6 * ((number * 7) % 11) / 11)
             rows.append(f'"{part.name}",{price:.0f},CNY,2026-11-20,made for a test,{kind}')
     path.write_text("\n".join(rows) + "\n")

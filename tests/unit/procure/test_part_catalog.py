@@ -46,7 +46,7 @@ def test_a_value_is_looked_up_or_follows_by_a_rule_that_is_stated() -> None:
 def test_every_card_carries_a_chip_of_the_catalog() -> None:
     for card in load_parts()["gpu"]:
         assert isinstance(card, GpuCard)
-        assert chip_of(card).memory and 0.5 < (card.slots or 0) <= 5
+        assert chip_of(card).memory.size and 0.5 < (card.slots or 0) <= 5
         assert card.length_mm is None or 150 <= card.length_mm <= 380
 
 

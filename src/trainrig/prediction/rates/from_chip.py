@@ -115,19 +115,19 @@ def _class(name: str) -> Class:
 
 def class_of(chip: Chip) -> str:
     """The name of a chip's class; ``other`` where none fits."""
-    if (chip.architecture or "").startswith("CDNA"):
-        return "cdna2" if chip.architecture == "CDNA 2.0" else "cdna"
+    if (chip.product.architecture or "").startswith("CDNA"):
+        return "cdna2" if chip.product.architecture == "CDNA 2.0" else "cdna"
     if chip.name in _WIDE_TPUS:
         return "tpu-wide"
     if chip.vendor == "Apple":  # from the M3 on, bf16 is a type of the GPU's own (Metal's family 9)
         return "apple" if chip.name.startswith(("Apple M1", "Apple M2")) else "apple-m3"
-    found = _NVIDIA.get(chip.compute_capability or "")
-    return found or _ARCHITECTURES.get(chip.architecture or "", "other")
+    found = _NVIDIA.get(chip.compute.capability or "")
+    return found or _ARCHITECTURES.get(chip.product.architecture or "", "other")
 
 
 def fuses_attention(chip: Chip) -> bool:
     """Whether flash attention is built for the chip: from 2020 on, and not left out."""
-    return (chip.year or 2020) >= 2020 and not leaves_scores(chip)
+    return (chip.product.year or 2020) >= 2020 and not leaves_scores(chip)
 
 
 def leaves_scores(chip: Chip) -> bool:
@@ -136,7 +136,7 @@ def leaves_scores(chip: Chip) -> bool:
     AOTriton is built for AMD's gfx90a and later of CDNA and gfx11 and later of RDNA; XPU's fused
     kernel was forward alone until torch 2.11.
     """
-    return chip.architecture in _PLAIN
+    return chip.product.architecture in _PLAIN
 
 
 def widens_bf16(chip: Chip) -> bool:
@@ -205,7 +205,7 @@ def _check_place(chip: Chip, link: str | None, fabric: float | None) -> None:
     """UsageError for an unknown link, one that the chip lacks, or a rate that is no rate."""
     if link is not None and link not in LINKS:
         raise UsageError(f"unknown link {link!r}", "one of: " + ", ".join(LINKS))
-    if link == "nvlink" and chip.link == "none":
+    if link == "nvlink" and chip.link.name == "none":
         raise UsageError(f"{chip.name} has no NVLink", "leave the link out, or say pcie")
     if fabric is not None and not 0.0 < fabric < 1e15:
         raise UsageError(f"a fabric of {fabric!r} B/s", "give the bytes a second of one node")
@@ -232,35 +232,37 @@ def rates_of_chip(
     full, words = _sustained(chip, kind)
     sustained = {dtype: rate * power_slows(chip, power) for dtype, rate in full.items()}
     # Of large streams: a share of the claim, and no more than the processors ask for.
-    bandwidth = (chip.bandwidth or chip.computed_bandwidth or _BANDWIDTH_OF_NO_ONE) * kind.bandwidth
-    if requested := kind.per_processor * (chip.num_sms or 0):
+    bandwidth = (
+        chip.memory.bandwidth or chip.memory.computed_bandwidth or _BANDWIDTH_OF_NO_ONE
+    ) * kind.bandwidth
+    if requested := kind.per_processor * (chip.compute.num_sms or 0):
         bandwidth = min(bandwidth, requested)
     links = Links(inside=_inside(chip, kind, link, p2p), between=_between(chip, fabric))
     stream, wider = constants()["stream"], 2.0 if name == "other" else 1.0
     spread = {key: float(value) * wider for key, value in constants()["spread"].items()}
-    spread["collective"] *= 1.5 if fabric is None and chip.p2p is None else 1.0
+    spread["collective"] *= 1.5 if fabric is None and chip.link.p2p is None else 1.0
     years = constants()["launch"][_host_of(chip)]
-    year = max((y for y in years if int(y) <= (chip.year or 2022)), default=min(years))
+    year = max((y for y in years if int(y) <= (chip.product.year or 2022)), default=min(years))
     return Rates(
         device=chip.name,
         matmuls=_matmuls(chip, kind, sustained, bandwidth),
         streams=Stream(
             bandwidth=bandwidth,
             latency=stream["latency"],
-            cache=(chip.l2 or 0.0) * stream["cache_share"],
-            cache_bandwidth=(chip.num_sms or 0) * stream["cache_per_processor"],
+            cache=(chip.memory.l2 or 0.0) * stream["cache_share"],
+            cache_bandwidth=(chip.compute.num_sms or 0) * stream["cache_per_processor"],
         ),
         attentions=_attentions(kind, chip),
         links=links,
         launch=float(years[year]),
         supports_non_tn_fp8=takes_any_order(chip),
         graphed=is_graphed(chip),
-        host_link=_pcie(chip, chip.pcie_lanes) * _OF_PCIE,
+        host_link=_pcie(chip, chip.pcie.lanes) * _OF_PCIE,
         host_link_shared=_pcie(chip, _lanes(chip)) * _OF_PCIE,
         host_memory=_host_memory(chip),
         disk=3e9,
         memory_bytes=offered_memory(chip) or 16e9,
-        power=chip.tdp,
+        power=chip.board.tdp,
         peaks=_claimed(chip),
         spread=spread,
         untuned=_untuned(chip, kind, full),
@@ -282,7 +284,9 @@ def _claimed(chip: Chip) -> dict[str, float]:
 
 def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
     """FLOP/s of large products by dtype, and how the half-precision one came about."""
-    claimed = _claimed(chip) or dict.fromkeys(("fp32", "fp16"), (chip.num_sms or 10) * 0.4e12)
+    claimed = _claimed(chip) or dict.fromkeys(
+        ("fp32", "fp16"), (chip.compute.num_sms or 10) * 0.4e12
+    )
     rates = {
         d: rate * power_share(chip, kind, d, rate, kind.lanes if d == "fp32" else kind.cap)
         for d, rate in claimed.items()
@@ -306,7 +310,7 @@ def takes_any_order(chip: Chip) -> bool:
 
 def joined_trays(chip: Chip, tray: int, gpus: int) -> int:
     """Trays of so many chips that the chips' link joins to one node: NVL72's of four, a torus's."""
-    most = min(chip.link_domain or (SLICE if chip.link == "ICI" else tray), gpus) // tray
+    most = min(chip.link.domain or (SLICE if chip.link.name == "ICI" else tray), gpus) // tray
     return max((n for n in range(1, most + 1) if gpus % (tray * n) == 0), default=1)
 
 
@@ -379,9 +383,9 @@ _FLASH2 = ("A100", "A800", "A30")
 
 def power_slows(chip: Chip, power: float | None) -> float:
     """What a power limit below the chip's own leaves of its products' rate."""
-    if not power or not chip.tdp:
+    if not power or not chip.board.tdp:
         return 1.0
-    return float(min(1.0, power / chip.tdp) ** constants()["matmul"]["power_exponent"])
+    return float(min(1.0, power / chip.board.tdp) ** constants()["matmul"]["power_exponent"])
 
 
 def unsure_of(chip: Chip, what: str) -> float:
@@ -400,10 +404,10 @@ def power_share(
 ) -> float:
     """Share of a claimed peak that power leaves to products, and design (``most``: the cores')."""
     most = kind.cap if most is None else most
-    if chip.tdp is None:
+    if chip.board.tdp is None:
         return most
     rule = constants()["matmul"]
-    power = chip.tdp * (_SUPERCHIP if chip.form_factor == "superchip" else 1.0)
+    power = chip.board.tdp * (_SUPERCHIP if chip.product.form_factor == "superchip" else 1.0)
     watts = power / (claimed / TERA) / rule["energy"].get(dtype, 1.0)
     return float(max(_LEAST, min(most, kind.power * watts ** rule["power_exponent"])))
 
@@ -413,7 +417,7 @@ def _attentions(kind: Class, chip: Chip) -> AttentionRates:
     rule = constants()["attention"]
 
     claim = peak(chip, "bf16")
-    each = claim.rate / (chip.num_sms or 1) if claim else 0.0
+    each = claim.rate / (chip.compute.num_sms or 1) if claim else 0.0
     cut = each / kind.each if 0.0 < each < kind.each / 2.0 else 1.0
     most = [claim.rate * min(1.0, share / cut) if claim else math.inf for share in kind.most]
 
@@ -445,7 +449,7 @@ def _matmuls(
     return MatmulRates(
         sustained=sustained,
         bandwidth=bandwidth,
-        processors=chip.num_sms or _PROCESSORS.get(class_of(chip), 64),
+        processors=chip.compute.num_sms or _PROCESSORS.get(class_of(chip), 64),
         tiles=tiles,
         split_k=rule["split_k"],
         drain=kind.drain or rule["drain"],
@@ -455,18 +459,20 @@ def _matmuls(
 
 
 def _inside(chip: Chip, kind: Class, link: str | None, p2p: bool | None) -> Link:
-    own = chip.link is not None and chip.link != "none" and chip.link_bandwidth is not None
+    own = (
+        chip.link.name is not None and chip.link.name != "none" and chip.link.bandwidth is not None
+    )
     wanted = link or ("nvlink" if own else "pcie")
-    if link == "none" or (link is None and chip.link == "NVLink bridge"):
+    if link == "none" or (link is None and chip.link.name == "NVLink bridge"):
         wanted = "pcie"  # a bridge is bought apart: it is there where it is said to be
-    if wanted != "pcie" and own and chip.link_bandwidth is not None:
+    if wanted != "pcie" and own and chip.link.bandwidth is not None:
         return dataclasses.replace(
-            _link(_topology(chip), chip.link_bandwidth / 2.0, str(chip.link)),
+            _link(_topology(chip), chip.link.bandwidth / 2.0, str(chip.link.name)),
             multicast=kind.multicast,
-            **(_of_torus(chip) if chip.link == "ICI" else {}),
+            **(_of_torus(chip) if chip.link.name == "ICI" else {}),
         )
     consumer = _is_consumer(chip)
-    reads = (chip.p2p is not False and not consumer) if p2p is None else p2p
+    reads = (chip.link.p2p is not False and not consumer) if p2p is None else p2p
     rate = _pcie(chip, _lanes(chip))
     words = "PCIe, from device to device" if reads else "PCIe, through host memory"
     return _link("pcie" if reads else "host", rate, words)
@@ -491,20 +497,22 @@ def _host_memory(chip: Chip) -> float:
     """Of what such chips are usually put into."""
     if _is_consumer(chip):
         return _DESKTOP_MEMORY
-    return max(rate for year, rate in _SERVER_MEMORY.items() if year <= max(chip.year or 0, 2017))
+    return max(
+        rate for year, rate in _SERVER_MEMORY.items() if year <= max(chip.product.year or 0, 2017)
+    )
 
 
 def _lanes(chip: Chip) -> int | None:
     """Of each of several."""
-    return _SHARED_LANES if _is_consumer(chip) else chip.pcie_lanes
+    return _SHARED_LANES if _is_consumer(chip) else chip.pcie.lanes
 
 
 def _host_of(chip: Chip) -> str:
     """What launches its kernels: a desktop's processor, a server's, or the one beside the chip."""
-    if "superchip" in (chip.form_factor or ""):
+    if "superchip" in (chip.product.form_factor or ""):
         return "superchip"
-    is_own = chip.form_factor == "SoC"  # with a processor's quick cores on the same die
-    return "desktop" if chip.cooling == "active" or is_own else "server"
+    is_own = chip.product.form_factor == "SoC"  # with a processor's quick cores on the same die
+    return "desktop" if chip.board.cooling == "active" or is_own else "server"
 
 
 def _is_consumer(chip: Chip) -> bool:
@@ -514,21 +522,21 @@ def _is_consumer(chip: Chip) -> bool:
     """
     narrow, wide = peak(chip, "fp16", "fp16"), peak(chip, "fp16")
     halved = narrow is not None and wide is not None and narrow.rate > 1.5 * wide.rate
-    return halved or chip.p2p is False
+    return halved or chip.link.p2p is False
 
 
 def _pcie(chip: Chip, lanes: int | None) -> float:
-    if chip.pcie_generation is None or lanes is None:
+    if chip.pcie.generation is None or lanes is None:
         return 25e9
-    return pcie_bandwidth(chip.pcie_generation, lanes).high
+    return pcie_bandwidth(chip.pcie.generation, lanes).high
 
 
 def _topology(chip: Chip) -> str:
     """How the devices of a node are joined: see [link.…] of the constants."""
-    if chip.link == "NVLink bridge":
+    if chip.link.name == "NVLink bridge":
         return "bridge"
     if chip.vendor == "NVIDIA":
-        return "switch" if (chip.year or 0) >= 2020 else "cube"
+        return "switch" if (chip.product.year or 0) >= 2020 else "cube"
     return "mesh" if chip.vendor in ("AMD", "Intel") else "switch"
 
 
@@ -537,10 +545,11 @@ def _between(chip: Chip, fabric: float | None) -> Link:
     if fabric is not None:
         return _link("fabric", fabric, "fabric between nodes")
     words = "fabric not stated: presumed by the chip's class"
-    if chip.link == "ICI" and chip.link_bandwidth:  # of a block's six sides one leads to the next
-        rate = SLICE * chip.link_bandwidth / 2.0 / 6.0
+    if chip.link.name == "ICI" and chip.link.bandwidth:
+        # One of a block's six sides leads to the next block.
+        rate = SLICE * chip.link.bandwidth / 2.0 / 6.0
         return _link("fabric", rate, "the torus between blocks of a slice")
-    port, node = port_of(chip), chip.link_domain or _USUAL_NODE
+    port, node = port_of(chip), chip.link.domain or _USUAL_NODE
     return _link("fabric", _FABRIC_OF_NO_ONE if port is None else node * port, words)
 
 
@@ -550,13 +559,13 @@ def port_of(chip: Chip) -> float | None:
     On boards of B300 and GB300 it is a ConnectX-8 of 800 Gb/s (NVIDIA, data sheets of DGX B300 and
     GB300 NVL72).  Of Gaudi's own three leave the node.
     """
-    if chip.link == "RoCE" and chip.link_bandwidth:
-        return _LEAVING * chip.link_bandwidth / 2.0 / (chip.link_count or 1)
-    form = chip.form_factor or ("PCIe" if chip.link_bandwidth is None else "module")
+    if chip.link.name == "RoCE" and chip.link.bandwidth:
+        return _LEAVING * chip.link.bandwidth / 2.0 / (chip.link.count or 1)
+    form = chip.product.form_factor or ("PCIe" if chip.link.bandwidth is None else "module")
     ports = {2017: 6.25e9, 2020: 25e9, 2022: 50e9}
     if chip.vendor == "NVIDIA":
         ports[2025] = 100e9
-    year = max((y for y in ports if y <= (chip.year or 2022)), default=2017)
+    year = max((y for y in ports if y <= (chip.product.year or 2022)), default=2017)
     return None if "PCIe" in form or form == "SoC" else ports[year]
 
 

@@ -133,7 +133,7 @@ def parse(text: str) -> list[tuple[str, Change]]:
 def _link(link: str) -> Change:
     def apply(cluster: Cluster) -> Cluster:
         chip = _chip(cluster)
-        if link == "nvlink" and (chip.link or "none") == "none":
+        if link == "nvlink" and (chip.link.name or "none") == "none":
             raise UsageError(f"{chip.name} has no NVLink")
         return cluster.replace(link=link).on(cluster.gpus)  # PCIe joins no trays
 
@@ -148,7 +148,7 @@ def _peers(no: str | None) -> Change:
 def _slot(generation: str) -> Change:
     def apply(cluster: Cluster) -> Cluster:
         chip = _chip(cluster)
-        if chip.pcie_lanes is None:
+        if chip.pcie.lanes is None:
             raise UsageError(f"{chip.name} sits in no PCIe slot that is known")
         return cluster.with_chip(pcie_generation=int(generation))
 
@@ -188,9 +188,9 @@ def _memory(gib: str) -> Change:
 
     def apply(cluster: Cluster) -> Cluster:
         chip = _chip(cluster)
-        if chip.memory is None:
+        if chip.memory.size is None:
             raise UsageError(f"the catalog does not know the memory of {chip.name}")
-        return cluster.with_chip(memory=chip.memory + more)
+        return cluster.with_chip(memory=chip.memory.size + more)
 
     return f"{format_memory(more)} more on each GPU", apply
 
@@ -198,8 +198,9 @@ def _memory(gib: str) -> Change:
 def _power(watts: str) -> Change:
     def apply(cluster: Cluster) -> Cluster:
         chip = _chip(cluster)
-        if chip.tdp is None or not 0.4 * chip.tdp <= float(watts) <= 1.5 * chip.tdp:
-            known = "power unknown" if chip.tdp is None else f"{chip.tdp:g} W"
+        tdp = chip.board.tdp
+        if tdp is None or not 0.4 * tdp <= float(watts) <= 1.5 * tdp:
+            known = "power unknown" if tdp is None else f"{tdp:g} W"
             raise UsageError(f"{watts} W is no limit that {chip.name} ({known}) takes")
         return cluster.with_chip(tdp=float(watts))
 

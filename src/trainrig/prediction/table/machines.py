@@ -165,14 +165,14 @@ def _held_by(chip: Chip, printed: str, cells: Cells) -> Chip:
     Of makers whose chips' names are a line's ("M3") as well as the least chip's in it.
     """
     size = re.search(r"\b(\d+)\s*gi?b\b", printed)
-    if size is None or chip.vendor not in _SHARED_MEMORY or chip.memory is None:
+    if size is None or chip.vendor not in _SHARED_MEMORY or chip.memory.size is None:
         return chip
     wanted = float(size[1]) * 2**30
-    held = [one for one in candidates(chip.name) if (one.memory or 0.0) >= 0.99 * wanted]
+    held = [one for one in candidates(chip.name) if (one.memory.size or 0.0) >= 0.99 * wanted]
     if chip in held or not held:
         return chip
     cells.presume("chip")
-    return min(held, key=lambda one: (one.memory or 0.0, -(one.num_sms or 0)))
+    return min(held, key=lambda one: (one.memory.size or 0.0, -(one.compute.num_sms or 0)))
 
 
 _SLICE = re.compile(r"\b(?:tpu[ -]*)?(v[2-6][a-z]*|(?:tpu|v)[ -]*7x?|ironwood)-(\d+)\b")
@@ -206,9 +206,9 @@ _PARTS = {"laptop", "mobile", "mig", "grid", "vgpu"}
 def _has_size(chip: Chip | None, name: str) -> bool:
     """Whether a chip has the memory that stands behind its name, where one does."""
     stated = _MEMORY.search(name)
-    if chip is None or stated is None or chip.memory is None:
+    if chip is None or stated is None or chip.memory.size is None:
         return True
-    share = float(stated[1].lower().rstrip("gib ")) * 2**30 / chip.memory
+    share = float(stated[1].lower().rstrip("gib ")) * 2**30 / chip.memory.size
     return share < 1.1 and (share > 0.9 or chip.vendor in _SHARED_MEMORY)
 
 
@@ -216,7 +216,7 @@ def _of_size(name: str) -> Chip | None:
     """``RTX 4090 24GB``: the chip without its memory, if that is its memory."""
     stated = _MEMORY.search(name)
     found = find_chip(name[: stated.start()]) if stated else None
-    if stated is None or found is None or found.memory is None:
+    if stated is None or found is None or found.memory.size is None:
         return None
     return found if _has_size(found, name) else None
 
@@ -247,7 +247,7 @@ def link_of(cells: Cells, chip: Chip) -> str | None:
             "link"
         )  # of one card there is none: of several that are presumed it says nothing
         return None
-    if word == "nvlink" and (chip.link is None or chip.link == "none"):
+    if word == "nvlink" and (chip.link.name is None or chip.link.name == "none"):
         cells.presume("link")  # the card has none: it is another's, or a mistake
         return None
     return word
@@ -268,7 +268,7 @@ def as_run(rates: Rates, cells: Cells, chip: Chip, kernels: str) -> Rates:
     """
     printed = re.search(r"\b(\d+) ?gi?b\b", cells.text_of("hardware", "chip"))
     held = float(printed[1]) * 2.0**30 if printed else 0.0
-    if chip.form_factor == "PCIe" and 1.9 < held / rates.memory_bytes < 2.1:
+    if chip.product.form_factor == "PCIe" and 1.9 < held / rates.memory_bytes < 2.1:
         rates = rates.replace(memory_bytes=held)
     if disks := _DISKS.search(cells.text_of("hardware", "offload")):
         rates = rates.replace(disk=int(disks[1]) * _OF_DISK)
@@ -296,7 +296,7 @@ def _is_newest_attention(cells: Cells, chip: Chip) -> bool:
     either, AITER and Composable Kernel have AMD's Instincts'.
     """
     words = _stack(cells)
-    family = next((name for name in _NEWEST if name in (chip.architecture or "")), "")
+    family = next((name for name in _NEWEST if name in (chip.product.architecture or "")), "")
     is_named = bool(family) and re.search(_NEWEST[family], words) is not None
     return is_named or (family == "CDNA" and _calls_amd_s(cells, chip, words))
 
@@ -311,7 +311,7 @@ def _calls_amd_s(cells: Cells, chip: Chip, words: str) -> bool:
     is_package = "flash attention 2" in words or cells.splits_models
     is_late = cells.is_since("2025-11") or torch_version(cells.word("framework")) >= (2, 9)
     is_called = is_package and cells.is_since("2024-07")
-    is_called = is_called or (is_late and (chip.year or 0) >= 2023)
+    is_called = is_called or (is_late and (chip.product.year or 0) >= 2023)
     return is_called and "triton att" not in words
 
 
@@ -349,14 +349,14 @@ def fabric_of(cells: Cells, chip: Chip, sizes: Mapping[str, int]) -> float | Non
         port_of(chip),
         "; ".join(map(cells.__getitem__, ("hardware", "link", "interconnect"))),
     )
-    is_own = chip.link == "RoCE"  # adapters that are named are the host's
+    is_own = chip.link.name == "RoCE"  # adapters that are named are the host's
     if not is_own and (named := _named_fabric(words, node, port)):
         return named
     cells.presume(name)
     if port is None:
-        is_alone = node == 1 and cells["gpus_per_node"] and chip.form_factor == "PCIe"
+        is_alone = node == 1 and cells["gpus_per_node"] and chip.product.form_factor == "PCIe"
         return _OF_A_CLOUD if is_alone else None
-    is_small = cells["gpus_per_node"] and node < _PORTS and not chip.link_domain
+    is_small = cells["gpus_per_node"] and node < _PORTS and not chip.link.domain
     return node * port if is_small else None
 
 

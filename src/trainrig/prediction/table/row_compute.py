@@ -66,7 +66,7 @@ def _usual_precision(cells: Cells, chip: Chip) -> str:
 
 def _sixteen(chip: Chip) -> str:
     """bf16 where the chip has it."""
-    is_late = (chip.year or 2020) >= 2020 and not widens_bf16(chip)
+    is_late = (chip.product.year or 2020) >= 2020 and not widens_bf16(chip)
     return "bf16" if is_late or peak(chip, "bf16") else "fp16"
 
 
@@ -156,7 +156,7 @@ def kernels_of(cells: Cells, chip: Chip, framework: str, shape: ModelShape) -> s
         (word == "eager" and fuses_by_default and not lacks_kernel(cells, chip), "flash"),
         # "fused" is then what is beside attention; on a chip of 2022 torch is of 2023.
         (word == "fused" and is_torch and fuses_by_default, "flash+fused"),
-        (word == "fused" and is_torch and (chip.year or 2020) >= 2022, "flash+fused"),
+        (word == "fused" and is_torch and (chip.product.year or 2020) >= 2022, "flash+fused"),
         # Words for what else is fused (experts, a norm) take no attention from who fuses it anyway.
         (word == "fused" != stated and usual == "flash+fused", "flash+fused"),
         (True, word),
@@ -204,7 +204,7 @@ def _kernels_of_xla(cells: Cells, chip: Chip, program: Program) -> str:
     if chip.vendor == "Google":
         is_later = fuses_attention(chip) and not cells.is_before("2023-08")
     else:
-        is_later = bool(program.code.transformer_engine) or (chip.year or 2020) >= 2022
+        is_later = bool(program.code.transformer_engine) or (chip.product.year or 2020) >= 2022
     return "flash+fused" if is_later else "fused"
 
 
@@ -215,7 +215,7 @@ def _has_te_layers(cells: Cells, chip: Chip, framework: str, program: Program) -
     chips of 2023 and later (rocm.docs.amd.com, "Training a model with Megatron-LM"), and a chip of
     2022 was hardly trained on before.
     """
-    year = chip.year or 2020
+    year = chip.product.year or 2020
     if year < 2020:
         return False
     if program.code.transformer_engine is None:
@@ -309,7 +309,7 @@ def graphs_of(cells: Cells, chip: Chip, shape: ModelShape) -> str:
     named = _named_graphs(cells.text_of("kernel_stack", "framework", "notes"))
     is_recipe = program.code.graphed_recipes is True
     if is_mixture and (is_late := program.code.mixtures_graphed) is not None:
-        can = cells.does(is_late) or chip.link_domain is not None
+        can = cells.does(is_late) or chip.link.domain is not None
         waits = mentions("counted_dispatch", cells.text_of("kernel_stack"))
         is_recipe = is_recipe and can and not (cells.is_tuning or waits)
         named = named if can else ""

@@ -398,7 +398,7 @@ def overlaps_dispatch(cells: Cells, chip: Chip, layout: Layout) -> bool:
     words = cells.text_of("kernel_stack")
     if cells.is_tuning or (mentions("dispatcher", words) and not mentions("overlaps", words)):
         return False
-    is_slow = (chip.year or 0) < 2024 or layout.mesh.ep > layout.mesh.gpus_per_node
+    is_slow = (chip.product.year or 0) < 2024 or layout.mesh.ep > layout.mesh.gpus_per_node
     is_graphed = cells.does(cells.program.code.mixtures_graphed)
     return cells.program.spreading.overlaps_dispatch is True and bool(is_slow or is_graphed)
 
@@ -478,7 +478,7 @@ def overlap_of(cells: Cells, chip: Chip, kernels: str) -> str:
     Intel's GPUs collectives wait for computation and it for them, whatever their streams
     (intel/intel-extension-for-pytorch #599, with traces of a Max 1550).
     """
-    if chip.architecture == "Xe-HPC":
+    if chip.product.architecture == "Xe-HPC":
         return "none"
     named = cells.program.spreading.overlap or "auto"
     return "auto" if named == "data" and kernels != "flash+fused" else named

@@ -176,7 +176,7 @@ def _of_sample(cells: Cells, shape: ModelShape, tokens: int) -> float:
     scores = 0 if fuses_attention(chip) else 5 * shape.num_heads * tokens
     width = 2 if re.search(r"fp-?32|float32|tf-?32", cells.word("precision")) else 1
     held = width * shape.num_layers * tokens * (34 * shape.hidden + scores)
-    return held / chip.memory if chip.memory else 0.0
+    return held / chip.memory.size if chip.memory.size else 0.0
 
 
 _SHORT_ONES = 96

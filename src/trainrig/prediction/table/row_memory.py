@@ -70,7 +70,7 @@ def moves_activations(cells: Cells, chip: Chip, zero: int) -> bool:
     """
     is_named = _sends_activations(cells) and cells.program.trains_as not in _CHECKPOINTING
     is_named = is_named or "swap" in cells.word("recompute")
-    is_usual = cells.program.saving.moves_activations and zero == 3 and chip.link_domain is not None
+    is_usual = cells.program.saving.moves_activations and zero == 3 and chip.link.domain is not None
     return is_named or bool(is_usual)
 
 

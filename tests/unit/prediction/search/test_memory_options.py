@@ -131,7 +131,9 @@ def test_the_order_is_that_of_brute_force(case: tuple[str, str, dict[str, Any]])
     of = found(case)
     expected = [layout for _, layout in by_hand(of)]
     flash = (
-        set(STACKS) if of.question.cluster.chip and of.question.cluster.chip.year >= 2020 else set()
+        set(STACKS)
+        if of.question.cluster.chip and of.question.cluster.chip.product.year >= 2020
+        else set()
     )
     expected = [
         x

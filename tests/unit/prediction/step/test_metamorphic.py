@@ -86,9 +86,9 @@ def test_a_better_chip_is_never_slower(shape, layout, name) -> None:
         return
     chip = require_chip(name)
     before = seconds(shape, layout, chip)
-    wider = dataclasses.replace(chip, bandwidth=1.5 * (chip.bandwidth or 1e12))
+    wider = chip.replace(bandwidth=1.5 * (chip.memory.bandwidth or 1e12))
     assert seconds(shape, layout, wider) <= 1.001 * before
-    stronger = dataclasses.replace(chip, tdp=1.3 * (chip.tdp or 300.0))
+    stronger = chip.replace(tdp=1.3 * (chip.board.tdp or 300.0))
     assert seconds(shape, layout, stronger) <= 1.001 * before
 
 
