@@ -109,12 +109,12 @@ def bare(own: Experiment, shape: ModelShape, world: Any) -> Callable[[int], None
     matrices = [weight for weight in weights if weight.ndim > 1]
     groups = [
         {"params": found, "weight_decay": decay}
-        for kept, decay in ((matrices, own.weight_decay), (_without(weights, matrices), 0.0))
+        for kept, decay in ((matrices, own.update.weight_decay), (_without(weights, matrices), 0.0))
         for sharded in (True, False)
         if (found := [w for w in kept if hasattr(w, "placements") is sharded])
     ]
-    how = {"betas": (own.beta1, own.beta2), "eps": own.eps, "fused": True}
-    optimizer = torch.optim.AdamW(groups, lr=own.lr, **how)
+    how = {"betas": (own.update.beta1, own.update.beta2), "eps": own.update.eps, "fused": True}
+    optimizer = torch.optim.AdamW(groups, lr=own.lr.peak, **how)
     made = samples_of(own, shape, world.data_rank)(0)
     here = world.tokens(own.seq_len)
     inputs, labels = (
@@ -125,7 +125,7 @@ def bare(own: Experiment, shape: ModelShape, world: Any) -> Callable[[int], None
         for _ in range(steps):
             step_of(inputs, labels)
             for group in optimizer.param_groups:
-                clip_grad_norm_(group["params"], own.clip)
+                clip_grad_norm_(group["params"], own.update.clip)
             optimizer.step()
             optimizer.zero_grad()
 

@@ -33,11 +33,12 @@ def test_defaults_are_those_of_the_program() -> None:
         if key == "precision":  # what an experiment has that no file and no command line is behind
             assert (default, usual.precision) == (AUTO, "fp32")
             continue
-        value = getattr(usual, key)
+        value = usual.get(key)
         assert default == (str(value).lower() if isinstance(value, bool) else str(value)), key
     numbers = rows()["lr"].split(", ")
-    asked = (usual.lr, usual.weight_decay, usual.beta1, usual.beta2, usual.eps)
-    assert [float(text) for text in (numbers[0], *numbers[-5:])] == [*asked, usual.clip]
+    update = usual.update
+    asked = (usual.lr.peak, update.weight_decay, update.beta1, update.beta2, update.eps)
+    assert [float(text) for text in (numbers[0], *numbers[-5:])] == [*asked, update.clip]
 
 
 def test_the_example_is_a_file(tmp_path: Path) -> None:

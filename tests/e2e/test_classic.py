@@ -71,9 +71,11 @@ def test_what_only_gpus_have_is_skipped_on_a_processor_and_nothing_else() -> Non
     assert len(small) - len(needs_gpu) >= 24
     frameworks = {own.framework for own in small if own.name not in needs_gpu}
     assert frameworks == {"native", "huggingface", "deepspeed", "megatron"}
-    said = lacks(next(own for own in small if not own.p2p), TWO_CORES)
+    said = lacks(next(own for own in small if not own.placement.p2p), TWO_CORES)
     assert said is not None and said.message == "p2p off is a matter of GPUs"
-    plain = [own for own in small if not own.trainer and own.quantize == "none"]  # bitsandbytes'
+    plain = [
+        own for own in small if not own.kernels.trainer and own.quantize == "none"
+    ]  # bitsandbytes'
     one = [lacks(own.replace(device="cuda"), Site(gpus=1, cores=8)) for own in plain]
     assert all(isinstance(error, NeedsGpuError) for error in one if error) and any(one)
 
@@ -144,7 +146,7 @@ def test_the_whole_file_trains(
     wanted, site = {}, this_site()
     for own in requested_experiments(FILE, {"scale": "tiny", "device": "cpu"}, lambda: site):
         needs_gpu = isinstance(lacks(own, site), NeedsGpuError)
-        trained = "agreed" if own.comparable else "NOT COMPARABLE"
+        trained = "agreed" if own.expected.comparable else "NOT COMPARABLE"
         wanted[own.name] = "skipped" if needs_gpu else trained
     found = {name: row["row_verdict"] for name, row in rows.items()}
     assert found == wanted, {name: rows[name]["reason"] for name in rows if rows[name]["reason"]}

@@ -432,7 +432,12 @@ def test_a_reference_trains_on_the_same_samples_in_one_process() -> None:
     assert not is_reference(reference.replace(seed=1), own)
     assert not is_reference(own, own)
     probe = probe_of(own)
-    assert (probe.optimizer, probe.clip, probe.weight_decay, probe.nproc) == ("sgd", 0.0, 0.0, 4)
+    assert (probe.optimizer, probe.update.clip, probe.update.weight_decay, probe.nproc) == (
+        "sgd",
+        0.0,
+        0.0,
+        4,
+    )
 
 
 # ---- what is told of it

@@ -149,6 +149,6 @@ def test_a_llama_that_was_killed_and_went_on_elsewhere_beats_a_trigram(
     batches = [seen(step) for step in range(min(steps, seen.num_samples // own.global_samples))]
     rows_seen = [np.concatenate((b.inputs, b.labels[:, -1:]), axis=1) for b in batches]
     trigram = KneserNey(np.concatenate(rows_seen), VOCAB)
-    expected = trigram.loss(held(number) for number in range(own.heldout_batches))
+    expected = trigram.loss(held(number) for number in range(own.heldout.batches))
     print(f"{steps} steps: {loss:.3f} nats held out, the trigram {expected:.3f}")
     assert np.exp(loss) < np.exp(expected)

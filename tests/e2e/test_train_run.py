@@ -160,7 +160,7 @@ def test_a_resumed_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="4 samples, under this layout 2"):
         experiments_of(path, {"steps": 9, "batch_size": 2})
     (other,) = experiments_of(path, {"steps": 9, "tp": 2, "keep_checkpoints": 5})
-    assert (other.nproc, other.tp, other.batch_size, other.keep_checkpoints) == (2, 2, 4, 5)
+    assert (other.nproc, other.tp, other.batch_size, other.checkpoints.keep) == (2, 2, 4, 5)
     (other,) = experiments_of(path, {"steps": 9, "nproc": 2, "zero": 3})
     assert (other.nproc, other.zero, other.batch_size) == (2, 3, 2)
     shutil.rmtree(folder)
@@ -313,7 +313,7 @@ def test_no_compiler_is_said_before_a_run_is_made(
 
 def test_an_unknown_device_leaves_no_run(data: Path, tmp_path: Path) -> None:
     (asked,) = train_prepare.requested_experiments(None, {"device": "cuda:77", "data": str(data)})
-    assert (asked.device, asked.devices) == ("cuda", "77")
+    assert (asked.device, asked.placement.devices) == ("cuda", "77")
     with pytest.raises(UnavailableError, match="GPU"):
         run(asked, tmp_path)
     assert not list((tmp_path / "runs").glob("*"))

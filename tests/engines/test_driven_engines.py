@@ -300,7 +300,7 @@ def test_trainer_has_what_was_asked_and_is_compared(
     if own.lora_rank:  # its gradients are of other weights
         assert found.facts["num_parameters"] < 20_000
         assert found.probe.only_first and found.probe.grad_norms[0] != one.grad_norms[0]
-    if own.trainer:
+    if own.kernels.trainer:
         assert found.facts["optimizer"] == "RMSprop"
     losses = [row["loss"] for row in found.rows]
     assert own.lora_rank or losses[-1] < losses[0]  # adapters begin at zero, and learn slowly

@@ -265,7 +265,7 @@ def forecast(
     )
     try:
         rates = _rates(own, target, grounds)
-        if own.mesh.ranks == 1 and own.threads == 0:
+        if own.mesh.ranks == 1 and own.placement.threads == 0:
             found = predict_metrics(find_model(own.model), own.predicted_layout, rates)
         else:
             found, parts = _of_ranks(own, rates, target, case)
@@ -312,7 +312,7 @@ def _of_ranks(
         constants = dataclasses.replace(constants, hidden=0.0)
     step = predict_step(shape, own.predicted_layout, rates, constants=constants)
     seconds, counted = step.total, float(flops(case))
-    core = _UNSURE_CORE if own.threads else 0.0
+    core = _UNSURE_CORE if own.placement.threads else 0.0
     interval = step.interval_with(core, core)
     exposed = float(step.tensor_comm + step.expert_comm + step.pipeline_comm + step.data_comm)
     parts: dict[str, Scalar] = {
@@ -352,7 +352,7 @@ def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:
         if point.device == target.name and (point.disturbed is None or point.key not in newest):
             newest[point.key] = point
     rates = rates_of_records(newest.values(), target.chip, power=target.power_limit_w)
-    if target.is_gpu or own.threads == 0:
+    if target.is_gpu or own.placement.threads == 0:
         return rates
     return _of_a_core(rates, max(grounds.cores, own.mesh.ranks))
 

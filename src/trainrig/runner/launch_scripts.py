@@ -81,10 +81,10 @@ def write_scripts(
     site = site_of(snapshot)
     grounds = grounds_of(runs, machine_key(to_dict(snapshot)), site.cores)
     # Which GPUs this machine would take says nothing about those that will run it.
-    ready = [placed(own, site).replace(devices=own.devices) for own in experiments]
+    ready = [placed(own, site).replace(devices=own.placement.devices) for own in experiments]
     for line in precision_lines(ready, site):
         watch(Progress(text=line, level="stage"))
-    ready = with_data([own.replace(threads=own.threads or 1) for own in ready], watch)
+    ready = with_data([own.replace(threads=own.placement.threads or 1) for own in ready], watch)
     folders: list[Path] = []
     for number, own in enumerate(ready, 1):
         folder = out.resolve() / f"{number:02d}-{slug_of(own.name)}"
@@ -92,11 +92,11 @@ def write_scripts(
             raise UsageError(f"{folder} is there already", "another folder, or remove it")
         if own.auto_batch:
             raise UsageError("batch_size auto is looked for here, not by others", "name one")
-        if own.bind and not own.device.startswith("cuda"):
+        if own.placement.bind and not own.device.startswith("cuda"):
             raise UsageError("torchrun binds ranks with GPUs alone", "leave bind out on a CPU")
         _check_nodes(own, nodes)
         saved = str(folder / "checkpoints")
-        heldout = own.framework == REFERENCE and own.heldout_batches > 0
+        heldout = own.framework == REFERENCE and own.heldout.batches > 0
         job = Job(probe=False, checkpoint=saved, resume=saved, heldout=heldout)
         job = dataclasses.replace(job, stall_timeout=stall_timeout, elsewhere=True)
         _as_run(own, folder, snapshot, grounds)
@@ -115,9 +115,9 @@ def _check_nodes(own: Experiment, nodes: int) -> None:
             f"--nodes {nodes}: {own.processes} ranks cannot be shared out evenly over them",
             f"a divisor of {own.processes}, or another layout",
         )
-    if nodes > 1 and own.devices:
+    if nodes > 1 and (devices := own.placement.devices):
         raise UsageError(
-            f"devices = {own.devices}: numbers of GPUs on one machine, and there are {nodes}",
+            f"devices = {devices}: numbers of GPUs on one machine, and there are {nodes}",
             "leave devices out: each rank takes the GPU of its local rank",
         )
 
@@ -144,7 +144,7 @@ def node_script(experiment: Experiment, command: Command, nodes: int = 1) -> str
     threads = ""
     if experiment.device.startswith("cuda") and "omp" not in experiment.unfused_parts:
         threads = _THREADS
-    numa = "    --numa-binding=node \\\n" if experiment.bind else ""
+    numa = "    --numa-binding=node \\\n" if experiment.placement.bind else ""
     return f"""#!/bin/sh
 # The ranks of one node of {experiment.name!r}: {ranks} in all, by torchrun.
 #   one node        NNODES=1 NPROC_PER_NODE={ranks} sh node.sh
@@ -153,7 +153,7 @@ def node_script(experiment: Experiment, command: Command, nodes: int = 1) -> str
 #   more than {MOST_DYNAMIC_NODES}    RDZV_BACKEND=static NODE_RANK=0, 1, 2 ..., each node its own
 set -eu
 : "${{NNODES:={nodes}}}" "${{NPROC_PER_NODE:={per_node}}}" "${{RDZV:=localhost:0}}"
-: "${{MAX_RESTARTS:={experiment.max_restarts}}}" "${{RDZV_ID:={slug_of(experiment.name)}}}"
+: "${{MAX_RESTARTS:={experiment.recovery.max_restarts}}}" "${{RDZV_ID:={slug_of(experiment.name)}}}"
 : "${{RDZV_BACKEND:=c10d}}"
 {env}{threads}export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONSAFEPATH=1 TRAINRIG_PARENT=$$
 export PET_SHUTDOWN_TIMEOUT={GRACE - 20}
@@ -196,10 +196,11 @@ if [ $per_node -gt {per_node} ]; then
     exit 2
 fi
 """
-    least, elastic = own.min_nproc or own.processes, ""
-    if own.min_nproc:
+    fewest, elastic = own.recovery.min_nproc, ""
+    least = fewest or own.processes
+    if fewest:
         elastic = "#SBATCH --no-kill\n"
-    static = "" if own.min_nproc else _STATIC
+    static = "" if fewest else _STATIC
     return f"""#!/bin/bash
 # {own.name!r} by torchrun: {own.processes} ranks, {per_node} on each of {nodes} nodes.
 # TERM comes {GRACE} s before the time is over: ranks save a checkpoint and leave, and the job goes
@@ -223,14 +224,14 @@ fi
 first=$(srun --nodes=1 --ntasks=1 hostname)
 export RDZV=$first:$((20000 + SLURM_JOB_ID % 10000))
 saved=$(ls {where}/checkpoints 2>/dev/null)
-srun --kill-on-bad-exit={0 if own.min_nproc else 1} --cpus-per-task="$SLURM_CPUS_ON_NODE" \\
+srun --kill-on-bad-exit={0 if fewest else 1} --cpus-per-task="$SLURM_CPUS_ON_NODE" \\
     sh {where}/node.sh && exit 0
 code=$?
 # A lost step or the end of the time: the same job goes on from its newest checkpoint, also beyond
 # max_restarts while each allocation brings it further.
-if [ {own.max_restarts} -gt 0 ]; then
+if [ {own.recovery.max_restarts} -gt 0 ]; then
     if [ "$(ls {where}/checkpoints 2>/dev/null)" != "$saved" ] ||
-        [ "${{SLURM_RESTART_COUNT:-0}}" -lt {own.max_restarts} ]; then
+        [ "${{SLURM_RESTART_COUNT:-0}}" -lt {own.recovery.max_restarts} ]; then
         scontrol requeue "$SLURM_JOB_ID"
     fi
 fi

@@ -362,10 +362,9 @@ def experiment_text(one: Candidate, model: str) -> str:
 def experiment_keys(one: Candidate, model: str) -> dict[str, Any]:
     """The keys of an experiment file; what is usual is left out."""
     layout, own, other = one.layout, Experiment(layout=one.layout), Experiment.of()
-    keys = {name: getattr(own, name) for name in KEYS_OF_LAYOUT}
+    keys = {name: own.get(name) for name in KEYS_OF_LAYOUT}
     usual = {
-        name: getattr(other, name)
-        for name in ("parallel", "zero", "shard_size", "offload", *SPLITS)
+        name: other.get(name) for name in ("parallel", "zero", "shard_size", "offload", *SPLITS)
     }
     return {
         "name": _slug(one),

@@ -174,7 +174,7 @@ def _train_all(
             session.restore(own, done[own.name])
         else:
             session.train(own, error)
-    for number in range(2, 1 + max(own.rounds for own in ready)):
+    for number in range(2, 1 + max(own.expected.rounds for own in ready)):
         session.repeat(number)
 
 
@@ -259,7 +259,7 @@ class TrainRun:
     def repeat(self, number: int) -> None:
         """Round ``number`` of what trained well: only its speed is of interest now."""
         for outcome in self._trained:
-            if outcome.status is Status.OK and outcome.experiment.rounds >= number:
+            if outcome.status is Status.OK and outcome.experiment.expected.rounds >= number:
                 self._again(outcome, f"{outcome.slug}-round-{number}", number)
                 self._write(outcome)
 
@@ -328,7 +328,7 @@ class TrainRun:
         if experiment.auto_batch:
             self._choose_batch(outcome)
         is_level = self._is_level(experiment)
-        if not is_level and not (experiment.bar and is_alone(experiment)):
+        if not is_level and not (experiment.expected.bar and is_alone(experiment)):
             return
         outcome.must_agree = is_level
         causal = objective_of(find(experiment.model)) == "causal"
@@ -429,8 +429,8 @@ class TrainRun:
             job = Job(
                 probe=not self._is_level(experiment),
                 checkpoint=str(folder),
-                resume=str(folder) if goes_on or experiment.max_restarts else "",
-                heldout=experiment.heldout_batches > 0,
+                resume=str(folder) if goes_on or experiment.recovery.max_restarts else "",
+                heldout=experiment.heldout.batches > 0,
             )
         self._train_first(outcome, slug, job)
         if outcome.status is Status.OK and not self.alone and job.checkpoint:
@@ -465,8 +465,8 @@ class TrainRun:
     ) -> None:
         experiment = outcome.experiment
         series = STEPS + slug_of(experiment.name)
-        if outcome.must_agree and experiment.devices:  # one name on several GPUs
-            series += f"-gpu-{experiment.devices}"
+        if outcome.must_agree and experiment.placement.devices:  # one name on several GPUs
+            series += f"-gpu-{experiment.placement.devices}"
 
         stopped: list[object] = []
 

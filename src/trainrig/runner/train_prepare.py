@@ -114,13 +114,13 @@ _INIT_TIMEOUT = 900.0
 
 def placed(experiment: Experiment, site: Site) -> Experiment:
     """With the device it runs on, and the interpreter where it is not ours."""
-    device = experiment.device or ("cuda" if site.gpus or experiment.devices else "cpu")
+    device = experiment.device or ("cuda" if site.gpus or experiment.placement.devices else "cpu")
     if device not in ("cpu", "cuda"):
         raise UsageError(
             f"device {device!r}: experiments name cpu or cuda", "devices = 0,1 says which GPUs"
         )
     placed = experiment.replace(device=device)
-    if device == "cuda" and not placed.devices and placed.mesh.ranks <= len(site.numbers):
+    if device == "cuda" and not placed.placement.devices and placed.mesh.ranks <= len(site.numbers):
         # A process that saw more GPUs than its own could use them: Trainer does.
         placed = placed.replace(devices=",".join(map(str, site.numbers[: placed.mesh.ranks])))
     check(placed)
@@ -140,7 +140,7 @@ def make_ready(
     """
     ready = [placed(experiment, site) for experiment in experiments]
     if len(ready) > 1 or ready[0].mesh.ranks > 1:  # each rank a core of its own
-        ready = [own.replace(threads=own.threads or 1) for own in ready]
+        ready = [own.replace(threads=own.placement.threads or 1) for own in ready]
     lacking = [lacks(experiment, site) for experiment in ready]
     if all(lacking) and lacking[0] is not None:
         raise lacking[0]
@@ -228,7 +228,9 @@ def cpus_of_ranks(
     own: Experiment, snapshot: Snapshot, host: Host | None = None
 ) -> tuple[frozenset[int], ...]:
     """The processors that ``bind`` gives each rank; none where it is off or nothing is known."""
-    nodes = node_cpus(host or ThisMachine(), usable := usable_cpus()) if own.bind else None
+    nodes = (
+        node_cpus(host or ThisMachine(), usable := usable_cpus()) if own.placement.bind else None
+    )
     if nodes is None or (isinstance(nodes, Missing) and own.device.startswith("cuda")):
         return ()
     if not own.device.startswith("cuda"):
@@ -274,7 +276,7 @@ def requested_experiments(
         if str(named.get("device", "")).startswith("cuda:") and "devices" not in named:
             named["device"], _, named["devices"] = named["device"].partition(":")
         usual = Experiment.of()
-        defaults = {key: getattr(usual, key) for key in ("heldout_batches", "checkpoint_every")}
+        defaults = {key: usual.get(key) for key in ("heldout_batches", "checkpoint_every")}
         experiment = experiment_of(defaults | named, fastest)
         return (experiment.replace(name=experiment.name or experiment.framework),)
     for key in named:

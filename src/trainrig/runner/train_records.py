@@ -194,7 +194,7 @@ class Trained:
         if self.wrong_layout:
             return "DIFFERS"
         if self.apart is not None:
-            return "DIFFERS" if self.experiment.comparable else "NOT COMPARABLE"
+            return "DIFFERS" if self.experiment.expected.comparable else "NOT COMPARABLE"
         if self.compared:
             return "agreed"
         return "NOT COMPARABLE" if self.no_reference is not None else "not compared"
@@ -384,7 +384,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
             "is_reference": is_reference(own, own),
             "no_reference": trained.no_reference,
             "compared_with": trained.compared_with,
-            "declared": own.why or None,
+            "declared": own.expected.why or None,
             "rounding": probe.rounding if probe else None,
             "losses": probe.losses if probe else (),
             "grad_norms": probe.grad_norms if probe else (),

@@ -57,7 +57,7 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
         own = experiments[0].replace(**_batch_that_fitted(run, experiments[0]))
         if "steps" in keys:
             # The rates of steps that were planned stay as they were.
-            planned = {} if own.decay_tokens else {"decay_steps": own.planned_steps}
+            planned = {} if own.lr.decay_tokens else {"decay_steps": own.planned_steps}
             own = own.replace(steps=keys["steps"], **planned)
         others = {key: keys[key] for key in _CHANGEABLE - {"steps"} if key in keys}
         experiments = (_under_another_layout(own.replace(**others), keys),)
@@ -114,7 +114,7 @@ def _under_another_layout(own: Experiment, keys: Mapping[str, Any]) -> Experimen
     if not changes:
         return own
     splits = ("tp", "pp", "cp")
-    other = {name: int(changes.get(name, getattr(own, name))) for name in splits}
+    other = {name: int(changes.get(name, own.get(name))) for name in splits}
     ranks = math.prod(other.values())
     if "nproc" not in changes and own.mesh.ranks % ranks:
         changes["nproc"] = ranks
@@ -133,7 +133,7 @@ def _under_another_layout(own: Experiment, keys: Mapping[str, Any]) -> Experimen
 
 def done_in(run: RunView, experiments: Sequence[Experiment]) -> dict[str, TrainingResult]:
     """The results of the experiments that ended well, with all their rounds, by name."""
-    rounds = {each.name: each.rounds for each in experiments}
+    rounds = {each.name: each.expected.rounds for each in experiments}
     steps = {each.name: each.steps for each in experiments}
     return {
         each.name: each

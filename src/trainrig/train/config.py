@@ -25,19 +25,19 @@ decay_ratio are torchtitan's words.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Generic, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from trainrig.benchmarks.training import SPLITS, TRAINERS
 from trainrig.errors import DataError, NeedsCompilerError, UsageError, unknown
+from trainrig.flat_keys import FlatKeys, part
 from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
@@ -77,11 +77,141 @@ _Ranks = Annotated[int, _range(1, 4097)]
 class _OfLayout(Generic[T]):
     """A key of an experiment that its layout holds, where sizes may be arrays: here one number."""
 
-    def __init__(self, kind: Callable[[Any], T], field: str, key_type: Any) -> None:
-        self._kind, self._field, self.key_type = kind, field, key_type
+    def __init__(self, kind: Callable[[Any], T], key: str, key_type: Any) -> None:
+        self._kind, self._key, self.key_type = kind, key, key_type
 
     def __get__(self, experiment: Experiment, _: type) -> T:
-        return self._kind(experiment.layout.get(self._field))
+        return self._kind(experiment.layout.get(self._key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningRate:
+    """The learning rate's peak, and how it rises to it and goes down from there."""
+
+    peak: Above0 = field(default=1e-3, metadata={"key": "lr"})
+    warmup: Annotated[int | None, _range(0, 2**63)] = None
+    """Steps until the peak; a tenth of all, at most 100, unless given."""
+    warmup_tokens: Whole = 0
+    """Tokens of the warm-up, in place of ``warmup``."""
+    shape: Text = field(default=LR_SCHEDULES[0], metadata={"key": "lr_schedule"})
+    """One of LR_SCHEDULES."""
+    decay_steps: Whole = 0
+    """Steps that the schedule is planned for, warm-up included; 0: as many as are trained."""
+    decay_tokens: Whole = 0
+    """Tokens that it is planned for, in place of ``decay_steps``."""
+    decay_ratio: Annotated[float, Field(gt=0.0, le=1.0, description="a number above 0 to 1")] = 0.1
+    """Share of the planned length in which wsd decays, at its end."""
+    min_factor: Share = field(default=0.1, metadata={"key": "min_lr_factor"})
+    """The lowest rate as a share of the highest."""
+
+    def __post_init__(self) -> None:
+        if self.shape not in LR_SCHEDULES:
+            raise unknown("lr_schedule", self.shape, LR_SCHEDULES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightUpdate:
+    """Numbers of the optimizer, and the norm that gradients are clipped to."""
+
+    weight_decay: From0 = 0.1
+    decay_embeddings: Switch = True
+    """Whether the embeddings' weights decay like other matrices."""
+    beta1: Share = 0.9
+    beta2: Share = 0.95
+    eps: Above0 = 1e-8
+    clip: From0 = 1.0
+    """Gradients of a larger norm are shortened to it; 0: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Losses over the held-out part of the text."""
+
+    batches: Whole = field(default=8, metadata={"key": "heldout_batches"})
+    """Batches of the held-out part that the loss is taken of; 0: none."""
+    every: Whole = field(default=0, metadata={"key": "heldout_every"})
+    """Steps between held-out losses; 0: one at the end.  There is one at the end in any case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """How often a training is saved, and how many saves stay."""
+
+    every: Whole = field(default=100, metadata={"key": "checkpoint_every"})
+    """Steps between checkpoints; 0: none by steps."""
+    interval: From0 = field(default=600.0, metadata={"key": "checkpoint_interval"})
+    """Seconds between checkpoints, at the step in which they are over; 0: none by time."""
+    keep: Count = field(default=2, metadata={"key": "keep_checkpoints"})
+    """The newest of them that stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """When a training ends early, and how it goes on after a rank was lost."""
+
+    divergence: From0 = 2.0
+    """Losses above so many times the usual one end the training (`divergence`); 0: none does."""
+    max_restarts: Annotated[int, _range(0, 1001)] = 0
+    """How often all ranks are started again from the newest checkpoint after one was lost."""
+    min_nproc: Annotated[int, _range(0, 4097)] = 0
+    """The fewest ranks that it goes on with where one stays lost; 0: as many as there were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Processes of a training on the machine: interpreter, devices, threads and cores."""
+
+    python: Text = ""
+    """The interpreter it runs in, if it is another project's; empty: see `interpreters`."""
+    devices: Text = ""
+    """GPUs of the ranks, by the driver's numbers: ``0,1``; empty: the first that may be used."""
+    threads: Whole = 0
+    """Threads of each process on a CPU; 0: as many as there are cores."""
+    emulate: Switch = True
+    """Whether it is trained in a precision that its device only emulates; if not, it is skipped."""
+    p2p: Switch = True
+    """Whether GPUs copy to each other directly."""
+    bind: Switch = False
+    """Whether each rank is kept on processors of its own: beside its GPU, or a part of a CPU's."""
+    loader_workers: Annotated[int, _range(0, 257)] = 0
+    """Processes that read for another framework; 0: its own process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKernels:
+    """Implementations of operations that a framework is told to run."""
+
+    attention: Text = "auto"
+    """How attention is computed: see `workload.model.ATTENTIONS`."""
+    fp8_recipe: Text = ""
+    """One of FP8_RECIPES; empty: the first."""
+    liger: Switch = False
+    """Liger's kernels in another framework's models."""
+    trainer: Text = ""
+    """Arguments of Hugging Face's Trainer by their own names (`trainer_arguments`)."""
+    unfused: Text = ""
+    """Words of UNFUSED that are left out, to see their worth: ``norm,gelu``."""
+    cuda_graph: Switch = False
+    """Whether a GPU's step is recorded once and then played back."""
+
+    def __post_init__(self) -> None:
+        if self.attention not in ATTENTIONS:
+            raise unknown("attention", self.attention, ATTENTIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedOutcome:
+    """What a training is held against: one process's losses, a speed, its own repetition."""
+
+    comparable: Switch = True
+    """Whether its losses should be those of one process; if not, ``why`` says it beforehand."""
+    why: Text = ""
+    """Why it is known not to be comparable."""
+    bar: From0 = 0.0
+    """What ours should reach: of another framework's row so many times its speed, of a row of ours
+    such a share of the matrix product measured beside it; 0: nothing."""
+    rounds: Annotated[int, _range(1, 1001)] = 1
+    """How often it is trained, by fresh processes, in turns with the others of its run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +222,6 @@ class Experiment:
     """How the step is spread and what it is run with: the layout that is predicted, too."""
     name: Text = ""
     """What a table calls it."""
-    python: Text = ""
-    """The interpreter it runs in, if it is another project's; empty: see `interpreters`."""
     model: Text = "gpt2-small-cpu"
     """A name, numbers, or a path to a config.json: see `workload.find`."""
     data: Text = ""
@@ -103,87 +231,22 @@ class Experiment:
     auto_batch: Switch = False
     """``batch_size`` is not known yet: the largest that fits is looked for."""
     steps: Count = 20
-    fp8_recipe: Text = ""
-    """Of FP8_RECIPES; empty: the first."""
-    attention: Text = "auto"
-    """How attention is computed: see `workload.model.ATTENTIONS`."""
-    lr: Above0 = 1e-3
-    """The highest of the schedule."""
-    warmup: Annotated[int | None, _range(0, 2**63)] = None
-    """Steps until then; a tenth of all, at most 100, unless given."""
-    warmup_tokens: Whole = 0
-    """Tokens of the warm-up, in place of ``warmup``."""
-    lr_schedule: Text = LR_SCHEDULES[0]
-    """One of LR_SCHEDULES."""
-    decay_steps: Whole = 0
-    """Steps that the schedule is planned for, warm-up included; 0: as many as are trained."""
-    decay_tokens: Whole = 0
-    """Tokens that it is planned for, in place of ``decay_steps``."""
-    decay_ratio: Annotated[float, Field(gt=0.0, le=1.0, description="a number above 0 to 1")] = 0.1
-    """Share of the planned length in which wsd decays, at its end."""
-    min_lr_factor: Share = 0.1
-    """The lowest rate as a share of the highest."""
-    weight_decay: From0 = 0.1
-    decay_embeddings: Switch = True
-    """Whether the embeddings' weights decay like other matrices."""
-    beta1: Share = 0.9
-    beta2: Share = 0.95
-    eps: Above0 = 1e-8
-    clip: From0 = 1.0
-    """Gradients of a larger norm are shortened to it; 0: never."""
     dropout: Share = 0.0
     """Share of hidden states and of attention's probabilities that is dropped in training."""
-    divergence: From0 = 2.0
-    """Losses above so many times the usual one end the training (`divergence`); 0: none does."""
     seed: Whole = 0
-    """Of the first weights and of the samples' order."""
-    heldout_batches: Whole = 8
-    """Batches of the held-out part that the loss is taken of; 0: none."""
-    heldout_every: Whole = 0
-    """Steps between held-out losses; 0: one at the end.  There is one at the end in any case."""
-    checkpoint_every: Whole = 100
-    """Steps between checkpoints; 0: none by steps."""
-    checkpoint_interval: From0 = 600.0
-    """Seconds between checkpoints, at the step in which they are over; 0: none by time."""
-    keep_checkpoints: Count = 2
-    """The newest of them that stay."""
-    max_restarts: Annotated[int, _range(0, 1001)] = 0
-    """How often all ranks are started again from the newest checkpoint after one was lost."""
-    min_nproc: Annotated[int, _range(0, 4097)] = 0
-    """The fewest ranks that it goes on with where one stays lost; 0: as many as there were."""
+    """Seed of the first weights and of the samples' order."""
     log: Text = ""
     """Where steps are logged besides: of LOGS, with commas between."""
     device: Text = ""
     """cpu or cuda; empty: a GPU where there is one."""
-    devices: Text = ""
-    """GPUs of the ranks, by the driver's numbers: ``0,1``; empty: the first that may be used."""
-    threads: Whole = 0
-    """Of each process on a CPU; 0: as many as there are cores."""
-    emulate: Switch = True
-    """Whether it is trained in a precision that its device only emulates; if not, it is skipped."""
-    p2p: Switch = True
-    """Whether GPUs copy to each other directly."""
-    bind: Switch = False
-    """Whether each rank is kept on processors of its own: beside its GPU, or a part of a CPU's."""
-    comparable: Switch = True
-    """Whether its losses should be those of one process; if not, ``why`` says it beforehand."""
-    why: Text = ""
-    """Why it is known not to be comparable."""
-    liger: Switch = False
-    """Liger's kernels in another framework's models."""
-    loader_workers: Annotated[int, _range(0, 257)] = 0
-    """Processes that read for another framework; 0: its own process."""
-    trainer: Text = ""
-    """Arguments of Hugging Face's Trainer by their own names (`trainer_arguments`)."""
-    unfused: Text = ""
-    """Of UNFUSED what is left out, to see its worth: ``norm,gelu``."""
-    cuda_graph: Switch = False
-    """Whether a GPU's step is recorded once and then played back."""
-    bar: From0 = 0.0
-    """What ours should reach: of another framework's row so many times its speed, of a row of ours
-    such a share of the matrix product measured beside it; 0: nothing."""
-    rounds: Annotated[int, _range(1, 1001)] = 1
-    """How often it is trained, by fresh processes, in turns with the others of its run."""
+    lr: LearningRate = part(LearningRate)
+    update: WeightUpdate = part(WeightUpdate)
+    heldout: HeldOut = part(HeldOut)
+    checkpoints: Checkpoints = part(Checkpoints)
+    recovery: Recovery = part(Recovery)
+    placement: Placement = part(Placement)
+    kernels: EngineKernels = part(EngineKernels)
+    expected: ExpectedOutcome = part(ExpectedOutcome)
 
     framework = _OfLayout(str, "framework", Text)
     parallel = _OfLayout(str, "parallel", Text)
@@ -240,12 +303,11 @@ class Experiment:
                 usual_interleave(layout.pipeline.schedule, int(layout.mesh.pp)),
             )
             layout = layout.replace(interleave=groups)
-        return dataclasses.replace(self, layout=layout, **own)
+        return _FLAT.replace(self, layout=layout, **own)
 
-    def __post_init__(self) -> None:
-        for name, words in (("attention", ATTENTIONS), ("lr_schedule", LR_SCHEDULES)):
-            if getattr(self, name) not in words:
-                raise unknown(name, getattr(self, name), words)
+    def get(self, key: str) -> Any:
+        """Return the value of a flat key."""
+        return _FLAT.get(self, key) if key in _OWN else getattr(self, key)
 
     @property
     def mesh(self) -> RankMesh:
@@ -265,39 +327,41 @@ class Experiment:
     @property
     def warmup_steps(self) -> int:
         """Steps of the warm-up, the usual ones if none are given."""
-        if self.warmup_tokens:
-            return math.ceil(self.warmup_tokens / self.tokens_per_step)
-        return min(100, self.planned_steps // 10) if self.warmup is None else self.warmup
+        if self.lr.warmup_tokens:
+            return math.ceil(self.lr.warmup_tokens / self.tokens_per_step)
+        return min(100, self.planned_steps // 10) if self.lr.warmup is None else self.lr.warmup
 
     @property
     def planned_steps(self) -> int:
         """Steps of the learning rate's schedule; behind them it stays at its lowest."""
-        if self.decay_tokens:
-            return math.ceil(self.decay_tokens / self.tokens_per_step)
-        return self.decay_steps or self.steps
+        if self.lr.decay_tokens:
+            return math.ceil(self.lr.decay_tokens / self.tokens_per_step)
+        return self.lr.decay_steps or self.steps
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of ``step``, counted from 0."""
-        unit = self.tokens_per_step if self.warmup_tokens or self.decay_tokens else 1
-        warmup = self.warmup_tokens or self.warmup_steps * unit
-        planned = self.decay_tokens or self.planned_steps * unit
+        unit = self.tokens_per_step if self.lr.warmup_tokens or self.lr.decay_tokens else 1
+        warmup = self.lr.warmup_tokens or self.warmup_steps * unit
+        planned = self.lr.decay_tokens or self.planned_steps * unit
         done = step * unit
         if done < warmup:
-            return self.lr * min(1.0, (done + unit) / warmup)
-        floor = self.min_lr_factor * self.lr
+            return self.lr.peak * min(1.0, (done + unit) / warmup)
+        floor = self.lr.min_factor * self.lr.peak
         share = min(1.0, (done - warmup) / max(1, planned - warmup))
-        if self.lr_schedule == "wsd":
-            begin = planned - max(1, self.decay_ratio * planned)
+        if self.lr.shape == "wsd":
+            begin = planned - max(1, self.lr.decay_ratio * planned)
             share = min(1.0, max(0.0, (done - begin) / (planned - begin)))
         left = {"constant": 1.0, "cosine": (1.0 + math.cos(math.pi * share)) / 2.0}
-        return floor + (self.lr - floor) * left.get(self.lr_schedule, 1.0 - share)
+        return floor + (self.lr.peak - floor) * left.get(self.lr.shape, 1.0 - share)
 
     @property
     def device_numbers(self) -> tuple[int, ...]:
         """The driver's number of each rank's GPU; UsageError for what is no list of numbers."""
-        words = self.devices.split(",") if self.devices else []
+        words = self.placement.devices.split(",") if self.placement.devices else []
         if not all(word.strip().isdecimal() and len(word) < 6 for word in words):
-            raise UsageError(f"{field_text('devices', self.devices)}", "numbers of GPUs, as 0,1")
+            raise UsageError(
+                f"{field_text('devices', self.placement.devices)}", "numbers of GPUs, as 0,1"
+            )
         return tuple(int(word) for word in words)
 
     @property
@@ -308,7 +372,7 @@ class Experiment:
     @property
     def unfused_parts(self) -> tuple[str, ...]:
         """The words of ``unfused``.  UsageError for others than UNFUSED."""
-        words = tuple(word.strip() for word in self.unfused.split(",") if word.strip())
+        words = tuple(word.strip() for word in self.kernels.unfused.split(",") if word.strip())
         for word in words:
             if word not in UNFUSED:
                 raise unknown("unfused", word, UNFUSED)
@@ -331,12 +395,11 @@ class Experiment:
 
 
 _USUAL = Layout.of(batch_size=8, seq_len=256, gpus_per_node=1, has_dropout="no", precision="fp32")
-_OWN = {field.name for field in dataclasses.fields(Experiment)} - {"layout"}
-
-
-_FIELDS = get_type_hints(Experiment, include_extras=True)
+_FLAT = FlatKeys(Experiment)
+_OWN = _FLAT.places.keys() - {"layout"}
+_TYPES = _FLAT.types()
 KEYS: dict[str, Any] = {
-    name: _FIELDS[name] if name in _OWN else vars(Experiment)[name].key_type
+    name: _TYPES[name] if name in _OWN else vars(Experiment)[name].key_type
     for name in (
         *("name", "framework", "parallel", "python", "model", "data", "batch_size", "auto_batch"),
         *("seq_len", "grad_accum", "steps", "precision", "recompute", "attention", "compile"),
@@ -403,7 +466,7 @@ def _checked(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
     """The flat keys, as they are stored; what is None is left out."""
-    found = {name: getattr(experiment, name) for name in KEYS}
+    found = {name: experiment.get(name) for name in KEYS}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -437,11 +500,11 @@ def field_text(name: str, value: Any) -> str:
 
 def case_of(experiment: Experiment, data_hash: str) -> Case:
     """What decides the numbers: the case of benchmark ``training``."""
-    found = {name: getattr(experiment, name) for name in _OF_CASE}
+    found = {name: experiment.get(name) for name in _OF_CASE}
     for name in SPLITS:  # older cases have none of these: what is whole says nothing
-        if (value := getattr(experiment, name)) != _USUAL.get(name):
+        if (value := experiment.get(name)) != _USUAL.get(name):
             found[name] = value
-    given = {name: getattr(experiment, name) for name in TRAINERS}
+    given = {name: experiment.get(name) for name in TRAINERS}
     found |= {name: value for name, value in given.items() if value not in ("", "none", 0)}
     return {**found, "data": data_hash[:8], "experiment": experiment.name}
 
@@ -462,8 +525,8 @@ def check(experiment: Experiment) -> ModelShape:
     """The model's shape, once nothing speaks against the experiment.  Raises UsageError."""
     own, shape = experiment, find(experiment.model)
     check_layout(shape, own.predicted_layout)
-    if own.fp8_recipe and own.fp8_recipe not in FP8_RECIPES:
-        raise unknown("fp8_recipe", own.fp8_recipe, FP8_RECIPES)
+    if own.kernels.fp8_recipe and own.kernels.fp8_recipe not in FP8_RECIPES:
+        raise unknown("fp8_recipe", own.kernels.fp8_recipe, FP8_RECIPES)
     for name in own.logs:
         if name not in LOGS:
             raise unknown("log", name, LOGS)
@@ -482,22 +545,22 @@ def _schedule_rules(own: Experiment) -> tuple[_Rule, ...]:
     """How long, how often, and whether it may be compared."""
     return (
         (
-            own.warmup is not None and own.warmup_tokens > 0,
+            own.lr.warmup is not None and own.lr.warmup_tokens > 0,
             "warmup and warmup_tokens both say how long the learning rate rises",
             "leave one of them out",
         ),
         (
-            own.decay_steps > 0 and own.decay_tokens > 0,
+            own.lr.decay_steps > 0 and own.lr.decay_tokens > 0,
             "decay_steps and decay_tokens both say how long the schedule is planned for",
             "leave one of them out",
         ),
         (
-            own.heldout_every > 0 and own.heldout_batches == 0,
+            own.heldout.every > 0 and own.heldout.batches == 0,
             "heldout_every, and heldout_batches is 0: of nothing",
             "heldout_batches = 8",
         ),
         (
-            own.comparable == bool(own.why),
+            own.expected.comparable == bool(own.expected.why),
             "comparable = false and why go together",
             "why = what sets it apart from one process on the same samples",
         ),
@@ -510,17 +573,17 @@ def _rank_rules(own: Experiment) -> tuple[_Rule, ...]:
     return (
         (
             bool(given) and own.device == "cpu",
-            f"devices {own.devices} are GPUs, and device is cpu",
+            f"devices {own.placement.devices} are GPUs, and device is cpu",
             "leave one of them out",
         ),
         (
             bool(given) and len(given) != own.mesh.ranks,
-            f"devices {own.devices}: {len(given)} of them for nproc = {own.nproc}",
+            f"devices {own.placement.devices}: {len(given)} of them for nproc = {own.nproc}",
             "a device for each rank",
         ),
         (
             len(set(given)) != len(given),
-            f"devices {own.devices}: one of them twice",
+            f"devices {own.placement.devices}: one of them twice",
             "each rank needs one of its own",
         ),
         (
@@ -529,8 +592,8 @@ def _rank_rules(own: Experiment) -> tuple[_Rule, ...]:
             "--nproc 2 or more, or --zero 0",
         ),
         (
-            own.min_nproc > own.nproc,
-            f"min_nproc = {own.min_nproc} of nproc = {own.nproc}",
+            own.recovery.min_nproc > own.nproc,
+            f"min_nproc = {own.recovery.min_nproc} of nproc = {own.nproc}",
             "as many ranks as there are, or fewer",
         ),
     )
@@ -538,6 +601,7 @@ def _rank_rules(own: Experiment) -> tuple[_Rule, ...]:
 
 def _kernel_rules(own: Experiment, shape: ModelShape) -> tuple[_Rule, ...]:
     """Kernels, and what cannot be put together."""
+    attention = own.kernels.attention
     return (
         (
             own.dropout > 0 and (shape.family == "t5" or own.compile),
@@ -545,8 +609,8 @@ def _kernel_rules(own: Experiment, shape: ModelShape) -> tuple[_Rule, ...]:
             "leave one of them out" if own.compile else "dropout 0",
         ),
         (
-            own.dropout > 0 and own.attention in ("sdpa", "tiles"),
-            f"dropout drops of attention's scores, which attention = {own.attention} never has",
+            own.dropout > 0 and attention in ("sdpa", "tiles"),
+            f"dropout drops of attention's scores, which attention = {attention} never has",
             "attention = plain or auto",
         ),
         (
@@ -560,13 +624,13 @@ def _kernel_rules(own: Experiment, shape: ModelShape) -> tuple[_Rule, ...]:
             "compile = true",
         ),
         (
-            own.cuda_graph and not _is_one_graph(own, shape),
+            own.kernels.cuda_graph and not _is_one_graph(own, shape),
             "cuda_graph records the same work for each step of one process: not fp16's skipped "
             "updates, not micro-batches of masked tokens, which weigh differently, not dropout",
             "nproc 1, adamw or adamw-fused, grad_accum 1 for a masked model",
         ),
         (
-            own.attention == "tiles" and own.device.startswith("cuda"),
+            attention == "tiles" and own.device.startswith("cuda"),
             "attention = tiles: only the native engine has it, on a CPU",
             "attention sdpa, plain or auto",
         ),

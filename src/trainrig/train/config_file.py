@@ -140,7 +140,7 @@ def _fewer_ranks(found: Experiment) -> Experiment:
     stays as it is, and is refused where it is trained.
     """
     mesh, whole = found.mesh, found.shard_size
-    if mesh.ranks <= SHARING or found.devices or not mesh.dp:
+    if mesh.ranks <= SHARING or found.placement.devices or not mesh.dp:
         return found
     inner = mesh.ranks // mesh.dp
     for shards in (n for n in range(whole or 1, 1 if whole else 0, -1) if (whole or 1) % n == 0):
@@ -372,8 +372,8 @@ def file_of(experiments: Sequence[Experiment], texts: Mapping[str, str]) -> str:
 
 def keys_of(own: Experiment) -> dict[str, Any]:
     """An experiment in the words of a file; what is empty stays out."""
-    found = {key: getattr(own, key) for key in FIELDS}
-    found["warmup"] = "" if own.warmup_tokens else own.warmup_steps
+    found = {key: own.get(key) for key in FIELDS}
+    found["warmup"] = "" if own.lr.warmup_tokens else own.warmup_steps
     if own.auto_batch:
         found["batch_size"] = AUTO
     return {key: value for key, value in found.items() if value != ""}

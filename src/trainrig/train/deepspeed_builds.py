@@ -73,7 +73,7 @@ def _locks(own: Experiment) -> Iterator[Path]:
         wanted.append("cpu_adam" if own.offload != "none" else "fused_adam")
     if own.offload == "disk":
         wanted += ["async_io", "pin_memory"]
-    folders = _folders(interpreter_for(own.python, own.framework))
+    folders = _folders(interpreter_for(own.placement.python, own.framework))
     yield from (folder / name / "lock" for folder in folders for name in wanted)
 
 

@@ -56,7 +56,7 @@ def _hugging_face_model(experiment: Experiment, shape: ModelShape) -> dict[str, 
         name: experiment.dropout if "drop" in name else value
         for name, value in config_of(shape).items()
     }
-    trainer = parsed(experiment.trainer)
+    trainer = parsed(experiment.kernels.trainer)
     return {
         "config_class": config_class,
         "model_class": model_class,
@@ -112,7 +112,7 @@ def _write(
         "vocab": shape.vocab,
         "rates": [experiment.learning_rate(step) for step in range(experiment.steps)],
         "probe": {
-            **{name: getattr(probe, name) for name in of_probe},
+            **{name: probe.get(name) for name in of_probe},
             "rates": [probe.learning_rate(step) for step in range(probe.steps)],
         },
     }

@@ -231,9 +231,9 @@ class Framework:
             env |= _of_gpu_ranks(ranks, experiment.unfused_parts)
         if on_gpu and experiment.processes > 1:
             env |= flight_recorder.settings(run)
-        if not experiment.p2p:
+        if not experiment.placement.p2p:
             env["NCCL_P2P_DISABLE"] = "1"
-        if experiment.devices:
+        if experiment.placement.devices:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, experiment.device_numbers))
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the driver's numbers
         python = python_of(experiment)
@@ -243,8 +243,8 @@ class Framework:
             env=env,
             external=is_external(python),
             prepare=(sys.executable, *self.prepare, str(run)) if self.prepare else (),
-            max_restarts=experiment.max_restarts,
-            fewer=fewer_ranks(experiment) if experiment.max_restarts else (),
+            max_restarts=experiment.recovery.max_restarts,
+            fewer=fewer_ranks(experiment) if experiment.recovery.max_restarts else (),
         )
 
     def collect(self, run: Path) -> Result:
@@ -305,8 +305,8 @@ class Framework:
 def _threads(experiment: Experiment) -> int:
     """Of each rank, where its own choice, one a processor, is more than the quota; or 0."""
     quota, seen = cpu_quota(ThisMachine()), len(os.sched_getaffinity(0))
-    if experiment.threads or not isinstance(quota, float) or quota >= seen:
-        return experiment.threads
+    if experiment.placement.threads or not isinstance(quota, float) or quota >= seen:
+        return experiment.placement.threads
     return max(1, int(quota) // experiment.mesh.ranks)
 
 
@@ -471,22 +471,22 @@ def check_site(experiment: Experiment, site: Site) -> None:
     for number in own.device_numbers:
         if number not in site.present:
             there = ", ".join(map(str, site.present)) or "none"
-            words = f"devices {own.devices}: there is no GPU {number}"
+            words = f"devices {own.placement.devices}: there is no GPU {number}"
             raise UnavailableError(words, f"this machine has: {there}")
         if number not in site.numbers:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES")
             by = f" by CUDA_VISIBLE_DEVICES={shown}" if shown is not None else ""
-            words = f"devices {own.devices}: GPU {number} is hidden from torch{by}"
+            words = f"devices {own.placement.devices}: GPU {number} is hidden from torch{by}"
             raise UnavailableError(words, "unset CUDA_VISIBLE_DEVICES, or name others")
     if own.optimizer == "adamw-8bit" and missing_requirement(python_of(own), {"torchao": ""}):
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
     has = site.arithmetic_of(own.device, own.device_numbers)
-    if not own.emulate and has.is_emulated(own.precision):
+    if not own.placement.emulate and has.is_emulated(own.precision):
         words = f"precision {own.precision} is emulated here, and emulate is false"
         raise NeedsGpuError(words, has.line)
     if own.precision == "fp8":
         _check_fp8(own, site)
-    if own.liger and missing_requirement(python_of(own), {"liger_kernel": ""}):
+    if own.kernels.liger and missing_requirement(python_of(own), {"liger_kernel": ""}):
         raise UnavailableError("liger needs liger_kernel", "pip install liger-kernel")
 
 
@@ -508,7 +508,7 @@ def _check_fp8(own: Experiment, site: Site) -> None:
 
 def _check_framework(own: Experiment) -> None:
     """Refuse a framework that is not installed, or without what it needs besides."""
-    if (lacking := ENGINES[own.framework].missing(own.python)) is not None:
+    if (lacking := ENGINES[own.framework].missing(own.placement.python)) is not None:
         hint = "another --framework"
         if is_driven(own):
             hint += f", or name a Python that has it: --python PATH or {variable_of(own.framework)}"
@@ -521,7 +521,7 @@ def _check_framework(own: Experiment) -> None:
 def _check_host(own: Experiment) -> None:
     """Refuse what only GPUs have."""
     rules = (
-        (not own.p2p, "p2p off is a matter of GPUs", "leave p2p out on a CPU"),
+        (not own.placement.p2p, "p2p off is a matter of GPUs", "leave p2p out on a CPU"),
         (own.precision == "tf32", "tf32 is a matter of GPUs", "fp32 on a CPU"),
         (
             own.precision == "fp8",
@@ -536,8 +536,12 @@ def _check_host(own: Experiment) -> None:
             )
             for word in GPU_ONLY
         ),
-        (own.cuda_graph, "CUDA graphs are a matter of GPUs", "leave cuda_graph out on a CPU"),
-        (own.liger, "Liger's kernels are a matter of GPUs", "leave liger out on a CPU"),
+        (
+            own.kernels.cuda_graph,
+            "CUDA graphs are a matter of GPUs",
+            "leave cuda_graph out on a CPU",
+        ),
+        (own.kernels.liger, "Liger's kernels are a matter of GPUs", "leave liger out on a CPU"),
         (
             own.parallel == "dataparallel",
             "torch.nn.DataParallel is a matter of GPUs",
@@ -557,7 +561,7 @@ def _room_for_ranks(own: Experiment, site: Site) -> int:
 def python_of(experiment: Experiment) -> str:
     """The interpreter that its ranks run in.  UsageError for a name that is none."""
     if is_driven(experiment):
-        return interpreter_for(experiment.python, experiment.framework)
+        return interpreter_for(experiment.placement.python, experiment.framework)
     return sys.executable
 
 

@@ -22,10 +22,10 @@ def on_ranks(experiment: Experiment, ranks: int) -> Experiment:
     own = experiment
     if ranks == own.processes:
         return own
-    if not own.min_nproc <= ranks < own.processes or not own.min_nproc:
+    if not own.recovery.min_nproc <= ranks < own.processes or not own.recovery.min_nproc:
         raise UsageError(
             f"{ranks} ranks were started, and the experiment has nproc = {own.processes}"
-            + (f" and min_nproc = {own.min_nproc}" if own.min_nproc else ""),
+            + (f" and min_nproc = {own.recovery.min_nproc}" if own.recovery.min_nproc else ""),
             "torchrun --nnodes N --nproc-per-node M with N · M = nproc; min_nproc allows fewer",
         )
     inner = own.tp * own.pp * own.cp
@@ -53,7 +53,7 @@ def on_ranks(experiment: Experiment, ranks: int) -> Experiment:
 def fewer_ranks(experiment: Experiment) -> tuple[int, ...]:
     """Numbers of ranks that it may go on with where one stays lost, the largest first."""
     found: list[int] = []
-    least = experiment.min_nproc or experiment.processes
+    least = experiment.recovery.min_nproc or experiment.processes
     for ranks in range(experiment.processes - 1, least - 1, -1):
         with suppress(UsageError):
             on_ranks(experiment, ranks)

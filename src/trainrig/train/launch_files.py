@@ -51,7 +51,7 @@ def deepspeed_config(own: Experiment) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": own.batch_size,
         "gradient_accumulation_steps": own.grad_accum,
         "train_batch_size": own.global_samples,
-        "gradient_clipping": own.clip,
+        "gradient_clipping": own.update.clip,
         "steps_per_print": 10**9,
         "zero_optimization": zero,
         "optimizer": _deepspeed_optimizer(own),
@@ -72,12 +72,12 @@ def deepspeed_config(own: Experiment) -> dict[str, Any]:
 def _deepspeed_optimizer(own: Experiment) -> dict[str, Any]:
     """adamw is torch's; adamw-fused DeepSpeed's: FusedAdam, or CPUAdam where it is offloaded."""
     if own.optimizer == "sgd":
-        return {"type": "SGD", "params": {"lr": own.lr}}
+        return {"type": "SGD", "params": {"lr": own.lr.peak}}
     params: dict[str, Any] = {
-        "lr": own.lr,
-        "betas": [own.beta1, own.beta2],
-        "eps": own.eps,
-        "weight_decay": own.weight_decay,
+        "lr": own.lr.peak,
+        "betas": [own.update.beta1, own.update.beta2],
+        "eps": own.update.eps,
+        "weight_decay": own.update.weight_decay,
     }
     if own.optimizer == "adamw":
         params["torch_adam"] = True
@@ -162,16 +162,16 @@ def megatron_arguments(own: Experiment) -> list[tuple[str, str | None]]:
         "micro-batch-size": own.batch_size,
         "global-batch-size": own.global_samples,
         "train-iters": own.steps,
-        "lr": own.lr,
-        "min-lr": own.lr * own.min_lr_factor,
-        "lr-decay-style": {"wsd": "WSD"}.get(own.lr_schedule, own.lr_schedule),
+        "lr": own.lr.peak,
+        "min-lr": own.lr.peak * own.lr.min_factor,
+        "lr-decay-style": {"wsd": "WSD"}.get(own.lr.shape, own.lr.shape),
         "lr-warmup-iters": own.warmup_steps,
         "lr-decay-iters": own.planned_steps,
-        "weight-decay": own.weight_decay,
-        "adam-beta1": own.beta1,
-        "adam-beta2": own.beta2,
-        "adam-eps": own.eps,
-        "clip-grad": own.clip,
+        "weight-decay": own.update.weight_decay,
+        "adam-beta1": own.update.beta1,
+        "adam-beta2": own.update.beta2,
+        "adam-eps": own.update.eps,
+        "clip-grad": own.update.clip,
         "seed": own.seed,
         "data-path": f"{own.data or 'DATA'}/train",
         "split": "100,0,0",
@@ -181,9 +181,9 @@ def megatron_arguments(own: Experiment) -> list[tuple[str, str | None]]:
         "eval-iters": 0,
         "log-interval": 1,
     }
-    if own.lr_schedule == "wsd":
+    if own.lr.shape == "wsd":
         sizes["lr-wsd-decay-style"] = "linear"
-        sizes["lr-wsd-decay-iters"] = max(1, round(own.decay_ratio * own.planned_steps))
+        sizes["lr-wsd-decay-iters"] = max(1, round(own.lr.decay_ratio * own.planned_steps))
     if own.optimizer == "sgd":
         sizes |= {"optimizer": "sgd", "sgd-momentum": 0.0}
     if shape.num_kv_heads != shape.num_heads:

@@ -37,9 +37,9 @@ def requested_layout(experiment: Experiment) -> RankLayout:
     shards = (experiment.shard_size or mesh.dp) * cp if experiment.zero else 1
     sequence = mesh.tp if layout.mesh.sequence_parallel else 1
     on_gpu = experiment.device.startswith("cuda")
-    named = "optim" in parsed(experiment.trainer)
+    named = "optim" in parsed(experiment.kernels.trainer)
     # "auto" asks for nothing, and what is compiled is not seen.
-    seen = experiment.attention != "auto" and not experiment.compile
+    seen = experiment.kernels.attention != "auto" and not experiment.compile
     return RANK_KEYS.make(
         wrapped="",
         ranks=mesh.ranks,
@@ -54,7 +54,7 @@ def requested_layout(experiment: Experiment) -> RankLayout:
         grad_accum=experiment.grad_accum,
         micro_tokens=experiment.batch_size * experiment.seq_len // (cp * sequence),
         precision=experiment.precision,
-        fp8_recipe=(experiment.fp8_recipe or FP8_RECIPES[0])
+        fp8_recipe=(experiment.kernels.fp8_recipe or FP8_RECIPES[0])
         if experiment.precision == "fp8"
         else None,
         gradient_precision="fp32",
@@ -66,9 +66,9 @@ def requested_layout(experiment: Experiment) -> RankLayout:
         # A processor's shards lie in the host's memory anyhow.
         offload=experiment.offload == "host" if on_gpu else None,
         device=experiment.device or "cpu",
-        attention=experiment.attention if seen else None,
-        liger=True if experiment.liger else None,
-        loader_workers=experiment.loader_workers or None,
+        attention=experiment.kernels.attention if seen else None,
+        liger=True if experiment.kernels.liger else None,
+        loader_workers=experiment.placement.loader_workers or None,
         lora_rank=experiment.lora_rank or None,
     )
 

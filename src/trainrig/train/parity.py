@@ -101,7 +101,7 @@ def probe_of(experiment: Experiment) -> Experiment:
         steps=STEPS,
         optimizer="sgd",
         lr=RATE,
-        **{name: getattr(_USUAL, name) for name in _SCHEDULE},
+        **{key: _USUAL.get(key) for key in _SCHEDULE},
         warmup=0,
         weight_decay=0.0,
         clip=0.0,
@@ -117,13 +117,13 @@ def reference_of(experiment: Experiment) -> Experiment:
     """One process that trains on the same samples: micro-batches instead of ranks."""
     usual = Experiment.of()
     return experiment.replace(
-        **{name: getattr(usual, name) for name in SPLITS},
+        **{name: usual.get(name) for name in SPLITS},
         name="one-process reference",
         framework=REFERENCE,
         parallel="auto",
         python="",
         nproc=1,
-        devices=experiment.devices.split(",")[0],
+        devices=experiment.placement.devices.split(",")[0],
         zero=0,
         shard_size=0,
         offload="none",
@@ -169,10 +169,10 @@ def is_alone(own: Experiment) -> bool:
 
 def is_reference(own: Experiment, other: Experiment) -> bool:
     """Whether ``own`` is a one-process training on the samples of ``other``, in its precision."""
-    other_kernels = own.compile or own.unfused or own.cuda_graph
+    other_kernels = own.compile or own.kernels.unfused or own.kernels.cuda_graph
     if not is_alone(own) or own.recompute != "none" or other_kernels:
         return False
-    return all(getattr(own, name) == getattr(other, name) for name in _SAME) and (
+    return all(own.get(key) == other.get(key) for key in _SAME) and (
         own.global_samples == other.global_samples
     )
 

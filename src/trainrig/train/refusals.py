@@ -118,8 +118,8 @@ _FP8_MULTIPLE = 16
 def _fp8_refused(own: Experiment) -> Refusal:
     """Products of 8-bit floats that no kernel computes, and their words without them."""
     if own.precision != "fp8":
-        words = f"fp8_recipe {own.fp8_recipe} says how fp8 is scaled, and precision is "
-        return (f"{words}{own.precision}", "precision = fp8") if own.fp8_recipe else None
+        words = f"fp8_recipe {own.kernels.fp8_recipe} says how fp8 is scaled, and precision is "
+        return (f"{words}{own.precision}", "precision = fp8") if own.kernels.fp8_recipe else None
     shape, layout = find(own.model), own.predicted_layout
     sizes = {each.wide_in for each in matrices(shape)} | {each.wide_out for each in matrices(shape)}
     tokens = {own.batch_size * own.seq_len // own.cp}
@@ -137,13 +137,13 @@ def refused_by_native(own: Experiment) -> Refusal:
     """What our own engine has no use for."""
     if (fp8 := _fp8_refused(own)) is not None:
         return fp8
-    if own.trainer:
+    if own.kernels.trainer:
         words = "trainer is Hugging Face's"
         return words, "framework = huggingface, or leave them out"
-    if own.liger or own.loader_workers:
+    if own.kernels.liger or own.placement.loader_workers:
         words = "liger and loader_workers are options of another framework's trainer"
         return words, "framework = huggingface, or leave them out"
-    if not own.python:
+    if not own.placement.python:
         return None
     words = f"python names the interpreter of another project's engine, and {own.framework} is ours"
     return words, "leave it out, or name it in the experiments of another project's engine"
@@ -184,13 +184,13 @@ def layout_refused_by_trainer(layout: Layout) -> Refusal:
 def _natives(own: Experiment) -> str | None:
     """The first key that is set and only our own engine knows."""
     known = {
-        "heldout_every": own.heldout_every,
-        "decay_embeddings": not own.decay_embeddings,
-        "max_restarts": own.max_restarts,
-        "min_nproc": own.min_nproc,
-        "unfused": own.unfused,
-        "fp8_recipe": own.fp8_recipe,
-        "cuda_graph": own.cuda_graph,
+        "heldout_every": own.heldout.every,
+        "decay_embeddings": not own.update.decay_embeddings,
+        "max_restarts": own.recovery.max_restarts,
+        "min_nproc": own.recovery.min_nproc,
+        "unfused": own.kernels.unfused,
+        "fp8_recipe": own.kernels.fp8_recipe,
+        "cuda_graph": own.kernels.cuda_graph,
     }
     return next((name for name, is_set in known.items() if is_set), None)
 
@@ -199,10 +199,10 @@ def refused_by_trainer(own: Experiment) -> Refusal:
     """What Trainer does not train, or would train otherwise and not say so."""
     family = find(own.model).family
     name = _natives(own) or ""
-    parsed(own.trainer)
+    parsed(own.kernels.trainer)
     rules = (
         (
-            own.quantize != "none" and own.comparable,
+            own.quantize != "none" and own.expected.comparable,
             f"quantize {own.quantize} rounds the weights themselves: its losses are its own",
             "comparable = false, with why",
         ),
@@ -212,17 +212,17 @@ def refused_by_trainer(own: Experiment) -> Refusal:
             "zero 0, or --framework native",
         ),
         (
-            own.liger and family != "llama",
+            own.kernels.liger and family != "llama",
             f"liger: it has no kernels for {family}",
             "leave it out, or a llama model",
         ),
         (
-            own.attention == "tiles",
+            own.kernels.attention == "tiles",
             "attention = tiles: only the native framework has it, on a CPU",
             "attention sdpa, plain or auto",
         ),
         (
-            own.dropout > 0 and own.comparable,
+            own.dropout > 0 and own.expected.comparable,
             f"dropout {own.dropout:g}: Trainer's masks come from a generator: no other training "
             "has them",
             "comparable = false, with why, or dropout 0",
@@ -252,7 +252,7 @@ MOST_STEPS = 1_000_000
 
 def lacking_for_trainer(own: Experiment) -> UnavailableError | None:
     """What adapters, 4-bit weights and arguments by name need besides."""
-    python = interpreter_for(own.python, own.framework)
+    python = interpreter_for(own.placement.python, own.framework)
     if own.quantize != "none" and not own.device.startswith("cuda"):
         words = "unverified: needs CUDA: QLoRA's 4-bit weights are multiplied by bitsandbytes"
         return NeedsGpuError(words, "lora_rank without quantize on a CPU")
@@ -260,7 +260,7 @@ def lacking_for_trainer(own: Experiment) -> UnavailableError | None:
     for package, is_needed in needs.items():
         if is_needed and missing_requirement(python, {package: ""}) is not None:
             return UnavailableError(f"lora_rank needs {package}", f"pip install {package}")
-    return lacking(own.trainer, python, own.device) if own.trainer else None
+    return lacking(own.kernels.trainer, python, own.device) if own.kernels.trainer else None
 
 
 def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
@@ -452,10 +452,10 @@ def _refused_options(own: Experiment) -> Refusal:
     if own.dropout > 0:
         words = f"dropout {own.dropout:g}: no other training has the masks of {own.framework}'s"
         return words, "dropout 0, or --framework native"
-    if own.liger or own.loader_workers or own.trainer:
+    if own.kernels.liger or own.placement.loader_workers or own.kernels.trainer:
         words = "liger, loader_workers and trainer are options of Hugging Face's trainer"
         return words, "framework = huggingface, or leave them out"
-    if own.attention == "tiles":
+    if own.kernels.attention == "tiles":
         words = "attention = tiles: only the native framework has it, on a CPU"
         return words, "attention sdpa, plain or auto"
     if name := _natives(own):

@@ -112,10 +112,13 @@ def test_ranks_see_their_gpus_alone(data: str, tmp_path: Path) -> None:
     """Also where none are named: Trainer would spread one process over all that it sees."""
     site = Site(gpus=2, cores=8, numbers=(2, 3), present=(0, 1, 2, 3))
     own = train_prepare.placed(experiment(data=data), site)
-    assert own.devices == "2"
-    assert train_prepare.placed(experiment(data=data, nproc=2, device=""), site).devices == "2,3"
+    assert own.placement.devices == "2"
     assert (
-        train_prepare.placed(experiment(data=data, nproc=3), site).devices == ""
+        train_prepare.placed(experiment(data=data, nproc=2, device=""), site).placement.devices
+        == "2,3"
+    )
+    assert (
+        train_prepare.placed(experiment(data=data, nproc=3), site).placement.devices == ""
     )  # refused afterwards
     env = ENGINES["native"].command(experiment(devices="3,2"), tmp_path, Job()).env
     assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("3,2", "PCI_BUS_ID")

@@ -133,7 +133,7 @@ def test_megatrons_arguments_are_options_of_its_parser(changes: dict[str, Any]) 
     words = words_of(own)
     found = megatron_lm_parser().parse_args(words)
     assert found.num_layers == int(words[words.index("--num-layers") + 1])
-    assert found.global_batch_size == own.global_samples and found.lr == own.lr
+    assert found.global_batch_size == own.global_samples and found.lr == own.lr.peak
     assert found.tensor_model_parallel_size == own.tp and found.bf16 == (own.precision == "bf16")
 
 

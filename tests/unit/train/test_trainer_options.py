@@ -23,8 +23,12 @@ OWN = Experiment.of(framework="huggingface", model="llama-1B", liger=True, devic
 def test_the_best_of_trainer_has_all_that_makes_it_fast() -> None:
     best = [own for own in read_file(FILE, {}) if own.name.endswith("Trainer at its best")]
     assert len(best) == 5
-    assert all(own.compile and own.loader_workers and own.precision == "bf16" for own in best)
-    assert [own.model for own in best if own.liger] == ["llama-1B"]  # it has kernels for no other
+    assert all(
+        own.compile and own.placement.loader_workers and own.precision == "bf16" for own in best
+    )
+    assert [own.model for own in best if own.kernels.liger] == [
+        "llama-1B"
+    ]  # it has kernels for no other
 
 
 def test_options_of_a_trainer_are_of_its_case_alone() -> None:
@@ -77,15 +81,15 @@ def test_the_bars_stand_in_the_file_with_what_each_kernel_is_worth() -> None:
     assert rows["GPT-2-medium, ours, compiled"].bar == 0.55
     assert rows["GPT-1.3B, ours, compiled"].bar == 0.65
     apart = [own for name, own in rows.items() if name.startswith("GPT-2-medium, ours, no ")]
-    words = {own.unfused for own in apart} - {""}
+    words = {own.kernels.unfused for own in apart} - {""}
     assert words == set(UNFUSED)
-    assert {own.attention for own in apart} == {"auto", "plain"}
+    assert {own.kernels.attention for own in apart} == {"auto", "plain"}
     for own in apart:
         engine_of("native").check(own)
         base = rows["GPT-2-medium, ours" + (", compiled" if own.compile else "")]
         others = {key for key in KEYS if getattr(own, key) != getattr(base, key)}
         assert others <= {"name", "bar", "unfused", "attention", "optimizer"}
-        assert not is_reference(own, own) or not own.unfused
+        assert not is_reference(own, own) or not own.kernels.unfused
 
 
 @pytest.mark.parametrize("word", GPU_ONLY)

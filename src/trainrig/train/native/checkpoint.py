@@ -109,7 +109,7 @@ class Saver:
     @property
     def saves_last(self) -> bool:
         """Whether to save behind the last step, too: more of them may be wanted one day."""
-        own = self.engine.experiment.checkpoint_every
+        own = self.engine.experiment.checkpoints.every
         return self._saves and own > 0 and self.saved_step != self.engine.next_step
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
@@ -124,7 +124,7 @@ class Saver:
     def _ask(self, step: int) -> bool:
         own = self.engine.experiment
         waited = time.monotonic() - self._began
-        is_late = 0 < own.checkpoint_interval <= waited
+        is_late = 0 < own.checkpoints.interval <= waited
         writing = self._writing
         failed = writing is not None and writing.done() and writing.exception() is not None
         votes = torch.tensor([int(is_late), self._signal, int(failed)])
@@ -133,7 +133,7 @@ class Saver:
             self.wait()  # each rank has its error, or will soon
         if number:
             self.ended = signal.Signals(number).name
-        by_steps = step > 0 < own.checkpoint_every and step % own.checkpoint_every == 0
+        by_steps = step > 0 < own.checkpoints.every and step % own.checkpoints.every == 0
         return bool(number or any_late or by_steps)
 
     def _agreed(self, own: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ class Saver:
         own += [METADATA] if self._rank == 0 else []
         parts = _everywhere(self._group, self._folder, lambda: checksums(draft, own))
         files = {name: mark for part in parts for name, mark in part.items()}
-        count = self.engine.experiment.keep_checkpoints
+        count = self.engine.experiment.checkpoints.keep
 
         def finish() -> None:
             if self._rank == 0:

@@ -28,7 +28,11 @@ Numbers = tuple[Tensor, Tensor]
 
 def is_recorded(experiment: Experiment, device: str) -> bool:
     """Whether its steps are; plain gradient descent, of the comparison alone, has no such form."""
-    return experiment.cuda_graph and device.startswith("cuda") and experiment.optimizer != "sgd"
+    return (
+        experiment.kernels.cuda_graph
+        and device.startswith("cuda")
+        and experiment.optimizer != "sgd"
+    )
 
 
 class StepGraph:

@@ -145,10 +145,10 @@ def make_optimizer(
     gradient, which hides no wrong scale of a gradient.  ``recorded_on``: the GPU whose CUDA graph
     will hold the update, with the learning rate a number on it.
     """
-    kind, rate = experiment.optimizer, experiment.lr
+    kind, rate = experiment.optimizer, experiment.lr.peak
     if kind == "sgd":
         return torch.optim.SGD(groups, lr=rate)
-    betas, eps = (experiment.beta1, experiment.beta2), experiment.eps
+    betas, eps = (experiment.update.beta1, experiment.update.beta2), experiment.update.eps
     if kind == "adamw-8bit":
         if find_spec("torchao") is None:
             raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
@@ -221,7 +221,7 @@ class Engine:
             shape,
             device="meta" if parallel else device,
             recompute="none" if parallel or experiment.dropout else experiment.recompute,
-            attention=experiment.attention,
+            attention=experiment.kernels.attention,
             unfused=experiment.unfused_parts,
             seed=experiment.seed,
             given=None if parallel or weights else first_weights(experiment, shape),
@@ -233,7 +233,7 @@ class Engine:
             if weights is not None:
                 self.model.load_state_dict(weights)
             if experiment.precision == "fp8":
-                to_float8(self.model, experiment.fp8_recipe, device)
+                to_float8(self.model, experiment.kernels.fp8_recipe, device)
             if experiment.dropout:
                 models.dropout.apply(self.model, experiment.dropout, experiment.seed)
                 models.recomputation.apply(self.model, experiment.recompute)
@@ -247,14 +247,16 @@ class Engine:
         graph = is_recorded(experiment, device)
         self.optimizer = make_optimizer(
             experiment,
-            self.weights.groups(experiment.weight_decay, embeddings=experiment.decay_embeddings),
+            self.weights.groups(
+                experiment.update.weight_decay, embeddings=experiment.update.decay_embeddings
+            ),
             recorded_on=device if graph else "",
         )
         self._graph = StepGraph(self._computed, device) if graph else None
         self.scaler = LossScale(device, enabled=experiment.precision == "fp16")
         self.watch = watch or stopwatch_for(device)
         self._backwards = partial(self.watch.within, "backward")
-        self._losses = LossWatch(experiment.divergence, experiment.warmup_steps)
+        self._losses = LossWatch(experiment.recovery.divergence, experiment.warmup_steps)
         self._make = batches or self._batches("train")
         self._pending: deque[_Pending] = deque()
         self._loader: Loader[tuple[Micro, ...]] | None = None
@@ -328,7 +330,7 @@ class Engine:
             self.step()
             while len(self._pending) > behind:
                 emit(self._finished_row(self._pending.popleft()))
-            every = self.experiment.heldout_every
+            every = self.experiment.heldout.every
             if every and self.next_step % every == 0 and self.next_step < self.experiment.steps:
                 self.drain(emit)
                 self.on_heldout(self.next_step, self.heldout_loss())
@@ -347,7 +349,7 @@ class Engine:
         All ranks take it together, each of its own samples.
         """
         make, total = self._batches("heldout"), torch.zeros((), device=self.device)
-        for number in range(self.experiment.heldout_batches):
+        for number in range(self.experiment.heldout.batches):
             micros = self._split(make(number))
             weight = self.weights.weight_of(sum(micro.targets for micro in micros))
             if self.weights.pipeline:
@@ -358,7 +360,7 @@ class Engine:
                 here = micro.to(self.device)
                 total += self.model.loss(here.inputs, here.labels) * (micro.share * weight)
         self.weights.rest()
-        return float(self.weights.total(total)) / self.experiment.heldout_batches
+        return float(self.weights.total(total)) / self.experiment.heldout.batches
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What a training goes on from, between two steps: this rank's tensors, and numbers.
@@ -448,7 +450,7 @@ class Engine:
         """The norm of all gradients; they are shortened to ``clip`` where it is larger."""
         norm = self.weights.norm()
         norm = self.scaler.unscale([local(g) for g in self.weights.gradients()], norm)
-        most = self.experiment.clip
+        most = self.experiment.update.clip
         if most and self._divides:  # in the update's own pass over the gradients
             self.optimizer.grad_scale = torch.clamp((norm + 1e-6) / most, min=1.0)
         elif most:

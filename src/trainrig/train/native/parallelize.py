@@ -43,7 +43,7 @@ def parallelize(
             context_parallel.apply(part, world.view("cp"))
         experts = expert.apply(part, shape, world.view("ep")) if own.mesh.ep > 1 else []
         if own.precision.compute == "fp8":
-            to_float8(part, experiment.fp8_recipe, device)
+            to_float8(part, experiment.kernels.fp8_recipe, device)
         if experiment.dropout:
             dropout.apply(part, experiment.dropout, experiment.seed, **_parts(part, own, world))
         recompute.apply(part, experiment.recompute)

@@ -178,7 +178,7 @@ def _timed(experiment: Experiment, own: _Rank, job: Job, memory: Memory) -> bool
             events.emit("memory", **memory())
             events.emit("stopped", step=engine.next_step, signal=saver.ended)
             return False
-        if job.heldout and experiment.heldout_batches:
+        if job.heldout and experiment.heldout.batches:
             events.set_position(part="the held-out loss")
             engine.on_heldout(engine.next_step, engine.heldout_loss())
         events.emit("memory", **memory())

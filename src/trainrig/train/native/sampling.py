@@ -78,7 +78,7 @@ def generate(
             "another text was prepared there",
             "prepare the text of the training again",
         )
-    model = models.build(shape, device="meta", attention=own.attention)
+    model = models.build(shape, device="meta", attention=own.kernels.attention)
     model.to_empty(device=device)
     if saved:
         load_weights(saved, model)

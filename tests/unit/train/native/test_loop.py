@@ -82,7 +82,7 @@ def plain_sgd(experiment: Experiment, **how: Any) -> tuple[list[Row], dict[str, 
     engine = engine_for(experiment.replace(clip=0.0, steps=3), **how)
     engine.optimizer = torch.optim.SGD(
         engine.weights.groups(0.0),
-        lr=experiment.lr,  # type: ignore[arg-type]
+        lr=experiment.lr.peak,  # type: ignore[arg-type]
     )
     return train(engine, 3), weights_of(engine)
 
