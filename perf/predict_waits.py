@@ -25,24 +25,28 @@ from pathlib import Path
 from _shared import Cost, cost_of, middle, options, say_load, verdict
 
 from trainrig.catalog.published import training
-from trainrig.prediction.table.columns import READ
 
 RUN = [sys.executable, "-m", "trainrig"]
 ONE = [*RUN, "predict", "--model", "gpt2-medium", "--on", "RTX 4090"]
 LARGE = ["deepseek-v3", "--on", "H800", "--gpus", "2048", "--global-batch", "15360"]
 SMALL = ["gpt2-medium", "--on", "RTX 4090", "--gpus", "4", "--global-batch", "64"]
 VARIED = {
-    "seq": [512, 1024, 2048, 4096, 8192],
-    "global_batch": [n << k for n in (1, 3, 5) for k in range(4, 11)],
-    "micro_batch": ["", 1, 2, 3, 4, 6, 8, 16],
-    "num_gpus": [8, 16, 24, 32, 48, 64, 128, 256, 512, 1024],
-    "layers": [12, 16, 24, 28, 32, 36, 40, 48, 64, 80],
+    "seq_len": [512, 1024, 2048, 4096, 8192],
+    "grad_accum": [n << k for n in (1, 3, 5) for k in range(7)],
+    "batch_size": [1, 2, 3, 4, 6, 8, 16],
+    "gpus": [8, 16, 24, 32, 48, 64, 128, 256, 512, 1024],
     "tp": [1, 2, 4, 8],
     "pp": [1, 2, 4, 8],
     "recompute": ["", "none", "selective", "full"],
-    "fabric_gbps_per_node": ["", 100, 200, 400, 800, 1600, 3200],
-    "precision": ["", "bf16", "fp16"],
+    "fabric_gbps": ["", 100, 200, 400, 800, 1600, 3200],
+    "precision": ["", "bf16"],
 }
+OPTIONS = (
+    *("on", "gpus", "tp", "pp", "cp", "ep", "zero", "batch_size", "grad_accum", "seq_len"),
+    *("precision", "recompute", "offload", "lora_rank", "quantize", "interleave", "schedule"),
+)
+SIZES = ("num_layers", "hidden", "num_heads", "num_kv_heads", "ffn", "vocab")
+COLUMNS = ("model", *OPTIONS, "fabric_gbps")
 _READ = """
 import csv, json, sys
 for row in csv.DictReader(open(sys.argv[1])): print(json.dumps(row))
@@ -51,12 +55,15 @@ for row in csv.DictReader(open(sys.argv[1])): print(json.dumps(row))
 
 def distinct_rows() -> Iterator[dict[str, str]]:
     """Published rows with up to four cells changed, without end; no two say the same."""
-    published, chance, seen = list(training.read()), random.Random(0), set()
+    published, chance, seen = list(training.steps()), random.Random(0), set()
     while True:
-        row = dict(chance.choice(published)) | {"dp": ""}
+        step = chance.choice(published)
+        numbers = ",".join(f"{name}={step[name]}" for name in SIZES)
+        row = {name: step[name] for name in OPTIONS}
+        row |= {"model": f"{step['family']}:{numbers},max_positions=8192"}
         for name in chance.sample(list(VARIED), chance.randint(1, 4)):
             row[name] = str(chance.choice(VARIED[name]))
-        key = tuple(row.get(name) or "" for name in READ)
+        key = tuple(row.get(name) or "" for name in COLUMNS)
         if key not in seen:
             seen.add(key)
             yield row
@@ -65,7 +72,7 @@ def distinct_rows() -> Iterator[dict[str, str]]:
 def write_rows(path: Path, num: int) -> list[str]:
     """A table of ``num`` distinct rows; the command that reads it and does nothing else."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, READ, restval="", extrasaction="ignore")
+        writer = csv.DictWriter(file, COLUMNS, restval="", extrasaction="ignore")
         writer.writeheader()
         writer.writerows(islice(distinct_rows(), num))
     return [sys.executable, "-c", _READ, str(path)]

@@ -18,8 +18,9 @@ from pydantic import TypeAdapter
 from trainrig.catalog import load as chips
 from trainrig.catalog import servers
 from trainrig.cli.main import VERBS
+from trainrig.cli.predict_options import case_columns
 from trainrig.language.catalogue import INPUT_KEYS
-from trainrig.prediction.table.columns import READ
+from trainrig.prediction.cases.columns import ID, MEASURED
 from trainrig.procure import parts, parts_list, price_list
 from trainrig.train.config_file import KEYS as FILE_KEYS
 
@@ -34,7 +35,7 @@ def input_keys() -> dict[str, tuple[str, ...]]:
         "chip": (*fields_of(chips._File), *fields_of(servers._OwnChip)),
         "cluster": tuple(fields_of(servers._Cluster)),
         "prices": tuple(price_list.COLUMNS),
-        "cases": tuple(READ),
+        "cases": (ID, *(column.name for column in case_columns()), *MEASURED),
         "verbs": tuple(word for verb in VERBS for word in verb.split()),
     }
 

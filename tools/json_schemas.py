@@ -141,7 +141,8 @@ def prepared(folder: Path) -> None:
     unpack(DEMO, folder / "demo")
     head = "part,price,currency,date,source,kind,per"
     row = "ASUS TUF Gaming RTX 4090,1,USD,2026-11-01,me,gpu,piece"
-    table = "model,chip,gpus,batch_size,seq_len,precision\ngpt2,RTX 4090,1,4,1024,bf16\n?,?,,,,\n"
+    table = "id,model,on,gpus,batch_size,tp,measured_step_s,measured_memory_bytes\n"
+    table += "a,gpt2,RTX 4090,1,4,,0.1,1e9\n,gpt2,RTX 4090,2,,2,,\n,gpt2,RTX 4090,1,,2,,\n"
     (folder / "build.log").write_text(
         "#error -- unsupported GNU version! gcc versions later than 12 are not supported!\n"
     )

@@ -114,9 +114,9 @@ def test_the_surface_is_as_promised() -> None:
             "--moments --lora-on --quantize --grad-reduce --fp8-params "
             "--optimizer-in-backward --software --loss --overlap --cuda-graphs --router-spread "
             "--cp-comm "
-            "--offload-overlap --batch-size --grad-accum --tp --pp --cp --ep --interleave "
-            "--schedule --zero --shard-size --sequence-parallel --tokens --what-if --price "
-            "--cases --simulate --json | "
+            "--offload-overlap --batch-size --grad-accum --global-batch --tp --pp --cp --ep "
+            "--interleave --schedule --zero --shard-size --sequence-parallel --tokens --what-if "
+            "--price --cases --simulate --json | "
             "matmul --on --chip --rates --html --pdf --md --json | vector --on --chip "
             "--rates --html --pdf --md --json | layer --on --chip --rates --precision "
             "--kernels --html --pdf --md --json",
@@ -128,8 +128,8 @@ def test_the_surface_is_as_promised() -> None:
             "--software --loss --overlap --cuda-graphs --router-spread "
             "--cp-comm "
             "--offload-overlap "
-            "--batch-size --grad-accum --tp --pp --cp --ep --interleave --schedule --zero "
-            "--shard-size --sequence-parallel --json",
+            "--batch-size --grad-accum --global-batch --tp --pp --cp --ep --interleave --schedule "
+            "--zero --shard-size --sequence-parallel --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --method --lora-rank --on --chip --cluster --rates --gpus "
             "--gpus-per-node --link "

@@ -19,6 +19,7 @@ from trainrig.cli.predict_options import (
     WHAT,
     WHAT_IF,
     WHERE,
+    case_columns,
     machines,
     measured,
 )
@@ -50,7 +51,12 @@ if TYPE_CHECKING:
     PRICE,
     rows(
         "Result",
-        ("--cases", PATH, "", "Predict a table of layouts, one a row."),
+        (
+            "--cases",
+            PATH,
+            "",
+            "Predict each row of a CSV or JSON Lines file, whose columns are options.",
+        ),
         ("--simulate", None, "", "With --cases: pipelines event by event, too."),
     ),
 )
@@ -75,7 +81,7 @@ def command(
     trainrig predict --model llama-7B --on "A100 SXM4 80GB" --gpus 64 --zero 3 --tokens 1e12
     trainrig predict --model gpt2 --rates runs/20270101T000000Z-host-qualify-1a2b3c
     trainrig predict --model llama-1B --on "RTX 4090" --on "RTX 3090" --price 1600 --price 700
-    trainrig predict --cases training.csv
+    trainrig predict --cases cases.csv
     trainrig predict matmul --on "RTX 5090"
 
     Exit code 1 where it does not fit in memory.  The commands print tables by size
@@ -135,22 +141,21 @@ def command(
 def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
     """Every row of a table: an object each, or in words, with the errors where it was measured."""
     from trainrig.cli.output import print_json, print_text
-    from trainrig.prediction.table.answers import predict_rows
-    from trainrig.prediction.table.columns import read_rows
-    from trainrig.prediction.table.row_errors import row_errors, says_time
-    from trainrig.report.prediction_report import errors_document
+    from trainrig.prediction.cases.answer import predict_rows
+    from trainrig.prediction.cases.columns import at_place, read_rows
+    from trainrig.prediction.cases.complete import check_row
     from trainrig.report.side_by_side import cases_document
 
-    if as_json:
-        for row in predict_rows(read_rows(path), simulate=simulate):
-            print_json(row, "predict-row")
+    rows = read_rows(path, case_columns())
+    for row in rows:
+        with at_place(f"{path.name}:{row.line}"):
+            check_row(row)
+    answers = predict_rows(rows, simulate=simulate)
+    if not as_json:
+        print_text(cases_document(answers))
         return
-    rows = list(read_rows(path))
-    found, refused = row_errors(rows) if any(map(says_time, rows)) else ([], None)
-    if found and refused is not None and not simulate:
-        print_text(errors_document(found, refused))
-    else:
-        print_text(cases_document(predict_rows(rows, simulate=simulate)))
+    for answered in answers:
+        print_json(answered, "predict-row")
 
 
 _OF_CASES = ("--cases", "--simulate", "--json")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainrig.cli.verb import FILES, MACHINES, MODELS, RUN, names_in, option, rows
+import click
+
+from trainrig.cli.verb import FILES, MACHINES, MODELS, RUN, Option, names_in, option, options, rows
 from trainrig.errors import UsageError
 
 if TYPE_CHECKING:
+    from trainrig.prediction.cases.columns import Column
     from trainrig.prediction.scenario import Measured
 
 _words = partial(names_in, "workload.layout.groups")
@@ -115,6 +118,7 @@ HOW = rows(
     "Layout",
     ("--batch-size", int, "1", "Samples of a micro-batch on a rank."),
     ("--grad-accum", int, "1", "Micro-batches of a step."),
+    ("--global-batch", int, "batch size × ranks × grad-accum", "Samples of a step over all GPUs."),
     ("--tp", int, "1", "Tensor parallel: GPUs that share a matrix."),
     ("--pp", int, "1", "Pipeline parallel: stages of layers."),
     ("--cp", int, "1", "Context parallel: GPUs that share each sequence."),
@@ -146,6 +150,10 @@ PRICE = rows(
 )
 
 
+FLAGS = ("sequence_parallel", "optimizer_in_backward", "fp8_params")
+"""Options without a value that are numbers of a layout."""
+
+
 def machines(
     on: Sequence[str], chip: Sequence[Path], cluster: Sequence[Path], **others: Any
 ) -> list[dict[str, Any]]:
@@ -153,16 +161,66 @@ def machines(
 
     Raises UsageError for a file that is not named as TOML.
     """
-    files = [str(path) for path in (*chip, *cluster)]
-    for name in files:
-        if not name.lower().endswith(".toml"):
-            raise UsageError(f"{name}: a machine's file is TOML", "as my-chip.toml")
+    files = [_toml_file(str(path)) for path in (*chip, *cluster)]
     found = {name: value for name, value in others.items() if value is not None}
-    for flag in ("sequence_parallel", "optimizer_in_backward", "fp8_params"):
-        if flag in found:
-            found[flag] = int(found[flag])
+    found |= {flag: int(found[flag]) for flag in FLAGS if flag in found}
     named = list(dict.fromkeys((*on, *files)))
     return [found | {"on": name} for name in named] or [found]
+
+
+def _toml_file(name: str) -> str:
+    if not name.lower().endswith(".toml"):
+        hint = "as my-chip.toml; a chip or server of the catalog is named by --on"
+        raise UsageError(f"{name}: a machine's file is TOML", hint)
+    return name
+
+
+def case_columns() -> tuple[Column, ...]:
+    """Return the columns of ``--cases``: the options above, read as they are on a command line."""
+
+    @options(WHAT, WHERE, FRAMEWORK, HOW)
+    def question() -> None: ...
+
+    return tuple(_column(one) for one in reversed(question.__click_params__))  # type: ignore[attr-defined]
+
+
+def _column(declared: Option) -> Column:
+    """Return the column of an option."""
+    from trainrig.prediction.cases.columns import Column
+
+    name = str(declared.name)
+    read: Callable[[str], Any] = partial(_value, declared)
+    if name in FLAGS:
+        read = lambda text: int(_value(declared, text))  # noqa: E731
+    elif name in ("chip", "cluster"):
+        read = _toml_file
+    elif name == "rates":
+        read = cache(lambda text: measured(_value(declared, text)))
+    return Column(
+        name=name,
+        key="on" if name in ("chip", "cluster") else "",
+        read=read,
+        takes=_takes(declared),
+        help=declared.help_with_words(),
+        aliases=tuple(alias.lstrip("-").replace("-", "_") for alias in declared.aliases),
+    )
+
+
+def _value(declared: Option, text: str) -> Any:
+    """Return a cell's value as the option has it.  Raises UsageError."""
+    kind = click.BOOL if declared.is_flag else declared.type
+    try:
+        return kind.convert(text, declared, None)
+    except click.BadParameter as error:
+        raise UsageError(error.message, f"as {declared.opts[0]} takes it") from None
+
+
+def _takes(declared: Option) -> str:
+    """Return what a cell of an option holds, in a word."""
+    if declared.is_flag:
+        return "true or false"
+    kinds = {click.INT: "whole number", click.FLOAT: "number"}
+    return kinds.get(declared.type) or ("file" if declared.metavar in ("FILE", "RUN") else "text")
 
 
 def measured(run: Path | None) -> Measured:

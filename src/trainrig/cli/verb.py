@@ -130,12 +130,18 @@ class Option(click.Option):
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Its names and its help."""
         record = super().get_help_record(ctx)
-        if record is None or self.words is None:
-            return record
+        return None if record is None else (record[0], self._with_words(record[1]))
+
+    def help_with_words(self) -> str:
+        """Return the option's help, its words in place of ``{words}``."""
+        return self._with_words(self.help or "")
+
+    def _with_words(self, text: str) -> str:
+        if self.words is None:
+            return text
         words = list(self.words())
         listed = " or ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
-        text = record[1].replace("{words}", listed).replace("{first}", words[0])
-        return record[0], text
+        return text.replace("{words}", listed).replace("{first}", words[0])
 
 
 verb = partial(click.command, cls=Verb)

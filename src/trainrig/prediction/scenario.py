@@ -94,8 +94,44 @@ def question(given: Options, measured: Measured = NOTHING) -> Question:
     zero = options.get("zero", 3 if layout.sharding.parallel == "fsdp" else 0)
     layout = layout.replace(zero=zero)
     layout = layout.replace(framework=options.get("framework") or layout.usual_framework)
+    if "global_batch" in options:
+        layout = _with_global_batch(layout, options)
     check_layout(shape, layout)
     return Question(shape=shape, layout=layout, cluster=cluster)
+
+
+def check_values(given: Options) -> None:
+    """Raise UsageError for a word, number or name that no model and no machine makes valid."""
+    options = {name: value for name, value in given.items() if value is not None}
+    if "model" in options:
+        _model(options)
+    else:
+        _check_alone(options)
+    _server(options)
+    _check_network(options)
+
+
+def _with_global_batch(layout: Layout, options: Options) -> Layout:
+    """Return the layout with as many micro-batches as make the global batch that is given."""
+    batch, ranks = options["global_batch"], layout.mesh.dp
+    samples = layout.batch.micro * ranks
+    if samples < 1:  # refused by the rules of layouts
+        return layout
+    accum = options.get("grad_accum", max(1, batch // samples))
+    if batch != samples * accum:
+        words = f"batch size {layout.batch.micro} × {ranks} data-parallel ranks"
+        words += f" × {accum} micro-batches" if "grad_accum" in options else ""
+        raise UsageError(
+            f"a global batch of {batch} is no multiple of {words}",
+            f"as --global-batch {samples * accum}",
+        )
+    return layout.replace(grad_accum=accum)
+
+
+def _check_global_batch(options: Options) -> None:
+    """Raise UsageError for what is no number of samples of a step."""
+    if not 1 <= (batch := options.get("global_batch", 1)) <= MOST_COUNT:
+        raise UsageError(f"global-batch = {batch}", f"a whole number from 1 to {MOST_COUNT}")
 
 
 def machine(given: Options, measured: Measured = NOTHING) -> Cluster:
@@ -118,8 +154,6 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
     if named and not has_schedule(FRAMEWORKS[named], schedules[0]):
         raise UsageError(f"{named} has no schedule {schedules[0]}", who_has(schedules[0]))
     batch = options["global_batch"]
-    if not 1 <= batch <= MOST_COUNT:
-        raise UsageError(f"global-batch = {batch}", f"a whole number from 1 to {MOST_COUNT}")
     # What all of the space have in common.
     check_layout(shape, base.replace(framework=LEAST_RESTRICTED, parallel="auto"))
     from trainrig.prediction.search.space import Space  # numpy: one layout needs none
@@ -205,6 +239,7 @@ def _check_alone(options: Options) -> None:
         raise unknown("precision", precision, (*PRECISIONS, *SCALED))
     keys = PLACES.keys() - {"precision"}
     check_sizes(Layout.of(**{name: options[name] for name in options if name in keys}))
+    _check_global_batch(options)
 
 
 def _cluster(options: Options, measured: Measured) -> Cluster:

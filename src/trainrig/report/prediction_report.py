@@ -27,7 +27,6 @@ from trainrig.report.document import (
     Facts,
     Line,
     Paragraph,
-    Shown,
     Strip,
     Table,
     Tone,
@@ -57,7 +56,6 @@ if TYPE_CHECKING:  # numpy: the ledger needs none
     from trainrig.prediction.search.gpu_count import Budget
     from trainrig.prediction.search.space import Space
     from trainrig.prediction.search.upgrades import Ranked
-    from trainrig.prediction.table.row_errors import RowError
     from trainrig.workload.memory import Memory
 
 _LABELS = {
@@ -75,7 +73,6 @@ _LABELS = {
 _MOST_FRONT = 10
 _LEAST_SAVING, _MOST_SLOWER = 0.1, 2.0
 """Of a front's row: less memory than the row above, and times the fastest layout."""
-_MOST_REASONS = 12
 TIGHT = 0.05
 """Of a GPU's memory: less room than a prediction of it is sure of."""
 VERDICT_TONES: dict[str, Tone] = {FITS: "good", BORDERLINE: "warn", DOES_NOT_FIT: "bad"}
@@ -314,27 +311,6 @@ def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
         )
 
 
-def errors_document(found: Sequence[RowError], refused: Mapping[str, int]) -> Document:
-    """Errors by group and by chip of one row or more that was measured, and what is not counted."""
-    from trainrig.prediction.table.row_errors import line, lines, mean_of_medians
-
-    by_group = lines(found, lambda one: one.group or "(no group)")
-    everything = line("all", found)
-    blocks: list[Block] = [
-        _error_table("group", by_group),
-        _error_table("chip", lines(found, lambda one: one.case.chip.name)),
-        Paragraph(
-            f"mean of the groups' medians {mean_of_medians(by_group):.1%}; all "
-            f"{everything.count} rows: median {everything.median_error:.1%}, 90th percentile "
-            f"{everything.p90_error:.1%}"
-        ),
-    ]
-    counts: Shown[str] = column("rows", lambda reason: refused[reason])
-    reasons = sorted(refused, key=lambda reason: -refused[reason])[:_MOST_REASONS]
-    blocks += [table(reasons, counts, words("not counted", str))] if refused else []
-    return Document(title="errors of predictions", blocks=tuple(blocks))
-
-
 def host_facts(question: Question) -> Iterator[tuple[str, str]]:
     """What a node's own memory must hold, where something is offloaded."""
     from trainrig.workload.memory import host_bytes
@@ -499,7 +475,7 @@ def ledger_document(ledger: Ledger, corrections: Sequence[Correction] | None = N
     blocks: list[Block] = [Paragraph(title, "strong")]
     blocks += [Paragraph(line, "dim", label="not read") for line in ledger.unread]
     if ledger.entries:
-        blocks += [_error_table("part", by_part(ledger)), _error_table("run", by_run(ledger))]
+        blocks += [error_table("part", by_part(ledger)), error_table("run", by_run(ledger))]
         blocks.append(Paragraph(_ERRORS, "dim"))
     if corrections:  # each factor, and the error of the newest runs without and with it
         factors = table(
@@ -532,7 +508,8 @@ def ledger_headline(ledger: Ledger) -> str:
     )
 
 
-def _error_table(head: str, summaries: Sequence[ErrorSummary]) -> Table:
+def error_table(head: str, summaries: Sequence[ErrorSummary]) -> Table:
+    """Return the table of error summaries, one a line, ``head`` being what each is of."""
     return table(
         summaries,
         words(head, lambda one: one.name),

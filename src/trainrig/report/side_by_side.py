@@ -26,15 +26,25 @@ from trainrig.report.fits_report import METHOD_NAMES
 from trainrig.report.prediction_report import (
     VERDICT_TONES,
     duration_text,
+    error_table,
     layout_text,
     place_text,
     verdict_cell,
 )
-from trainrig.units import counted, format_count, format_memory, format_share, format_time
+from trainrig.units import (
+    counted,
+    format_count,
+    format_memory,
+    format_share,
+    format_time,
+    signed_share,
+)
 
 if TYPE_CHECKING:  # numpy
     from trainrig.prediction.beside import Beside
+    from trainrig.prediction.prediction import Prediction
     from trainrig.prediction.search.methods import FitAnswer
+    from trainrig.stats import ErrorSummary
 
 
 def predictions_beside(
@@ -140,29 +150,61 @@ def _words(one: Beside[Prediction], tokens: float | None) -> str:
 
 
 def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
-    """Predictions of a table's rows, as ``predict --cases --json`` prints them."""
+    """Predictions of a table's rows, as ``predict --cases --json`` prints them.
 
-    def size(head: str, field: str, form: Callable[[float], str]) -> Iterator[Shown[Any]]:
-        def known(shown: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
-            return lambda row: shown(row) if row["reason"] is None else ""
-
-        yield column(head, known(lambda row: form(row[field])))
-        interval = known(lambda row: " to ".join(map(form, row["interval"][field])))
-        yield column("80 % interval", interval)
-
-    def simulated(row: dict[str, Any]) -> str:
-        seconds = row.get("simulated_step_time_s")
-        return "" if seconds is None else format_time(seconds)
-
+    Where a row says what was measured, with the error of its prediction, and the errors by chip.
+    """
     rows = list(rows)
     is_simulated = any("simulated_step_time_s" in row for row in rows)
+    is_measured = any(row["error"] is not None for row in rows)
+    is_held = any(row["memory_error"] is not None for row in rows)
     found = table(
         rows,
-        column("row", lambda row: row["row"]),
-        *size("step", "step_time_s", format_time),
-        *([column("simulated", simulated)] if is_simulated else []),
-        *size("memory a GPU", "memory_bytes_per_gpu", format_memory),
+        column("row", lambda row: row["id"] or row["row"]),
+        *_with_interval("step", "step_time_s", format_time),
+        *([_optional("simulated", "simulated_step_time_s", format_time)] if is_simulated else []),
+        *([_optional("measured", "measured_step_s", format_time)] if is_measured else []),
+        *([_optional("error", "error", signed_share)] if is_measured else []),
+        *_with_interval("memory a GPU", "memory_bytes_per_gpu", format_memory),
+        *([_optional("error", "memory_error", signed_share)] if is_held else []),
         line=lambda row, cells: Line(cells, note=row["reason"] or ""),
     )
-    block = found if found.rows else Paragraph("The table is empty.")
-    return Document(title="predictions", blocks=(block,))
+    blocks: list[Block] = [found if found.rows else Paragraph("The table is empty.")]
+    if is_measured:
+        blocks += _errors_by_chip([row for row in rows if row["error"] is not None])
+    return Document(title="predictions", blocks=tuple(blocks))
+
+
+def _with_interval(
+    head: str, field: str, form: Callable[[float], str]
+) -> Iterator[Shown[dict[str, Any]]]:
+    """Yield the columns of a predicted size and of its interval."""
+    yield _optional(head, field, form)
+
+    def interval(row: dict[str, Any]) -> str:
+        ends = row["interval"][field]
+        return "" if ends is None else " to ".join(map(form, ends))
+
+    yield column("80 % interval", interval)
+
+
+def _optional(head: str, field: str, form: Callable[[float], str]) -> Shown[dict[str, Any]]:
+    """Return the column of a number that some rows lack."""
+    return column(head, lambda row: "" if row.get(field) is None else form(row[field]))
+
+
+def _errors_by_chip(rows: Sequence[dict[str, Any]]) -> Iterator[Block]:
+    """Yield how far off the predicted step times of measured rows are."""
+    from trainrig.stats import grouped, summarise_errors
+
+    def summary(name: str, members: Sequence[dict[str, Any]]) -> ErrorSummary:
+        errors = [row["error"] for row in members]
+        return summarise_errors(name, errors, [row["inside"] for row in members])
+
+    by_chip = [summary(*group) for group in grouped(rows, lambda row: row["on"]).items()]
+    yield error_table("chip", by_chip)
+    every = summary("all", rows)
+    yield Paragraph(
+        f"step time, predicted / measured - 1: median {every.median_error:.1%}, 90th percentile "
+        f"{every.p90_error:.1%} of {counted(every.count, 'measured row')}"
+    )

@@ -1,0 +1,157 @@
+"""The prediction of a case, how far off it is from what was measured, and its JSON.
+
+Second of the two stages of a case, and pure.  An error is predicted / measured - 1.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainrig.errors import TrainrigError
+from trainrig.prediction.as_json import layout_dict
+from trainrig.prediction.cases.columns import Row
+from trainrig.prediction.cases.complete import Case, complete
+from trainrig.prediction.prediction import Prediction, predict
+from trainrig.prediction.step import stage_seconds
+
+
+def answer(case: Case) -> Prediction:
+    """Return the prediction of a case: that of the same flags."""
+    return predict(case.question)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseErrors:
+    """How far off a prediction is; None where nothing was measured."""
+
+    measured_step_s: float | None
+    time: float | None
+    """Predicted seconds of a step over measured ones, less one."""
+    is_inside: bool | None
+    """Whether the measured time lies in the 80 % interval."""
+    memory: float | None
+
+
+def errors_of(found: Prediction, measured: Mapping[str, float]) -> CaseErrors:
+    """Compare a prediction with what was measured, by MEASURED's columns."""
+    gpus, samples = int(found.layout.mesh.gpus), int(found.layout.global_batch)
+    times = (
+        ("measured_step_s", lambda value: value),
+        ("measured_tokens_per_s", lambda value: found.tokens / value),
+        ("measured_tokens_per_s_per_gpu", lambda value: found.tokens / (value * gpus)),
+        ("measured_samples_per_s", lambda value: samples / value),
+    )
+    seconds = next((read(measured[name]) for name, read in times if name in measured), None)
+    low, high = found.interval
+    used = measured.get("measured_memory_bytes")
+    return CaseErrors(
+        measured_step_s=seconds,
+        time=None if seconds is None else found.time / seconds - 1.0,
+        is_inside=None if seconds is None else low <= seconds <= high,
+        memory=None if used is None else float(found.memory.total) / used - 1.0,
+    )
+
+
+def predict_rows(rows: Sequence[Row], *, simulate: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield what ``predict --cases --json`` prints of each row, in order.
+
+    A row whose layout cannot be run has a ``reason`` instead of an answer.
+    ``simulate``: beside the closed form's ``step_time_s`` the seconds of the step's pipeline event
+    by event, ``simulated_step_time_s``; without a pipeline they are the same.
+    """
+    from trainrig.process.pool import ordered_map  # one answer needs no processes, and no numpy
+
+    ask = partial(_answers, simulate=simulate)
+    found = ordered_map(ask, rows, at_least=500 if simulate else 2000)
+    for number, (row, answered) in enumerate(zip(rows, found, strict=True)):
+        yield {"row": number, "id": row.name or None} | answered
+
+
+def _answers(rows: Sequence[Row], *, simulate: bool) -> list[dict[str, Any]]:
+    """Answer rows; pipelines of one form are simulated together."""
+    answered = [_answer(row) for row in rows]
+    if not simulate:
+        return [values for values, _ in answered]
+    from trainrig.prediction.step.simulate import simulated_together
+
+    steps = [
+        (found.layout, *stage_seconds(found.question.shape, found.layout, found.rates))
+        for _, found in answered
+        if found is not None
+    ]
+    seconds = iter(simulated_together(steps))
+    return [
+        values | {"simulated_step_time_s": None if found is None else next(seconds)}
+        for values, found in answered
+    ]
+
+
+def _answer(row: Row) -> tuple[dict[str, Any], Prediction | None]:
+    """Return a row's JSON, and its prediction if there is one."""
+    try:
+        case = complete(row)
+        found = answer(case)
+        return _values(case, found), found
+    except (TrainrigError, OverflowError) as error:
+        return _NOTHING | {"reason": str(error)}, None
+    except Exception as error:  # noqa: BLE001 - whatever one row hits, the others are answered
+        return _NOTHING | {"reason": _own_fault(error)}, None
+
+
+def _values(case: Case, found: Prediction) -> dict[str, Any]:
+    errors = errors_of(found, case.measured)
+    memory = found.memory.interval("device")
+    return {
+        "model": case.question.shape.name,
+        "on": found.rates.device,
+        "layout": layout_dict(found.layout),
+        "step_time_s": found.time,
+        "memory_bytes_per_gpu": int(found.memory.total),
+        "fits": found.fits,
+        "tokens_per_s": found.tokens_per_s,
+        "tokens_per_s_per_gpu": found.tokens_per_s / int(found.layout.mesh.gpus),
+        "mfu": found.mfu,
+        "interval": {
+            "step_time_s": list(found.interval),
+            "memory_bytes_per_gpu": [float(end) for end in memory],
+        },
+        "measured_step_s": errors.measured_step_s,
+        "error": errors.time,
+        "inside": errors.is_inside,
+        "memory_error": errors.memory,
+        "presumed": list(case.presumed),
+        "remark": _remark(found),
+        "warnings": list(found.warnings),
+        "reason": None,
+    }
+
+
+_NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("model", "on", "layout", "step_time_s", "memory_bytes_per_gpu", "fits")),
+    **dict.fromkeys(("tokens_per_s", "tokens_per_s_per_gpu", "mfu")),
+    "interval": {"step_time_s": None, "memory_bytes_per_gpu": None},
+    **dict.fromkeys(("measured_step_s", "error", "inside", "memory_error")),
+    "presumed": [],
+    "remark": None,
+    "warnings": [],
+}
+
+
+def _remark(found: Prediction) -> str | None:
+    """Return that the layout needs more than there is, where it does."""
+    share = float(found.memory.total / found.rates.memory_bytes)
+    if share > 1.0:
+        return f"{share:.2g} times the memory of {found.rates.device}"
+    return None if found.question.fits_host else "more than a node's host memory"
+
+
+def _own_fault(error: Exception) -> str:
+    """Return the reason why there is no answer where the fault is ours: what was raised, where."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).stem}.{place.name}, line {place.lineno}"
+    return f"an error of trainrig itself: {type(error).__name__} in {where} ({str(error)[:80]})"

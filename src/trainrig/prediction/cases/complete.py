@@ -1,0 +1,67 @@
+"""The question that a row asks, and which defaults stand for what it leaves blank.
+
+First of the two stages of a case, and pure: the same row gives the same case, whatever other rows
+or columns a table has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainrig.prediction.cases.columns import Row
+from trainrig.prediction.scenario import NOTHING, Question, check_values, question
+from trainrig.workload.layout import PLACES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a row asks."""
+
+    question: Question
+    presumed: tuple[str, ...] = ()
+    """Options that were not given, and for which a default other than "none" stands."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """What was measured, by column."""
+
+
+def check_row(row: Row) -> None:
+    """Raise UsageError for a word, number or name that no model or machine makes valid."""
+    check_values(_options(row))
+
+
+def complete(row: Row) -> Case:
+    """Return the case of a row: defaults stand for options that it does not give.
+
+    Raises:
+        UsageError: The layout cannot be run, or the model or the machine is not given.
+    """
+    asked = question(_options(row), row.options.get("rates", NOTHING))
+    return Case(question=asked, presumed=_presumed(row, asked), measured=row.measured)
+
+
+def _options(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in row.options.items() if name != "rates"}
+
+
+def _presumed(row: Row, asked: Question) -> tuple[str, ...]:
+    """Return the layout's options that a default stands for which does something."""
+    layout, mesh = asked.layout, asked.layout.mesh
+    idle = {"schedule"} if mesh.pp == 1 else set()
+    idle |= {"grad_accum"} if "global_batch" in row.options else set()
+    values = {name: layout.get(name) for name in PLACES if name in _STATED - idle}
+    found = [name for name, value in values.items() if value not in _NONE]
+    if mesh.gpus > mesh.gpus_per_node:
+        found.append("fabric_gbps")
+    if mesh.gpus > 1:
+        found.append("link")
+    return tuple(name for name in found if name not in row.options)
+
+
+_STATED = {
+    *("framework", "gpus", "gpus_per_node", "batch_size", "grad_accum", "seq_len", "precision"),
+    *("kernels", "optimizer", "schedule"),
+}
+"""Options of which each run has some value."""
+_NONE = ("none", "auto", 0)
