@@ -27,10 +27,14 @@ from scipy.stats import spearmanr
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
 from trainrig.prediction.step.calibration import fitted
-from trainrig.prediction.table.answers import memory_of
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.cells import Row
-from trainrig.prediction.table.row_errors import (
+from trainrig.stats import ErrorSummary
+from validation import sources_apart
+from validation.cases import table as case_table
+from validation.fit_step import BOUNDS, SIDES, fit, is_stated, left_out, profiled, stated, write
+from validation.normalise.answers import memory_of
+from validation.normalise.case import case_of
+from validation.normalise.cells import Row
+from validation.normalise.row_errors import (
     TIMED,
     RowError,
     is_unseen,
@@ -41,10 +45,6 @@ from trainrig.prediction.table.row_errors import (
     row_errors,
     weak,
 )
-from trainrig.stats import ErrorSummary
-from validation import sources_apart
-from validation.cases import table as case_table
-from validation.fit_step import BOUNDS, SIDES, fit, is_stated, left_out, profiled, stated, write
 from validation.out_of_family import (
     EIGHTH,
     FIFTH,

@@ -17,9 +17,9 @@ from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.published_runs import published_runs
 from trainrig.prediction.scenario import question
 from trainrig.prediction.search.memory_options import largest_batch_size
-from trainrig.prediction.table.answers import memory_of
-from trainrig.prediction.table.row_errors import RowError, positive, row_errors
 from trainrig.prediction.verdict import DOES_NOT_FIT
+from validation.normalise.answers import memory_of
+from validation.normalise.row_errors import RowError, positive, row_errors
 
 GIB = 1 << 30
 

@@ -21,9 +21,9 @@ from trainrig.errors import TrainrigError
 from trainrig.prediction.step import compose
 from trainrig.prediction.step.calibration import BELIEVED, PATH, Constants, fitted
 from trainrig.prediction.step.profile import Profile, profile
-from trainrig.prediction.table.case import Case, case_of
-from trainrig.prediction.table.cells import Cells, Row
-from trainrig.prediction.table.row_errors import RowError, left_out_by, measured_time
+from validation.normalise.case import Case, case_of
+from validation.normalise.cells import Cells, Row
+from validation.normalise.row_errors import RowError, left_out_by, measured_time
 
 BOUNDS = {
     "attention": (0.6, 3.5),

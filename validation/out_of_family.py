@@ -36,12 +36,12 @@ import numpy as np
 from trainrig.catalog import find_chip
 from trainrig.catalog.chip import peak
 from trainrig.errors import TrainrigError
-from trainrig.prediction.table.answers import memory_of, time_of
-from trainrig.prediction.table.case import Case, case_of
-from trainrig.prediction.table.cells import Cells, Row
-from trainrig.prediction.table.machines import chip_of
-from trainrig.prediction.table.row_errors import TIMED, measured_time, positive
 from trainrig.workload import model_flops
+from validation.normalise.answers import memory_of, time_of
+from validation.normalise.case import Case, case_of
+from validation.normalise.cells import Cells, Row
+from validation.normalise.machines import chip_of
+from validation.normalise.row_errors import TIMED, measured_time, positive
 
 TABLE = Path(__file__).parent / "published" / "training-2.csv"
 THIRD, FOURTH, FIFTH, SIXTH, EIGHTH = (

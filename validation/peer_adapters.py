@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainrig.prediction.table.case import Case
+from validation.normalise.case import Case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

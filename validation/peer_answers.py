@@ -20,9 +20,9 @@ from typing import Any
 
 from trainrig.catalog.published import training
 from trainrig.errors import DataError, TrainrigError
-from trainrig.prediction.table.case import Case, case_of
-from trainrig.prediction.table.cells import Row
-from trainrig.prediction.table.row_errors import left_out_by, measured_time, positive
+from validation.normalise.case import Case, case_of
+from validation.normalise.cells import Row
+from validation.normalise.row_errors import left_out_by, measured_time, positive
 from validation.out_of_family import (
     EIGHTH,
     FIFTH,

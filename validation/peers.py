@@ -28,10 +28,10 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 
-from trainrig.prediction.table.answers import memory_of, time_of
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.cells import Row
-from trainrig.prediction.table.row_errors import measured_time
+from validation.normalise.answers import memory_of, time_of
+from validation.normalise.case import case_of
+from validation.normalise.cells import Row
+from validation.normalise.row_errors import measured_time
 from validation.out_of_family import Outcome, flat_error
 from validation.peer_adapters import PEERS, Peer
 from validation.peer_answers import (

@@ -33,11 +33,11 @@ from trainrig.errors import TrainrigError
 from trainrig.prediction.rates.from_chip import class_of
 from trainrig.prediction.step.calibration import BELIEVED, Constants, fitted
 from trainrig.prediction.step.profile import Profile, profile
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.cells import Cells, Row
-from trainrig.prediction.table.row_errors import left_out_by, measured_time
-from trainrig.prediction.table.training_programs import COMPARED, compared, program_of
 from validation.fit_step import SIDES, composed, fit, is_stated, ratios, stack, with_sides
+from validation.normalise.case import case_of
+from validation.normalise.cells import Cells, Row
+from validation.normalise.row_errors import left_out_by, measured_time
+from validation.normalise.training_programs import COMPARED, compared, program_of
 from validation.out_of_family import (
     THIRD,
     Outcome,

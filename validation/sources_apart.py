@@ -26,10 +26,10 @@ import numpy as np
 
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
-from trainrig.prediction.table.answers import time_of
-from trainrig.prediction.table.case import Case, case_of
-from trainrig.prediction.table.cells import Row
-from trainrig.prediction.table.row_errors import measured_time
+from validation.normalise.answers import time_of
+from validation.normalise.case import Case, case_of
+from validation.normalise.cells import Row
+from validation.normalise.row_errors import measured_time
 from validation.out_of_family import FIFTH, FOURTH, SIXTH, TABLE, THIRD, flat_error, read
 
 SHAPE = ("num_layers", "hidden", "ffn", "num_heads", "num_kv_heads", "vocab", "num_experts")

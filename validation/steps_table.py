@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
 from trainrig.prediction.published_runs import SAME, SAME_MODEL
-from trainrig.prediction.table.case import Case, case_of
-from trainrig.prediction.table.cells import Row
-from trainrig.prediction.table.row_errors import measured_time
+from validation.normalise.case import Case, case_of
+from validation.normalise.cells import Row
+from validation.normalise.row_errors import measured_time
 
 COLUMNS = ("source", "program", "on", "link_name", *SAME, "kernels", *SAME_MODEL, "vocab")
 

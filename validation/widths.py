@@ -2,8 +2,8 @@
 
     python -m validation.widths
 
-Two things of `prediction.table` are numbers without a document behind them, and this is what five
-tables of published runs say of each:
+Two things of `validation.normalise` are numbers without a document behind them, and this is what
+five tables of published runs say of each:
 
 `cells.UNSURE`     what a blank cell adds to the half width of the interval of a step's time
 `feasible.FULL`    shares of a GPU's memory above which a run is presumed to recompute, or to shard
@@ -33,11 +33,11 @@ import numpy as np
 from trainrig.catalog.published import training
 from trainrig.errors import TrainrigError
 from trainrig.prediction.step import predict_step
-from trainrig.prediction.table.case import Case, case_of
-from trainrig.prediction.table.cells import UNSURE, Row
-from trainrig.prediction.table.feasible import FULL, NOT_HELD
-from trainrig.prediction.table.row_errors import measured_time
 from trainrig.workload.memory import memory
+from validation.normalise.case import Case, case_of
+from validation.normalise.cells import UNSURE, Row
+from validation.normalise.feasible import FULL, NOT_HELD
+from validation.normalise.row_errors import measured_time
 from validation.out_of_family import FIFTH, FOURTH, SIXTH, TABLE, THIRD, cell_of, read
 
 CUT = math.log(3.0)

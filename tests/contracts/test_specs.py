@@ -293,14 +293,6 @@ FRAMEWORK_FILES = (
     "workload/programs",
     # published figures, as their authors call the software
     "catalog/published",
-    "prediction/table/case.py",
-    "prediction/table/cells.py",
-    "prediction/table/feasible.py",
-    "prediction/table/row_compute.py",
-    "prediction/table/row_layout.py",
-    "prediction/table/row_lengths.py",
-    "prediction/table/row_memory.py",
-    "prediction/table/training_programs.py",
     # readers of a framework's own log
     "importers/hf_results.py",
     # whose code a layer is: the benchmark's own word

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from validation.accuracy import memory_outcomes, spearman, unseen
 from validation.fit_step import composed, fit, profiled, stated
-
-from trainrig.catalog.published import training
-from trainrig.prediction.step.calibration import BELIEVED, fitted
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.row_errors import (
+from validation.normalise.case import case_of
+from validation.normalise.row_errors import (
     RowError,
     is_unseen,
     line,
@@ -21,7 +17,9 @@ from trainrig.prediction.table.row_errors import (
     mean_of_medians,
     row_errors,
 )
-from trainrig.report.prediction_report import errors_document
+
+from trainrig.catalog.published import training
+from trainrig.prediction.step.calibration import BELIEVED, fitted
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,11 +64,6 @@ def test_rank_correlation() -> None:
     assert spearman(falling) == pytest.approx(-1.0)
     ties = [outcome(1.0, 1.0), outcome(1.0, 2.0), outcome(2.0, 3.0)]
     assert spearman(ties) == pytest.approx(0.8660254)
-
-
-def test_the_document_of_errors() -> None:
-    words = repr(errors_document([outcome(10.0, 11.0)], Counter({"grade C": 3})))
-    assert "mean of the groups' medians 10.0%" in words and "grade C" in words
 
 
 PROFILED = profiled(stated())

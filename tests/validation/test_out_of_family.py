@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 from validation.cases import cases
+from validation.normalise.answers import time_of
+from validation.normalise.case import case_of
+from validation.normalise.training_programs import COMPARED
 from validation.out_of_family import Outcome, cell_lines, half_of, outcome, read, summary
 from validation.protocols import compared_runs, family_of, score, weights
-
-from trainrig.prediction.table.answers import time_of
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.training_programs import COMPARED
 
 
 def test_rows_of_other_families_are_predicted_better_than_by_a_flat_mfu() -> None:

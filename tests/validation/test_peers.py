@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from validation.normalise.case import Case, case_of
 from validation.peer_adapters import PEERS, Answer, imported, quantity, unlike_all
 from validation.peer_answers import (
     LATER,
@@ -33,7 +34,6 @@ from validation.peers import (
 )
 
 from trainrig.errors import DataError
-from trainrig.prediction.table.case import Case, case_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CALCULON, LLM_ANALYSIS, SIMUMAX = PEERS

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from statistics import NormalDist
 
+from validation.normalise.cells import UNSURE
 from validation.widths import EIGHTY, Residual, held, widths
-
-from trainrig.prediction.table.cells import UNSURE
 
 
 def test_widths_that_residuals_were_drawn_with_are_found_and_hold_four_in_five() -> None:

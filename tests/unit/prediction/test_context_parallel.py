@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from validation.normalise.case import case_of
 
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
 from trainrig.prediction.rates import Rates
 from trainrig.prediction.rates.from_chip import rates_of_chip
 from trainrig.prediction.step import StepTime, predict_step
-from trainrig.prediction.table.case import case_of
 from trainrig.workload.blocks import block
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.layout.groups import CP_COMM

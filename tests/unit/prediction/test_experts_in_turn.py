@@ -1,7 +1,7 @@
 """Experts that run one after the other, and hooks that gather weights module by module."""
 
-from trainrig.prediction.table.answers import time_of
-from trainrig.prediction.table.case import case_of
+from validation.normalise.answers import time_of
+from validation.normalise.case import case_of
 
 QWEN = {
     "chip": "A100 SXM4 80GB",

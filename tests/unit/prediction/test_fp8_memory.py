@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from validation.normalise.case import case_of
 
 from trainrig.errors import UsageError
 from trainrig.prediction.as_json import prediction_dict
 from trainrig.prediction.prediction import predict
 from trainrig.prediction.scenario import question
-from trainrig.prediction.table.case import case_of
 from trainrig.prediction.verdict import DOES_NOT_FIT, FITS
 from trainrig.workload import named, parameters
 

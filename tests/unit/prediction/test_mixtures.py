@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from validation.normalise.answers import time_of
+from validation.normalise.case import case_of
 
 from trainrig.catalog import require_chip
 from trainrig.errors import UsageError
@@ -15,8 +17,6 @@ from trainrig.prediction.rates.from_chip import rates_of_chip
 from trainrig.prediction.search import search
 from trainrig.prediction.search.space import Space, layouts
 from trainrig.prediction.step import predict_step
-from trainrig.prediction.table.answers import time_of
-from trainrig.prediction.table.case import case_of
 from trainrig.workload.blocks import block
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.memory import memory

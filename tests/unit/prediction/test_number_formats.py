@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from validation.normalise.answers import time_of
+from validation.normalise.case import case_of
 
 from training_summaries import printed
 from trainrig.catalog import load_chips
@@ -11,8 +13,6 @@ from trainrig.errors import UsageError
 from trainrig.prediction.as_json import layout_dict, prediction_dict
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import question, space
-from trainrig.prediction.table.answers import time_of
-from trainrig.prediction.table.case import case_of
 from trainrig.report.prediction_report import layout_text, prediction_document
 from trainrig.workload.layout.groups import SCALED
 

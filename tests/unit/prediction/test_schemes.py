@@ -8,11 +8,11 @@ steps): DataParallel 110.6 s, DDP 101.9 s.
 from __future__ import annotations
 
 import pytest
+from validation.normalise.case import case_of
 
 from trainrig.prediction.as_json import prediction_dict
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import question
-from trainrig.prediction.table.case import case_of
 
 ASKED = {
     "model": "gpt2",

@@ -20,8 +20,8 @@ from trainrig.prediction.cases.columns import Row, read_rows
 from trainrig.prediction.cases.complete import check_row, complete
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import question
-from trainrig.workload.frameworks import FRAMEWORKS
 from trainrig.workload.layout import groups
+from trainrig.workload.programs import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parents[4]
 VALUES: dict[str, tuple[Any, ...]] = {

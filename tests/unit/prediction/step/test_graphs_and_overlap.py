@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from validation.normalise.answers import time_of
+from validation.normalise.case import case_of
 
 from trainrig.catalog import load_chips, require_chip
 from trainrig.errors import UsageError
@@ -21,8 +23,6 @@ from trainrig.prediction.step import StepTime, _exposed_all_to_all, predict_step
 from trainrig.prediction.step.calibration import Constants
 from trainrig.prediction.step.compute import CHECKPOINT_CALLS, device_times
 from trainrig.prediction.step.simulate import simulated
-from trainrig.prediction.table.answers import time_of
-from trainrig.prediction.table.case import case_of
 from trainrig.workload.layout import Layout, is_legal
 from trainrig.workload.presets import named
 from trainrig.workload.programs import FRAMEWORKS

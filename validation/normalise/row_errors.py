@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from trainrig.catalog.chip import peak
 from trainrig.errors import DataError, TrainrigError
 from trainrig.prediction.step.calibration import LAST_CHANGED
-from trainrig.prediction.table.answers import time_of
-from trainrig.prediction.table.case import Case, case_of
-from trainrig.prediction.table.cells import Cells, Row
 from trainrig.stats import ErrorSummary, grouped, summarise_errors
 from trainrig.workload import model_flops
+from validation.normalise.answers import time_of
+from validation.normalise.case import Case, case_of
+from validation.normalise.cells import Cells, Row
 
 
 @dataclass(frozen=True, slots=True)

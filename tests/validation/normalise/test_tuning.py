@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from validation.normalise.answers import memory_of, predict_row, time_of
+from validation.normalise.case import case_of
 
 from trainrig.prediction.step import predict_step
-from trainrig.prediction.table.answers import memory_of, predict_row, time_of
-from trainrig.prediction.table.case import case_of
 from trainrig.workload.model import parameters
 
 ROW = {"chip": "A100 SXM4 80GB", "num_gpus": "1", "model": "Llama-2-7B", "micro_batch": "4"}

@@ -16,10 +16,14 @@ from trainrig.errors import UsageError
 from trainrig.prediction.rates import Rates
 from trainrig.prediction.rates.from_chip import is_graphed, narrowed, rates_of_chip, takes_any_order
 from trainrig.prediction.step import predict_step
-from trainrig.prediction.table.cells import UNSURE, Cells, Row
-from trainrig.prediction.table.feasible import FULL, feasible, made_legal
-from trainrig.prediction.table.machines import as_run, chip_of, die_of, fabric_of, link_of, power_of
-from trainrig.prediction.table.row_compute import (
+from trainrig.workload.layout import Layout
+from trainrig.workload.memory import memory
+from trainrig.workload.model import ModelShape
+from trainrig.workload.model_lookup import spelled
+from validation.normalise.cells import UNSURE, Cells, Row
+from validation.normalise.feasible import FULL, feasible, made_legal
+from validation.normalise.machines import as_run, chip_of, die_of, fabric_of, link_of, power_of
+from validation.normalise.row_compute import (
     experts_of,
     graphs_of,
     has_scores,
@@ -33,7 +37,7 @@ from trainrig.prediction.table.row_compute import (
     software_of,
     with_all_experts,
 )
-from trainrig.prediction.table.row_layout import (
+from validation.normalise.row_layout import (
     cp_comm_of,
     cuts_no_expert,
     framework_of,
@@ -44,8 +48,8 @@ from trainrig.prediction.table.row_layout import (
     sizes_of,
     splits_sequence,
 )
-from trainrig.prediction.table.row_lengths import length_of, longest, mean_of, packed, varies
-from trainrig.prediction.table.row_memory import (
+from validation.normalise.row_lengths import length_of, longest, mean_of, packed, varies
+from validation.normalise.row_memory import (
     grad_reduce_of,
     has_narrow_weights,
     has_scaled_blocks,
@@ -63,12 +67,8 @@ from trainrig.prediction.table.row_memory import (
     states_of,
     updates_in_backward,
 )
-from trainrig.prediction.table.shape import head_share, shape_of
-from trainrig.prediction.table.training_programs import compared
-from trainrig.workload.layout import Layout
-from trainrig.workload.memory import memory
-from trainrig.workload.model import ModelShape
-from trainrig.workload.model_lookup import spelled
+from validation.normalise.shape import head_share, shape_of
+from validation.normalise.training_programs import compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

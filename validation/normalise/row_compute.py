@@ -19,13 +19,13 @@ from trainrig.prediction.rates.from_chip import (
     runs_graphs,
     widens_bf16,
 )
-from trainrig.prediction.table.cells import Cells, meanings, means, mentions
-from trainrig.prediction.table.training_programs import affirmed, program_of, torch_version
 from trainrig.workload.families import facts_of
 from trainrig.workload.layout.groups import KERNELS
 from trainrig.workload.model import ModelShape
 from trainrig.workload.programs import FRAMEWORKS
 from trainrig.workload.programs.program import Program
+from validation.normalise.cells import Cells, meanings, means, mentions
+from validation.normalise.training_programs import affirmed, program_of, torch_version
 
 
 def precision_of(cells: Cells, chip: Chip) -> str:

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from validation.normalise.answers import least_seconds, predict_row, predict_rows, time_of
+from validation.normalise.case import case_of
+from validation.normalise.columns import READ, read_rows
+from validation.normalise.dates import named_month, named_year
+from validation.normalise.row_errors import TIMED
 
 from trainrig.catalog.published import training
 from trainrig.errors import DataError, UsageError
 from trainrig.prediction.step import simulate
-from trainrig.prediction.table.answers import least_seconds, predict_row, predict_rows, time_of
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.columns import READ, read_rows
-from trainrig.prediction.table.dates import named_month, named_year
-from trainrig.prediction.table.row_errors import TIMED
 from trainrig.workload.model import parameters
 
 ROW = {

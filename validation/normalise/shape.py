@@ -18,12 +18,12 @@ from functools import lru_cache
 from typing import Any
 
 from trainrig.errors import UsageError
-from trainrig.prediction.table.cells import Cells, meanings, means, mentions
-from trainrig.prediction.table.training_programs import affirmed
 from trainrig.workload.arrays import divisors
 from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.model_lookup import of_size, spelled
 from trainrig.workload.presets import custom
+from validation.normalise.cells import Cells, meanings, means, mentions
+from validation.normalise.training_programs import affirmed
 
 
 @lru_cache(maxsize=1024)

@@ -24,9 +24,9 @@ from trainrig.prediction.rates.from_chip import (
     with_newest_attention,
     with_plain_attention,
 )
-from trainrig.prediction.table.cells import Cells, meanings
-from trainrig.prediction.table.row_compute import is_flash2
-from trainrig.prediction.table.training_programs import torch_version
+from validation.normalise.cells import Cells, meanings
+from validation.normalise.row_compute import is_flash2
+from validation.normalise.training_programs import torch_version
 
 _MEMORY = re.compile(r"(?<!gpu)(?<!gpu-)\s*[(-]?\s*(\d+\s*gi?b|\d{2,}\s*g)\)?\s*$", re.IGNORECASE)
 """``80GB``, ``(80 GiB)`` or ``80G`` behind a name; ``gpu-16g`` is a cloud's number of cards."""

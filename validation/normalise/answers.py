@@ -18,16 +18,16 @@ from typing import Any
 
 from trainrig.errors import TrainrigError
 from trainrig.prediction.step import StepTime, predict_step, stage_seconds
-from trainrig.prediction.table.case import Case, case_of
-from trainrig.prediction.table.cells import Row
-from trainrig.prediction.table.columns import READ
-from trainrig.prediction.table.feasible import NOT_HELD
 from trainrig.workload.flops import model_flops
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import Memory, memory
 from trainrig.workload.memory.overheads import loss_bytes
 from trainrig.workload.model import ModelShape, expert_parameters, parameters
 from trainrig.workload.numerics import numerics_of
+from validation.normalise.case import Case, case_of
+from validation.normalise.cells import Row
+from validation.normalise.columns import READ
+from validation.normalise.feasible import NOT_HELD
 
 Three = tuple[float, float, float]
 """Low, predicted, high."""

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from trainrig.prediction.table.answers import predict_row
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.cells import UNSURE
-from trainrig.prediction.table.columns import read_rows
+from validation.normalise.answers import predict_row
+from validation.normalise.case import case_of
+from validation.normalise.cells import UNSURE
+from validation.normalise.columns import read_rows
 
 ROW = {
     "chip": "A100 SXM4 80GB",

@@ -8,11 +8,11 @@ otherwise than here.
 from __future__ import annotations
 
 import pytest
+from validation.normalise.answers import predict_row, time_of
+from validation.normalise.case import Case, case_of
+from validation.normalise.columns import _rows
 
 from trainrig.prediction.step import predict_step
-from trainrig.prediction.table.answers import predict_row, time_of
-from trainrig.prediction.table.case import Case, case_of
-from trainrig.prediction.table.columns import _rows
 from trainrig.workload import model_flops
 from trainrig.workload.memory import memory
 from trainrig.workload.model import parameters

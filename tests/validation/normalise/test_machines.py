@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from validation.normalise.case import case_of
+from validation.normalise.cells import Cells
+from validation.normalise.machines import chip_of
 
 from trainrig.prediction.step import predict_step
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.cells import Cells
-from trainrig.prediction.table.machines import chip_of
 
 RUN = {"model": "Llama 2 7B", "seq": "4096", "micro_batch": "1", "zero_stage": "3"}
 

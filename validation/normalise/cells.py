@@ -1,7 +1,7 @@
 """One row's cells: what is blank, and words, numbers and ranges as tables write them.
 
 What is presumed in place of a cell is noted (`Cells.presume`) and widens the step's interval.  What
-words mean is answered by the modules that ask for them (`trainrig.prediction.table` lists them).
+words mean is answered by the modules that ask for them (`validation.normalise` lists them).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 from trainrig.errors import UsageError
-from trainrig.prediction.table.dates import named_month, named_year, released
-from trainrig.prediction.table.training_programs import (
+from trainrig.record import read_toml
+from trainrig.workload.programs.program import Program, Since
+from validation.normalise.dates import named_month, named_year, released
+from validation.normalise.training_programs import (
     Submissions,
     affirmed,
     benchmarks,
     program_of,
 )
-from trainrig.record import read_toml
-from trainrig.workload.programs.program import Program, Since
 
 Row = Mapping[str, str]
 

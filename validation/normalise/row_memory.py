@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 from trainrig.catalog import Chip
-from trainrig.prediction.table.cells import Cells, means, mentions
 from trainrig.workload.layout.groups import OFFLOAD, RECOMPUTE, SCALED, STATES
 from trainrig.workload.model import ModelShape
+from validation.normalise.cells import Cells, means, mentions
 
 
 def recompute_of(cells: Cells, shape: ModelShape, zero: int, quantize: str) -> str:

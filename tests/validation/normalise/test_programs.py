@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-from trainrig.prediction.table.answers import time_of
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.training_programs import (
+from validation.normalise.answers import time_of
+from validation.normalise.case import case_of
+from validation.normalise.training_programs import (
     benchmarks,
     program_of,
     programs,
     torch_version,
 )
+
 from trainrig.workload.layout.groups import (
     CP_COMM,
     KERNELS,

@@ -15,20 +15,20 @@ from functools import lru_cache
 from trainrig.catalog import Chip
 from trainrig.errors import UsageError
 from trainrig.prediction.rates.from_chip import joined_trays
-from trainrig.prediction.table.cells import Cells, meanings, means, mentions
-from trainrig.prediction.table.machines import server_in, tpu_slice
-from trainrig.prediction.table.row_compute import is_all_to_all
-from trainrig.prediction.table.row_lengths import (
+from trainrig.workload.arrays import divisors
+from trainrig.workload.layout import Layout
+from trainrig.workload.layout.groups import CP_COMM
+from trainrig.workload.model import ModelShape, parameters
+from validation.normalise.cells import Cells, meanings, means, mentions
+from validation.normalise.machines import server_in, tpu_slice
+from validation.normalise.row_compute import is_all_to_all
+from validation.normalise.row_lengths import (
     batch_tokens,
     stated_mean,
     usual_length,
     usual_samples,
 )
-from trainrig.prediction.table.training_programs import program_of
-from trainrig.workload.arrays import divisors
-from trainrig.workload.layout import Layout
-from trainrig.workload.layout.groups import CP_COMM
-from trainrig.workload.model import ModelShape, parameters
+from validation.normalise.training_programs import program_of
 
 
 def sizes_of(cells: Cells, shape: ModelShape) -> dict[str, int]:

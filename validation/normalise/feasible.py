@@ -13,14 +13,14 @@ import math
 from collections.abc import Callable
 
 from trainrig.errors import UsageError
-from trainrig.prediction.table.cells import Cells, mentions
-from trainrig.prediction.table.row_layout import accumulated, interleaves, most_groups, schedule_of
-from trainrig.prediction.table.row_lengths import usual_samples
 from trainrig.workload.layout import Layout, check_layout
 from trainrig.workload.layout_rules import usual_interleave
 from trainrig.workload.memory import memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.programs import LEAST_RESTRICTED
+from validation.normalise.cells import Cells, mentions
+from validation.normalise.row_layout import accumulated, interleaves, most_groups, schedule_of
+from validation.normalise.row_lengths import usual_samples
 
 Pair = tuple[ModelShape, Layout]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from trainrig.prediction.table.answers import memory_of, time_of
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.cells import Cells
-from trainrig.prediction.table.columns import read_rows
-from trainrig.prediction.table.dates import named_month, named_year, released
+from validation.normalise.answers import memory_of, time_of
+from validation.normalise.case import case_of
+from validation.normalise.cells import Cells
+from validation.normalise.columns import read_rows
+from validation.normalise.dates import named_month, named_year, released
 
 RUN = {"chip": "H100", "num_gpus": "8", "seq": "2048", "micro_batch": "1", "model": "pythia-6.9b"}
 BERT = {"chip": "A100", "num_gpus": "8", "seq": "128", "micro_batch": "64", "model": "bert-large"}

@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from trainrig.prediction.rates.from_chip import fuses_attention
-from trainrig.prediction.table.cells import Cells, means, mentions
-from trainrig.prediction.table.machines import chip_of
-from trainrig.prediction.table.shape import image_tokens, is_vision
-from trainrig.prediction.table.training_programs import affirmed
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import spelled
+from validation.normalise.cells import Cells, means, mentions
+from validation.normalise.machines import chip_of
+from validation.normalise.shape import image_tokens, is_vision
+from validation.normalise.training_programs import affirmed
 
 
 def length_of(cells: Cells, shape: ModelShape) -> int:

@@ -8,18 +8,18 @@ import random
 import time
 
 import pytest
+from validation.normalise.answers import predict_row, predict_rows
+from validation.normalise.case import case_of
+from validation.normalise.cells import Cells
+from validation.normalise.row_errors import measured_time
 
 from trainrig.errors import DataError
 from trainrig.prediction.step import predict_step
-from trainrig.prediction.table import case
-from trainrig.prediction.table.answers import predict_row, predict_rows
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.cells import Cells
-from trainrig.prediction.table.row_errors import measured_time
 from trainrig.workload import model_flops
 from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.model_lookup import find, spelled
 from trainrig.workload.presets import named
+from validation.normalise import case
 
 ROW = {"chip": "A100 SXM4 80GB", "num_gpus": "8", "layers": "32", "hidden": "4096", "seq": "2048"}
 ROW |= {"heads": "32", "ffn": "11008", "vocab": "32000", "global_batch": "64", "micro_batch": "1"}

@@ -1,11 +1,11 @@
 """Vision transformers, translators' batches, and other words of rows that are older than Llama."""
 
 import pytest
+from validation.normalise.answers import time_of
+from validation.normalise.case import case_of
+from validation.normalise.shape import image_tokens, is_vision
 
 from trainrig.errors import UsageError
-from trainrig.prediction.table.answers import time_of
-from trainrig.prediction.table.case import case_of
-from trainrig.prediction.table.shape import image_tokens, is_vision
 
 ROW = {"hardware": "A100 SXM4 40GB", "num_gpus": "8", "framework": "PyTorch", "date": "2023-07"}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from validation.normalise.answers import memory_of
+from validation.normalise.case import case_of
 
-from trainrig.prediction.table.answers import memory_of
-from trainrig.prediction.table.case import case_of
 from trainrig.workload.model_lookup import spelled
 from trainrig.workload.numerics import has_dropout
 
