@@ -481,7 +481,7 @@ def test_a_mistake_in_one_row_is_its_reason(
     rows = [ROW] * (num - 1) + [ROW | {"model": "broken"}]
     *others, last = predict_rows(rows, simulate=simulate)
     assert all(one["reason"] is None and one["step_time_s"] for one in others)
-    assert last["step_time_s"] is None and "StopIteration in test_table" in last["reason"]
+    assert last["step_time_s"] is None and "StopIteration in test_strangers" in last["reason"]
 
 
 def test_zero_2_of_transformers_trainer_is_deepspeeds() -> None:
