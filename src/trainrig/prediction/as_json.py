@@ -42,7 +42,7 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
         "data_parallel_s": found.data_parallel,
         "held_bytes": dataclasses.asdict(own) if own is not None else None,
         "gpu_memory_bytes": found.rates.memory_bytes,
-        **_verdict_dict(found.verdict),
+        **verdict_dict(found.verdict),
         "tokens_per_step": found.tokens,
         "tokens_per_s": found.tokens_per_s,
         "tokens_per_day": found.tokens_per_s * DAY,
@@ -71,7 +71,7 @@ def fits_dict(found: FitAnswer) -> dict[str, Any]:
     asked = found.asked
     return {
         **_subject(asked.question, asked.question.cluster.rates().device, asked.memory),
-        **_verdict_dict(found.verdict),
+        **verdict_dict(found.verdict),
         "method": found.method,
         "gpu_memory_bytes": asked.capacity,
         "largest_batch_size": asked.largest_batch_size,
@@ -84,7 +84,7 @@ def fits_dict(found: FitAnswer) -> dict[str, Any]:
     }
 
 
-def _verdict_dict(verdict: str) -> dict[str, Any]:
+def verdict_dict(verdict: str) -> dict[str, Any]:
     """The word, and the two that older scripts read."""
     return {"verdict": verdict, "fits": verdict == FITS, "close": verdict == BORDERLINE}
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import TrainrigError
-from trainrig.prediction.as_json import layout_dict
+from trainrig.prediction.as_json import layout_dict, verdict_dict
 from trainrig.prediction.cases.columns import Row
 from trainrig.prediction.cases.complete import Case, complete
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.step import stage_seconds
+from trainrig.prediction.verdict import FITS
 
 
 def answer(case: Case) -> Prediction:
@@ -112,7 +113,7 @@ def _values(case: Case, found: Prediction) -> dict[str, Any]:
         "layout": layout_dict(found.layout),
         "step_time_s": found.time,
         "memory_bytes_per_gpu": int(found.memory.total),
-        "fits": found.fits,
+        **verdict_dict(found.verdict),
         "tokens_per_s": found.tokens_per_s,
         "tokens_per_s_per_gpu": found.tokens_per_s / int(found.layout.mesh.gpus),
         "mfu": found.mfu,
@@ -132,8 +133,8 @@ def _values(case: Case, found: Prediction) -> dict[str, Any]:
 
 
 _NOTHING: dict[str, Any] = {
-    **dict.fromkeys(("model", "on", "layout", "step_time_s", "memory_bytes_per_gpu", "fits")),
-    **dict.fromkeys(("tokens_per_s", "tokens_per_s_per_gpu", "mfu")),
+    **dict.fromkeys(("model", "on", "layout", "step_time_s", "memory_bytes_per_gpu")),
+    **dict.fromkeys(("verdict", "fits", "close", "tokens_per_s", "tokens_per_s_per_gpu", "mfu")),
     "interval": {"step_time_s": None, "memory_bytes_per_gpu": None},
     **dict.fromkeys(("measured_step_s", "error", "inside", "memory_error")),
     "presumed": [],
@@ -144,10 +145,12 @@ _NOTHING: dict[str, Any] = {
 
 def _remark(found: Prediction) -> str | None:
     """Return that the layout needs more than there is, where it does."""
+    if found.verdict == FITS:
+        return None
+    if not found.question.fits_host:
+        return "more than a node's host memory"
     share = float(found.memory.total / found.rates.memory_bytes)
-    if share > 1.0:
-        return f"{share:.2g} times the memory of {found.rates.device}"
-    return None if found.question.fits_host else "more than a node's host memory"
+    return f"{share:.2g} times the memory of {found.rates.device}"
 
 
 def _own_fault(error: Exception) -> str:
