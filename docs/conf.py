@@ -27,7 +27,7 @@ project = "trainrig"
 version = release = metadata.version("trainrig")
 copyright = "the trainrig authors"  # noqa: A001 - Sphinx's name
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist"]
 # Notes on experiments name files of the repository, which are no pages.

@@ -1,17 +1,20 @@
 """trainrig: what a machine should do when it trains transformers, and what it does.
 
-The public API is what `__all__` lists; the command line is built on the same
-functions.  Each is loaded when it is first used, so that importing trainrig costs
-nothing.
+The public functions are those of `trainrig.api`, on which nothing but Python is needed to be known:
 
-    inspect()             what this machine is
-    find_chip(name)       what a vendor claims about a chip, or None
-    qualify(...)          inspect, measure, judge: a run folder and a verdict
-    bench(request, ...)   measure the cases asked for
-    read_run(path)        a run, from its folder or its bundle
-    render_html(views)    the offline report of one or several runs (see view_of)
-    compare_runs(a, b)    better, worse or cannot tell, point by point
-    pack(run, file)       a run in one file with a content hash
+    predict(model=..., on=...)   time and memory of a training step
+    fits(model=..., on=...)      whether it fits: all weights, LoRA and QLoRA
+    plan(model=..., gpus=...)    every legal layout, ranked
+    qualify(budget="4m")         this machine, measured and judged
+    bench("matmul")              one benchmark
+    read_run(path)               a run, from its folder or its bundle
+    compare(old, new)            better, worse or cannot tell, case by case
+    render_html(run)             its page
+    pack(run, file)              a run in one file
+    inspect()                    what this machine is
+    find_chip(name)              what a vendor claims of a chip, or None
+
+Each is loaded when it is first used: importing trainrig costs nothing.
 """
 
 from __future__ import annotations
@@ -22,44 +25,81 @@ TYPE_CHECKING = (
     False  # typing's own costs as much as the rest: Ctrl-C is not handled before this ends
 )
 if TYPE_CHECKING:
-    from trainrig.analysis.compare import compare_runs
+    from trainrig.analysis.compare import RunComparison
+    from trainrig.api import (
+        TrainingOptions,
+        bench,
+        compare,
+        fits,
+        pack,
+        plan,
+        predict,
+        qualify,
+        read_run,
+        render_html,
+    )
+    from trainrig.catalog.chip import Chip
     from trainrig.catalog.lookup import find_chip
+    from trainrig.errors import TrainrigError
     from trainrig.machine import inspect
-    from trainrig.report.run_report import render_html
-    from trainrig.runner.bench import BenchRequest, bench
-    from trainrig.runner.session import qualify
-    from trainrig.runner.view import view_of
-    from trainrig.store import pack, read_run
+    from trainrig.machine.snapshot import Snapshot
+    from trainrig.prediction.prediction import Prediction
+    from trainrig.prediction.search.methods import FitAnswer
+    from trainrig.record import Record, RunView
+    from trainrig.runner.layout_search import Planned
+    from trainrig.runner.view import RunOutcome
+
+    __version__: str
 
 __all__ = [
-    "BenchRequest",
+    "Chip",
+    "FitAnswer",
+    "Planned",
+    "Prediction",
+    "Record",
+    "RunComparison",
+    "RunOutcome",
+    "RunView",
+    "Snapshot",
+    "TrainingOptions",
+    "TrainrigError",
+    "__version__",
     "bench",
-    "compare_runs",
+    "compare",
     "find_chip",
+    "fits",
     "inspect",
     "pack",
+    "plan",
+    "predict",
     "qualify",
     "read_run",
     "render_html",
-    "view_of",
 ]
 
-_HOME = {
-    "BenchRequest": "trainrig.runner.bench",
-    "bench": "trainrig.runner.bench",
-    "compare_runs": "trainrig.analysis.compare",
-    "find_chip": "trainrig.catalog.lookup",
-    "inspect": "trainrig.machine",
-    "pack": "trainrig.store",
-    "qualify": "trainrig.runner.session",
-    "read_run": "trainrig.store",
-    "render_html": "trainrig.report.run_report",
-    "view_of": "trainrig.runner.view",
+_MODULE_OF = {
+    "Chip": "catalog.chip",
+    "FitAnswer": "prediction.search.methods",
+    "Planned": "runner.layout_search",
+    "Prediction": "prediction.prediction",
+    "Record": "record",
+    "RunComparison": "analysis.compare",
+    "RunOutcome": "runner.view",
+    "RunView": "record",
+    "Snapshot": "machine.snapshot",
+    "TrainrigError": "errors",
+    "find_chip": "catalog.lookup",
+    "inspect": "machine",
 }
+"""Where a public name is defined, if not in `trainrig.api`."""
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name from its room."""
-    if name not in _HOME:
+    """Load a public name."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("trainrig")
+    if name not in __all__:
         raise AttributeError(f"module 'trainrig' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(f"trainrig.{_MODULE_OF.get(name, 'api')}"), name)

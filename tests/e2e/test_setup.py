@@ -126,6 +126,7 @@ def test_every_room_is_kept_from_torch_or_known_to_run_it() -> None:
     kept = {module.removeprefix("trainrig.") for module in torch["source_modules"]}
     assert rooms - kept == {
         "__main__",
+        "api",
         "cli",
         "runner",
         "train",

@@ -1,0 +1,89 @@
+"""The public functions: the page of examples runs, and they ask what the command line asks."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+import trainrig
+from trainrig.cli import fits as fits_verb
+from trainrig.cli import plan as plan_verb
+from trainrig.cli import predict as predict_verb
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "python.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+DEMO = ROOT / "src" / "trainrig" / "report" / "demo.bundle"
+OF_THE_VERB = {
+    *("chip", "cluster", "rates", "tokens", "days", "top", "what_if", "write"),
+    *("price", "cases", "simulate", "as_json", "html", "markdown", "pdf", "help_all"),
+}
+"""Options that are no property of a training; ``on`` takes the files of chips and clusters."""
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_of_the_page_runs(number: int, tmp_path: Path) -> None:
+    assert EXAMPLES[number].count("\n") <= 12
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning", "-c", EXAMPLES[number]],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("verb", [predict_verb, fits_verb, plan_verb])
+def test_python_takes_the_options_of_the_verb(verb: Any) -> None:
+    options = {parameter.name for parameter in verb.command.params} - OF_THE_VERB
+    assert options <= get_type_hints(trainrig.TrainingOptions).keys()
+
+
+def test_each_public_name_exists_and_has_a_docstring() -> None:
+    for name in trainrig.__all__:
+        found = getattr(trainrig, name)
+        assert name == "__version__" or found.__doc__, name
+    assert re.match(r"\d+\.\d+", trainrig.__version__)
+    with pytest.raises(AttributeError):
+        trainrig.nothing_like_it  # noqa: B018
+
+
+def test_it_answers_as_the_verb_does(trainrig: Callable[..., Any]) -> None:
+    from trainrig.api import fits, plan, predict
+
+    words = ("--model", "llama-7B", "--on", "RTX 4090", "--gpus", "8", "--json")
+    asked = {"model": "llama-7B", "on": "RTX 4090", "gpus": 8}
+    said = json.loads(trainrig("predict", *words, "--sequence-parallel", "--tp", "4")[1])
+    found = predict(**asked, sequence_parallel=True, tp=4)  # type: ignore[arg-type]
+    assert said["step_time_s"] == found.time
+    assert json.loads(trainrig("fits", *words)[1])["verdict"] == fits(**asked).verdict  # type: ignore[arg-type]
+    said = json.loads(trainrig("plan", *words, "--global-batch", "64")[1])
+    assert said["best"] == plan(**asked, global_batch=64).to_dict()["best"]  # type: ignore[arg-type]
+
+
+def test_paths_are_text_or_path(tmp_path: Path) -> None:
+    for path in (DEMO, str(DEMO)):
+        assert trainrig.read_run(path).records
+        assert "<html" in trainrig.render_html(path)
+        assert not trainrig.compare(path, path).is_worse
+    with pytest.raises(trainrig.TrainrigError, match="nothing"):
+        trainrig.read_run(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"gpu": 8}, "gpu"), ({"zero": 9}, "zero"), ({"model": "no-such-model"}, "no-such-model")],
+)
+def test_a_mistake_is_a_message_and_a_hint(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(trainrig.TrainrigError) as caught:
+        trainrig.predict(**{"model": "gpt2", "on": "RTX 4090"} | options)  # type: ignore[arg-type]
+    assert message in caught.value.message and caught.value.hint
