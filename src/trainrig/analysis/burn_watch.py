@@ -20,7 +20,7 @@ from trainrig.analysis.burn_facts import (
 )
 from trainrig.analysis.evidence import plain
 from trainrig.analysis.watched import (
-    Watch,
+    WatchedDevice,
     clock_is_off,
     facts_of,
     fell_by,
@@ -52,7 +52,7 @@ def kernel_log(device: BurnDevice) -> str:
     return f"; dmesg | grep -i xid; nvidia-smi -q -i {device.index}"
 
 
-def watch_of_device(device: BurnDevice, view: RunView) -> Watch:
+def watch_of_device(device: BurnDevice, view: RunView) -> WatchedDevice:
     """What was read of a GPU while it worked, with what its limits rest on."""
     gpu = _gpu(view, device.index)
     work = [row for row in view.series.get(WORK, ()) if row.get("device", device.label)]
@@ -250,7 +250,7 @@ def wrong_clocks(device: BurnDevice) -> Iterator[Finding]:
             )
 
 
-def unjudged_text(devices: Sequence[BurnDevice], watches: Sequence[Watch]) -> str:
+def unjudged_text(devices: Sequence[BurnDevice], watches: Sequence[WatchedDevice]) -> str:
     """What of the devices could not be judged, in words; empty where all was."""
     lacking: dict[str, list[str]] = {}
     for watch in watches:

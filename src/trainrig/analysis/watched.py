@@ -1,6 +1,6 @@
 """The rules of watched.toml: what is watched while devices burn, and what each reading may be.
 
-`Watch` is the readings of one GPU of a burn, by the parent's monotonic clock; `judge_watched` holds
+`WatchedDevice` is the readings of one GPU of a burn, by the parent's monotonic clock; `judge_watched` holds
 them against every rule of the file and says what it could not judge.  A wall clock orders nothing:
 rows of before there was a monotonic one are ordered as they were written.
 """
@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from trainrig.analysis.evidence import plain
-from trainrig.analysis.watched_rules import Limit, Quantity, watch_rules
+from trainrig.analysis.watched_rules import Quantity, WatchLimit, watch_rules
 from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import find_chip
 from trainrig.record import Finding
@@ -52,7 +52,7 @@ def moments(rows: Iterable[Row]) -> list[float | None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class WorkSpan:
     """A stretch in which a device did one thing: ``matmul bf16``."""
 
     name: str
@@ -66,14 +66,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class WatchedDevice:
     """One GPU of a burn: what it did when, and what its sensors said meanwhile."""
 
     label: str
     key: str
     """How its columns begin: ``gpu1``."""
     index: int | None
-    parts: tuple[Part, ...]
+    parts: tuple[WorkSpan, ...]
     rows: tuple[tuple[float, Row], ...]
     """Telemetry from its first slice of work to its last, each with its moment."""
     facts: Facts
@@ -97,7 +97,7 @@ class Watch:
 
 def parts_of_work(
     work: Sequence[Row], label: str, between: tuple[float, float] | None
-) -> tuple[Part, ...]:
+) -> tuple[WorkSpan, ...]:
     """Return when a device worked on what, from its slices; rows without a device are everybody's.
 
     ``between``: the whole of it, where no slice was told.
@@ -107,13 +107,13 @@ def parts_of_work(
         if at is not None and row.get("device", label) == label:
             spans.setdefault(str(row.get("part") or ""), []).append(at)
     if not spans and between is not None:
-        return (Part(name="", first=between[0], last=between[1]),)
-    return tuple(Part(name=n, first=min(found), last=max(found)) for n, found in spans.items())
+        return (WorkSpan(name="", first=between[0], last=between[1]),)
+    return tuple(WorkSpan(name=n, first=min(found), last=max(found)) for n, found in spans.items())
 
 
 def watch_of(
     label: str, key: str, index: int | None, work: Sequence[Row], rows: Sequence[Row], facts: Facts
-) -> Watch:
+) -> WatchedDevice:
     """Return what was watched of a device while it worked."""
     timed = [(at, row) for at, row in zip(moments(rows), rows, strict=True) if at is not None]
     whole = (timed[0][0], timed[-1][0]) if timed else None
@@ -121,7 +121,7 @@ def watch_of(
     first = min((part.first for part in parts), default=0.0)
     last = max((part.last for part in parts), default=0.0)
     own = tuple((at, row) for at, row in timed if first <= at <= last)
-    return Watch(label=label, key=key, index=index, parts=parts, rows=own, facts=facts)
+    return WatchedDevice(label=label, key=key, index=index, parts=parts, rows=own, facts=facts)
 
 
 def facts_of(name: str, gpu: Mapping[str, Any]) -> dict[str, float]:
@@ -143,7 +143,7 @@ def facts_of(name: str, gpu: Mapping[str, Any]) -> dict[str, float]:
 # ---- the rules
 
 
-def judge_watched(watch: Watch) -> Iterator[Finding]:
+def judge_watched(watch: WatchedDevice) -> Iterator[Finding]:
     """Hold a device's readings against every rule; what was not watched comes first."""
     unread = list(_unread(watch))
     yield from unread
@@ -164,7 +164,7 @@ def judge_watched(watch: Watch) -> Iterator[Finding]:
             )
 
 
-def not_judged(watch: Watch) -> tuple[str, ...]:
+def not_judged(watch: WatchedDevice) -> tuple[str, ...]:
     """Return the labels of what was never read, or has a limit that nothing is known of."""
     lacking = []
     for quantity in watch_rules().quantity:
@@ -178,7 +178,7 @@ def not_judged(watch: Watch) -> tuple[str, ...]:
     return tuple(lacking)
 
 
-def _unread(watch: Watch) -> Iterator[Finding]:
+def _unread(watch: WatchedDevice) -> Iterator[Finding]:
     rules = watch_rules()
     if not watch.rows:
         return
@@ -198,7 +198,7 @@ _DOUBTED_S = 3.0
 """A sensor that says what cannot be for so long is not believed."""
 
 
-def _believed(watch: Watch, quantity: Quantity) -> Iterator[Finding]:
+def _believed(watch: WatchedDevice, quantity: Quantity) -> Iterator[Finding]:
     most = quantity.most
     if most is not None and quantity.most_of is not None:
         most = most * watch.facts[quantity.most_of] if quantity.most_of in watch.facts else None
@@ -230,7 +230,7 @@ def _believed(watch: Watch, quantity: Quantity) -> Iterator[Finding]:
             )
 
 
-def _values(watch: Watch, quantity: str) -> list[float]:
+def _values(watch: WatchedDevice, quantity: str) -> list[float]:
     """Every reading of a counter while the device worked, settled or not."""
     found = (plain(row.get(f"{watch.key}_{quantity}")) for _, row in watch.rows)
     return [value for value in found if value is not None]
@@ -260,7 +260,7 @@ def _on_end(
 _HIGHEST = "highest_seen"
 
 
-def _bound(watch: Watch, limit: Limit) -> float | None:
+def _bound(watch: WatchedDevice, limit: WatchLimit) -> float | None:
     if limit.of is None:
         return limit.value
     if limit.of == _HIGHEST:
@@ -271,12 +271,12 @@ def _bound(watch: Watch, limit: Limit) -> float | None:
     return limit.otherwise
 
 
-def _label(limit: Limit) -> tuple[str, str]:
+def _label(limit: WatchLimit) -> tuple[str, str]:
     own = next(q for q in watch_rules().quantity if q.name == limit.quantity)
     return own.label, own.unit
 
 
-def _beyond(watch: Watch, limit: Limit) -> str | None:
+def _beyond(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     """A reading beyond its bound for some seconds."""
     bound = _bound(watch, limit)
     if bound is None:
@@ -295,7 +295,7 @@ def _beyond(watch: Watch, limit: Limit) -> str | None:
     return f"its {label} was {_text(wrong, unit)} while it worked; {_text(bound, unit)} {what}"
 
 
-def _fell(watch: Watch, limit: Limit) -> str | None:
+def _fell(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     for part in watch.parts:
         if part.mode not in limit.parts:
             continue
@@ -342,7 +342,7 @@ def fell_by(
     return None
 
 
-def _rose(watch: Watch, limit: Limit) -> str | None:
+def _rose(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     values = _values(watch, limit.quantity)
     rise = sum(max(0.0, new - old) for old, new in itertools.pairwise(values))
     span = watch.rows[-1][0] - watch.rows[0][0] if watch.rows else 0.0
@@ -352,14 +352,14 @@ def _rose(watch: Watch, limit: Limit) -> str | None:
     return f"{rise:,.0f} {label} in {span:.0f} s of work"
 
 
-def _any(watch: Watch, limit: Limit) -> str | None:
+def _any(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     values = _values(watch, limit.quantity)
     worst = max(values, default=0.0)
     label, _ = _label(limit)
     return f"{worst:,.0f} {label} are counted" if worst > limit.value else None
 
 
-def _slowed(watch: Watch, limit: Limit) -> str | None:
+def _slowed(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     spoken = [str(row.get(f"{watch.key}_{limit.quantity}") or "") for _, row in watch.rows]
     slowed = [text for text in spoken if set(limit.words) & set(text.split(","))]
     if not slowed or len(slowed) <= limit.value * len(spoken):
@@ -371,7 +371,7 @@ def _slowed(watch: Watch, limit: Limit) -> str | None:
     return f"it slowed itself down ({', '.join(words)}) in {share} of the time{warm}"
 
 
-_RULES: Mapping[str, Callable[[Watch, Limit], str | None]] = {
+_RULES: Mapping[str, Callable[[WatchedDevice, WatchLimit], str | None]] = {
     "at-most": _beyond,
     "at-least": _beyond,
     "falls": _fell,

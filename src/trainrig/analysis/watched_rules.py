@@ -31,7 +31,7 @@ class Quantity:
 
 
 @read_by(_CONFIG)
-class Limit:
+class WatchLimit:
     """What a sound device keeps."""
 
     quantity: str
@@ -84,7 +84,7 @@ class WatchRules:
     clocks_apart: float
     compared: Mapping[str, LeastCompared]
     quantity: tuple[Quantity, ...]
-    limit: tuple[Limit, ...]
+    limit: tuple[WatchLimit, ...]
     rate: tuple[RateRule, ...]
 
 

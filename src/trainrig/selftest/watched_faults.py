@@ -19,7 +19,7 @@ from typing import Any
 from trainrig.analysis.burn_facts import NOT_DONE, TELEMETRY, WORK
 from trainrig.analysis.judge_burn import judge_burn
 from trainrig.analysis.watched import least_rate
-from trainrig.analysis.watched_rules import Limit, Quantity, watch_rules
+from trainrig.analysis.watched_rules import Quantity, WatchLimit, watch_rules
 from trainrig.catalog.lookup import require_chip
 from trainrig.record import Kind, Outcome, RunView, Severity
 from trainrig.selftest.burn_faults import healthy_view
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class BrokenBurn:
     """A burn, and how grave a finding is that counts."""
 
     view: RunView
@@ -74,7 +74,7 @@ def faults() -> Iterator[Fault]:
         yield _fault(name, finds, "error", change)
 
 
-def _limit_name(limit: Limit) -> str:
+def _limit_name(limit: WatchLimit) -> str:
     of = f" × {limit.of}" if limit.of else ""
     words = f", {' or '.join(limit.words)}" if limit.words else ""
     return f"{limit.quantity}{words}: {limit.rule} {limit.value:g}{of}, {limit.severity}"
@@ -139,14 +139,14 @@ def _names(finds: str) -> bool:
 
 
 @contextmanager
-def _opened(change: Break, severity: Severity, _: Path, variant: Any) -> Iterator[Scene]:
+def _opened(change: Break, severity: Severity, _: Path, variant: Any) -> Iterator[BrokenBurn]:
     seed = plant_seed() if variant is HEALTHY else variant
     towards = -1.0 if variant is HEALTHY else 1.0
     view = change(watched_view(), random.Random(seed), towards)
-    yield Scene(view=view, severity=severity)
+    yield BrokenBurn(view=view, severity=severity)
 
 
-def _observe(scene: Scene) -> Iterable[str]:
+def _observe(scene: BrokenBurn) -> Iterable[str]:
     verdict = judge_burn(scene.view)
     graver = ("error",) if scene.severity == "error" else ("error", "warning")
     return [
@@ -184,7 +184,7 @@ def _stretch(rng: random.Random, seconds: float) -> range:
     return range(start, start + length)
 
 
-def _bound_of(limit: Limit) -> float:
+def _bound_of(limit: WatchLimit) -> float:
     chip = require_chip(_CARD)
     facts = {
         **_FACTS,
@@ -197,13 +197,13 @@ def _bound_of(limit: Limit) -> float:
     return limit.value * (facts[limit.of] if limit.of else 1.0)
 
 
-def _break(limit: Limit, view: RunView, rng: random.Random, towards: float) -> RunView:
+def _break(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
     if limit.quantity.startswith("pcie") and limit.rule == "at-least":
         return _narrowed(limit, view, rng, towards)
     return _BREAKS[limit.rule](limit, view, rng, towards)
 
 
-def _narrowed(limit: Limit, view: RunView, rng: random.Random, towards: float) -> RunView:
+def _narrowed(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
     """Whole numbers: a generation or half of the lanes less, or none less."""
     if towards < 0.0:
         return view
@@ -213,43 +213,43 @@ def _narrowed(limit: Limit, view: RunView, rng: random.Random, towards: float) -
     return _set(view, places, **{limit.quantity: lower})
 
 
-def _at_most(limit: Limit, view: RunView, rng: random.Random, towards: float) -> RunView:
+def _at_most(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
     high = _bound_of(limit) * (1.0 + towards * _TENTH)
     return _set(view, _stretch(rng, limit.seconds), **{limit.quantity: high})
 
 
-def _at_least(limit: Limit, view: RunView, _: random.Random, towards: float) -> RunView:
+def _at_least(limit: WatchLimit, view: RunView, _: random.Random, towards: float) -> RunView:
     """From the first second on: what falls is another fault."""
     low = _bound_of(limit) * (1.0 - towards * _TENTH)
     reason = "sw_power_cap" if limit.of == "boost_clock" else "none"
     return _set(view, range(200), **{limit.quantity: low, "throttle_reasons": reason})
 
 
-def _falls(limit: Limit, view: RunView, rng: random.Random, towards: float) -> RunView:
+def _falls(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
     drop = (1.0 - limit.value) * (1.0 + towards * _TENTH)
     places = _stretch(rng, limit.seconds)
     return _set(view, places, **{limit.quantity: lambda value: value * (1.0 - drop)})
 
 
-def _counted(limit: Limit, view: RunView, rng: random.Random, towards: float) -> RunView:
+def _counted(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
     places = range(rng.randrange(_FIRST, _LAST), 200)
     return _set(view, places, **{limit.quantity: 1.0 if towards > 0.0 else 0.0})
 
 
-def _rises(limit: Limit, view: RunView, rng: random.Random, towards: float) -> RunView:
+def _rises(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
     places = range(rng.randrange(_FIRST, _LAST), 200)
     least = max(limit.count, limit.value * 199 / 3600.0)
     rise = max(1, round(least * (1.0 + _TENTH))) if towards > 0.0 else int(least * (1.0 - _TENTH))
     return _set(view, places, **{limit.quantity: lambda value: value + rise})
 
 
-def _shares(limit: Limit, view: RunView, rng: random.Random, towards: float) -> RunView:
+def _shares(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
     num = limit.value * 200 * (1.0 + towards * _TENTH)
     seconds = rng.sample(range(200), k=int(num) + (towards > 0.0))
     return _set(view, seconds, **{limit.quantity: rng.choice(limit.words)})
 
 
-_BREAKS: Mapping[str, Callable[[Limit, RunView, random.Random, float], RunView]] = {
+_BREAKS: Mapping[str, Callable[[WatchLimit, RunView, random.Random, float], RunView]] = {
     "at-most": _at_most,
     "at-least": _at_least,
     "falls": _falls,
