@@ -1,8 +1,8 @@
 """The rules of watched.toml: what is watched while devices burn, and what each reading may be.
 
-`WatchedDevice` is the readings of one GPU of a burn, by the parent's monotonic clock; `judge_watched` holds
-them against every rule of the file and says what it could not judge.  A wall clock orders nothing:
-rows of before there was a monotonic one are ordered as they were written.
+`WatchedDevice` is the readings of one GPU of a burn, by the parent's monotonic clock;
+`judge_watched` holds them against every rule of the file and says what it could not judge.  A wall
+clock orders nothing: rows of before there was a monotonic one are ordered as they were written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from trainrig.analysis.evidence import plain
-from trainrig.analysis.watched_rules import Quantity, WatchLimit, watch_rules
+from trainrig.analysis.watched_rules import WatchedQuantity, WatchLimit, watch_rules
 from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import find_chip
 from trainrig.record import Finding
@@ -198,7 +198,7 @@ _DOUBTED_S = 3.0
 """A sensor that says what cannot be for so long is not believed."""
 
 
-def _believed(watch: WatchedDevice, quantity: Quantity) -> Iterator[Finding]:
+def _believed(watch: WatchedDevice, quantity: WatchedQuantity) -> Iterator[Finding]:
     most = quantity.most
     if most is not None and quantity.most_of is not None:
         most = most * watch.facts[quantity.most_of] if quantity.most_of in watch.facts else None

@@ -16,7 +16,7 @@ _CONFIG = ConfigDict(extra="forbid")
 
 
 @read_by(_CONFIG)
-class Quantity:
+class WatchedQuantity:
     """A column of the telemetry, and which of its readings can be true."""
 
     name: str
@@ -83,7 +83,7 @@ class WatchRules:
     most_suspended_s: float
     clocks_apart: float
     compared: Mapping[str, LeastCompared]
-    quantity: tuple[Quantity, ...]
+    quantity: tuple[WatchedQuantity, ...]
     limit: tuple[WatchLimit, ...]
     rate: tuple[RateRule, ...]
 

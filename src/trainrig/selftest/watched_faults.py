@@ -19,7 +19,7 @@ from typing import Any
 from trainrig.analysis.burn_facts import NOT_DONE, TELEMETRY, WORK
 from trainrig.analysis.judge_burn import judge_burn
 from trainrig.analysis.watched import least_rate
-from trainrig.analysis.watched_rules import Quantity, WatchLimit, watch_rules
+from trainrig.analysis.watched_rules import WatchedQuantity, WatchLimit, watch_rules
 from trainrig.catalog.lookup import require_chip
 from trainrig.record import Kind, Outcome, RunView, Severity
 from trainrig.selftest.burn_faults import healthy_view
@@ -87,7 +87,7 @@ _SHADOWED = (
 """Bounds that no reading of this card reaches without breaking a limit first."""
 
 
-def _of_quantity(quantity: Quantity) -> Iterator[Fault]:
+def _of_quantity(quantity: WatchedQuantity) -> Iterator[Fault]:
     if quantity.required:
         yield _fault(
             f"{quantity.name} that is read too seldom",
@@ -259,7 +259,9 @@ _BREAKS: Mapping[str, Callable[[WatchLimit, RunView, random.Random, float], RunV
 }
 
 
-def _unread(quantity: Quantity, view: RunView, rng: random.Random, towards: float) -> RunView:
+def _unread(
+    quantity: WatchedQuantity, view: RunView, rng: random.Random, towards: float
+) -> RunView:
     share = watch_rules().least_read * (1.0 - towards * _TENTH)
     # The last seconds stay: a sensor that stopped is another fault.
     lost = rng.sample(range(190), k=round((1.0 - share) * 200))
@@ -267,7 +269,7 @@ def _unread(quantity: Quantity, view: RunView, rng: random.Random, towards: floa
 
 
 def _implausible(
-    quantity: Quantity, word: str, view: RunView, rng: random.Random, towards: float
+    quantity: WatchedQuantity, word: str, view: RunView, rng: random.Random, towards: float
 ) -> RunView:
     bound = getattr(quantity, word) * (_FACTS[quantity.most_of] if quantity.most_of else 1.0)
     if word == "least" and quantity.most_of:
@@ -280,7 +282,9 @@ def _implausible(
     )
 
 
-def _goes_back(quantity: Quantity, view: RunView, rng: random.Random, towards: float) -> RunView:
+def _goes_back(
+    quantity: WatchedQuantity, view: RunView, rng: random.Random, towards: float
+) -> RunView:
     if towards < 0.0:
         return view
     at = rng.randrange(_FIRST, _LAST)
