@@ -33,7 +33,15 @@ from trainrig.benchmarks.spec import PlannedCase, Role, benchmark
 from trainrig.catalog.chip import Chip
 from trainrig.machine.snapshot import PcieLink, Snapshot
 from trainrig.process.worker import Reply, Request
-from trainrig.record import Finding, Record, RunView, Status
+from trainrig.record import (
+    PARENT_CLOCK,
+    TOLD_SHARE,
+    WORKER_CLOCK,
+    Finding,
+    Record,
+    RunView,
+    Status,
+)
 from trainrig.runner import crew, executor, session
 from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import Block, Task
@@ -91,6 +99,8 @@ class Machine:
     speed: Callable[[Asked], float] = lambda _: 1.0
     launch_scatter: float = 0.01
     """How far workers lie apart in what the host takes for a launch (standard deviation)."""
+    link_share: float = 1.0
+    """What links between GPUs carry of a healthy one's rate."""
     budget: float = BUDGET
     seed: int = 0
 
@@ -177,6 +187,7 @@ class _Worker:
         self._bias = self._rng.gauss(0.0, _SCATTER)
         self._launch = true_rates.LAUNCH * (1.0 + abs(self._rng.gauss(0.0, machine.launch_scatter)))
         self._ready = clock.now + LOAD_S
+        self._first: float | None = None
 
     def __enter__(self) -> _Worker:
         return self
@@ -198,7 +209,11 @@ class _Worker:
         if request.hold:
             released()
         asked = Asked(device=self.device, request=request, worker=self._number, rng=self._rng)
+        self._first = self._clock.now if self._first is None else self._first
         reply = self._healthy(asked)
+        passed = self._clock.now + (reply.duration or 0.1) - self._first
+        clocks = {WORKER_CLOCK: passed, PARENT_CLOCK: passed, TOLD_SHARE: 1.0}
+        reply = dataclasses.replace(reply, conditions={**reply.conditions, **clocks})
         for fault in self._machine.faults:
             reply = fault(asked, reply)
         self._clock.spend(reply.duration or 0.1)
@@ -239,12 +254,11 @@ def seconds_of(asked: Asked, chip: Chip | None) -> float | None:
     return work.num_bytes / true_rates.stream_rate(chip)
 
 
-def _exchanged(task: Task, chip: Chip | None) -> Reply:
+def _exchanged(task: Task, chip: Chip | None, share: float) -> Reply:
     """What healthy ranks say of one exchange."""
     case = task.case
-    lanes = (chip.pcie.generation or 5, chip.pcie.lanes or 16) if chip else (5, 16)
     sent = float(str(case["bytes"])) * bus_factor(str(case["collective"]), task.count)
-    call = sent / true_rates.link_rate(*lanes) + true_rates.LAUNCH
+    call = sent / (true_rates.between_gpus(chip) * share) + true_rates.LAUNCH
     return Reply(
         status=Status.OK,
         samples=tuple(call * (1.0 + 0.002 * step) for step in range(-5, 6)),
@@ -284,7 +298,7 @@ def _in_place(machine: Machine) -> Iterator[None]:
     def exchange(_: Exchanger, tasks: Sequence[Task], __: float, deliver: Deliver) -> None:
         """In place of ranks of a library that is not here: each as fast as the card's slot."""
         for task in tasks:
-            reply = _exchanged(task, machine.chip)
+            reply = _exchanged(task, machine.chip, machine.link_share)
             clock.spend(reply.duration or 0.1)
             deliver(task, reply)
 

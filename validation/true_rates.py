@@ -206,3 +206,16 @@ def power_exponent() -> float:
     return math.log(rates[0] / rates[1]) / math.log(
         (wide.board.tdp or 1.0) / (narrow.board.tdp or 2.0)
     )
+
+
+def between_gpus(chip: Chip | None) -> float:
+    """B/s, one way, of an exchange between GPUs of one machine.
+
+    Over the chip's own links where a switch joins them (NCCL's bus bandwidth is 0.75 to 0.9 of a
+    direction), else over PCIe.
+    """
+    if chip is None:
+        return link_rate(5, 16)
+    if chip.link.name == "NVLink" and chip.link.bandwidth:
+        return 0.8 * chip.link.bandwidth / 2.0
+    return link_rate(chip.pcie.generation or 5, chip.pcie.lanes or 16)

@@ -34,7 +34,7 @@ from trainrig.catalog.load import load_chips
 from trainrig.catalog.lookup import require_chip
 from trainrig.machine.snapshot import PcieLink, Snapshot
 from trainrig.process.worker import Reply
-from trainrig.record import Finding, Status
+from trainrig.record import WORKER_CLOCK, Finding, Status
 from validation import true_rates
 from validation.simulated import Asked, Fault, Machine, Result, judged_alone, qualified
 
@@ -82,6 +82,25 @@ def slow(factor: float, device: str = "") -> Callable[[Asked], float]:
 
 
 _LINKS = ("h2d", "d2h")
+
+
+def slow_class(factor: float, is_meant: Callable[[Asked], bool]) -> Callable[[Asked], float]:
+    """One class of what a GPU does is slow, and the others are not."""
+    return lambda asked: factor if asked.is_gpu and is_meant(asked) else 1.0
+
+
+def slow_clock(factor: float) -> Fault:
+    """A worker's clock that runs slow: every time that it tells is too short."""
+
+    def fault(_: Asked, reply: Reply) -> Reply:
+        clock = reply.conditions.get(WORKER_CLOCK)
+        scaled = {WORKER_CLOCK: clock * factor} if isinstance(clock, float) else {}
+        samples = tuple(sample * factor for sample in reply.samples)
+        return dataclasses.replace(
+            reply, samples=samples, conditions={**reply.conditions, **scaled}
+        )
+
+    return fault
 
 
 def slow_link(factor: float) -> Callable[[Asked], float]:
@@ -256,11 +275,104 @@ def faulty() -> Iterator[Scenario]:
         findings=("odd-device #3",),
         alone=True,
     )
+    yield from _watched()
     yield Scenario(
         name="one of 2 x RTX 4090 at 85 %",
         machine=_machine("RTX 4090", 2, speed=slow(0.85, "cuda:1")),
         outcomes=(FAIL,),
         findings=("odd-device #1", "below-band #1"),
+    )
+
+
+def _one(number: int, **changes: object) -> Callable[[Snapshot], Snapshot]:
+    """A snapshot with something changed of one GPU."""
+
+    def changed(snapshot: Snapshot) -> Snapshot:
+        assert isinstance(snapshot.gpus, tuple)
+        gpus = list(snapshot.gpus)
+        gpus[number] = dataclasses.replace(gpus[number], **changes)  # type: ignore[arg-type]
+        return dataclasses.replace(snapshot, gpus=tuple(gpus))
+
+    return changed
+
+
+_EIGHT = "H100 SXM5 80GB"
+_LAYERS = ("layer",)
+
+
+def _watched() -> Iterator[Scenario]:
+    """What had passed: clocks, memory, classes without a target, links, corrected errors."""
+    for count in (1, 8):
+        of = f"{count} x {_EIGHT}"
+        yield Scenario(
+            name=f"{of} whose workers' clocks run at 70 %",
+            machine=_machine(_EIGHT, count, fault=slow_clock(0.7)),
+            outcomes=(INCOMPLETE,),
+            findings=("clock-wrong",),
+        )
+        yield Scenario(
+            name=f"{of} at 60 % whose workers' clocks run at 70 %",
+            machine=_machine(_EIGHT, count, fault=slow_clock(0.7), speed=slow(0.6)),
+            outcomes=(INCOMPLETE, FAIL),
+            findings=("clock-wrong", "below-band"),
+        )
+        yield Scenario(
+            name=f"{of}: layers at 50 %",
+            machine=_machine(
+                _EIGHT, count, speed=slow_class(0.5, lambda a: a.request.benchmark in _LAYERS)
+            ),
+            outcomes=(MEASURED, FAIL),
+            findings=("layers-slow",),
+        )
+        yield Scenario(
+            name=f"{of}: fp64 at 25 %",
+            machine=_machine(
+                _EIGHT,
+                count,
+                speed=slow_class(0.25, lambda a: a.request.case.get("dtype") == "fp64"),
+            ),
+            outcomes=(FAIL,),
+            findings=("below-band",),
+        )
+        yield Scenario(
+            name=f"{of}: corrected ECC errors by thousands",
+            machine=_machine(
+                _EIGHT,
+                count,
+                before=_one(count - 1, ecc=True, ecc_corrected_volatile=4),
+                after=_one(count - 1, ecc=True, ecc_corrected_volatile=5_000_004),
+            ),
+            outcomes=(FAIL,),
+            findings=("memory-errors-corrected",),
+        )
+        yield Scenario(
+            name=f"{of}: a counter that goes back",
+            machine=_machine(
+                _EIGHT,
+                count,
+                before=_one(count - 1, ecc=True, ecc_corrected_volatile=5),
+                after=_one(count - 1, ecc=True, ecc_corrected_volatile=3),
+            ),
+            outcomes=(INCOMPLETE,),
+            findings=("counter-went-back",),
+        )
+        yield Scenario(
+            name=f"{of}: one has 64 GiB",
+            machine=_machine(_EIGHT, count, before=_one(count - 1, memory_total_bytes=64 << 30)),
+            outcomes=(FAIL,),
+            findings=("gpu-memory-short",),
+        )
+    yield Scenario(
+        name=f"2 x {_EIGHT}: one has 5 % less memory",
+        machine=_machine(_EIGHT, 2, before=_one(1, memory_total_bytes=int(0.95 * (80 << 30)))),
+        outcomes=(FAIL,),
+        findings=("gpu-memory-short",),
+    )
+    yield Scenario(
+        name=f"8 x {_EIGHT}: links at 45 %",
+        machine=_machine(_EIGHT, 8, link_share=0.45),
+        outcomes=(FAIL,),
+        findings=("slow-link",),
     )
 
 

@@ -98,6 +98,9 @@ class Status(StrEnum):
     MISSING = "missing"
 
 
+WORKER_CLOCK, PARENT_CLOCK, TOLD_SHARE = "worker_clock_s", "parent_clock_s", "told_share"
+"""Conditions of an attempt: seconds since its worker's first request by the worker's own clock and
+by the parent's, and the share of its samples' time that they tell."""
 WRONG_ANSWER = "wrong answer"
 """How the reason of a failed record begins when the device computed something else."""
 

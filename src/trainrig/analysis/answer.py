@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainrig.analysis.burn_facts import NOT_DONE
 from trainrig.analysis.imported_facts import comparisons
+from trainrig.analysis.judge import NOT_DONE
 from trainrig.analysis.judge_imported import is_imported
 from trainrig.analysis.rows import Row, is_cold_stream, is_published, rows, siblings_of
 from trainrig.benchmarks.spec import MARGIN, MEMORY_CLAIM, Ability, Role, ability, find

@@ -18,18 +18,6 @@ from trainrig.units import counted, device_text, format_time
 TELEMETRY, WORK, DIGESTS = "telemetry", "burn", "burn-digests"
 """Series of a burn: the machine second by second, the work slice by slice, digests of steps."""
 Row = Mapping[str, Any]
-NOT_DONE = (
-    "step-not-done",
-    "not-watched",
-    "sensor-stopped",
-    "sensor-stuck",
-    "sensor-implausible",
-    "counter-went-back",
-    "machine-suspended",
-    "machine-changed",
-    "clock-wrong",
-)
-"""Findings that make a run INCOMPLETE, and no fault of a device."""
 
 
 def part_name(case: Case) -> str:

@@ -13,16 +13,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from trainrig.analysis import judge_links
+from trainrig.analysis import judge_classes, judge_links
 from trainrig.analysis.best import claim_word
+from trainrig.analysis.evidence import plain
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, is_cold_stream, join, note_of, siblings_of
+from trainrig.analysis.watched import clock_is_off
+from trainrig.analysis.watched_rules import watch_rules
 from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, case_text, find, role_of
 from trainrig.benchmarks.training import MAX_OTHER
 from trainrig.machine.snapshot import FAULTY_REASONS
 from trainrig.process.child import device_fault
 from trainrig.process.events import OTHER
 from trainrig.record import (
+    PARENT_CLOCK,
+    TOLD_SHARE,
+    WORKER_CLOCK,
     Finding,
     Outcome,
     Record,
@@ -43,7 +50,19 @@ from trainrig.units import counted, device_text, format_quantity, format_share, 
 
 IMPLAUSIBLE = 1.5
 """No chip runs half as fast again as its data sheet: the definition or the clock is wrong."""
-_NOT_DONE = "step-not-done"
+_STEP_NOT_DONE = "step-not-done"
+NOT_DONE = (
+    _STEP_NOT_DONE,
+    "not-watched",
+    "sensor-stopped",
+    "sensor-stuck",
+    "sensor-implausible",
+    "counter-went-back",
+    "machine-suspended",
+    "machine-changed",
+    "clock-wrong",
+)
+"""Findings that make a run INCOMPLETE, and no fault of a device."""
 _NOT_RUN = "not run"
 
 
@@ -53,11 +72,13 @@ def judge(
     interrupted: str | None = None,
     again: str = "trainrig qualify --resume RUN",
     longer: str = "trainrig qualify --resume RUN --budget 8m",
+    machine: Mapping[str, Any] | None = None,
 ) -> Verdict:
     """The verdict on a run's records and on what the doctor found.
 
     ``interrupted`` says why the run ended early, if it did; ``again`` is
-    the command that goes on with it, ``longer`` the one that has more time for it.
+    the command that goes on with it, ``longer`` the one that has more time for it; ``machine`` is
+    machine.json, for what its links should carry.
     """
     rows = join(records)
     steps = _required_steps(rows)
@@ -65,18 +86,20 @@ def judge(
         *machine_findings,
         *_wrong_answers(records),
         *_failures(records),
-        *judge_links.findings_of(records),
+        *judge_links.findings_of(records, machine),
         *_device_failures(records),
+        *_wrong_clocks(records),
         *_throttled(records, rows),
         *_outliers(rows, records),
         *_outside_band(rows),
         *_above_claim(rows),
         *in_no_part(rows),
         *_held_by_cache(rows),
+        *judge_classes.slow_layers(rows),
         *_noisy(records, again, longer),
         *(
             Finding(
-                id=_NOT_DONE,
+                id=_STEP_NOT_DONE,
                 severity="error",
                 evidence=f"{name}: {reason}",
                 fix=f"go on with it: {again}" if interrupted else _advice(reason, again, longer),
@@ -121,11 +144,12 @@ def _outcome(
     rows: Sequence[Row],
     interrupted: str | None,
 ) -> tuple[Outcome, str]:
-    if (fault := first_fault(found for found in findings if found.id != _NOT_DONE)) is not None:
+    if (fault := first_fault(found for found in findings if found.id not in NOT_DONE)) is not None:
         return Outcome.FAIL, fault
-    if interrupted or not steps:
+    doubt = first_fault(found for found in findings if found.id != _STEP_NOT_DONE)
+    if doubt or interrupted or not steps:
         never = "nothing was planned: the run was cut off before that"
-        return Outcome.INCOMPLETE, interrupted or never
+        return Outcome.INCOMPLETE, doubt or interrupted or never
     missing = [f"{name} ({reason})" for name, reason in steps if reason is not None]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -141,14 +165,22 @@ def _outcome(
         others = f"{counted(len(able), 'other point')} within the expected band"
         of_what = f"them; {others}" if able else "any point"
         return Outcome.MEASURED, f"all required steps ran; no target known for {of_what}"
-    if unjudged := _unjudged(rows):
-        return Outcome.MEASURED, f"{what}; not judged: {', '.join(unjudged)}"
+    needed = _unjudged(rows)
+    lacking = [*needed, *judge_classes.without_target(rows)]
+    what += f"; not judged: {', '.join(lacking)}" if lacking else ""
+    if needed or any(found.id == judge_classes.SLOW_LAYERS for found in findings):
+        return Outcome.MEASURED, what
     return Outcome.PASS, what
 
 
 def _unjudged(rows: Sequence[Row]) -> list[str]:
     """What nothing good can be said of a GPU without, where all of it was to be measured."""
     gpus = [row for row in rows if row.index is not None and row.count == 1]
+    below = [row for row in gpus if _seems_below(row)]
+    if below:
+        more = f" and {len(below) - 1} more" if len(below) > 1 else ""
+        assert below[0].measured is not None
+        return [f"{_name(below[0].measured)}, which seems below its band{more}"]
     if len({row.benchmark for row in gpus}) < 2:  # a person asked for one benchmark
         return []
     found = []
@@ -161,6 +193,14 @@ def _unjudged(rows: Sequence[Row]) -> list[str]:
         if lacking:
             found.append(f"{' and '.join(lacking)} of {device} #{index}")
     return found
+
+
+def _seems_below(row: Row) -> bool:
+    """Whether a quiet point is below its band, and too few workers say so to decide."""
+    point = row.measured
+    is_known = point is not None and point.is_usable
+    is_below = point is not None and point.is_below(row.band)
+    return is_known and is_below and _ability(row) is Ability.UNDECIDED
 
 
 def _ability(row: Row) -> Ability | None:
@@ -226,6 +266,31 @@ def _device_failures(records: Iterable[Record]) -> Iterator[Finding]:
             fix="look for Xid and ECC errors: dmesg | grep -i xid; nvidia-smi -q -i "
             f"{cases[0].device_index}; then for its power, seat and driver",
             records=tuple(record.id for record in own),
+        )
+
+
+def _wrong_clocks(records: Iterable[Record]) -> Iterator[Finding]:
+    """Workers whose clock is not the parent's, or whose samples do not fill their time."""
+    off: list[tuple[Record, str]] = []
+    for record in records:
+        told, passed, share = (
+            plain(record.conditions.get(name)) for name in (WORKER_CLOCK, PARENT_CLOCK, TOLD_SHARE)
+        )
+        if record.attempt is None:
+            continue
+        if told and passed and (why := clock_is_off(told, passed)):
+            off.append((record, why))
+        elif share and record.disturbed is None and abs(share - 1.0) > watch_rules().samples_apart:
+            off.append((record, f"its samples tell {format_share(share)} of the time they took"))
+    for own in grouped(off, lambda pair: (pair[0].device, pair[0].device_index)).values():
+        record, why = own[0]
+        yield Finding(
+            id="clock-wrong",
+            severity="error",
+            evidence=f"{_first_of([record for record, _ in own])}: {why}",
+            fix="look at the machine's clock source: cat /sys/devices/system/clocksource/"
+            "clocksource0/current_clocksource; dmesg | grep -i clocksource; then repeat it",
+            records=tuple(record.id for record, _ in own),
         )
 
 

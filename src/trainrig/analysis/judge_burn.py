@@ -18,7 +18,6 @@ from typing import Any
 
 from trainrig.analysis.burn_facts import (
     DIGESTS,
-    NOT_DONE,
     WORK,
     BurnDevice,
     BurnPoint,
@@ -36,7 +35,7 @@ from trainrig.analysis.burn_watch import (
     wrong_clocks,
 )
 from trainrig.analysis.evidence import plain
-from trainrig.analysis.judge import first_fault
+from trainrig.analysis.judge import NOT_DONE, first_fault
 from trainrig.analysis.rows import SIBLING_MARGIN
 from trainrig.analysis.watched import judge_watched
 from trainrig.analysis.watched_rules import watch_rules

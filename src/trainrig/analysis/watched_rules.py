@@ -81,6 +81,7 @@ class WatchRules:
     settles_s: float
     longest_gap_s: float
     most_suspended_s: float
+    samples_apart: float
     clocks_apart: float
     compared: Mapping[str, LeastCompared]
     quantity: tuple[WatchedQuantity, ...]

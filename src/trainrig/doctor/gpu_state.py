@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trainrig.catalog.lookup import chip_by_pci_id, find_chip
 from trainrig.doctor.check import (
     NO_GPU,
     HealthCheck,
@@ -23,6 +24,7 @@ from trainrig.doctor.check import (
 from trainrig.machine.health import KernelEvent
 from trainrig.machine.snapshot import FAULTY_REASONS, NOT_READ, Gpu, Missing, Snapshot, value_or
 from trainrig.record import Finding, Severity
+from trainrig.units import format_memory
 
 # Drivers round a limit to whole watts or percents.
 _LIMIT_TOLERANCE = 0.99
@@ -110,6 +112,37 @@ def _gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding("memory-repair-pending", "warning", evidence, fix)
 
 
+# A GPU without MIG shows what its sheet names, less ECC of GDDR (1/16) and what the driver keeps.
+_LEAST_OF_SHEET = 0.88
+# Equal cards of one machine differ by pages that were retired: by megabytes.
+_LEAST_OF_SIBLINGS = 0.99
+
+
+def _memory_size(snapshot: Snapshot) -> Iterator[Finding]:
+    """GPUs that show less memory than their data sheet or their siblings have."""
+    gpus = [gpu for gpu in gpus_of(snapshot) if gpu.mig is not True]
+    for gpu in gpus:
+        own, name = gpu.memory_total_bytes, gpu.name
+        if isinstance(own, Missing) or isinstance(name, Missing):
+            continue
+        chip = find_chip(name) or chip_by_pci_id(value_or(gpu.pci_id, ""))
+        claimed = chip.memory if chip is not None else None
+        alike = [
+            other.memory_total_bytes
+            for other in gpus
+            if other.name == name and isinstance(other.memory_total_bytes, int)
+        ]
+        most, what = max(alike), "the others have"
+        if claimed and own < _LEAST_OF_SHEET * claimed:
+            most, what = int(claimed), "its data sheet says"
+        elif own >= _LEAST_OF_SIBLINGS * most:
+            continue
+        evidence = f"GPU {gpu.index}: {format_memory(own)} of memory; {what} {format_memory(most)}"
+        yield finding(
+            "gpu-memory-short", "error", evidence, f"{_DRAIN}; or a virtual GPU: its host"
+        )
+
+
 _DRAIN = "drain it; nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT; replace the card if it goes on"
 _COOLING = "check fans, air flow and power cables; watch: nvidia-smi -q -d TEMPERATURE,PERFORMANCE"
 _SLOT = "reseat the card or its riser; look for errors of the slot: dmesg | grep -i pcie"
@@ -125,6 +158,12 @@ _COUNTED: dict[str, tuple[str, Severity, str, str]] = {
     "slowed_by_heat_s": ("throttled", "warning", "s slowed down by heat", _COOLING),
     "slowed_by_board_s": ("throttled", "warning", "s slowed down by its power supply", _COOLING),
 }
+
+
+_STORM = 50
+"""Corrected errors of a run's minutes from which on memory fails again and again: about a thousand
+an hour, which is a burn's limit, too (analysis/watched.toml)."""
+_ONLY_GROW = (*_COUNTED, "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate")
 
 
 def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
@@ -144,8 +183,18 @@ def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
         for name, (id_, severity, words, fix) in _COUNTED.items():
             first, last = getattr(gpu, name), getattr(later, name)
             if not isinstance(first, Missing) and value_or(last, first) - first >= 1:
+                is_storm = name == "ecc_corrected_volatile" and last - first >= _STORM
                 evidence = f"GPU {gpu.index}: {last - first:.0f} {words} during the run"
-                yield finding(id_, severity, evidence, fix)
+                yield finding(id_, "error" if is_storm else severity, evidence, fix)
+        for name in _ONLY_GROW:
+            first, last = getattr(gpu, name), getattr(later, name)
+            if not isinstance(first, Missing) and value_or(last, first) < first:
+                evidence = (
+                    f"GPU {gpu.index}: {name.replace('_', ' ')} went from {first:g} back to "
+                    f"{last:g}: what happened during the run is not known"
+                )
+                fix = "see why it was reset: dmesg | grep -i nvrm; then repeat it"
+                yield finding("counter-went-back", "error", evidence, fix)
 
 
 def _worn(snapshot: Snapshot) -> Iterator[Finding]:
@@ -285,6 +334,14 @@ CHECKS = (
         needs=needs_gpus,
     ),
     HealthCheck(
+        id="gpu-memory-size",
+        title="The GPUs show all of their memory",
+        reads="NVML: memory; the catalog's data sheets; GPUs of one model side by side",
+        finds=("gpu-memory-short",),
+        judge=_memory_size,
+        needs=needs_gpus,
+    ),
+    HealthCheck(
         id="xid",
         title="The driver logged no error of a GPU (Xid)",
         reads="dmesg, journalctl -k, /var/log/kern.log",
@@ -343,6 +400,7 @@ CHECKS = (
             "memory-errors-corrected",
             "pcie-replays",
             "throttled",
+            "counter-went-back",
         ),
         judge=_under_load,
         needs=_needs_load,

@@ -9,7 +9,16 @@ from types import MappingProxyType
 from trainrig.benchmarks.spec import Metric, benchmark
 from trainrig.measure.timing import TARGET_HALF_WIDTH
 from trainrig.process.worker import Reply, Request
-from trainrig.record import Case, Derivation, Kind, Record, Status, new_id
+from trainrig.record import (
+    PARENT_CLOCK,
+    WORKER_CLOCK,
+    Case,
+    Derivation,
+    Kind,
+    Record,
+    Status,
+    new_id,
+)
 from trainrig.scatter import NO_PRIOR, Scatter, Sides, shared_scatter
 from trainrig.stats import Attempt, Combined, Interval, combine_attempts, median, median_interval
 
@@ -183,6 +192,7 @@ def _without_value(record: Record, metric: Metric) -> Record:
 def _common_conditions(records: Sequence[Record]) -> Case:
     """What was the same for every attempt, and the median of what is a number."""
     names = [name for name in records[0].conditions if all(name in r.conditions for r in records)]
+    names = [name for name in names if name not in (WORKER_CLOCK, PARENT_CLOCK)]
     common: dict[str, str | int | float | bool | None] = {}
     for name in names:
         values = [record.conditions[name] for record in records]

@@ -85,6 +85,8 @@ class Samples:
     interval: Interval
     stop: str
     """``converged``, ``time`` or ``samples``."""
+    told_share: float | None = None
+    """Of the time that passed around a sample (host's clock) what the sample tells; the median."""
     quiet_share: float = 1.0
     """Of the samples that were taken those of quiet stretches, which these are; 1 where these are
     all of them."""
@@ -154,12 +156,14 @@ def sample(
     count = _batch(warm, wanted, left)
     taken: list[float] = []
     quiet: list[float] = []
+    shares: list[float] = []
     judged = checked = 0
     is_quiet()  # the warm-up is over
     before = sampling = stretch = clock.now()
     while True:
         taken.append(clock.time(call, count) / count)
         now = clock.now()
+        shares.append(taken[-1] * count / max(now - before, 1e-12))
         if len(taken) == 1 and taken[0] < warm.fastest / 2.0:  # that was still set-up
             warm = _Warm(fastest=taken[0], latest=taken[0])
             count, before = _batch(warm, wanted, deadline - now), now
@@ -181,7 +185,8 @@ def sample(
             is_due = is_due and now - sampling >= least
             stop = _why_stop(quiet, out_of_time, is_due, settings.target)
             if stop is not None or is_full:
-                return _chosen(taken, quiet, count, stop or "samples", settings.target)
+                found = _chosen(taken, quiet, count, stop or "samples", settings.target)
+                return replace(found, told_share=median(shares))
         before = clock.now()
 
 

@@ -33,7 +33,7 @@ from trainrig.measure.noise import Watched
 from trainrig.measure.timing import Prepared, Samples, SelfTimed, Settings, Unsupported, sample
 from trainrig.process.child import die_with_parent, first_line, is_out_of_memory, leave
 from trainrig.process.events import event_line
-from trainrig.record import WRONG_ANSWER, Status
+from trainrig.record import TOLD_SHARE, WRONG_ANSWER, Status
 
 
 def main() -> None:
@@ -69,12 +69,13 @@ def run_case(
     """One reply for one request; every failure of the case itself becomes a status."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     start = time.perf_counter()
-    reply = _classify(lambda: measure_case(request, device, hold))
+    reply: dict[str, Any] = _classify(lambda: measure_case(request, device, hold))
     return {
         "id": request.get("id"),
         **reply,
         "started": started,
         "duration": time.perf_counter() - start,
+        "clock": (start, time.perf_counter()),
     }
 
 
@@ -120,6 +121,8 @@ def _sample(
         return prepared.sample(settings)
     samples = sample(clock, prepared.call, settings, watched.is_quiet)
     watched.quiet_share = samples.quiet_share if samples.quiet_share < 1.0 else None
+    if samples.told_share is not None:
+        watched.conditions[TOLD_SHARE] = samples.told_share
     watched.keep_busy = noise.queue_more(prepared.call, samples.median)
     return replace(samples, conditions=prepared.conditions)
 

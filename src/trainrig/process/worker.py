@@ -36,7 +36,7 @@ from trainrig.process.child import device_fault
 from trainrig.process.events import parse_event
 from trainrig.process.programs import last_line
 from trainrig.process.supervisor import NOTHING, Child, oom_kills
-from trainrig.record import Case, Status, read_by
+from trainrig.record import PARENT_CLOCK, WORKER_CLOCK, Case, Status, read_by
 from trainrig.units import format_time
 
 # Importing torch from a cold disk takes tens of seconds on some machines.
@@ -81,6 +81,8 @@ class Reply:
     conditions: Case = field(default_factory=dict)
     started: str | None = None
     duration: float | None = None
+    clock: tuple[float, float] | None = None
+    """What the worker's own clock said when it took the request and when it answered."""
 
 
 class Worker:
@@ -107,6 +109,7 @@ class Worker:
         self._lock = threading.Lock()  # between a restart and a stop from another thread
         self._stopped = False
         self._busy = False
+        self._first: tuple[float, float] | None = None
         self._start()
 
     def __enter__(self) -> Worker:
@@ -120,6 +123,7 @@ class Worker:
         env = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         self._child = Child([*self._command, self.device], self._log, env, piped=True)
         self._process = self._child.process
+        self._first = None
         self._buffer = b""
         self._ready: dict[str, Any] | None = None
 
@@ -174,6 +178,7 @@ class Worker:
         self._number += 1
         self._child.kills_before = oom_kills()
         self._send(request.to_line(self._number))
+        sent = time.monotonic()
         line = self._read_line(time.monotonic() + request.timeout)
         if request.hold:
             released()  # also when it died: the others must not wait for it
@@ -188,9 +193,22 @@ class Worker:
         except ValueError as error:
             reason = f"the worker's answer makes no sense: {error}"
             return Reply(status=Status.FAILED, reason=reason, duration=duration)
+        reply = self._with_clocks(reply, sent, time.monotonic())
         # An error of CUDA stays with its process: the next case needs another one.
         self._is_trusted = not (reply.status is Status.FAILED and device_fault(reply.reason or ""))
         return reply
+
+    def _with_clocks(self, reply: Reply, sent: float, answered: float) -> Reply:
+        """The reply with what both clocks say since this process's first request.
+
+        A worker that waits takes a request at once, and its answer is read at once.
+        """
+        if reply.clock is None:
+            return reply
+        began, ended = reply.clock
+        own, first = self._first = self._first or (began, sent)
+        clocks = {WORKER_CLOCK: ended - own, PARENT_CLOCK: answered - first}
+        return dataclasses.replace(reply, conditions={**reply.conditions, **clocks})
 
     def _come_up(self) -> None:
         """Ready for a case; one that died since the last case is started again first."""

@@ -59,6 +59,10 @@ def _undecided(known: RunProgress) -> list[Task]:
     return [task for task in known.required if known.attempts.are_undecided(task)]
 
 
+def _seem_below(known: RunProgress) -> list[Task]:
+    return [task for task in known.tasks if known.attempts.seem_below(task)]
+
+
 def _behind(known: RunProgress) -> list[Task]:
     return known.attempts.behind_siblings(known.tasks)
 
@@ -84,6 +88,7 @@ def _skipped(known: RunProgress) -> list[Task]:
 _DECIDING = (
     RepeatRule(why="required and not measured", tasks=_missing, rounds=2),
     RepeatRule(why="required and not decided", tasks=_undecided, rounds=2),
+    RepeatRule(why="below its band", tasks=_seem_below, rounds=1, needs_whole_round=True),
     RepeatRule(why="behind its siblings", tasks=_behind, rounds=1, needs_whole_round=True),
 )
 VERDICT = (*_DECIDING, RepeatRule(why="required and noisy", tasks=_noisy_required, rounds=1))

@@ -120,6 +120,16 @@ class Attempts:
             return sum(r.status is Status.OK for r in attempts) < task.num_workers
         return ability(point, expected.interval) is Ability.UNDECIDED
 
+    def seem_below(self, task: Task) -> bool:
+        """Whether its point is quiet and below its band, and one round alone says so."""
+        attempts = self.at(task)
+        if not self.have_value(task) or attempts[-1].attempt is None:
+            return False
+        point = self.points(task)[0]
+        expected = self.expected_of(point)
+        band = expected.interval if expected is not None else None
+        return point.is_usable and point.is_below(band) and (point.rounds or 1) < 2
+
     def behind_siblings(self, tasks: Iterable[Task]) -> list[Task]:
         """Tasks that put a device behind others of its model, and one round of workers alone."""
         own = [

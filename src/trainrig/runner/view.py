@@ -121,7 +121,7 @@ def judged(run: RunView, interrupted: str | None) -> Verdict:
         return judge_imported(view_of(run), tuple(baselines()), known, notes)
     again = resume_command(run.config, str(run.path))
     longer = resume_command(run.config, str(run.path), longer=True)
-    return judge(run.records, of_speed(findings), interrupted, again, longer)
+    return judge(run.records, of_speed(findings), interrupted, again, longer, run.machine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.judge import judge
+from trainrig.analysis.judge_classes import LEAST_OF_PRODUCTS
+from trainrig.benchmarks.layer import BENCHMARK as LAYER
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.storage import BENCHMARK as STORAGE
 from trainrig.benchmarks.storage import storage_case
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Reply, Request
-from trainrig.record import Case, Kind, Limit, Record, Status
+from trainrig.record import PARENT_CLOCK, WORKER_CLOCK, Case, Kind, Limit, Record, Status
 from trainrig.selftest.registry import HEALTHY, Fault, named_faults
 from trainrig.train.config import Experiment, case_of
 
@@ -63,6 +65,7 @@ def faults() -> Iterator[Fault]:
         ),
         ("a worker that runs out of its time", "case-failed", _timeout),
         ("a clock that is wrong: twice the data sheet", "implausible", _slower(0.4)),
+        ("a worker whose clock is off by 3 %", "clock-wrong", _off_clock),
         (
             "others on the processors of every worker",
             "noisy",
@@ -82,6 +85,7 @@ def faults() -> Iterator[Fault]:
     others = (
         ("a disk whose writes are held by a cache", "write-held-by-cache", _disk),
         ("time of a step that belongs to none of its parts", "time-in-no-part", _step),
+        ("layers far below their card's products", "layers-slow", _layers),
     )
     yield from named_faults("judge", others, _judged)
 
@@ -105,6 +109,17 @@ def _with(**changes: Any) -> Answer:
 def _says(reason: str, worker: int | None = None) -> Answer:
     failed = Reply(status=Status.FAILED, reason=reason, duration=1.0)
     return lambda question, reply: failed if worker in (None, question.worker) else reply
+
+
+def _off_clock(question: _Question, reply: Reply) -> Reply:
+    """The second worker of the last card, since its first request."""
+    if (question.gpu, question.worker) != (7, 1):
+        return reply
+    clocks = {WORKER_CLOCK: 97.0 - _LATE_S, PARENT_CLOCK: 100.0}
+    return dataclasses.replace(reply, conditions={**reply.conditions, **clocks})
+
+
+_LATE_S = 0.3
 
 
 def _timeout(question: _Question, reply: Reply) -> Reply:
@@ -204,3 +219,32 @@ def _step(folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
 
 def _judged(records: Sequence[Record]) -> Iterable[str]:
     return [f"{one.id}: {one.evidence}" for one in judge(records).findings]
+
+
+@contextmanager
+def _layers(folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
+    """A product and a layer of one card: a tenth below the least share, or a tenth above it."""
+    share = LEAST_OF_PRODUCTS * (1.1 if variant is HEALTHY else 0.9)
+    product: Case = {"dtype": "bf16", "m": 8192, "k": 8192, "n": 8192, "cache": "hot"}
+    layer: Case = {
+        "layer": "GPT-2 medium block",
+        "dtype": "bf16",
+        "pass": "forward+backward",
+        "batch_size": 16,
+        "seq_len": 1024,
+        "hidden": 1024,
+        "heads": 16,
+        "ffn": 4096,
+        "code": "trainrig",
+        "attention": "sdpa",
+    }
+    rates = ((MATMUL.name, product, 1.0), (LAYER.name, layer, share))
+    yield [
+        dataclasses.replace(
+            _point(name, case, "flop_rate", "FLOP/s", of_healthy * _HEALTHY_RATE),
+            device="RTX 4090",
+            device_index=0,
+            interval=(0.999 * of_healthy * _HEALTHY_RATE, 1.001 * of_healthy * _HEALTHY_RATE),
+        )
+        for name, case, of_healthy in rates
+    ]

@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainrig.analysis.burn_facts import NOT_DONE, TELEMETRY, WORK
+from trainrig.analysis.burn_facts import TELEMETRY, WORK
+from trainrig.analysis.judge import NOT_DONE
 from trainrig.analysis.judge_burn import judge_burn
 from trainrig.analysis.watched import least_rate
 from trainrig.analysis.watched_rules import WatchedQuantity, WatchLimit, watch_rules

@@ -1,0 +1,89 @@
+"""Classes of measurements beyond those that a target is known of: judged by others, or named.
+
+Nobody publishes how fast our layers are on each card.  What a card's own products reach bounds
+them: a layer is products for the most part, and one far below what they leave open is no good
+layer.  How low a sound one may be is presumed (`LEAST_OF_PRODUCTS`), so that a slow one withholds a
+PASS and fails nothing.  Classes that nothing bounds are named by the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from trainrig.analysis.judge_links import exchange_target
+from trainrig.analysis.rows import Row
+from trainrig.benchmarks.spec import Role, case_text, find
+from trainrig.record import Finding, dtype_of
+from trainrig.stats import grouped
+from trainrig.units import device_text, format_share
+
+SLOW_LAYERS = "layers-slow"
+LEAST_OF_PRODUCTS = 0.3
+"""Of the best large product of its type that a layer's forward and backward pass reaches, with
+fused attention and from 8192 tokens on.  Presumed: published layers without fused attention reach
+0.24 and more on an RTX 4090; training steps of whole models 0.35 to 0.6 of sustained products."""
+_ONE_RATE = {"fp16": "16 bit", "bf16": "16 bit"}
+
+
+def _measured(rows: Iterable[Row]) -> list[Row]:
+    """Points of one GPU with a value, of cases that the device decides."""
+    found = []
+    for row in rows:
+        spec, point = find(row.benchmark), row.measured
+        is_gpu = row.index is not None and row.count == 1
+        if is_gpu and point is not None and point.value and spec and spec.is_large(row.case):
+            found.append(row)
+    return found
+
+
+def _kind(row: Row) -> str:
+    dtype = str(dtype_of(row.case))
+    return _ONE_RATE.get(dtype, dtype)
+
+
+def slow_layers(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Layers that are far below their card's own products; one finding a card."""
+    measured = _measured(rows)
+    products: dict[tuple[object, str], float] = {}
+    for row in measured:
+        if row.role is Role.PRODUCT and row.metric == "flop_rate":
+            key = (row.index, _kind(row))
+            products[key] = max(products.get(key, 0.0), row.value)
+    slow = []
+    for row in measured:
+        best = products.get((row.index, _kind(row)))
+        is_ours = row.case.get("code") == "trainrig" and row.case.get("attention") == "sdpa"
+        is_whole = row.case.get("pass") == "forward+backward" and row.metric == "flop_rate"
+        if row.role is not Role.BLOCK or not (is_ours and is_whole) or not best:
+            continue
+        point = row.measured
+        top = point.interval[1] if point is not None and point.interval else row.value
+        if top < LEAST_OF_PRODUCTS * best:
+            slow.append((row.value / best, row))
+    for own in grouped(slow, lambda pair: (pair[1].device, pair[1].index)).values():
+        share, worst = min(own, key=lambda pair: pair[0])
+        yield Finding(
+            id=SLOW_LAYERS,
+            severity="warning",
+            evidence=f"{case_text(worst.benchmark, worst.case)} on "
+            f"{device_text(worst.device, worst.index)}: {format_share(share)} of its best product; "
+            f"{format_share(LEAST_OF_PRODUCTS)} is the least that is presumed",
+            fix="trainrig bench layer shows which operation takes its time; compare the versions "
+            "of torch and of the driver with another machine's",
+            records=tuple(row.measured.id for _, row in own if row.measured),
+        )
+
+
+def without_target(rows: Sequence[Row]) -> list[str]:
+    """Classes that were measured and that nothing was known to judge by, in words."""
+    named: dict[str, None] = {}
+    classes = grouped(_measured(rows), lambda row: (row.role, _kind(row)))
+    for (role, kind), own in classes.items():
+        if role is Role.PRODUCT and all(row.band is None for row in own):
+            named[f"{kind} products"] = None
+    exchanges = [row for row in rows if row.role is Role.COLLECTIVE and row.value]
+    if exchanges and not any(
+        row.measured is not None and exchange_target(row.measured) for row in exchanges
+    ):
+        named["what GPUs exchange"] = None
+    return list(named)
