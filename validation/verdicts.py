@@ -332,7 +332,7 @@ def _watched() -> Iterator[Scenario]:
                 speed=slow_class(0.25, lambda a: a.request.case.get("dtype") == "fp64"),
             ),
             outcomes=(FAIL,),
-            findings=("below-band",),
+            findings=("below-claim",),
         )
         yield Scenario(
             name=f"{of}: corrected ECC errors by thousands",

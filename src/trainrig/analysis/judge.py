@@ -96,6 +96,7 @@ def judge(
         *in_no_part(rows),
         *_held_by_cache(rows),
         *judge_classes.slow_layers(rows),
+        *judge_classes.far_below_claim(rows),
         *_noisy(records, again, longer),
         *(
             Finding(

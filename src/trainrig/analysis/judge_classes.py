@@ -2,27 +2,60 @@
 
 Nobody publishes how fast our layers are on each card.  What a card's own products reach bounds
 them: a layer is products for the most part, and one far below what they leave open is no good
-layer.  How low a sound one may be is presumed (`LEAST_OF_PRODUCTS`), so that a slow one withholds a
+layer.  How low a sound one may be is presumed (classes.toml), so that a slow one withholds a
 PASS and fails nothing.  Classes that nothing bounds are named by the verdict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from pydantic import ConfigDict
 
 from trainrig.analysis.judge_links import exchange_target
 from trainrig.analysis.rows import Row
 from trainrig.benchmarks.spec import Role, case_text, find
-from trainrig.record import Finding, dtype_of
+from trainrig.record import Finding, dtype_of, read_by, read_toml
 from trainrig.stats import grouped
 from trainrig.units import device_text, format_share
 
+PATH = Path(__file__).parent / "classes.toml"
 SLOW_LAYERS = "layers-slow"
-LEAST_OF_PRODUCTS = 0.3
-"""Of the best large product of its type that a layer's forward and backward pass reaches, with
-fused attention and from 8192 tokens on.  Presumed: published layers without fused attention reach
-0.24 and more on an RTX 4090; training steps of whole models 0.35 to 0.6 of sustained products."""
 _ONE_RATE = {"fp16": "16 bit", "bf16": "16 bit"}
+_CONFIG = ConfigDict(extra="forbid")
+
+
+@read_by(_CONFIG)
+class LayerRule:
+    """What layers reach of their card's products."""
+
+    least_of_products: float
+    source: str
+
+
+@read_by(_CONFIG)
+class ClaimRule:
+    """What products of a type reach of its claim."""
+
+    dtype: str
+    least: float
+    source: str
+
+
+@read_by(_CONFIG)
+class ClassRules:
+    """The whole file."""
+
+    layers: LayerRule
+    claim: tuple[ClaimRule, ...]
+
+
+@cache
+def class_rules() -> ClassRules:
+    """Return what classes.toml says."""
+    return read_toml(PATH, ClassRules, PATH.name)
 
 
 def _measured(rows: Iterable[Row]) -> list[Row]:
@@ -49,7 +82,7 @@ def slow_layers(rows: Sequence[Row]) -> Iterator[Finding]:
         if row.role is Role.PRODUCT and row.metric == "flop_rate":
             key = (row.index, _kind(row))
             products[key] = max(products.get(key, 0.0), row.value)
-    slow = []
+    least, slow = class_rules().layers.least_of_products, []
     for row in measured:
         best = products.get((row.index, _kind(row)))
         is_ours = row.case.get("code") == "trainrig" and row.case.get("attention") == "sdpa"
@@ -58,7 +91,7 @@ def slow_layers(rows: Sequence[Row]) -> Iterator[Finding]:
             continue
         point = row.measured
         top = point.interval[1] if point is not None and point.interval else row.value
-        if top < LEAST_OF_PRODUCTS * best:
+        if top < least * best:
             slow.append((row.value / best, row))
     for own in grouped(slow, lambda pair: (pair[1].device, pair[1].index)).values():
         share, worst = min(own, key=lambda pair: pair[0])
@@ -67,11 +100,33 @@ def slow_layers(rows: Sequence[Row]) -> Iterator[Finding]:
             severity="warning",
             evidence=f"{case_text(worst.benchmark, worst.case)} on "
             f"{device_text(worst.device, worst.index)}: {format_share(share)} of its best product; "
-            f"{format_share(LEAST_OF_PRODUCTS)} is the least that is presumed",
+            f"{format_share(least)} is the least that is presumed",
             fix="trainrig bench layer shows which operation takes its time; compare the versions "
             "of torch and of the driver with another machine's",
             records=tuple(row.measured.id for _, row in own if row.measured),
         )
+
+
+def far_below_claim(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Products of a type that nobody predicts, below the least share of its claim."""
+    least = {rule.dtype: rule.least for rule in class_rules().claim}
+    for row in _measured(rows):
+        point, share = row.measured, least.get(str(dtype_of(row.case)))
+        if point is None or share is None or row.role is not Role.PRODUCT or row.band is not None:
+            continue
+        top = point.interval[1] if point.interval else row.value
+        if point.limit is not None and point.is_usable and top < share * point.limit.value:
+            yield Finding(
+                id="below-claim",
+                severity="error",
+                evidence=f"{case_text(row.benchmark, row.case)} on "
+                f"{device_text(row.device, row.index)}: "
+                f"{format_share(row.value / point.limit.value)} of its claim "
+                f"({point.limit.source}); {format_share(share)} is the least",
+                fix="look at clocks, power limit and temperature under load: trainrig inspect, "
+                "nvidia-smi -q -d PERFORMANCE",
+                records=(point.id,),
+            )
 
 
 def without_target(rows: Sequence[Row]) -> list[str]:
@@ -79,7 +134,8 @@ def without_target(rows: Sequence[Row]) -> list[str]:
     named: dict[str, None] = {}
     classes = grouped(_measured(rows), lambda row: (row.role, _kind(row)))
     for (role, kind), own in classes.items():
-        if role is Role.PRODUCT and all(row.band is None for row in own):
+        bounded = {rule.dtype for rule in class_rules().claim}
+        if role is Role.PRODUCT and kind not in bounded and all(r.band is None for r in own):
             named[f"{kind} products"] = None
     exchanges = [row for row in rows if row.role is Role.COLLECTIVE and row.value]
     if exchanges and not any(

@@ -409,8 +409,7 @@ def least_rate(name: str, dtype: str, power: float | None) -> tuple[float, str] 
 
     None where nothing is known of the card or of the type.
     """
-    from trainrig.benchmarks.matmul import matmul_case
-    from trainrig.benchmarks.spec import benchmark
+    from trainrig.benchmarks.matmul import BENCHMARK, matmul_case
     from trainrig.catalog.published import published_records
     from trainrig.prediction.expected import ceiling, expect, gpu_claims
     from trainrig.record import Kind, Record
@@ -419,17 +418,17 @@ def least_rate(name: str, dtype: str, power: float | None) -> tuple[float, str] 
     if chip is None:
         return None
     case = {**matmul_case(dtype, 8192), "sustained": True}
-    metric = benchmark("matmul").metrics(case)[0]
+    metric = BENCHMARK.metrics(case)[0]
     point = Record(
         kind=Kind.PREDICTED,
-        benchmark="matmul",
-        version=benchmark("matmul").version,
+        benchmark=BENCHMARK.name,
+        version=BENCHMARK.version,
         case=case,
         metric=metric.name,
         unit=metric.unit,
         device=chip.name,
     )
-    limit = ceiling(gpu_claims(chip, None), "matmul", case)
+    limit = ceiling(gpu_claims(chip, None), BENCHMARK.name, case)
     expected = expect(point, limit, (), published_records(), chip, power)
     if expected.interval is None:
         return None

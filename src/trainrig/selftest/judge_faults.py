@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.judge import judge
-from trainrig.analysis.judge_classes import LEAST_OF_PRODUCTS
+from trainrig.analysis.judge_classes import class_rules
 from trainrig.benchmarks.layer import BENCHMARK as LAYER
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.storage import BENCHMARK as STORAGE
@@ -85,6 +85,7 @@ def faults() -> Iterator[Fault]:
     others = (
         ("a disk whose writes are held by a cache", "write-held-by-cache", _disk),
         ("time of a step that belongs to none of its parts", "time-in-no-part", _step),
+        ("products of fp64 far below their claim", "below-claim", _doubles),
         ("layers far below their card's products", "layers-slow", _layers),
     )
     yield from named_faults("judge", others, _judged)
@@ -224,7 +225,7 @@ def _judged(records: Sequence[Record]) -> Iterable[str]:
 @contextmanager
 def _layers(folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
     """A product and a layer of one card: a tenth below the least share, or a tenth above it."""
-    share = LEAST_OF_PRODUCTS * (1.1 if variant is HEALTHY else 0.9)
+    share = class_rules().layers.least_of_products * (1.1 if variant is HEALTHY else 0.9)
     product: Case = {"dtype": "bf16", "m": 8192, "k": 8192, "n": 8192, "cache": "hot"}
     layer: Case = {
         "layer": "GPT-2 medium block",
@@ -247,4 +248,21 @@ def _layers(folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
             interval=(0.999 * of_healthy * _HEALTHY_RATE, 1.001 * of_healthy * _HEALTHY_RATE),
         )
         for name, case, of_healthy in rates
+    ]
+
+
+@contextmanager
+def _doubles(folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
+    """A type that nothing is predicted of, a tenth below its least share, or a tenth above it."""
+    (rule,) = class_rules().claim
+    rate = rule.least * 67e12 * (1.1 if variant is HEALTHY else 0.9)
+    case: Case = {"dtype": rule.dtype, "m": 8192, "k": 8192, "n": 8192, "cache": "hot"}
+    yield [
+        dataclasses.replace(
+            _point(MATMUL.name, case, "flop_rate", "FLOP/s", rate),
+            device="H100 SXM5 80GB",
+            device_index=0,
+            interval=(0.999 * rate, 1.001 * rate),
+            limit=Limit(value=67e12, source="data sheet"),
+        )
     ]
