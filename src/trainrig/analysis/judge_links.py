@@ -210,9 +210,9 @@ def _least_of_path(
     claim = None
     if rule.of == "pcie":
         claim = _pcie_of(machine, (pair.case.get("from"), pair.case.get("to")))
-    elif chip is not None and chip.link_bandwidth and chip.link_count:
-        num = int(path[2:]) if path[2:].isdigit() else chip.link_count
-        claim = chip.link_bandwidth / 2.0 * min(1.0, num / chip.link_count)
+    elif chip is not None and chip.link.bandwidth and chip.link.count:
+        num = int(path[2:]) if path[2:].isdigit() else chip.link.count
+        claim = chip.link.bandwidth / 2.0 * min(1.0, num / chip.link.count)
     if not claim:
         return None
     least = rule.least * claim
@@ -257,9 +257,9 @@ def exchange_target(point: Record) -> tuple[float, str] | None:
         and number_in(point.case, "bytes") >= rules.exchange_bytes
         and number_in(point.case, "ranks") > 1
     )
-    if not is_judged or chip is None or chip.link != "NVLink" or not chip.link_bandwidth:
+    if not is_judged or chip is None or chip.link.name != "NVLink" or not chip.link.bandwidth:
         return None
-    claim = chip.link_bandwidth / 2.0
+    claim = chip.link.bandwidth / 2.0
     least = rules.exchange.least * claim
     claimed = format_quantity(claim, "B/s")
     return least, f"{format_share(rules.exchange.least)} of {claimed}, one direction of its links"

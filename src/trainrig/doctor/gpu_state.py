@@ -126,7 +126,7 @@ def _memory_size(snapshot: Snapshot) -> Iterator[Finding]:
         if isinstance(own, Missing) or isinstance(name, Missing):
             continue
         chip = find_chip(name) or chip_by_pci_id(value_or(gpu.pci_id, ""))
-        claimed = chip.memory if chip is not None else None
+        claimed = chip.memory.size if chip is not None else None
         alike = [
             other.memory_total_bytes
             for other in gpus

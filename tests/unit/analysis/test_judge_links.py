@@ -15,7 +15,7 @@ from trainrig.catalog.lookup import require_chip
 from trainrig.record import Kind, Record
 
 CHIP = "H100 SXM5 80GB"
-ONE_WAY = (require_chip(CHIP).link_bandwidth or 0.0) / 2.0
+ONE_WAY = (require_chip(CHIP).link.bandwidth or 0.0) / 2.0
 HEALTHY = 0.85 * ONE_WAY
 Rate = Callable[[int, int], float]
 
