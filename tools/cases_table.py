@@ -24,7 +24,7 @@ Written by `python tools/cases_table.py --write`.
 column is an option of `trainrig predict` under its own name, and a row asks exactly what the same
 flags ask:
 
-    id,model,on,gpus,tp,zero,batch_size,global_batch,seq_len,framework,kernels,measured_tokens_per_s_per_gpu
+    id,model,on,gpus,tp,zero,micro_batch,global_batch,seq_len,framework,kernels,measured_tokens_per_s_per_gpu
     ours,llama-7B,H100 SXM5 80GB,8,,3,1,64,4096,huggingface,,9100
     half,llama-7B,H100 SXM5 80GB,4,,3,1,64,4096,huggingface,,
     split,llama3-70B,H100 SXM5 80GB,64,8,1,1,256,8192,megatron,flash+fused,

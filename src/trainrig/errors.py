@@ -241,19 +241,23 @@ def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> Usage
 
     ``more`` is what else may be given, and ends the hint.
     """
-    import difflib
-
     spelled = {name.lower(): name for name in known}
     shown = word if len(word) <= _SHOWN else word[: _SHOWN - 3] + "..."
-    near = difflib.get_close_matches(word.lower()[:_SHOWN], spelled, n=3, cutoff=0.6)
+    near = near_words(word.lower(), spelled)
     if near:
         hint = f"did you mean {' or '.join(spelled[name] for name in near)}?"
     elif len(spelled) <= _MOST_LISTED:
         hint = "one of: " + ", ".join(spelled.values())
-    else:
-        some = difflib.get_close_matches(word.lower()[:_SHOWN], spelled, n=3, cutoff=0.0)
-        hint = f"one of {len(spelled)}: " + ", ".join(spelled[name] for name in some) + " ..."
+    else:  # a few of many, none of them near, would mislead
+        hint = f"none of {len(spelled)} is spelled like it"
     return UsageError(f"unknown {what} {shown!r}", hint + more)
+
+
+def near_words(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """Return the three words that are most like one, at least ``cutoff`` alike of 1."""
+    import difflib
+
+    return difflib.get_close_matches(word[:_SHOWN], known, n=3, cutoff=cutoff)
 
 
 _MOST_LISTED = 20

@@ -37,6 +37,8 @@ _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0,
 _STEP_OF = {prefix: step for step, prefix in _SI_STEPS}
 _TOKENS = re.compile(r"(\d{1,20}(?:\.\d{1,9})?(?:[eE]\+?\d{1,2})?)\s*([kKMBT]?)")
 _TOKEN_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_LENGTH = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([km]?)")
+_LENGTH_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 _QUANTITY = re.compile(
     r"(?P<number>\d{1,9}(\.\d{1,9})?)\s*(?P<step>[kMGTP]?)(?P<unit>FLOPS|FLOP/s|OPS|OP/s|B/s)"
 )
@@ -100,6 +102,23 @@ def parse_tokens(text: str) -> float:
     if not 0.0 < value < 1e30:
         raise UsageError(f"not a number of tokens: {text!r}", "above 0, written like 140e9 or 140B")
     return value
+
+
+def parse_length(text: str, name: str) -> int:
+    """Return a number of tokens as models' context is written: ``8192``, ``8k``, ``128k``, ``1M``.
+
+    Args:
+        text: What was typed; k is 1,024 and M 1,024 k.
+        name: The option, without its dashes.
+
+    Raises:
+        UsageError: It is none, or zero.
+    """
+    match = _LENGTH.fullmatch(text.strip().lower())
+    value = float(match[1]) * _LENGTH_UNITS[match[2]] if match else 0.0
+    if not 1.0 <= value < 1e15 or value != int(value):
+        raise UsageError(f"{name} = {text}", "a whole number from 1, or as 8k, 128k, 4M")
+    return int(value)
 
 
 def parse_quantity(text: str) -> tuple[float, str]:

@@ -95,50 +95,43 @@ def test_the_surface_is_as_promised() -> None:
             "prices": "import CSV --currency --date --source --to --json | list PART --to --json "
             "| template --json",
             "data": "prepare TEXT... --out --vocab --tokenizer --text-key --json | info DIR --json",
-            "train": "FILE --model --data --init --batch-size --seq-len --steps --tokens "
-            "--grad-accum --precision --optimizer --lr --lr-schedule --warmup --log "
-            "--heldout-every --seed --recompute --attention --compile "
-            "--framework --parallel "
-            "--python --device --devices --nproc --zero --shard-size --tp --sequence-parallel --pp "
-            "--interleave --schedule --cp --ep --offload --checkpoint-every "
-            "--checkpoint-interval --keep-checkpoints --max-restarts --min-nproc --p2p --bind "
-            "--only --rounds --scale --timeout --write --nodes --dry-run --out --resume --detach "
-            "--tmux --strict --json",
+            "train": "FILE --model --data --init --micro-batch --seq-len --steps --tokens "
+            "--grad-accum --global-batch --precision --optimizer --lr --lr-schedule --warmup "
+            "--log --heldout-every --seed --recompute --attention --compile --framework "
+            "--parallel --python --device --devices --nproc --zero --shard-size --tp "
+            "--sequence-parallel --pp --interleave --schedule --cp --ep --offload "
+            "--checkpoint-every --checkpoint-interval --keep-checkpoints --max-restarts "
+            "--min-nproc --p2p --bind --only --rounds --scale --timeout --write --nodes --dry-run "
+            "--out --resume --detach --tmux --strict --json",
             "tune": "PLAN --top --steps --rounds --data --device --scale --timeout --out --strict "
             "--json",
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",
             "export": "FROM --to --out --model --precision --json",
             "predict": "--model --seq-len --precision --kernels --optimizer --recompute "
-            "--offload --method --lora-rank --on --chip --cluster --rates --gpus --gpus-per-"
-            "node --link --host-memory --fabric-gbps --p2p --framework --parallel --states "
-            "--moments --lora-on --quantize --grad-reduce --fp8-params "
-            "--optimizer-in-backward --software --loss --overlap --cuda-graphs --router-spread "
-            "--cp-comm "
-            "--offload-overlap --batch-size --grad-accum --global-batch --tp --pp --cp --ep "
-            "--interleave --schedule --zero --shard-size --sequence-parallel --tokens --what-if "
-            "--price --cases --simulate --json | "
-            "matmul --on --chip --rates --html --pdf --md --json | vector --on --chip "
-            "--rates --html --pdf --md --json | layer --on --chip --rates --precision "
-            "--kernels --html --pdf --md --json",
-            "fits": "--model --seq-len --precision --kernels --optimizer --recompute "
-            "--offload --method --lora-rank --on --chip --cluster --rates --gpus "
-            "--gpus-per-node --link "
+            "--offload --method --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node "
+            "--link --host-memory --fabric-gbps --p2p --framework --parallel --states --moments "
+            "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward --software "
+            "--loss --overlap --cuda-graphs --router-spread --cp-comm --offload-overlap "
+            "--global-batch --micro-batch --grad-accum --tp --pp --cp --ep --interleave "
+            "--schedule --zero --shard-size --sequence-parallel --tokens --what-if --price "
+            "--cases --simulate --json | matmul --on --chip --rates --html --pdf --md --json | "
+            "vector --on --chip --rates --html --pdf --md --json | layer --on --chip --rates "
+            "--precision --kernels --html --pdf --md --json",
+            "fits": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
+            "--method --lora-rank --on --chip --cluster --rates --gpus --gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --framework --parallel --states --moments "
-            "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward "
-            "--software --loss --overlap --cuda-graphs --router-spread "
-            "--cp-comm "
-            "--offload-overlap "
-            "--batch-size --grad-accum --global-batch --tp --pp --cp --ep --interleave --schedule "
-            "--zero --shard-size --sequence-parallel --json",
+            "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward --software "
+            "--loss --overlap --cuda-graphs --router-spread --cp-comm --offload-overlap "
+            "--global-batch --micro-batch --grad-accum --tp --pp --cp --ep --interleave "
+            "--schedule --zero --shard-size --sequence-parallel --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --method --lora-rank --on --chip --cluster --rates --gpus "
             "--gpus-per-node --link "
             "--host-memory --fabric-gbps --p2p --framework --parallel --states --moments "
-            "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward "
-            "--software --loss --overlap --cuda-graphs --router-spread "
-            "--cp-comm "
-            "--offload-overlap "
-            "--global-batch --schedule --tokens --days --top --what-if --write --json",
+            "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward --software "
+            "--loss --overlap --cuda-graphs --router-spread --cp-comm --offload-overlap "
+            "--global-batch --micro-batch --grad-accum --schedule --tokens --days --top --what-if "
+            "--write --json",
             "remote": "forward HOST --port --reverse --name --config --json | "
             "frp --role --server --server-port --port --token-file --secret-file --name "
             "--ca --cert --key --json | "
@@ -190,7 +183,12 @@ def test_documents_and_hints_name_options_that_exist() -> None:
     }
     assert ("bundle.py", "bundle", "--unpack") in said
     for name, verb, option in sorted(said):
-        assert option in [*re.split(r"[ /]", surface(verb)), "--help"], (
+        aliases = [
+            alias
+            for parameter in command(verb).params
+            for alias in getattr(parameter, "aliases", ())
+        ]
+        assert option in [*re.split(r"[ /]", surface(verb)), *aliases, "--help", "--help-all"], (
             f"{name}: trainrig {verb} {option}"
         )
 

@@ -41,6 +41,7 @@ from trainrig.record import Finding, Record, RunView, Scalar, dtype_of
 from trainrig.stats import grouped
 from trainrig.units import counted, format_count, format_quantity, format_share
 from trainrig.workload import find
+from trainrig.workload.option_words import option_of
 
 ACTIONS = 3
 """So many at the most."""
@@ -554,7 +555,7 @@ def _command(case: Mapping[str, Scalar], changed: str) -> str:
     if not changed or not _is_known(str(case.get("model"))):
         return ""
     known = [key for key in _MODEL if case.get(key) not in (None, 1, _DEFAULTS.get(key))]
-    options = {f"--{key.replace('_', '-')}": case[key] for key in known}
+    options = {option_of(key): case[key] for key in known}
     name, _, value = changed.strip().partition(" ")
     # A stranger's bundle may hold any word, and people paste commands.
     words = [f"{key} {shlex.quote(str(word))}" for key, word in options.items() if key != name]

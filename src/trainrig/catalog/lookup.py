@@ -5,7 +5,8 @@ brackets do not count, nor do leading vendor words (NVIDIA, GeForce, Tesla,
 AMD Instinct ...).  Nothing else is forgiven.  "RTX 4090 Laptop GPU" is another
 chip than "RTX 4090"; a slice ("MIG 1g.10gb", "GRID
 A100-10C") is not the whole chip.  A short name that fits several chips
-("A100") picks none of them: `candidates` lists them.
+("A100") is exactly none of them: `candidates` lists them, and `most_common` presumes one where
+whoever asks says so.
 """
 
 from __future__ import annotations
@@ -81,6 +82,20 @@ def server_module(name: str) -> Chip | None:
     return max(modules, key=lambda chip: chip.memory.size or 0.0, default=None)
 
 
+def most_common(name: str) -> Chip | None:
+    """Return the chip that a short name is presumed to mean; None where it is too short for one.
+
+    The module of servers with the most memory ("A100": A100 SXM4 80GB), else the chip that the
+    catalog lists first of those that the name fits.  A line alone ("RTX", "TPU") means none.
+    """
+    several = candidates(name)
+    words = _words(name)
+    if not several or not any(letter.isdigit() for word in words for letter in word):
+        return None
+    spelled = [chip for chip in several if _is_spelled(_words(chip.name), words)]
+    return server_module(name) or (spelled or several)[0]
+
+
 def did_you_mean(name: str) -> tuple[str, ...]:
     """Names of the catalog that look like ``name``.  A hint for people, never a match.
 
@@ -116,11 +131,23 @@ def require_chip(name: str) -> Chip:
     if len(spelled) == 1:
         return spelled[0]
     if len(several) > 1:
-        hint = f'give the whole name, as "{several[0].name}"'
+        usual = most_common(name) or several[0]
+        hint = f'give the whole name, as "{usual.name}"'
         raise UsageError(f"{_shown(name)} is one of: {_listed(several)}", hint)
     near = tuple(fitting.name for fitting in several) or did_you_mean(name)
     hint = f"did you mean {' or '.join(near)}?" if near else "list them with: trainrig catalog"
     raise UsageError(f"unknown chip: {_shown(name)}", hint)
+
+
+def chips_named(name: str) -> tuple[Chip, ...]:
+    """Return the chip that a name means, or all that a short one fits: ``A100``.
+
+    Raises:
+        UsageError: No chip is called so, or the name is a line alone, as ``RTX``.
+    """
+    if find_chip(name) is None and most_common(name) is not None:
+        return candidates(name)
+    return (require_chip(name),)
 
 
 @cache

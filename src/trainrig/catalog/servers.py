@@ -51,9 +51,9 @@ from trainrig.catalog.load import KNOWN, Dtype
 from trainrig.catalog.lookup import (
     candidates,
     find_chip,
+    most_common,
     normalise,
     require_chip,
-    server_module,
 )
 from trainrig.errors import DataError, UsageError, invalid, reading
 from trainrig.record import read_toml
@@ -74,7 +74,7 @@ class Server:
     """A cloud's instance whose name does not say how many chips it has."""
     nodes: int = 1
     requested_name: str | None = None
-    """The chip as it was called, where that fits several and the module of servers is presumed."""
+    """The chip as it was called, where that fits several and the most common is presumed."""
     fabric: float | None = None
     """B/s of a node into the network, one way."""
     link: str | None = None
@@ -145,14 +145,14 @@ def load_servers() -> dict[str, Server]:
     return found
 
 
-def find_server(text: str, gpus: int = 1) -> Server:
+def find_server(text: str) -> Server:
     """The machine that a user means: a server, a chip, ``8x MI350X``, or a file ending in .toml.
 
     So many of a chip, a server, a rack or an instance may be said behind it, too (``H100x8``), and
     a rack by what it joins (``GB200 NVL72``).  A cloud's instance that is no server of the catalog
-    has the chip of its line.  ``gpus``: how many of it are wanted.  Of eight, and of several times
-    eight, a short name ("H100") means the module of which servers have eight.  Raises UsageError
-    for an unknown name, DataError for a file that cannot be read.
+    has the chip of its line.  A short name that fits several chips ("H100") means the most common
+    one (`lookup.most_common`), and the server says how it was called.  Raises UsageError for an
+    unknown name, DataError for a file that cannot be read.
     """
     if text.lower().endswith(".toml"):
         return read_server(Path(text))
@@ -161,14 +161,14 @@ def find_server(text: str, gpus: int = 1) -> Server:
     if (counted := _counted(text)) is None:
         if (found := _machine(text)) is not None:
             return found
-        chip, short = _of_many(text, gpus)
+        chip, short = _named_chip(text)
         return Server(name=chip.name, chip=chip, requested_name=short)
     number, of = counted
     if number < 1:
         raise UsageError(f"{text.strip()}: no chips at all", "as 8x MI350X")
     if (known := _machine(of)) is not None:
         return dataclasses.replace(known, nodes=number)
-    chip, short = _of_many(of, number)
+    chip, short = _named_chip(of)
     return Server(name=chip.name, chip=chip, gpus=number, requested_name=short)
 
 
@@ -219,14 +219,11 @@ def _instance(text: str) -> Server | None:
     return Server(name=text.strip(), chip=chip, gpus=gpus, is_uncounted=gpus is None)
 
 
-def _of_many(name: str, number: int) -> tuple[Chip, str | None]:
-    """A chip of which there are so many, and the name if the module of servers is presumed."""
-    is_short = number % _EIGHT == 0 and find_chip(name) is None and len(candidates(name)) > 1
-    module = server_module(name) if is_short else None
-    return (require_chip(name), None) if module is None else (module, name.strip())
-
-
-_EIGHT = 8
+def _named_chip(name: str) -> tuple[Chip, str | None]:
+    """Return the chip, and the name where it fits several, of which the most common is presumed."""
+    is_short = find_chip(name) is None and len(candidates(name)) > 1
+    presumed = most_common(name) if is_short else None
+    return (require_chip(name), None) if presumed is None else (presumed, name.strip())
 
 
 def named_server(text: str) -> Server | None:

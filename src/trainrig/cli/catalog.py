@@ -34,12 +34,13 @@ def command(
     trainrig catalog DGX H100
     trainrig catalog --compare "RTX 4090" "A100 SXM4 80GB"
 
-    A name is matched exactly, never to a neighbour.  Peaks are dense, by data
+    A name is matched exactly, never to a neighbour; a short one that fits several
+    chips, as A100, shows them side by side.  Peaks are dense, by data
     type and accumulate type.  A question mark: not verified (computed or presumed).
     """
     from trainrig.catalog.fields import chip_dict
     from trainrig.catalog.load import load_chips
-    from trainrig.catalog.lookup import find_chip, require_chip
+    from trainrig.catalog.lookup import chips_named, find_chip
     from trainrig.catalog.servers import named_server
     from trainrig.cli.output import answer
     from trainrig.report import chip_report
@@ -59,7 +60,8 @@ def command(
     is_several = len(name) > 1 and not find_chip(" ".join(name)) and all(map(find_chip, name))
     compare = compare or is_several
     wanted = name if compare else ((" ".join(name),) if name else ())
-    chips = tuple(require_chip(one) for one in wanted) or load_chips()
+    chips = tuple(chip for one in wanted for chip in chips_named(one)) or load_chips()
+    compare = compare or len(wanted) < len(chips) < len(load_chips())
 
     def content() -> object:
         content = [chip_dict(chip) for chip in chips]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trainrig.cli.predict_options import FRAMEWORK, HOW, WHAT, WHERE, machines, measured
+from trainrig.cli.predict_options import COMMON, FRAMEWORK, HOW, WHAT, WHERE, machines, measured
 from trainrig.cli.verb import json_option, options, verb
 
 
-@verb()
+@verb(common=COMMON)
 @options(WHAT, WHERE, FRAMEWORK, HOW)
 @json_option()
 def command(rates: Path | None, as_json: bool, **keys: Any) -> int:

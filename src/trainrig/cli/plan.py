@@ -6,19 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainrig.cli.predict_options import FRAMEWORK, WHAT, WHAT_IF, WHERE, one_machine
+from trainrig.cli.predict_options import BATCH, COMMON, FRAMEWORK, WHAT, WHAT_IF, WHERE, one_machine
 from trainrig.cli.verb import PATH, TOKENS, json_option, names_in, option, options, rows, verb
 
 _search = partial(option, group="Search")
 _result = partial(option, group="Result")
 
 
-@verb()
+@verb(common=(*COMMON, "--tokens", "--days", "--top", "--write"))
 @options(WHAT, WHERE, FRAMEWORK)
-@_search("--global-batch", type=int, help="Samples of a step.")
 @options(
     rows(
         "Search",
+        *BATCH,
         (
             *("--schedule", names_in("workload.layout.groups", "SCHEDULES")),
             *("the best but dualpipe", "Pipeline schedule: {words}."),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainrig.cli.predict_options import (
+    COMMON,
     FRAMEWORK,
     HOW,
     KERNELS,
@@ -43,7 +44,12 @@ if TYPE_CHECKING:
     from trainrig.record import Record
 
 
-@click.group(cls=VerbGroup, invoke_without_command=True, subcommand_metavar="[COMMAND ...]")
+@click.group(
+    cls=VerbGroup,
+    invoke_without_command=True,
+    subcommand_metavar="[COMMAND ...]",
+    common=(*COMMON, "--tp", "--pp", "--tokens", "--what-if", "--cases"),
+)
 @options(
     *(WHAT, WHERE, FRAMEWORK, HOW),
     rows("Result", ("--tokens", TOKENS, "", "Show days and energy for a training of N tokens.")),
@@ -77,7 +83,7 @@ def command(
     """Predict one layout of one model: time by part, memory by part, tokens a day.
 
     \b
-    trainrig predict --model gpt2-medium --on "RTX 3090 Ti" --gpus 2 --link nvlink --batch-size 5
+    trainrig predict --model gpt2-medium --on "RTX 3090 Ti" --gpus 2 --link nvlink --micro-batch 5
     trainrig predict --model llama-7B --on "A100 SXM4 80GB" --gpus 64 --zero 3 --tokens 1e12
     trainrig predict --model gpt2 --rates runs/20270101T000000Z-host-qualify-1a2b3c
     trainrig predict --model llama-1B --on "RTX 4090" --on "RTX 3090" --price 1600 --price 700

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainrig.cli.verb import FILES, MACHINES, MODELS, RUN, Option, names_in, option, options, rows
+from trainrig.cli.verb import (
+    FILES,
+    GLOBAL_BATCH,
+    LENGTH,
+    MACHINES,
+    MODELS,
+    RUN,
+    Option,
+    names_in,
+    option,
+    options,
+    rows,
+)
 from trainrig.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +38,7 @@ PRECISION, KERNELS = rows(
 WHAT = rows(
     "Model and numerics",
     ("--model", MODELS, "", "A name, gpt2:num_layers=4,hidden=256, or a config.json."),
-    ("--seq-len", int, "the model's, at most 4096", "Tokens of a sample."),
+    ("--seq-len", LENGTH, "the model's, at most 4096", "Tokens of a sample, as 4096 or 8k."),
     (
         *("--precision", _words("PRECISIONS"), "bf16, or what the chip has"),
         "{words}; mxfp8, nvfp4 and mxfp4 where the chip has them.",
@@ -114,11 +126,35 @@ FRAMEWORK = rows(
         "With --offload: what runs beside the GPU: {words}.",
     ),
 )
+COMMON = (
+    *("--model", "--on", "--gpus", "--method", "--framework", "--seq-len", "--global-batch"),
+    *("--micro-batch", "--grad-accum", "--recompute", "--optimizer", "--zero"),
+)
+"""What `--help` of a verb that predicts lists; `--help-all` has the rest."""
+BATCH = (
+    (
+        "--global-batch|--global-batch-size",
+        GLOBAL_BATCH,
+        "micro-batch × accumulation × ranks",
+        "Samples of an optimizer step over all GPUs; 4M: tokens.",
+    ),
+    (
+        "--micro-batch,batch_size|--batch-size|--micro-batch-size",
+        int,
+        "1",
+        "Samples that one data-parallel rank processes at once.",
+    ),
+    (
+        "--grad-accum|--gradient-accumulation-steps|--grad-accum-steps",
+        int,
+        "1, or as --global-batch says",
+        "Micro-batches of an optimizer step.",
+    ),
+)
+"""How many samples a step has: the same three options in every verb that predicts or trains."""
 HOW = rows(
     "Layout",
-    ("--batch-size", int, "1", "Samples of a micro-batch on a rank."),
-    ("--grad-accum", int, "1", "Micro-batches of a step."),
-    ("--global-batch", int, "batch size × ranks × grad-accum", "Samples of a step over all GPUs."),
+    *BATCH,
     ("--tp", int, "1", "Tensor parallel: GPUs that share a matrix."),
     ("--pp", int, "1", "Pipeline parallel: stages of layers."),
     ("--cp", int, "1", "Context parallel: GPUs that share each sequence."),
@@ -188,7 +224,7 @@ def _column(declared: Option) -> Column:
     """Return the column of an option."""
     from trainrig.prediction.cases.columns import Column
 
-    name = str(declared.name)
+    name, typed = str(declared.name), declared.opts[0].removeprefix("--").replace("-", "_")
     read: Callable[[str], Any] = partial(_value, declared)
     if name in FLAGS:
         read = lambda text: int(_value(declared, text))  # noqa: E731
@@ -197,8 +233,8 @@ def _column(declared: Option) -> Column:
     elif name == "rates":
         read = cache(lambda text: measured(_value(declared, text)))
     return Column(
-        name=name,
-        key="on" if name in ("chip", "cluster") else "",
+        name=typed,
+        key="on" if name in ("chip", "cluster") else name if name != typed else "",
         read=read,
         takes=_takes(declared),
         help=declared.help_with_words(),
@@ -220,6 +256,7 @@ def _takes(declared: Option) -> str:
     if declared.is_flag:
         return "true or false"
     kinds = {click.INT: "whole number", click.FLOAT: "number"}
+    kinds |= {LENGTH: "whole number, or 8k", GLOBAL_BATCH: "whole number, or 4M"}
     return kinds.get(declared.type) or ("file" if declared.metavar in ("FILE", "RUN") else "text")
 
 

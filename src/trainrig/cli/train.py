@@ -9,8 +9,10 @@ from typing import Any
 import click
 
 from trainrig.cli.output import say
+from trainrig.cli.predict_options import BATCH
 from trainrig.cli.verb import (
     DETACH,
+    LENGTH,
     MODELS,
     OUT,
     PATH,
@@ -43,11 +45,17 @@ _WHAT = rows(
         *("--init", PATH, "weights drawn from --seed"),
         "First weights: a run, or a checkpoint of Hugging Face, Megatron or DeepSpeed.",
     ),
-    ("--batch-size", "N|auto", "8", "Samples of a micro-batch; auto: the largest that fits."),
-    ("--seq-len", int, "256", "Tokens of a sample."),
+    (
+        "--micro-batch,batch_size|--batch-size|--micro-batch-size",
+        "N|auto",
+        "8",
+        "Samples that one data-parallel rank processes at once; auto: the largest that fits.",
+    ),
+    ("--seq-len", LENGTH, "256", "Tokens of a sample, as 4096 or 8k."),
     ("--steps", int, "20", "Updates of the weights."),
     ("--tokens", TOKENS, "", "Total training tokens, instead of --steps."),
-    ("--grad-accum", int, "1", "Micro-batches of a step."),
+    BATCH[2],
+    BATCH[0],
     (
         *("--precision", Names(lambda: _PRECISIONS), "the fastest that the device has in hardware"),
         "auto, bf16, fp32, tf32, fp16 or fp8.",
@@ -124,7 +132,15 @@ _FILE = rows(
 )
 
 
-@verb()
+_COMMON = (
+    *("--model", "--data", "--micro-batch", "--grad-accum", "--global-batch", "--seq-len"),
+    *("--steps", "--precision", "--lr", "--recompute", "--compile", "--framework", "--nproc"),
+    *("--zero", "--device", "--dry-run"),
+)
+"""What `--help` lists; `--help-all` has the rest."""
+
+
+@verb(common=_COMMON)
 @click.argument("file", required=False, type=PATH)
 @options(_WHAT, _LAYOUT, _FILE)
 @OUT
@@ -151,7 +167,7 @@ def command(
 
     \b
     trainrig train
-    trainrig train --model gpt2 --batch-size 2 --seq-len 256 --steps 50
+    trainrig train --model gpt2 --micro-batch 2 --seq-len 256 --steps 50
     trainrig train --resume runs/20270101T000000Z-host-train-1a2b3c --steps 400
     trainrig train --scale tiny --model gpt2 --nproc 2 --zero 3
     trainrig train experiments/parity.toml --scale tiny --rounds 3

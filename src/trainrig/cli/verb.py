@@ -28,6 +28,7 @@ RETIRED = {
 }
 """Options of earlier versions, refused, with what they are called now."""
 Decorator = Callable[[Any], Any]
+_ALL_OPTIONS = "trainrig.all_options"
 
 
 def _twice(option: click.Option, typed: list[str]) -> str:
@@ -40,7 +41,36 @@ def _twice(option: click.Option, typed: list[str]) -> str:
 
 
 class Verb(click.Command):
-    """A command whose help has one section for each group of options."""
+    """A command whose help has one section for each group of options.
+
+    ``common`` names the options that ``--help`` lists, for verbs that have many; ``--help-all``
+    lists all of them.
+    """
+
+    def __init__(self, *args: Any, common: Iterable[str] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.common = tuple(common)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with ``--help-all`` behind ``--help``."""
+        return [*super().get_params(ctx), self._help_all()]
+
+    def _help_all(self) -> click.Option:
+        def show(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+            if is_asked and not ctx.resilient_parsing:
+                ctx.meta[_ALL_OPTIONS] = True
+                click.echo(ctx.get_help())
+                ctx.exit()
+
+        return click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            hidden=not self.common,
+            callback=show,
+            help="Show all options and exit.",
+        )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse what click would not: a value that is given twice, and an option's old name."""
@@ -88,8 +118,12 @@ class Verb(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections in the order in which the verb declares them."""
         groups: dict[str, list[tuple[str, str]]] = {}
+        is_short = bool(self.common) and not ctx.meta.get(_ALL_OPTIONS)
         for parameter in self.get_params(ctx):
             if not isinstance(parameter, click.Option):  # arguments are in the text
+                continue
+            has_group = bool(getattr(parameter, "group", ""))
+            if is_short and has_group and parameter.opts[0] not in self.common:
                 continue
             if (record := parameter.get_help_record(ctx)) is not None:
                 groups.setdefault(getattr(parameter, "group", ""), []).append(record)
@@ -161,6 +195,7 @@ def option(*names: str, help: str, default_text: str = "", **settings: Any) -> D
 def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...]:
     """Options of one group as rows: names with commas, what it takes, ``default_text``, help.
 
+    Names behind a bar, ``--micro-batch|--batch-size``, are old spellings that help does not list.
     It takes a number (int, float), a path (PATH), a duration (TIME), one of some `Names`, what a
     function completes, or any text (how help calls it, in a list where it may be repeated), or as
     click's settings say (FILE, FILES, RUN); None stands for a flag or, where the name has a slash,
@@ -184,8 +219,10 @@ def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...
                 settings = {"type": takes}
             case _:
                 settings = {"shell_complete": takes}
+        shown, *others = name.split("|")
+        settings["aliases"] = dict.fromkeys(others, "")
         made = option(
-            *name.split(","), group=group, default_text=default_text, help=text, **settings
+            *shown.split(","), group=group, default_text=default_text, help=text, **settings
         )
         decorators.append(made)
     return tuple(decorators)
@@ -291,6 +328,40 @@ class _Tokens(click.ParamType):  # type: ignore[type-arg]  # click of 8.1 takes 
         return parse_tokens(value) if isinstance(value, str) else value
 
 
+class _Length(click.ParamType):  # type: ignore[type-arg]  # click of 8.1 takes none
+    """A number of tokens of a sample, as models' context is written."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, _: Any) -> int:
+        from trainrig.units import parse_length
+
+        name = param.opts[0].removeprefix("--") if param is not None else "length"
+        return parse_length(value, name) if isinstance(value, str) else value
+
+
+LENGTH = _Length()
+"""``8192``, ``8k``."""
+
+
+class _GlobalBatch(click.ParamType):  # type: ignore[type-arg]  # click of 8.1 takes none
+    """Samples of a step, or with a unit its tokens, which wait for the sequence's length."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, _: Any) -> int | str:
+        from trainrig.units import parse_length
+
+        if not isinstance(value, str):
+            return value
+        if value.strip().lstrip("-").isdecimal():
+            return int(value)
+        parse_length(value, "global-batch")
+        return value
+
+
+GLOBAL_BATCH = _GlobalBatch()
+"""``512`` samples, ``4M`` tokens."""
 TOKENS = _Tokens()
 """``140e9``, ``140B``."""
 

@@ -25,7 +25,7 @@ from trainrig.catalog.cuda import (
     newest,
     parts_of,
 )
-from trainrig.catalog.lookup import chip_by_pci_id, require_chip
+from trainrig.catalog.lookup import chip_by_pci_id, chips_named
 from trainrig.errors import UsageError
 from trainrig.machine.snapshot import Snapshot, value_or
 from trainrig.record import Finding, Severity, by_severity
@@ -103,7 +103,7 @@ def target_here(snapshot: Snapshot, system: str | None, release: str | None) -> 
 
 def target_named(names: Iterable[str], system: str, driver: str | None) -> InstallTarget:
     """A machine with these chips of the catalog.  Raises UsageError."""
-    chips = [require_chip(name) for name in names]
+    chips = [chip for name in names for chip in chips_named(name)]
     for chip in chips:
         if chip.vendor != "NVIDIA" or chip.compute.capability is None:
             hint = "the table of versions is for NVIDIA GPUs"

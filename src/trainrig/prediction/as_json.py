@@ -76,6 +76,7 @@ def fits_dict(found: FitAnswer) -> dict[str, Any]:
         "gpu_memory_bytes": asked.capacity,
         "largest_batch_size": asked.largest_batch_size,
         "sample_time_s": asked.sample_time,
+        "warnings": list(asked.question.notes),
         "methods": [_method_dict(one) for one in found.methods],
         "refused": found.refused,
         "options": [_effect_dict(effect) for effect in asked.options],

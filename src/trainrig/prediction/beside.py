@@ -70,7 +70,7 @@ def beside(
     for one in questions:
         if "on" in one:
             # A slip of the keyboard is no machine that cannot.
-            find_server(one["on"], one.get("gpus") or 1)
+            find_server(one["on"])
     for one, name in zip(questions, names, strict=True):
         try:
             answer = ask(one)

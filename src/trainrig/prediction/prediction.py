@@ -120,7 +120,7 @@ class Prediction:
     def warnings(self) -> tuple[str, ...]:
         """What is seldom meant, what is presumed of the machine, and what will not run."""
         cluster = self.question.cluster
-        requested, chip, found = cluster.requested_name, cluster.chip, self._warnings
+        chip, found = cluster.chip, self._warnings
         if chip is not None and cluster.trays > 1:
             tray, node, link = cluster.tray, cluster.gpus_per_node, chip.link.name
             trays = f"{cluster.trays} trays of {tray} are one node of {node}: {link} joins them"
@@ -131,10 +131,7 @@ class Prediction:
             gpus = cluster.gpus
             counted = f"how many GPUs {cloud} has is not known: {gpus} in all, or as --gpus says"
             found = (counted, *found)
-        if requested is None or chip is None:
-            return found
-        presumed = f"{requested} is presumed to be {chip.name}, of which servers have eight"
-        return (presumed, *found)
+        return (*self.question.notes, *found)
 
     @property
     def _warnings(self) -> tuple[str, ...]:

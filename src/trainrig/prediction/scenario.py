@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainrig.catalog.arithmetic import HALF, Accelerator, arithmetic_of
 from trainrig.catalog.chip import Chip, has_block_scales, peak
-from trainrig.catalog.lookup import find_chip
+from trainrig.catalog.lookup import candidates, find_chip
 from trainrig.catalog.servers import Server, find_server
 from trainrig.errors import UsageError, unknown
 from trainrig.prediction.cluster import (
@@ -34,11 +34,13 @@ from trainrig.prediction.rates.from_chip import (
     usual_tray,
 )
 from trainrig.workload.layout import PLACES, Layout, check_layout, check_sizes
+from trainrig.workload.layout.batch_split import samples_of, split_batch
 from trainrig.workload.layout.groups import PRECISIONS, RECOMPUTE, SCALED
 from trainrig.workload.layout_rules import MOST_COUNT, has_schedule, usual_interleave, who_has
 from trainrig.workload.memory import host_bytes
 from trainrig.workload.model import ModelShape
-from trainrig.workload.model_lookup import find
+from trainrig.workload.model_lookup import find, note_of
+from trainrig.workload.option_words import usual_word
 from trainrig.workload.programs import FRAMEWORKS, LEAST_RESTRICTED
 
 if TYPE_CHECKING:
@@ -78,6 +80,8 @@ class Question:
     shape: ModelShape
     layout: Layout
     cluster: Cluster
+    notes: tuple[str, ...] = ()
+    """What was presumed of names that say less or more than is known."""
 
     @property
     def fits_host(self) -> bool:
@@ -90,19 +94,39 @@ def question(given: Options, measured: Measured = NOTHING) -> Question:
     """One layout of one model at one cluster.  Raises UsageError for what cannot be."""
     shape, options = _model(given)
     cluster = _cluster(options, measured)
+    options |= _batch(options, cluster, shape)
     layout = _layout(options, cluster, shape, (*WORDS_AND_LENGTHS, *_SIZES))
     zero = options.get("zero", 3 if layout.sharding.parallel == "fsdp" else 0)
     layout = layout.replace(zero=zero)
     layout = layout.replace(framework=options.get("framework") or layout.usual_framework)
-    if "global_batch" in options:
-        layout = _with_global_batch(layout, options)
     check_layout(shape, layout)
-    return Question(shape=shape, layout=layout, cluster=cluster)
+    notes = notes_of(str(given.get("model", "")), shape, cluster)
+    return Question(shape=shape, layout=layout, cluster=cluster, notes=notes)
+
+
+def notes_of(model: str, shape: ModelShape, cluster: Cluster) -> tuple[str, ...]:
+    """Return what was presumed of a model's and a chip's name, a sentence each."""
+    found = [note_of(model, shape)]
+    if cluster.requested_name is not None and cluster.chip is not None:
+        found.append(chip_note(cluster.requested_name, cluster.chip))
+    return tuple(filter(None, found))
+
+
+def chip_note(requested: str, chip: Chip) -> str:
+    """Return which chip a short name is presumed to mean, and what else it may mean."""
+    others = [other for other in candidates(requested) if other is not chip]
+    same = [other for other in others if other.memory == chip.memory]
+    listed = ", ".join(other.name for other in others[:_MOST_OTHERS])
+    text = f"{requested} is presumed to be {chip.name}, the most common; others: {listed}"
+    return f"{text}, with as much memory" if len(same) == len(others) else text
+
+
+_MOST_OTHERS = 4
 
 
 def check_values(given: Options) -> None:
     """Raise UsageError for a word, number or name that no model and no machine makes valid."""
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: usual_word(name, value) for name, value in given.items() if value is not None}
     if "model" in options:
         _model(options)
     else:
@@ -111,26 +135,11 @@ def check_values(given: Options) -> None:
     _check_network(options)
 
 
-def _with_global_batch(layout: Layout, options: Options) -> Layout:
-    """Return the layout with as many micro-batches as make the global batch that is given."""
-    batch, ranks = options["global_batch"], layout.mesh.dp
-    samples = layout.batch.micro * ranks
-    if samples < 1:  # refused by the rules of layouts
-        return layout
-    accum = options.get("grad_accum", max(1, batch // samples))
-    if batch != samples * accum:
-        words = f"batch size {layout.batch.micro} × {ranks} data-parallel ranks"
-        words += f" × {accum} micro-batches" if "grad_accum" in options else ""
-        raise UsageError(
-            f"a global batch of {batch} is no multiple of {words}",
-            f"as --global-batch {samples * accum}",
-        )
-    return layout.replace(grad_accum=accum)
-
-
 def _check_global_batch(options: Options) -> None:
-    """Raise UsageError for what is no number of samples of a step."""
-    if not 1 <= (batch := options.get("global_batch", 1)) <= MOST_COUNT:
+    """Raise UsageError for what is no number of samples of a step, nor of its tokens."""
+    if isinstance(options.get("global_batch"), str):
+        samples_of(options["global_batch"], 1)
+    elif not 1 <= (batch := options.get("global_batch", 1)) <= MOST_COUNT:
         raise UsageError(f"global-batch = {batch}", f"a whole number from 1 to {MOST_COUNT}")
 
 
@@ -144,7 +153,10 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
     shape, options = _model(given)
     cluster = _cluster(options, measured)
     if "global_batch" not in options:
-        raise UsageError("how many samples is a step?", "as --global-batch 512")
+        raise UsageError(
+            "missing --global-batch",
+            "samples per optimizer step over all GPUs, e.g. --global-batch 512",
+        )
     base = _layout(options, cluster, shape, WORDS_AND_LENGTHS)
     schedules, base = (base.pipeline.schedule,), base.replace(schedule="1f1b")
     for name, known in (("recompute", RECOMPUTE), ("framework", tuple(FRAMEWORKS))):
@@ -153,7 +165,9 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
     named = options.get("framework")
     if named and not has_schedule(FRAMEWORKS[named], schedules[0]):
         raise UsageError(f"{named} has no schedule {schedules[0]}", who_has(schedules[0]))
-    batch = options["global_batch"]
+    batch = samples_of(options["global_batch"], base.batch.seq_len)
+    if not 1 <= batch <= MOST_COUNT:
+        raise UsageError(f"global-batch = {batch}", f"a whole number from 1 to {MOST_COUNT}")
     # What all of the space have in common.
     check_layout(shape, base.replace(framework=LEAST_RESTRICTED, parallel="auto"))
     from trainrig.prediction.search.space import Space  # numpy: one layout needs none
@@ -165,10 +179,27 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
         framework=options.get("framework"),
         recompute=(options["recompute"],) if "recompute" in options else RECOMPUTE,
         host_memory=cluster.host_memory,
+        micro_batch=options.get("batch_size"),
+        grad_accum=options.get("grad_accum"),
     )
     if "schedule" in options:
         every = every.replace(schedules=schedules)
     return every, cluster
+
+
+def _batch(options: Options, cluster: Cluster, shape: ModelShape) -> dict[str, int]:
+    """Return the micro-batch and the accumulation of a global batch, where one is given."""
+    if "global_batch" not in options:
+        return {}
+    seq_len = options.get("seq_len", min(shape.max_positions, LONGEST))
+    split = _split(options)
+    micro, accum = split_batch(
+        samples_of(options["global_batch"], seq_len),
+        options.get("batch_size"),
+        options.get("grad_accum"),
+        max(1, cluster.gpus // max(1, split)),
+    )
+    return {"batch_size": micro, "grad_accum": accum}
 
 
 _SIZES = (
@@ -201,7 +232,7 @@ WORDS_AND_LENGTHS = (
 
 
 def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: usual_word(name, value) for name, value in given.items() if value is not None}
     _check_alone(options)
     options |= _of_method(options)
     if (scaled := options.get("precision")) in SCALED:
@@ -274,7 +305,7 @@ def _server(options: Options) -> Server | None:
     """Return the server, or the chip as one, that ``on`` names."""
     if "on" not in options:
         return None
-    return find_server(options["on"], options.get("gpus", _split(options)))
+    return find_server(options["on"])
 
 
 def _split(options: Options) -> int:
@@ -355,7 +386,7 @@ def _host_memory(options: Options, hosts: int) -> float | None:
 
 def one_node(given: Options) -> int:
     """GPUs of one whole node of the machine that is named: of a rack all that its link joins."""
-    server = find_server(given["on"], USUAL_NODE) if given.get("on") is not None else None
+    server = find_server(given["on"]) if given.get("on") is not None else None
     per_node, sold = given.get("gpus_per_node"), server.gpus if server is not None else None
     if server is None or usual_tray(server.chip) is None:
         return per_node or sold or USUAL_NODE

@@ -60,6 +60,7 @@ def fits_document(found: FitAnswer) -> Document:
     best = min((one.verdict for one in found.methods), key=list(VERDICT_TONES).index)
     blocks: list[Block] = [
         Paragraph(title, VERDICT_TONES[best]),
+        *(Paragraph(note, "warn", label="Note") for note in asked.question.notes),
         methods_table(found),
         Facts(tuple(_layouts(found)), "Presumed"),
         *_lines_to_paste(found.methods),

@@ -109,6 +109,8 @@ def fits_beside(several: Sequence[Beside[FitAnswer]]) -> Document:
     blocks += [
         Paragraph(f"{one.name}: {one.reason}", "warn") for one in several if one.found is None
     ]
+    notes = dict.fromkeys(note for one in known for note in one.asked.question.notes)
+    blocks += [Paragraph(note, "warn", label="Note") for note in notes]
     shown = {METHOD_NAMES[one.method]: layout_text(one.question.layout) for one in known[0].methods}
     blocks.append(Facts(tuple(shown.items()), "Presumed"))
     return Document(title=title, blocks=tuple(blocks))

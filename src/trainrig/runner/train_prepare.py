@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import sys
 import time
@@ -51,6 +52,8 @@ from trainrig.train.config_file import Fastest, experiment_of, read_file
 from trainrig.train.engines import Result, Site, check_site, engine_of, is_driven, python_of
 from trainrig.units import duration_text, plain_name, plain_value
 from trainrig.workload import find
+from trainrig.workload.layout.batch_split import samples_of, split_batch
+from trainrig.workload.option_words import option_of
 
 
 def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experiment]:
@@ -275,6 +278,7 @@ def requested_experiments(
             raise UsageError("--only chooses among a file's experiments", "name a file")
         if str(named.get("device", "")).startswith("cuda:") and "devices" not in named:
             named["device"], _, named["devices"] = named["device"].partition(":")
+        named |= _split_of(named)
         usual = Experiment.of()
         defaults = {key: usual.get(key) for key in ("heldout_batches", "checkpoint_every")}
         experiment = experiment_of(defaults | named, fastest)
@@ -282,10 +286,32 @@ def requested_experiments(
     for key in named:
         if key not in _BESIDE_FILE:
             raise UsageError(
-                f"--{key.replace('_', '-')} beside a file: the file says what is trained",
+                f"{option_of(key)} beside a file: the file says what is trained",
                 "beside it: " + ", ".join(f"--{key}" for key in _BESIDE_FILE),
             )
     return _named(read_file(file, named, fastest), only)
+
+
+def _split_of(named: dict[str, Any]) -> dict[str, int]:
+    """Return micro-batch and accumulation of a global batch, which is taken out of ``named``."""
+    if (wanted := named.pop("global_batch", None)) is None:
+        return {}
+    usual = Experiment.of()
+    seq_len = named.get("seq_len", usual.layout.batch.seq_len)
+    micro = named.get("batch_size", int(usual.layout.batch.micro))
+    if isinstance(micro, str):
+        raise UsageError(
+            f"--global-batch {wanted} contradicts --micro-batch {micro}",
+            "--micro-batch as a number, or leave --global-batch out",
+        )
+    split = math.prod(named.get(name, 1) for name in ("tp", "pp", "cp"))
+    ranks = max(1, named.get("nproc", 1) // max(1, split))
+    samples, accum = samples_of(wanted, seq_len), named.get("grad_accum")
+    if "batch_size" not in named and accum is None and samples % (micro * ranks):
+        micro = 1
+    micro = None if accum is not None and "batch_size" not in named else micro
+    micro, accum = split_batch(samples, micro, accum, ranks)
+    return {"batch_size": micro, "grad_accum": accum}
 
 
 def _chosen_by(look: Callable[[], Site]) -> Fastest:

@@ -22,6 +22,7 @@ from trainrig.runner.view import view_of
 from trainrig.store import read_run
 from trainrig.train.checkpoint_folder import FOLDER, LAYOUT_KEYS, newest
 from trainrig.train.config import Experiment, case_of, from_run
+from trainrig.workload.option_words import option_of
 
 _OLD_CHECKPOINT = ".checkpoint.pt"
 _OTHER_LAYOUT = (LAYOUT_KEYS - {"framework"}) | {"devices"}
@@ -85,7 +86,7 @@ def _check_keys(path: Path, keys: Mapping[str, Any], *, alone: bool) -> None:
             raise DataError(f"{path}: {words}", "train it anew")
         raise UsageError(
             f"{path} has no checkpoint",
-            f"without --{min(keys).replace('_', '-')} it is trained from its start",
+            f"without {option_of(min(keys))} it is trained from its start",
         )
 
 
@@ -126,7 +127,7 @@ def _under_another_layout(own: Experiment, keys: Mapping[str, Any]) -> Experimen
     if changed.global_samples != own.global_samples:
         raise UsageError(
             f"a step has {own.global_samples} samples, under this layout {changed.global_samples}",
-            "--batch-size and --grad-accum that make as many, over all data-parallel ranks",
+            "--micro-batch and --grad-accum that make as many, over all data-parallel ranks",
         )
     return changed
 

@@ -45,6 +45,7 @@ from trainrig.workload.layout import PLACES, Layout, check_layout
 from trainrig.workload.layout.groups import RankMesh
 from trainrig.workload.layout_rules import usual_interleave
 from trainrig.workload.model import ATTENTIONS, FP8_RECIPES, UNFUSED, WRITTEN_OUT
+from trainrig.workload.option_words import usual_word
 from trainrig.workload.span_corruption import written_tokens
 
 LR_SCHEDULES = ("cosine", "linear", "constant", "wsd")
@@ -456,6 +457,7 @@ def _checked(keys: Mapping[str, Any]) -> dict[str, Any]:
     for (name, word), other in RETIRED_WORDS.items():
         if keys.get(name) == word:
             raise UsageError(f"{name} {word}: it is called {other} now", f"{name} = {other!r}")
+    keys = {name: usual_word(name, value) for name, value in keys.items()}
     try:
         return _model().model_validate(keys).model_dump(exclude_unset=True)
     except ValidationError as error:

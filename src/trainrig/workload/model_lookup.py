@@ -12,14 +12,78 @@ from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.workload.model import FAMILIES, ModelShape, parameters
-from trainrig.workload.presets import NAMED, custom, named, published, spellings
+from trainrig.workload.presets import NAMED, custom, named, published, spellings, table, wordlist
 
 
 def find(text: str) -> ModelShape:
     """The shape that a user means: a name, a path to a config.json, or `family:number=value,…`.
 
-    Behind a name or a path, ``:num_layers=2`` leaves it all but its first layers.
+    Behind a name or a path, ``:num_layers=2`` leaves it all but its first layers.  A name may be
+    the beginning of one, or say how weights are stored or tuned (``unsloth/…-bnb-4bit``).
     """
+    try:
+        return _exact(text)
+    except UsageError:
+        if (other := _read_as(text)) is None:
+            raise
+    return named(other)
+
+
+def note_of(text: str, shape: ModelShape) -> str | None:
+    """What a model's name says that its shape here has not: a tower, another attention; or None."""
+    short = text.strip().rpartition("/")[2]
+    plain = _plain(short)
+    for name, (_, note) in _stand_ins().items():
+        if plain == name:
+            return f"{short} is priced as {shape.name}: {note}"
+    words = set(re.split(r"[ _.-]+", short.lower()))
+    if _is_name(short) and words & set(wordlist("towers")):
+        return f"{short} is priced as its language model, {shape.name}, without its other tower"
+    return None
+
+
+def _is_name(text: str) -> bool:
+    return "=" not in text and not text.endswith(".json")
+
+
+def _read_as(text: str) -> str | None:
+    """The known name that a text with words around it, or the beginning of a name, means; None."""
+    if not _is_name(text) or len(text) > _LONGEST:
+        return None
+    short = text.strip().rpartition("/")[2]
+    if stand_in := _stand_ins().get(_plain(short)):
+        return stand_in[0]
+    for pattern, read_as in spellings("tuned_from").items():
+        short = re.sub(pattern, read_as, short, flags=re.IGNORECASE)
+    beside = {*wordlist("towers"), *wordlist("stored")}
+    words = [word for word in re.split(r"[ _-]+", short) if word.lower() not in beside]
+    plain = "-".join(words)
+    return _other_name(plain) or _only_beginning(plain)
+
+
+def _only_beginning(text: str) -> str | None:
+    """The one name that begins so, no number of it cut: ``qwen2.5-7`` is no qwen2.5-72B; None."""
+    start = _pointed(text)
+    names = {
+        name
+        for plain, name in _pointed_names().items()
+        if plain.startswith(start)
+        and not (start[-1:].isdigit() and plain[len(start) :][:1].isdigit())
+    }
+    return names.pop() if len(start) >= _SHORTEST_BEGINNING and len(names) == 1 else None
+
+
+_LONGEST, _SHORTEST_BEGINNING = 200, 4
+
+
+@cache
+def _stand_ins() -> dict[str, tuple[str, str]]:
+    """By plain name: the known model that another is priced as, and what differs."""
+    return {name: (known, note) for name, (known, note) in table("stand_ins").items()}
+
+
+def _exact(text: str) -> ModelShape:
+    """The shape of a whole name, a path or numbers.  Raises UsageError."""
     family, colon, numbers = text.partition(":")
     if colon and family in FAMILIES:
         return custom(family, name=text, **dict(map(_number, numbers.split(","))))

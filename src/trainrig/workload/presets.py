@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainrig.errors import UsageError, unknown
+from trainrig.errors import UsageError, near_words, unknown
 from trainrig.workload.model import FAMILIES, ModelShape, RopeScaling
 
 _BIASED = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
@@ -264,8 +264,23 @@ def named(name: str) -> ModelShape:
         for known, (family, numbers) in table.items():
             if known.lower() == name.lower():
                 return custom(family, name=known, **numbers)
-    other = "; all: trainrig catalog --models; or a config.json, or gpt2:num_layers=4,hidden=256"
-    raise unknown("model", name, (*NAMED, *published()), other)
+    known = {known.lower(): known for known in (*NAMED, *published())}
+    beginning = [known[one] for one in known if name and one.startswith(name.lower())]
+    near = beginning or [known[one] for one in near_words(name.lower(), known, _CLOSE)]
+    shown = name if len(name) <= _MOST_SHOWN else name[: _MOST_SHOWN - 3] + "..."
+    if near:
+        hint = f"did you mean {' or '.join(near[:3])}? or pass a config.json"
+        raise UsageError(f"unknown model {shown!r}", hint)
+    raise UsageError(
+        f"unknown model {shown!r}",
+        "pass a config.json, or a shape as gpt2:num_layers=4,hidden=256; "
+        "names: trainrig catalog --models",
+    )
+
+
+_CLOSE = 0.78
+"""How alike a name must be to be asked about: whisper is no pegasus, FLUX no bart."""
+_MOST_SHOWN = 60
 
 
 _PATH = Path(__file__).parent / "published_models.toml"
@@ -281,6 +296,17 @@ def spellings(kind: str) -> dict[str, str]:
     """Names by other ``spellings``, or by their ``families`` alone, from published_models.toml."""
     names: dict[str, str] = _file()[kind]
     return names
+
+
+def wordlist(kind: str) -> tuple[str, ...]:
+    """Words of models' names of one ``kind``: ``towers``, ``stored``."""
+    return tuple(_file()["words"][kind])
+
+
+def table(kind: str) -> dict[str, Any]:
+    """A table of published_models.toml."""
+    found: dict[str, Any] = _file()[kind]
+    return found
 
 
 @cache

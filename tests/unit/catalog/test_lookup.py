@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainrig.catalog.load import load_chips
-from trainrig.catalog.lookup import candidates, did_you_mean, find_chip, normalise, require_chip
+from trainrig.catalog.lookup import (
+    candidates,
+    chips_named,
+    did_you_mean,
+    find_chip,
+    most_common,
+    normalise,
+    require_chip,
+)
 from trainrig.errors import UsageError
 
 CHIPS = load_chips()
@@ -188,7 +196,34 @@ def test_an_ambiguous_name_lists_its_candidates() -> None:
         UsageError, match=r"A100 is one of: A100 SXM4 40GB, .*A100 PCIe 80GB"
     ) as caught:
         require_chip("A100")
-    assert caught.value.hint == 'give the whole name, as "A100 SXM4 40GB"'
+    assert caught.value.hint == 'give the whole name, as "A100 SXM4 80GB"'
+
+
+@pytest.mark.parametrize(
+    ("short", "chip"),
+    [
+        ("A100", "A100 SXM4 80GB"),
+        ("A100 80GB", "A100 SXM4 80GB"),
+        ("A100 40GB", "A100 SXM4 40GB"),
+        ("H100", "H100 SXM5 80GB"),
+        ("V100 32GB", "V100 SXM2 32GB"),
+        ("V100 PCIe", "V100 PCIe 16GB"),
+        ("M4 Max", "Apple M4 Max (40-core)"),
+        ("GH200", "GH200 96GB"),
+        ("rtx 6000", "RTX 6000 Ada"),
+    ],
+)
+def test_a_short_name_is_presumed_to_be_the_most_common(short: str, chip: str) -> None:
+    found = most_common(short)
+    assert found is not None and found.name == chip
+    assert found in chips_named(short) and len(chips_named(short)) > 1
+
+
+@pytest.mark.parametrize("line", ["RTX", "TPU", "Arc Pro", "quadro", "RTX 4900", ""])
+def test_a_line_alone_means_no_chip(line: str) -> None:
+    assert most_common(line) is None
+    with pytest.raises(UsageError):
+        chips_named(line)
 
 
 def test_an_unknown_name_gets_a_hint_and_no_figures() -> None:

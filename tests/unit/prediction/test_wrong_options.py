@@ -10,7 +10,7 @@ from trainrig.errors import UsageError
 from trainrig.prediction.scenario import question, space
 from trainrig.workload.model_lookup import find
 
-WHOLE = {"model": "gpt3-13B", "on": "H100", "gpus": 1}
+WHOLE = {"model": "gpt3-13B", "on": "RTX", "gpus": 1}
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,10 @@ WHOLE = {"model": "gpt3-13B", "on": "H100", "gpus": 1}
         ({"gpus": -1}, "gpus = -1", "a whole number from 1"),
         ({"batch_size": 0}, "batch-size = 0", "a whole number from 1"),
         ({"precision": "int4"}, "unknown precision 'int4'", "mxfp8"),
-        ({"optimizer": "adam"}, "unknown optimizer 'adam'", "adamw"),
+        ({"optimizer": "adamm"}, "unknown optimizer 'adamm'", "adamw"),
         ({"model": "gpt2:num_layers=0"}, "needs num_layers", "as gpt2:num_layers=12,hidden=768"),
         ({"model": "gpt2:num_layers=-3"}, "needs num_layers", "as gpt2:num_layers=12,hidden=768"),
-        ({}, "H100 is one of", "give the whole name"),
+        ({}, "RTX is one of", "give the whole name"),
     ],
 )
 def test_a_slip_is_told_before_the_chip(wrong: dict[str, Any], says: str, hint: str) -> None:

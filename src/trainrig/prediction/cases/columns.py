@@ -69,7 +69,6 @@ FORMER = {
     "gpus": ("num_gpus", "nodes", "dp"),
     "on": ("hardware",),
     "seq_len": ("seq", "mean_seq"),
-    "batch_size": ("micro_batch",),
     "interleave": ("vpp",),
     "zero": ("zero_stage",),
     "sequence_parallel": ("seq_parallel",),
@@ -84,7 +83,7 @@ FORMER = {
     "measured_memory_bytes": ("memory_bytes_per_gpu",),
 }
 """Columns of earlier tables by the column that states the same now; they are refused with it."""
-_EXAMPLE = "as model,on,gpus,batch_size,seq_len; docs/cases.md lists the columns"
+_EXAMPLE = "as model,on,gpus,micro_batch,seq_len; docs/cases.md lists the columns"
 _LONGEST_CELL = 1 << 24
 
 

@@ -34,6 +34,7 @@ from trainrig.workload.layout.groups import RECOMPUTE
 from trainrig.workload.memory import Memory, host_bytes, memory
 from trainrig.workload.model import ModelShape
 from trainrig.workload.numerics import FROZEN, scheme_of
+from trainrig.workload.option_words import option_of
 from trainrig.workload.programs import FRAMEWORKS
 
 STACKS = {
@@ -80,7 +81,7 @@ def memory_options(
 
 def _name(change: Change) -> str:
     """As an option is called."""
-    return next(iter(change)).replace("_", "-")
+    return option_of(next(iter(change))).removeprefix("--")
 
 
 def _changes(layout: Layout, can_flash: bool) -> Iterator[Change]:
@@ -157,7 +158,7 @@ class OptionEffect:
     """One change of a layout that may need less memory, and what it brings."""
 
     option: str
-    """What is changed: batch-size, recompute, zero, tp, pp, …"""
+    """What is changed: micro-batch, recompute, zero, tp, pp, …"""
     change: str
     """As options of a command line."""
     verdict: str
@@ -286,7 +287,7 @@ class _Trial:
     def _effect(self, before: Layout, change: Change, after: Layout) -> OptionEffect:
         needed, takes = int(memory(self.shape, after).total), self.sample_time(after)
         words = [
-            f"--{name.replace('_', '-')}" + ("" if name in _FLAGS else f" {value}")
+            option_of(name) + ("" if name in _FLAGS else f" {value}")
             for name, value in change.items()
             if name != "parallel" or before.sharding.parallel != "auto"
         ]

@@ -56,6 +56,10 @@ class Space:
     """Of pipelines; DualPipe by its name alone."""
     host_memory: float | None = None
     """B of a node's memory, for what is offloaded; None: no limit."""
+    micro_batch: int | None = None
+    """Samples at once on a rank; None: any."""
+    grad_accum: int | None = None
+    """Micro-batches of a step; None: any."""
 
     def replace(self, **changes: Any) -> Space:
         """A copy with some fields changed."""
@@ -81,7 +85,8 @@ def layouts(space: Space) -> tuple[Layout, ...]:
             f"no layout of {space.shape.name} on {space.base.mesh.gpus} GPUs makes a global "
             "batch of "
             f"{space.global_batch}",
-            f"a --global-batch that {space.base.mesh.gpus} divides, or fewer --gpus",
+            f"a --global-batch that {space.base.mesh.gpus} divides, fewer --gpus, or neither "
+            "--micro-batch nor --grad-accum",
         )
     return tuple(found)
 
@@ -106,7 +111,10 @@ def _sizes(space: Space) -> Columns:
         interleaves = divisors(longest_stage(space.shape, pp)) if pp > 1 else [1]
         shardings = _shardings(dp, pp, space)
         splits = [0, 1] if tp > 1 else [0]
-        grid = np.meshgrid(tp, pp, interleaves, divisors(share), shardings, splits, indexing="ij")
+        micro = _micro_batches(space, share)
+        grid = np.meshgrid(
+            tp, pp, interleaves, np.array(micro, dtype=np.int64), shardings, splits, indexing="ij"
+        )
         grids.append(np.stack([axis.ravel() for axis in grid]))
     rows = np.concatenate([np.empty((6, 0), dtype=np.int64), *grids], axis=1)
     ranks = _expert_ranks(space)
@@ -123,6 +131,15 @@ def _sizes(space: Space) -> Columns:
         "sequence_parallel": sequence,
         "ep": ep,
     }
+
+
+def _micro_batches(space: Space, share: int) -> list[int]:
+    """Micro-batches that divide a rank's ``share`` of samples, of which some may be asked for."""
+    return [
+        micro
+        for micro in divisors(share)
+        if space.micro_batch in (None, micro) and space.grad_accum in (None, share // micro)
+    ]
 
 
 def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:

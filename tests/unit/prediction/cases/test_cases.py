@@ -121,12 +121,17 @@ def test_each_option_of_predict_is_a_column() -> None:
 
     others = {"tokens", "what_if", "price", "cases", "simulate", "as_json"}
     declared = {str(one.name) for one in command.params} - others
-    assert declared == {column.name for column in case_columns()}
+    columns = case_columns()
+    assert declared == {
+        column.name if column.name in ("chip", "cluster") else column.option for column in columns
+    }
+    (micro,) = [column for column in columns if column.option == "batch_size"]
+    assert micro.name == "micro_batch" and "batch_size" in micro.aliases
 
 
 def test_a_word_that_no_model_makes_valid_is_refused_before_any_answer(trainrig, tmp_path) -> None:
     path = tmp_path / "cases.csv"
-    for cells, near in (("gpt3,RTX 4090,", "gpt2"), ("gpt2,RTX 4091,", "RTX 4090")):
+    for cells, near in (("gpt22,RTX 4090,", "gpt2"), ("gpt2,RTX 4091,", "RTX 4090")):
         path.write_text(f"model,on,kernels\ngpt2,RTX 4090,\n{cells}\n")
         code, out, err = trainrig("predict", "--cases", str(path))
         assert (code, out) == (2, "") and "cases.csv:3: " in err and near in err
