@@ -195,6 +195,14 @@ def test_a_readme_says_the_error_that_the_page_of_accuracy_says(name: str) -> No
         assert re.search(rf"\b{low}( %)? (to|至) {high} %", " ".join(said.split())), figures
 
 
+def test_the_page_of_variables_has_all_that_are_read() -> None:
+    page = (ROOT / "docs" / "environment.md").read_text()
+    text = "".join(path.read_text() for path in SOURCES)
+    read = set(re.findall(r"\b(?:TRAINRIG|XDG)_[A-Z_]+[A-Z]\b", text))
+    assert {"TRAINRIG_SELFTEST_SEED", "XDG_CACHE_HOME"} <= read
+    assert not [name for name in (*sorted(read), "NO_COLOR") if f"`{name}`" not in page]
+
+
 def test_the_quick_start_has_the_exit_codes() -> None:
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", QUICK_START, re.MULTILINE)}
     assert codes == {getattr(errors, name) for name in dir(errors) if name.startswith("EXIT_")}
