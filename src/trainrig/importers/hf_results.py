@@ -54,7 +54,8 @@ def read_json(file: FilePart, given: Given) -> Reading:
 
 def _read_state(file: FilePart, given: Given) -> Reading:
     state = fitted(file, _State)
-    log = Log(framework=_FRAMEWORK, has_timers=False, batch_size=state.train_batch_size)
+    log = Log(framework=_FRAMEWORK, has_timers=False)
+    log.settings.batch_size = state.train_batch_size
     rows = [_row(entry) for entry in state.log_history]
     steps = [row for row in rows if "loss" in row and "step" in row]
     last = next((row for row in reversed(rows) if _RATE in row), {})

@@ -46,6 +46,17 @@ class LogRule:
 
 
 @read_by({"extra": "forbid"})
+class LogNotes:
+    """Notes on a log that lacks something; empty: there is nothing to say about it."""
+
+    no_end: str = ""
+    no_memory: str = ""
+    no_timers: str = ""
+    zero_timers: str = ""
+    """What timers that read 0 in every step come from."""
+
+
+@read_by({"extra": "forbid"})
 class Format:
     """A training program's log."""
 
@@ -72,11 +83,7 @@ class Format:
     memory: str = ""
     """Description of the printed memory: ``allocated by torch, GB of 2³⁰``."""
     has_timers: bool = False
-    no_end: str = ""
-    """Note for a log without an end."""
-    no_memory: str = ""
-    no_timers: str = ""
-    zero_timers: str = ""
+    notes: LogNotes = LogNotes()
 
 
 class CompiledRule:

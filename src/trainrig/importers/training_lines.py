@@ -29,15 +29,8 @@ from trainrig.importers.runs import Marks
 from trainrig.importers.training_formats import CompiledRule, Format, formats
 from trainrig.importers.training_log import Log, fill, read_settings, records_of
 
-_SETTINGS = {
-    "num_gpus": "num_gpus",
-    "global_batch": "global_batch",
-    "batch_size": "batch_size",
-    "grad_accum": "grad_accum",
-    "seq_len": "seq_len",
-    "tokens_per_step": "tokens_per_step",
-}
-"""Quantities that hold for a training: fields of `Log`."""
+_SETTINGS = ("num_gpus", "global_batch", "batch_size", "grad_accum", "seq_len", "tokens_per_step")
+"""Quantities that hold for a training: fields of `LogSettings`."""
 _RATES = ("sample_rate", "total_sample_rate", "token_rate", "token_rate_per_gpu", "flop_rate")
 _ROW = ("loss", "time", "lr", *_RATES)
 """Quantities of a step: a line that has one of them is a step's, whether it says which or not."""
@@ -316,7 +309,7 @@ class _Reader:
         self.about.give(training)
         for name, value in self.pending.items():
             if name in _SETTINGS:
-                setattr(log, _SETTINGS[name], max(1, int(value)))
+                setattr(log.settings, name, max(1, int(value)))
         self.pending, self.total = {}, None
         self.trainings.append(training)
         return training
@@ -365,7 +358,7 @@ class _Reader:
         log = training.log
         for name, value in values.items():
             if name in _SETTINGS:
-                setattr(log, _SETTINGS[name], max(1, int(value)))
+                setattr(log.settings, name, max(1, int(value)))
             if name in _RATES and value < 0.0:
                 raise self.file.refuse(line.number, f"{name.replace('_', ' ')} below zero")
             # nanoGPT prints -100 % before it knows.
@@ -450,15 +443,8 @@ class _Reader:
         if self.trainings:
             self._close(self.trainings[-1])
         for training in self.trainings:
-            _settle(training)
-
-
-def _settle(training: _Training) -> None:
-    """Read the settings that stand in the lines around a training."""
-    stated = Log(framework=training.log.framework)
-    read_settings("\n".join(training.about), stated)
-    fill(training.log, stated)
-    training.about.clear()
+            fill(training.log.settings, read_settings("\n".join(training.about)))
+            training.about.clear()
 
 
 def _differs(a: float, b: float, share: float = _SAME) -> bool:
@@ -524,14 +510,16 @@ def _reading(
     spec, log = reader.spec, training.log
     notes = list(reader.notes) if number == len(reader.trainings) - 1 else []
     zero = sorted(p for p, times in log.timers.items() if not any(t > 0.0 for t in times))
-    if zero and spec.zero_timers:
-        notes.append(f"timers that read 0 and are missing: {', '.join(zero)}; {spec.zero_timers}")
-    if spec.no_timers and not log.timers:
-        notes.append(spec.no_timers)
-    if spec.no_end and not log.samples_per_s:
-        notes.append(spec.no_end)
-    if spec.no_memory and log.peak_memory is None:
-        notes.append(spec.no_memory)
+    if zero and spec.notes.zero_timers:
+        notes.append(
+            f"timers that read 0 and are missing: {', '.join(zero)}; {spec.notes.zero_timers}"
+        )
+    if spec.notes.no_timers and not log.timers:
+        notes.append(spec.notes.no_timers)
+    if spec.notes.no_end and not log.samples_per_s:
+        notes.append(spec.notes.no_end)
+    if spec.notes.no_memory and log.peak_memory is None:
+        notes.append(spec.notes.no_memory)
     if training.not_finite:
         notes.append(f"{training.not_finite} lines have a number that is not finite (nan, inf)")
     if training.repeated:

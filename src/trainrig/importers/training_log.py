@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from trainrig.benchmarks.training import BENCHMARK, PRECISIONS, WARM_UP
 from trainrig.errors import TrainrigError
@@ -43,25 +43,32 @@ _GUESSES = tuple(
 
 
 @dataclass(slots=True, kw_only=True)
-class Log:
-    """What a log states of a training; None: it does not."""
+class LogSettings:
+    """Settings that hold for a whole training; None: its log does not state them."""
 
-    framework: str
     model: str | None = None
     seq_len: int | None = None
     batch_size: int | None = None
-    """Samples at once of a GPU."""
+    """Samples that one GPU processes at once."""
     global_batch: int | None = None
     grad_accum: int | None = None
+    tokens_per_step: int | None = None
     precision: str | None = None
     device: str | None = None
     num_gpus: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Log:
+    """Numbers that a log states of a training; None: it does not."""
+
+    framework: str
+    settings: LogSettings = field(default_factory=LogSettings)
     series: dict[str, array[float]] = field(default_factory=dict)
     """``time`` (seconds), ``token_rate`` (of all GPUs), ``token_rate_per_gpu``, ``flop_rate`` (of a
     GPU, by the log's own formula), ``mfu`` (of a peak that the program assumed): one a step."""
     line: int | None = None
     """Line of the last step that has a time."""
-    tokens_per_step: int | None = None
     is_rate_of_whole: bool = False
     """Whether the rate is of the whole training, with its evaluations and checkpoints."""
     samples_per_s: tuple[int, float] | None = None
@@ -74,7 +81,7 @@ class Log:
     """Bytes of a GPU."""
     memory_kind: str | None = None
     timers: dict[str, list[float]] = field(default_factory=dict)
-    """FilePart of a step: seconds of each step that has a timer of it."""
+    """Part of a step: seconds of each step that has a timer of it."""
     has_timers: bool = True
     """Whether the framework prints timers of parts at all."""
     loss: float | None = None
@@ -87,21 +94,23 @@ class Log:
         return median(numbers) if numbers else None
 
 
-def complete(log: Log, given: Given) -> None:
-    """Add what the user states, which comes before what the log does."""
-    log.model = given.model or log.model
-    log.precision = given.precision or log.precision
-    log.seq_len = given.seq_len or log.seq_len
-    log.batch_size = given.batch_size or log.batch_size
-    log.num_gpus = given.num_gpus or log.num_gpus
-    log.device = device_name(given.device) or log.device
+def _complete(settings: LogSettings, given: Given) -> None:
+    """Add the settings that the user states, which come before those of the log."""
+    for name in ("model", "precision", "seq_len", "batch_size", "num_gpus"):
+        setattr(settings, name, getattr(given, name) or getattr(settings, name))
+    settings.device = device_name(given.device) or settings.device
 
 
-def fill(log: Log, other: Log) -> None:
+T = TypeVar("T", "Log", "LogSettings")
+
+
+def fill(log: T, other: T) -> None:
     """Take from another log of the same training what this one does not have."""
-    for one in dataclasses.fields(Log):
+    for one in dataclasses.fields(log):
         mine, theirs = getattr(log, one.name), getattr(other, one.name)
-        if isinstance(mine, dict):
+        if isinstance(mine, LogSettings):
+            fill(mine, theirs)
+        elif isinstance(mine, dict):
             for name, numbers in theirs.items():
                 if not any(number > 0.0 for number in mine.get(name, ())):
                     mine[name] = numbers
@@ -113,10 +122,12 @@ def records_of(file: FilePart, log: Log, given: Given) -> Iterator[Record]:
     """The records of one training."""
     if not (log.series or log.samples_per_s or log.timers or log.loss is not None):
         return
-    complete(log, given)
+    _complete(log.settings, given)
     if (flop_rate := log.middle("flop_rate")) is not None and log.printed_flops is None:
         log.printed_flops = (flop_rate, 0.0)
-    inferred = " ".join(filter(None, (_infer(log) if log.model is None else None, _count(log))))
+    inferred = " ".join(
+        filter(None, (_infer(log) if log.settings.model is None else None, _count(log)))
+    )
     shown: dict[str, Any] = {
         "framework_log": log.framework,
         "inferred": inferred or None,
@@ -145,9 +156,9 @@ def records_of(file: FilePart, log: Log, given: Given) -> Iterator[Record]:
             case,
             (metric, unit),
             value,
-            device=log.device,
-            index=0 if log.device else None,
-            count=log.num_gpus,
+            device=log.settings.device,
+            index=0 if log.settings.device else None,
+            count=log.settings.num_gpus,
             conditions={**shown, **(conditions or {})},
             **more,
         )
@@ -173,13 +184,13 @@ _Make = Callable[..., Record]
 def _rates(log: Log, step_s: float | None, line: int | None, make: _Make) -> Iterator[Record]:
     """Samples, tokens and FLOPs a second; of the steps' time where no rate is printed."""
     rate_line, rate = log.samples_per_s or (line, None)
-    if rate is None and step_s and log.global_batch:
-        rate = log.global_batch / step_s
+    if rate is None and step_s and log.settings.global_batch:
+        rate = log.settings.global_batch / step_s
     if rate is None:
         return
     yield make("sample_rate", "sample/s", rate, line=rate_line)
-    if log.seq_len and "token_rate" not in log.series:
-        yield make("token_rate", "token/s", rate * log.seq_len, line=rate_line)
+    if log.settings.seq_len and "token_rate" not in log.series:
+        yield make("token_rate", "token/s", rate * log.settings.seq_len, line=rate_line)
     yield from _flop_rate(log, rate, rate_line, make)
 
 
@@ -188,20 +199,22 @@ def _token_rates(log: Log, step_s: float | None, line: int | None, make: _Make) 
     per_gpu, printed = log.middle("token_rate_per_gpu"), log.middle("token_rate")
     if printed is not None:
         yield make("token_rate", "token/s", printed, line=line)
-    elif per_gpu is not None and log.num_gpus:
-        yield make("token_rate", "token/s", per_gpu * log.num_gpus, line=line)
-    elif log.tokens_per_step and step_s and not log.samples_per_s:
-        yield make("token_rate", "token/s", log.tokens_per_step / step_s, line=line)
+    elif per_gpu is not None and log.settings.num_gpus:
+        yield make("token_rate", "token/s", per_gpu * log.settings.num_gpus, line=line)
+    elif log.settings.tokens_per_step and step_s and not log.samples_per_s:
+        yield make("token_rate", "token/s", log.settings.tokens_per_step / step_s, line=line)
     if per_gpu is not None:
         yield make("token_rate_per_gpu", "token/s", per_gpu, line=line)
-    if log.printed_flops is not None and not (log.samples_per_s or log.global_batch):
+    if log.printed_flops is not None and not (log.samples_per_s or log.settings.global_batch):
         yield make("printed_flop_rate", "FLOP/s", log.printed_flops[0], line=line)
 
 
 def _count(log: Log) -> str | None:
     """Set the number of GPUs where the log's own FLOP/s and samples/s fit one number alone."""
-    flops = _sample_flops(log.model, log.seq_len)
-    if log.num_gpus or not (flops and log.printed_flops and log.samples_per_s and log.digits):
+    flops = _sample_flops(log.settings.model, log.settings.seq_len)
+    if log.settings.num_gpus or not (
+        flops and log.printed_flops and log.samples_per_s and log.digits
+    ):
         return None
     (printed, off), rate = log.printed_flops, log.samples_per_s[1]
     if printed <= off:
@@ -211,13 +224,13 @@ def _count(log: Log) -> str | None:
     fitting = [gpus for gpus in range(1, _MOST_GPUS) if low <= gpus <= high]
     if len(fitting) != 1:
         return None
-    log.num_gpus = fitting[0]
+    log.settings.num_gpus = fitting[0]
     return f"samples/s over TFLOPS of a GPU fit {fitting[0]} GPUs and no other number"
 
 
 def _flop_rate(log: Log, rate: float, line: int | None, make: _Make) -> Iterator[Record]:
     """Model FLOP/s of a GPU; between what is printed where both are rounded."""
-    flops = _sample_flops(log.model, log.seq_len)
+    flops = _sample_flops(log.settings.model, log.settings.seq_len)
     if flops is None:
         if log.printed_flops is None:
             yield make(
@@ -230,7 +243,7 @@ def _flop_rate(log: Log, rate: float, line: int | None, make: _Make) -> Iterator
         else:
             yield make("printed_flop_rate", "FLOP/s", log.printed_flops[0], line=line)
         return
-    gpus = log.num_gpus
+    gpus = log.settings.num_gpus
     if gpus is None:
         why = "the log does not say of how many GPUs: --gpus N"
         yield make("flop_rate", "FLOP/s", None, line=line, reason=why)
@@ -278,12 +291,12 @@ def _parts(log: Log, make: _Make) -> Iterator[Record]:
 def _case(log: Log) -> Case:
     found: dict[str, str | int | None] = {
         "framework": log.framework,
-        "model": log.model,
-        "precision": log.precision,
-        "batch_size": log.batch_size,
-        "seq_len": log.seq_len,
-        "grad_accum": log.grad_accum,
-        "nproc": log.num_gpus,
+        "model": log.settings.model,
+        "precision": log.settings.precision,
+        "batch_size": log.settings.batch_size,
+        "seq_len": log.settings.seq_len,
+        "grad_accum": log.settings.grad_accum,
+        "nproc": log.settings.num_gpus,
         "tool": f"{log.framework} log",
         "training": log.number or None,
     }
@@ -313,14 +326,14 @@ def _infer(log: Log) -> str | None:
     fitting = [
         (model, seq)
         for model, seq in _GUESSES
-        if low <= (_sample_flops(model, seq) or 0) <= high and log.seq_len in (None, seq)
+        if low <= (_sample_flops(model, seq) or 0) <= high and log.settings.seq_len in (None, seq)
     ]
     if len(fitting) != 1:
         return None
-    log.model, log.seq_len = fitting[0]
+    model, seq_len = log.settings.model, log.settings.seq_len = fitting[0]
     return (
-        f"the log names no model; its TFLOPS and samples/s fit {log.model} with samples of "
-        f"{log.seq_len} tokens and no other that is known"
+        f"the log names no model; its TFLOPS and samples/s fit {model} with samples of {seq_len} "
+        "tokens and no other that is known"
     )
 
 
@@ -365,25 +378,27 @@ _NARROWEST = 72
 """Columns of the narrowest terminal whose wrapped lines are told."""
 
 
-def read_settings(text: str, log: Log) -> None:
-    """What a command line or a printed configuration in the log states."""
+def read_settings(text: str) -> LogSettings:
+    """Return the settings that a command line or a printed configuration in the log states."""
+    stated = LogSettings()
     model = _setting(text, _SETTINGS["model"])
     if model is not None:
         short = model.rpartition("/")[2].lower()
-        log.model = _known_model(_MODELS.get(short, short))
+        stated.model = _known_model(_MODELS.get(short, short))
     for name in ("seq_len", "batch_size", "global_batch", "grad_accum"):
         found = _setting(text, _SETTINGS[name])
         if found and re.fullmatch(r"[0-9]{1,9}", found) and int(found) > 0:
-            setattr(log, name, int(found))
+            setattr(stated, name, int(found))
     for precision in ("fp16", "bf16"):
         option = rf"--{precision}(?:[ =](?:1|[Tt]rue)\b|\s+--|\s*\\?$)"
         setting = rf"{precision}\s*\.{{3,}}\s*True|['\"]?{precision}['\"]?[=:] ?True"
         if re.search(f"{option}|{setting}", text, re.MULTILINE):
-            log.precision = precision
-    if log.precision is None and re.search(r"--(?:fp16|bf16)[ =](?:0|[Ff]alse)\b", text):
-        log.precision = "fp32"
-    if log.precision not in (None, *PRECISIONS):
-        log.precision = None
+            stated.precision = precision
+    if stated.precision is None and re.search(r"--(?:fp16|bf16)[ =](?:0|[Ff]alse)\b", text):
+        stated.precision = "fp32"
+    if stated.precision not in (None, *PRECISIONS):
+        stated.precision = None
+    return stated
 
 
 def _known_model(name: str) -> str | None:

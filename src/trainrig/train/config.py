@@ -42,7 +42,7 @@ from trainrig.record import Case
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import PLACES, Layout, check_layout
-from trainrig.workload.layout.groups import RankMesh
+from trainrig.workload.layout.groups import RankMesh, check_words
 from trainrig.workload.layout_rules import usual_interleave
 from trainrig.workload.model import ATTENTIONS, FP8_RECIPES, UNFUSED, WRITTEN_OUT
 from trainrig.workload.option_words import usual_word
@@ -106,8 +106,7 @@ class LearningRate:
     """The lowest rate as a share of the highest."""
 
     def __post_init__(self) -> None:
-        if self.shape not in LR_SCHEDULES:
-            raise unknown("lr_schedule", self.shape, LR_SCHEDULES)
+        check_words(self, {"shape": LR_SCHEDULES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +195,7 @@ class EngineKernels:
     """Whether a GPU's step is recorded once and then played back."""
 
     def __post_init__(self) -> None:
-        if self.attention not in ATTENTIONS:
-            raise unknown("attention", self.attention, ATTENTIONS)
+        check_words(self, {"attention": ATTENTIONS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

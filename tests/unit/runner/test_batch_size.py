@@ -256,7 +256,7 @@ def test_rounds_are_trained_in_turns_and_say_only_how_fast(
     assert "experiments" not in run.series
     found = results(view_of(run))
     assert [each.name for each in found] == ["a", "b", "c"]
-    assert [round(each.step_times_s[0], 9) for each in found[0].rounds] == [0.1, 0.4, 0.6]
+    assert [round(each.step_times_s[0], 9) for each in found[0].timing.rounds] == [0.1, 0.4, 0.6]
     measured = [r for r in run.records if r.kind is Kind.MEASURED]
     times = [r for r in measured if r.metric == "time" and r.case["experiment"] == "a"]
     assert [len(record.samples or ()) for record in times] == [3, 6, 9]

@@ -62,7 +62,7 @@ CUDA_GRAPHS = ("auto", "none", "layers", "runtime", "iteration")
 EXPERTS = ("grouped", "sorted", "modules", "slices")
 
 
-def _check_words(group: Any, known: Mapping[str, Collection[str]]) -> None:
+def check_words(group: Any, known: Mapping[str, Collection[str]]) -> None:
     """Raise UsageError for a word that its field does not know."""
     for name, words in known.items():
         if getattr(group, name) not in words:
@@ -115,7 +115,7 @@ class Mesh:
     """1: tensor parallelism cuts no expert, 0: where there are ranks enough (`expert_tp`)."""
 
     def __post_init__(self) -> None:
-        _check_words(self, self.WORDS)
+        check_words(self, self.WORDS)
 
     @property
     def dp(self) -> Whole:
@@ -155,7 +155,7 @@ class Sharding:
     """torch's wrapper around data-parallel ranks; auto: as the sizes say (`Layout.scheme`)."""
 
     def __post_init__(self) -> None:
-        _check_words(self, self.WORDS)
+        check_words(self, self.WORDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class PipelineOrder:
     """Groups of layers that each stage holds (virtual stages, Megatron's vpp)."""
 
     def __post_init__(self) -> None:
-        _check_words(self, self.WORDS)
+        check_words(self, self.WORDS)
 
     @property
     def v_schedule(self) -> bool:
@@ -236,7 +236,7 @@ class Precision:
     copy."""
 
     def __post_init__(self) -> None:
-        _check_words(self, self.WORDS)
+        check_words(self, self.WORDS)
 
     @property
     def number_format(self) -> str:
@@ -269,7 +269,7 @@ class MemorySaving:
     """Where the optimizer and its states live."""
 
     def __post_init__(self) -> None:
-        _check_words(self, self.WORDS)
+        check_words(self, self.WORDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +306,7 @@ class KernelChoices:
     framework and kernels have it; a compiler's is one kernel over all logits."""
 
     def __post_init__(self) -> None:
-        _check_words(self, self.WORDS)
+        check_words(self, self.WORDS)
 
     @property
     def is_flash(self) -> bool:
@@ -340,7 +340,7 @@ class Overlap:
     with them, or the update one step late; auto: as the framework does."""
 
     def __post_init__(self) -> None:
-        _check_words(self, self.WORDS)
+        check_words(self, self.WORDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +362,7 @@ class Moe:
     Megatron-Core's flex dispatcher), 0: once for each expert."""
 
     def __post_init__(self) -> None:
-        _check_words(self, self.WORDS)
+        check_words(self, self.WORDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,4 +383,4 @@ class Lora:
     for each product."""
 
     def __post_init__(self) -> None:
-        _check_words(self, self.WORDS)
+        check_words(self, self.WORDS)
