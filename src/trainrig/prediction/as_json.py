@@ -30,6 +30,11 @@ CONVENTION = (
 )
 
 
+def step_time_by(*, is_simulated: bool) -> str:
+    """How a step's time was found: one word for a screen and for JSON."""
+    return "simulation" if is_simulated else "closed form"
+
+
 def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str, Any]:
     """What ``predict --json`` prints; others script against it."""
     own = held(found.question.shape, found.layout)
@@ -37,6 +42,11 @@ def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str,
         **_subject(found.question, found.rates.device, found.memory),
         "step_time_s": found.time,
         "simulated_step_time_s": found.simulated,
+        "step_time_by": step_time_by(is_simulated=found.is_simulated),
+        "setting": [
+            {"name": one.name, "text": one.text, "presumed": one.is_presumed}
+            for one in found.setting
+        ],
         "parts_s": {name: float(getattr(found.step, name)) for name in PARTS},
         "overlapped_s": float(found.step.overlapped),
         "data_parallel_s": found.data_parallel,

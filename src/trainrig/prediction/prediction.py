@@ -18,6 +18,7 @@ from typing import Any
 
 from trainrig.prediction.rates import Rates
 from trainrig.prediction.scenario import Question
+from trainrig.prediction.setting import SettingLine, setting_of
 from trainrig.prediction.step import StepTime, predict_step
 from trainrig.prediction.step.communication import MeshSizes, data_parallel
 from trainrig.prediction.step.compute import recomputed_flops
@@ -57,14 +58,19 @@ class Prediction:
         return float(self.step.total)
 
     @property
-    def simulated(self) -> float | None:
-        """s of a step, its pipeline event by event, as a plan ranks layouts; None: it has none."""
-        if self.layout.mesh.pp == 1 or self.layout.pipeline.schedule == "dualpipe":
-            return None
-        from trainrig.prediction.step.simulate import simulated  # numpy: a step alone needs none
+    def is_simulated(self) -> bool:
+        """Whether the time is that of a pipeline, event by event, and no closed form's."""
+        return self.layout.mesh.pp > 1 and self.layout.pipeline.schedule != "dualpipe"
 
-        seconds, _ = simulated(self.question.shape, self.layout, self.rates)
-        return float(seconds[0])
+    @property
+    def simulated(self) -> float | None:
+        """The time where it was simulated, else None."""
+        return self.time if self.is_simulated else None
+
+    @property
+    def setting(self) -> tuple[SettingLine, ...]:
+        """How GPUs come in nodes, their network and uneven stages."""
+        return setting_of(self.question.shape, self.layout, self.question.cluster)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -198,7 +204,7 @@ def predict(question: Question) -> Prediction:
     return Prediction(
         question=question,
         rates=rates,
-        step=predict_step(shape, layout, rates),
+        step=_step(shape, layout, rates),
         memory=memory(shape, layout),
         tokens=samples * seq,
         model_flops=model_flops(shape, **size),
@@ -206,6 +212,16 @@ def predict(question: Question) -> Prediction:
         model_flops_half=model_flops(shape, **size, half=True),
         hardware_flops_half=computed(half=True),
     )
+
+
+def _step(shape: ModelShape, layout: Layout, rates: Rates) -> StepTime:
+    """A step's parts: of a pipeline as its simulation takes, by which a plan ranks layouts too."""
+    if layout.mesh.pp == 1 or layout.pipeline.schedule == "dualpipe":
+        return predict_step(shape, layout, rates)
+    from trainrig.prediction.step.simulate import simulated  # numpy: a step alone needs none
+
+    seconds, step = simulated(shape, layout, rates)
+    return step.lasting(float(seconds[0]))
 
 
 CONFIDENCE = 0.8

@@ -16,7 +16,7 @@ from trainrig.errors import DataError, UsageError
 from trainrig.prediction.cluster import Cluster
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import Question, one_node, positive, space
-from trainrig.prediction.search import search
+from trainrig.prediction.search import SIMULATED, search
 from trainrig.prediction.search.gpu_count import gpus_needed
 from trainrig.prediction.search.space import Space
 from trainrig.record import Kind, Record, Status
@@ -80,7 +80,7 @@ def predicted_rate(
         fewest = gpus_needed(every, cluster, positive("tokens", tokens), days).cluster.gpus
         machines = -(-fewest // cluster.tray)  # they are had whole
         cluster = cluster.on(machines * cluster.tray)
-    found = rate_at(every, cluster)
+    found = rate_at(every, cluster, SIMULATED)
     if found is None:
         raise UsageError(
             f"{every.shape.name} does not fit on {cluster.gpus} × {cluster.rates().device}",
@@ -89,10 +89,14 @@ def predicted_rate(
     return found
 
 
-def rate_at(every: Space, cluster: Cluster) -> TrainingRate | None:
-    """The best layout's rate at a cluster; None where nothing fits or makes the batch."""
+def rate_at(every: Space, cluster: Cluster, simulate: int = 0) -> TrainingRate | None:
+    """The best layout's rate at a cluster; None where nothing fits or makes the batch.
+
+    ``simulate``: so many of the fastest are ranked by their simulation, as a plan ranks them.
+    """
     try:
-        best = search(every.on(cluster), cluster.rates(), top=1).best[0]
+        ranked = search(every.on(cluster), cluster.rates(), top=1, simulate=simulate)
+        best = ranked.best[0]
     except UsageError:
         return None
     if not best.fits:
@@ -100,9 +104,9 @@ def rate_at(every: Space, cluster: Cluster) -> TrainingRate | None:
     question = Question(shape=every.shape, layout=best.layout, cluster=cluster)
     found = predict(question)
     low, high = found.interval
-    waits = {name: size for name, size in best.parts.items() if name not in _COMPUTE}
+    waits = {name: size for name, size in best.parts_of_step.items() if name not in _COMPUTE}
     slowest = max(waits, key=lambda name: waits[name], default="")
-    share = waits.get(slowest, 0.0) / best.time
+    share = waits.get(slowest, 0.0) / best.ranked_by
     return TrainingRate(
         tokens_per_s=found.tokens_per_s,
         low=found.tokens / high,

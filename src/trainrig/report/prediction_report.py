@@ -186,16 +186,10 @@ def prediction_document(
 
 def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]:
     low, high = map(format_time, found.interval)
-    yield "step", f"{format_time(found.time)}, 80 % between {low} and {high}"
-    if (simulated := found.simulated) is not None:
-        yield (
-            "simulated",
-            (
-                f"{format_time(simulated)}, its pipeline event by event, as trainrig plan ranks "
-                "layouts; the step above is the closed form's"
-            ),
-        )
+    how = "its pipeline simulated event by event" if found.is_simulated else "by the closed form"
+    yield "step", f"{format_time(found.time)}, 80 % between {low} and {high}; {how}"
     yield "layout", layout_text(found.layout)
+    yield from setting_facts(found)
     yield from host_facts(found.question)
     yield (
         "rate",
@@ -209,6 +203,12 @@ def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]
             yield "causal half", f"{seen} where causal attention counts by half, above in full"
     if tokens is not None:
         yield f"{format_count(tokens)} tokens", f"{duration_text(found, tokens)} of GPUs"
+
+
+def setting_facts(found: Prediction) -> Iterator[tuple[str, str]]:
+    """How GPUs come in nodes, their network, uneven stages."""
+    for one in found.setting:
+        yield one.name, f"presumed: {one.text}" if one.is_presumed else one.text
 
 
 def _seen(found: Prediction) -> str | None:
@@ -296,18 +296,23 @@ def _parts_table(
     return Table(columns, (*rows, *sums))
 
 
+_CHANGE_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad"}
+
+
 def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
     """Upgrades, best first."""
     if upgrades:
         yield table(
             upgrades,
-            column("upgrade", lambda one: one.name, kind="code"),
+            column("change", lambda one: one.name, kind="code"),
+            words("now", lambda one: one.present),
             column(
                 "tokens/s",
                 lambda one: "" if one.tokens_per_s is None else format_count(one.tokens_per_s),
             ),
             column("gain", lambda one: "" if one.gain is None else signed_share(one.gain)),
-            words("", lambda one: Cell(one.reason or one.says, "dim")),
+            words("", lambda one: Cell(one.verdict, _CHANGE_TONES.get(one.verdict, "dim"))),
+            words("with it", lambda one: Cell(one.reason or one.says, "dim")),
         )
 
 
@@ -364,6 +369,7 @@ def plan_document(
     shown = tuple(one.best for one in families) or found.best
     ties = {id(one.best): one.ties for one in families}
     blocks.append(_candidate_table(space, shown, head, best, ties))
+    blocks.append(Facts(tuple(_plan_setting(best, shown))))
     if (seen := _seen(best)) is not None:
         words = f"MFU: causal attention in full; by half, the first has {seen}"
         blocks.append(Paragraph(words, "dim"))
@@ -388,12 +394,23 @@ def plan_document(
     return Document(title=title, blocks=tuple(blocks))
 
 
+def _plan_setting(best: Prediction, shown: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
+    """What the numbers of a plan stand on: of the first layout, and how times were found."""
+    if any(one.is_pipeline for one in shown):
+        yield "step times", "pipelines simulated event by event, all else by the closed form"
+    yield from setting_facts(best)
+
+
 def _worth_showing(front: Sequence[Candidate]) -> list[Candidate]:
     """Of a front those that save memory worth the name, and are not slower beyond use."""
     chosen = list(front[:1])
     for one in front[1:]:
         saves = one.memory <= (1.0 - _LEAST_SAVING) * chosen[-1].memory
-        if saves and one.time <= _MOST_SLOWER * front[0].time and len(chosen) < _MOST_FRONT:
+        if (
+            saves
+            and one.ranked_by <= _MOST_SLOWER * front[0].ranked_by
+            and len(chosen) < _MOST_FRONT
+        ):
             chosen.append(one)
     return chosen
 
@@ -405,8 +422,8 @@ def _count_table(budget: Budget) -> Table:
         counts,
         column("GPUs", lambda one: one.cluster.gpus),
         column("days", lambda one: format_count(one.days)),
-        column("GPU-days", lambda one: format_count(one.days * one.cluster.gpus)),
-        words("", lambda one: "in time, on the fewest" if one is budget else ""),
+        column("GPU-days", lambda one: format_count(one.gpu_days)),
+        words("", lambda one: "in time, at the fewest GPU-days" if one is budget else ""),
     )
 
 

@@ -20,7 +20,7 @@ from trainrig.benchmarks.training import SPLITS
 from trainrig.catalog.arithmetic import HALF
 from trainrig.catalog.servers import find_server
 from trainrig.errors import StoreError, UsageError
-from trainrig.prediction.as_json import layout_dict, prediction_dict
+from trainrig.prediction.as_json import layout_dict, prediction_dict, step_time_by
 from trainrig.prediction.cluster import Cluster
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.rates import Rates
@@ -157,14 +157,17 @@ class Planned:
         tokens_per_s = self.answer.tokens / one.ranked_by
         mfu = self.answer.mfu
         return {
-            "step_time_s": one.time,
+            "step_time_s": one.ranked_by,
             "simulated_step_time_s": one.simulated,
+            "step_time_by": step_time_by(
+                is_simulated=one.is_pipeline and one.simulated is not None
+            ),
             "memory_bytes_per_gpu": one.memory,
             "fits": one.fits,
             "tokens_per_s": tokens_per_s,
             "tokens_per_day": tokens_per_s * DAY,
             "mfu": None if mfu is None else mfu * self.answer.time / one.ranked_by,
-            "parts_s": one.parts,
+            "parts_s": one.parts_of_step,
             "layout": layout_dict(one.layout),
         }
 
@@ -206,7 +209,7 @@ def plan(
         found = replace(found, best=(trains, *found.best)[:top], front=(trains, *smaller))
         distinct = (LayoutFamily(best=trains, ties=0), *distinct)[:top]
     best = found.best[0]
-    chosen, before = (found.best, best.time) if best.fits else ((), None)
+    chosen, before = (found.best, best.ranked_by) if best.fits else ((), None)
     ranked = () if what_if is None else upgrades_of_search(every, cluster, before, what_if)
     written: tuple[Path, ...] = ()
     unwritten = None
@@ -353,7 +356,7 @@ NPROC_PER_NODE={own.processes} exec sh ranks/01-*/node.sh
 def experiment_text(one: Candidate, model: str) -> str:
     """An experiment file: its prediction as a comment, then its keys."""
     comment = (
-        f"# Predicted: {format_time(one.time)} a step, {format_memory(one.memory)} a GPU, on "
+        f"# Predicted: {format_time(one.ranked_by)} a step, {format_memory(one.memory)} a GPU, on "
         f"{one.layout.mesh.gpus} GPUs in nodes of {one.layout.mesh.gpus_per_node}.\n"
     )
     return comment + tomli_w.dumps(experiment_keys(one, model))

@@ -549,8 +549,13 @@ def _between(chip: Chip, fabric: float | None) -> Link:
         # One of a block's six sides leads to the next block.
         rate = SLICE * chip.link.bandwidth / 2.0 / 6.0
         return _link("fabric", rate, "the torus between blocks of a slice")
+    return _link("fabric", usual_fabric(chip), words)
+
+
+def usual_fabric(chip: Chip) -> float:
+    """B/s of a node into the network, one way, that such chips are usually sold with."""
     port, node = port_of(chip), chip.link.domain or _USUAL_NODE
-    return _link("fabric", _FABRIC_OF_NO_ONE if port is None else node * port, words)
+    return _FABRIC_OF_NO_ONE if port is None else node * port
 
 
 def port_of(chip: Chip) -> float | None:

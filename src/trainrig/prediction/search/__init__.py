@@ -19,7 +19,7 @@ import numpy as np
 
 from trainrig.prediction.rates import Rates
 from trainrig.prediction.search.space import Space, layouts
-from trainrig.prediction.step import PARTS, predict_step
+from trainrig.prediction.step import PARTS, StepTime, predict_step
 from trainrig.prediction.step.simulate import simulated
 from trainrig.process.pool import ordered_map
 from trainrig.workload.layout import Layout
@@ -48,6 +48,18 @@ class Candidate:
     def ranked_by(self) -> float:
         """s of a step: the simulation's where there is one, else the closed form's."""
         return self.time if self.simulated is None else self.simulated
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether its simulation is another number than the closed form."""
+        return self.layout.mesh.pp > 1 and self.layout.pipeline.schedule != "dualpipe"
+
+    @property
+    def parts_of_step(self) -> dict[str, float]:
+        """Parts in s that sum to what it is ranked by; the bubble takes what simulating changes."""
+        unsure = dict.fromkeys(("overlapped", "faster", "slower"), 0.0)
+        step = StepTime(**self.parts, **unsure).lasting(self.ranked_by)
+        return {name: float(getattr(step, name)) for name in PARTS}
 
     def gap(self, other: Candidate) -> dict[str, float]:
         """By how much ``other`` is slower, part by part: sums to what they are ranked by.
@@ -144,18 +156,19 @@ def search(space: Space, rates: Rates, *, top: int = 10, simulate: int = 0) -> R
 
     if len(times):
         order = np.lexsort((needs, times))
-        lowest = np.minimum.accumulate(needs[order])
-        first = np.concatenate([[True], lowest[1:] < lowest[:-1]])
-        front = tuple(map(candidate, order[first]))
+        front_at = order[_undominated(needs[order])]
         searched = time.perf_counter()
         fastest, seconds = order[: max(simulate, top)], {}
         if simulate:
-            seconds = _simulated(space, groups, group_of[fastest], index_in_group[fastest], rates)
-            again = np.lexsort(
-                (needs[fastest], np.array([seconds[n] for n in range(len(fastest))]))
-            )
-            fastest, seconds = fastest[again], {n: seconds[a] for n, a in enumerate(again)}
-        best = tuple(candidate(at, seconds.get(n)) for n, at in enumerate(fastest[:top]))
+            # What the front has beyond the fastest is simulated too: one number for one layout.
+            pool = np.concatenate([fastest, np.setdiff1d(front_at, fastest)])
+            found = _simulated(space, groups, group_of[pool], index_in_group[pool], rates)
+            taken = np.array([found[n] for n in range(len(pool))])
+            seconds = dict(zip(pool.tolist(), taken.tolist(), strict=True))
+            pool = pool[np.lexsort((needs[pool], taken))]
+            front_at, fastest = pool[_undominated(needs[pool])], pool
+        front = tuple(candidate(at, seconds.get(int(at))) for at in front_at)
+        best = tuple(candidate(at, seconds.get(int(at))) for at in fastest[:top])
     else:
         smallest = min(range(len(groups)), key=lambda number: priced[number][0].min())
         layout = groups[smallest].at(int(np.argmin(priced[smallest][0])))
@@ -168,6 +181,12 @@ def search(space: Space, rates: Rates, *, top: int = 10, simulate: int = 0) -> R
         best=best,
         front=front,
     )
+
+
+def _undominated(needs: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which of some layouts, fastest first, need less memory than every faster one."""
+    lowest = np.minimum.accumulate(needs)
+    return np.concatenate([[True], lowest[1:] < lowest[:-1]])
 
 
 def _simulated(

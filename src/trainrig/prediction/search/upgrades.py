@@ -25,10 +25,11 @@ from trainrig.errors import TrainrigError, UsageError, unknown
 from trainrig.prediction.cluster import Cluster
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import GBIT, Question
-from trainrig.prediction.search import search
+from trainrig.prediction.search import SIMULATED, search
 from trainrig.prediction.search.space import Space
+from trainrig.prediction.setting import network_text
 from trainrig.prediction.verdict import DOES_NOT_FIT
-from trainrig.units import format_memory
+from trainrig.units import counted, format_memory
 from trainrig.workload.layout import check_layout
 
 _KNOWN = (
@@ -47,10 +48,14 @@ class Ranked:
 
     name: str
     says: str
+    present: str
+    """What the machines have in its place now."""
     tokens_per_s: float | None = None
     """With it; None where it cannot be had."""
     gain: float | None = None
     """Against the rate without it: 0.25 is a quarter more."""
+    verdict: str = ""
+    """``faster``, ``slower`` or ``no change``, where the gain is known; within NO_CHANGE none."""
     reason: str | None = None
     """Why there is none."""
 
@@ -85,12 +90,12 @@ def upgrades_of_search(
     tokens = space.global_batch * space.base.batch.seq_len
 
     def rate_of(there: Cluster) -> float:
-        best = search(space.on(there), there.rates(), top=1).best[0]
+        best = search(space.on(there), there.rates(), top=1, simulate=SIMULATED).best[0]
         if not best.fits:
             raise UsageError(
                 f"nothing fits: the smallest layout needs {format_memory(best.memory)}"
             )
-        return tokens / best.time
+        return tokens / best.ranked_by
 
     return rank(cluster, text, rate_of, before=None if before is None else tokens / before)
 
@@ -105,14 +110,27 @@ def rank(
     """
     found = []
     for name, (says, apply) in parse(text):
+        told = {"name": name, "says": says, "present": present_of(name, cluster)}
         try:
             rate = rate_of(apply(cluster))
         except TrainrigError as error:
-            found.append(Ranked(name=name, says=says, reason=error.message))
+            found.append(Ranked(**told, reason=error.message))
             continue
         gain = None if before is None else rate / before - 1.0
-        found.append(Ranked(name=name, says=says, tokens_per_s=rate, gain=gain))
+        word = "" if gain is None else verdict_of(gain)
+        found.append(Ranked(**told, tokens_per_s=rate, gain=gain, verdict=word))
     return tuple(sorted(found, key=lambda one: -(one.tokens_per_s or 0.0)))
+
+
+NO_CHANGE = 0.005
+"""Share of the rate below which a gain or a loss is none."""
+
+
+def verdict_of(gain: float) -> str:
+    """Return whether a change makes a training faster or slower, or neither."""
+    if abs(gain) < NO_CHANGE:
+        return "no change"
+    return "faster" if gain > 0.0 else "slower"
 
 
 def parse(text: str) -> list[tuple[str, Change]]:
@@ -216,6 +234,25 @@ _KINDS: dict[str, Callable[..., Change]] = {
     r"\+(\d{1,5}(?:\.\d+)?)\s*gi?b": _memory,
     r"power\s*=\s*(\d{1,5}(?:\.\d+)?)\s*w?": _power,
 }
+
+
+def present_of(word: str, cluster: Cluster) -> str:
+    """Return what machines have now in the place of what an upgrade changes."""
+    word = word.lower()
+    if re.match(r"nvlink|pcie$|(no-)?p2p", word):
+        return cluster.rates().links.inside.name if cluster.gpus_per_node > 1 else "one GPU a node"
+    if re.match(r"pcie", word):
+        generation = None if cluster.chip is None else cluster.chip.pcie.generation
+        return "not known" if generation is None else f"PCIe {generation}.0"
+    if re.match(r"power", word):
+        tdp = None if cluster.chip is None else cluster.chip.board.tdp
+        return "not known" if tdp is None else f"{tdp:g} W"
+    if re.match(r"\+.*(gpu|node)", word):
+        nodes = -(-cluster.gpus // cluster.gpus_per_node)
+        return f"{counted(cluster.gpus, 'GPU')} in {counted(nodes, 'node')}"
+    if word.startswith("+"):
+        return format_memory(cluster.rates().memory_bytes)
+    return network_text(cluster)
 
 
 def _chip(cluster: Cluster) -> Chip:

@@ -66,6 +66,18 @@ class StepTime:
         """Seconds of the whole step."""
         return sum(getattr(self, name) for name in PARTS)
 
+    def lasting(self, seconds: float) -> StepTime:
+        """Return the parts of a step that takes so long, as one layout's simulation found.
+
+        The pipeline's bubble takes the difference; where it is not long enough, all other parts do.
+        """
+        bubble = self.bubble + seconds - self.total
+        if bubble >= 0.0:
+            return dataclasses.replace(self, bubble=bubble)
+        share = seconds / (self.total - self.bubble)
+        parts = {name: getattr(self, name) * share for name in PARTS}
+        return dataclasses.replace(self, **(parts | {"bubble": 0.0}))
+
     @property
     def interval(self) -> tuple[Any, Any]:
         """80 %: four in five steps are expected to lie between."""

@@ -16,7 +16,7 @@ from trainrig.prediction import search as searching
 from trainrig.prediction.cluster import Cluster
 from trainrig.prediction.prediction import predict
 from trainrig.prediction.scenario import Question, question, space
-from trainrig.prediction.search import price, search
+from trainrig.prediction.search import SIMULATED, price, search
 from trainrig.prediction.search.gpu_count import _between, _counts, _least_days, gpus_needed
 from trainrig.prediction.search.space import Space, layouts
 from trainrig.prediction.step import PARTS, predict_step
@@ -192,10 +192,10 @@ def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
         base = asked.base.replace(gpus=gpus, gpus_per_node=min(gpus, 8))
         there = cluster.replace(gpus=gpus, gpus_per_node=min(gpus, 8))
         try:
-            best = search(asked.replace(base=base), there.rates(), top=1).best[0]
+            ranked = search(asked.replace(base=base), there.rates(), top=1, simulate=SIMULATED)
         except UsageError:
             return np.inf
-        return steps * best.time / 86400.0
+        return steps * ranked.best[0].ranked_by / 86400.0
 
     assert found.days == pytest.approx(days(found.cluster.gpus))
     assert found.days <= 30.0
@@ -210,11 +210,51 @@ def test_how_many_gpus_is_the_least_that_is_fast_enough() -> None:
 def test_just_fast_enough_is_fast_enough() -> None:
     cluster = Cluster(chip=require_chip("A100 SXM4 80GB"), gpus=8, gpus_per_node=8)
     asked = Space(shape=SMALL, base=Layout.of(gpus=8, seq_len=512), global_batch=96)
-    for days in (27.0, 35.0):  # a power of two, and 3 between two of them
+    # In 35 days 3 GPUs would do, at a fifth more GPU-days than 4; in 36 two do, at the fewest.
+    for days in (27.0, 35.0, 36.0):
         found = gpus_needed(asked, cluster, 2e12, days=days)
         again = gpus_needed(asked, cluster, 2e12, days=found.days)
         assert (again.cluster.gpus, again.days) == (found.cluster.gpus, found.days)
-        assert found.cluster.gpus == {27.0: 4, 35.0: 3}[days]
+        assert found.cluster.gpus == {27.0: 4, 35.0: 4, 36.0: 2}[days]
+
+
+def test_of_all_in_time_the_fewest_gpu_days_are_taken_and_the_fewest_gpus_shown() -> None:
+    cluster = Cluster(chip=require_chip("A100 SXM4 80GB"), gpus=8, gpus_per_node=8)
+    asked = Space(shape=SMALL, base=Layout.of(gpus=8, seq_len=512), global_batch=96)
+    found = gpus_needed(asked, cluster, 2e12, days=35.0)
+    (fewest,) = [one for one in found.neighbours if one.cluster.gpus == 3]
+    assert fewest.days < 35.0 and fewest.gpu_days > 1.1 * found.gpu_days
+
+
+def test_a_batch_that_would_do_is_proposed() -> None:
+    cluster = Cluster(chip=require_chip("RTX 4090"), gpus=8)
+    asked = Space(shape=SMALL, base=Layout.of(gpus=8, seq_len=512), global_batch=2)
+    with pytest.raises(UsageError) as error:
+        gpus_needed(asked, cluster, 2e12, days=20.0)
+    hint = error.value.hint or ""
+    batch = int(hint.removeprefix("--global-batch ").partition(":")[0])
+    assert gpus_needed(asked.replace(global_batch=batch), cluster, 2e12, days=20.0).days <= 20.0
+
+
+def test_a_front_has_no_dominated_row_and_the_times_it_is_ranked_by() -> None:
+    every, cluster = space(
+        {"model": "gpt2-xl", "on": "A100 SXM4 40GB", "gpus": 16, "global_batch": 64}
+    )
+    found = search(every, cluster.rates(), top=20, simulate=64)
+    assert all(one.simulated is not None for one in found.front)
+    times = [one.ranked_by for one in found.front]
+    needs = [one.memory for one in found.front]
+    assert times == sorted(times) and needs == sorted(needs, reverse=True)
+    assert len(set(needs)) == len(needs) and found.front[0] == found.best[0]
+
+
+def test_parts_of_a_simulated_layout_sum_to_its_time() -> None:
+    every, cluster = space(
+        {"model": "gpt2-xl", "on": "A100 SXM4 40GB", "gpus": 16, "global_batch": 64}
+    )
+    for one in search(every, cluster.rates(), top=50, simulate=64).best:
+        assert sum(one.parts_of_step.values()) == pytest.approx(one.ranked_by)
+        assert min(one.parts_of_step.values()) >= 0.0
 
 
 def test_what_no_number_of_gpus_does_is_refused() -> None:
