@@ -13,10 +13,10 @@ from statistics import median
 from typing import Any
 
 from trainrig.catalog.published import training
+from trainrig.prediction.fit.memory_options import largest_batch_size
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.published_runs import published_runs
 from trainrig.prediction.scenario import question
-from trainrig.prediction.search.memory_options import largest_batch_size
 from trainrig.prediction.verdict import DOES_NOT_FIT
 from validation.normalise.answers import memory_of
 from validation.normalise.row_errors import RowError, positive, row_errors

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from trainrig.errors import TrainrigError
     from trainrig.machine import inspect
     from trainrig.machine.snapshot import Snapshot
+    from trainrig.prediction.fit.methods import FitAnswer
     from trainrig.prediction.prediction import Prediction
-    from trainrig.prediction.search.methods import FitAnswer
     from trainrig.record import Record, RunView
     from trainrig.runner.layout_search import Planned
     from trainrig.runner.view import RunOutcome
@@ -79,7 +79,7 @@ __all__ = [
 
 _MODULE_OF = {
     "Chip": "catalog.chip",
-    "FitAnswer": "prediction.search.methods",
+    "FitAnswer": "prediction.fit.methods",
     "Planned": "runner.layout_search",
     "Prediction": "prediction.prediction",
     "Record": "record",

@@ -16,9 +16,9 @@ from trainrig.units import parse_duration
 
 if TYPE_CHECKING:
     from trainrig.analysis.compare import RunComparison
+    from trainrig.prediction.fit.methods import FitAnswer
     from trainrig.prediction.prediction import Prediction
     from trainrig.prediction.scenario import Measured
-    from trainrig.prediction.search.methods import FitAnswer
     from trainrig.record import RunView
     from trainrig.runner.layout_search import Planned
     from trainrig.runner.view import RunOutcome
@@ -123,7 +123,7 @@ def fits(*, rates: AnyPath | None = None, **options: Unpack[TrainingOptions]) ->
     Raises:
         UsageError: An option is unknown, or its value cannot be.
     """
-    from trainrig.prediction.search.methods import fits as answer
+    from trainrig.prediction.fit.methods import fits as answer
 
     return answer(_checked(options), _measured(rates))
 

@@ -11,10 +11,10 @@ import pytest
 from trainrig.benchmarks import training as qualified_step
 from trainrig.catalog import require_chip
 from trainrig.prediction.cluster import Cluster
+from trainrig.prediction.fit.memory_options import fit
 from trainrig.prediction.prediction import predict
 from trainrig.prediction.scenario import Question
 from trainrig.prediction.search import price
-from trainrig.prediction.search.memory_options import fit
 from trainrig.prediction.search.space import Space
 from trainrig.prediction.step.communication import MeshSizes
 from trainrig.runner import expectations

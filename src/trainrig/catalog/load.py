@@ -23,6 +23,7 @@ carry the units that people print; this module converts to base SI.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -93,14 +94,42 @@ def load_chips() -> tuple[Chip, ...]:
 
     Raises DataError if a file is broken, or if two chips share a name or PCI id.
     """
-    return read_chips([*sorted(CHIPS_DIR.glob("*.toml")), *user_files("chips")])
+    return read_chips(chip_files())
+
+
+def chip_files() -> tuple[Path, ...]:
+    """The catalog's files, then those of the user's own."""
+    return (*sorted(CHIPS_DIR.glob("*.toml")), *user_files("chips"))
 
 
 def read_chips(paths: Iterable[Path]) -> tuple[Chip, ...]:
     """The chips of the given files.  Raises DataError, as `load_chips`."""
-    chips = tuple(chip for path in paths for chip in _read_file(path))
+    chips = tuple(chip for path in paths for chip in chips_of_file(path))
     _refuse_shared(chips)
     return chips
+
+
+@cache
+def chips_of_file(path: Path) -> tuple[Chip, ...]:
+    """The chips of one file.  Raises DataError, as `load_chips`."""
+    return tuple(_read_file(path))
+
+
+def names_in_file(path: Path) -> Iterator[str]:
+    """Every name of the chips in a file; of the catalog's own without reading all that it says."""
+    if path.parent != CHIPS_DIR:
+        yield from (
+            name
+            for chip in chips_of_file(path)
+            for name in (chip.name, *chip.short_names, *chip.aliases)
+        )
+        return
+    for line in _NAMES.findall(path.read_text(encoding="utf-8")):
+        yield from _QUOTED.findall(line)
+
+
+_NAMES = re.compile(r"^(?:name|short_names|aliases) = (\".*\"|\[[^\]]*\])", re.MULTILINE)
+_QUOTED = re.compile(r'"([^"]*)"')
 
 
 def _read_file(path: Path) -> Iterator[Chip]:

@@ -6,35 +6,32 @@ that is about the chip; each rule has the reports that its share was read from.
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import ConfigDict, Field
 
 from trainrig.catalog.chip import Chip
-from trainrig.record import read_by, read_toml
 
 PATH = Path(__file__).parent / "offered_memory.toml"
-_CONFIG = ConfigDict(extra="forbid")
 
 
-@read_by(_CONFIG)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What one user's error message said."""
 
     gib: float
     of: float
     """Nominal size, GiB."""
-    url: Annotated[str, Field(pattern=r"^https?://")]
+    url: str
 
 
-@read_by(_CONFIG)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedShare:
     """A share of nominal memory, and the chips that it holds for: by name, else by vendor."""
 
     name: str
-    share: Annotated[float, Field(gt=0.0, le=1.0)]
+    share: float
     reports: tuple[Report, ...]
     chips: tuple[str, ...] = ()
     vendor: str = ""
@@ -51,7 +48,11 @@ class OfferedShare:
 @cache
 def offered_shares() -> tuple[OfferedShare, ...]:
     """The rules, in the order in which they are tried."""
-    return read_toml(PATH, tuple[OfferedShare, ...], PATH.name, "rule")
+    rules = tomllib.loads(PATH.read_text(encoding="utf-8"))["rule"]
+    return tuple(
+        OfferedShare(**rule | {"reports": tuple(Report(**one) for one in rule["reports"])})
+        for rule in rules
+    )
 
 
 def offered_memory(chip: Chip) -> float | None:

@@ -133,16 +133,21 @@ def instances() -> dict[str, str]:
 @cache
 def load_servers() -> dict[str, Server]:
     """Every server of the catalog, by its names as `normalise` writes them."""
-    found: dict[str, Server] = {}
-    for entry in _file().server:
-        server = Server(
-            chip=require_chip(entry.chip),
-            fabric=entry.fabric_gbps * _GBIT,
-            memory=None if entry.memory_gib is None else entry.memory_gib * 1024.0**3,
-            **entry.model_dump(exclude={"chip", "fabric_gbps", "memory_gib", "aliases"}),
-        )
-        found |= {normalise(name): server for name in (entry.name, *entry.aliases)}
-    return found
+    return {
+        normalise(name): _server_of(entry)
+        for entry in _file().server
+        for name in (entry.name, *entry.aliases)
+    }
+
+
+@cache
+def _server_of(entry: _ServerEntry) -> Server:
+    return Server(
+        chip=require_chip(entry.chip),
+        fabric=entry.fabric_gbps * _GBIT,
+        memory=None if entry.memory_gib is None else entry.memory_gib * 1024.0**3,
+        **entry.model_dump(exclude={"chip", "fabric_gbps", "memory_gib", "aliases"}),
+    )
 
 
 def find_server(text: str) -> Server:
@@ -228,7 +233,11 @@ def _named_chip(name: str) -> tuple[Chip, str | None]:
 
 def named_server(text: str) -> Server | None:
     """The server of the catalog that is called so, or None."""
-    return load_servers().get(normalise(text)) if len(text) <= _MAX_NAME else None
+    wanted = normalise(text) if len(text) <= _MAX_NAME else ""
+    for entry in _file().server if wanted else ():
+        if wanted in map(normalise, (entry.name, *entry.aliases)):
+            return _server_of(entry)
+    return None
 
 
 _MAX_NAME = 200

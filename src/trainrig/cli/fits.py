@@ -26,7 +26,7 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.prediction.as_json import fits_dict
     from trainrig.prediction.beside import beside, beside_dict
-    from trainrig.prediction.search.methods import fits
+    from trainrig.prediction.fit.methods import fits
     from trainrig.prediction.verdict import DOES_NOT_FIT
     from trainrig.report.fits_report import fits_document
     from trainrig.report.side_by_side import fits_beside

@@ -20,8 +20,8 @@ from trainrig.workload.memory import Memory, host_bytes
 from trainrig.workload.numerics import scheme_of
 
 if TYPE_CHECKING:  # numpy: one layout needs none
-    from trainrig.prediction.search.memory_options import OptionEffect
-    from trainrig.prediction.search.methods import FitAnswer, MethodFit
+    from trainrig.prediction.fit.memory_options import OptionEffect
+    from trainrig.prediction.fit.methods import FitAnswer, MethodFit
 
 CONVENTION = (
     "model FLOPs: forward + 2 × forward for backward, causal attention in full (a window's, of the "

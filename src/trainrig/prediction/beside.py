@@ -19,7 +19,7 @@ from trainrig.prediction.prediction import Prediction
 from trainrig.prediction.verdict import DOES_NOT_FIT
 
 if TYPE_CHECKING:
-    from trainrig.prediction.search.methods import FitAnswer
+    from trainrig.prediction.fit.methods import FitAnswer
 
 Answer = TypeVar("Answer", Prediction, "FitAnswer")
 

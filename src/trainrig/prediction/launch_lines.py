@@ -6,13 +6,12 @@ leaves out is the program's default or its user's: data, learning rate, folders.
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import ConfigDict, Field
-
-from trainrig.record import read_by, read_toml
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
 
@@ -21,7 +20,7 @@ PATH = Path(__file__).parent / "launch_lines.toml"
 Keys = dict[str, str]
 
 
-@read_by(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchKeys:
     """How one program takes its options."""
 
@@ -32,23 +31,23 @@ class LaunchKeys:
     """The command before its keys."""
     pair: str = ""
     """How a key and its value are written."""
-    keys: Annotated[Keys, Field(default_factory=dict)]
-    adapters: Annotated[Keys, Field(default_factory=dict)]
-    four_bits: Annotated[Keys, Field(default_factory=dict)]
-    eight_bits: Annotated[Keys, Field(default_factory=dict)]
-    several: Annotated[Keys, Field(default_factory=dict)]
-    sharded: Annotated[Keys, Field(default_factory=dict)]
-    split: Annotated[Keys, Field(default_factory=dict)]
-    recomputed: Annotated[Keys, Field(default_factory=dict)]
-    optimizers: Annotated[Keys, Field(default_factory=dict)]
+    keys: Keys = field(default_factory=dict)
+    adapters: Keys = field(default_factory=dict)
+    four_bits: Keys = field(default_factory=dict)
+    eight_bits: Keys = field(default_factory=dict)
+    several: Keys = field(default_factory=dict)
+    sharded: Keys = field(default_factory=dict)
+    split: Keys = field(default_factory=dict)
+    recomputed: Keys = field(default_factory=dict)
+    optimizers: Keys = field(default_factory=dict)
     """Its words for optimizers."""
 
 
 @cache
 def programs() -> dict[str, LaunchKeys]:
     """Every program that lines are known for."""
-    content = read_toml(PATH, dict[str, LaunchKeys | int], PATH.name)
-    found = {name: one for name, one in content.items() if isinstance(one, LaunchKeys)}
+    content = tomllib.loads(PATH.read_text(encoding="utf-8"))
+    found = {name: LaunchKeys(**keys) for name, keys in content.items() if name != "schema"}
     return {name: found[one.like] if one.like else one for name, one in found.items()}
 
 

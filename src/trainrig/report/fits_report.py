@@ -35,8 +35,8 @@ from trainrig.report.prediction_report import (
 from trainrig.units import format_count, format_memory
 
 if TYPE_CHECKING:
-    from trainrig.prediction.search.memory_options import Fit, OptionEffect
-    from trainrig.prediction.search.methods import FitAnswer, MethodFit, Reach
+    from trainrig.prediction.fit.memory_options import Fit, OptionEffect
+    from trainrig.prediction.fit.methods import FitAnswer, MethodFit, Reach
 
 _MOST_OPTIONS = 12
 METHOD_NAMES = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}

@@ -42,8 +42,8 @@ from trainrig.units import (
 
 if TYPE_CHECKING:  # numpy
     from trainrig.prediction.beside import Beside
+    from trainrig.prediction.fit.methods import FitAnswer
     from trainrig.prediction.prediction import Prediction
-    from trainrig.prediction.search.methods import FitAnswer
     from trainrig.stats import ErrorSummary
 
 

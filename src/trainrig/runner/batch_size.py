@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainrig.prediction.search.memory_options import largest_batch_size
+from trainrig.prediction.fit.memory_options import largest_batch_size
 from trainrig.train.config import Experiment
 from trainrig.train.parity import in_parts
 from trainrig.units import format_memory

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainrig.catalog.load import load_chips
+from trainrig.catalog.load import chip_files, chips_of_file, load_chips, names_in_file
 from trainrig.catalog.lookup import (
     candidates,
     chips_named,
@@ -283,3 +283,21 @@ def test_case_spaces_and_dashes_do_not_count(name: str, change: object) -> None:
     assert callable(change)
     spelled = change(name).replace(" ", "--")
     assert find_chip(f"  {spelled}\t") is find_chip(name)
+
+
+def test_the_quick_index_has_every_name_and_no_other() -> None:
+    """Of the catalog's files only the one that has a name is read."""
+    for path in chip_files():
+        chips = chips_of_file(path)
+        names = {name for chip in chips for name in (chip.name, *chip.short_names, *chip.aliases)}
+        assert set(names_in_file(path)) == names, path.name
+        for chip in chips:
+            assert find_chip(chip.name) is chip
+    assert load_chips() == tuple(chip for path in chip_files() for chip in chips_of_file(path))
+
+
+def test_no_name_means_two_chips() -> None:
+    owners: dict[str, str] = {}
+    for chip in load_chips():
+        for name in (chip.name, *chip.short_names, *chip.aliases):
+            assert owners.setdefault(normalise(name), chip.name) == chip.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from training_summaries import printed
-from trainrig.prediction.search.methods import fits
+from trainrig.prediction.fit.methods import fits
 from trainrig.report.document import Strip, Table
 from trainrig.report.fits_report import fits_document
 

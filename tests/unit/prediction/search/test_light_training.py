@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainrig.errors import UsageError
+from trainrig.prediction.fit.memory_options import fit
 from trainrig.prediction.prediction import predict
 from trainrig.prediction.scenario import question, space
 from trainrig.prediction.search import search
-from trainrig.prediction.search.memory_options import fit
 from trainrig.prediction.verdict import DOES_NOT_FIT
 from trainrig.workload import named, parameters
 from trainrig.workload.layout import Layout, is_legal

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from trainrig.cli.fits import command
 from trainrig.errors import UsageError
-from trainrig.prediction.scenario import Question, question
-from trainrig.prediction.search.memory_options import (
+from trainrig.prediction.fit.memory_options import (
     MOST_SAMPLES,
     STACKS,
     Fit,
@@ -20,6 +19,7 @@ from trainrig.prediction.search.memory_options import (
     largest_batch_size,
     memory_options,
 )
+from trainrig.prediction.scenario import Question, question
 from trainrig.prediction.step import predict_step
 from trainrig.prediction.verdict import BORDERLINE, DOES_NOT_FIT, FITS, VERDICTS, verdict_of
 from trainrig.workload import custom, named

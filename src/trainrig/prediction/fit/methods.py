@@ -12,11 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from trainrig.errors import UsageError
+from trainrig.prediction.fit.memory_options import Fit, fit, largest_fitting
 from trainrig.prediction.scenario import METHODS, NOTHING, Measured, Options, Question, question
-from trainrig.prediction.search.memory_options import Fit, fit
 from trainrig.prediction.step import predict_step
 from trainrig.prediction.verdict import DOES_NOT_FIT, verdict_of
 from trainrig.workload.memory import Memory, host_bytes, memory
@@ -145,54 +143,27 @@ def method_fit(method: str, asked: Question) -> MethodFit:
 
 def largest_micro_batch(asked: Question) -> Reach:
     """Return how many samples at once fit, the sequence as asked."""
-    shape, layout = asked.shape, asked.layout
-    sizes = np.unique(np.geomspace(1, MOST_SAMPLES, 32).astype(np.int64))
-
-    def ends(many: Any) -> tuple[Any, Any]:
-        return memory(shape, layout.replace(batch_size=many)).interval("device")
-
-    return _reach(sizes, ends, asked)
+    return _reach(asked, MOST_SAMPLES, lambda samples: {"batch_size": samples})
 
 
 def longest_sequence(asked: Question) -> Reach:
     """Return how many tokens of a sample fit, the micro-batch as asked."""
-    shape, layout = asked.shape, asked.layout
-    least = _SEQUENCE_STEP * layout.mesh.cp
-    steps = np.arange(least, shape.max_positions + 1, least)
-
-    def needs(end: int) -> Callable[[int], float]:
-        def of(tokens: int) -> float:
-            return float(memory(shape, layout.replace(seq_len=tokens)).interval("device")[end])
-
-        return of
-
-    def longest(end: int) -> int:
-        offered, need = asked.cluster.rates().memory_bytes, needs(end)
-        low, high = 0, len(steps)
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = need(int(steps[middle - 1])) <= offered
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return int(steps[low - 1]) if low else 0
-
-    return Reach(fits=longest(1), borderline=longest(0))
+    step = _SEQUENCE_STEP * asked.layout.mesh.cp
+    found = _reach(asked, asked.shape.max_positions // step, lambda n: {"seq_len": n * step})
+    return Reach(fits=found.fits * step, borderline=found.borderline * step)
 
 
-def _reach(sizes: Any, ends: Callable[[Any], tuple[Any, Any]], asked: Question) -> Reach:
-    """Return the largest sizes by both ends of the interval; more never needs less."""
+def _reach(asked: Question, most: int, size: Callable[[int], dict[str, int]]) -> Reach:
+    """Return the largest numbers by both ends of the interval; more never needs less."""
+    if not asked.fits_host:
+        return Reach(fits=0, borderline=0)
     offered = asked.cluster.rates().memory_bytes
 
     def largest(end: int) -> int:
-        tries, low = sizes, 0
-        while tries.size:
-            enough = tries[ends(tries)[end] <= offered]
-            low = int(enough[-1]) if enough.size else low
-            above = tries[tries > low]
-            high = int(above[0]) if above.size else low + 1
-            tries = np.unique(np.linspace(low + 1, high - 1, 32).astype(np.int64))
-            tries = tries[(tries > low) & (tries < high)]
-        return low
+        def fits(number: int) -> bool:
+            layout = asked.layout.replace(**size(number))
+            return float(memory(asked.shape, layout).interval("device")[end]) <= offered
 
-    if not asked.fits_host:
-        return Reach(fits=0, borderline=0)
+        return largest_fitting(most, fits)
+
     return Reach(fits=largest(1), borderline=largest(0))

@@ -18,12 +18,10 @@ instead of all weights is another training: `methods` asks about it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
-
-import numpy as np
 
 from trainrig.prediction.rates import Rates
 from trainrig.prediction.scenario import Question, has_flash
@@ -249,14 +247,28 @@ def largest_batch_size(shape: ModelShape, layout: Layout, capacity: float) -> in
     one table (Lambda's) has as its 14 cards' largest, the most that ends is 10 % more on average,
     this 2 % less.  More samples never need less.
     """
-    low, high = 0, MOST_SAMPLES
-    while high > low:  # a few values at a time, for all of them cost little more than one
-        tries = np.unique(np.linspace(low + 1, high, 64).astype(np.int64))
-        enough = tries[memory(shape, layout.replace(batch_size=tries)).shown <= capacity]
-        low = int(enough[-1]) if enough.size else low
-        above = tries[tries > low]
-        high = int(above[0]) - 1 if above.size else low
-    return low or int(memory(shape, layout.replace(batch_size=1)).total <= capacity)
+    most = largest_fitting(
+        MOST_SAMPLES,
+        lambda samples: bool(memory(shape, layout.replace(batch_size=samples)).shown <= capacity),
+    )
+    return most or int(memory(shape, layout.replace(batch_size=1)).total <= capacity)
+
+
+def largest_fitting(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest whole number up to ``most`` that fits; 0 where 1 does not.
+
+    Args:
+        most: The largest that is tried.
+        fits: Whether a number fits; where one does, so do all smaller ones.
+    """
+    low, high = 0, 1
+    while high <= most and fits(high):  # most answers are small: doubling reaches them first
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from trainrig.errors import UsageError
-from trainrig.prediction.launch_lines import launch_line, programs
-from trainrig.prediction.scenario import question
-from trainrig.prediction.search.methods import (
+from trainrig.prediction.fit.methods import (
     MOST_SAMPLES,
     fits,
     largest_micro_batch,
     longest_sequence,
     method_of,
 )
+from trainrig.prediction.launch_lines import launch_line, programs
+from trainrig.prediction.scenario import question
 from trainrig.prediction.verdict import DOES_NOT_FIT, FITS, VERDICTS
 from trainrig.workload.memory import memory
 
