@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 
 def main() -> None:
@@ -15,10 +16,15 @@ def main() -> None:
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:  # of a job in the background
         signal.signal(signal.SIGINT, _end)
-    from trainrig.cli.main import main as run
+    try:
+        from trainrig.cli.main import main as run
 
-    signal.signal(signal.SIGINT, before)
-    run()
+        signal.signal(signal.SIGINT, before)
+        run()
+    except Exception as error:  # noqa: BLE001 - the edge: a fault of ours is no finding
+        from trainrig.cli.crash import report_crash
+
+        sys.exit(report_crash(error))
 
 
 def _end(*_: object) -> None:

@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trainrig import plugins
+from trainrig.cli.crash import EXIT_CRASH, report_crash
 from trainrig.cli.output import (
     best_effort,
     discard_stdout,
@@ -40,7 +41,7 @@ from trainrig.language import (
 
 EXIT_CODES = (
     "0 fine, 1 a finding, 2 wrong usage, 3 a required step is missing or undecided, "
-    "130 interrupted."
+    "70 a fault of trainrig itself, 130 interrupted."
 )
 # heading -> verb -> what the start page says of it; the verb's own file is not loaded for that.
 GROUPS = {
@@ -245,6 +246,19 @@ def main() -> None:
     """Run the command line and end the process with its exit code."""
     prepare_streams()
     try:
+        code = _run()
+    except Exception as error:  # noqa: BLE001 - the edge: a fault of ours is no finding
+        code = report_crash(error)
+        if "--json" in sys.argv[1:]:
+            with best_effort():
+                print_error(f"internal error: {type(error).__name__}", None, EXIT_CRASH)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _run() -> object:
+    """Run the command line; return its exit code, whatever is wrong with the request."""
+    code: object
+    try:
         code = cli.main(prog_name="trainrig", standalone_mode=False)
         sys.stdout.flush()
     except TrainrigError as error:
@@ -276,7 +290,7 @@ def main() -> None:
             raise
         discard_stdout()
         code = _complain(f"cannot write the output: {error.strerror}", None, EXIT_INCOMPLETE)
-    sys.exit(code if isinstance(code, int) else 0)
+    return code
 
 
 def _complain(message: str, hint: str | None, code: int) -> int:
