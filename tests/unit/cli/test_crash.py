@@ -11,7 +11,10 @@ from trainrig import __main__
 from trainrig.cli import main as command_line
 
 
-@pytest.mark.parametrize("error", [TypeError("no"), OSError(2, "no such file", "x.json"), RecursionError()])
+MISSING = OSError(2, "no such file", "x.json")
+
+
+@pytest.mark.parametrize("error", [TypeError("no"), MISSING, RecursionError()])
 def test_our_own_fault_is_no_finding(
     error: Exception,
     tmp_path: Path,
