@@ -10,7 +10,6 @@ import pytest
 from trainrig import __main__
 from trainrig.cli import main as command_line
 
-
 MISSING = OSError(2, "no such file", "x.json")
 
 
