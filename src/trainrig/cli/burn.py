@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     metavar="0,2",
     default="",
     default_text="all",
-    help="GPUs: by the driver's numbers; cpu: the processors.",
+    help="GPUs by nvidia-smi's numbers, as CUDA_VISIBLE_DEVICES has them; cpu: processors.",
 )
 @option(
     "--mode",

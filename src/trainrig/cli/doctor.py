@@ -39,8 +39,10 @@ def command(
     trainrig doctor dmesg.txt nvidia-bug-report.log.gz
     ssh host sudo dmesg | trainrig doctor -
 
-    Looks at bus, driver, software, GPUs, links, host, network, what listens, and
-    what crashed.  Each finding has its cause, its risk, the exact fix, whether that
+    Looks at bus, driver (nouveau in its place, nvidia-smi without an answer),
+    software (CUDA_VISIBLE_DEVICES), GPUs, links, host (memory modules by dmidecode,
+    disks by smartctl, NUMA nodes by numactl), network, what listens, and what
+    crashed.  Each finding has its cause, its risk, the exact fix, whether that
     needs a reboot, and how to undo it.  Needs no root and changes nothing without
     --apply.  With FILE it reads what another machine printed (dmesg, journalctl -k,
     nvidia-smi -q, nvidia-bug-report.log.gz, a folder or tar of them; - is standard

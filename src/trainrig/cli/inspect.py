@@ -32,8 +32,9 @@ def command(as_json: bool, wait: float) -> None:
     \b
     trainrig inspect
 
-    Looks and changes nothing; needs no torch and no root.  Memory modules are
-    shown to root alone.
+    What nvidia-smi, lscpu, lsblk, dmidecode and smartctl say, in one place.  Looks and
+    changes nothing; needs no torch and no root.  Memory modules (dmidecode) and the
+    health of disks (smartctl) are shown to root alone.
     """
     from trainrig.cli.output import answer
     from trainrig.doctor import diagnose

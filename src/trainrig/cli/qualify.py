@@ -24,7 +24,12 @@ from trainrig.cli.verb import (
 @options(
     rows(
         "What is measured",
-        ("--devices", "0,2", "all", "GPUs: by the driver's numbers; cpu: none."),
+        (
+            "--devices",
+            "0,2",
+            "all",
+            "GPUs by nvidia-smi's numbers, as CUDA_VISIBLE_DEVICES has them; cpu: none.",
+        ),
         ("--only", "NAMES", "all", "Benchmarks, and links."),
     )
 )

@@ -48,7 +48,8 @@ def forward(
     trainrig remote forward gpu1 --port 8888
     trainrig remote forward relay --port 2222:22 --reverse
 
-    Both ends are on loopback, and keys alone are taken.  Nothing is started: what
+    It is ssh -L that comes back when the line drops (ssh -R with --reverse).  Both
+    ends are on loopback, and keys alone are taken.  Nothing is started: what
     starts it is printed.
     """
     from trainrig.remote import tunnels

@@ -21,10 +21,10 @@ def command(interval: float, once: bool, as_json: bool) -> int:
     trainrig top --once
     trainrig top --json
 
-    Use, temperature, power, clocks and what holds them down; runs that are being
-    written on this machine with their rate, loss or errors; the processes behind
-    them.  Reads, and changes nothing.  q ends it, p pauses.  The screen needs
-    textual: pip install 'trainrig[top]'.
+    What nvidia-smi and top show, and what runs behind it: use, temperature, power,
+    clocks and what holds them down; runs that are being written on this machine with
+    their rate, loss or errors; their processes.  Reads, and changes nothing.  q ends
+    it, p pauses.  The screen needs textual: pip install 'trainrig[top]'.
     """
     import sys
     import time

@@ -97,7 +97,12 @@ _LAYOUT = rows(
         "The interpreter of another framework.",
     ),
     ("--device", "DEVICE", "a GPU where there is one", "cpu, cuda or cuda:1."),
-    ("--devices", "N,N", "the first ones", "GPUs of the ranks, by the driver's numbers."),
+    (
+        "--devices",
+        "N,N",
+        "the first ones",
+        "GPUs of the ranks by nvidia-smi's numbers, as CUDA_VISIBLE_DEVICES has them.",
+    ),
     ("--nproc", int, "1", "Processes started here, a device each."),
     ("--zero", int, "0", "Shard over the ranks: 1 optimizer, 2 and gradients, 3 and weights."),
     ("--shard-size", int, "all ranks", "Ranks that share a copy of what is sharded."),
@@ -118,7 +123,12 @@ _LAYOUT = rows(
     ("--max-restarts", int, "0", "Restarts from the newest checkpoint after a rank is lost."),
     ("--min-nproc", int, "all", "With --max-restarts: fewest ranks to go on with."),
     ("--p2p/--no-p2p", None, "on where the GPUs can", "GPUs copy to each other directly."),
-    ("--bind", None, "", "Keep each rank on cores of its GPU's NUMA node; on a CPU, of its own."),
+    (
+        "--bind",
+        None,
+        "",
+        "Keep each rank on cores of its GPU's NUMA node, as numactl does; on a CPU, of its own.",
+    ),
 )
 _FILE = rows(
     "A file of experiments",
