@@ -26,9 +26,9 @@ from trainrig.process.lost_ranks import Restart
 from trainrig.process.supervisor import launch
 from trainrig.record import Outcome, Status
 from trainrig.runner import train as runner
-from trainrig.runner import train_summary
 from trainrig.runner.launch_scripts import write_scripts
 from trainrig.runner.progress import null_progress
+from trainrig.runner.view import training_summary
 from trainrig.train.checkpoint_folder import steps_in
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
@@ -172,7 +172,7 @@ def test_a_killed_rank_in_a_run_is_a_warning_and_no_other_loss(data: str, tmp_pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "launch", struck)
         outcomes = runner.train((own,), out=tmp_path)
-    found = train_summary.summary(outcomes)
+    found = training_summary(outcomes)
     assert outcomes.verdict.outcome is Outcome.PASS, outcomes.verdict.reason
     assert found["row_verdict"] == "agreed" and len(found["losses"]) == 8
     (restart,) = found["restarts"]

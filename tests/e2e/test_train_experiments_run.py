@@ -25,8 +25,8 @@ from trainrig.machine import inspect, to_dict
 from trainrig.process.supervisor import Ended, launch
 from trainrig.record import Kind, Outcome, Record, Status
 from trainrig.runner import train as runner
-from trainrig.runner import train_summary
 from trainrig.runner.targets import find_targets
+from trainrig.runner.view import training_summary
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, tiny
@@ -66,7 +66,7 @@ def test_a_run_of_experiments_has_records_and_a_verdict(data: str, tmp_path: Pat
     )
     measure_rates(tmp_path)
     outcomes = runner.train(asked, out=tmp_path)
-    found = train_summary.summary(outcomes)
+    found = training_summary(outcomes)
     assert outcomes.verdict.outcome is Outcome.FAIL
     fine, wild, wide = found["experiments"]
     assert (fine["row_verdict"], wild["row_verdict"], wide["row_verdict"]) == (

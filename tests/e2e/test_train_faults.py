@@ -21,8 +21,8 @@ from trainrig.process.supervisor import Ended, OnEvent
 from trainrig.record import Kind, Outcome, Status
 from trainrig.runner import train as runner
 from trainrig.runner import train as session
-from trainrig.runner import train_summary
 from trainrig.runner.train_resume import experiments_of
+from trainrig.runner.view import training_summary
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of
@@ -79,7 +79,7 @@ def test_an_interrupted_comparison_costs_no_training(
     own = experiment(data, name="two", nproc=2)
     outcomes = runner.train((own,), out=tmp_path)
     assert outcomes.interrupted and outcomes.verdict.outcome is Outcome.INCOMPLETE
-    found = train_summary.summary(outcomes)
+    found = training_summary(outcomes)
     assert (found["status"], found["reason"]) == ("ok", "interrupted")
     assert found["losses"] == [6.0] * 4 and not found["parity"]["compared"]
     assert found["row_verdict"] == "not compared"  # and nothing says that it is as the reference
@@ -99,7 +99,7 @@ def test_an_interrupted_training_is_one_that_was_not_done(
 
     ranks["01-two"] = broken_off
     outcomes = runner.train((experiment(data, name="two", nproc=2),), out=tmp_path)
-    assert train_summary.summary(outcomes)["status"] == "skipped"
+    assert training_summary(outcomes)["status"] == "skipped"
     assert not list(outcomes.run.rglob("weights.pt"))
 
 
@@ -114,7 +114,7 @@ def test_what_one_training_lacks_is_its_own_fault(
     ranks["01-first"] = taken
     asked = [experiment(data, name=name, nproc=2) for name in ("first", "second")]
     outcomes = runner.train(asked, out=tmp_path)
-    first, second = train_summary.summary(outcomes)["experiments"]
+    first, second = training_summary(outcomes)["experiments"]
     assert (first["status"], first["row_verdict"]) == ("failed", "FAIL")
     assert "port 29500" in first["reason"] and second["status"] == "ok"
     assert (outcomes.run / "report.html").exists()
@@ -134,7 +134,7 @@ def test_a_loss_that_is_no_number_is_a_fault_and_the_steps_before_stay(
 
     ranks["01-one"] = lost
     outcomes = runner.train((experiment(data, name="one"),), out=tmp_path)
-    found = train_summary.summary(outcomes)
+    found = training_summary(outcomes)
     assert (found["status"], found["losses"]) == ("failed", [6.0])
     assert found["reason"] == "the loss is no number at step 1"
     assert "a lower lr" in found["findings"][0]["fix"]

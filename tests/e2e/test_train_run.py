@@ -16,10 +16,11 @@ from in_process import launch_here
 from trainrig.errors import DataError, UnavailableError, UsageError
 from trainrig.machine.energy import Meter
 from trainrig.record import Kind, Outcome, Record, Status
-from trainrig.runner import energy, train_prepare, train_summary
+from trainrig.runner import energy, train_prepare
 from trainrig.runner import train as runner
 from trainrig.runner.progress import Progress
 from trainrig.runner.train_resume import checkpoints_of, experiments_of
+from trainrig.runner.view import training_summary
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, check, to_dict
 from trainrig.train.native import checkpoint
@@ -69,7 +70,7 @@ def experiment(folder: Path, **changes: Any) -> Experiment:
 
 def run(asked: Experiment, tmp_path: Path, **how: Any) -> tuple[Any, dict[str, Any]]:
     outcomes = runner.train([asked], out=tmp_path / "runs", **how)
-    return outcomes, train_summary.summary(outcomes)
+    return outcomes, training_summary(outcomes)
 
 
 def fifty_watts() -> Meter:

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from trainrig.process.supervisor import launch
 from trainrig.record import Kind, Outcome, Record, RunView, Status
 from trainrig.runner import train as runner
-from trainrig.runner import train_summary
+from trainrig.runner.view import training_summary
 from trainrig.store import read_run
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.config_file import experiment_of
@@ -122,7 +122,7 @@ def test_hugging_face_trains_in_an_environment_that_knows_nothing_of_ours(
     own = experiment(data, framework="huggingface", python=str(elsewhere), name="theirs")
     outcomes = runner.train((own,), out=tmp_path)
     assert outcomes.verdict.outcome is Outcome.PASS, outcomes.verdict.reason
-    found = train_summary.summary(outcomes)
+    found = training_summary(outcomes)
     software = found["software_found"]
     assert software["interpreter"] == str(elsewhere)
     assert {"torch", "transformers", "accelerate", "python"} <= software.keys()

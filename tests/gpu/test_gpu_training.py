@@ -19,7 +19,7 @@ from trainrig.process.child import failure_of
 from trainrig.process.supervisor import Command, launch
 from trainrig.record import Outcome, Status
 from trainrig.runner import train as runner
-from trainrig.runner import train_summary
+from trainrig.runner.view import training_summary
 from trainrig.train.config import Experiment
 
 pytestmark = pytest.mark.gpu
@@ -31,7 +31,7 @@ def row_of(data: Path, out: Path, **keys: Any) -> dict[str, Any]:
     usual = {"model": MODEL, "seq_len": 64, "batch_size": 4, "steps": 6, "device": "cuda"}
     own = Experiment.of(name="one", data=str(data), **usual | keys)
     outcome = runner.train((own,), out=out)
-    found = train_summary.summary(outcome)
+    found = training_summary(outcome)
     assert found["row_verdict"] == "agreed", (found["reason"], found["wrong_layout"])
     assert outcome.verdict.outcome in (Outcome.PASS, Outcome.MEASURED)
     return found

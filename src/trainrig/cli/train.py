@@ -191,8 +191,8 @@ def command(
     from trainrig.cli import output, progress
     from trainrig.errors import EXIT_OK, UsageError
     from trainrig.report.training_report import training_document
-    from trainrig.runner import launch_scripts, train, train_prepare, train_resume, train_summary
-    from trainrig.runner.view import view_of
+    from trainrig.runner import launch_scripts, train, train_prepare, train_resume
+    from trainrig.runner.view import training_summary, view_of
     from trainrig.store import read_run
 
     if resume is not None and file is not None:
@@ -248,7 +248,7 @@ def command(
     )
     with output.best_effort():
         if as_json:
-            output.print_json(train_summary.summary(outcomes))
+            output.print_json(training_summary(outcomes))
         else:
             output.print_text(training_document(view_of(read_run(outcomes.run))))
             say(f"\n{outcomes.verdict.outcome.value}  {outcomes.verdict.reason}")

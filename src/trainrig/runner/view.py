@@ -240,3 +240,27 @@ def rates_of_run(path: Path) -> Measured:
         memory = min(known, default=None)
     own = tuple(r for r in chosen if r.device == device)
     return Measured(records=own, device=device, memory=memory)
+
+
+def training_summary(outcome: RunOutcome) -> dict[str, Any]:
+    """Return what ``train --json`` prints last, read back from the run's own records.
+
+    It is a list of experiments; a single one stands flat beside it.
+    """
+    from trainrig.analysis import training_results
+    from trainrig.analysis.compare_training import speedups
+
+    view, head = view_of(read_run(outcome.run)), outcome.to_dict()
+    results = training_results.results(view)
+    experiments = [training_results.as_json(result) for result in results]
+    is_single = len(experiments) == 1
+    compared = [] if is_single else [dataclasses.asdict(each) for each in speedups(results)]
+    return {
+        **(experiments[0] if is_single else {}),
+        "verdict_reason": head.pop("reason"),
+        **head,
+        "published": [dataclasses.asdict(f) for f in training_results.published_figures(view)],
+        "predicted": [dataclasses.asdict(p) for p in training_results.predictions(view)],
+        "experiments": experiments,
+        **({} if is_single else {"comparisons": compared}),
+    }

@@ -14,12 +14,12 @@ from trainrig.analysis.training_results import results
 from trainrig.errors import DataError, UsageError
 from trainrig.process.supervisor import Ended
 from trainrig.record import Kind, Outcome, Status
-from trainrig.runner import batch_size, train_records, train_summary
+from trainrig.runner import batch_size, train_records
 from trainrig.runner import train as runner
 from trainrig.runner.batch_size import by_doubling, guess, smaller
 from trainrig.runner.progress import null_progress
 from trainrig.runner.train_resume import done_in, experiments_of
-from trainrig.runner.view import view_of
+from trainrig.runner.view import training_summary, view_of
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, read_file
@@ -124,7 +124,7 @@ def test_what_would_swap_the_host_is_not_started(
     data: str, tmp_path: Path, keys: dict[str, int], little_memory: list[int]
 ) -> None:
     outcomes = runner.train((experiment(data=data, **keys),), out=tmp_path)
-    found = train_summary.summary(outcomes)
+    found = training_summary(outcomes)
     assert little_memory == [] and outcomes.verdict.outcome is Outcome.FAIL
     assert found["status"] == "oom" and "not started" in found["reason"]
     assert found["reason"].startswith("a step needs about ")
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_a_record_and_half_of_it_is_trained(
     own = experiment(data=data, name="auto")
     outcomes = runner.train((own,), out=tmp_path)
     assert little_memory == [16, 8, 4, 4]  # the last one is the second process's
-    found = train_summary.summary(outcomes)
+    found = training_summary(outcomes)
     assert outcomes.verdict.outcome is Outcome.MEASURED
     assert (found["batch_size"], found["batch_size_asked"]) == (4, "auto")
     refused = [f for f in found["findings"] if f["id"] == "batch-too-large"]
@@ -203,7 +203,7 @@ def test_where_memory_is_unknown_sizes_are_doubled_from_one(
     monkeypatch.setattr(runner, "find_targets", lambda _: unknown)
     outcomes = runner.train((experiment(data=data, name="auto"),), out=tmp_path)
     assert little_memory == [1, 2, 1, 1]
-    assert train_summary.summary(outcomes)["batch_size"] == 1
+    assert training_summary(outcomes)["batch_size"] == 1
     assert outcomes.verdict.outcome is Outcome.MEASURED
 
 
@@ -261,7 +261,7 @@ def test_rounds_are_trained_in_turns_and_say_only_how_fast(
     times = [r for r in measured if r.metric == "time" and r.case["experiment"] == "a"]
     assert [len(record.samples or ()) for record in times] == [3, 6, 9]
     assert [row["round"] for row in run.series["steps-a"]] == [1] * 6 + [2] * 6 + [3] * 6
-    found = train_summary.summary(outcomes)["comparisons"]
+    found = training_summary(outcomes)["comparisons"]
     assert [each["name"] for each in found] == ["b", "c"]
 
 
@@ -274,7 +274,7 @@ def test_a_round_that_fails_fails_its_experiment_and_no_other(
     assert quick[-1] == "01-whole-round-3" and "02-broken-round-3" not in quick
     assert outcomes.verdict.outcome is Outcome.FAIL
     assert "broken: round 2: rank 0 was ended by SIGKILL" in outcomes.verdict.reason
-    whole, broken = train_summary.summary(outcomes)["experiments"]
+    whole, broken = training_summary(outcomes)["experiments"]
     assert (len(whole["rounds"]), len(broken["rounds"])) == (3, 1)
 
 
@@ -302,7 +302,7 @@ def test_a_run_is_resumed_with_what_is_not_done(
     assert again == tuple(runner_ready(first.run))
     second = runner.train(again, out=tmp_path, resume=first.run)
     assert second.run == first.run and quick == ["02-b", "03-c", "02-b-round-2", "03-c-round-2"]
-    found = train_summary.summary(second)["experiments"]
+    found = training_summary(second)["experiments"]
     assert [(each["name"], len(each["rounds"])) for each in found] == [("a", 2), ("b", 2), ("c", 2)]
     assert [len(each["losses"]) for each in found] == [6, 6, 6]
     with pytest.raises(UsageError, match=r"all 3 experiments of .* are done"):

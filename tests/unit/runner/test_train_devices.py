@@ -23,10 +23,11 @@ from trainrig.process.events import Events
 from trainrig.record import Outcome, Status
 from trainrig.runner import energy as beside
 from trainrig.runner import train as runner
-from trainrig.runner import train_prepare, train_summary
+from trainrig.runner import train_prepare
 from trainrig.runner import train_prepare as devices
 from trainrig.runner.targets import find_targets
 from trainrig.runner.train_records import Launch, device_differences, records_of
+from trainrig.runner.view import training_summary
 from trainrig.store import read_run
 from trainrig.train.config import Experiment
 from trainrig.train.config_file import experiment_of, read_file
@@ -341,7 +342,7 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     asked = experiment(device="cpu", data=data, name="one", steps=8, lr=0.01)
     outcomes = runner.train((asked,), out=tmp_path)
     assert outcomes.verdict.outcome is Outcome.MEASURED
-    first = train_summary.summary(outcomes)
+    first = training_summary(outcomes)
     assert first["mean_power_w"] == pytest.approx(75.0, rel=1e-3)
     assert first["energy_s"] == pytest.approx(sum(first["step_times_s"]))
     low, high = first["energy_interval_j"]
@@ -359,7 +360,7 @@ def test_a_run_has_energy_and_can_be_trained_again_from_its_file(
     monkeypatch.setattr(beside, "host_meters", lambda: Missing("no counter"))
     (stored,) = read_file(outcomes.run / "experiments.toml", {})
     assert stored == asked.replace(data=data, warmup=asked.warmup_steps)
-    again = train_summary.summary(runner.train((stored,), out=tmp_path))
+    again = training_summary(runner.train((stored,), out=tmp_path))
     assert again["losses"] == first["losses"] and again["grad_norms"] == first["grad_norms"]
     assert again["no_energy_reason"] == "no counter" and again["energy_j"] is None
 
