@@ -73,7 +73,15 @@ _MEASURED = rows(
 )
 
 
-@verb()
+_COMMON = (
+    *("--buy", "--rent-per-gpu-hour", "--rent-per-machine-hour", "--years", "--utilisation"),
+    *("--tokens", "--days", "--global-batch", "--watts", "--kwh-price", "--model", "--method"),
+    *("--on", "--gpus", "--measured", "--currency"),
+)
+"""What `--help` lists; `--help-all` has the rest."""
+
+
+@verb(common=_COMMON)
 @options(_WAYS, _USE, _OWNING, _FAILURES, WHAT, WHERE[:1], WHERE[4:], _MEASURED)
 @PRICES
 @CURRENCY

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     cls=VerbGroup,
     invoke_without_command=True,
     subcommand_metavar="[COMMAND ...]",
-    common=(*COMMON, "--tp", "--pp", "--tokens", "--what-if", "--cases"),
+    common=(*COMMON, "--tp", "--pp", "--tokens", "--cases"),
 )
 @options(
     *(WHAT, WHERE, FRAMEWORK, HOW),

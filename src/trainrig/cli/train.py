@@ -145,7 +145,7 @@ _FILE = rows(
 _COMMON = (
     *("--model", "--data", "--micro-batch", "--grad-accum", "--global-batch", "--seq-len"),
     *("--steps", "--precision", "--lr", "--recompute", "--compile", "--framework", "--nproc"),
-    *("--zero", "--device", "--dry-run"),
+    *("--zero", "--resume", "--dry-run", "--detach"),
 )
 """What `--help` lists; `--help-all` has the rest."""
 

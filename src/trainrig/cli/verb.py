@@ -29,6 +29,8 @@ RETIRED = {
 """Options of earlier versions, refused, with what they are called now."""
 Decorator = Callable[[Any], Any]
 _ALL_OPTIONS = "trainrig.all_options"
+_ALWAYS = ("--json", "-h", "--help", "--help-all")
+"""Options that the short help of every verb lists."""
 
 
 def _twice(option: click.Option, typed: list[str]) -> str:
@@ -122,8 +124,7 @@ class Verb(click.Command):
         for parameter in self.get_params(ctx):
             if not isinstance(parameter, click.Option):  # arguments are in the text
                 continue
-            has_group = bool(getattr(parameter, "group", ""))
-            if is_short and has_group and parameter.opts[0] not in self.common:
+            if is_short and parameter.opts[0] not in (*self.common, *_ALWAYS):
                 continue
             if (record := parameter.get_help_record(ctx)) is not None:
                 groups.setdefault(getattr(parameter, "group", ""), []).append(record)
