@@ -17,6 +17,7 @@ Standard library only, and nothing here imports torch.
 import importlib.metadata
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -43,6 +44,16 @@ def describe() -> dict[str, object]:
     }
 
 
+def least_torch() -> str:
+    """The floor that pyproject.toml states."""
+    text = (Path(__file__).resolve().parents[1] / "pyproject.toml").read_text()
+    return re.search(r'^torch = \["torch>=([\d.]+)"\]', text, re.MULTILINE)[1]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.match(r"\d+(?:\.\d+)*", version)[0].split(".")))
+
+
 def pins() -> list[str]:
     """Constraints that hold the user's versions."""
     found = {dist.name.lower(): dist.version for dist in importlib.metadata.distributions()}
@@ -58,6 +69,12 @@ def find(note: Path) -> None:
     if find_torch() is None:
         stop(
             f"{sys.executable} has no torch", "name the python that has it: PYTHON=/path/to/python"
+        )
+    have = importlib.metadata.version("torch")
+    if _numbers(have) < _numbers(least_torch()):
+        stop(
+            f"torch {have} is older than {least_torch()}, which trainrig needs",
+            "make qualify, which installs one in an environment of its own",
         )
     text = "\n".join([PREFIX + json.dumps(describe()), *pins()]) + "\n"
     if not note.exists() or note.read_text() != text:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from trainrig.process.python_env import LEAST_TORCH
+
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.needs("make")
@@ -75,6 +77,22 @@ def test_an_existing_torch_that_is_not_there_gets_one_line(fresh: Path) -> None:
     result = make(fresh, "qualify", "TORCH=existing", f"PYTHON={python}")
     assert "has no torch" in result.stderr
     assert "Error 3" in result.stderr
+    assert not (fresh / ".venv-existing.txt").exists()
+
+
+def test_an_existing_torch_that_is_too_old_gets_one_line(fresh: Path) -> None:
+    """A python whose torch is of before the floor, by its metadata."""
+    old = fresh / "old"
+    (old / "torch-2.6.0.dist-info").mkdir(parents=True)
+    (old / "torch-2.6.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\n"
+    )
+    (old / "torch.py").write_text("")
+    python = fresh / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={old} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    result = make(fresh, "qualify", "TORCH=existing", f"PYTHON={python}")
+    assert f"torch 2.6.0 is older than {LEAST_TORCH}, which trainrig needs" in result.stderr
     assert not (fresh / ".venv-existing.txt").exists()
 
 

@@ -22,12 +22,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
 
-from trainrig.errors import UsageError
+from trainrig.errors import UnavailableError, UsageError
 from trainrig.process.programs import last_line, run_program
 
 LEAST = (3, 10)
 """The oldest Python that the drivers and `trainrig.data` run in."""
+LEAST_TORCH = "2.9"
+"""The oldest torch that anything here runs in: the first with the stager of asynchronous
+checkpoints (`torch.distributed.checkpoint.staging.DefaultStager`); pyproject.toml says it, too."""
 _TIMEOUT = 60.0
 """Seconds until it has to have answered: a first start from a network drive is slow."""
 # Read by whatever it is that was named, so in words that every Python since 2.6 knows.
@@ -120,6 +125,22 @@ def missing_requirement(path: str, needs: Mapping[str, str]) -> str | None:
         if have and _numbers(have) < _numbers(least):
             return f"{name} is {have}{where}, older than {least}"
     return None
+
+
+def check_torch() -> None:
+    """Raise UnavailableError where this Python has no torch, or one that is too old."""
+    try:
+        have = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        have = "" if find_spec("torch") else None  # built in its own folder: no version is stated
+    if have is None:
+        hint = f"make setup, or: pip install 'torch>={LEAST_TORCH}'"
+        raise UnavailableError("torch is not installed", hint)
+    if have and _numbers(have) < _numbers(LEAST_TORCH):
+        raise UnavailableError(
+            f"torch {have} is older than {LEAST_TORCH}, which trainrig needs",
+            f"pip install 'torch>={LEAST_TORCH}'; if others need {have}, in its own environment",
+        )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

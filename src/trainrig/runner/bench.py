@@ -32,6 +32,7 @@ from trainrig.machine.numa_nodes import node_cpus, usable_cpus
 from trainrig.machine.snapshot import Missing, value_or
 from trainrig.machine.system_access import ThisMachine
 from trainrig.measure.buffers import cpu_cache_bytes
+from trainrig.process.python_env import check_torch
 from trainrig.record import Record
 from trainrig.runner.plan import Block, qualify_plan, tasks_of
 from trainrig.runner.progress import Watcher, null_progress
@@ -105,6 +106,8 @@ def bench(
     check_budget(budget)
     spec = _benchable(request.benchmark)
     _check_options(spec, request)
+    if not spec.is_disk:
+        check_torch()
     if request.peak:
         plan = _plan_search(spec, request, budget)
     elif spec.is_disk:

@@ -41,6 +41,7 @@ from trainrig.errors import StoreError
 from trainrig.machine import environment_digest, inspect, to_dict
 from trainrig.machine.snapshot import Gpu, Snapshot, value_or
 from trainrig.measure.noise import Telemetry
+from trainrig.process.python_env import check_torch
 from trainrig.process.supervisor import Command, Ended, launch
 from trainrig.record import Kind, Record, Scalar, Status
 from trainrig.runner.burn_events import BurnState, SeenDevice, SeenPart, state_text
@@ -79,6 +80,7 @@ def burn(
     when the run cannot be written.
     """
     planned = plan_burn(request)
+    check_torch()
     config = {
         "trainrig": version("trainrig"),
         "python": sys.version.split()[0],

@@ -26,6 +26,7 @@ from trainrig.errors import UsageError
 from trainrig.machine import Snapshot, environment_digest, inspect, to_dict
 from trainrig.machine.environment import changes
 from trainrig.prediction.expected import Demands
+from trainrig.process.python_env import check_torch
 from trainrig.process.worker import Worker
 from trainrig.record import Kind, Record, RunView
 from trainrig.runner.earlier_runs import with_history
@@ -90,6 +91,7 @@ def qualify(
     there or judges nothing here, StoreError when the run cannot be written.
     """
     check_budget(budget)
+    check_torch()
     known = [spec.name for spec in benchmarks()] + [LINKS]
     check_options("qualify", "--only", only, known)
     if resume:

@@ -27,7 +27,6 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,8 @@ from trainrig.process import flight_recorder
 from trainrig.process.events import read_events
 from trainrig.process.lost_ranks import Restart, final_rows, process_of, restarts_of
 from trainrig.process.python_env import (
+    LEAST_TORCH,
+    check_torch,
     interpreter_for,
     is_external,
     missing_requirement,
@@ -209,9 +210,11 @@ class Framework:
 
     def missing(self, python: str = "") -> str | None:
         """Why it cannot run here, or None; ``python``: the interpreter that an experiment names."""
-        if find_spec("torch") is None:
-            return "torch is not installed"
         if not self.is_driven:
+            try:
+                check_torch()
+            except UnavailableError as error:
+                return error.message
             return None
         return missing_requirement(interpreter_for(python, self.name), self.needs)
 
@@ -394,7 +397,7 @@ _KNOWN = (
         name="huggingface",
         program=(_START, "huggingface"),
         is_driven=True,
-        needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "accelerate": ""},
+        needs={"torch": LEAST_TORCH, "numpy": "", "transformers": "4.49", "accelerate": ""},
         files=accelerate_files,
         prepare=("-m", "trainrig.train.driver_files", "transformers"),
         refuses_layout=refusals.layout_refused_by_trainer,
@@ -406,7 +409,7 @@ _KNOWN = (
         name="deepspeed",
         program=(_START, "deepspeed"),
         is_driven=True,
-        needs={"torch": "2.5", "numpy": "", "transformers": "4.49", "deepspeed": "0.17"},
+        needs={"torch": LEAST_TORCH, "numpy": "", "transformers": "4.49", "deepspeed": "0.17"},
         files=deepspeed_files,
         prepare=("-m", "trainrig.train.driver_files", "transformers"),
         refuses_layout=refusals.layout_refused_by_deepspeed,
@@ -418,7 +421,7 @@ _KNOWN = (
         name="megatron",
         program=(_START, "megatron"),
         is_driven=True,
-        needs={"torch": "2.6", "numpy": "", "megatron.core": "0.16"},
+        needs={"torch": LEAST_TORCH, "numpy": "", "megatron.core": "0.16"},
         files=megatron_files,
         prepare=("-m", "trainrig.train.driver_files", "megatron-core"),
         refuses_layout=refusals.layout_refused_by_megatron,

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -21,7 +22,7 @@ import pytest
 from machine_fakes import healthy
 from training_summaries import results_of, summary, summary_of, trained_once
 from trainrig.analysis.compare_training import setting_differences
-from trainrig.errors import UnavailableError, UsageError
+from trainrig.errors import EXIT_INCOMPLETE, UnavailableError, UsageError
 from trainrig.machine import environment_digest
 from trainrig.process import python_env
 from trainrig.process.python_env import (
@@ -50,7 +51,7 @@ TIMERS = ("trainrig.train.native.step_timer", "trainrig.train.native.breakdown")
 SEES = (*TIMERS, "trainrig.train.native.traffic", "trainrig.train.native.host_sums")
 """What looks at a step, and adds it up, whoever trains it."""
 VARIABLE = "TRAINRIG_HUGGINGFACE_PYTHON"
-FOUND = {"torch": "2.6.0", "numpy": "2.0", "transformers": "4.57.6", "accelerate": "1.1"}
+FOUND = {"torch": "2.9.0", "numpy": "2.0", "transformers": "4.57.6", "accelerate": "1.1"}
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +151,8 @@ def test_what_it_lacks_is_asked_of_it_and_not_of_us(tmp_path: Path) -> None:
     assert inspect_python(path, tuple(FOUND)).packages == FOUND
     none = python(tmp_path / "none", transformers=None)
     assert text(none) == f"transformers is not installed in {none}"
+    old = python(tmp_path / "torch", torch="2.8.1")
+    assert text(old) == f"torch is 2.8.1 in {old}, older than {python_env.LEAST_TORCH}"
     old = python(tmp_path / "old", transformers="4.45.2")
     assert text(old) == f"transformers is 4.45.2 in {old}, older than 4.49"
     source = python(tmp_path / "source", transformers="")  # a checkout on its path
@@ -191,6 +194,27 @@ def test_a_file_that_is_no_program_of_this_machine_is_one_line(tmp_path: Path) -
     path.write_bytes(b"\x7fELF of another machine")
     path.chmod(0o755)
     assert text(str(path)) == f"{path} cannot be started: Exec format error"
+
+
+@pytest.mark.parametrize("version", ["2.6.0", "2.8.1+cu126", "1.13.1", "2.9.0", "2.13.0+cpu"])
+def test_one_floor_of_torch_is_checked_before_anything_runs(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainrig: Any
+) -> None:
+    monkeypatch.setattr(python_env.metadata, "version", lambda name: version)
+    monkeypatch.chdir(tmp_path)
+    if version.startswith(("2.9", "2.13")):
+        python_env.check_torch()
+        return
+    told = f"torch {version} is older than {python_env.LEAST_TORCH}, which trainrig needs"
+    for words in (("qualify", "--budget", "5s"), ("bench", "matmul"), ("burn", "--budget", "10s")):
+        code, _, err = trainrig(*words)
+        assert (code, told in err) == (EXIT_INCOMPLETE, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_floor_of_torch_is_that_of_the_package() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert f'torch = ["torch>={python_env.LEAST_TORCH}"]' in text
 
 
 def test_it_is_asked_once(tmp_path: Path) -> None:
@@ -319,6 +343,7 @@ PROBE = """
 import json, sys
 import numpy
 from pathlib import Path
+from typing import Any
 from trainrig.data.open_batches import open_batches
 import trainrig
 def main():
