@@ -8,6 +8,7 @@ is searched for, and written too, with how much longer it takes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -64,6 +65,8 @@ class Planned:
     trains: Candidate | None
     """The best layout that fits and can be trained here; None where none can."""
     written: tuple[Path, ...]
+    asked_to_write: bool = False
+    """Whether files were asked for."""
     unwritten: StoreError | None = None
     """Why the files that were asked for could not be written: the search is no less known."""
 
@@ -87,19 +90,36 @@ class Planned:
         """Which of the families' best are predicted only, and which can be trained."""
         if not self.fits:
             return ()
+        several = self.cluster.gpus > self.cluster.gpus_per_node
         reasons: dict[str, list[str]] = {}
         for number, one in enumerate(self.families, 1):
             if (reason := predict_only(one.best.layout, self.space.shape)) is not None:
                 reasons.setdefault(reason, []).append(str(number))
         found = [f"predict only: {', '.join(n)}: {reason}" for reason, n in reasons.items()]
-        if not reasons:
-            return ()
+        if several and self.trains is not None:
+            nodes = -(-self.cluster.gpus // self.cluster.gpus_per_node)
+            found.append(
+                f"over {nodes} nodes: trainrig train FILE --write launch --nodes {nodes}, then "
+                "sbatch launch/*/job.sbatch; several nodes are unverified on hardware"
+            )
+        if self.written:
+            found += [f"not written: {one}" for one in self._left_out()]
         if self.trains is None:
-            return (*found, "none of them can be trained here yet")
-        if self.slower is not None:
+            found.append("none of them can be trained here yet")
+            if self.asked_to_write:
+                found.append("no file is written: no engine here runs any of these layouts")
+        elif self.slower is not None:
             layout = layout_text(self.trains.layout, fixed=False)
             found.append(f"the best that can be trained: {layout}: {self.slower:.2f} × the time")
         return tuple(found)
+
+    def _left_out(self) -> list[str]:
+        """Ranks of the best that have no file, with the reason."""
+        reasons: dict[str, list[str]] = {}
+        for number, one in enumerate(self.search.best, 1):
+            if (reason := predict_only(one.layout, self.space.shape)) is not None:
+                reasons.setdefault(reason, []).append(f"{number:02d}")
+        return [f"{', '.join(numbers)}: {reason}" for reason, numbers in reasons.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """As others script against it."""
@@ -150,6 +170,8 @@ class Planned:
             found["upgrades"] = [asdict(one) for one in self.upgrades]
         if self.written:
             found["written"] = [str(path) for path in self.written]
+        if self.asked_to_write:
+            found["not_written"] = self._left_out()
         return found
 
     def _candidate(self, one: Candidate) -> dict[str, Any]:
@@ -229,6 +251,7 @@ def plan(
         upgrades=ranked,
         trains=trains,
         written=written,
+        asked_to_write=write is not None,
         unwritten=unwritten,
     )
 
@@ -278,8 +301,6 @@ def best_that_trains(space: Space, rates: Rates) -> Candidate | None:
 
     It is looked for among the layouts that were searched, then among those of each framework.
     """
-    if space.base.mesh.gpus > space.base.mesh.gpus_per_node:
-        return None
     for framework in (space.framework, *ENGINES):
         with suppress(UsageError):  # it has no layout of this global batch
             ranked = search(space.replace(framework=framework), rates, top=MOST_SHOWN).best
@@ -297,12 +318,6 @@ def write_experiments(
 
     ``trains``: the best one that can, where it is none of them.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {folder}: {error.strerror}", "name another folder"
-        ) from None
     files = {
         f"{number:02d}-{_slug(one)}.toml": experiment_text(one, model)
         for number, one in enumerate(best, 1)
@@ -313,6 +328,14 @@ def write_experiments(
         slower = f"# {times:.2f} times as long as the best, predict only: "
         note = f"{slower}{_slug(best[0])}.\n"
         files[f"trains-{_slug(trains)}.toml"] = note + experiment_text(trains, model)
+    if not files:  # no empty folder: what cannot be trained is told
+        return ()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {folder}: {error.strerror}", "name another folder"
+        ) from None
     for name, text in files.items():
         write_atomic(folder / name, text)
     listed = {f"{number:02d}-{_slug(one)}.toml": one for number, one in enumerate(best, 1)}
@@ -329,10 +352,14 @@ def _write_launch_files(one: Candidate, model: str, file: Path) -> None:
     """
     keys = {key: value for key, value in experiment_keys(one, model).items() if key != "tiny"}
     own, shape = Experiment.of(**keys), find(model)
-    found = {"torchrun.sh": _torchrun(own, file)}
+    found = {"torchrun.sh": _torchrun(own, file, one.layout)}
     for name, engine in ENGINES.items():
         if engine.supports(one.layout.replace(framework=name), shape) is None:
             found |= engine.files(own)
+    nodes = -(-one.layout.mesh.gpus // one.layout.mesh.gpus_per_node)
+    if nodes > 1 and (text := found.get(_ACCELERATE)) is not None:
+        several = {"num_machines": nodes, "main_process_port": 29500}
+        found[_ACCELERATE] = json.dumps(json.loads(text) | several, indent=2) + "\n"
     folder = file.with_suffix("")
     with store_errors(folder):
         folder.mkdir(exist_ok=True)
@@ -341,8 +368,26 @@ def _write_launch_files(one: Candidate, model: str, file: Path) -> None:
             write_atomic(folder / name, text)
 
 
-def _torchrun(own: Experiment, file: Path) -> str:
-    """The line that starts the ranks of a winner without our supervisor."""
+_ACCELERATE = "accelerate_config.json"
+
+
+def _torchrun(own: Experiment, file: Path, layout: Layout) -> str:
+    """The lines that start the ranks of a winner without our supervisor: by Slurm on several nodes.
+
+    What starts several nodes is unverified on hardware.
+    """
+    nodes = -(-layout.mesh.gpus // layout.mesh.gpus_per_node)
+    if nodes > 1:
+        return f"""#!/bin/sh
+# {own.name}: its {own.processes} ranks on {nodes} nodes of {layout.mesh.gpus_per_node} GPUs.
+# trainrig writes a folder with what they read, with node.sh (torchrun's line on each node) and with
+# job.sbatch, which Slurm runs.  Several nodes are unverified on hardware.
+set -eu
+cd "$(dirname "$0")"
+ls ranks/01-*/job.sbatch >/dev/null 2>&1 ||
+    trainrig train ../{file.name} --write ranks --nodes {nodes}
+exec sbatch ranks/01-*/job.sbatch
+"""
     return f"""#!/bin/sh
 # {own.name}: its {own.processes} ranks by torchrun.  trainrig writes a folder with what they read
 # and with node.sh, which is torchrun's line with its environment; job.sbatch lies there, too.

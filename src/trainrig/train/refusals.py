@@ -32,11 +32,6 @@ def refused_by_all(layout: Layout) -> Refusal:
     """What no framework trains so far."""
     rules = (
         (
-            layout.mesh.gpus > layout.mesh.gpus_per_node,
-            "training over several machines comes in a later version",
-            "one node: as many GPUs as --gpus-per-node",
-        ),
-        (
             layout.memory.optimizer_in_backward > 0,
             "updates inside backward are not trained yet",
             "leave optimizer_in_backward out",
