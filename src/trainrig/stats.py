@@ -32,6 +32,7 @@ from trainrig.scatter import (
     moderated,
     reach_of_workers,
     student,
+    student_tail,
     variance_within,
 )
 
@@ -372,8 +373,6 @@ def _t_interval(shift: float, error: float, freedom: float, margin: float = 0.0)
 
     The interval is widened by ``margin`` either way, and the p-value is of a shift beyond it.
     """
-    from scipy.special import stdtr
-
     reach = student(freedom, CONFIDENCE) * error + margin
     beyond = abs(shift) - max(margin, _LARGEST_SAME)
     return Comparison(
@@ -381,7 +380,7 @@ def _t_interval(shift: float, error: float, freedom: float, margin: float = 0.0)
         interval=Interval(
             low=math.exp(shift - reach), high=math.exp(shift + reach), confidence=CONFIDENCE
         ),
-        p_value=min(1.0, 2.0 * float(stdtr(freedom, -beyond / error))),
+        p_value=min(1.0, 2.0 * student_tail(beyond / error, freedom)),
         error=error,
         freedom=freedom,
     )
@@ -393,14 +392,14 @@ def _mean_log(values: Sequence[float]) -> float:
 
 def adjust_for_many(p_values: Sequence[float]) -> tuple[float, ...]:
     """Benjamini and Hochberg's step-up: of all changes called at 5 %, at most 5 % are none."""
-    import numpy as np
-
-    # scipy.stats.false_discovery_control gives these numbers; to load scipy.stats takes a second.
-    falling = np.argsort(p_values)[::-1]
-    shares = np.arange(len(p_values), 0, -1) / len(p_values)
-    adjusted = np.ones(len(p_values))
-    adjusted[falling] = np.minimum.accumulate(np.minimum(np.asarray(p_values)[falling] / shares, 1))
-    return tuple(adjusted.tolist())
+    count = len(p_values)
+    adjusted = [1.0] * count
+    smallest = 1.0
+    falling = sorted(range(count), key=lambda place: p_values[place], reverse=True)
+    for rank, place in zip(range(count, 0, -1), falling, strict=True):
+        smallest = min(smallest, p_values[place] * count / rank)
+        adjusted[place] = smallest
+    return tuple(adjusted)
 
 
 def judge_change(comparison: Comparison, adjusted_p: float, *, higher_is_better: bool) -> Change:

@@ -154,7 +154,7 @@ def loaded_by(tmp_path: Path, *command: str) -> set[str]:
         (["fits", "--model", "gpt2", "--on", "RTX 4090"], TEXT | {"numpy"}),
         (["plan", "--model", "gpt2", "--on", "RTX 4090", *PLANNED], TEXT | {"numpy"}),
         (["report", DEMO, "--html", "report.html"], TEXT | {"jinja2"}),
-        (["compare", DEMO, "runs"], TEXT | {"numpy", "scipy"}),
+        (["compare", DEMO, "runs"], TEXT),
         (["bundle", DEMO, "--unpack", "run"], {"pydantic"}),
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",

@@ -10,7 +10,14 @@ import pytest
 from scipy.stats import t as students_t
 from validation.coverage import LEAST, MOST, Kind, simulate
 
-from trainrig.scatter import NO_PRIOR, Scatter, reach_of_workers, shared_scatter
+from trainrig.scatter import (
+    NO_PRIOR,
+    Scatter,
+    reach_of_workers,
+    shared_scatter,
+    student,
+    student_tail,
+)
 from trainrig.stats import Attempt, Combined, Interval, combine_attempts, compare, smallest_visible
 
 
@@ -39,6 +46,16 @@ def test_a_prior_weighs_no_more_than_what_was_seen() -> None:
     for seed in range(40):
         few = np.exp(np.random.default_rng(seed).normal(0.0, 0.02, (4, 2, 2))).tolist()
         assert shared_scatter(few).freedom <= 4.5
+
+
+@pytest.mark.parametrize("freedom", [1.0, 1.5, 2.0, 3.7, 12.3, 64.0, 1024.0, 1e5])
+def test_students_t_is_scipys(freedom: float) -> None:
+    for t in (-50.0, -1.0, 0.0, 1e-9, 0.1, 1.0, 5.0, 20.0):
+        theirs = float(students_t.sf(t, freedom))
+        assert student_tail(t, freedom) == pytest.approx(theirs, rel=1e-9, abs=1e-300)
+    for confidence in (0.5, 0.8, 0.95, 0.9999):
+        theirs = float(students_t.ppf((1.0 + confidence) / 2.0, freedom))
+        assert student(freedom, confidence) == pytest.approx(theirs, rel=1e-9)
 
 
 # ---------------------------------------------------------------- what a few workers say
