@@ -15,8 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from trainrig.catalog import load as chips
-from trainrig.catalog import servers
+from trainrig.catalog import chip_file, servers
 from trainrig.cli.main import VERBS
 from trainrig.cli.predict_options import case_columns
 from trainrig.language.catalogue import INPUT_KEYS
@@ -32,7 +31,7 @@ def input_keys() -> dict[str, tuple[str, ...]]:
         "experiments": tuple(FILE_KEYS),
         "parts list": (*kinds, *fields_of(parts_list._Head), *fields_of(parts_list._Entry)),
         "parts": tuple(name for kind in kinds.values() for name in fields_of(kind)),
-        "chip": (*fields_of(chips._File), *fields_of(servers._OwnChip)),
+        "chip": (*fields_of(chip_file._File), *fields_of(servers._OwnChip)),
         "cluster": tuple(fields_of(servers._Cluster)),
         "prices": tuple(price_list.COLUMNS),
         "cases": (ID, *(column.name for column in case_columns()), *MEASURED),

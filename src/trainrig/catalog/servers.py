@@ -46,8 +46,8 @@ from trainrig.catalog.chip import (
     Source,
     Text,
 )
+from trainrig.catalog.chip_file import KNOWN, Dtype
 from trainrig.catalog.fields import FIELDS
-from trainrig.catalog.load import KNOWN, Dtype
 from trainrig.catalog.lookup import (
     candidates,
     find_chip,

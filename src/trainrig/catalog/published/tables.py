@@ -36,6 +36,9 @@ the case in our words (``dtype=fp16 m=8192``; ``_`` stands for a blank inside a 
 here and in collectives.csv: ``direction`` p2p, from one card to another, with peer access asked for
 or not; ``ways`` 2 is both directions at once, added up; ``clock`` whose view of a latency it is.
 d2d is a copy within one card, as that tool's diagonal.
+
+hardware.csv: which chip of the catalog each printed name is, where exactly one is meant, and
+whether it has TF32; ``note``: what the source states of it elsewhere.
 """
 
 from __future__ import annotations
@@ -43,14 +46,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from trainrig.catalog.chip import peak
-from trainrig.catalog.lookup import candidates, find_chip
 from trainrig.errors import DataError
 from trainrig.record import Kind, Record, Scalar
 
 FOLDER = Path(__file__).parent
+HARDWARE = FOLDER / "hardware.csv"
 TERA = 1e12
 GIGA = 1e9
 
@@ -107,31 +110,37 @@ def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
         raise DataError(f"published table {path.name}: {error}") from None
 
 
-# Printed names that the catalog does not know, and the chip that their source states elsewhere:
-# ml-engineering lists its NVIDIA cards' memory in a table of its own, NVL72 and 180/192 GB
-# are ways to write the product.
-_STATED_ELSEWHERE = {
-    "NVIDIA A100 SXM": "A100 SXM4 80GB",
-    "NVIDIA A100 PCIe": "A100 PCIe 80GB",
-    "NVIDIA H100 SXM": "H100 SXM5 80GB",
-    "NVIDIA H200 SXM": "H200 SXM 141GB",
-    "NVIDIA GH200 SXM": "GH200 141GB",
-    "NVIDIA GB200 SXM": "GB200",
-    "GB200 NVL72": "GB200",
-    "B200 SXM 180/192GB": "B200 SXM",
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hardware:
+    """What the hardware of a source is, by the catalog."""
+
+    device: str
+    has_tf32: bool
+    """Whether every chip that the printed name fits has it."""
+
+
+@cache
+def _hardware() -> dict[str, _Hardware]:
+    """By the name as printed: the catalog's chips take longer to read than all tables."""
+    return {
+        row["hardware"]: _Hardware(device=row["device"], has_tf32=row["tf32"] == "yes")
+        for _, row in read_rows(HARDWARE)
+    }
+
+
+def _hardware_of(printed: str) -> _Hardware:
+    if (known := _hardware().get(printed)) is None:
+        raise DataError(f"{HARDWARE.name} has no hardware {printed!r}", "add it, with its device")
+    return known
 
 
 def device_name(printed: str) -> str:
     """The catalog's name where exactly one chip is meant, else the printed name.
 
     Half a card ("MI250X (single GCD)") and a card whose memory is not stated
-    ("V100 32GB") stay as printed.
+    ("V100 32GB") stay as printed.  Raises DataError for a name that hardware.csv lacks.
     """
-    name = printed.removesuffix(" (device-local copy)")
-    name = _STATED_ELSEWHERE.get(name, name)
-    chip = find_chip(name)
-    return chip.name if chip else name
+    return _hardware_of(printed).device
 
 
 def number(cell: str) -> float | None:
@@ -164,7 +173,7 @@ _DTYPES = {
 def _matmul(row: Row) -> Iterator[_Figure]:
     if "mmapeak" in row["dtype"]:
         return
-    dtype, output = _matmul_dtype(row["dtype"], device_name(row["hardware"]))
+    dtype, output = _matmul_dtype(row["dtype"], row["hardware"])
     theory = number(row["tflops_theory"])
     benchmark = _matmul_benchmark(row)
     case: Case = {"dtype": dtype}
@@ -188,14 +197,11 @@ def _matmul(row: Row) -> Iterator[_Figure]:
     )
 
 
-def _matmul_dtype(printed: str, device: str) -> tuple[str, str | None]:
+def _matmul_dtype(printed: str, hardware: str) -> tuple[str, str | None]:
     """Our data type, and the result's; of a name that fits several chips, what they all have."""
-    if printed not in _TF32_ALLOWED:
-        return _DTYPES.get(printed, (printed, None))
-    chip = find_chip(device)
-    chips = (chip,) if chip else candidates(device)
-    has_tf32 = bool(chips) and all(peak(each, "tf32") for each in chips)
-    return ("tf32" if has_tf32 else "fp32"), None
+    if printed in _TF32_ALLOWED:
+        return ("tf32" if _hardware_of(hardware).has_tf32 else "fp32"), None
+    return _DTYPES.get(printed, (printed, None))
 
 
 def _matmul_benchmark(row: Row) -> str:
