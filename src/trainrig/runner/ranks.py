@@ -13,7 +13,6 @@ the others follow it, and what is measured is one start of all of them.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import tempfile
@@ -41,7 +40,9 @@ _SECONDS = (0.05, 0.4)
 _PATIENCE = 5.0
 """Beyond the end of the time: what does not fit is left out by the ranks themselves."""
 _JOINED_BY = 30.0
-"""Seconds that ranks have at least: a case that was asked for is begun whatever the budget."""
+"""Seconds that ranks have at least to load torch and join each other on a busy machine: a case that
+was asked for is begun whatever the budget, once."""
+_OUT_OF_TIME = "the budget ended"
 
 Deliver = Callable[[Task, Reply], None]
 _PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -116,7 +117,10 @@ class Exchanger:
         groups = grouped(tasks, _start_of)
         for number, group in enumerate(groups.values()):
             left = max(end - time.monotonic(), 0.0)
-            self._exchange(group, left / (len(groups) - number), deliver)
+            if number == 0 or left > 0.0:
+                self._exchange(group, left / (len(groups) - number), deliver)
+            else:
+                _leave_out(group, _OUT_OF_TIME, deliver)
 
     def _exchange(self, tasks: Sequence[Task], seconds: float, deliver: Deliver) -> None:
         """The cases of one number of ranks, in ``seconds``."""
@@ -134,13 +138,10 @@ class Exchanger:
             status = Status.SKIPPED if is_over else ended.status
             reason = "the budget ended while it ran" if is_over else reason
             deliver(left[0], Reply(status=status, reason=reason, duration=ended.duration))
-            left = left[1:]
-            if not left or (
-                not replies and not is_over
-            ):  # they do not come up: others would not, either
+            left, reason = left[1:], _OUT_OF_TIME if is_over else reason
+            if not left or is_over or not replies:  # nor would others come up
                 break
-        for task in left:
-            deliver(task, Reply(status=Status.SKIPPED, reason=f"not begun: {reason}"))
+        _leave_out(left, reason, deliver)
 
     def _start(
         self, tasks: Sequence[Task], end: float, replies: list[Reply], deliver: Deliver
@@ -149,11 +150,12 @@ class Exchanger:
         self._number += 1
         folder = self._run.path / "logs" / f"ranks-{self._number}"
         folder.mkdir(parents=True)
-        room = max(end - time.monotonic(), _JOINED_BY)
+        left = end - time.monotonic()
+        room = max(left - START_TIME, 0.0)
         own = tasks[0].planned.seconds
-        each = (room - START_TIME) / 2.0 / len(tasks)
+        each = room / 2.0 / len(tasks)
         seconds = own or min(max(each, _SECONDS[0]), _SECONDS[1])
-        settings = settings_of([task.case for task in tasks], seconds, room - START_TIME)
+        settings = settings_of([task.case for task in tasks], seconds, room)
         (folder / CASES).write_text(json.dumps(settings))
 
         def on_event(rank: int, event: Mapping[str, Any]) -> None:
@@ -165,7 +167,7 @@ class Exchanger:
         if self._place is not None:
             env, ranks = {**env, **self._place.env}, 1
         command = Command(argv=(*self._program, str(folder)), ranks=ranks, env=env)
-        limit = room + _PATIENCE if room < math.inf else math.inf
+        limit = max(left, _JOINED_BY) + _PATIENCE
         return launch(
             command,
             folder,
@@ -174,6 +176,11 @@ class Exchanger:
             on_event=on_event,
             tick=self._tick,
         )
+
+
+def _leave_out(tasks: Sequence[Task], reason: str, deliver: Deliver) -> None:
+    for task in tasks:
+        deliver(task, Reply(status=Status.SKIPPED, reason=f"not begun: {reason}"))
 
 
 def _start_of(task: Task) -> tuple[object, ...]:

@@ -15,16 +15,21 @@ import pytest
 
 from trainrig.analysis.judge import judge
 from trainrig.analysis.judge_links import findings_of
-from trainrig.benchmarks.collective import BENCHMARK, bus_factor, collective_case
+from trainrig.benchmarks.collective import BENCHMARK, bus_factor, collective_case, ranks_of
 from trainrig.benchmarks.spec import Scope, Selection
 from trainrig.errors import UsageError
 from trainrig.measure.collective import AllRanks, CheckedCollective, Projection
 from trainrig.measure.collective_faults import LOST, WRONG
+from trainrig.process.supervisor import Ended
+from trainrig.process.worker import Reply
 from trainrig.record import Kind, Outcome, Record, Status
 from trainrig.report.link_report import _exchanges
+from trainrig.runner import ranks
 from trainrig.runner.bench import BenchRequest, bench, summary
+from trainrig.runner.plan import Task
 from trainrig.runner.ranks import place
-from trainrig.store import read_run
+from trainrig.runner.targets import Target
+from trainrig.store import create_run, read_run
 
 
 @pytest.mark.parametrize(
@@ -359,3 +364,37 @@ def test_buffers_of_all_ranks_of_a_host_must_fit_its_memory_together() -> None:
 
     assert needed("gloo", 16) == 16 * needed("gloo", 1) == 16 * needed("nccl", 16)
     assert needed("gloo", 16, nodes=4) == 4 * needed("gloo", 1)
+
+
+# ---- the budget
+
+
+def test_ranks_that_do_not_come_up_cost_the_budget_and_one_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now = [100.0]
+    limits: list[float] = []
+
+    def never_up(*_: object, limit: float, **__: object) -> Ended:
+        limits.append(limit)
+        now[0] += limit
+        return Ended(status=Status.TIMEOUT, reason="no rank came up", duration=limit)
+
+    monkeypatch.setattr(ranks, "launch", never_up)
+    monkeypatch.setattr(ranks.time, "monotonic", lambda: now[0])
+    planned = [
+        one
+        for count in (2, 3, 4)
+        for one in BENCHMARK.select(Selection(ranks=(count,), sizes=("1Ki", "1Mi")))
+    ]
+    host = Target(torch_device="cpu", name="EPYC", index=None, memory_bytes=1 << 34, chip=None)
+    tasks = [
+        Task(target=host, benchmark="collective", planned=one, count=ranks_of(one.case))
+        for one in planned
+    ]
+    replies: list[Reply] = []
+    with create_run(tmp_path, "bench", {}) as run:
+        ranks.Exchanger(run)(tasks, now[0] + 15.0, lambda _, reply: replies.append(reply))
+    assert len(replies) == len(tasks)
+    assert {reply.status for reply in replies} == {Status.SKIPPED}
+    assert limits == [ranks._JOINED_BY + ranks._PATIENCE]
