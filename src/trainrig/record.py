@@ -21,7 +21,7 @@ import hashlib
 import json
 import tomllib
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -103,6 +103,10 @@ WORKER_CLOCK, PARENT_CLOCK, TOLD_SHARE = "worker_clock_s", "parent_clock_s", "to
 by the parent's, and the share of its samples' time that they tell."""
 WRONG_ANSWER = "wrong answer"
 """How the reason of a failed record begins when the device computed something else."""
+
+
+UNNAMED, UNNAMED_HOST = "GPU", "host"
+"""Devices of records that other tools made of a GPU, or of a host, whose model no file states."""
 
 
 class Outcome(StrEnum):
@@ -332,7 +336,7 @@ class RunView:
     """What was missing or torn, in words."""
     lost: str | None = None
     """The problem that cost records: they were once written and are not here."""
-    baselines: tuple[Record, ...] = ()
+    baselines: Sequence[Record] = ()
     """What others published, of any machine."""
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from trainrig.machine.inspect import inspect
+from trainrig.machine.probes import inspect
 from trainrig.machine.snapshot import Gpu, Missing, PcieLink, PciGpu, Snapshot
 from trainrig.selftest.doctor_faults import FakeHost
 

@@ -14,8 +14,7 @@ from trainrig.analysis.best import best_record
 from trainrig.analysis.published_place import PublishedPlace, link_of, published_place
 from trainrig.analysis.rows import at_path
 from trainrig.benchmarks.spec import Role, case_text, role_of
-from trainrig.importers.importer import UNNAMED, UNNAMED_HOST
-from trainrig.record import Case, Record, RunView, Scalar, dtype_of
+from trainrig.record import UNNAMED, UNNAMED_HOST, Case, Record, RunView, Scalar, dtype_of
 from trainrig.stats import grouped
 from trainrig.units import (
     capital,

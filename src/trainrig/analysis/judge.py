@@ -23,7 +23,7 @@ from trainrig.analysis.watched import clock_is_off
 from trainrig.analysis.watched_rules import watch_rules
 from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, case_text, find, role_of
 from trainrig.benchmarks.training import MAX_OTHER
-from trainrig.machine.snapshot import FAULTY_REASONS
+from trainrig.machine.fact import FAULTY_REASONS
 from trainrig.process.child import device_fault
 from trainrig.process.events import OTHER
 from trainrig.record import (

@@ -18,9 +18,7 @@ from trainrig.benchmarks.spec import MARGIN, Role, find, role_of
 from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import candidates, find_chip, normalise
 from trainrig.catalog.published import is_measurement, published_records, published_trainings
-from trainrig.importers import importers
-from trainrig.importers.importer import UNNAMED, UNNAMED_HOST
-from trainrig.record import Record, RunView, Scalar, dtype_of
+from trainrig.record import UNNAMED, UNNAMED_HOST, Record, RunView, Scalar, dtype_of
 from trainrig.stats import grouped
 
 HOST, PCIE = "host memory", "PCIe"
@@ -147,6 +145,8 @@ def _mark_of(record: Record) -> str | None:
     """
     if "tool" not in record.case:
         return ""
+    from trainrig.importers import importers
+
     name = record.conditions.get("tool")
     spec = next((one for one in importers() if one.name == name), None)
     return (spec.published if spec else "") or None

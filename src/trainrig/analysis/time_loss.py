@@ -34,7 +34,7 @@ from trainrig.workload import (
     Op,
     block_ops,
     find,
-    named,
+    presets,
     step_ops,
     total_flops,
 )
@@ -366,7 +366,7 @@ def model_shape(case: Case) -> ModelShape | None:
     try:
         if name.partition(":")[0] in FAMILIES and ":" in name:  # numbers: no file is looked for
             return find(name)
-        return named(_MODELS.get(name.lower(), name))
+        return presets.known(_MODELS.get(name.lower(), name))
     except (UsageError, TypeError):
         return None
 

@@ -12,70 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import ConfigDict, StringConstraints
+from typing import TYPE_CHECKING
 
 from trainrig.catalog.chip import Chip, peak
-from trainrig.catalog.cuda import DocumentRead, parts_of
-from trainrig.errors import DataError
-from trainrig.record import read_by, read_toml
 
-PATH = Path(__file__).parent / "arithmetic.toml"
+if TYPE_CHECKING:
+    from trainrig.catalog.arithmetic_file import ArithmeticTable
+
 HALF = ("bf16", "fp16")
 """Formats of 16 bits, the one that needs no loss scaling first."""
 
-_CONFIG = ConfigDict(extra="forbid")
 _MASKS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 """Environment variables by which oneDNN is told to use fewer instructions; the first one counts."""
-
-Version = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$")]
-
-
-@read_by(_CONFIG)
-class GpuRow:
-    """What GPUs of a compute capability, and of later ones until the next row, are fastest in."""
-
-    capability: Version
-    fastest: Literal["bf16", "fp16", "fp32"]
-    sources: tuple[str, ...]
-
-
-@read_by(_CONFIG)
-class InstructionRow:
-    """Instructions of a processor that multiply a format of 16 bits."""
-
-    flag: str
-    """Linux's name of them in /proc/cpuinfo."""
-    dtype: Literal["bf16", "fp16"]
-    masked_by: tuple[str, ...]
-    """Values of ONEDNN_MAX_CPU_ISA that forbid them."""
-    sources: tuple[str, ...]
-
-
-@read_by(_CONFIG)
-class EmulationRow:
-    """How much slower torch emulates a format, against fp32 on the same processor."""
-
-    dtype: Literal["bf16", "fp16"]
-    flag: str
-    """Of processors with this flag; empty: of all others."""
-    masked_by: tuple[str, ...]
-    times: float
-    sources: tuple[str, ...]
-
-
-@read_by(_CONFIG)
-class ArithmeticTable:
-    """The whole file."""
-
-    schema: Literal[1]
-    sources: dict[str, DocumentRead]
-    gpu: tuple[GpuRow, ...]
-    instruction: tuple[InstructionRow, ...]
-    emulation: tuple[EmulationRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +90,8 @@ def arithmetic_of(device: HostProcessor | Accelerator) -> Arithmetic:
 def _of_processor(device: HostProcessor) -> Arithmetic:
     if device.flags is None:
         return UNKNOWN
+    from trainrig.catalog.arithmetic_file import arithmetic_table
+
     table, mask = arithmetic_table(), _mask(device.environment)
     usable = {
         row.dtype: row.flag
@@ -149,7 +99,7 @@ def _of_processor(device: HostProcessor) -> Arithmetic:
         if row.flag in device.flags and mask not in row.masked_by
     }
     emulated = tuple(
-        (dtype, f"about {_times(device, dtype, mask):g} times slower than fp32")
+        (dtype, f"about {_times(table, device, dtype, mask):g} times slower than fp32")
         for dtype in HALF
         if dtype not in usable
     )
@@ -168,8 +118,8 @@ def _mask(environment: Mapping[str, str]) -> str:
     return found.upper()
 
 
-def _times(device: HostProcessor, dtype: str, mask: str) -> float:
-    rows = [row for row in arithmetic_table().emulation if row.dtype == dtype]
+def _times(table: ArithmeticTable, device: HostProcessor, dtype: str, mask: str) -> float:
+    rows = [row for row in table.emulation if row.dtype == dtype]
     fitting = (r for r in rows if r.flag in (device.flags or ()) and mask not in r.masked_by)
     usual = next(row for row in rows if not row.flag)
     return next(fitting, usual).times
@@ -203,17 +153,8 @@ def _claimed(chip: Chip | None, fastest: str) -> str:
 
 
 def _of_capability(capability: str) -> str:
+    from trainrig.catalog.arithmetic_file import arithmetic_table
+    from trainrig.catalog.cuda import parts_of
+
     rows = [r for r in arithmetic_table().gpu if parts_of(r.capability) <= parts_of(capability)]
     return max(rows, key=lambda row: parts_of(row.capability)).fastest
-
-
-@cache
-def arithmetic_table(path: Path = PATH) -> ArithmeticTable:
-    """The table, checked: each row names sources that are listed.  Raises DataError."""
-    table = read_toml(path, ArithmeticTable, path.name)
-    named = [row.sources for row in table.gpu]
-    named += [row.sources for row in table.instruction]
-    named += [row.sources for row in table.emulation]
-    if missing := {name for names in named for name in names} - table.sources.keys():
-        raise DataError(f"{path.name}: no source is called {min(missing)!r}")
-    return table

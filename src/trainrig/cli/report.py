@@ -58,18 +58,19 @@ def command(run: tuple[Path, ...], pages: Pages, as_json: bool, **gather: Path |
 
 def _gather(views: list[RunView], files: dict[str, Path | None]) -> bool:
     """Write what other programs gather; whether anything was asked for.  Raises StoreError."""
+    wanted = {name: path for name, path in files.items() if path is not None}
+    if not wanted:
+        return False
     from trainrig.analysis.rack import rack_of
     from trainrig.report.gather import to_csv, to_junit, to_prometheus
     from trainrig.store import write_atomic
 
     forms = {"csv": to_csv, "junit": to_junit, "prometheus": to_prometheus}
-    wanted = {name: path for name, path in files.items() if path is not None}
-    rack = rack_of(views) if wanted else None
+    rack = rack_of(views)
     for name, path in wanted.items():
-        assert rack is not None
         write_atomic(path, forms[name](rack))
         say(f"wrote {path}", err=True)
-    return bool(wanted)
+    return True
 
 
 def read_view(path: Path) -> RunView:

@@ -4,9 +4,25 @@
 `Missing(reason)`.  Nothing here imports torch or changes the machine.
 """
 
-from trainrig.machine.environment import environment_digest
-from trainrig.machine.inspect import inspect
-from trainrig.machine.snapshot import Missing, Snapshot, from_dict, to_dict, value_or
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainrig import lazy
+
+if TYPE_CHECKING:
+    from trainrig.machine.environment import environment_digest
+    from trainrig.machine.probes import inspect
+    from trainrig.machine.snapshot import Missing, Snapshot, from_dict, to_dict, value_or
+else:
+    __getattr__ = lazy.exports(
+        __name__,
+        {
+            "environment": ("environment_digest",),
+            "probes": ("inspect",),
+            "snapshot": ("Missing", "Snapshot", "from_dict", "to_dict", "value_or"),
+        },
+    )
 
 __all__ = [
     "Missing",

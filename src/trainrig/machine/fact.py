@@ -35,6 +35,10 @@ class Missing:
 
 
 NOT_READ = Missing("not read")
+FAULTY_REASONS = frozenset(
+    ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "sw_thermal_slowdown"]
+)
+"""Throttle reasons of a GPU that is hot or short of power; a power cap at full load is none."""
 
 
 def value_or(value: T | Missing, default: T) -> T:

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from trainrig.errors import DataError, first_problem
+from trainrig.machine.fact import FAULTY_REASONS as FAULTY_REASONS
 from trainrig.machine.fact import NOT_READ as NOT_READ
 from trainrig.machine.fact import Missing as Missing
 from trainrig.machine.fact import fact
@@ -26,10 +27,6 @@ from trainrig.machine.health import Health
 from trainrig.record import Finite, check_schema
 
 SNAPSHOT_SCHEMA = 1
-FAULTY_REASONS = frozenset(
-    ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "sw_thermal_slowdown"]
-)
-"""Throttle reasons of a GPU that is hot or short of power; a power cap at full load is none."""
 ONLY_TORCH = Missing("only torch tells of it")
 
 

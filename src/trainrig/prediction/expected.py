@@ -33,17 +33,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from trainrig.benchmarks.spec import LINK_CLAIM, MARGIN, MEMORY_CLAIM, PEAK, Role, find, size_in
 from trainrig.catalog.chip import DEFAULT_ACCUMULATE, Chip, peak
 from trainrig.catalog.host_parts import HostClaim, cpu_peaks, memory_bandwidth, pcie_bandwidth
 from trainrig.catalog.published import is_measurement
 from trainrig.errors import UsageError
-from trainrig.machine.snapshot import Gpu, Missing, PciGpu, Snapshot, value_or
+from trainrig.machine.fact import Missing, value_or
 from trainrig.prediction.rates import Rates
 from trainrig.prediction.rates.from_chip import power_slows, rates_of_chip, unsure_of
 from trainrig.record import Case, Kind, Limit, Record, Status, dtype_of
 from trainrig.stats import median
+
+if TYPE_CHECKING:
+    from trainrig.machine.snapshot import Gpu, PciGpu, Snapshot
 
 
 def gpu_claims(chip: Chip, index: int | None) -> tuple[Record, ...]:

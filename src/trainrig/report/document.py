@@ -9,13 +9,14 @@ A renderer first asks for the document in the language that is shown (`translate
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TypeVar
 
 from trainrig.language import ENGLISH, tag, translate
 from trainrig.language.width import is_wide
+from trainrig.lazy import Later
 from trainrig.report.charts.link_diagram import LinkDiagram
 from trainrig.report.charts.svg import Chart
 
@@ -372,7 +373,8 @@ class Document:
 
     title: str
     """Of the page's tab; what is printed is in the blocks."""
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
+    """In a terminal each is printed before the next one is made."""
     names: tuple[str, ...] = ()
     """Above everything on a page: the runs that it shows."""
     banner: str = ""
@@ -400,6 +402,8 @@ def _translated(value: Value) -> Value:
         new = translate(value)
     elif isinstance(value, tuple):
         new = tuple(map(_translated, value))
+    elif isinstance(value, Later):
+        new = Later(map(_translated, value))
     elif isinstance(value, Cell) and value.is_name:
         new = value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -27,6 +27,7 @@ from trainrig.analysis.waterfall import (
     largest_gap,
     leading,
 )
+from trainrig.lazy import Later
 from trainrig.record import Kind, Outcome, Record, RunView, Severity
 from trainrig.report import document as doc
 from trainrig.report.burn_report import burn_blocks
@@ -34,14 +35,11 @@ from trainrig.report.charts.curves import curves
 from trainrig.report.charts.heatmap import heat_section
 from trainrig.report.charts.over_time import over_time
 from trainrig.report.charts.roofline import roofline
-from trainrig.report.compare_report import training_comparison_blocks
 from trainrig.report.imported_report import files_text, imported_blocks
 from trainrig.report.link_report import link_blocks
 from trainrig.report.point_table import point_blocks
 from trainrig.report.provenance import trace
 from trainrig.report.published_report import normal_section, range_of
-from trainrig.report.rack_report import rack_blocks
-from trainrig.report.render.html import to_html
 from trainrig.report.training_report import training_blocks
 from trainrig.units import (
     capital,
@@ -87,40 +85,42 @@ _SEVERITY: dict[Severity, tuple[str, doc.Tone]] = {
 
 def run_document(views: Sequence[RunView]) -> doc.Document:
     """One run, or several side by side."""
-    summaries = [summarise(view) for view in views]
-    pairs = list(zip(views, summaries, strict=True))
-    blocks: list[doc.Block]
-    if len(views) >= MIN_NODES:
-        rack = rack_of(views)
-        folded = zip(rack.nodes, pairs, strict=True)
-        blocks = [
-            *rack_blocks(rack, summaries),
-            *(_folded(node.name, *pair) for node, pair in folded),
-        ]
-    else:
-        blocks = [doc.Group("beside", tuple(_head(*pair) for pair in pairs))]
-        blocks += _runs_together(views) if len(views) > 1 else ()
-        for number, (view, found) in enumerate(pairs, start=1):
-            body = tuple(_body(view, found))
-            if len(views) > 1:
-                body = (doc.Section(f"{number}. {view.name}", body),)
-            blocks += body
     gpus = [{row.index for row in rows(view) if row.index is not None} for view in views]
     unverified = (UNVERIFIED,) if max(map(len, gpus), default=0) > 1 else ()
     return doc.Document(
         title=", ".join(map(device_names, views)),
         names=tuple(view.name for view in views) if len(views) < MIN_NODES else (),
         banner=PUBLISHED if any(map(is_published, views)) else "",
-        blocks=(
-            *blocks,
-            *(doc.Group("text", (doc.Paragraph(line, "dim"),)) for line in unverified),
-        ),
+        blocks=Later(_blocks(views, unverified)),
         foot=(*unverified, _FOOT),
     )
 
 
+def _blocks(views: Sequence[RunView], unverified: Sequence[str]) -> Iterator[doc.Block]:
+    """The runs' heads, then their bodies; a rack's nodes behind a line each."""
+    pairs = [(view, summarise(view)) for view in views]
+    if len(views) >= MIN_NODES:
+        from trainrig.report.rack_report import rack_blocks
+
+        rack = rack_of(views)
+        yield from rack_blocks(rack, [summary for _, summary in pairs])
+        for node, pair in zip(rack.nodes, pairs, strict=True):
+            yield _folded(node.name, *pair)
+    else:
+        yield doc.Group("beside", tuple(_head(*pair) for pair in pairs))
+        yield from _runs_together(views) if len(views) > 1 else ()
+        for number, (view, found) in enumerate(pairs, start=1):
+            if len(views) > 1:
+                yield doc.Section(f"{number}. {view.name}", tuple(_body(view, found)))
+            else:
+                yield from _body(view, found)
+    yield from (doc.Group("text", (doc.Paragraph(line, "dim"),)) for line in unverified)
+
+
 def render_html(views: Sequence[RunView]) -> str:
     """One run, or several, as one offline HTML file."""
+    from trainrig.report.render.html import to_html
+
     return to_html(run_document(views))
 
 
@@ -141,6 +141,8 @@ def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:
             "real is what trainrig compare says.",
         )
     if len(views) == 2:
+        from trainrig.report.compare_report import training_comparison_blocks
+
         yield from training_comparison_blocks(*views)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from trainrig.analysis.judge_training import judge_trainings
 from trainrig.analysis.rows import is_published
 from trainrig.analysis.run_commands import moved, resume_command
 from trainrig.catalog.published.training import baselines
-from trainrig.doctor import diagnose, of_speed
 from trainrig.errors import (
     EXIT_FINDING,
     EXIT_INCOMPLETE,
@@ -25,8 +24,7 @@ from trainrig.errors import (
     EXIT_OK,
     DataError,
 )
-from trainrig.importers.importer import NOT_IN_FILE
-from trainrig.machine import from_dict
+from trainrig.lazy import Later
 from trainrig.process.child import first_line
 from trainrig.record import Kind, Outcome, Record, RunView, Verdict
 from trainrig.store import RunWriter, read_run
@@ -55,11 +53,16 @@ def _reported(run: RunView) -> tuple[RunView, str | None]:
 
 def view_of(run: RunView) -> RunView:
     """A run with its records by today's names, and the published figures beside it."""
-    from trainrig.catalog.published import published_records
-
     run = with_reports(run)
     records = tuple(map(_with_todays_names, run.records))
-    return dataclasses.replace(run, records=records, baselines=published_records())
+    return dataclasses.replace(run, records=records, baselines=Later(_published()))
+
+
+def _published() -> Iterator[Record]:
+    """Every published figure, read when the first one is asked for."""
+    from trainrig.catalog.published import published_records
+
+    yield from published_records()
 
 
 def _with_todays_names(record: Record) -> Record:
@@ -113,8 +116,14 @@ def judged(run: RunView, interrupted: str | None) -> Verdict:
         return judge_trainings(view_of(run), interrupted)
     if run.config.get("verb") == BURN:
         return judge_burn(view_of(run), interrupted)
+    # To show a judged run loads none of these.
+    from trainrig.doctor import diagnose, of_speed
+    from trainrig.machine.snapshot import from_dict
+
     findings = diagnose(from_dict(run.machine)) if run.machine else ()
     if is_imported(run.config):
+        from trainrig.importers.importer import NOT_IN_FILE
+
         # What a file does not state of the machine is no fault of the machine.
         known = [each for each in findings if NOT_IN_FILE.reason not in each.evidence]
         notes = tuple(map(str, run.config.get("notes", ())))

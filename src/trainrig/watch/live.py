@@ -20,8 +20,8 @@ from typing import Any
 
 from trainrig.analysis.burn_facts import WORK as BURN
 from trainrig.errors import DataError
-from trainrig.machine.inspect import inspect
 from trainrig.machine.memory import meminfo_sizes
+from trainrig.machine.probes import inspect
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
 from trainrig.machine.system_access import Host, ThisMachine
 from trainrig.measure.noise import Telemetry

@@ -17,35 +17,79 @@ span_corruption  how many tokens T5 reads and writes in training
 
 from __future__ import annotations
 
-from trainrig.workload.flops import (
-    Op,
-    block_ops,
-    hardware_flops,
-    model_flops,
-    step_ops,
-    total_flops,
-)
-from trainrig.workload.model import (
-    FAMILIES,
-    ModelShape,
-    Parameters,
-    RopeScaling,
-    block_parameters,
-    parameters,
-)
-from trainrig.workload.model_lookup import find
-from trainrig.workload.operators import (
-    COPY_DIRECTIONS,
-    DTYPE_BYTES,
-    VECTOR_OPS,
-    Work,
-    copy,
-    dtype_bytes,
-    matmul,
-    output_bytes,
-    vector,
-)
-from trainrig.workload.presets import NAMED, custom, named
+from typing import TYPE_CHECKING
+
+from trainrig import lazy
+
+if TYPE_CHECKING:
+    from trainrig.workload.flops import (
+        Op,
+        block_ops,
+        hardware_flops,
+        model_flops,
+        step_ops,
+        total_flops,
+    )
+    from trainrig.workload.model import (
+        FAMILIES,
+        ModelShape,
+        Parameters,
+        RopeScaling,
+        block_parameters,
+        parameters,
+    )
+    from trainrig.workload.model_lookup import find
+    from trainrig.workload.operators import (
+        COPY_DIRECTIONS,
+        DTYPE_BYTES,
+        VECTOR_OPS,
+        Work,
+        copy,
+        dtype_bytes,
+        matmul,
+        output_bytes,
+        vector,
+    )
+    from trainrig.workload.presets import NAMED, custom, named
+else:
+    __getattr__ = lazy.exports(
+        __name__,
+        {
+            "flops": (
+                "Op",
+                "block_ops",
+                "hardware_flops",
+                "model_flops",
+                "step_ops",
+                "total_flops",
+            ),
+            "model": (
+                "FAMILIES",
+                "ModelShape",
+                "Parameters",
+                "RopeScaling",
+                "block_parameters",
+                "parameters",
+            ),
+            "model_lookup": ("find",),
+            "operators": (
+                "COPY_DIRECTIONS",
+                "DTYPE_BYTES",
+                "VECTOR_OPS",
+                "Work",
+                "copy",
+                "dtype_bytes",
+                "matmul",
+                "output_bytes",
+                "vector",
+            ),
+            "presets": (
+                "NAMED",
+                "custom",
+                "named",
+            ),
+        },
+    )
 
 __all__ = [
     "COPY_DIRECTIONS",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -260,13 +260,11 @@ def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShap
 
 def named(name: str) -> ModelShape:
     """A model by its name, in any capitals; UsageError with the nearest names otherwise."""
-    for table in (NAMED, published()):
-        for known, (family, numbers) in table.items():
-            if known.lower() == name.lower():
-                return custom(family, name=known, **numbers)
-    known = {known.lower(): known for known in (*NAMED, *published())}
-    beginning = [known[one] for one in known if name and one.startswith(name.lower())]
-    near = beginning or [known[one] for one in near_words(name.lower(), known, _CLOSE)]
+    if (shape := known(name)) is not None:
+        return shape
+    names = {spelled.lower(): spelled for spelled in (*NAMED, *published())}
+    beginning = [names[one] for one in names if name and one.startswith(name.lower())]
+    near = beginning or [names[one] for one in near_words(name.lower(), names, _CLOSE)]
     shown = name if len(name) <= _MOST_SHOWN else name[: _MOST_SHOWN - 3] + "..."
     if near:
         hint = f"did you mean {' or '.join(near[:3])}? or pass a config.json"
@@ -283,13 +281,29 @@ _CLOSE = 0.78
 _MOST_SHOWN = 60
 
 
+@lru_cache(maxsize=1024)
+def known(name: str) -> ModelShape | None:
+    """A model by its name, in any capitals; None if there is none."""
+    wanted = name.lower()
+    for table in (lambda: NAMED, lambda: published() if wanted in _text().lower() else {}):
+        for spelled, (family, numbers) in table().items():
+            if spelled.lower() == wanted:
+                return custom(family, name=spelled, **numbers)
+    return None
+
+
 _PATH = Path(__file__).parent / "published_models.toml"
 _COLUMNS = ("num_layers", "hidden", "num_heads", "num_kv_heads", "ffn", "vocab")
 
 
 @cache
+def _text() -> str:
+    return _PATH.read_text(encoding="utf-8")
+
+
+@cache
 def _file() -> dict[str, Any]:
-    return tomllib.loads(_PATH.read_text(encoding="utf-8"))
+    return tomllib.loads(_text())
 
 
 def spellings(kind: str) -> dict[str, str]:

@@ -12,10 +12,10 @@ from trainrig.machine.amd import amd_gpus, parse_amd_smi, parse_rocm_smi
 from trainrig.machine.cgroup import cpu_quota, memory_left, memory_limit, throttled_s
 from trainrig.machine.cpu import cpu_info, lscpu_caches, lscpu_fields, physical_cores
 from trainrig.machine.disks import disks, parse_lsblk
-from trainrig.machine.inspect import inspect
 from trainrig.machine.memory import count_channels, has_several_nodes, memory_info, parse_dimms
 from trainrig.machine.os_info import host_info
 from trainrig.machine.pci import names_in_pci_ids, pci_gpus
+from trainrig.machine.probes import inspect
 from trainrig.machine.snapshot import Cache, Missing
 from trainrig.machine.software import driver_version, find_packages, relevant, software
 from trainrig.machine.system_access import COMMAND_TIMEOUT_S

@@ -24,6 +24,7 @@ __all__ = [
     "PublishedSource",
     "is_measurement",
     "product_text",
+    "published_devices",
     "published_for",
     "published_kind",
     "published_records",
@@ -82,6 +83,12 @@ _NOT_A_MEASUREMENT = "GEMM per shape"
 def published_records() -> tuple[Record, ...]:
     """Every published figure of a benchmark that the package carries.  Raises DataError."""
     return tuple(record for name in tables.TABLES for record in tables.read(name))
+
+
+@cache
+def published_devices() -> frozenset[str]:
+    """Every device that a published figure is of, without the figures.  Raises DataError."""
+    return frozenset(tables.devices())
 
 
 @cache

@@ -134,6 +134,11 @@ def _hardware_of(printed: str) -> _Hardware:
     return known
 
 
+def devices() -> Iterator[str]:
+    """The devices of all tables, as their records name them.  Raises DataError."""
+    yield from (each.device for each in _hardware().values())
+
+
 def device_name(printed: str) -> str:
     """The catalog's name where exactly one chip is meant, else the printed name.
 

@@ -45,14 +45,14 @@ _PLAIN = str.maketrans(
 
 
 def print_document(document: doc.Document, console: Console) -> None:
-    """Print every block that text can hold."""
+    """Print every block that text can hold, each as soon as it is made."""
     document = doc.translated(document)
     banner = (doc.Paragraph(document.banner, "warn"),) if document.banner else ()
     printer = _Printer(console)
-    with console.capture() as captured:
-        for _, block in doc.text_blocks((*banner, *document.blocks)):
+    for _, block in doc.text_blocks(itertools.chain(banner, document.blocks)):
+        with console.capture() as captured:
             printer.block(block)
-    console.file.write(_TRAILING.sub(r"\1", captured.get()))
+        console.file.write(_TRAILING.sub(r"\1", captured.get()))
 
 
 class _Printer:
