@@ -48,7 +48,7 @@ WHAT = rows(
     ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
     ("--offload", _words("OFFLOAD"), "none", "Keep the optimizer off the GPU: on host or disk."),
     (
-        *("--method", names_in("prediction.scenario", "METHODS"), "full"),
+        *("--method", names_in("workload.adapters", "METHODS"), "full"),
         "{words}: all weights, adapters, or adapters beside weights in 4 bits.",
     ),
     ("--lora-rank", int, "16 with --method lora, qlora", "Train adapters of this rank alone."),

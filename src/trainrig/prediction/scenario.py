@@ -33,6 +33,7 @@ from trainrig.prediction.rates.from_chip import (
     takes_any_order,
     usual_tray,
 )
+from trainrig.workload.adapters import METHODS
 from trainrig.workload.layout import PLACES, Layout, check_layout, check_sizes
 from trainrig.workload.layout.batch_split import samples_of, split_batch
 from trainrig.workload.layout.groups import PRECISIONS, RECOMPUTE, SCALED
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from trainrig.record import Record
 
 
-METHODS = ("full", "lora", "qlora")
-"""Ways to train: all weights, adapters, adapters beside frozen weights in four bits."""
 _LORA_RANK, _QLORA = 16, "nf4"
 """Of adapters whose rank, and of frozen weights whose format, is not said."""
 LONGEST = 4096

@@ -10,6 +10,9 @@ from typing import Any
 
 from trainrig.workload.model import Matrix, ModelShape, matrices, state_share
 
+METHODS = ("full", "lora", "qlora")
+"""Ways to train: all weights, adapters, adapters beside frozen weights in four bits."""
+
 
 def has_adapter(on: str, branch: str, part: str, *, is_expert: bool) -> bool:
     """Whether a matrix has an adapter beside it, where these ``on`` have (`Lora.targets`)."""

@@ -14,9 +14,10 @@ from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.prediction.fit.memory_options import Fit, fit, largest_fitting
-from trainrig.prediction.scenario import METHODS, NOTHING, Measured, Options, Question, question
+from trainrig.prediction.scenario import NOTHING, Measured, Options, Question, question
 from trainrig.prediction.step import predict_step
 from trainrig.prediction.verdict import DOES_NOT_FIT, verdict_of
+from trainrig.workload.adapters import METHODS
 from trainrig.workload.memory import Memory, host_bytes, memory
 
 MOST_SAMPLES = 1 << 12
@@ -38,7 +39,7 @@ class MethodFit:
     """Whether one way to train fits."""
 
     method: str
-    """One of `scenario.METHODS`."""
+    """One of `adapters.METHODS`."""
     question: Question
     memory: Memory
     verdict: str
