@@ -42,20 +42,27 @@ class _Lines:
         self.devices: dict[int, str | None] = {}
         self.records: list[Record] = []
         self.way: str | None = None
-        self.memory, self.step = "pinned", "G"
+        self.is_titled = False
+        """Whether a title stands above, whose table is still to come."""
+        self.has_orphans = False
+        """Whether rows stand below no title, of which nobody knows what was copied where."""
+        self.memory: str | None = None
+        self.step = "G"
         self.passed: bool | None = None
 
     def device(self, _: int, found: re.Match[str]) -> None:
         self.devices[int(found[1])] = device_name(found[2])
 
     def title(self, _: int, found: re.Match[str]) -> None:
-        self.way = _WAYS[found[1]]
+        self.way, self.memory, self.is_titled = _WAYS[found[1]], None, True
 
     def kind(self, _: int, found: re.Match[str]) -> None:
         self.memory = found[1].lower()
 
     def columns(self, _: int, found: re.Match[str]) -> None:
-        self.step = found[1]
+        """Begin a table; one without a title of its own is not of the title before."""
+        self.way = self.way if self.is_titled else None
+        self.step, self.is_titled = found[1], False
 
     def result(self, _: int, found: re.Match[str]) -> None:
         self.passed = found[1] == "PASS"
@@ -71,10 +78,12 @@ class _Lines:
         """Skip a line that is recognised and holds no number."""
 
     def row(self, number: int, found: re.Match[str]) -> None:
-        if self.way is not None:
+        if self.way is None:
+            self.has_orphans = True
+        else:
             self._add(number, (self.way, self.memory, found[1], found[2], self.step))
 
-    def _add(self, number: int, cells: tuple[str, str, str, str, str]) -> None:
+    def _add(self, number: int, cells: tuple[str, str | None, str, str, str]) -> None:
         way, memory, size, rate, step = cells
         num_bytes = to_count(self.file, number, size, "size")
         value = to_number(self.file, number, rate, "bandwidth") * _STEPS[step]
@@ -104,13 +113,18 @@ def _read(file: FilePart, given: Given) -> Reading:
         failed = [r.replace(value=None, status=Status.FAILED, reason=why) for r in records[-1:]]
         records = [*records[:-1], *failed]
     notes = [] if lines.passed is not None else ["it has no line 'Result': the run was cut off"]
+    if lines.has_orphans:
+        notes.append(
+            "rows below no heading 'Host to Device Bandwidth' or the like were left out: what they "
+            "copied is not known"
+        )
     return Reading(records=records, notes=notes)
 
 
 def _record(
     file: FilePart,
     line: int,
-    each: tuple[str, str, int, float],
+    each: tuple[str, str | None, int, float],
     devices: dict[int, str | None],
     given: Given,
 ) -> Record:
@@ -125,7 +139,7 @@ def _record(
         {
             "direction": way,
             "bytes": size,
-            "memory": "device" if way == "d2d" else memory,
+            **({"memory": kind} if (kind := "device" if way == "d2d" else memory) else {}),
             "tool": IMPORTER.name,
         },
         ("byte_rate", "B/s"),

@@ -63,6 +63,12 @@ class FileLine:
     """The rank, host or pod that the prefix names."""
 
 
+_IS_LOG = re.compile(
+    r"^(?:<\d+>)?\[ *\d+\.\d{3,6}\] |\bkernel: |^kern +:\w+ *: |^NVRM: |\] NVRM: |SXid \(PCI:"
+)
+"""Lines that the kernel alone writes: dmesg, dmesg -x, journalctl, syslog."""
+
+
 class ToolFile:
     """A file that another tool wrote: its lines, and which of them were read."""
 
@@ -93,6 +99,11 @@ class ToolFile:
             raise self.refuse(1, "binary data, no text", _READABLE)
         if not self._decoded_start.strip():
             raise DataError(f"{self.name} is empty", _READABLE)
+
+    @property
+    def is_kernel_log(self) -> bool:
+        """Whether the kernel wrote a line at its beginning, of interest or not."""
+        return any(_IS_LOG.search(line) for line in self.head.split("\n"))
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -194,6 +195,11 @@ def _nothing(file: ToolFile, tool_names: Sequence[str]) -> DataError:
     if tool_names:
         names = ", ".join(tool_names)
         return DataError(f"{file.name}: no result of {names} in it", "was it cut off?")
+    if file.is_kernel_log:
+        return DataError(
+            f"{file.name}: a kernel's log, which holds no results",
+            f"what it says of the machine: trainrig doctor {shlex.quote(str(file.path))}",
+        )
     return DataError(
         f"{file.name}: not a file of a tool that is known here",
         "name its format with --as: " + ", ".join(one.name for one in importers()),

@@ -45,6 +45,7 @@ class _Table:
         self.corner = ""
         self.columns: list[int] = []
         self.rows = 0
+        self.corners: set[str] = set()
 
     @property
     def is_open(self) -> bool:
@@ -54,6 +55,7 @@ class _Table:
     def begin(self, header: re.Match[str]) -> None:
         """A matrix under this title: a latency's has two, as GPU and as CPU see it."""
         self.corner, self.rows = header["corner"], 0
+        self.corners.add(self.corner)
         self.columns = [int(column) for column in header["columns"].split()]
 
 
@@ -90,7 +92,10 @@ def _cells(file: FilePart) -> Iterator[tuple[_Table, int, tuple[int, int], float
             file.use(number)
             if table.columns:
                 _check_whole(file, number, table)
-            table.begin(header)
+            if header["corner"] in table.corners:  # whose title is missing: of what, nobody knows
+                table = None
+            else:
+                table.begin(header)
         elif table is not None and table.columns and table.is_open and not file.is_cut(number):
             file.use(number)
             row, values = _values(file, number, line, table)

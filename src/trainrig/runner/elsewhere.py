@@ -22,10 +22,6 @@ from trainrig.machine.kernel_log import events_in
 from trainrig.machine.snapshot import Missing, Snapshot
 from trainrig.runner.imported import blank, machine_of
 
-_IS_LOG = re.compile(
-    r"^(?:<\d+>)?\[ *\d+\.\d{3,6}\] |\bkernel: |^kern +:\w+ *: |^NVRM: |\] NVRM: |SXid \(PCI:"
-)
-"""Lines that the kernel alone writes: dmesg, dmesg -x, journalctl, syslog."""
 _MOST_MEMBERS = 4096
 _MOST_UNPACKED = 1 << 31
 _NO_LOG = Missing("no kernel log in these files")
@@ -45,7 +41,7 @@ def snapshot_of(paths: Sequence[Path]) -> tuple[Snapshot, tuple[str, ...]]:
             try:
                 file = ToolFile(path)
                 found = tuple(events_in(_log_lines(file)))
-                is_log = bool(found) or _looks_like_log(file)
+                is_log = bool(found) or file.is_kernel_log
             except DataError as error:
                 notes.append(error.message)
                 continue
@@ -74,11 +70,6 @@ def snapshot_of(paths: Sequence[Path]) -> tuple[Snapshot, tuple[str, ...]]:
 def _log_lines(file: ToolFile) -> Iterator[str]:
     for line in file.lines():
         yield line.text
-
-
-def _looks_like_log(file: ToolFile) -> bool:
-    """Whether the kernel wrote a line of it, that says nothing of interest."""
-    return any(_IS_LOG.search(line) for line in file.head.split("\n"))
 
 
 def _files(paths: Sequence[Path], stack: ExitStack) -> Iterator[Path]:

@@ -108,6 +108,34 @@ def test_bandwidth_test_and_its_shmoo_mode() -> None:
     assert sizes == [1000, 1000000, 32000000, 67186688]
 
 
+def test_a_kernel_log_is_for_the_doctor(tmp_path: Path) -> None:
+    file = tmp_path / "my dmesg.txt"
+    file.write_text("[    0.000000] Linux version 6.8.0-47-generic\n[    1.234567] pci 0000:01\n")
+    with pytest.raises(DataError) as caught:
+        read_file(file)
+    assert caught.value.hint is not None
+    assert f"trainrig doctor '{file}'" in caught.value.hint
+
+
+def test_a_table_without_its_title_is_not_of_the_title_before(tmp_path: Path) -> None:
+    samples = Path(__file__).parent / "samples"
+    quick = (samples / "bandwidthTest-quick.txt").read_text()
+    file = tmp_path / "cut.txt"
+    file.write_text(quick.replace(" Device to Device Bandwidth, 1 Device(s)\n", ""))
+    ((_, reading),) = read_file(file)
+    rates = {str(record.case["direction"]): record.value for record in reading.records}
+    assert rates == {"h2d": 25.1e9, "d2h": 6.6e9}
+    assert "rows below no heading" in " ".join(reading.notes)
+    file.write_text(quick.replace(" PINNED Memory Transfers\n", ""))
+    ((_, reading),) = read_file(file)
+    assert {record.case.get("memory") for record in reading.records} == {None, "device"}
+    pairs = (samples / "p2p-2x4090.txt").read_text()
+    file.write_text(pairs.replace("Bidirectional P2P=Disabled Bandwidth Matrix (GB/s)\n", ""))
+    ((_, reading),) = read_file(file)
+    one_way = [r.value for r in reading.records if r.case.get("ways") == 1 and "from" in r.case]
+    assert sorted(value / 1e9 for value in one_way if value) == [21.9, 22.4, 22.5, 22.5]
+
+
 def test_bandwidth_test_s_former_megabytes_are_of_1000_times_1024_bytes(tmp_path: Path) -> None:
     file = tmp_path / "old.txt"
     row = "bandwidthTest-H2D-Pinned, Bandwidth = 10000.0 MB/s, Time = 0.0031 s, "
