@@ -8,6 +8,7 @@ the value itself, or in ``default_text`` what is taken where the option is left 
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -96,16 +97,29 @@ class Verb(click.Command):
         return super().parse_args(ctx, args)
 
     def _without_aliases(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Return the arguments with today's name for each alias of an option."""
+        """Return the arguments with today's name for each alias of an option.
+
+        The value of an option stays as it is typed, also where it is spelled as an alias.
+        """
+        known = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         aliases = {
             name: (option.opts[0], unit)
-            for option in self.get_params(ctx)
+            for option in known
             if isinstance(option, Option)
             for name, unit in option.aliases.items()
+        }
+        num_values = {
+            name: option.nargs
+            for option in known
+            if not (option.is_flag or option.count)
+            for name in (*option.opts, *option.secondary_opts)
         }
         spelled: list[str] = []
         words = iter(args)
         for word in words:
+            if word in num_values:
+                spelled += [word, *itertools.islice(words, num_values[word])]
+                continue
             name, equals, value = word.partition("=")
             if word == "--" or name not in aliases:
                 spelled += [word, *words] if word == "--" else [word]

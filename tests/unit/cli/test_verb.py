@@ -71,6 +71,17 @@ def test_a_duration_has_one_name_and_its_aliases(words: list[str], seconds: floa
     assert found.output == f"{seconds}\n"
 
 
+def test_the_value_of_an_option_is_not_an_alias() -> None:
+    @verb.verb("Wait.")
+    @verb.option("--out", help="Where to.")
+    @verb.budget("4m", "Time limit.")
+    def command(out: str, budget: float) -> None:
+        click.echo(f"{out} {budget}")
+
+    found = CliRunner().invoke(command, ["--out", "--time", "--time", "2m"], catch_exceptions=False)
+    assert found.output == "--time 120.0\n"
+
+
 @pytest.mark.parametrize(
     "words",
     [
