@@ -27,7 +27,14 @@ from trainrig.analysis.rows import Row, is_cold_stream, is_published, rows, sibl
 from trainrig.benchmarks.spec import MARGIN, MEMORY_CLAIM, Ability, Role, ability, find
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.catalog.lookup import find_chip
-from trainrig.prediction.expected import EARLIER_RUNS, EARLIER_VALUE, ceiling, expect, of_device
+from trainrig.prediction.expected import (
+    EARLIER_RUNS,
+    EARLIER_VALUE,
+    NOISY_EARLIER_RUNS,
+    ceiling,
+    expect,
+    of_device,
+)
 from trainrig.record import (
     Finding,
     Kind,
@@ -95,6 +102,8 @@ class _Judged:
     """References that the targets rest on that were reached, or missed."""
     references: tuple[Reference, ...]
     """Weaker ones."""
+    has_noisy_history: bool
+    """Whether there are earlier runs of the machine, and what they have of a point is noisy."""
 
     @property
     def faults(self) -> tuple[Finding, ...]:
@@ -185,11 +194,13 @@ RULES = (
         lambda run: run.outcome is Outcome.FAIL,
         Word.CANNOT_TELL,
         lambda _: "a number is higher than the chip can reach, so it was not measured right",
+        is_compared=False,
     ),
     AnswerRule(
         lambda run: run.outcome is Outcome.INCOMPLETE,
         Word.CANNOT_TELL,
         lambda _: "what is required was not all measured and decided",
+        is_compared=False,
     ),
     AnswerRule(
         lambda run: run.outcome is Outcome.PASS,
@@ -215,7 +226,12 @@ RULES = (
     AnswerRule(
         lambda _: True,
         Word.CANNOT_TELL,
-        lambda _: "no data sheet, published figure or earlier run of this machine is known",
+        lambda run: (
+            "no data sheet or published figure is known, and the earlier runs of this machine were "
+            "too noisy to compare with"
+            if run.has_noisy_history
+            else "no data sheet, published figure or earlier run of this machine is known"
+        ),
     ),
 )
 """The first that fits decides."""
@@ -241,6 +257,10 @@ def _judged(view: RunView) -> _Judged:
         errors=errors,
         targets=tuple(_target_references(everything, errors)),
         references=tuple(_references(view, everything, errors)),
+        has_noisy_history=any(
+            row.predicted is not None and NOISY_EARLIER_RUNS in row.predicted.conditions
+            for row in everything
+        ),
     )
 
 

@@ -53,7 +53,8 @@ def find_cause(drop: Drop) -> Gap:
 def _noisy(drop: Drop) -> Gap | None:
     if drop.record.disturbed is None:
         return None
-    again = f"on a quiet machine: {bench_command(drop.record)}"
+    command = bench_command(drop.record)
+    again = f"on a quiet machine: {command}" if command else "measure it again on a quiet machine"
     return drop.because(f"noisy: {drop.record.disturbed}", again)
 
 

@@ -9,8 +9,7 @@ time of that cause.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -36,12 +35,10 @@ from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
 from trainrig.analysis.training_results import TrainingResult, published_figures, readable
 from trainrig.analysis.waterfall import Level, Waterfall, ceiling_text, largest_gap, leading
 from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of
-from trainrig.errors import TrainrigError
-from trainrig.record import Finding, Record, RunView, Scalar, dtype_of
+from trainrig.benchmarks.training import options_of
+from trainrig.record import Case, Finding, Record, RunView, dtype_of
 from trainrig.stats import grouped
 from trainrig.units import counted, format_count, format_quantity, format_share
-from trainrig.workload import find
-from trainrig.workload.option_words import option_of
 
 ACTIONS = 3
 """So many at the most."""
@@ -49,9 +46,6 @@ _LEAST_GAIN = 0.02
 """What speeds a step up by less is no advice."""
 _ABOVE = 1.1
 """A matmul above its claim by more than a boost clock explains: the claim is a guess."""
-_MODEL = ("model", "batch_size", "seq_len", "precision", "optimizer", "grad_accum")
-_DEFAULTS = {"batch_size": 8, "seq_len": 256, "optimizer": "adamw-fused"}
-"""Of ``trainrig train``: a command to copy leaves them out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -539,27 +533,10 @@ def _ceiling(step: _Level) -> float:
     return (step.level.value or 0.0) - (gap.amount if gap else 0.0)
 
 
-def _is_known(model: str) -> bool:
-    try:
-        find(model)
-    except (TrainrigError, ValueError, TypeError, OSError, RecursionError):
-        return False  # a stranger's bundle may hold any word
-    return True
-
-
-def _command(case: Mapping[str, Scalar], changed: str) -> str:
-    """The command of the same training with one option changed; empty where none helps.
-
-    Of a model that ``--model`` does not know, as other tools' logs have them, there is none.
-    """
-    if not changed or not _is_known(str(case.get("model"))):
-        return ""
-    known = [key for key in _MODEL if case.get(key) not in (None, 1, _DEFAULTS.get(key))]
-    options = {option_of(key): case[key] for key in known}
-    name, _, value = changed.strip().partition(" ")
-    # A stranger's bundle may hold any word, and people paste commands.
-    words = [f"{key} {shlex.quote(str(word))}" for key, word in options.items() if key != name]
-    return " ".join(filter(None, ("trainrig train", *words, name, value)))
+def _command(case: Case, changed: str) -> str:
+    """The command of the same training with one option changed; empty where none helps."""
+    options = options_of(case, changed) if changed else None
+    return "" if options is None else f"trainrig train {options}".rstrip()
 
 
 # ---- levels by what they stand for

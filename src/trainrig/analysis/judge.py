@@ -17,7 +17,7 @@ from typing import Any
 
 from trainrig.analysis import judge_classes, judge_links
 from trainrig.analysis.best import claim_word
-from trainrig.analysis.evidence import plain
+from trainrig.analysis.evidence import bench_command, plain
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, is_cold_stream, join, note_of, siblings_of
 from trainrig.analysis.watched import clock_is_off
 from trainrig.analysis.watched_rules import watch_rules
@@ -222,8 +222,7 @@ def _usable_points(rows: Iterable[Row]) -> Iterator[tuple[Row, Record, float]]:
 def _wrong_answers(records: Iterable[Record]) -> Iterator[Finding]:
     for record in records:
         if record.is_point and record.is_wrong_answer:
-            spec = find(record.benchmark)
-            command = spec.command if spec else "trainrig qualify"
+            command = bench_command(record) or "trainrig qualify"
             yield Finding(
                 id="wrong-answer",
                 severity="error",

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainrig.analysis.evidence import bench_command
 from trainrig.analysis.imported_facts import (
     HEALTH,
     best_beside_published,
@@ -359,6 +360,12 @@ class _Published:
     """Met by its peak of memory, since the log states no device or precision."""
 
 
+_PROFILE = (
+    "profile a few steps for idle time between kernels; the processor's clock and load, "
+    "the data loader"
+)
+
+
 def _slower_than_published(
     points: Sequence[Record], baselines: Sequence[Record]
 ) -> Iterator[Finding]:
@@ -391,8 +398,7 @@ def _slower_than_published(
             f"{name_of(speed)}: {speed.value:.1f} samples/s{reached}; a published training of this "
             f"model{beside} ({what}) reaches {match.samples_per_s:.1f}, {ratio:.1f} times as fast: "
             "a launch-bound or misconfigured host, not the GPU's limit",
-            "profile a few steps for idle time between kernels; the processor's clock and load, "
-            "the data loader, then: trainrig train",
+            _PROFILE + (f", then: {again}" if (again := bench_command(speed)) else ""),
             [speed],
         )
 

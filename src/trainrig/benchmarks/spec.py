@@ -295,9 +295,9 @@ class Benchmark:
     """Behind ``--peak``: the module whose `plan_search` finds the fastest case."""
     verb: str = ""
     """What runs it, where `bench` does not."""
-    again: Callable[[Case], str] = lambda _: ""
+    again: Callable[[Case], str | None] = lambda _: ""
     """Options that measure such a case again: known words only, for people paste them and the
-    record may be a stranger's."""
+    record may be a stranger's.  None: no command does."""
 
     label: Callable[[Case], str] = case_label
     """A case for people: ``fp16 8192 × 8192 × 8192``."""

@@ -14,12 +14,15 @@ Here is what is counted and shown; `runner.train` trains.
 from __future__ import annotations
 
 import math
+import shlex
 
 from trainrig.benchmarks import spec
+from trainrig.errors import TrainrigError
 from trainrig.record import Case, dtype_of
 from trainrig.workload import Work, find, model_flops, step_ops
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ATTENTIONS
+from trainrig.workload.option_words import option_of
 from trainrig.workload.span_corruption import written_tokens
 
 WARM_UP = 3
@@ -172,6 +175,37 @@ def _label(case: Case) -> str:
     return ", ".join([named or "a model without a name", *spec.sizes_text(case), *more])
 
 
+_OPTIONS = (
+    *("model", "batch_size", "seq_len", "precision", "optimizer", "grad_accum"),
+    *("nproc", "zero", "tp", "pp", "cp"),
+)
+_DEFAULTS = {"batch_size": 8, "seq_len": 256, "optimizer": "adamw-fused"}
+"""Of ``trainrig train``: a command to copy leaves them out."""
+
+
+def options_of(case: Case, changed: str = "") -> str | None:
+    """The options of ``trainrig train`` that train a case again, with one option ``changed``.
+
+    None for a model that ``--model`` does not know, as other tools' logs have them.
+    """
+    if not _is_known(str(case.get("model"))):
+        return None
+    known = [key for key in _OPTIONS if case.get(key) not in (None, 0, 1, _DEFAULTS.get(key))]
+    options = {option_of(key): case[key] for key in known}
+    name, _, value = changed.strip().partition(" ")
+    # A stranger's bundle may hold any word, and people paste commands.
+    words = [f"{key} {shlex.quote(str(word))}" for key, word in options.items() if key != name]
+    return " ".join(filter(None, (*words, name, value)))
+
+
+def _is_known(model: str) -> bool:
+    try:
+        find(model)
+    except (TrainrigError, ValueError, TypeError, OSError, RecursionError):
+        return False  # a stranger's bundle may hold any word
+    return True
+
+
 BENCHMARK = spec.Benchmark(
     name="training",
     former=("step",),
@@ -191,6 +225,7 @@ BENCHMARK = spec.Benchmark(
     cost=spec.CaseCost(fixed=1.0),
     around=LAUNCH_TIME,
     verb="trainrig train",
+    again=options_of,
     label=_label,
     sizes=frozenset(["batch_size", "seq_len"]),
     levels=(

@@ -46,8 +46,9 @@ trainrig bench numa
 \b
 {chr(10).join(f"{spec.name + ':':12}{spec.title}" for spec in _SPECS)}
 
-Without options the usual dtypes and sizes are measured.  storage writes one file
-without a name, at most 1 GiB and a twentieth of what is free, and leaves nothing.
+Without options the usual dtypes and sizes are measured.  storage writes
+two files without a name, each at most 512 MiB and a fortieth of what is free, and
+leaves nothing.
 """
 
 

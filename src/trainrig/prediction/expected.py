@@ -279,12 +279,16 @@ def _demanded(point: Record, demands: Demands, known: Grounds | None) -> Grounds
 EARLIER_VALUE, EARLIER_RUNS = "earlier_value", "earlier_runs"
 """Conditions of a prediction without a target: what the few earlier runs of this machine reached
 (median, in the record's unit), and how many there are."""
+NOISY_EARLIER_RUNS = "noisy_earlier_runs"
+"""The condition where there are earlier runs and the point is noisy in all of them: how many."""
 
 
-def _few_earlier_runs(point: Record, history: Iterable[Record]) -> Case:
+def _few_earlier_runs(point: Record, history: Sequence[Record]) -> Case:
     """What earlier runs reached where they are too few for a target; empty without any."""
-    values = _of_runs(point, history)
-    return {EARLIER_VALUE: median(values), EARLIER_RUNS: len(values)} if values else {}
+    if values := _of_runs(point, history):
+        return {EARLIER_VALUE: median(values), EARLIER_RUNS: len(values)}
+    noisy = {record.run for record in history if record.key == point.key and record.disturbed}
+    return {NOISY_EARLIER_RUNS: len(noisy)} if noisy else {}
 
 
 def _of_runs(point: Record, history: Iterable[Record]) -> list[float]:

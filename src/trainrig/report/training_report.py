@@ -440,27 +440,33 @@ def _losses(results: Sequence[TrainingResult]) -> doc.Table:
 
 
 def _observed_layout(result: TrainingResult) -> str | None:
-    """``2 × ZeRO-3 bf16, recomputed (FSDPModel)``."""
+    """``2 ranks, ZeRO-3, bf16, recomputed, as FSDPModel``."""
     found = result.layout.found
     if found is None:
         return None
     mesh, kernels, zero = found.mesh, found.kernels, found.sharding.zero
     parts = (
-        (True, f"{mesh.ranks} ×"),
+        (True, counted(mesh.ranks, "rank")),
         (zero, f"ZeRO-{zero}"),
         (True, found.precision.compute),
-        (found.batch.grad_accum > 1, f"accum {found.batch.grad_accum}"),
+        (found.batch.grad_accum > 1, f"{found.batch.grad_accum} micro-batches a step"),
         (found.recompute in ("yes", "full"), "recomputed"),
         (found.recompute == "selective", "recomputed but products"),
-        ((mesh.tp or 1) > 1, f"TP{mesh.tp}{'+SP' if mesh.sequence_parallel else ''}"),
-        ((mesh.pp or 1) > 1, f"PP{mesh.pp}"),
-        ((mesh.cp or 1) > 1, f"CP{mesh.cp}"),
-        (kernels.attention not in (None, "sdpa"), f"{kernels.attention} attention"),
+        ((mesh.tp or 1) > 1, f"TP {mesh.tp}{' + SP' if mesh.sequence_parallel else ''}"),
+        ((mesh.pp or 1) > 1, f"PP {mesh.pp}"),
+        ((mesh.cp or 1) > 1, f"CP {mesh.cp}"),
+        (kernels.attention in _ATTENTIONS, _ATTENTIONS.get(str(kernels.attention), "")),
         (kernels.compile, "compiled"),
         (found.optimizer.offload, "offloaded"),
-        (True, f"({found.wrapped})"),
+        (found.wrapped not in _NOT_WRAPPED, f"as {found.wrapped}"),
     )
-    return " ".join(text for holds, text in parts if holds)
+    return ", ".join(text for holds, text in parts if holds)
+
+
+_ATTENTIONS = {"tiles": "attention in tiles", "plain": "plain attention"}
+"""Kernels of attention other than the usual one, in words."""
+_NOT_WRAPPED = (None, "", "Model")
+"""Class of a model of ours that no wrapper of data-parallel ranks holds."""
 
 
 # ---- predictions

@@ -157,13 +157,13 @@ def limit_of_point(point: Record, claims: Iterable[Record]) -> Limit | None:
 
 
 def history_of(parent: Path, but: str, machine: Mapping[str, Any]) -> tuple[Record, ...]:
-    """Good points of earlier runs of this machine, under this environment, in the same folder.
+    """Points of earlier runs of this machine, under this environment, in the same folder.
 
     ``machine`` is its machine.json.  A run under other power limits is of another state.
 
-    A noisy point, or one that an error finding rests on, is no model for
-    the next one.  A run that cannot be read is passed over: history is a help, not
-    a duty.
+    A point that an error finding rests on is no model for the next one, and not here; a noisy one
+    is none, either, and only says that there was a run.  A run that cannot be read is passed over:
+    history is a help, not a duty.
     """
     paths = [path for path in find_runs(parent) if path.name != but]
     found: list[Record] = []
@@ -173,11 +173,7 @@ def history_of(parent: Path, but: str, machine: Mapping[str, Any]) -> tuple[Reco
             continue
         findings = run.verdict.findings if run.verdict else ()
         faulty = {name for f in findings if f.severity == "error" for name in f.records}
-        found += [
-            record
-            for record in run.records
-            if record.is_point and record.disturbed is None and record.id not in faulty
-        ]
+        found += [record for record in run.records if record.is_point and record.id not in faulty]
     return tuple(found)
 
 

@@ -213,7 +213,8 @@ def _text_of(scene: Scene, task: Task, found: FastestShape) -> str:
     """``bf16 matmul: fastest of 48 shapes is 4096×2048×4096 at 430 GFLOPS, 98 % of the claim``."""
     unit = BENCHMARK.metrics(task.case)[0].unit
     limit = limit_of(task, scene.claims)
-    share = f", {format_share(found.rate / limit.value)} of the claim" if limit else ""
+    of = "claim" if task.target.is_gpu else "reference"
+    share = f", {format_share(found.rate / limit.value)} of the {of}" if limit else ""
     return (
         f"{task.case['dtype']} matmul: fastest of {task.planned.notes['peak_of']} shapes is "
         f"{'×'.join(map(str, found.shape))} at {format_quantity(found.rate, unit)}{share} "

@@ -169,7 +169,7 @@ class Trainer:
     def __init__(self, session: TrainRun, history: Sequence[Record]) -> None:
         """``history``: points of earlier runs, which predictions may rest on."""
         self._session = session
-        self._history = history
+        self._history = tuple(point for point in history if point.disturbed is None)
         self._machine = machine_key(machine_dict(session.snapshot))
 
     def __call__(self, task: Task, end: float, done: int) -> Record:

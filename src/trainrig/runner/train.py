@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.judge_training import not_falling
+from trainrig.analysis.run_commands import resume_command
 from trainrig.analysis.training_facts import STEPS, counted
 from trainrig.analysis.training_results import TrainingResult
 from trainrig.benchmarks.spec import WORKERS
@@ -149,7 +150,8 @@ def train(
         return fill_run(
             run,
             lambda: _train_all(session, ready, lacking, full_scale),
-            "interrupted; trainrig train --resume goes on with what is not done",
+            f"interrupted; {resume_command(config_of(ready), str(run.path))} goes on with what is "
+            "not done",
         )
 
 
