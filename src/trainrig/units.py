@@ -231,8 +231,19 @@ def signed(value: float, unit: str) -> str:
 
 
 def signed_share(share: float) -> str:
-    """A relative difference with its sign: ``−31 %``."""
-    return ("−" if share < 0 else "+") + format_share(abs(share))
+    """A relative difference with its sign: ``−31 %``.
+
+    What is left of a whole is never called nothing: ``−99.8 %``.
+    """
+    text = format_share(abs(share))
+    digits = 1
+    while -1.0 < share < 0.0 and text.startswith("100") and digits < _MOST_DIGITS:
+        text = f"{abs(share) * 100.0:.{digits}f} %"
+        digits += 1
+    return ("−" if share < 0 else "+") + text
+
+
+_MOST_DIGITS = 5
 
 
 def binary(value: float) -> str:

@@ -27,6 +27,7 @@ from trainrig.benchmarks.spec import (
     case_text,
     register,
 )
+from trainrig.benchmarks.storage import MAX_SHARE_OF_FREE
 from trainrig.cli import bench as bench_verb
 from trainrig.cli import compare as compare_verb
 from trainrig.cli import plan as plan_verb
@@ -163,6 +164,7 @@ def test_bench_measures_it_and_lists_it(tmp_path: Path) -> None:
     shown = " ".join(run(bench_verb.command, ["--help"]).output.split())
     assert "additions of Python's own" in shown
     assert "spin: turns of the wheel" in shown
+    assert MAX_SHARE_OF_FREE == 1 / 40 and "a fortieth of what is free" in shown
     words = ["spin", "--size", "2000", "--budget", "20s", "--json", "--out", str(tmp_path / "runs")]
     done = run(bench_verb.command, words, standalone_mode=False)
     assert done.exception is None, done.exception

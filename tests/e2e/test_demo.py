@@ -35,6 +35,12 @@ def tool() -> ModuleType:
     return module
 
 
+def test_what_two_cards_trained_is_trained_by_two_again() -> None:
+    commands = [action.command for action in summarise(read_view(BUNDLE)).actions if action.command]
+    assert commands
+    assert all("--nproc 2" in command for command in commands)
+
+
 def test_the_tables_give_the_packaged_run(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_the_classic_log_says_what_is_unexpected_about_it(tmp_path: Path) -> Non
     for words in ("9.0 samples/s", "9.97 TFLOPS", "10.0 TFLOPS in the log", "2.7 times as fast"):
         assert words in finding["evidence"]
     assert "launch-bound or misconfigured host" in finding["evidence"]
+    assert "then: trainrig train --model bert-large" in finding["fix"]
 
 
 def test_worse_is_seen_between_two_files_of_a_tool(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_an_interrupted_comparison_costs_no_training(
     own = experiment(data, name="two", nproc=2)
     outcomes = runner.train((own,), out=tmp_path)
     assert outcomes.interrupted and outcomes.verdict.outcome is Outcome.INCOMPLETE
+    assert f"trainrig train --resume {outcomes.run} goes on" in outcomes.verdict.reason
     found = training_summary(outcomes)
     assert (found["status"], found["reason"]) == ("ok", "interrupted")
     assert found["losses"] == [6.0] * 4 and not found["parity"]["compared"]

@@ -22,7 +22,22 @@ from trainrig.units import (
     parse_duration,
     parse_tokens,
     si_scale,
+    signed_share,
 )
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (-0.31, "−31 %"),
+        (-0.998, "−99.8 %"),
+        (-0.99996, "−99.996 %"),
+        (-1.0, "−100 %"),
+        (1.0, "+100 %"),
+    ],
+)
+def test_what_is_left_of_a_whole_is_not_lost(share: float, text: str) -> None:
+    assert signed_share(share) == text
 
 
 @pytest.mark.parametrize(

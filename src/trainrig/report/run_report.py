@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trainrig.analysis.answer import Word
-from trainrig.analysis.best import AT_LEAST, marked
+from trainrig.analysis.best import AT_LEAST, marked, share_bound
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
 from trainrig.analysis.first_screen import Action, KeyNumber, Taken, command_apart
@@ -438,16 +438,20 @@ def _with_band(bar: doc.Bar, level: Level, widest: float) -> doc.Bar:
 
 
 def _with_gap(bar: doc.Bar, level: Level, above: str, widest: float) -> doc.Bar:
-    """The bar with what is lost from its ceiling, named where it is not the level ``above``."""
+    """The bar with what is lost from its ceiling, named where it is not the level ``above``.
+
+    Of a number that is a bound, what is lost is one, too: ``≥ −62 %``.
+    """
     if (gap := level.gap) is None:
         return bar
+    bound = share_bound(level.bound, level.ceiling_bound)
     is_plain = level.ceiling == above and above != REFERENCE
     of = "" if is_plain else f" of {level.ceiling.lower()}"
     return dataclasses.replace(
         bar,
         lost=max(0.0, -gap.amount / widest),
-        gap=signed(gap.amount, gap.unit),
-        share=signed_share(gap.share) + of,
+        gap=marked(signed(gap.amount, gap.unit), bound),
+        share=marked(signed_share(gap.share), bound) + of,
         direction="level" if abs(gap.share) < CLOSE else "down" if gap.share < 0 else "up",
         cause=gap.cause,
         parts=tuple(

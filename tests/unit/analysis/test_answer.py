@@ -12,7 +12,7 @@ import report_views as made
 from trainrig.analysis.answer import LEAST_OF_CHANNELS, LEAST_OF_COMPUTED_PEAK, answer_of
 from trainrig.analysis.run_summary import summarise
 from trainrig.benchmarks.spec import MARGIN
-from trainrig.prediction.expected import EARLIER_RUNS, EARLIER_VALUE
+from trainrig.prediction.expected import EARLIER_RUNS, EARLIER_VALUE, NOISY_EARLIER_RUNS
 from trainrig.record import Finding, Kind, Outcome, Record, RunView, Severity, Status, Verdict
 
 CASE = made.matmul_case("fp32", 2048, cache="hot")
@@ -36,7 +36,12 @@ def host(value: float = 1e11, **more: Any) -> Record:
 
 def earlier(value: float, runs: int = 1, of: Record | None = None) -> Record:
     """The expectation of a case without a target that was measured in ``runs`` runs before."""
-    conditions = {"required": True, "step": "x", EARLIER_VALUE: value, EARLIER_RUNS: runs}
+    return unjudged(of, **{EARLIER_VALUE: value, EARLIER_RUNS: runs})
+
+
+def unjudged(of: Record | None = None, **conditions: Any) -> Record:
+    """The expectation of a case without a target."""
+    conditions = {"required": True, "step": "x", **conditions}
     return (of or host()).replace(
         id="plan",
         kind=Kind.PREDICTED,
@@ -99,7 +104,7 @@ def test_a_fail_without_an_error_is_not_called_a_number_too_high() -> None:
 def test_what_is_incomplete_or_was_cut_off_cannot_be_told() -> None:
     peak = made.claimed("fp32", 1.2e11, made.CPU)
     for outcome in (Outcome.INCOMPLETE, None):
-        assert told(run(outcome, peak, host()))[0] == "cannot tell"
+        assert told(run(outcome, peak, host())) == ("cannot tell", ()), "nothing was decided by it"
     assert told(run(Outcome.MEASURED, peak, host()))[0] == "normal"
 
 
@@ -136,6 +141,13 @@ def test_earlier_runs_that_are_too_few_for_a_target_are_a_reference(runs: int) -
     assert "slower than before" in answer_of(slower).reason
     noisy = run(Outcome.MEASURED, earlier(1e11, runs), host(0.5e11, disturbed="a neighbour"))
     assert told(noisy) == ("cannot tell", ()), "noise only slows: it says nothing"
+
+
+def test_an_earlier_run_that_is_noisy_is_not_denied() -> None:
+    view = run(Outcome.MEASURED, unjudged(**{NOISY_EARLIER_RUNS: 1}), host())
+    assert told(view) == ("cannot tell", ())
+    assert "earlier runs of this machine were too noisy" in answer_of(view).reason
+    assert "earlier run of this machine is known" in answer_of(run(Outcome.MEASURED, host())).reason
 
 
 def test_less_time_than_before_is_not_slower() -> None:

@@ -124,6 +124,19 @@ def test_a_noisy_level_is_at_least_its_number_and_cases_are_counted_once() -> No
     assert "matmul: 1 point, 1 noisy" in text
 
 
+def test_what_a_lower_bound_lost_is_a_bound_too() -> None:
+    bar = _bars_of(run_of(CLAIM, big(0.002 * 165.2e12, disturbed="busy")))[-1]
+    assert (bar.gap, bar.share) == ("≥ −165 TFLOPS", "≥ −99.8 %")
+    assert _bars_of(run_of(CLAIM, big(100e12)))[-1].share == "−39 %"
+
+
+def _bars_of(view: RunView) -> tuple[doc.Bar, ...]:
+    sections = [block for block in run_document([view]).blocks if isinstance(block, doc.Section)]
+    (section,) = [one for one in sections if one.title == "From claim to measurement"]
+    (drawn,) = [block for block in section.blocks if isinstance(block, doc.WaterfallBars)]
+    return drawn.bars
+
+
 def test_sustained_hangs_below_burst_and_all_at_once_below_that() -> None:
     sustained = point("matmul", matmul_case("fp16", 8192, sustained=True), 150e12)
     together = big(140e12, device_count=2)

@@ -80,6 +80,29 @@ def test_the_conclusion_is_one_sentence_for_each_base() -> None:
     assert undecided.count("would decide more") == 1, "the table's note says it"
 
 
+def test_the_observed_layout_is_said_in_words() -> None:
+    alone = dict.fromkeys(("recompute", "compile", "offload"), False) | {
+        "ranks": 1,
+        "zero": 0,
+        "precision": "bf16",
+        "grad_accum": 1,
+        "wrapped": "Model",
+        "attention": "tiles",
+    }
+    sharded = dict.fromkeys(("recompute", "compile", "offload"), True) | {
+        "ranks": 2,
+        "zero": 3,
+        "precision": "bf16",
+        "grad_accum": 2,
+        "wrapped": "FSDPModel",
+    }
+    rows = (summary("a", 1.0, layout_found=alone), summary("b", 1.0, layout_found=sharded))
+    text = shown(*rows, width=200)
+    assert "1 rank, bf16, attention in tiles " in text
+    assert "2 ranks, ZeRO-3, bf16, 2 micro-batches a step, recomputed, compiled, offloaded" in text
+    assert "as FSDPModel" in text and "(Model)" not in text
+
+
 # ---- devices, memory, energy
 
 

@@ -15,7 +15,7 @@ from runner_fakes import NATIVE
 from trainrig.analysis.prediction_error import entries_of
 from trainrig.catalog.lookup import require_chip
 from trainrig.errors import UsageError
-from trainrig.prediction.expected import Demands
+from trainrig.prediction.expected import EARLIER_VALUE, NOISY_EARLIER_RUNS, Demands, expect
 from trainrig.record import Finding, Kind, Outcome, Record, Severity, Status, Verdict
 from trainrig.runner.expectations import (
     Grounds,
@@ -238,11 +238,15 @@ def test_history_is_of_this_machine_in_this_state(tmp_path: Path) -> None:
     assert len(history_of(tmp_path, "", beside)) == 2, "nothing of ours loads it"
 
 
-def test_what_was_noisy_or_found_faulty_is_no_history(tmp_path: Path) -> None:
+def test_what_was_noisy_or_found_faulty_is_no_model_for_the_next(tmp_path: Path) -> None:
     good, faulty = product(1e11), product(7e10, id="faulty")
     noisy = product(5e10, disturbed="a neighbour")
     earlier_run(tmp_path, machine(), good, faulty, noisy)
-    assert [point.value for point in history_of(tmp_path, "", machine())] == [1e11]
+    found = history_of(tmp_path, "", machine())
+    assert [point.value for point in found] == [1e11, 5e10], "that there was a run is known"
+    assert expect(good, None, found, []).conditions[EARLIER_VALUE] == 1e11
+    alone = expect(good, None, [noisy.replace(run="one"), noisy.replace(run="two")], [])
+    assert (alone.status, alone.conditions[NOISY_EARLIER_RUNS]) == (Status.MISSING, 2)
     other = tmp_path / "warned"
     other.mkdir()
     earlier_run(other, machine(), good, faulty, severity="warning")

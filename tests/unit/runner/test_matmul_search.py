@@ -6,11 +6,13 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+import report_views as made
 from runner_fakes import HOST, FakeWorker, gpu, quiet
 from trainrig.benchmarks.matmul import shape
 from trainrig.errors import UnavailableError, UsageError
@@ -159,6 +161,15 @@ def test_nothing_runs() -> None:
 def test_a_list_of_one() -> None:
     found = Machine(waves()).search(((512, 256, 128),))
     assert found.shape == (512, 256, 128) and found.num_measured == 1
+
+
+def test_a_processor_is_held_against_a_reference_and_not_a_claim(tmp_path: Path) -> None:
+    found = FastestShape(shape=(512, 256, 128), rate=1e11, num_measured=3, seconds=2.0)
+    claim = made.claimed("fp32", 2e11, HOST.name)
+    with create_run(tmp_path, "bench", {}) as run:
+        task = matmul_search._task(HOST, "fp32", found.shape, {"peak_of": 3})
+        text = matmul_search._text_of(replace(scene(run), claims=(claim,)), task, found)
+    assert "50 % of the reference" in text
 
 
 def scene(run: RunWriter, seconds: float = 1000.0) -> Scene:
