@@ -497,7 +497,7 @@ def test_it_is_trained_with_judged_reported_and_compared(
     assert rates == [pytest.approx(2 / 0.010)]
     page = markdown(views[0])
     assert "- Verdict: NOT COMPARABLE" in page
-    assert "1 × fp32 (Dummy)" in page
+    assert "1 rank, fp32, as Dummy" in page
     old, new = (str(run.path) for run in runs)
     compared = CliRunner().invoke(compare_verb.command, [old, new], standalone_mode=False)
     (row,) = [line for line in compared.stdout.splitlines() if "4.2000" in line]

@@ -147,11 +147,11 @@ def train(
         watch(Progress(text=f"{hostname}: {what}", level="stage"))
         if any(experiment.device == "cuda" and experiment.mesh.ranks > 1 for experiment in ready):
             watch(Progress(text="NCCL, P2P and FSDP on GPUs: unverified on hardware"))
+        again = resume_command({"verb": "train"}, str(run.path))
         return fill_run(
             run,
             lambda: _train_all(session, ready, lacking, full_scale),
-            f"interrupted; {resume_command(config_of(ready), str(run.path))} goes on with what is "
-            "not done",
+            f"interrupted; {again} goes on with what is not done",
         )
 
 
