@@ -22,7 +22,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, before)
         run()
     except Exception as error:  # noqa: BLE001 - the edge: a fault of ours is no finding
-        from trainrig.cli.crash import report_crash
+        from trainrig.cli.internal_error import report_crash
 
         sys.exit(report_crash(error))
 

@@ -386,6 +386,15 @@ def _t_interval(shift: float, error: float, freedom: float, margin: float = 0.0)
     )
 
 
+def p_beyond(comparison: Comparison, shift: float, margin: float) -> float:
+    """Return the p-value of a change that differs from ``shift`` by more than ``margin``.
+
+    Both are logarithms.
+    """
+    own = math.log(comparison.ratio) - shift
+    return _t_interval(own, comparison.error, comparison.freedom, margin).p_value
+
+
 def _mean_log(values: Sequence[float]) -> float:
     return statistics.fmean(math.log(value) for value in values)
 
@@ -431,14 +440,16 @@ def judge_changes(
     ]
 
 
-def smallest_visible(comparison: Comparison, level: float = 1.0 - CONFIDENCE) -> float:
-    """The smallest relative change that these data could have shown.
+def smallest_visible(
+    comparison: Comparison, level: float = 1.0 - CONFIDENCE, margin: float = 0.0
+) -> float:
+    """The smallest relative change that these data could have shown, beyond ``margin``.
 
     ``level`` is the p-value it would have had to reach: smaller where many points
     are compared.
     """
     reach = student(comparison.freedom, 1.0 - level) * comparison.error
-    return math.expm1(_LARGEST_SAME + reach)
+    return math.expm1(max(margin, _LARGEST_SAME) + reach)
 
 
 RUN_TO_RUN = {"cpu": 0.15}
@@ -446,7 +457,10 @@ RUN_TO_RUN = {"cpu": 0.15}
 on processors that others use as well, nineteen pairs in twenty; elsewhere what two workers may."""
 LEAST_STEPS = 4
 """Fewer steps know nothing of their scatter."""
-_MOST_CORRELATED = 0.95
+_MOST_CORRELATED = 0.99
+_CORRELATION_ERRORS = 1.0
+"""A correlation that is seen is presumed larger by so many of its standard errors: short rows that
+wander show less of it than there is (`validation.run_to_run` counts how often the level holds)."""
 
 
 def run_to_run_margin(device: str) -> float:
@@ -498,7 +512,10 @@ def _autocorrelation(values: Sequence[float]) -> float:
     if total <= 0.0:
         return 0.0
     seen = sum(a * b for a, b in pairwise(deviations)) / total
-    return min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), _MOST_CORRELATED)
+    found = seen + (1.0 + 3.0 * seen) / count
+    if found > 2.0 / math.sqrt(count):  # else none is seen that chance does not give
+        found += _CORRELATION_ERRORS * math.sqrt(max(1.0 - found * found, 0.0) / count)
+    return min(max(found, 0.0), _MOST_CORRELATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

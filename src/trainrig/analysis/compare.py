@@ -25,6 +25,7 @@ from typing import Any
 from trainrig.analysis.compare_training import TrainingComparison, compare_trainings
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.rows import attempts, note_of, rows
+from trainrig.analysis.run_to_run import RunMargin, earlier_values, margin_for, run_to_run
 from trainrig.analysis.training_results import BENCHMARK
 from trainrig.benchmarks.spec import Role, role_of
 from trainrig.record import Record, RunView, less_is_better
@@ -36,6 +37,8 @@ from trainrig.stats import (
     compare,
     grouped,
     judge_changes,
+    median,
+    p_beyond,
     smallest_visible,
 )
 from trainrig.units import format_memory, format_quantity, format_time
@@ -97,6 +100,8 @@ class Judged:
     """The p-value, corrected for the number of comparisons."""
     smallest_visible: float
     """The smallest relative change that would have been called here."""
+    margin: RunMargin
+    """What two runs of it differ by anyway."""
 
     @property
     def gain(self) -> float:
@@ -149,8 +154,11 @@ class RunComparison:
         return trained + sum(each.change is change for each in self.judged)
 
 
-def compare_runs(old: RunView, new: RunView) -> RunComparison:
+def compare_runs(old: RunView, new: RunView, earlier: Sequence[RunView] = ()) -> RunComparison:
     """Judge ``new`` against ``old``, point by point, and experiment by experiment.
+
+    ``earlier``: runs of the same machine before ``new``, from which it is learned what two runs
+    differ by anyway; ``old`` may be among them.
 
     Raises DataError for damaged experiments, and where only one run has any.
     """
@@ -163,7 +171,10 @@ def compare_runs(old: RunView, new: RunView) -> RunComparison:
     values = _WorkerValues(old), _WorkerValues(new)
     pairs = [replace(pair, reason=_why_not(pair, *values)) for pair in _pairs(old, new)]
     fair = _once(pair for pair in pairs if not pair.reason)
-    judged = _judge(fair, *values, _scatters(pairs, *values))
+    names = {run.name for run in earlier}
+    history = earlier_values([*earlier, *([] if old.name in names else [old])])
+    margins = [_margin(pair, history) for pair in fair]
+    judged = _judge(fair, margins, *values, _scatters(pairs, *values))
     left = _other_versions([pair for pair in pairs if pair.reason])
     side_by_side = _side_by_side(left)
     shown = {id(record) for pair in side_by_side for record in (pair.old, pair.new)}
@@ -301,8 +312,18 @@ def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str:
     return ""
 
 
+def _margin(pair: Pair, history: Mapping[_Identity, Sequence[float]]) -> RunMargin:
+    """What two runs of a case differ by anyway."""
+    record = pair.record
+    return margin_for(record, history.get((record.key, record.device_index), ()))
+
+
 def _judge(
-    pairs: Sequence[Pair], old: _WorkerValues, new: _WorkerValues, scatters: dict[bool, Scatter]
+    pairs: Sequence[Pair],
+    margins: Sequence[RunMargin],
+    old: _WorkerValues,
+    new: _WorkerValues,
+    scatters: dict[bool, Scatter],
 ) -> list[Judged]:
     found = [
         compare(old.used(pair.old), new.used(pair.new), scatters[pair.is_on_disk])
@@ -310,6 +331,13 @@ def _judge(
         if pair.old is not None and pair.new is not None
     ]
     better = [pair.more_is_better for pair in pairs]
+    found = [
+        replace(
+            one,  # its interval is of what these workers measured, the call of what is beyond it
+            p_value=min(p_beyond(one, 0.0, margin.value), _among_siblings(place, pairs, found)),
+        )
+        for place, (one, margin) in enumerate(zip(found, margins, strict=True))
+    ]
     changes = judge_changes(list(zip(found, better, strict=True)))
     called = sum(p <= 1.0 - CONFIDENCE for _, p in changes)
     # One more call would have needed this p-value at the most.
@@ -320,10 +348,33 @@ def _judge(
             change=change,
             comparison=comparison,
             adjusted_p=p,
-            smallest_visible=smallest_visible(comparison, level),
+            smallest_visible=smallest_visible(comparison, level, margin.value),
+            margin=margin,
         )
-        for pair, comparison, (change, p) in zip(pairs, found, changes, strict=True)
+        for pair, margin, comparison, (change, p) in zip(
+            pairs, margins, found, changes, strict=True
+        )
     ]
+
+
+_SIBLINGS = 3
+"""Other cards whose common change says by how much the whole run is shifted."""
+
+
+def _among_siblings(place: int, pairs: Sequence[Pair], found: Sequence[Comparison]) -> float:
+    """The p-value of a card's change beyond that of the others of its run; 1 without others.
+
+    Counted twice, since it is a second look at the same card.
+    """
+    record = pairs[place].record
+    others = [
+        math.log(found[other].ratio)
+        for other, pair in enumerate(pairs)
+        if other != place and pair.record.key == record.key
+    ]
+    if record.device_index is None or len(others) < _SIBLINGS:
+        return 1.0
+    return min(1.0, 2.0 * p_beyond(found[place], median(others), run_to_run().margin_of("sibling")))
 
 
 _ORDER = {Change.WORSE: 0, Change.BETTER: 1, Change.CANNOT_TELL: 2, Change.SAME: 3}

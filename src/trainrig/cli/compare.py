@@ -42,13 +42,14 @@ def command(old: Path | None, new: tuple[Path, ...], pages: Pages, as_json: bool
     from trainrig.cli.report import complain_of_losses
     from trainrig.errors import EXIT_FINDING, EXIT_INCOMPLETE, EXIT_OK
     from trainrig.report.compare_report import comparisons_document
+    from trainrig.runner.history import earlier_runs_of
     from trainrig.runner.view import view_of
     from trainrig.store import read_what_is_left
 
     old, new = _chosen(old, new)
     base, *views = (view_of(read_what_is_left(path)) for path in (old, *new))
     _refuse_copies([(old, base), *zip(new, views, strict=True)])
-    found = [compare_runs(base, view) for view in views]
+    found = [compare_runs(base, view, earlier_runs_of(view)) for view in views]
     document = comparisons_document(found)
     write_pages(lambda: document, pages)
     if as_json:

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trainrig import plugins
-from trainrig.cli.crash import EXIT_CRASH, report_crash
+from trainrig.cli.internal_error import EXIT_CRASH, report_crash
 from trainrig.cli.output import (
     best_effort,
     discard_stdout,

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainrig.analysis.judge_imported import is_imported
 from trainrig.analysis.prediction_error import Correction, Ledger, entries_of
+from trainrig.analysis.run_to_run import run_to_run
 from trainrig.errors import DataError, TrainrigError
 from trainrig.record import RunView, digest
 from trainrig.runner.view import with_reports
@@ -99,6 +100,16 @@ def runs_of(machine: str, paths: Iterable[Path]) -> Iterator[RunView]:
         with suppress(TrainrigError):
             if machine_key((run := read_run(path)).machine) == machine:
                 yield run
+
+
+def earlier_runs_of(view: RunView) -> tuple[RunView, ...]:
+    """The runs beside a run's folder that its machine made before it, by the same verb."""
+    if view.machine is None or not view.path.is_dir():
+        return ()
+    paths = [path for path in find_runs(view.path.parent) if path.name < view.path.name]
+    machine, verb = machine_key(view.machine), view.config.get("verb")
+    runs = runs_of(machine, paths[-2 * run_to_run().most_runs :])
+    return tuple(run for run in runs if run.config.get("verb") == verb)
 
 
 def ledger_sentence(parent: Path) -> str | None:
