@@ -3,6 +3,7 @@
     python -m validation.out_of_family             print it
     python -m validation.out_of_family --table F   of another table with the published one's columns
     ... --half choose|unseen                       of the sources that are dealt to that half
+    ... --strict                                   by the product, asked with normalised rows
 
 Three sets, and what may be decided by each:
 
@@ -35,13 +36,18 @@ import numpy as np
 
 from trainrig.catalog import find_chip
 from trainrig.catalog.chip import peak
+from trainrig.cli.predict_options import case_columns
 from trainrig.errors import TrainrigError
+from trainrig.prediction.cases.answer import answer, errors_of
+from trainrig.prediction.cases.columns import read_cells
+from trainrig.prediction.cases.complete import complete
 from trainrig.workload import model_flops
 from validation.normalise.answers import memory_of, time_of
 from validation.normalise.case import Case, case_of
 from validation.normalise.cells import Cells, Row
 from validation.normalise.machines import chip_of
 from validation.normalise.row_errors import TIMED, measured_time, positive
+from validation.normalise.strict import normalise
 
 TABLE = Path(__file__).parent / "published" / "training-2.csv"
 THIRD, FOURTH, FIFTH, SIXTH, EIGHTH = (
@@ -124,6 +130,22 @@ def outcome(row: Row) -> Outcome:
         inside=low <= measured <= high,
         flat=flat_error(case, measured),
     )
+
+
+def strict_outcome(row: Row, found: Outcome) -> Outcome:
+    """The errors of one row where the product is asked with its normalised form.
+
+    ``found``: those of the row as it is read, which has more words than options.
+    """
+    if found.error is None:
+        return found
+    try:
+        strict = read_cells(normalise(row).row, case_columns())
+        predicted = answer(complete(strict))
+    except TrainrigError as error:
+        return replace(found, error=None, refused=str(error))
+    errors = errors_of(predicted, strict.measured)
+    return replace(found, error=errors.time, inside=bool(errors.is_inside))
 
 
 def is_asked(row: Row) -> bool:
@@ -231,10 +253,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--strict", action="store_true", help="by the product, with strict rows")
     parser.add_argument("--half", choices=("choose", "unseen"))
     options = parser.parse_args(argv)
     rows = [row for row in read(options.table) if options.half in (None, half_of(row["group"]))]
     outcomes = [outcome(row) for row in rows]
+    if options.strict:
+        outcomes = [strict_outcome(*pair) for pair in zip(rows, outcomes, strict=True)]
     cells = cell_lines(outcomes)
     table = [*cells, summary(cells)]
     wide = max(len(one.name) for one in table)

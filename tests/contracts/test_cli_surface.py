@@ -113,8 +113,8 @@ def test_the_surface_is_as_promised() -> None:
             "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward --software "
             "--loss --overlap --cuda-graphs --router-spread --cp-comm --offload-overlap "
             "--global-batch --micro-batch --grad-accum --tp --pp --cp --ep --interleave "
-            "--schedule --zero --shard-size --sequence-parallel --tokens --what-if --price "
-            "--cases --simulate --json | matmul --on --chip --rates --html --pdf --md --json | "
+            "--schedule --zero --shard-size --sequence-parallel --target-seq-len --experts "
+            "--flash-version --tokens --what-if --price --cases --simulate --json | matmul --on --chip --rates --html --pdf --md --json | "
             "vector --on --chip --rates --html --pdf --md --json | layer --on --chip --rates "
             "--precision --kernels --html --pdf --md --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
@@ -123,7 +123,8 @@ def test_the_surface_is_as_promised() -> None:
             "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward --software "
             "--loss --overlap --cuda-graphs --router-spread --cp-comm --offload-overlap "
             "--global-batch --micro-batch --grad-accum --tp --pp --cp --ep --interleave "
-            "--schedule --zero --shard-size --sequence-parallel --json",
+            "--schedule --zero --shard-size --sequence-parallel --target-seq-len --experts "
+            "--flash-version --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --method --lora-rank --on --chip --cluster --rates --gpus "
             "--gpus-per-node --link "

@@ -40,7 +40,9 @@ DERIVED = {"nproc", "compile", "dp", "global_batch", "tokens", "scale"}
 WORDS = (
     LAYOUT | EXPERIMENT | SHAPE | DERIVED | {"batch", "seq", "dtype", "backend", "engine", "ranks"}
 )
-PLACE = {"on", "rates", "link", "host_memory", "fabric_gbps", "p2p", "chip", "cluster", "price"}
+PLACE = {"on", "rates", "link", "host_memory", "fabric_gbps", "p2p", "chip", "cluster", "price"} | {
+    "flash_version"
+}
 """Where something would run."""
 ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json", "write"} | {
     "nodes",

@@ -79,6 +79,12 @@ class Case:
     layout: Layout
     rates: Rates
     chip: Chip
+    link: str | None = None
+    """Link inside a node, where it is not the chip's own."""
+    fabric: float | None = None
+    """B/s of a node into the network, where it is known."""
+    trays: int = 1
+    """Trays that the chips' link joins to one node."""
     head: float = 1.0
     """Share of the tokens that logits are computed for."""
     mean_seq: int = 0
@@ -300,6 +306,9 @@ def _read(row: Row) -> Case:
         layout=layout,
         rates=rates,
         chip=chip,
+        link=place[0],
+        fabric=place[1],
+        trays=trays,
         head=head_share(cells, shape.family),
         mean_seq=mean_seq,
         varies=varies(cells, layout, mean_seq),

@@ -167,6 +167,15 @@ HOW = rows(
     ),
     ("--shard-size", int, "all data-parallel ranks", "Ranks that share a copy of what is sharded."),
     ("--sequence-parallel", None, "", "With --tp: split norms and dropout along the sequence."),
+    (
+        *("--target-seq-len", int, "as many as it reads"),
+        "Tokens of a sample that an encoder-decoder writes.",
+    ),
+    ("--experts", _words("EXPERTS"), "grouped", "How a mixture's experts are computed: {words}."),
+    (
+        *("--flash-version", names_in("prediction.cluster", "FLASH_VERSIONS"), "auto"),
+        "FlashAttention: {words} (FlashAttention-3 and 4, cuDNN, AITER).",
+    ),
 )
 
 WHAT_IF = option(

@@ -154,5 +154,5 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
     return found | {"dp": int(layout.mesh.dp), "global_batch": int(layout.global_batch)}
 
 
-_SHOWN = {*SIZES, "cp", "framework", *WORDS_AND_LENGTHS} - {"scaled", "target_seq_len"}
-"""Of a layout's fields: a format with scales is its precision, a decoder's length its model's."""
+_SHOWN = {*SIZES, "cp", "framework", *WORDS_AND_LENGTHS} - {"scaled", "target_seq_len", "experts"}
+"""Of a layout's fields: a format with scales is its precision; of two, most models have none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,21 @@ from trainrig.prediction.rates.from_chip import (
     rates_of_chip,
     usual_tray,
     with_flash2,
+    with_newest_attention,
+    with_plain_attention,
 )
 
 if TYPE_CHECKING:
     from trainrig.record import Record
+
+FLASH_VERSIONS: dict[str, Callable[[Rates], Rates]] = {
+    "auto": with_flash2,
+    "1": lambda rates: rates,
+    "2": with_plain_attention,
+    "latest": with_newest_attention,
+}
+"""Rates with a version of FlashAttention; auto: its second with kernels that are flash, and with
+flash+fused the one that was written for the chip, which is ``latest`` with either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +69,8 @@ class Cluster:
     """GPUs that are together before a link joins more of them to a node; None: a node."""
     uncounted: str | None = None
     """The cloud's instance whose GPUs nobody counted; None: so many were asked for."""
+    flash_version: str = "auto"
+    """One of FLASH_VERSIONS."""
     requested_name: str | None = None
     """The chip as it was called, where the module of servers is presumed."""
 
@@ -67,9 +81,10 @@ class Cluster:
             from trainrig.prediction.rates.from_records import rates_of_records
 
             found = rates_of_records(self.records, self.chip, **places)
-            return with_flash2(found.replace(memory_bytes=self.memory) if self.memory else found)
+            found = found.replace(memory_bytes=self.memory) if self.memory else found
+            return FLASH_VERSIONS[self.flash_version](found)
         assert self.chip is not None
-        found = with_flash2(rates_of_chip(self.chip, **places))
+        found = FLASH_VERSIONS[self.flash_version](rates_of_chip(self.chip, **places))
         found = in_fp4(found, self.chip) if self.is_fp4 else found
         own = {"host_memory": self.host_bandwidth, "disk": self.disk}
         found = found.replace(**{name: rate for name, rate in own.items() if rate is not None})

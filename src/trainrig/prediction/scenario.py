@@ -19,6 +19,7 @@ from trainrig.catalog.lookup import candidates, find_chip
 from trainrig.catalog.servers import Server, find_server
 from trainrig.errors import UsageError, unknown
 from trainrig.prediction.cluster import (
+    FLASH_VERSIONS,
     JOIN_NO_TRAYS,
     USUAL_NODE,
     Cluster,
@@ -225,7 +226,7 @@ WORDS_AND_LENGTHS = (
     ),
     *("lora_rank", "lora_on", "schedule", "recompute", "overlap"),
     *("states", "moments", "software", "quantize", "optimizer_in_backward", "offload_overlap"),
-    *("cp_comm", "loss", "cuda_graphs", "grad_reduce", "fp8_params", "router_spread"),
+    *("cp_comm", "loss", "cuda_graphs", "grad_reduce", "fp8_params", "router_spread", "experts"),
 )
 """Fields of a layout that are asked for, besides its sizes."""
 
@@ -288,6 +289,7 @@ def _cluster(options: Options, measured: Measured) -> Cluster:
     return Cluster(
         chip=chip,
         is_fp4=options.get("scaled", "").endswith("fp4"),
+        flash_version=options.get("flash_version", "auto"),
         gpus=nodes.gpus,
         gpus_per_node=nodes.per_node,
         trays=nodes.trays,
@@ -336,6 +338,8 @@ def _check_network(options: Options) -> None:
         )
     if options.get("link", LINKS[0]) not in LINKS:
         raise unknown("link", options["link"], LINKS)
+    if (version := options.get("flash_version", "auto")) not in FLASH_VERSIONS:
+        raise unknown("flash-version", version, FLASH_VERSIONS)
 
 
 class _Nodes(NamedTuple):

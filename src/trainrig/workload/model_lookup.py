@@ -86,7 +86,7 @@ def _exact(text: str) -> ModelShape:
     """The shape of a whole name, a path or numbers.  Raises UsageError."""
     family, colon, numbers = text.partition(":")
     if colon and family in FAMILIES:
-        return custom(family, name=text, **dict(map(_number, numbers.split(","))))
+        return custom(family, name=text, **_numbers(numbers))
     whole, _, layers = text.rpartition(_LAYERS)
     if whole and layers.isdecimal():
         return _first_layers(find(whole), int(layers), text)
@@ -270,6 +270,18 @@ def _first_layers(shape: ModelShape, layers: int, name: str) -> ModelShape:
     return replace(shape, name=name, num_layers=layers, num_decoder_layers=decoder, windows=windows)
 
 
+def _numbers(text: str) -> dict[str, Any]:
+    """Return the numbers of a shape; ``windows=1024/0`` is of its layers in turn."""
+    found = dict(map(_number, text.split(",")))
+    if "windows" in found:
+        widths = str(found["windows"]).split("/")
+        if not all(map(str.isdecimal, widths)):
+            raise UsageError(f"cannot read windows={found['windows']}", "as windows=1024/0")
+        layers = found["num_layers"] if isinstance(found.get("num_layers"), int) else 0
+        found["windows"] = tuple(int(widths[at % len(widths)]) for at in range(layers))
+    return found
+
+
 def _number(item: str) -> tuple[str, Any]:
     name, _, value = item.partition("=")
     if name in ("name", "family"):
@@ -281,6 +293,6 @@ def _number(item: str) -> tuple[str, Any]:
             return name, read(value)
         except ValueError:
             continue
-    if name == "activation":
+    if name in ("activation", "variant", "windows"):
         return name, value
     raise UsageError(f"cannot read {item!r} as number=value", "as in gpt2:num_layers=4,hidden=256")

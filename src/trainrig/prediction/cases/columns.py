@@ -87,6 +87,22 @@ _EXAMPLE = "as model,on,gpus,micro_batch,seq_len; docs/cases.md lists the column
 _LONGEST_CELL = 1 << 24
 
 
+def read_cells(cells: Mapping[str, str], columns: Sequence[Column]) -> Row:
+    """Read one row that is in no file.
+
+    Args:
+        cells: Text by column; blank cells are options that are not given.
+        columns: The options that it may state.
+
+    Raises:
+        UsageError: A column is unknown, or a cell is no value of its option.
+    """
+    known = _by_name(columns)
+    for column in cells:
+        _check_column(column, {*known, ID, *MEASURED}, "row")
+    return _row(1, cells, known, "row")
+
+
 def read_rows(path: Path, columns: Sequence[Column]) -> list[Row]:
     """Read a table of cases.
 
@@ -98,8 +114,7 @@ def read_rows(path: Path, columns: Sequence[Column]) -> list[Row]:
         DataError: The file cannot be read, or is neither.
         UsageError: A column is unknown, or a cell is no value of its option, with the line.
     """
-    known = {column.name: column for column in columns}
-    known |= {alias: column for column in columns for alias in column.aliases}
+    known = _by_name(columns)
     with reading(path, "name a CSV or JSON Lines file"), path.open("rb") as file:
         raw = file.read()
     try:
@@ -111,6 +126,12 @@ def read_rows(path: Path, columns: Sequence[Column]) -> list[Row]:
     names = {*known, ID, *MEASURED}
     cells = (_of_json if is_json else _of_csv)(lines, path.name, names)
     return [_row(line, row, known, path.name) for line, row in cells]
+
+
+def _by_name(columns: Sequence[Column]) -> dict[str, Column]:
+    """Return the columns by their names, today's and former ones."""
+    names = {column.name: column for column in columns}
+    return names | {alias: column for column in columns for alias in column.aliases}
 
 
 def _of_csv(

@@ -18,6 +18,7 @@ from trainrig.errors import UsageError
 from trainrig.prediction.cases.answer import answer, errors_of, predict_rows
 from trainrig.prediction.cases.columns import Row, read_rows
 from trainrig.prediction.cases.complete import check_row, complete
+from trainrig.prediction.cluster import FLASH_VERSIONS
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import question
 from trainrig.workload.layout import groups
@@ -52,6 +53,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "zero": (0, 1, 2, 3),
     "sequence_parallel": (True, False),
     "p2p": (True, False),
+    "target_seq_len": (64, 128),
+    "experts": groups.EXPERTS,
+    "flash_version": tuple(FLASH_VERSIONS),
 }
 
 
@@ -114,6 +118,38 @@ def test_other_rows_and_the_order_of_columns_change_no_answer(tmp_path) -> None:
     path.write_text("\n".join(map(json.dumps, shuffled)))
     together = predict_rows(read_rows(path, case_columns()))
     assert [found | {"row": 0} for found in together] == alone
+
+
+def seconds(**options: Any) -> float:
+    return answer(complete(Row(line=1, name="", options=options))).time
+
+
+def test_the_version_of_flash_attention_is_that_of_the_kernels() -> None:
+    long = {"model": "llama-7B", "seq_len": 32768, "recompute": "full"}
+    ampere, hopper = long | {"on": "A100 SXM4 80GB"}, long | {"on": "H100 SXM5 80GB"}
+    assert seconds(**ampere, flash_version="1") > 1.05 * seconds(**ampere)
+    assert seconds(**hopper, flash_version="latest") < 0.95 * seconds(**hopper)
+    fused = hopper | {"kernels": "flash+fused"}
+    assert seconds(**fused, flash_version="latest") == seconds(**fused)
+    assert seconds(**fused, flash_version="2") > 1.02 * seconds(**fused)
+
+
+def test_a_decoder_writes_as_many_tokens_as_are_stated() -> None:
+    t5 = {"model": "t5-large", "on": "RTX 4090", "seq_len": 512, "batch_size": 8}
+    assert seconds(**t5, target_seq_len=512) == seconds(**t5) > seconds(**t5, target_seq_len=128)
+
+
+def test_experts_in_turn_take_longer_than_grouped_ones() -> None:
+    moe = {"model": "qwen3-30B-A3B", "on": "8x H100 SXM", "zero": 3}
+    assert seconds(**moe, experts="modules") > seconds(**moe, experts="grouped") == seconds(**moe)
+
+
+def test_windows_of_a_model_s_layers_are_numbers_of_it(tmp_path) -> None:
+    plain = "llama:num_layers=5,hidden=512,num_heads=8"
+    shape = complete(row_of({"model": f"{plain},windows=128/64/0", "on": "RTX 4090"}, tmp_path))
+    assert shape.question.shape.windows == (128, 64, 0, 128, 64)
+    with pytest.raises(UsageError, match="windows"):
+        complete(row_of({"model": f"{plain},windows=a", "on": "RTX 4090"}, tmp_path))
 
 
 def test_each_option_of_predict_is_a_column() -> None:
