@@ -41,6 +41,7 @@ _ALWAYS = (
 """Options that each row states, whatever their defaults are."""
 _SIZES = ("tp", "pp", "cp", "ep", "interleave", "shard_size", "sequence_parallel")
 _USUAL = Layout.of()
+_COLUMN = {"batch_size": "micro_batch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ def strict_row(case: Case) -> dict[str, str]:
     for name in (*_ALWAYS, *_SIZES, *WORDS_AND_LENGTHS):
         value = layout.get(name)
         if name != "scaled" and (name in _ALWAYS or value != _USUAL.get(name)):
-            row[name] = int(value) if isinstance(value, bool) else value
+            row[_COLUMN.get(name, name)] = int(value) if isinstance(value, bool) else value
     row["precision"] = _precision(case)
     row["kernels"] = _kernels(layout, chip)
     row["recompute"] = _recompute(layout)
