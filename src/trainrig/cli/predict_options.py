@@ -49,7 +49,7 @@ WHAT = rows(
     ("--offload", _words("OFFLOAD"), "none", "Keep the optimizer off the GPU: on host or disk."),
     (
         *("--method", names_in("workload.adapters", "METHODS"), "full"),
-        "{words}: all weights, adapters, or adapters beside weights in 4 bits.",
+        "All weights (full), adapters (lora), or adapters beside 4-bit weights (qlora).",
     ),
     ("--lora-rank", int, "16 with --method lora, qlora", "Train adapters of this rank alone."),
 )
