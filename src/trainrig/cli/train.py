@@ -66,7 +66,7 @@ _WHAT = rows(
     ),
     ("--lr", float, "0.001", "The highest learning rate."),
     (
-        *("--lr-schedule", names_in("train.config", "LR_SCHEDULES"), "{first}"),
+        *("--lr-schedule", names_in("train.experiment_parts", "LR_SCHEDULES"), "{first}"),
         "How it goes down: {words}.",
     ),
     ("--warmup", int, "a tenth of the steps, at most 100", "Steps until it is reached."),

@@ -1,6 +1,7 @@
 """Whole training in one process or many: a model of `models` on the tokens of `data`.
 
     config           what is trained: one frozen experiment, checked at the edge
+    experiment_parts the small types that it is made of
     config_file      an experiment file → experiments
     engines          whose training loop runs: what it lacks, how it is started, what came of it
     layout_check     the observed layout beside the requested one

@@ -29,188 +29,56 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from trainrig.benchmarks.training import SPLITS, TRAINERS
 from trainrig.errors import DataError, NeedsCompilerError, UsageError, unknown
 from trainrig.flat_keys import FlatKeys, part
 from trainrig.record import Case
+from trainrig.train.experiment_parts import (
+    Checkpoints,
+    Count,
+    EngineKernels,
+    ExpectedOutcome,
+    HeldOut,
+    LearningRate,
+    Placement,
+    Ranks,
+    Recovery,
+    Share,
+    Switch,
+    Text,
+    WeightUpdate,
+    Whole,
+    whole,
+)
 from trainrig.units import one_line
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import PLACES, Layout, check_layout
-from trainrig.workload.layout.groups import RankMesh, check_words
+from trainrig.workload.layout.groups import RankMesh
 from trainrig.workload.layout_rules import usual_interleave
-from trainrig.workload.model import ATTENTIONS, FP8_RECIPES, UNFUSED, WRITTEN_OUT
+from trainrig.workload.model import FP8_RECIPES, UNFUSED, WRITTEN_OUT
 from trainrig.workload.option_words import usual_word
 from trainrig.workload.span_corruption import written_tokens
-
-LR_SCHEDULES = ("cosine", "linear", "constant", "wsd")
-"""How the learning rate goes down; the first is the usual one."""
-
-"""4-bit types of QLoRA (Dettmers et al. 2023, arXiv 2305.14314)."""
 
 LOGS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy")}
 """Where steps are logged besides, with the packages that it takes (`runner.train_logs`)."""
 
 T = TypeVar("T")
-Text = Annotated[str, Field(description="text")]
-Switch = Annotated[bool, Field(description="true or false")]
-Above0 = Annotated[float, Field(gt=0.0, description="a number above 0")]
-From0 = Annotated[float, Field(ge=0.0, description="a number from 0")]
-Share = Annotated[float, Field(ge=0.0, lt=1.0, description="a number from 0 to below 1")]
 
 
-def _range(least: int, most: int) -> Any:
-    """Whole numbers below ``most``."""
-    words = f"a whole number from {least} to {most - 1}"
-    return Field(ge=least, lt=most, description=words)
-
-
-Count = Annotated[int, _range(1, 2**31)]
-Whole = Annotated[int, _range(0, 2**63)]
-_Ranks = Annotated[int, _range(1, 4097)]
-
-
-class _OfLayout(Generic[T]):
-    """A key of an experiment that its layout holds, where sizes may be arrays: here one number."""
+class _LayoutKey(Generic[T]):
+    """A key of an experiment that its layout holds; sizes, which may be arrays there, are one."""
 
     def __init__(self, kind: Callable[[Any], T], key: str, key_type: Any) -> None:
         self._kind, self._key, self.key_type = kind, key, key_type
 
     def __get__(self, experiment: Experiment, _: type) -> T:
         return self._kind(experiment.layout.get(self._key))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearningRate:
-    """The learning rate's peak, and how it rises to it and goes down from there."""
-
-    peak: Above0 = field(default=1e-3, metadata={"key": "lr"})
-    warmup: Annotated[int | None, _range(0, 2**63)] = None
-    """Steps until the peak; a tenth of all, at most 100, unless given."""
-    warmup_tokens: Whole = 0
-    """Tokens of the warm-up, in place of ``warmup``."""
-    shape: Text = field(default=LR_SCHEDULES[0], metadata={"key": "lr_schedule"})
-    """One of LR_SCHEDULES."""
-    decay_steps: Whole = 0
-    """Steps that the schedule is planned for, warm-up included; 0: as many as are trained."""
-    decay_tokens: Whole = 0
-    """Tokens that it is planned for, in place of ``decay_steps``."""
-    decay_ratio: Annotated[float, Field(gt=0.0, le=1.0, description="a number above 0 to 1")] = 0.1
-    """Share of the planned length in which wsd decays, at its end."""
-    min_factor: Share = field(default=0.1, metadata={"key": "min_lr_factor"})
-    """The lowest rate as a share of the highest."""
-
-    def __post_init__(self) -> None:
-        check_words(self, {"shape": LR_SCHEDULES})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightUpdate:
-    """Numbers of the optimizer, and the norm that gradients are clipped to."""
-
-    weight_decay: From0 = 0.1
-    decay_embeddings: Switch = True
-    """Whether the embeddings' weights decay like other matrices."""
-    beta1: Share = 0.9
-    beta2: Share = 0.95
-    eps: Above0 = 1e-8
-    clip: From0 = 1.0
-    """Gradients of a larger norm are shortened to it; 0: never."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """Losses over the held-out part of the text."""
-
-    batches: Whole = field(default=8, metadata={"key": "heldout_batches"})
-    """Batches of the held-out part that the loss is taken of; 0: none."""
-    every: Whole = field(default=0, metadata={"key": "heldout_every"})
-    """Steps between held-out losses; 0: one at the end.  There is one at the end in any case."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoints:
-    """How often a training is saved, and how many saves stay."""
-
-    every: Whole = field(default=100, metadata={"key": "checkpoint_every"})
-    """Steps between checkpoints; 0: none by steps."""
-    interval: From0 = field(default=600.0, metadata={"key": "checkpoint_interval"})
-    """Seconds between checkpoints, at the step in which they are over; 0: none by time."""
-    keep: Count = field(default=2, metadata={"key": "keep_checkpoints"})
-    """The newest of them that stay."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
-    """When a training ends early, and how it goes on after a rank was lost."""
-
-    divergence: From0 = 2.0
-    """Losses above so many times the usual one end the training (`divergence`); 0: none does."""
-    max_restarts: Annotated[int, _range(0, 1001)] = 0
-    """How often all ranks are started again from the newest checkpoint after one was lost."""
-    min_nproc: Annotated[int, _range(0, 4097)] = 0
-    """The fewest ranks that it goes on with where one stays lost; 0: as many as there were."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Processes of a training on the machine: interpreter, devices, threads and cores."""
-
-    python: Text = ""
-    """The interpreter it runs in, if it is another project's; empty: see `interpreters`."""
-    devices: Text = ""
-    """GPUs of the ranks, by the driver's numbers: ``0,1``; empty: the first that may be used."""
-    threads: Whole = 0
-    """Threads of each process on a CPU; 0: as many as there are cores."""
-    emulate: Switch = True
-    """Whether it is trained in a precision that its device only emulates; if not, it is skipped."""
-    p2p: Switch = True
-    """Whether GPUs copy to each other directly."""
-    bind: Switch = False
-    """Whether each rank is kept on processors of its own: beside its GPU, or a part of a CPU's."""
-    loader_workers: Annotated[int, _range(0, 257)] = 0
-    """Processes that read for another framework; 0: its own process."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineKernels:
-    """Implementations of operations that a framework is told to run."""
-
-    attention: Text = "auto"
-    """How attention is computed: see `workload.model.ATTENTIONS`."""
-    fp8_recipe: Text = ""
-    """One of FP8_RECIPES; empty: the first."""
-    liger: Switch = False
-    """Liger's kernels in another framework's models."""
-    trainer: Text = ""
-    """Arguments of Hugging Face's Trainer by their own names (`trainer_arguments`)."""
-    unfused: Text = ""
-    """Words of UNFUSED that are left out, to see their worth: ``norm,gelu``."""
-    cuda_graph: Switch = False
-    """Whether a GPU's step is recorded once and then played back."""
-
-    def __post_init__(self) -> None:
-        check_words(self, {"attention": ATTENTIONS})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedOutcome:
-    """What a training is held against: one process's losses, a speed, its own repetition."""
-
-    comparable: Switch = True
-    """Whether its losses should be those of one process; if not, ``why`` says it beforehand."""
-    why: Text = ""
-    """Why it is known not to be comparable."""
-    bar: From0 = 0.0
-    """What ours should reach: of another framework's row so many times its speed, of a row of ours
-    such a share of the matrix product measured beside it; 0: nothing."""
-    rounds: Annotated[int, _range(1, 1001)] = 1
-    """How often it is trained, by fresh processes, in turns with the others of its run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,42 +115,50 @@ class Experiment:
     kernels: EngineKernels = part(EngineKernels)
     expected: ExpectedOutcome = part(ExpectedOutcome)
 
-    framework = _OfLayout(str, "framework", Text)
-    parallel = _OfLayout(str, "parallel", Text)
-    nproc = _OfLayout(int, "gpus", _Ranks)
+    framework = _LayoutKey(str, "framework", Text)
+    parallel = _LayoutKey(str, "parallel", Text)
+    nproc = _LayoutKey(int, "gpus", Ranks)
     """Devices of the training: the key of its file; what is computed asks the mesh."""
-    batch_size = _OfLayout(int, "batch_size", Count)
-    seq_len = _OfLayout(int, "seq_len", Count)
-    grad_accum = _OfLayout(int, "grad_accum", Count)
-    precision = _OfLayout(str, "precision", Text)
+    batch_size = _LayoutKey(int, "batch_size", Count)
+    seq_len = _LayoutKey(int, "seq_len", Count)
+    grad_accum = _LayoutKey(int, "grad_accum", Count)
+    precision = _LayoutKey(str, "precision", Text)
     """What is computed in; weights are updated in fp32 (`train.native.precision`).  fp32, which
     every device has, unless it is given: files and command line choose the device's fastest."""
-    recompute = _OfLayout(str, "recompute", Text)
-    compile = _OfLayout(lambda kernels: bool(kernels == "compiled"), "kernels", Switch)
+    recompute = _LayoutKey(str, "recompute", Text)
+    compile = _LayoutKey(lambda kernels: bool(kernels == "compiled"), "kernels", Switch)
     """torch.compile for each block."""
-    optimizer = _OfLayout(str, "optimizer", Text)
-    zero = _OfLayout(int, "zero", Annotated[int, _range(0, 4)])
-    shard_size = _OfLayout(int, "shard_size", Annotated[int, _range(0, 4097)])
-    tp = _OfLayout(int, "tp", _Ranks)
-    sequence_parallel = _OfLayout(bool, "sequence_parallel", Switch)
-    pp = _OfLayout(int, "pp", _Ranks)
-    interleave = _OfLayout(int, "interleave", _Ranks)
-    schedule = _OfLayout(str, "schedule", Text)
-    cp = _OfLayout(int, "cp", _Ranks)
-    ep = _OfLayout(int, "ep", _Ranks)
-    offload = _OfLayout(str, "offload", Text)
-    lora_rank = _OfLayout(int, "lora_rank", Annotated[int, _range(0, 1 << 16)])
+    optimizer = _LayoutKey(str, "optimizer", Text)
+    zero = _LayoutKey(int, "zero", Annotated[int, whole(0, 4)])
+    shard_size = _LayoutKey(int, "shard_size", Annotated[int, whole(0, 4097)])
+    tp = _LayoutKey(int, "tp", Ranks)
+    sequence_parallel = _LayoutKey(bool, "sequence_parallel", Switch)
+    pp = _LayoutKey(int, "pp", Ranks)
+    interleave = _LayoutKey(int, "interleave", Ranks)
+    schedule = _LayoutKey(str, "schedule", Text)
+    cp = _LayoutKey(int, "cp", Ranks)
+    ep = _LayoutKey(int, "ep", Ranks)
+    offload = _LayoutKey(str, "offload", Text)
+    lora_rank = _LayoutKey(int, "lora_rank", Annotated[int, whole(0, 1 << 16)])
     """Rank of the adapters that are trained in place of the weights; 0: the weights are."""
-    quantize = _OfLayout(str, "quantize", Text)
+    quantize = _LayoutKey(str, "quantize", Text)
     """What frozen weights are held in beneath adapters."""
 
     @classmethod
     def of(cls, **keys: Any) -> Experiment:
-        """The experiment of flat keys; what is not given is as usual.  Raises UsageError."""
+        """Return the experiment of flat keys; what is not given is as usual.
+
+        Raises:
+            UsageError: A key is unknown, or its value is of another type or out of its range.
+        """
         return cls(layout=_USUAL).replace(**keys)
 
     def replace(self, **keys: Any) -> Experiment:
-        """A copy with some keys changed.  UsageError names the first key that is wrong."""
+        """Return a copy with the values of some flat keys changed.
+
+        Raises:
+            UsageError: A key is unknown, or its value is of another type or out of its range.
+        """
         keys = _checked(keys)
         own = {name: keys[name] for name in _OWN & keys.keys()}
         changes = {name: keys[name] for name in KEYS_OF_LAYOUT if name in keys}

@@ -10,14 +10,8 @@ import pytest
 from trainrig.benchmarks.spec import benchmark
 from trainrig.benchmarks.training import FIELDS, memory
 from trainrig.errors import UnavailableError, UsageError
-from trainrig.train.config import (
-    LR_SCHEDULES,
-    Experiment,
-    case_of,
-    check,
-    check_compiler,
-    to_dict,
-)
+from trainrig.train.config import Experiment, case_of, check, check_compiler, to_dict
+from trainrig.train.experiment_parts import LR_SCHEDULES
 from trainrig.train.fewer_ranks import fewer_ranks, on_ranks
 from trainrig.workload import find, model_flops, parameters
 
