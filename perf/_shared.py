@@ -40,6 +40,11 @@ def trained_in() -> tuple[str, ...]:
     return tuple(reversed(host_arithmetic(inspect()).trained_in))
 
 
+def compiling() -> dict[str, str]:
+    """An environment in which Python keeps what it compiled, as after `make setup`."""
+    return {name: word for name, word in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def cost_of(command: Sequence[str]) -> Cost:
     """Wall and processor seconds of a command, its children included.
 
@@ -47,7 +52,11 @@ def cost_of(command: Sequence[str]) -> Cost:
     """
     start = time.perf_counter()
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        env=compiling(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     _, status, used = os.wait4(process.pid, 0)
     wall = time.perf_counter() - start
@@ -55,6 +64,29 @@ def cost_of(command: Sequence[str]) -> Cost:
     if process.returncode != 0:
         raise RuntimeError(f"exit code {process.returncode}: {' '.join(command)}")
     return Cost(wall_s=wall, cpu_s=used.ru_utime + used.ru_stime)
+
+
+def first_text_cpu_s(command: Sequence[str]) -> float:
+    """Processor seconds of a command until it writes its first byte on stdout, then it is ended.
+
+    Raises RuntimeError when it ends without one.
+    """
+    process = subprocess.Popen(
+        command,
+        env=compiling(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    with process.stdout as pipe:
+        first = os.read(pipe.fileno(), 1)
+        process.kill()
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if not first:
+        raise RuntimeError(f"no text: {' '.join(command)}")
+    return used.ru_utime + used.ru_stime
 
 
 def in_turns(rounds: int, subjects: Mapping[str, Callable[[], _T]]) -> dict[str, list[_T]]:

@@ -1,8 +1,8 @@
 """A report on a run of 10,000 records, the whole process, beside reading them with json.loads.
 
 Peer: a process that reads the same lines with json.loads and does nothing else:
-the least that any report on them costs.  Target: under 3 s of wall time, with the
-HTML file.
+the least that any report on them costs.  Target: under 1 s of processor time, with
+the HTML file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainrig.process.worker import Reply, Request
 from trainrig.record import Case, Kind, Record, Status, to_json
 from trainrig.store import create_run
 
-TARGET_S = 3.0
+TARGET_S = 1.0
 _DTYPES = ("fp32", "bf16", "fp16", "fp64")
 _SIZES = tuple(range(128, 4096 + 1, 128))
 _READ = "import json,sys\nfor line in open(sys.argv[1], 'rb'): json.loads(line)"
@@ -45,18 +45,18 @@ def main() -> None:
         found = in_turns(
             rounds,
             {
-                "report --html": lambda: cost_of([*trainrig, "--html", str(html)]).wall_s,
-                "report (terminal)": lambda: cost_of(trainrig).wall_s,
-                "json.loads": lambda: cost_of([sys.executable, "-c", _READ, str(records)]).wall_s,
+                "report --html": lambda: cost_of([*trainrig, "--html", str(html)]).cpu_s,
+                "report (terminal)": lambda: cost_of(trainrig).cpu_s,
+                "json.loads": lambda: cost_of([sys.executable, "-c", _READ, str(records)]).cpu_s,
             },
         )
         print(f"the HTML file has {html.stat().st_size / 1e6:.2f} MB")
     for name, values in found.items():
-        print(f"{name:18s} {middle(values)} wall")
+        print(f"{name:18s} {middle(values)} CPU")
     ours, _, peer = (statistics.median(values) for values in found.values())
     print(
         f"ratio {ours / peer:.1f} of json.loads alone; "
-        f"{ours:.2f} s, target under {TARGET_S:.0f} s: {verdict(ours < TARGET_S)}"
+        f"{ours:.2f} s CPU, target under {TARGET_S:.0f} s: {verdict(ours < TARGET_S)}"
     )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import tomllib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -383,14 +384,19 @@ def from_json(line: str | bytes) -> Record:
     Raises DataError if it is not JSON, misses a field, has an unknown one, or
     was written under another schema version.
     """
+    begins_as_written = _BEGINNING.match(line if isinstance(line, bytes) else line.encode())
     try:
-        head = _check_head(line, "the record")
+        head = None if begins_as_written else _check_head(line, "the record")
         record: Record = _adapter(Record).validate_json(line)
     except ValidationError as error:
         raise DataError(f"not a record: {first_problem(error)}") from None
-    if head.id is None:  # it has a default for those who make records, not for those who read
+    if head and head.id is None:  # it has a default for those who make records, not for readers
         raise DataError("not a record: id: Field required")
     return record
+
+
+_BEGINNING = re.compile(rb'\{"schema":%d,"id":"' % SCHEMA_VERSION)
+"""How `to_json` begins a record of this schema: its head need not be read by itself."""
 
 
 def verdict_to_json(verdict: Verdict) -> str:

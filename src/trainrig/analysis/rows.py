@@ -130,7 +130,8 @@ def join(
 
 
 _LATEST: list[tuple[RunView, tuple[Row, ...]]] = []
-"""Of the runs that were looked at last: every part of a report asks for the same rows."""
+"""Of the runs that were looked at last: every part of a report asks for the same rows, also after
+the run was given its verdict."""
 _MOST_RUNS = 8
 
 
@@ -140,7 +141,8 @@ def rows(view: RunView) -> tuple[Row, ...]:
     Of a run that was put together from published figures these are what was seen.
     """
     for known, joined in _LATEST:
-        if known is view:
+        parts = ((known.records, view.records), (known.baselines, view.baselines))
+        if all(one is other for one, other in (*parts, (known.config, view.config))):
             return joined
     has_points = any(record.is_point for record in view.records)
     observed = Kind.BASELINE if is_published(view) and not has_points else Kind.MEASURED
@@ -250,11 +252,10 @@ def is_cold_stream(row: Row) -> bool:
 
 def _is_first_of(quantity: Quantity, row: Row) -> bool:
     """Whether a row may stand for the first level of a waterfall."""
-    rules = [rule for rule in rules_of(row) if rule.quantity == quantity]
-    if not rules:
+    if row.metric != quantity.metric:
         return False
     first = _first_order(quantity, benchmarks())
-    return any(rule.order == first for rule in rules)
+    return any(rule.quantity == quantity and rule.order == first for rule in rules_of(row))
 
 
 _FIRST_ORDERS: dict[tuple[int, Quantity], int] = {}
