@@ -40,12 +40,36 @@ class Prediction:
     memory: Memory
     tokens: int
     """Of a step."""
-    model_flops: int
-    """Of a step, all GPUs."""
-    hardware_flops: int
-    model_flops_half: int
-    """Model FLOPs where of causal attention the scores that are seen count alone."""
-    hardware_flops_half: int
+
+    @property
+    def model_flops(self) -> int:
+        """Model FLOPs of a step, all GPUs."""
+        return model_flops(self.question.shape, **self._size)
+
+    @property
+    def hardware_flops(self) -> int:
+        """Model FLOPs and those of what is computed again, of a step, all GPUs."""
+        return self._computed(half=False)
+
+    @property
+    def model_flops_half(self) -> int:
+        """Model FLOPs where of causal attention the scores that are seen count alone."""
+        return model_flops(self.question.shape, **self._size, half=True)
+
+    @property
+    def hardware_flops_half(self) -> int:
+        """Hardware FLOPs where of causal attention the scores that are seen count alone."""
+        return self._computed(half=True)
+
+    @property
+    def _size(self) -> dict[str, Any]:
+        batch, samples = self.layout.batch, int(self.layout.global_batch)
+        return {"batch": samples, "seq": batch.seq_len, "target_seq_len": batch.target_seq_len}
+
+    def _computed(self, *, half: bool) -> int:
+        shape, layout = self.question.shape, self.layout
+        once = hardware_flops(shape, **self._size, kernels=layout.kernels.stack, half=half)
+        return once + recomputed_flops(shape, layout, half=half)
 
     @property
     def layout(self) -> Layout:
@@ -190,27 +214,12 @@ def predict(question: Question) -> Prediction:
     """Predict one layout."""
     rates = question.cluster.rates()
     shape, layout = question.shape, question.layout
-    samples, seq, target = (
-        int(layout.global_batch),
-        layout.batch.seq_len,
-        layout.batch.target_seq_len,
-    )
-    size: dict[str, Any] = {"batch": samples, "seq": seq, "target_seq_len": target}
-
-    def computed(*, half: bool) -> int:
-        once = hardware_flops(shape, **size, kernels=layout.kernels.stack, half=half)
-        return once + recomputed_flops(shape, layout, half=half)
-
     return Prediction(
         question=question,
         rates=rates,
         step=_step(shape, layout, rates),
         memory=memory(shape, layout),
-        tokens=samples * seq,
-        model_flops=model_flops(shape, **size),
-        hardware_flops=computed(half=False),
-        model_flops_half=model_flops(shape, **size, half=True),
-        hardware_flops_half=computed(half=True),
+        tokens=int(layout.global_batch) * layout.batch.seq_len,
     )
 
 

@@ -17,7 +17,6 @@ from trainrig.prediction.as_json import layout_dict, verdict_dict
 from trainrig.prediction.cases.columns import Row
 from trainrig.prediction.cases.complete import Case, complete
 from trainrig.prediction.prediction import Prediction, predict
-from trainrig.prediction.step import stage_seconds
 from trainrig.prediction.verdict import FITS
 
 
@@ -62,46 +61,31 @@ def predict_rows(rows: Sequence[Row], *, simulate: bool = False) -> Iterator[dic
     """Yield what ``predict --cases --json`` prints of each row, in order.
 
     A row whose layout cannot be run has a ``reason`` instead of an answer.
-    ``simulate``: beside the closed form's ``step_time_s`` the seconds of the step's pipeline event
-    by event, ``simulated_step_time_s``; without a pipeline they are the same.
+    ``simulate``: with ``simulated_step_time_s``, which a pipeline's ``step_time_s`` is anyway.
     """
     from trainrig.process.pool import ordered_map  # one answer needs no processes, and no numpy
 
-    ask = partial(_answers, simulate=simulate)
-    found = ordered_map(ask, rows, at_least=500 if simulate else 2000)
+    found = ordered_map(partial(_answers, simulate=simulate), rows)
     for number, (row, answered) in enumerate(zip(rows, found, strict=True)):
         yield {"row": number, "id": row.name or None} | answered
 
 
 def _answers(rows: Sequence[Row], *, simulate: bool) -> list[dict[str, Any]]:
-    """Answer rows; pipelines of one form are simulated together."""
     answered = [_answer(row) for row in rows]
-    if not simulate:
-        return [values for values, _ in answered]
-    from trainrig.prediction.step.simulate import simulated_together
-
-    steps = [
-        (found.layout, *stage_seconds(found.question.shape, found.layout, found.rates))
-        for _, found in answered
-        if found is not None
-    ]
-    seconds = iter(simulated_together(steps))
-    return [
-        values | {"simulated_step_time_s": None if found is None else next(seconds)}
-        for values, found in answered
-    ]
+    if simulate:
+        return [values | {"simulated_step_time_s": values["step_time_s"]} for values in answered]
+    return answered
 
 
-def _answer(row: Row) -> tuple[dict[str, Any], Prediction | None]:
-    """Return a row's JSON, and its prediction if there is one."""
+def _answer(row: Row) -> dict[str, Any]:
+    """Return a row's JSON."""
     try:
         case = complete(row)
-        found = answer(case)
-        return _values(case, found), found
+        return _values(case, answer(case))
     except (TrainrigError, OverflowError) as error:
-        return _NOTHING | {"reason": str(error)}, None
+        return _NOTHING | {"reason": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever one row hits, the others are answered
-        return _NOTHING | {"reason": _own_fault(error)}, None
+        return _NOTHING | {"reason": _own_fault(error)}
 
 
 def _values(case: Case, found: Prediction) -> dict[str, Any]:

@@ -15,9 +15,10 @@ import pytest
 
 from trainrig.cli.predict_options import case_columns, one_machine
 from trainrig.errors import UsageError
+from trainrig.prediction import cases
 from trainrig.prediction.cases.answer import answer, errors_of, predict_rows
 from trainrig.prediction.cases.columns import Row, read_rows
-from trainrig.prediction.cases.complete import check_row, complete
+from trainrig.prediction.cases.complete import Case, check_row, complete
 from trainrig.prediction.cluster import FLASH_VERSIONS
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import question
@@ -187,6 +188,23 @@ def test_a_layout_that_cannot_be_run_has_a_reason_and_the_others_an_answer(tmp_p
     assert first["reason"] and first["step_time_s"] is None and first["id"] is None
     assert second["reason"] is None and second["id"] == "ours" and second["row"] == 1
     assert first.keys() == second.keys()
+
+
+@pytest.mark.parametrize("num", [3, 2100])  # here, and in other processes
+def test_a_mistake_in_one_row_is_its_reason(monkeypatch: pytest.MonkeyPatch, num: int) -> None:
+    real = cases.answer.complete
+
+    def broken(row: Row) -> Case:
+        if row.name == "broken":
+            raise StopIteration
+        return real(row)
+
+    monkeypatch.setattr(cases.answer, "complete", broken)
+    options = {"model": "gpt2", "on": "RTX 4090"}
+    rows = [Row(line=n, name="broken" if n == num else "", options=options) for n in range(num + 1)]
+    *others, last = predict_rows(rows)
+    assert all(one["reason"] is None and one["step_time_s"] for one in others)
+    assert last["step_time_s"] is None and "StopIteration in test_cases" in last["reason"]
 
 
 def test_what_is_presumed_is_named(tmp_path) -> None:
