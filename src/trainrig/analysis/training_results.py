@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -32,7 +31,7 @@ from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.errors import DataError, Place, first_problem
 from trainrig.flat_keys import FlatKeys, part
 from trainrig.process.lost_ranks import Restart
-from trainrig.record import Kind, Record, RunView, read_by
+from trainrig.record import Record, RunView, read_by
 from trainrig.units import ranges
 from trainrig.workload.rank_layout import RANK_KEYS, RankLayout
 
@@ -59,7 +58,7 @@ def _core_text(value: object) -> object:
 
 
 _Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
-_Amount = Annotated[float, Field(ge=0.0, le=LARGEST), AfterValidator(_plausible)]
+Amount = Annotated[float, Field(ge=0.0, le=LARGEST), AfterValidator(_plausible)]
 _Value = str | int | float | bool | None
 
 
@@ -70,9 +69,9 @@ class Parity:
     not_comparable: str | None = None
     """Why they are not."""
     compared: bool = False
-    loss_gap: _Amount | None = None
+    loss_gap: Amount | None = None
     """Relative, to one process's: the largest of the steps that are compared."""
-    norm_gap: _Amount | None = None
+    norm_gap: Amount | None = None
     """Likewise of the first gradient norm; None: it is not compared, and `rounding` says why."""
     losses: tuple[_Number | None, ...] = ()
     """Of the steps that are compared; None: no number."""
@@ -93,7 +92,7 @@ class Parity:
 class TrainingRound:
     """One training of an experiment by fresh processes."""
 
-    step_times_s: tuple[_Amount, ...]
+    step_times_s: tuple[Amount, ...]
     disturbed: str | None = None
 
 
@@ -116,13 +115,13 @@ class RankMemory:
 
     rank: int = 0
     device: str | None = None
-    allocated_bytes: _Amount | None = None
-    reserved_bytes: _Amount | None = None
-    outside_bytes: _Amount | None = None
+    allocated_bytes: Amount | None = None
+    reserved_bytes: Amount | None = None
+    outside_bytes: Amount | None = None
     """Of the device's, beside torch's allocator: context, NCCL, other processes."""
-    alloc_retries: _Amount | None = None
+    alloc_retries: Amount | None = None
     """Requests before which the allocator gave back what it held: the device was full."""
-    ooms: _Amount | None = None
+    ooms: Amount | None = None
 
 
 @read_by(_STRICT)
@@ -130,7 +129,7 @@ class EnergyUsed:
     """What one device used."""
 
     device: str
-    energy_j: _Amount
+    energy_j: Amount
     uuid: str | None = None
 
 
@@ -138,16 +137,16 @@ class EnergyUsed:
 class ProfiledStep:
     """Seconds of a step under torch's profiler, the mean of its ranks."""
 
-    step_s: _Amount
-    own_s: _Amount
+    step_s: Amount
+    own_s: Amount
     """All but the two below: kernels, the host's time between them, samples."""
-    communication_s: _Amount
+    communication_s: Amount
     """Exposed: a rank waited for a collective."""
-    bubble_s: _Amount
+    bubble_s: Amount
     """A rank waited for other stages of the pipeline."""
-    overlapped_s: _Amount
+    overlapped_s: Amount
     """Communication beside a rank's own work: no part of the sum."""
-    idle_s: _Amount | None = None
+    idle_s: Amount | None = None
     """Of ``own_s``: no operation ran, on a GPU no kernel.  None: predicted, or of an older run."""
 
 
@@ -182,9 +181,9 @@ class LayoutCheck:
 class StepTiming:
     """Seconds of a step, and what disturbed them."""
 
-    step_time_s: _Amount | None
+    step_time_s: Amount | None
     """Mean of the middle half of the steps that count."""
-    step_times_s: tuple[_Amount, ...] = ()
+    step_times_s: tuple[Amount, ...] = ()
     rounds: tuple[TrainingRound, ...] = ()
     breakdown: dict[str, _Number | None]
     """Seconds of a step by part; they add up to it."""
@@ -193,7 +192,7 @@ class StepTiming:
     """None: of one process without a GPU, whose step is its own work."""
     straggler: str | None = None
     """Which rank the others wait for, and where."""
-    load_average: _Amount | None = None
+    load_average: Amount | None = None
     """The machine's when it began."""
     disturbed: str | None = None
     """Why its speed must not be judged."""
@@ -203,14 +202,14 @@ class StepTiming:
 class Throughput:
     """Work a second, and its share of what the device could do."""
 
-    samples_per_s: _Amount | None
-    tokens_per_s: _Amount | None = None
-    model_flops_per_s_per_device: _Amount | None = None
-    hardware_flops_per_s_per_device: _Amount | None = None
-    mfu: _Amount | None = None
-    hfu: _Amount | None = None
-    mfu_of_measured_matmul: _Amount | None = None
-    peak_flops_per_s_claimed: _Amount | None = None
+    samples_per_s: Amount | None
+    tokens_per_s: Amount | None = None
+    model_flops_per_s_per_device: Amount | None = None
+    hardware_flops_per_s_per_device: Amount | None = None
+    mfu: Amount | None = None
+    hfu: Amount | None = None
+    mfu_of_measured_matmul: Amount | None = None
+    peak_flops_per_s_claimed: Amount | None = None
     peak_source: str | None = None
     no_mfu_reason: str | None = None
 
@@ -240,8 +239,8 @@ class LossHistory:
 class MemoryUse:
     """Peaks of device memory in bytes."""
 
-    peak_bytes: _Amount | None = field(metadata={"key": "peak_memory_bytes"})
-    reserved_bytes: _Amount | None = field(default=None, metadata={"key": "reserved_memory_bytes"})
+    peak_bytes: Amount | None = field(metadata={"key": "peak_memory_bytes"})
+    reserved_bytes: Amount | None = field(default=None, metadata={"key": "reserved_memory_bytes"})
     by_rank: tuple[RankMemory, ...] = field(default=(), metadata={"key": "memory_by_rank"})
 
 
@@ -249,16 +248,16 @@ class MemoryUse:
 class EnergyUse:
     """Energy of the steps that count, in joules."""
 
-    total_j: _Amount | None = field(default=None, metadata={"key": "energy_j"})
-    interval_j: tuple[_Amount, _Amount] | None = field(
+    total_j: Amount | None = field(default=None, metadata={"key": "energy_j"})
+    interval_j: tuple[Amount, Amount] | None = field(
         default=None, metadata={"key": "energy_interval_j"}
     )
-    per_token_j: _Amount | None = field(default=None, metadata={"key": "energy_per_token_j"})
-    time_s: _Amount | None = field(default=None, metadata={"key": "energy_s"})
+    per_token_j: Amount | None = field(default=None, metadata={"key": "energy_per_token_j"})
+    time_s: Amount | None = field(default=None, metadata={"key": "energy_s"})
     """Seconds that the energy was used in."""
     source: str | None = field(default=None, metadata={"key": "energy_source"})
     devices: tuple[EnergyUsed, ...] = field(default=(), metadata={"key": "energy_devices"})
-    mean_power_w: _Amount | None = None
+    mean_power_w: Amount | None = None
     missing_reason: str | None = field(default=None, metadata={"key": "no_energy_reason"})
 
 
@@ -280,7 +279,7 @@ class TrainingResult:
     """Everything that was resolved, by its name in an experiment file."""
     software_found: dict[str, str] = field(default_factory=dict)
     """Versions that its ranks reported."""
-    weight_decay: dict[str, _Amount] = field(default_factory=dict)
+    weight_decay: dict[str, Amount] = field(default_factory=dict)
     """Weights of the whole model that decay (``decayed``) and that do not (``not_decayed``)."""
     restarts: tuple[Restart, ...] = ()
     """After each rank that was lost, in the round that says what it computes."""
@@ -464,76 +463,6 @@ def predictions(view: RunView) -> tuple[TrainingPrediction, ...]:
         if (time := records.get("time")) is not None
         for memory in [records.get("peak_memory")]
     )
-
-
-@read_by({"extra": "ignore", "allow_inf_nan": False})
-class PublishedFigure:
-    """What others published of an experiment's case."""
-
-    experiment: str
-    device: str
-    precision: str
-    """The model's."""
-    tokens_per_s_per_device: _Amount
-    source: str
-    software: str | None = None
-    memory_bytes: _Amount | None = None
-    model: str | None = None
-    printed_precision: str | None = None
-    """As the source has it."""
-    batch_size: Annotated[int, Field(validation_alias=AliasChoices("batch_size", "batch"))] = 0
-    grad_accum: int = 1
-    seq_len: Annotated[int, Field(validation_alias=AliasChoices("seq_len", "seq"))] = 0
-    recompute: str = "none"
-    num_devices: int = 1
-    optimizer: str | None = None
-    interconnect: str | None = None
-    """The link between cards, as printed, and whether peer access was off."""
-
-
-def published_figures(view: RunView) -> tuple[PublishedFigure, ...]:
-    """The published figures that were recorded beside the run's experiments.
-
-    An older run wrote them as series ``published``; a line of it that is none of ours is left out.
-    """
-    adapter, found = TypeAdapter(PublishedFigure), []
-    for row in view.series.get("published", ()):
-        try:
-            found.append(adapter.validate_python(_renamed(row)))
-        except ValidationError:
-            return ()
-    for record in view.records:
-        name = record.conditions.get("experiment")
-        if record.kind is Kind.BASELINE and record.benchmark == BENCHMARK and name is not None:
-            found.append(adapter.validate_python(_published(str(name), record)))
-    return tuple(found)
-
-
-def _renamed(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row of a run before its keys were those of an experiment."""
-    if "dtype" not in row:
-        return row
-    return {**row, "precision": row["dtype"], "printed_precision": row.get("precision")}
-
-
-def _published(name: str, record: Record) -> dict[str, Any]:
-    conditions = record.conditions
-    printed = conditions.get("interconnect")
-    return {
-        **record.case,
-        "printed_precision": conditions.get("precision"),
-        "optimizer": conditions.get("optimizer"),
-        "experiment": name,
-        "device": record.device,
-        "tokens_per_s_per_device": record.value,
-        "memory_bytes": conditions.get("memory"),
-        "software": conditions.get("framework"),
-        "source": record.source,
-        "num_devices": record.device_count,
-        "interconnect": f"{printed}{'' if record.case.get('p2p') else ', P2P off'}"
-        if record.num_devices > 1 and printed
-        else None,
-    }
 
 
 def planned(view: RunView) -> tuple[str, ...]:

@@ -17,12 +17,11 @@ from trainrig.analysis.compare_training import (
     speedups,
     worth_of_fusing,
 )
+from trainrig.analysis.published_trainings import PublishedFigure, published_figures
 from trainrig.analysis.training_results import (
-    PublishedFigure,
     TrainingPrediction,
     TrainingResult,
     predictions,
-    published_figures,
     readable,
 )
 from trainrig.record import Outcome, RunView, Verdict

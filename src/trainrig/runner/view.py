@@ -258,6 +258,7 @@ def training_summary(outcome: RunOutcome) -> dict[str, Any]:
     """
     from trainrig.analysis import training_results
     from trainrig.analysis.compare_training import speedups
+    from trainrig.analysis.published_trainings import published_figures
 
     view, head = view_of(read_run(outcome.run)), outcome.to_dict()
     results = training_results.results(view)
@@ -268,7 +269,7 @@ def training_summary(outcome: RunOutcome) -> dict[str, Any]:
         **(experiments[0] if is_single else {}),
         "verdict_reason": head.pop("reason"),
         **head,
-        "published": [dataclasses.asdict(f) for f in training_results.published_figures(view)],
+        "published": [dataclasses.asdict(f) for f in published_figures(view)],
         "predicted": [dataclasses.asdict(p) for p in training_results.predictions(view)],
         "experiments": experiments,
         **({} if is_single else {"comparisons": compared}),
