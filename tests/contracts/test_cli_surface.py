@@ -114,8 +114,8 @@ def test_the_surface_is_as_promised() -> None:
             "--loss --overlap --cuda-graphs --router-spread --cp-comm --offload-overlap "
             "--global-batch --micro-batch --grad-accum --tp --pp --cp --ep --interleave "
             "--schedule --zero --shard-size --sequence-parallel --target-seq-len --experts "
-            "--flash-version --tokens --what-if --price --cases --simulate --json | "
-            "matmul --on --chip --rates --html --pdf --md --json | "
+            "--flash-version --tokens --what-if --price --cases --simulate --html --pdf --md --json "
+            "| matmul --on --chip --rates --html --pdf --md --json | "
             "vector --on --chip --rates --html --pdf --md --json | layer --on --chip --rates "
             "--precision --kernels --html --pdf --md --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
@@ -125,7 +125,7 @@ def test_the_surface_is_as_promised() -> None:
             "--loss --overlap --cuda-graphs --router-spread --cp-comm --offload-overlap "
             "--global-batch --micro-batch --grad-accum --tp --pp --cp --ep --interleave "
             "--schedule --zero --shard-size --sequence-parallel --target-seq-len --experts "
-            "--flash-version --json",
+            "--flash-version --html --pdf --md --json",
             "plan": "--model --seq-len --precision --kernels --optimizer --recompute "
             "--offload --method --lora-rank --on --chip --cluster --rates --gpus "
             "--gpus-per-node --link "
@@ -133,7 +133,7 @@ def test_the_surface_is_as_promised() -> None:
             "--lora-on --quantize --grad-reduce --fp8-params --optimizer-in-backward --software "
             "--loss --overlap --cuda-graphs --router-spread --cp-comm --offload-overlap "
             "--global-batch --micro-batch --grad-accum --schedule --tokens --days --top --what-if "
-            "--write --json",
+            "--write --html --pdf --md --json",
             "remote": "forward HOST --port --reverse --name --config --json | "
             "frp --role --server --server-port --port --token-file --secret-file --name "
             "--ca --cert --key --json | "

@@ -17,14 +17,14 @@ from trainrig.cli.verb import Option, Verb
 WITHOUT_DEFAULT = {
     "qualify": {"--resume"},
     "predict": {"--model", "--on", "--chip", "--cluster", "--rates", "--cases"}
-    | {"--tokens", "--what-if", "--price"},
+    | {"--tokens", "--what-if", "--price", "--html", "--pdf", "--md"},
     **{
         f"predict {name}": {"--on", "--chip", "--rates", "--html", "--pdf", "--md"}
         for name in ("matmul", "vector", "layer")
     },
-    "fits": {"--model", "--on", "--chip", "--cluster", "--rates"},
+    "fits": {"--model", "--on", "--chip", "--cluster", "--rates", "--html", "--pdf", "--md"},
     "plan": {"--model", "--on", "--rates", "--gpus", "--global-batch", "--tokens", "--days"}
-    | {"--what-if", "--write", "--lora-rank", "--chip", "--cluster"},
+    | {"--what-if", "--write", "--lora-rank", "--chip", "--cluster", "--html", "--pdf", "--md"},
     "train": {"--tokens", "--scale", "--only", "--resume", "--write"},
     "report": {"--html", "--pdf", "--md", "--csv", "--junit", "--prometheus"},
     "published": {"--html", "--md"},

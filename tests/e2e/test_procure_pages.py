@@ -1,4 +1,4 @@
-"""Pages of a build and of a cost question, opened in a browser: nothing overlaps or is cut off."""
+"""Pages of a build, a cost question and predictions in a browser: nothing overlaps or is cut."""
 
 from __future__ import annotations
 
@@ -57,4 +57,25 @@ def test_the_page_of_a_cost_question(browser: Any, trainrig: Any, tmp_path: Path
     more = ("--mtbf-hours", "100", "--kwh-price", "0.2", "--currency", "USD")
     code, _, _ = trainrig("cost", *words, *goal, *more, "--html", str(page))
     assert code == 0 and "What matters most" in page.read_text()
+    look(browser, page)
+
+
+RIG = ("--model", "gpt2-xl", "--on", "RTX 3090 Ti", "--gpus", "16")
+PAGES = {
+    "fits": ("--model", "llama-7B", "--on", "RTX 4090"),
+    "predict": (*RIG, "--zero", "3", "--tokens", "1e10", "--what-if", "eth-1,nvlink"),
+    "plan": (*RIG, "--global-batch", "64", "--tokens", "1e10", "--what-if", "eth-1"),
+    "predict-beside": ("--model", "gpt2", "--on", "RTX 4090", "--on", "RTX 3090"),
+}
+
+
+@pytest.mark.parametrize("verb", PAGES)
+def test_the_page_of_a_prediction(browser: Any, trainrig: Any, tmp_path: Path, verb: str) -> None:
+    """The answer is the headline; a table follows, then what was presumed."""
+    page = tmp_path / f"{verb}.html"
+    trainrig(verb.partition("-")[0], *PAGES[verb], "--html", str(page))
+    text = page.read_text()
+    assert text.index("<h1>") < text.index("<table")
+    if verb != "predict-beside":
+        assert text.index("<table") < text.index("<h3>Presumed</h3>")
     look(browser, page)

@@ -6,23 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.cli.predict_options import COMMON, FRAMEWORK, HOW, WHAT, WHERE, machines, measured
-from trainrig.cli.verb import json_option, options, verb
+from trainrig.cli.verb import PAGES, Pages, json_option, options, verb
 
 
 @verb(common=COMMON)
-@options(WHAT, WHERE, FRAMEWORK, HOW)
+@options(WHAT, WHERE, FRAMEWORK, HOW, PAGES)
 @json_option()
-def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
+def command(rates: Path | None, pages: Pages, as_json: bool, **keys: Any) -> int:
     """Say whether a training fits: all weights, LoRA and QLoRA, and what saves most.
 
     \b
     trainrig fits --model qwen2.5-7B --on "RTX 4090"
     trainrig fits --model llama-8B --on "RTX 4090" --method qlora --seq-len 8k
     trainrig fits --model llama-8B --on "RTX 4090" --on "RTX 5090" --on "A100 80GB"
+    trainrig fits --model qwen2.5-7B --on "RTX 4090" --html fits.html
 
     Exit code 1 where the asked method (full, where none is asked) does not fit; borderline is 0.
     """
-    from trainrig.cli.output import answer
+    from trainrig.cli.output import publish
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.prediction.as_json import fits_dict
     from trainrig.prediction.beside import beside, beside_dict
@@ -34,13 +35,14 @@ def command(rates: Path | None, as_json: bool, **keys: Any) -> int:
     questions = machines(**keys)
     if len(questions) > 1:
         several = beside(questions, lambda one: fits(one, measured(rates)))
-        answer(
+        publish(
             as_json,
             lambda: beside_dict(several, fits_dict),
             lambda: fits_beside(several),
+            pages,
             schema="fits-beside",
         )
         return EXIT_OK if all(one.may_fit for one in several) else EXIT_FINDING
     found = fits(questions[0], measured(rates))
-    answer(as_json, lambda: fits_dict(found), lambda: fits_document(found))
+    publish(as_json, lambda: fits_dict(found), lambda: fits_document(found), pages)
     return EXIT_FINDING if found.verdict == DOES_NOT_FIT else EXIT_OK

@@ -46,12 +46,14 @@ def publish(
     content: Callable[[], object],
     document: Callable[[], Document],
     pages: Pages,
+    *,
+    schema: str = "",
 ) -> None:
     """Write the pages that were asked for, else `answer`.  Raises as `write_pages`."""
     if not write_pages(document, pages):
-        answer(as_json, content, document)
+        answer(as_json, content, document, schema=schema)
     elif as_json:
-        print_json(content())
+        print_json(content(), schema)
 
 
 def write_pages(document: Callable[[], Document], pages: Pages) -> bool:

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.cli.predict_options import BATCH, COMMON, FRAMEWORK, WHAT, WHAT_IF, WHERE, one_machine
-from trainrig.cli.verb import PATH, TOKENS, json_option, names_in, option, options, rows, verb
+from trainrig.cli.verb import (
+    PAGES,
+    PATH,
+    TOKENS,
+    Pages,
+    json_option,
+    names_in,
+    option,
+    options,
+    rows,
+    verb,
+)
 
 _search = partial(option, group="Search")
 _result = partial(option, group="Result")
@@ -30,6 +41,7 @@ _result = partial(option, group="Result")
 @_result("--top", type=int, default=10, help="Layouts that are shown.")
 @WHAT_IF
 @_result("--write", type=PATH, metavar="DIR", help="Write the best ones as experiment files.")
+@options(PAGES)
 @json_option()
 def command(
     rates: Path | None,
@@ -38,6 +50,7 @@ def command(
     days: float | None,
     what_if: str | None,
     write: Path | None,
+    pages: Pages,
     as_json: bool,
     **keys: Any,
 ) -> int:
@@ -51,7 +64,7 @@ def command(
 
     Exit code 1 where nothing fits.
     """
-    from trainrig.cli.output import answer
+    from trainrig.cli.output import publish
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.report.prediction_report import plan_document
     from trainrig.runner.layout_search import plan
@@ -67,7 +80,7 @@ def command(
     )
     if found.unwritten is not None and as_json:  # one JSON value, which is the error's
         raise found.unwritten
-    answer(
+    publish(
         as_json,
         found.to_dict,
         lambda: plan_document(
@@ -81,6 +94,7 @@ def command(
             notes=found.notes(),
             written=found.written,
         ),
+        pages,
     )
     if found.unwritten is not None:
         raise found.unwritten

@@ -31,6 +31,7 @@ from trainrig.cli.verb import (
     PATH,
     RUN,
     TOKENS,
+    Pages,
     Verb,
     VerbGroup,
     json_option,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         ("--simulate", None, "", "With --cases: pipelines event by event, too."),
     ),
 )
+@options(PAGES)
 @json_option("One JSON object; with --cases one a row.")
 @click.pass_context
 def command(
@@ -77,6 +79,7 @@ def command(
     price: tuple[str, ...],
     cases: Path | None,
     simulate: bool | None,
+    pages: Pages,
     as_json: bool,
     **keys: Any,
 ) -> int:
@@ -96,7 +99,7 @@ def command(
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
         return 0
-    from trainrig.cli.output import answer
+    from trainrig.cli.output import publish
     from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
     from trainrig.prediction.as_json import prediction_dict
     from trainrig.prediction.prediction import predict
@@ -122,10 +125,11 @@ def command(
         from trainrig.report.side_by_side import predictions_beside
 
         several = beside(questions, lambda one: predict(question(one, measured(rates))), price)
-        answer(
+        publish(
             as_json,
             lambda: beside_dict(several, lambda found: prediction_dict(found, tokens)),
             lambda: predictions_beside(several, tokens),
+            pages,
             schema="predict-beside",
         )
         return EXIT_OK if all(one.may_fit for one in several) else EXIT_FINDING
@@ -140,7 +144,7 @@ def command(
         upgrades = {} if what_if is None else {"upgrades": [asdict(one) for one in ranked]}
         return prediction_dict(found, tokens) | upgrades
 
-    answer(as_json, content, lambda: prediction_document(found, tokens, ranked))
+    publish(as_json, content, lambda: prediction_document(found, tokens, ranked), pages)
     return EXIT_FINDING if found.verdict == DOES_NOT_FIT else EXIT_OK
 
 

@@ -128,7 +128,7 @@ FRAMEWORK = rows(
 )
 COMMON = (
     *("--model", "--on", "--gpus", "--method", "--framework", "--seq-len", "--global-batch"),
-    *("--micro-batch", "--grad-accum", "--recompute", "--optimizer", "--zero"),
+    *("--micro-batch", "--grad-accum", "--recompute", "--optimizer", "--zero", "--html"),
 )
 """What `--help` of a verb that predicts lists; `--help-all` has the rest."""
 BATCH = (

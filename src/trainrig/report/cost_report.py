@@ -52,8 +52,8 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
         *_training_verdict(found),
         Paragraph(title, "strong"),
         Paragraph(_verdict(found), "strong"),
-        *_quoted(found),
         _ways_table(found),
+        *_quoted(found),
     ]
     if facts := tuple(_break_even(found)):
         blocks.append(Facts(facts, "Break-even of buying"))

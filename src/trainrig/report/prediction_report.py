@@ -178,8 +178,9 @@ def prediction_document(
         *(Paragraph(warning, "warn", label="Warning") for warning in found.warnings),
         memory_table(found.memory, found.rates.memory_bytes, found.verdict),
         *_published_table(found),
-        Facts(origins, "Where the rates come from"),
         *_upgrade_table(upgrades),
+        *_presumed(tuple(setting_facts(found))),
+        Facts(origins, "Where the rates come from"),
     ]
     return Document(title=title, blocks=tuple(blocks))
 
@@ -189,7 +190,6 @@ def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]
     how = "its pipeline simulated event by event" if found.is_simulated else "by the closed form"
     yield "step", f"{format_time(found.time)}, 80 % between {low} and {high}; {how}"
     yield "layout", layout_text(found.layout)
-    yield from setting_facts(found)
     yield from host_facts(found.question)
     yield (
         "rate",
@@ -358,7 +358,13 @@ def plan_document(
         f"{found.considered:,} layouts in {format_time(found.seconds)}, {found.fitting:,} fit"
     )
     blocks: list[Block] = [Paragraph(f"{title}: {searched}", "strong")]
-    if not found.best[0].fits:
+    if found.best[0].fits:
+        blocks = [
+            Paragraph(_plan_answer(best, tokens), "strong"),
+            Paragraph(layout_text(best.layout)),
+            Paragraph(f"{space.global_batch} samples a step: {searched}", "dim"),
+        ]
+    else:
         blocks += [
             Paragraph("Nothing fits in memory; the smallest layout is shown.", "bad"),
             Paragraph(
@@ -369,7 +375,7 @@ def plan_document(
     shown = tuple(one.best for one in families) or found.best
     ties = {id(one.best): one.ties for one in families}
     blocks.append(_candidate_table(space, shown, head, best, ties))
-    blocks.append(Facts(tuple(_plan_setting(best, shown))))
+    blocks += _presumed(tuple(_plan_setting(best, shown)))
     if (seen := _seen(best)) is not None:
         words = f"MFU: causal attention in full; by half, the first has {seen}"
         blocks.append(Paragraph(words, "dim"))
@@ -392,6 +398,22 @@ def plan_document(
     blocks += _upgrade_table(upgrades)
     blocks += [Paragraph(note) for note in (*notes, *(f"wrote {path}" for path in written))]
     return Document(title=title, blocks=tuple(blocks))
+
+
+def _presumed(pairs: Sequence[tuple[str, str]]) -> Iterator[Facts]:
+    """What an answer stands on, behind its table."""
+    if pairs:
+        yield Facts(tuple(pairs), "Presumed")
+
+
+def _plan_answer(best: Prediction, tokens: float | None) -> str:
+    """The fastest layout, how fast it is and, where tokens are given, in how many days."""
+    place = place_text(best.layout, best.rates.device)
+    step, rate = format_time(best.time), format_count(best.tokens_per_s)
+    text = f"{best.question.shape.name} on {place}: {step} a step, {rate} tokens/s"
+    if tokens is not None:
+        text += f", {format_count(best.days(tokens))} days for {format_count(tokens)} tokens"
+    return text
 
 
 def _plan_setting(best: Prediction, shown: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
