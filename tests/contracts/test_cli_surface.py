@@ -114,8 +114,8 @@ def test_the_surface_is_as_promised() -> None:
             "--loss --overlap --cuda-graphs --router-spread --cp-comm --offload-overlap "
             "--global-batch --micro-batch --grad-accum --tp --pp --cp --ep --interleave "
             "--schedule --zero --shard-size --sequence-parallel --target-seq-len --experts "
-            "--flash-version --tokens --what-if --price --cases --simulate --html --pdf --md --json "
-            "| matmul --on --chip --rates --html --pdf --md --json | "
+            "--flash-version --tokens --what-if --price --cases --simulate --html --pdf --md "
+            "--json | matmul --on --chip --rates --html --pdf --md --json | "
             "vector --on --chip --rates --html --pdf --md --json | layer --on --chip --rates "
             "--precision --kernels --html --pdf --md --json",
             "fits": "--model --seq-len --precision --kernels --optimizer --recompute --offload "
