@@ -21,6 +21,7 @@ from trainrig.analysis.first_screen import (
     taken,
 )
 from trainrig.analysis.waterfall import build_waterfalls, largest_gap
+from trainrig.benchmarks import training
 from trainrig.catalog.published.tables import read
 from trainrig.cli.train import command as train
 from trainrig.record import Finding, RunView
@@ -122,7 +123,7 @@ def test_what_a_command_leaves_out_is_what_train_takes_by_itself() -> None:
     """The options that `_DEFAULTS` leaves out of commands to copy."""
     found = CliRunner().invoke(train, ["--dry-run", "--json"])
     (experiment,) = json.loads(found.output)["experiments"]
-    assert {name: experiment[name] for name in first_screen._DEFAULTS} == first_screen._DEFAULTS
+    assert {name: experiment[name] for name in training._DEFAULTS} == training._DEFAULTS
 
 
 def test_when_for_how_long_and_by_which_version() -> None:
