@@ -28,7 +28,6 @@ from trainrig.machine.snapshot import (
     HostInfo,
     MemoryInfo,
     Missing,
-    PcieLink,
     Snapshot,
     Software,
     Topology,
@@ -217,8 +216,7 @@ UNSAID = Missing("published figures: not stated")
 
 
 def gpu(index: int) -> Gpu:
-    fields = all_missing(Gpu) | {"index": index, "vendor": "nvidia", "name": DEVICE}
-    return Gpu(**fields | {"link": PcieLink(**all_missing(PcieLink))})
+    return Gpu.unknown(UNSAID, index=index, vendor="nvidia", name=DEVICE)
 
 
 def all_missing(noun: type) -> dict[str, object]:

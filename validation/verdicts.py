@@ -193,8 +193,7 @@ def with_link(generation: int, width: int) -> Callable[[Snapshot], Snapshot]:
         return dataclasses.replace(
             snapshot,
             gpus=tuple(
-                dataclasses.replace(gpu, link=lesser(gpu.link), utilization=0.0)
-                for gpu in snapshot.gpus
+                gpu.replace(link=lesser(gpu.link), utilization=0.0) for gpu in snapshot.gpus
             ),
             pci_gpus=tuple(
                 dataclasses.replace(pci, link=lesser(pci.link)) for pci in snapshot.pci_gpus
@@ -209,7 +208,7 @@ def each_gpu(**changes: object) -> Callable[[Snapshot], Snapshot]:
 
     def changed(snapshot: Snapshot) -> Snapshot:
         assert isinstance(snapshot.gpus, tuple)
-        gpus = tuple(dataclasses.replace(gpu, **changes) for gpu in snapshot.gpus)  # type: ignore[arg-type]
+        gpus = tuple(gpu.replace(**changes) for gpu in snapshot.gpus)
         return dataclasses.replace(snapshot, gpus=gpus)
 
     return changed

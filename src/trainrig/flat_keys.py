@@ -44,6 +44,11 @@ def part(kind: type[T]) -> T:
     return declared
 
 
+def keyed(key: str) -> Any:
+    """Declare a field without a default that is known outside by another key than its name."""
+    return field(metadata={"key": key})
+
+
 def keys_of(kind: type) -> dict[str, str]:
     """Return the flat key of each field of a part, by the field's name."""
     return {one.name: one.metadata.get("key", one.name) for one in fields(kind)}
@@ -132,10 +137,13 @@ class FlatKeys(Generic[T]):
     def nest(self, flat: Mapping[str, Any]) -> dict[str, Any]:
         """Return a table of flat keys with a table for each part, as a validator reads it.
 
-        A key that is unknown stays where it is: the validator decides about it.
+        A key that is unknown stays where it is, or in the part that has its name: the validator
+        decides about it.
         """
         unknown = {key: flat[key] for key in flat.keys() - self.places.keys() - self.parts.keys()}
         values = self._by_part({key: flat[key] for key in self.places if key in flat})
+        for name in (flat.keys() & self.parts.keys()) - self.places.keys():
+            values.setdefault(name, {})[name] = flat[name]
         own = values.pop("", {})
         return unknown | own | {name: values.get(name, {}) for name in self.parts}
 

@@ -114,7 +114,7 @@ def test_every_condition_is_defined(monkeypatch: pytest.MonkeyPatch) -> None:
     own = noise.OwnThreads(main_ran=1.0, worst_wait=0.0)
     noise.describe_host(HostConditions(**unknown(HostConditions)), own)
     link = PcieLink(**unknown(PcieLink))
-    noise.describe_gpu(Gpu(**unknown(Gpu) | {"link": link}))
+    noise.describe_gpu(Gpu.unknown(Missing(""), index=0, vendor="nvidia", link=link))
     assert len(seen) >= 13
     defined = named(section("Was the machine quiet?"))
     assert seen <= defined

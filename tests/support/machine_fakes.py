@@ -36,7 +36,7 @@ def pci_device(address: str, pci_id: str, **changes: Any) -> PciGpu:
 
 def gpu(index: int = 0, **changes: Any) -> Gpu:
     """A healthy RTX 4090 under load."""
-    sound = Gpu(
+    sound = Gpu.of(
         index=index,
         vendor="nvidia",
         name="NVIDIA GeForce RTX 4090",
@@ -80,7 +80,7 @@ def gpu(index: int = 0, **changes: Any) -> Gpu:
         nvlinks_active=Missing("NVML: not supported"),
         nvlinks_inactive=Missing("NVML: not supported"),
     )
-    return dataclasses.replace(sound, **changes)
+    return sound.replace(**changes)
 
 
 def healthy(num_gpus: int = 2) -> Snapshot:
@@ -108,5 +108,5 @@ def healthy(num_gpus: int = 2) -> Snapshot:
 def with_gpu(snapshot: Snapshot, **changes: Any) -> Snapshot:
     """The snapshot with its first GPU changed."""
     assert isinstance(snapshot.gpus, tuple)
-    changed = dataclasses.replace(snapshot.gpus[0], **changes)
+    changed = snapshot.gpus[0].replace(**changes)
     return dataclasses.replace(snapshot, gpus=(changed, *snapshot.gpus[1:]))

@@ -132,10 +132,10 @@ def test_an_error_of_cuda_stays() -> None:
 def test_clocks_fall_at_rest_and_devices_are_known_by_their_uuid() -> None:
     with FakeCuda(2, work=a_second) as cuda:
         uuid = str(torch.cuda.get_device_properties(1).uuid)
-        assert cuda.conditions(uuid).sm_clock_hz == IDLE_HZ
+        assert cuda.conditions(uuid).clocks.sm_hz == IDLE_HZ
         torch.ones(1, device="cuda:1")
-        assert cuda.conditions(uuid).sm_clock_hz == BUSY_HZ
-        assert cuda.conditions(0).sm_clock_hz == IDLE_HZ
+        assert cuda.conditions(uuid).clocks.sm_hz == BUSY_HZ
+        assert cuda.conditions(0).clocks.sm_hz == IDLE_HZ
 
 
 def test_random_numbers_are_drawn_for_the_device_of_the_generator() -> None:

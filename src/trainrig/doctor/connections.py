@@ -58,7 +58,7 @@ def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
         now, most = gpu.link.generation, gpu.link.max_generation
         if isinstance(now, Missing) or isinstance(most, Missing) or now >= most:
             continue
-        if value_or(gpu.utilization, 0.0) <= _IDLE_UTILIZATION:
+        if value_or(gpu.activity.utilization, 0.0) <= _IDLE_UTILIZATION:
             idle.append(gpu)
             continue
         evidence = f"GPU {gpu.index} runs its link at generation {now} of {most} under load"
@@ -83,7 +83,7 @@ def _narrow(gpu: Gpu, width: int, card: int, slot: int | Missing | None) -> Find
 def _nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
     """Links down beside links that are up; a card without a bridge has none up."""
     for gpu in gpus_of(snapshot):
-        down, up = value_or(gpu.nvlinks_inactive, 0), value_or(gpu.nvlinks_active, 0)
+        down, up = value_or(gpu.nvlinks.inactive, 0), value_or(gpu.nvlinks.active, 0)
         if down and up:
             evidence = f"GPU {gpu.index}: {down} of {down + up} NVLinks are down"
             fix = f"nvidia-smi nvlink -s -i {gpu.index}; sudo dmesg | grep -i nvlink"
@@ -198,9 +198,9 @@ def _window(snapshot: Snapshot) -> Iterator[Finding]:
         gpu
         for gpu in gpus_of(snapshot)
         if "GeForce" in value_or(gpu.name, "")
-        and isinstance(gpu.bar1_bytes, int)
-        and gpu.bar1_bytes <= _SMALL_WINDOW
-        and value_or(gpu.memory_total_bytes, 0) > 8 * _SMALL_WINDOW
+        and isinstance(gpu.memory.bar1_bytes, int)
+        and gpu.memory.bar1_bytes <= _SMALL_WINDOW
+        and value_or(gpu.memory.total_bytes, 0) > 8 * _SMALL_WINDOW
     ]
     if small:
         evidence = f"{numbers(small)}: the host sees 256 MiB of its memory at a time"

@@ -231,7 +231,7 @@ def _needs_switch(snapshot: Snapshot) -> object:
         )
     described = gpus_of(snapshot)
     if described and not any(
-        value_or(gpu.nvlinks_active, 0) + value_or(gpu.nvlinks_inactive, 0) for gpu in described
+        value_or(gpu.nvlinks.active, 0) + value_or(gpu.nvlinks.inactive, 0) for gpu in described
     ):
         return NotApplicable("no NVSwitch: these GPUs have no NVLink")
     return needs_health("driver.fabric_manager")(snapshot)

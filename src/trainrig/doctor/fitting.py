@@ -110,7 +110,7 @@ def _hidden(snapshot: Snapshot) -> Iterator[Finding]:
     if visible is not None and gpus and visible.strip() in ("", "-1", "NoDevFiles"):
         evidence = f"CUDA_VISIBLE_DEVICES={visible!r} hides {len(gpus)} GPU from torch"
         yield finding("gpu-hidden", "warning", evidence, "unset CUDA_VISIBLE_DEVICES")
-    barred = [gpu for gpu in gpus if gpu.compute_mode == "prohibited"]
+    barred = [gpu for gpu in gpus if gpu.mode.compute == "prohibited"]
     if barred:
         evidence = f"{numbers(barred)} is in compute mode prohibited"
         yield finding("gpu-not-usable-by-torch", "error", evidence, "sudo nvidia-smi -c DEFAULT")

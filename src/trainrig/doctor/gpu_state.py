@@ -22,7 +22,15 @@ from trainrig.doctor.check import (
     xid_meanings,
 )
 from trainrig.machine.health import KernelEvent
-from trainrig.machine.snapshot import FAULTY_REASONS, NOT_READ, Gpu, Missing, Snapshot, value_or
+from trainrig.machine.snapshot import (
+    FAULTY_REASONS,
+    GPU_KEYS,
+    NOT_READ,
+    Gpu,
+    Missing,
+    Snapshot,
+    value_or,
+)
 from trainrig.record import Finding, Severity
 from trainrig.units import format_memory
 
@@ -37,7 +45,7 @@ _IDLE_UTILIZATION = 0.05
 
 def _power_limits(snapshot: Snapshot) -> Iterator[Finding]:
     for gpu in gpus_of(snapshot):
-        limit, default = gpu.power_limit_w, gpu.power_limit_default_w
+        limit, default = gpu.power.limit_w, gpu.power.limit_default_w
         if isinstance(limit, Missing) or isinstance(default, Missing):
             continue
         if limit < default * _LIMIT_TOLERANCE:
@@ -48,10 +56,10 @@ def _power_limits(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _throttling(snapshot: Snapshot) -> Iterator[Finding]:
     for gpu in gpus_of(snapshot):
-        reasons = value_or(gpu.throttle_reasons, ())
+        reasons = value_or(gpu.clocks.throttle_reasons, ())
         bad = [reason for reason in reasons if reason in FAULTY_REASONS]
         if bad:
-            heat = gpu.temperature_c
+            heat = gpu.cooling.temperature_c
             at = "" if isinstance(heat, Missing) else f" at {heat:.0f} °C"
             evidence = f"GPU {gpu.index}{at} is slowed down: {', '.join(bad)}"
             fix = "check fans, air flow and power cables; watch: nvidia-smi -q -d PERFORMANCE"
@@ -70,7 +78,7 @@ def _unlike_gpus(snapshot: Snapshot) -> Iterator[Finding]:
         fix = "train on equal cards (CUDA_VISIBLE_DEVICES); the slowest sets the pace of all"
         yield finding("gpus-differ", "warning", evidence, fix)
         return
-    limits = {gpu.power_limit_w for gpu in gpus if isinstance(gpu.power_limit_w, float)}
+    limits = {gpu.power.limit_w for gpu in gpus if isinstance(gpu.power.limit_w, float)}
     if len(limits) > 1:
         shown = ", ".join(f"{limit:.0f} W" for limit in sorted(limits))
         fix = "set one limit for all: sudo nvidia-smi -pl WATTS"
@@ -78,12 +86,12 @@ def _unlike_gpus(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _modes(snapshot: Snapshot) -> Iterator[Finding]:
-    cut = [gpu for gpu in gpus_of(snapshot) if gpu.mig is True]
+    cut = [gpu for gpu in gpus_of(snapshot) if gpu.mode.mig is True]
     if cut:
         evidence = f"{numbers(cut)} is in MIG mode: a process gets a slice, not the card"
         fix = f"for the whole card: sudo nvidia-smi -i {cut[0].index} -mig 0"
         yield finding("mig-enabled", "info", evidence, fix)
-    off = [gpu for gpu in gpus_of(snapshot) if gpu.persistence is False and not is_mobile(gpu)]
+    off = [gpu for gpu in gpus_of(snapshot) if gpu.mode.persistence is False and not is_mobile(gpu)]
     if off:
         evidence = f"{numbers(off)}: persistence mode is off; the first use after a pause waits"
         yield finding("persistence-off", "info", evidence, "sudo nvidia-smi -pm 1")
@@ -91,8 +99,8 @@ def _modes(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
     for gpu in value_or(snapshot.gpus_after, ()) or gpus_of(snapshot):
-        new = value_or(gpu.ecc_uncorrected_volatile, 0)
-        old = value_or(gpu.ecc_uncorrected_aggregate, 0)
+        new = value_or(gpu.ecc.uncorrected_volatile, 0)
+        old = value_or(gpu.ecc.uncorrected_aggregate, 0)
         if new:
             evidence = f"GPU {gpu.index}: {new} uncorrectable memory errors since the driver loaded"
             fix = f"drain it; nvidia-smi -q -i {gpu.index} -d ECC,ROW_REMAPPER; reset or replace it"
@@ -103,10 +111,10 @@ def _gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
             )
             fix = f"watch it: nvidia-smi -q -i {gpu.index} -d ECC"
             yield finding("ecc-uncorrected-errors", "warning", evidence, fix)
-        if gpu.remap_failed is True:
+        if gpu.ecc.remap_failed is True:
             evidence = f"GPU {gpu.index}: a damaged memory row could not be replaced"
             yield finding("memory-repair-failed", "error", evidence, "replace the card")
-        if gpu.remap_pending is True or gpu.retirement_pending is True:
+        if gpu.ecc.remap_pending is True or gpu.ecc.retirement_pending is True:
             evidence = f"GPU {gpu.index}: a memory repair waits for a reset"
             fix = f"stop its jobs; sudo nvidia-smi -r -i {gpu.index}, or reboot"
             yield finding("memory-repair-pending", "warning", evidence, fix)
@@ -181,7 +189,7 @@ def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding("gpu-lost", "error", evidence, fix)
             continue
         for name, (id_, severity, words, fix) in _COUNTED.items():
-            first, last = getattr(gpu, name), getattr(later, name)
+            first, last = GPU_KEYS.get(gpu, name), GPU_KEYS.get(later, name)
             if not isinstance(first, Missing) and value_or(last, first) - first >= 1:
                 is_storm = name == "ecc_corrected_volatile" and last - first >= _STORM
                 evidence = f"GPU {gpu.index}: {last - first:.0f} {words} during the run"
@@ -200,7 +208,7 @@ def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
 def _worn(snapshot: Snapshot) -> Iterator[Finding]:
     """Repairs that memory has had, and ECC that is off on a card made for it."""
     for gpu in gpus_of(snapshot):
-        pages, rows = value_or(gpu.retired_pages, 0), value_or(gpu.remapped_rows, 0)
+        pages, rows = value_or(gpu.ecc.retired_pages, 0), value_or(gpu.ecc.remapped_rows, 0)
         if pages >= _MOST_RETIRED:
             evidence = (
                 f"GPU {gpu.index}: {pages} memory pages retired; {_MOST_RETIRED} are the limit"
@@ -216,7 +224,7 @@ def _worn(snapshot: Snapshot) -> Iterator[Finding]:
     off = [
         gpu
         for gpu in gpus_of(snapshot)
-        if gpu.ecc is False and gpu.vendor == "nvidia" and not _off_by_default(gpu)
+        if gpu.ecc.enabled is False and gpu.vendor == "nvidia" and not _off_by_default(gpu)
     ]
     if off:
         evidence = f"{numbers(off)}: ECC is off"
@@ -270,13 +278,13 @@ def _xids(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _heat(snapshot: Snapshot) -> Iterator[Finding]:
     for gpu in gpus_of(snapshot):
-        heat, limit = gpu.temperature_c, gpu.slowdown_temperature_c
+        heat, limit = gpu.cooling.temperature_c, gpu.cooling.slowdown_temperature_c
         if isinstance(heat, Missing):
             continue
         if isinstance(limit, float) and heat >= limit - _NEAR_SLOWDOWN_C:
             evidence = f"GPU {gpu.index} is at {heat:.0f} °C; it slows down at {limit:.0f} °C"
             yield finding("gpu-hot", "warning", evidence, _COOLING)
-        if gpu.fan == 0.0 and heat >= _FANS_NEEDED_C:
+        if gpu.cooling.fan == 0.0 and heat >= _FANS_NEEDED_C:
             evidence = f"GPU {gpu.index} is at {heat:.0f} °C and its fans stand still"
             fix = (
                 "look whether they turn; replace the fan or card; sudo nvidia-settings resets them"
@@ -292,7 +300,7 @@ def _others(snapshot: Snapshot) -> Iterator[Finding]:
         if not own:
             continue
         names = ", ".join(f"{value_or(one.program, 'hidden')} ({one.pid})" for one in own[:4])
-        busy = value_or(gpu.utilization, 0.0)
+        busy = value_or(gpu.activity.utilization, 0.0)
         severity: Severity = "warning" if busy > _IDLE_UTILIZATION else "info"
         evidence = f"GPU {gpu.index} is used by {names}, {busy:.0%} busy"
         fix = f"wait for it, or ask its owner: ps -o user,pid,etime,cmd -p {own[0].pid}"

@@ -20,7 +20,7 @@ from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
-from trainrig.machine.snapshot import Gpu, Missing
+from trainrig.machine.snapshot import GPU_KEYS, Gpu, Missing
 from trainrig.record import Record
 
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
@@ -272,7 +272,7 @@ _RECORDS = (
 def _records(file: FilePart, line: int, gpu: Gpu) -> Iterator[Record]:
     name = device_name(None if isinstance(gpu.name, Missing) else gpu.name)
     for metric, unit, field in _RECORDS:
-        value = getattr(gpu, field)
+        value = GPU_KEYS.get(gpu, field)
         reason = value.reason if isinstance(value, Missing) else None
         yield point(
             file,

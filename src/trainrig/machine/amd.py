@@ -69,8 +69,10 @@ def _rocm_gpu(index: int, card: Fields) -> Gpu:
     heat = [f"Temperature (Sensor {place}) (C)" for place in ("junction", "edge")]
     temperatures = [number(card.get(name), "temperature", most=200) for name in heat]
     powers = ("Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)")
-    return dataclasses.replace(
-        _blank(index, "rocm-smi does not tell"),
+    return Gpu.unknown(
+        Missing("rocm-smi does not tell"),
+        index=index,
+        vendor="amd",
         name=first(names, "name"),
         uuid=text(card.get("Unique ID"), "unique id"),
         pci_address=_address(card.get("PCI Bus")),
@@ -105,9 +107,11 @@ def _smi_gpu(index: int, gpu: Fields) -> Gpu:
     asic, bus, vram = _part(gpu, "asic"), _part(gpu, "bus"), _part(gpu, "vram")
     limit, vbios = _part(gpu, "limit"), _part(gpu, "vbios")
     size = _part(vram, "size")  # {"value": 192, "unit": "GB"}: AMD's GB is a power of 1024
-    blank = _blank(index, "amd-smi's static part does not tell")
-    return dataclasses.replace(
-        blank,
+    missing = Missing("amd-smi's static part does not tell")
+    return Gpu.unknown(
+        missing,
+        index=index,
+        vendor="amd",
         name=text(asic.get("market_name"), "name"),
         uuid=text(asic.get("asic_serial"), "serial number"),
         pci_address=_address(bus.get("bdf")),
@@ -117,19 +121,13 @@ def _smi_gpu(index: int, gpu: Fields) -> Gpu:
         num_cores=integer(asic.get("num_compute_units"), "compute units"),
         vbios=text(vbios.get("version"), "VBIOS version"),
         link=dataclasses.replace(
-            blank.link,
+            unknown_link(missing.reason),
             max_generation=link_generation(_value(bus.get("max_pcie_speed"))),
             max_width=integer(bus.get("max_pcie_width"), "link width"),
         ),
         power_limit_w=number(_value(limit.get("socket_power")), "power limit", most=5000),
         power_limit_max_w=number(_value(limit.get("max_power")), "power limit", most=5000),
     )
-
-
-def _blank(index: int, reason: str) -> Gpu:
-    """A GPU of which nothing is known, for those fields the tool has no name for."""
-    unknown: dict[str, Any] = {field.name: Missing(reason) for field in dataclasses.fields(Gpu)}
-    return Gpu(**unknown | {"index": index, "vendor": "amd", "link": unknown_link(reason)})
 
 
 def _part(gpu: Fields, name: str) -> Fields:

@@ -17,7 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainrig.machine import nvml
@@ -155,19 +155,18 @@ WEAR = frozenset(["corrected_volatile", "uncorrected_volatile", "pcie_replays", 
 
 def _without_own(gpu: Gpu, processes: object, used: object, *, holds_context: bool) -> Gpu:
     """Its processes, and what they used of it, less this program's."""
-    if isinstance(gpu.num_processes, Missing) or not isinstance(processes, list):
+    if isinstance(gpu.activity.num_processes, Missing) or not isinstance(processes, list):
         return gpu
     pids, own = [listed.get("pid") for listed in objects(processes)], os.getpid()
     if holds_context and own not in pids:
         elsewhere = Missing("the driver lists processes by the numbers of another namespace")
-        return replace(gpu, num_processes=elsewhere, others_utilization=elsewhere)
+        return gpu.replace(num_processes=elsewhere, others_utilization=elsewhere)
     shares = {
         sample.get("pid"): percent(sample.get("smUtil"), "utilization")
         for sample in objects(used)
         if not _is_own_process(sample.get("pid"), own, own in pids)
     }
-    return replace(
-        gpu,
+    return gpu.replace(
         num_processes=sum(not _is_own_process(pid, own, own in pids) for pid in pids),
         others_utilization=min(sum(_numbers(shares.values())), 1.0)
         if isinstance(used, list) and used
@@ -223,8 +222,8 @@ class GpuWatch:
 def throttled_share(before: Gpu, after: Gpu, wall_s: float) -> float | Missing:
     """Share of the time in which heat or the board's supply held the clocks down; the larger."""
     rises = (
-        rise(before.slowed_by_heat_s, after.slowed_by_heat_s),
-        rise(before.slowed_by_board_s, after.slowed_by_board_s),
+        rise(before.clocks.slowed_by_heat_s, after.clocks.slowed_by_heat_s),
+        rise(before.clocks.slowed_by_board_s, after.clocks.slowed_by_board_s),
     )
     return if_known(lambda rise: min(rise / wall_s, 1.0), max(_numbers(rises), default=rises[0]))
 

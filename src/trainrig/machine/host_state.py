@@ -406,11 +406,12 @@ def gpu_processes(host: Host, gpus: Iterable[Gpu]) -> tuple[GpuProcess, ...] | M
     listed = tuple(gpus)
     if not listed:
         return Missing("no GPU is described")
-    known = [gpu for gpu in listed if not isinstance(gpu.process_ids, Missing)]
+    known = [gpu for gpu in listed if not isinstance(gpu.activity.process_ids, Missing)]
     if not known:
-        return listed[0].process_ids if isinstance(listed[0].process_ids, Missing) else ()
+        unknown = listed[0].activity.process_ids
+        return unknown if isinstance(unknown, Missing) else ()
     return tuple(
         GpuProcess(gpu=gpu.index, pid=pid, program=text(host.read(f"/proc/{pid}/comm"), "program"))
         for gpu in known
-        for pid in value_or(gpu.process_ids, ())
+        for pid in value_or(gpu.activity.process_ids, ())
     )

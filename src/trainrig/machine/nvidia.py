@@ -133,7 +133,7 @@ def read_device(index: int, facts: Mapping[str, Any]) -> Gpu:
     known = isinstance(facts.get("links"), list)
     no_links = None if known else _as_missing(facts.get("links"), "list of NVLinks")
     single, double = (_count(_answered(facts, f"retired_{n}")) for n in ("single", "double"))
-    return Gpu(
+    return Gpu.of(
         index=index,
         vendor="nvidia",
         link=PcieLink(

@@ -14,9 +14,16 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import (
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
-from trainrig.errors import DataError, first_problem
+from trainrig.errors import DataError, Place, first_problem
+from trainrig.flat_keys import FlatKeys, keyed, part
 from trainrig.machine.fact import FAULTY_REASONS as FAULTY_REASONS
 from trainrig.machine.fact import NOT_READ as NOT_READ
 from trainrig.machine.fact import Missing as Missing
@@ -201,8 +208,115 @@ class PciGpu:
 
 
 @fact
+class GpuMemory:
+    """A GPU's memory."""
+
+    total_bytes: int | Missing = keyed("memory_total_bytes")
+    used_bytes: int | Missing = keyed("memory_used_bytes")
+    bus_bits: int | Missing = keyed("memory_bus_bits")
+    bar1_bytes: int | Missing = NOT_READ
+    """Window through which the host sees its memory: all of it with resizable BAR, else 256 MiB."""
+
+
+@fact
+class GpuPower:
+    """Power that a GPU draws, and the limits that it is kept to."""
+
+    draw_w: Finite | Missing = keyed("power_w")
+    limit_w: Finite | Missing = keyed("power_limit_w")
+    limit_default_w: Finite | Missing = keyed("power_limit_default_w")
+    limit_min_w: Finite | Missing = keyed("power_limit_min_w")
+    limit_max_w: Finite | Missing = keyed("power_limit_max_w")
+    energy_j: Finite | Missing = NOT_READ
+    """Energy used since the driver was loaded, in joules."""
+
+
+@fact
+class GpuEcc:
+    """Error correction of a GPU's memory, and the repairs that it led to."""
+
+    enabled: bool | Missing = keyed("ecc")
+    uncorrected_volatile: int | Missing = keyed("ecc_uncorrected_volatile")
+    """Uncorrected errors since the driver was loaded."""
+    uncorrected_aggregate: int | Missing = keyed("ecc_uncorrected_aggregate")
+    """Uncorrected errors since the card was made."""
+    corrected_volatile: int | Missing = keyed("ecc_corrected_volatile")
+    corrected_aggregate: int | Missing = keyed("ecc_corrected_aggregate")
+    retired_pages: int | Missing
+    retirement_pending: bool | Missing
+    remapped_rows: int | Missing
+    """Rows replaced after uncorrectable errors."""
+    remap_pending: bool | Missing
+    remap_failed: bool | Missing
+
+
+@fact
+class GpuClocks:
+    """Clocks of a GPU, and what holds them down."""
+
+    sm_hz: Finite | Missing = keyed("sm_clock_hz")
+    memory_hz: Finite | Missing = keyed("memory_clock_hz")
+    max_sm_hz: Finite | Missing = keyed("max_sm_clock_hz")
+    max_memory_hz: Finite | Missing = keyed("max_memory_clock_hz")
+    application_sm_hz: Finite | Missing = keyed("application_sm_clock_hz")
+    throttle_reasons: tuple[str, ...] | Missing
+    """Reasons why the clocks are held down now: ``hw_thermal_slowdown``, ``sw_power_cap``, …"""
+    slowed_by_heat_s: Finite | Missing = NOT_READ
+    """Seconds since the driver was loaded in which heat held the clocks down."""
+    slowed_by_board_s: Finite | Missing = NOT_READ
+    """Seconds since the driver was loaded in which the board's power supply or cable held the
+    clocks down."""
+
+
+@fact
+class GpuCooling:
+    """Temperature of a GPU, and its fans."""
+
+    temperature_c: Finite | Missing
+    slowdown_temperature_c: Finite | Missing = NOT_READ
+    """Temperature at which the hardware begins to slow down."""
+    fan: Finite | Missing = NOT_READ
+    """Speed that its fans are set to, 0 to 1; a card that is cooled by its case has none."""
+
+
+@fact
+class GpuMode:
+    """Modes that an administrator sets on a GPU."""
+
+    mig: bool | Missing
+    persistence: bool | Missing
+    compute: str | Missing = keyed("compute_mode")
+    """Who may compute on it: ``default``, ``exclusive process``, …"""
+
+
+@fact
+class GpuActivity:
+    """Programs that run on a GPU."""
+
+    utilization: Finite | Missing
+    """Share of the last sample period in which a kernel ran, 0 to 1."""
+    others_utilization: Finite | Missing = NOT_READ
+    """Share of the time in which other programs' kernels ran, 0 to 1; around a measurement only."""
+    num_processes: int | Missing
+    """Processes with a compute context on it."""
+    process_ids: tuple[int, ...] | Missing = NOT_READ
+    """Numbers of the processes with a compute context on it."""
+
+
+@fact
+class Nvlinks:
+    """NVLinks of a GPU, counted."""
+
+    active: int | Missing = keyed("nvlinks_active")
+    inactive: int | Missing = keyed("nvlinks_inactive")
+
+
+@fact
 class Gpu:
-    """A GPU as its driver describes it (NVML; amd-smi or rocm-smi for AMD)."""
+    """A GPU as its driver describes it (NVML; amd-smi or rocm-smi for AMD).
+
+    machine.json has the flat keys of its parts, in the order of GPU_KEYS.
+    """
 
     index: int
     """The driver's number, in PCI order; CUDA_VISIBLE_DEVICES may renumber it."""
@@ -213,67 +327,69 @@ class Gpu:
     pci_address: str | Missing
     """``0000:01:00.0``."""
     pci_id: str | Missing
-    memory_total_bytes: int | Missing
-    memory_used_bytes: int | Missing
-    memory_bus_bits: int | Missing
     num_cores: int | Missing
     compute_capability: str | Missing
     """``8.9``."""
     vbios: str | Missing
     link: PcieLink
-    power_w: Finite | Missing
-    power_limit_w: Finite | Missing
-    power_limit_default_w: Finite | Missing
-    power_limit_min_w: Finite | Missing
-    power_limit_max_w: Finite | Missing
-    ecc: bool | Missing
-    ecc_uncorrected_volatile: int | Missing
-    """Since the driver was loaded."""
-    ecc_uncorrected_aggregate: int | Missing
-    """Since the card was made."""
-    ecc_corrected_volatile: int | Missing
-    ecc_corrected_aggregate: int | Missing
-    retired_pages: int | Missing
-    retirement_pending: bool | Missing
-    remapped_rows: int | Missing
-    """Rows replaced after uncorrectable errors."""
-    remap_pending: bool | Missing
-    remap_failed: bool | Missing
-    sm_clock_hz: Finite | Missing
-    memory_clock_hz: Finite | Missing
-    max_sm_clock_hz: Finite | Missing
-    max_memory_clock_hz: Finite | Missing
-    application_sm_clock_hz: Finite | Missing
-    temperature_c: Finite | Missing
-    throttle_reasons: tuple[str, ...] | Missing
-    """What holds the clocks down now: ``hw_thermal_slowdown``, ``sw_power_cap``, …"""
-    utilization: Finite | Missing
-    """Share of the last sample period in which a kernel ran, 0 to 1."""
-    mig: bool | Missing
-    persistence: bool | Missing
-    compute_mode: str | Missing
-    num_processes: int | Missing
-    """Processes with a compute context on it."""
-    nvlinks_active: int | Missing
-    nvlinks_inactive: int | Missing
-    slowed_by_heat_s: Finite | Missing = NOT_READ
-    """Seconds since the driver was loaded in which heat held the clocks down."""
-    slowed_by_board_s: Finite | Missing = NOT_READ
-    """Likewise, the board's power supply or cable."""
     pcie_replays: int | Missing = NOT_READ
     """Packets that its link sent again since the driver was loaded."""
-    energy_j: Finite | Missing = NOT_READ
-    """Used since the driver was loaded."""
-    others_utilization: Finite | Missing = NOT_READ
-    """Share of the time in which other programs' kernels ran, 0 to 1; around a measurement only."""
-    process_ids: tuple[int, ...] | Missing = NOT_READ
-    """Processes with a compute context on it, by number."""
-    fan: Finite | Missing = NOT_READ
-    """Speed that its fans are set to, 0 to 1; a card that is cooled by its case has none."""
-    bar1_bytes: int | Missing = NOT_READ
-    """Window through which the host sees its memory: all of it with resizable BAR, else 256 MiB."""
-    slowdown_temperature_c: Finite | Missing = NOT_READ
-    """Where the hardware begins to slow down."""
+    memory: GpuMemory = part(GpuMemory)
+    power: GpuPower = part(GpuPower)
+    ecc: GpuEcc = part(GpuEcc)
+    clocks: GpuClocks = part(GpuClocks)
+    cooling: GpuCooling = part(GpuCooling)
+    mode: GpuMode = part(GpuMode)
+    activity: GpuActivity = part(GpuActivity)
+    nvlinks: Nvlinks = part(Nvlinks)
+
+    @classmethod
+    def of(cls, **keys: Any) -> Gpu:
+        """Return the GPU of flat keys."""
+        return GPU_KEYS.make(**keys)
+
+    @classmethod
+    def unknown(cls, missing: Missing, **keys: Any) -> Gpu:
+        """Return a GPU of which nothing is known but the given flat keys.
+
+        Args:
+            missing: Why the rest is not known.
+            keys: What is known; `index` and `vendor` at least.
+        """
+        blank = dict.fromkeys(GPU_KEYS.places, missing) | {"link": unknown_link(missing.reason)}
+        return cls.of(**blank | keys)
+
+    def replace(self, **keys: Any) -> Gpu:
+        """Return a copy with the values of some flat keys changed."""
+        return GPU_KEYS.replace(self, **keys)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest(cls, value: Any) -> Any:
+        return GPU_KEYS.nest(value) if isinstance(value, Mapping) else value
+
+    @model_serializer(mode="wrap")
+    def _flatten(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return GPU_KEYS.flatten(write(self))
+
+
+GPU_KEYS = FlatKeys(
+    Gpu,
+    (
+        *("index", "vendor", "name", "uuid", "pci_address", "pci_id", "memory_total_bytes"),
+        *("memory_used_bytes", "memory_bus_bits", "num_cores", "compute_capability", "vbios"),
+        *("link", "power_w", "power_limit_w", "power_limit_default_w", "power_limit_min_w"),
+        *("power_limit_max_w", "ecc", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate"),
+        *("ecc_corrected_volatile", "ecc_corrected_aggregate", "retired_pages"),
+        *("retirement_pending", "remapped_rows", "remap_pending", "remap_failed"),
+        *("sm_clock_hz", "memory_clock_hz", "max_sm_clock_hz", "max_memory_clock_hz"),
+        *("application_sm_clock_hz", "temperature_c", "throttle_reasons", "utilization", "mig"),
+        *("persistence", "compute_mode", "num_processes", "nvlinks_active", "nvlinks_inactive"),
+        *("slowed_by_heat_s", "slowed_by_board_s", "pcie_replays", "energy_j"),
+        *("others_utilization", "process_ids", "fan", "bar1_bytes", "slowdown_temperature_c"),
+    ),
+)
+"""The flat keys of a GPU, in the order that machine.json has."""
 
 
 @fact
@@ -364,4 +480,15 @@ def from_dict(value: object) -> Snapshot:
     try:
         return _adapter().validate_python(value)
     except ValidationError as error:
-        raise DataError(f"not a machine description: {first_problem(error)}") from None
+        problem = first_problem(error, place=_flat_place)
+        raise DataError(f"not a machine description: {problem}") from None
+
+
+def _flat_place(place: Place) -> Place:
+    """Return where machine.json has what stands in a part of a GPU."""
+    of_gpu = len(place) > _AT_GPU and place[0] in ("gpus", "gpus_after")
+    return (*place[:_AT_GPU], *GPU_KEYS.flat_place(place[_AT_GPU:])) if of_gpu else place
+
+
+_AT_GPU = 3
+"""Parts of a place that lead to a GPU: the list's key, its type and the GPU's number."""

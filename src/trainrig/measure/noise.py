@@ -207,7 +207,7 @@ def judge_gpu(gpu: Gpu, threads: OwnThreads) -> str | None:
     used = "other processes used {} of the GPU"
     return first_broken(
         [
-            (gpu.others_utilization, MAX_OTHER, used),
+            (gpu.activity.others_utilization, MAX_OTHER, used),
             (threads.worst_wait, MAX_GPU_THREAD_WAIT, waited),
         ]
     )
@@ -242,19 +242,19 @@ def describe_host(host: HostConditions, threads: OwnThreads) -> dict[str, Scalar
 
 def describe_gpu(gpu: Gpu) -> dict[str, Scalar]:
     """Flat, base SI units, without what is unknown."""
-    clock = gpu.sm_clock_hz
+    clock = gpu.clocks.sm_hz
     unread = {"gpu_not_read": clock.reason} if isinstance(clock, Missing) else {}
     return unread | known(
         {
             "sm_clock_hz": clock,
-            "memory_clock_hz": gpu.memory_clock_hz,
-            "power_w": gpu.power_w,
-            "temperature_c": gpu.temperature_c,
-            "throttle_reasons": if_known(",".join, gpu.throttle_reasons),
+            "memory_clock_hz": gpu.clocks.memory_hz,
+            "power_w": gpu.power.draw_w,
+            "temperature_c": gpu.cooling.temperature_c,
+            "throttle_reasons": if_known(",".join, gpu.clocks.throttle_reasons),
             "pcie_generation": gpu.link.generation,
             "pcie_width": gpu.link.width,
-            "other_gpu_processes": gpu.num_processes,
-            "other_gpu_share": gpu.others_utilization,
+            "other_gpu_processes": gpu.activity.num_processes,
+            "other_gpu_share": gpu.activity.others_utilization,
         }
     )
 
@@ -310,11 +310,11 @@ class Telemetry:
         row |= self._host_in_detail()
         for gpu in self._gpus.latest() if self._gpus is not None else ():
             wear: dict[str, Scalar | Missing] = {
-                "utilization": gpu.utilization,
-                "ecc_corrected": gpu.ecc_corrected_volatile,
-                "ecc_uncorrected": gpu.ecc_uncorrected_volatile,
+                "utilization": gpu.activity.utilization,
+                "ecc_corrected": gpu.ecc.corrected_volatile,
+                "ecc_uncorrected": gpu.ecc.uncorrected_volatile,
                 "pcie_replays": gpu.pcie_replays,
-                "energy_j": gpu.energy_j,
+                "energy_j": gpu.power.energy_j,
             }
             found = {**describe_gpu(gpu), **known(wear)}
             row |= {f"gpu{gpu.index}_{name}": value for name, value in found.items()}

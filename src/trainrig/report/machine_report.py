@@ -174,26 +174,25 @@ def _gpu_rows(snapshot: Snapshot, chips: Mapping[str, str]) -> Rows:
 
 def _gpu_lines(gpu: Gpu) -> Iterator[str]:
     used, total = (
-        _shown(size, format_memory) for size in (gpu.memory_used_bytes, gpu.memory_total_bytes)
+        _shown(size, format_memory) for size in (gpu.memory.used_bytes, gpu.memory.total_bytes)
     )
     capability = value_or(gpu.compute_capability, None)
     yield f"{used} of {total} used" + (f", compute capability {capability}" if capability else "")
     yield f"PCIe {_link(gpu.link)}, at {value_or(gpu.pci_address, 'unknown address')}"
+    power, temperature = gpu.power, gpu.cooling.temperature_c
     now, limit, default = (
-        _unit(value, "W") for value in (gpu.power_w, gpu.power_limit_w, gpu.power_limit_default_w)
+        _unit(value, "W") for value in (power.draw_w, power.limit_w, power.limit_default_w)
     )
-    clock, most = _unit(gpu.sm_clock_hz, "Hz"), _unit(gpu.max_sm_clock_hz, "Hz")
-    heat = f", {gpu.temperature_c:.0f} °C" if isinstance(gpu.temperature_c, float) else ""
+    clock, most = _unit(gpu.clocks.sm_hz, "Hz"), _unit(gpu.clocks.max_sm_hz, "Hz")
+    heat = f", {temperature:.0f} °C" if isinstance(temperature, float) else ""
     yield f"{now} of {limit} (default {default}), SM clock {clock} of {most}{heat}"
-    reasons = [reason for reason in value_or(gpu.throttle_reasons, ()) if reason != "idle"]
+    reasons = [reason for reason in value_or(gpu.clocks.throttle_reasons, ()) if reason != "idle"]
+    persistence, utilization = gpu.mode.persistence, gpu.activity.utilization
     states = (
-        (isinstance(gpu.ecc, bool), f"ECC {'on' if gpu.ecc is True else 'off'}"),
-        (gpu.mig is True, "MIG on"),
-        (
-            isinstance(gpu.persistence, bool),
-            f"persistence {'on' if gpu.persistence is True else 'off'}",
-        ),
-        (isinstance(gpu.utilization, float), f"{_shown(gpu.utilization, format_share)} busy"),
+        (isinstance(gpu.ecc.enabled, bool), f"ECC {'on' if gpu.ecc.enabled is True else 'off'}"),
+        (gpu.mode.mig is True, "MIG on"),
+        (isinstance(persistence, bool), f"persistence {'on' if persistence is True else 'off'}"),
+        (isinstance(utilization, float), f"{_shown(utilization, format_share)} busy"),
         (bool(reasons), "held down by: " + ", ".join(reasons)),
     )
     yield ", ".join(text for is_known, text in states if is_known)

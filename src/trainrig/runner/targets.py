@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import chip_by_pci_id, find_chip
 from trainrig.errors import TrainrigError, UnavailableError, UsageError
 from trainrig.machine.disks import name_of, place_of
-from trainrig.machine.snapshot import ONLY_TORCH, Gpu, Missing, Snapshot, unknown_link, value_or
+from trainrig.machine.snapshot import ONLY_TORCH, Gpu, Missing, Snapshot, value_or
 from trainrig.measure import fio
 from trainrig.measure.disk_activity import PREFIX, is_disk
 from trainrig.measure.scratch_file import free_bytes, probe
@@ -111,21 +110,21 @@ def described(snapshot: Snapshot, ask: Ask = _ask) -> Snapshot:
         first = ask("cuda:0") if _has_gpu_node() else {}
         count = first.get("num_gpus", 0)
         listed = [first, *(ask(f"cuda:{number}") for number in range(1, count))][:count]
-        blank: dict[str, Any] = {each.name: ONLY_TORCH for each in dataclasses.fields(Gpu)}
-        blank |= {"vendor": vendor, "link": unknown_link(ONLY_TORCH.reason)}
         gpus += [
-            Gpu(
-                **blank
-                | {"index": len(gpus) + number, "name": about.get("name", ONLY_TORCH)}
-                | {"uuid": about.get("uuid") or ONLY_TORCH}
-                | {"compute_capability": about.get("compute_capability") or ONLY_TORCH}
+            Gpu.unknown(
+                ONLY_TORCH,
+                index=len(gpus) + number,
+                vendor=vendor,
+                name=about.get("name", ONLY_TORCH),
+                uuid=about.get("uuid") or ONLY_TORCH,
+                compute_capability=about.get("compute_capability") or ONLY_TORCH,
             )
             for number, about in enumerate(listed)
         ]
     for number, gpu in enumerate(_visible(gpus, vendor, os.environ)):
-        if isinstance(gpu.memory_total_bytes, Missing) or gpu.mig is True:
-            free = ask(f"cuda:{number}").get("memory_bytes", gpu.memory_total_bytes)
-            sized = replace(gpu, memory_total_bytes=free, memory_used_bytes=0)
+        if isinstance(gpu.memory.total_bytes, Missing) or gpu.mode.mig is True:
+            free = ask(f"cuda:{number}").get("memory_bytes", gpu.memory.total_bytes)
+            sized = gpu.replace(memory_total_bytes=free, memory_used_bytes=0)
             gpus[gpus.index(gpu)] = sized
     return replace(snapshot, gpus=tuple(gpus)) if gpus else snapshot
 
@@ -242,7 +241,7 @@ def _visible(gpus: Sequence[Gpu], vendor: str, environ: Mapping[str, str]) -> li
 
 def _called(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
     if entry.startswith("MIG-"):
-        sliced = [gpu for gpu in gpus if gpu.mig is True]
+        sliced = [gpu for gpu in gpus if gpu.mode.mig is True]
         named = [gpu for gpu in sliced if value_or(gpu.uuid, "?") in entry]
         return (named or sliced)[0] if named or len(sliced) == 1 else None
     for number, gpu in enumerate(gpus):
@@ -256,11 +255,11 @@ def _gpu_target(gpu: Gpu, number: int) -> Target:
     name = value_or(gpu.name, "unknown GPU")
     by_id = None if isinstance(gpu.pci_id, Missing) else chip_by_pci_id(gpu.pci_id)
     # A slice of a GPU (MIG) has no claims of its own, and the whole chip's are not its.
-    sliced = value_or(gpu.mig, False)
+    sliced = value_or(gpu.mode.mig, False)
     whole = find_chip(name) or by_id
     chip = None if sliced else whole
     capability = value_or(gpu.compute_capability, None)
-    total, used = value_or(gpu.memory_total_bytes, 0), value_or(gpu.memory_used_bytes, 0)
+    total, used = value_or(gpu.memory.total_bytes, 0), value_or(gpu.memory.used_bytes, 0)
     return Target(
         torch_device=f"cuda:{number}",
         name=chip.name if chip else f"{name} (MIG slice)" if sliced else name,
@@ -268,7 +267,7 @@ def _gpu_target(gpu: Gpu, number: int) -> Target:
         memory_bytes=total - used,
         chip=chip,
         arithmetic=arithmetic_of(Accelerator(chip=chip or whole, capability=capability)),
-        power_limit_w=value_or(gpu.power_limit_w, None),
+        power_limit_w=value_or(gpu.power.limit_w, None),
         uuid=None if sliced or gpu.vendor != "nvidia" else value_or(gpu.uuid, None),
     )
 

@@ -11,7 +11,7 @@ import pytest
 from machine_fakes import gpu, healthy, pci_device, with_gpu
 from trainrig.catalog.cuda import TorchSet, cuda_table
 from trainrig.doctor import diagnose
-from trainrig.machine.snapshot import ONLY_TORCH, Missing, PcieLink, Snapshot
+from trainrig.machine.snapshot import GPU_KEYS, ONLY_TORCH, Missing, PcieLink, Snapshot
 
 replace = dataclasses.replace
 Fault = Callable[[Snapshot], Snapshot]
@@ -177,9 +177,7 @@ def test_a_planted_fault_is_caught(name: str, severity: str, evidence: str, faul
 
 def test_a_machine_that_tells_nothing_yields_no_fault() -> None:
     none = Missing("unreadable")
-    blank = {
-        f.name: none for f in dataclasses.fields(gpu()) if f.name not in ("index", "vendor", "link")
-    }
+    blank = dict.fromkeys(GPU_KEYS.places.keys() - {"index", "vendor", "link"}, none)
     snapshot = replace(with_gpu(healthy(1), **blank), pci_gpus=none)
     snapshot = replace(snapshot, software=replace(snapshot.software, cuda_driver=none))
     assert diagnose(snapshot) == ()

@@ -114,7 +114,7 @@ def test_a_fabric_manager_that_rests_beside_cards_without_nvlink_is_right() -> N
     driver = replace(snapshot.health.driver, fabric_manager="570.86.15", fabric_active=False)
     down = replace(snapshot, health=replace(snapshot.health, driver=driver))
     assert "fabric-manager-down" in [one.id for one in diagnose(down)]
-    bare = tuple(replace(one, nvlinks_active=0, nvlinks_inactive=0) for one in snapshot.gpus)
+    bare = tuple(one.replace(nvlinks_active=0, nvlinks_inactive=0) for one in snapshot.gpus)
     assert "fabric-manager-down" not in [one.id for one in diagnose(replace(down, gpus=bare))]
 
 

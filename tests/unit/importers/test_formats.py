@@ -243,26 +243,26 @@ def test_gpu_fryer() -> None:
 def test_nvidia_smi_is_read_by_the_reader_of_nvml() -> None:
     reading = read("nvidia-smi-q-ecc.txt")
     good, bad = reading.gpus
-    assert (good.name, good.ecc_uncorrected_aggregate) == ("NVIDIA A100-SXM4-40GB", 0)
-    assert (bad.ecc_uncorrected_aggregate, bad.remap_pending, bad.link.width) == (5, True, 8)
-    assert (bad.power_limit_w, bad.power_limit_default_w) == (300.0, 400.0)
+    assert (good.name, good.ecc.uncorrected_aggregate) == ("NVIDIA A100-SXM4-40GB", 0)
+    assert (bad.ecc.uncorrected_aggregate, bad.ecc.remap_pending, bad.link.width) == (5, True, 8)
+    assert (bad.power.limit_w, bad.power.limit_default_w) == (300.0, 400.0)
     assert isinstance(bad.num_cores, Missing)
     assert one(reading.records[7:], "ecc_uncorrected").value == 5.0
 
 
 def test_nvidia_smi_s_other_forms_are_read_as_its_list() -> None:
     table = read("nvidia-smi-table.txt")
-    assert [gpu.power_w for gpu in table.gpus] == [61.0, 312.0]
-    assert [gpu.ecc_uncorrected_volatile for gpu in table.gpus] == [0, 2]
-    assert {gpu.memory_total_bytes for gpu in table.gpus} == {81920 << 20}
+    assert [gpu.power.draw_w for gpu in table.gpus] == [61.0, 312.0]
+    assert [gpu.ecc.uncorrected_volatile for gpu in table.gpus] == [0, 2]
+    assert {gpu.memory.total_bytes for gpu in table.gpus} == {81920 << 20}
     rows = read("nvidia-smi-query.csv")
     (power,) = [r for r in rows.records if r.metric == "power"]
     assert (power.value, power.samples) == (305.25, (300.25, 310.25)), "GPU 1 says [N/A]"
-    assert [gpu.ecc_uncorrected_aggregate for gpu in rows.gpus] == [0, 3]
+    assert [gpu.ecc.uncorrected_aggregate for gpu in rows.gpus] == [0, 3]
     (gpu,) = read("nvidia-smi-q.xml").gpus
-    assert (gpu.power_limit_w, gpu.power_limit_default_w) == (300.0, 400.0)
-    assert (gpu.ecc_uncorrected_aggregate, gpu.remap_pending, gpu.link.width) == (2, True, 8)
-    assert gpu.throttle_reasons == ("hw_slowdown",)
+    assert (gpu.power.limit_w, gpu.power.limit_default_w) == (300.0, 400.0)
+    assert (gpu.ecc.uncorrected_aggregate, gpu.ecc.remap_pending, gpu.link.width) == (2, True, 8)
+    assert gpu.clocks.throttle_reasons == ("hw_slowdown",)
 
 
 def test_a_name_that_the_table_cuts_off_is_not_known(tmp_path: Path) -> None:

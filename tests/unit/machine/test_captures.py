@@ -94,8 +94,8 @@ def test_rocm_smi(captures: Path, name: str, count: int, first_id: str) -> None:
     found = parse_rocm_smi((captures / "amd" / name).read_text())
     assert isinstance(found, tuple) and len(found) == count
     assert found[0].pci_id == first_id
-    assert value_or(found[0].memory_total_bytes, 0) > 2**33
-    assert 20.0 < value_or(found[0].temperature_c, 0.0) < 110.0
+    assert value_or(found[0].memory.total_bytes, 0) > 2**33
+    assert 20.0 < value_or(found[0].cooling.temperature_c, 0.0) < 110.0
 
 
 def test_meminfo_and_driver(captures: Path) -> None:

@@ -119,8 +119,8 @@ def test_what_others_use_of_a_gpu(
     monkeypatch.setattr(nvml, "process_use", use)
     seen = gpu_conditions("GPU-1", holds_context=True, since=5.0)
     assert asked == [5.0]
-    assert value_or(seen.num_processes, None) == processes
-    assert value_or(seen.others_utilization, None) == share
+    assert value_or(seen.activity.num_processes, None) == processes
+    assert value_or(seen.activity.others_utilization, None) == share
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_latest_line_counts(
     said._child.wait(20.0)
     gpus = said.latest()
     assert len(gpus) == count
-    assert not gpus or (gpus[0].power_w, gpus[1].index) == (5.0, 1)
+    assert not gpus or (gpus[0].power.draw_w, gpus[1].index) == (5.0, 1)
     assert said.latest() == ()
 
 

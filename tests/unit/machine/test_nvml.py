@@ -50,16 +50,17 @@ def test_one_gpu(look: Look) -> None:
     (gpu,) = gpus_of(snapshot)
     assert (gpu.name, gpu.pci_id) == ("NVIDIA GeForce RTX 4090", "10de:2684")
     assert gpu.pci_address == "0000:01:00.0"
-    assert (gpu.memory_total_bytes, gpu.memory_bus_bits) == (24564 * 2**20, 384)
+    assert (gpu.memory.total_bytes, gpu.memory.bus_bits) == (24564 * 2**20, 384)
     assert (gpu.compute_capability, gpu.num_cores) == ("8.9", 16384)
     assert (gpu.link.generation, gpu.link.width, gpu.link.max_width) == (4, 16, 16)
-    assert (gpu.power_w, gpu.power_limit_w, gpu.power_limit_max_w) == (31.25, 450.0, 600.0)
-    assert (gpu.sm_clock_hz, gpu.max_sm_clock_hz) == (2.52e9, 3.12e9)
-    assert (gpu.temperature_c, gpu.utilization) == (41.0, 0.07)
-    assert gpu.throttle_reasons == ("idle",)
-    assert (gpu.ecc, gpu.remapped_rows, gpu.remap_pending) == (True, 2, False)
-    assert (gpu.persistence, gpu.compute_mode, gpu.num_processes) == (True, "default", 1)
-    assert gpu.mig == Missing("NVML: not supported")
+    assert (gpu.power.draw_w, gpu.power.limit_w, gpu.power.limit_max_w) == (31.25, 450.0, 600.0)
+    assert (gpu.clocks.sm_hz, gpu.clocks.max_sm_hz) == (2.52e9, 3.12e9)
+    assert (gpu.cooling.temperature_c, gpu.activity.utilization) == (41.0, 0.07)
+    assert gpu.clocks.throttle_reasons == ("idle",)
+    assert (gpu.ecc.enabled, gpu.ecc.remapped_rows, gpu.ecc.remap_pending) == (True, 2, False)
+    assert (gpu.mode.persistence, gpu.mode.compute) == (True, "default")
+    assert gpu.activity.num_processes == 1
+    assert gpu.mode.mig == Missing("NVML: not supported")
     assert snapshot.software.nvidia_driver == "570.86.15"
     assert snapshot.software.cuda_driver == "12.8"
     assert snapshot.topology.links == ()
@@ -89,7 +90,7 @@ def test_two_gpus_over_the_bus(look: Look) -> None:
 
 def test_two_gpus_linked_directly_with_one_link_down(look: Look) -> None:
     snapshot = look("2", _LINKS="direct")
-    assert (gpus_of(snapshot)[0].nvlinks_active, gpus_of(snapshot)[0].nvlinks_inactive) == (3, 1)
+    assert (gpus_of(snapshot)[0].nvlinks.active, gpus_of(snapshot)[0].nvlinks.inactive) == (3, 1)
     assert isinstance(snapshot.topology.links, tuple)
     assert snapshot.topology.links[0].path == "NV3"
     assert snapshot.topology.links[0].p2p_write == "ok"
@@ -113,9 +114,9 @@ def test_eight_gpus_on_two_sockets(look: Look) -> None:
 def test_a_call_that_fails_costs_its_field_alone(look: Look) -> None:
     sound = gpus_of(look("1"))[0]
     (gpu,) = gpus_of(look("1", _FAIL="nvmlDeviceGetTemperature=999,nvmlDeviceGetName=15"))
-    assert gpu.temperature_c == Missing("NVML: unknown error")
+    assert gpu.cooling.temperature_c == Missing("NVML: unknown error")
     assert gpu.name == Missing("NVML: gpu is lost")
-    assert (gpu.uuid, gpu.power_w) == (sound.uuid, sound.power_w)
+    assert (gpu.uuid, gpu.power.draw_w) == (sound.uuid, sound.power.draw_w)
 
 
 def test_a_gpu_that_is_lost_leaves_the_count_right(look: Look) -> None:
@@ -127,10 +128,11 @@ def test_a_gpu_that_is_lost_leaves_the_count_right(look: Look) -> None:
 @pytest.mark.parametrize("scenario", ["garbage", "blanks", "absurd"])
 def test_what_a_sick_driver_says_is_no_value(look: Look, scenario: str) -> None:
     (gpu,) = gpus_of(look(scenario))
-    numbers = (gpu.memory_total_bytes, gpu.power_w, gpu.sm_clock_hz, gpu.temperature_c, gpu.ecc)
+    numbers = (gpu.memory.total_bytes, gpu.power.draw_w, gpu.clocks.sm_hz)
     texts = (gpu.name, gpu.uuid, gpu.pci_address, gpu.pci_id, gpu.vbios)
-    others = (gpu.link.width, gpu.throttle_reasons, gpu.compute_capability, gpu.remapped_rows)
-    assert all(isinstance(value, Missing) for value in (*numbers, *texts, *others))
+    states = (gpu.cooling.temperature_c, gpu.clocks.throttle_reasons, gpu.ecc.enabled)
+    others = (gpu.link.width, gpu.compute_capability, gpu.ecc.remapped_rows)
+    assert all(isinstance(value, Missing) for value in (*numbers, *texts, *states, *others))
 
 
 def test_an_absurd_count_is_refused(look: Look) -> None:
@@ -195,7 +197,7 @@ while not gpus and time.monotonic() < end:
     gpus = watch.latest()
     time.sleep(0.02)
 watch._child.kill()
-print(json.dumps([[gpu.index, gpu.power_w, gpu.num_processes] for gpu in gpus]))
+print(json.dumps([[gpu.index, gpu.power.draw_w, gpu.activity.num_processes] for gpu in gpus]))
 """
 
 
@@ -215,16 +217,16 @@ def test_throttle_reasons_keep_bits_that_are_not_known() -> None:
 def test_an_absurd_error_count_is_no_count() -> None:
     found = read_inventory({"devices": [{"uncorrected_volatile": 0xDEADBEEF}, {"ecc": [1, 1]}]})
     assert isinstance(found.gpus, tuple)
-    assert isinstance(found.gpus[0].ecc_uncorrected_volatile, Missing)
-    assert found.gpus[1].ecc is True
+    assert isinstance(found.gpus[0].ecc.uncorrected_volatile, Missing)
+    assert found.gpus[1].ecc.enabled is True
 
 
 def test_counters_of_slowing_down_and_of_the_link() -> None:
     held = {"slowed_by_heat": {"violationTime": 2_500_000_000}, "pcie_replays": 7}
     found = read_inventory({"devices": [held]})
     assert isinstance(found.gpus, tuple)
-    assert (found.gpus[0].slowed_by_heat_s, found.gpus[0].pcie_replays) == (2.5, 7)
-    assert isinstance(found.gpus[0].slowed_by_board_s, Missing)
+    assert (found.gpus[0].clocks.slowed_by_heat_s, found.gpus[0].pcie_replays) == (2.5, 7)
+    assert isinstance(found.gpus[0].clocks.slowed_by_board_s, Missing)
 
 
 @pytest.mark.parametrize(

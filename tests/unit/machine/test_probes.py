@@ -333,11 +333,12 @@ def test_rocm_smi() -> None:
     assert isinstance(found, tuple)
     odd, sound = found
     assert sound.pci_id == "1002:740f" and sound.pci_address == "0000:83:00.0"
-    assert sound.memory_total_bytes == 68702699520
-    assert (sound.temperature_c, sound.power_w, sound.power_limit_w) == (45.0, 41.0, 300.0)
-    assert (sound.sm_clock_hz, sound.link.generation, sound.link.width) == (8e8, 4, 16)
-    assert sound.utilization == 0.12
-    blanks = (odd.memory_total_bytes, odd.utilization, odd.sm_clock_hz, odd.pci_address)
+    assert sound.memory.total_bytes == 68702699520
+    assert (sound.power.draw_w, sound.power.limit_w) == (41.0, 300.0)
+    assert sound.cooling.temperature_c == 45.0
+    assert (sound.clocks.sm_hz, sound.link.generation, sound.link.width) == (8e8, 4, 16)
+    assert sound.activity.utilization == 0.12
+    blanks = (odd.memory.total_bytes, odd.activity.utilization, odd.clocks.sm_hz, odd.pci_address)
     assert all(isinstance(value, Missing) for value in blanks)
 
 
@@ -348,9 +349,9 @@ def test_amd_smi_in_both_wrappings() -> None:
         found = parse_amd_smi(output)
         assert isinstance(found, tuple)
         assert found[0].pci_id == "1002:74a1"
-        assert found[0].memory_total_bytes == 196592 * 2**20
+        assert found[0].memory.total_bytes == 196592 * 2**20
         assert found[0].link.max_generation == 5
-        assert found[0].power_limit_max_w == 750.0
+        assert found[0].power.limit_max_w == 750.0
 
 
 def test_rocm_smi_stands_in_for_amd_smi() -> None:

@@ -11,6 +11,7 @@ from machine_fakes import FakeHost, healthy, with_gpu
 from trainrig.errors import DataError
 from trainrig.machine import Missing, environment_digest, from_dict, inspect, to_dict, value_or
 from trainrig.machine.environment import changes
+from trainrig.machine.snapshot import GPU_KEYS
 
 
 @pytest.mark.parametrize("num_gpus", [0, 1, 8])
@@ -123,3 +124,32 @@ def test_digest_does_not_see_the_moment() -> None:
 def test_value_or() -> None:
     assert value_or(Missing("x"), 3) == 3
     assert value_or(0, 3) == 0
+
+
+@pytest.mark.parametrize("key", [key for key in GPU_KEYS.places if key != "link"])
+def test_each_flat_key_of_a_gpu_is_a_value_of_its_own_in_the_file(key: str) -> None:
+    snapshot = healthy(1)
+    before = to_dict(snapshot)
+    other = {"index": 7, "vendor": "amd"}.get(key, Missing("another"))
+    after = to_dict(with_gpu(snapshot, **{key: other}))
+    (gpu,), (changed,) = before["gpus"], after["gpus"]
+    assert list(gpu) == list(changed) == list(GPU_KEYS.places)
+    assert {name for name in gpu if gpu[name] != changed[name]} == {key}
+
+
+@pytest.mark.parametrize("key", ["memory", "clocks", "speed"])
+def test_a_file_has_flat_keys_of_a_gpu_alone(key: str) -> None:
+    described = to_dict(healthy(1))
+    described["gpus"][0][key] = {"total_bytes": 1}
+    with pytest.raises(DataError, match=f"unknown key '{key}' in \\[gpus 1\\]"):
+        from_dict(described)
+
+
+def test_a_wrong_value_of_a_gpu_is_named_by_its_flat_key() -> None:
+    described = to_dict(healthy(1))
+    described["gpus"][0]["memory_total_bytes"] = "much"
+    with pytest.raises(DataError, match=r"\[gpus 1\.memory_total_bytes\] is 'much'"):
+        from_dict(described)
+    del described["gpus"][0]["memory_total_bytes"]
+    with pytest.raises(DataError, match=r"memory_total_bytes is missing in \[gpus 1\]"):
+        from_dict(described)

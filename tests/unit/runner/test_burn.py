@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -304,7 +304,7 @@ def test_gpus_that_this_torch_cannot_use_are_not_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = inspect()
-    card = Gpu(**{each.name: NOT_READ for each in fields(Gpu)} | NVIDIA)  # type: ignore[arg-type]
+    card = Gpu.unknown(NOT_READ, **NVIDIA)
     software = replace(snapshot.software, torch_cuda=None, torch_hip=None)
     there = replace(snapshot, gpus=(card,), software=software)
     monkeypatch.setattr("trainrig.runner.burn.inspect", lambda: there)
