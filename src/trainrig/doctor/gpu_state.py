@@ -128,17 +128,17 @@ _LEAST_OF_SIBLINGS = 0.99
 
 def _memory_size(snapshot: Snapshot) -> Iterator[Finding]:
     """GPUs that show less memory than their data sheet or their siblings have."""
-    gpus = [gpu for gpu in gpus_of(snapshot) if gpu.mig is not True]
+    gpus = [gpu for gpu in gpus_of(snapshot) if gpu.mode.mig is not True]
     for gpu in gpus:
-        own, name = gpu.memory_total_bytes, gpu.name
+        own, name = gpu.memory.total_bytes, gpu.name
         if isinstance(own, Missing) or isinstance(name, Missing):
             continue
         chip = find_chip(name) or chip_by_pci_id(value_or(gpu.pci_id, ""))
         claimed = chip.memory.size if chip is not None else None
         alike = [
-            other.memory_total_bytes
+            other.memory.total_bytes
             for other in gpus
-            if other.name == name and isinstance(other.memory_total_bytes, int)
+            if other.name == name and isinstance(other.memory.total_bytes, int)
         ]
         most, what = max(alike), "the others have"
         if claimed and own < _LEAST_OF_SHEET * claimed:
