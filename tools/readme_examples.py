@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 80
 
-FITS = (*("fits", "--model", "llama-7B", "--on", "RTX-4090"), *("--lora-rank", "16"))
+FITS = ("fits", "--model", "qwen2.5-7B", "--on", "RTX 4090")
 SECTION = """\
 {heading}
 
@@ -66,7 +66,7 @@ PAGES = (
         heading="## What it prints",
         before="## Beside other tools",
         section=SECTION,
-        cuts=("Up to +38", "change  "),
+        cuts=("Up to +38", "80 %:"),
     ),
     Page(
         name="README.zh-CN.md",
@@ -74,7 +74,7 @@ PAGES = (
         heading="## 输出示例",
         before="## 与其他工具相比",
         section=CHINESE,
-        cuts=("最多 +38", "变化  "),
+        cuts=("最多 +38", "80 %：GiB"),
     ),
 )
 
@@ -127,7 +127,7 @@ def section_of(page: Page, say: Callable[[Sequence[str], str], list[str]] = prin
     action, changes = page.cuts
     demo = between(say(("demo",), page.language), None, action)
     fits = say(FITS, page.language)
-    fits = [*fits[:2], *between(fits, changes, "--offload")]
+    fits = between(fits, None, changes)
     return page.section.format(
         heading=page.heading,
         demo=block(("demo",), demo),

@@ -18,7 +18,7 @@ from trainrig.analysis.prediction_error import (
     by_run,
     errors_of,
 )
-from trainrig.prediction.verdict import BORDERLINE, DOES_NOT_FIT, FITS
+from trainrig.prediction.verdict import BORDERLINE, DOES_NOT_FIT, FITS, verdict_of_layout
 from trainrig.report.document import (
     Block,
     Cell,
@@ -73,8 +73,6 @@ _LABELS = {
 _MOST_FRONT = 10
 _LEAST_SAVING, _MOST_SLOWER = 0.1, 2.0
 """Of a front's row: less memory than the row above, and times the fastest layout."""
-TIGHT = 0.05
-"""Of a GPU's memory: less room than a prediction of it is sure of."""
 VERDICT_TONES: dict[str, Tone] = {FITS: "good", BORDERLINE: "warn", DOES_NOT_FIT: "bad"}
 _SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure": " throughout"}
 
@@ -381,9 +379,9 @@ def plan_document(
         blocks.append(Paragraph(words, "dim"))
     if any(ties.values()):
         blocks.append(Paragraph("ties: others of its kind that take less than 1 % longer", "dim"))
-    if any(_is_tight(one, limit) for one in shown):
-        room = f"within {format_share(TIGHT)} of the {format_memory(limit)} that a GPU has"
-        blocks.append(Paragraph(f"tight: {room}", "dim"))
+    if any(_is_borderline(space, one, limit) for one in shown):
+        room = f"its interval of memory has the {format_memory(limit)} in it that a GPU offers"
+        blocks.append(Paragraph(f"borderline: {room}", "dim"))
     if len(shown) > 1:
         blocks.append(Paragraph(gap_text(*shown[:2])))
     chosen = _worth_showing(found.front)
@@ -449,8 +447,8 @@ def _count_table(budget: Budget) -> Table:
     )
 
 
-def _is_tight(one: Candidate, limit: float) -> bool:
-    return one.fits and one.memory > (1.0 - TIGHT) * limit
+def _is_borderline(space: Space, one: Candidate, limit: float) -> bool:
+    return one.fits and verdict_of_layout(space.shape, one.layout, limit) == BORDERLINE
 
 
 def _candidate_table(
@@ -467,7 +465,8 @@ def _candidate_table(
     places = {id(one): place for place, one in enumerate(candidates, 1)} if ties else {}
 
     def layout(one: Candidate) -> str:
-        return layout_text(one.layout, fixed=False) + (", tight" if _is_tight(one, limit) else "")
+        text = layout_text(one.layout, fixed=False)
+        return f"{text}, borderline" if _is_borderline(space, one, limit) else text
 
     return table(
         candidates,

@@ -31,6 +31,7 @@ from trainrig.prediction.search.gpu_count import Budget, gpus_needed
 from trainrig.prediction.search.space import Space
 from trainrig.prediction.search.upgrades import Ranked, upgrades_of_search
 from trainrig.prediction.step.simulate import simulated
+from trainrig.prediction.verdict import FITS, verdict_of_layout
 from trainrig.report.prediction_report import layout_text
 from trainrig.runner.view import rates_of_run
 from trainrig.store import store_errors, write_atomic
@@ -135,7 +136,8 @@ class Planned:
             "seconds": self.search.seconds + self.search.simulation_seconds,
             "search_seconds": self.search.seconds,
             "simulation_seconds": self.search.simulation_seconds,
-            "fits": self.fits,
+            "verdict": self.answer.verdict,
+            "fits": self.answer.verdict == FITS,
             "mfu": answer.mfu,
             "mfu_causal_half": answer.mfu_half,
             "best": [
@@ -178,6 +180,9 @@ class Planned:
         """Layouts of one search share the FLOPs of a step, so MFU goes as one over the time."""
         tokens_per_s = self.answer.tokens / one.ranked_by
         mfu = self.answer.mfu
+        verdict = verdict_of_layout(
+            self.space.shape, one.layout, self.answer.rates.memory_bytes, self.space.host_memory
+        )
         return {
             "step_time_s": one.ranked_by,
             "simulated_step_time_s": one.simulated,
@@ -185,7 +190,8 @@ class Planned:
                 is_simulated=one.is_pipeline and one.simulated is not None
             ),
             "memory_bytes_per_gpu": one.memory,
-            "fits": one.fits,
+            "verdict": verdict,
+            "fits": verdict == FITS,
             "tokens_per_s": tokens_per_s,
             "tokens_per_day": tokens_per_s * DAY,
             "mfu": None if mfu is None else mfu * self.answer.time / one.ranked_by,

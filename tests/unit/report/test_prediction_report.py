@@ -15,6 +15,7 @@ from trainrig.prediction.prediction import predict
 from trainrig.prediction.scenario import Question, question
 from trainrig.prediction.search import families, search
 from trainrig.prediction.search.space import Space
+from trainrig.prediction.verdict import BORDERLINE
 from trainrig.report.document import Table
 from trainrig.report.prediction_report import (
     gap_text,
@@ -71,15 +72,17 @@ def test_the_mfu_of_each_layout_is_the_one_definition_s() -> None:
         assert one.mfu is not None and text == f"{100 * one.mfu:.0f} %"
 
 
-def test_a_layout_with_little_room_is_called_tight() -> None:
+def test_a_layout_of_a_plan_is_borderline_where_predict_says_so() -> None:
     space, found, best = searched("gpt2-xl", 4, 8, top=1)
-    for room, is_tight in ((1.1, False), (1.04, True)):
+    for room in (2.0, 1.1, 1.04):
         rates = best.rates.replace(memory_bytes=found.best[0].memory * room)
         own = dataclasses.replace(best, rates=rates)
+        is_borderline = own.verdict == BORDERLINE
+        assert is_borderline is (room < 2.0)
         text = printed(plan_document(space, found, own))
-        assert ("within 5.0 % of the" in text) is is_tight
+        assert ("borderline: its interval of memory has the" in text) is is_borderline
         (words,) = column(tables_of(space, found, own)[0], "fastest")
-        assert words.endswith(", tight") is is_tight
+        assert words.endswith(", borderline") is is_borderline
 
 
 def test_a_front_shows_rows_that_save_and_are_not_slower_beyond_use() -> None:

@@ -26,7 +26,13 @@ from typing import Any
 from trainrig.prediction.rates import Rates
 from trainrig.prediction.scenario import Question, has_flash
 from trainrig.prediction.step import predict_step
-from trainrig.prediction.verdict import BORDERLINE, FITS, VERDICTS, verdict_of
+from trainrig.prediction.verdict import (
+    BORDERLINE,
+    FITS,
+    VERDICTS,
+    verdict_of,
+    verdict_of_layout,
+)
 from trainrig.workload.layout import Layout, is_legal
 from trainrig.workload.layout.groups import RECOMPUTE
 from trainrig.workload.memory import Memory, host_bytes, memory
@@ -316,7 +322,7 @@ class _Trial:
         )
 
     def _verdict(self, layout: Layout) -> str:
-        return verdict_of(memory(self.shape, layout).interval("device"), self.rates.memory_bytes)
+        return verdict_of_layout(self.shape, layout, self.rates.memory_bytes)
 
     def sequence(self, layout: Layout) -> tuple[OptionEffect, ...]:
         """Changes until it fits, else until it is borderline; empty where neither is reached."""

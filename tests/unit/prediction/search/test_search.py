@@ -406,7 +406,7 @@ def test_what_can_be_trained_is_ranked_by_its_simulation_too(trainrig) -> None:
 
 REFUSED = [
     ((*PLAN, *BATCH), "missing --gpus", "--days"),
-    ((*PLAN, "--gpus", "4"), "how many samples is a step?", "--global-batch"),
+    ((*PLAN, "--gpus", "4"), "missing --global-batch", "--global-batch"),
     ((*PLAN, "--gpus", "4", "--global-batch", "0"), "global-batch = 0", "from 1"),
     (
         (*PLAN, "--gpus", "7", *BATCH, "--framework", "huggingface"),
