@@ -114,8 +114,16 @@ class _ServerEntry(_Strict):
     date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 
 
+class _Slice(_Strict):
+    chip: Text
+    cores: Literal[1, 2]
+
+
 class _ServersFile(_Strict):
     schema_: Literal[1] = Field(alias="schema")
+    providers: Annotated[tuple[Text, ...], Field(strict=False)]
+    exchanged_memory: dict[Text, list[Count]]
+    slices: dict[Text, _Slice]
     instances: dict[Text, Text]
     server: list[_ServerEntry]
 
@@ -161,6 +169,7 @@ def find_server(text: str) -> Server:
     """
     if text.lower().endswith(".toml"):
         return read_server(Path(text))
+    text = _without_provider(text)
     if (known := named_server(text)) is not None:
         return known
     if (counted := _counted(text)) is None:
@@ -200,7 +209,36 @@ def _is_known(name: str) -> bool:
 
 def _machine(name: str) -> Server | None:
     """A server of the catalog, a rack or a cloud's instance; None: none is called so."""
-    return named_server(name) or _rack(name) or _instance(name)
+    return named_server(name) or _rack(name) or _slice(name) or _instance(name)
+
+
+def _without_provider(text: str) -> str:
+    """``2xT4`` of ``Kaggle 2xT4``."""
+    first, _, rest = text.strip().partition(" ")
+    return rest if rest and first.casefold() in _file().providers else text
+
+
+def _slice(text: str) -> Server | None:
+    """``v6e-256``: a TPU's slice, and as many chips as its name says; None: no such slice."""
+    found = re.fullmatch(r"\s*(?:tpu[ -]?)?(v\d\w*)-(\d{1,5})\s*", text, re.IGNORECASE)
+    known = _file().slices.get(found[1].casefold()) if found else None
+    if found is None or known is None or int(found[2]) < known.cores:
+        return None
+    chips = int(found[2]) // known.cores
+    return Server(name=text.strip(), chip=require_chip(known.chip), gpus=chips)
+
+
+def _with_exchanged_memory(name: str) -> Chip | None:
+    """``RTX 4090 48GB``: a card whose memory was exchanged; None: no such card is sold."""
+    found = re.fullmatch(r"\s*(.+?)[ _-]*(\d{1,3}) ?GB\s*", name, re.IGNORECASE)
+    chip = find_chip(found[1]) if found else None
+    if (
+        found is None
+        or chip is None
+        or int(found[2]) not in _file().exchanged_memory.get(chip.name, [])
+    ):
+        return None
+    return chip.replace(name=f"{chip.name} {found[2]}GB", memory=int(found[2]) * 1024.0**3)
 
 
 def _rack(text: str) -> Server | None:
@@ -228,6 +266,8 @@ def _named_chip(name: str) -> tuple[Chip, str | None]:
     """Return the chip, and the name where it fits several, of which the most common is presumed."""
     is_short = find_chip(name) is None and len(candidates(name)) > 1
     presumed = most_common(name) if is_short else None
+    if find_chip(name) is None and (exchanged := _with_exchanged_memory(name)) is not None:
+        return exchanged, None
     return (require_chip(name), None) if presumed is None else (presumed, name.strip())
 
 

@@ -115,7 +115,7 @@ def notes_of(model: str, shape: ModelShape, cluster: Cluster) -> tuple[str, ...]
 def chip_note(requested: str, chip: Chip) -> str:
     """Return which chip a short name is presumed to mean, and what else it may mean."""
     others = [other for other in candidates(requested) if other is not chip]
-    same = [other for other in others if other.memory == chip.memory]
+    same = [other for other in others if other.memory.size == chip.memory.size]
     listed = " / ".join(other.name for other in others[:_MOST_OTHERS])
     text = f"{requested} is presumed to be {chip.name}, the most common; others: {listed}"
     return f"{text}, with as much memory" if len(same) == len(others) else text

@@ -92,6 +92,32 @@ def test_so_many_of_a_chip() -> None:
             find_server(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "chip", "gpus", "gib"),
+    [
+        ("Kaggle 2xT4", "T4", 2, 16),
+        ("colab T4", "T4", None, 16),
+        ("v6e-256", "TPU v6e", 256, 32),
+        ("v4-8", "TPU v4", 4, 32),
+        ("TPU v5e-16", "TPU v5e", 16, 16),
+        ("RTX 4090 48GB", "RTX 4090 48GB", None, 48),
+        ("2x 2080 Ti 22GB", "RTX 2080 Ti 22GB", 2, 22),
+    ],
+)
+def test_machines_as_people_rent_and_change_them(
+    text: str, chip: str, gpus: int | None, gib: int
+) -> None:
+    found = find_server(text)
+    assert (found.chip.name, found.gpus) == (chip, gpus)
+    assert found.chip.memory.size == gib * 1024.0**3
+
+
+@pytest.mark.parametrize("text", ["RTX 3090 48GB", "v4-1", "v9-8", "Kaggle", "kaggle 0xT4"])
+def test_what_nobody_sells_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        find_server(text)
+
+
 def test_several_racks_and_instances() -> None:
     for text, chip, gpus, nodes in (
         ("2x GB200 NVL72", "GB200", 72, 2),
