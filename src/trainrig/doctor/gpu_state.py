@@ -195,7 +195,7 @@ def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence = f"GPU {gpu.index}: {last - first:.0f} {words} during the run"
                 yield finding(id_, "error" if is_storm else severity, evidence, fix)
         for name in _ONLY_GROW:
-            first, last = getattr(gpu, name), getattr(later, name)
+            first, last = GPU_KEYS.get(gpu, name), GPU_KEYS.get(later, name)
             if not isinstance(first, Missing) and value_or(last, first) < first:
                 evidence = (
                     f"GPU {gpu.index}: {name.replace('_', ' ')} went from {first:g} back to "
