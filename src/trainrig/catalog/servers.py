@@ -228,17 +228,18 @@ def _slice(text: str) -> Server | None:
     return Server(name=text.strip(), chip=require_chip(known.chip), gpus=chips)
 
 
-def _with_exchanged_memory(name: str) -> Chip | None:
-    """``RTX 4090 48GB``: a card whose memory was exchanged; None: no such card is sold."""
-    found = re.fullmatch(r"\s*(.+?)[ _-]*(\d{1,3}) ?GB\s*", name, re.IGNORECASE)
+def _with_memory_said(name: str) -> Chip | None:
+    """``RTX 3090 24GB``, or a card whose memory was exchanged, ``RTX 4090 48GB``; None: neither."""
+    found = re.fullmatch(r"\s*(.+?)[ _-]*(\d{1,3}) ?(?:GB|G)\s*", name, re.IGNORECASE)
     chip = find_chip(found[1]) if found else None
-    if (
-        found is None
-        or chip is None
-        or int(found[2]) not in _file().exchanged_memory.get(chip.name, [])
-    ):
+    if found is None or chip is None:
         return None
-    return chip.replace(name=f"{chip.name} {found[2]}GB", memory=int(found[2]) * 1024.0**3)
+    size = int(found[2]) * 1024.0**3
+    if chip.memory.size == size:
+        return chip
+    if int(found[2]) not in _file().exchanged_memory.get(chip.name, []):
+        return None
+    return chip.replace(name=f"{chip.name} {found[2]}GB", memory=size)
 
 
 def _rack(text: str) -> Server | None:
@@ -266,8 +267,8 @@ def _named_chip(name: str) -> tuple[Chip, str | None]:
     """Return the chip, and the name where it fits several, of which the most common is presumed."""
     is_short = find_chip(name) is None and len(candidates(name)) > 1
     presumed = most_common(name) if is_short else None
-    if find_chip(name) is None and (exchanged := _with_exchanged_memory(name)) is not None:
-        return exchanged, None
+    if find_chip(name) is None and (stated := _with_memory_said(name)) is not None:
+        return stated, None
     return (require_chip(name), None) if presumed is None else (presumed, name.strip())
 
 

@@ -101,6 +101,8 @@ def test_so_many_of_a_chip() -> None:
         ("v4-8", "TPU v4", 4, 32),
         ("TPU v5e-16", "TPU v5e", 16, 16),
         ("RTX 4090 48GB", "RTX 4090 48GB", None, 48),
+        ("RTX 3090 24GB", "RTX 3090", None, 24),
+        ("4x A6000 48G", "RTX A6000", 4, 48),
         ("2x 2080 Ti 22GB", "RTX 2080 Ti 22GB", 2, 22),
     ],
 )
