@@ -44,7 +44,7 @@ META: dict[str, Any] = (
     OF_MEGATRON
     | {"model": "llama3-405B", "on": "H100 SXM5 80GB", "gpus": 16384, "tp": 8, "pp": 16}
     | {"interleave": 8, "sequence_parallel": 1, "grad_accum": 16, "overlap": "data"}
-    | {"framework": "torchtitan", "zero": 2}
+    | {"framework": "torchtitan", "zero": 2, "recompute": "none"}
 )
 """Llama 3 herd of models (arXiv 2407.21783), table 4; PyTorch overlaps no tensor parallelism, and
 its FSDP shards optimizer's states and gradients, not weights between the passes (section 3.3.2)."""

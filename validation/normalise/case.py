@@ -366,7 +366,7 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
         scaled=scaled,
         supports_non_tn_fp8=int(takes_any_order(chip) and not has_scaled_blocks(cells)),
         lora_rank=rank,
-        lora_on=(cells.program.samples.adapts if rank else "") or "auto",
+        lora_on=(cells.program.batches.adapts if rank else "") or "auto",
         optimizer=optimizer_of(cells),
         optimizer_in_backward=int(updates_in_backward(cells) and layout.batch.grad_accum == 1),
         offload=offload,

@@ -23,7 +23,7 @@ from trainrig.workload.families import facts_of
 from trainrig.workload.layout.groups import KERNELS
 from trainrig.workload.model import ModelShape
 from trainrig.workload.programs import FRAMEWORKS
-from trainrig.workload.programs.program import Program
+from trainrig.workload.programs.program import PROGRAM_KEYS, Program
 from validation.normalise.cells import Cells, meanings, means, mentions
 from validation.normalise.training_programs import affirmed, program_of, torch_version
 
@@ -231,11 +231,11 @@ def _undenied(cells: Cells) -> Program:
     text = cells.text_of("framework", "kernel_stack")
     found = cells.program
     if mentions("own_layers", text):
-        found = found.with_traits({"transformer_engine": False})
+        found = PROGRAM_KEYS.replace(found, transformer_engine=False)
     is_plain = (
         found.code.kernels == "compiled" and "compil" in text and "compil" not in affirmed(text)
     )
-    return found.with_traits({"kernels": ""}) if is_plain else found
+    return PROGRAM_KEYS.replace(found, kernels="") if is_plain else found
 
 
 def is_flash2(cells: Cells) -> bool:

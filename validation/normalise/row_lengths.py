@@ -110,7 +110,7 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     is_chat = longest_stated > 0 and mentions("chat", cells.word("model"))
     average = _OF_CHAT if is_chat else _OF_TASK
     padded = 1024 if is_text else 8 * round(average * samples ** (1 / 3) / 8)
-    tuned = cells.program.samples.tuning_length or padded
+    tuned = cells.program.batches.tuning_length or padded
     if cells.is_tuning:
         return min(shape.max_positions, longest_stated or shape.max_positions, tuned)
     is_known = spelled(cells["model"]) is not None
@@ -190,7 +190,7 @@ def longest(cells: Cells, seq: int) -> int:
     Lengths that are set are round; an average is not.  Memory is the longest batch's.
     """
     if cells.is_tuning and not cells["seq"] and seq < _BENCHMARKED:
-        return 0 if cells.program.samples.tuning_length else max(seq, _CUT)
+        return 0 if cells.program.batches.tuning_length else max(seq, _CUT)
     is_mean = cells.is_tuning and seq % 8 and seq > 32
     return -(-round(_LONGEST * seq) // 64) * 64 if is_mean else 0
 
@@ -200,7 +200,7 @@ def mean_of(cells: Cells, shape: ModelShape) -> int:
 
     Attention that is written by hand sees the padding, too.
     """
-    is_sorted = cells.does(cells.program.samples.sorts_samples) and not cells.program.code.scores
+    is_sorted = cells.does(cells.program.batches.sorts_samples) and not cells.program.code.scores
     fills = is_sorted and cells["seq"] == "512"
     of_articles = cells.is_pretraining and shape.family == "bert" and fills
     stated = 0 if batch_tokens(cells) else stated_mean(cells)
@@ -240,7 +240,7 @@ def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
     programs that pack so, and wherever words say it.
     """
     words = affirmed(cells.text_of("framework", "kernel_stack", "notes"))
-    is_packed = cells.is_tuning and cells.program.samples.packs_tuning
+    is_packed = cells.is_tuning and cells.program.batches.packs_tuning
     is_apart = is_packed or mentions("apart", words)
     text = _EXAMPLE if cells.is_tuning else _DOCUMENT
     is_plain = shape.causal and not (shape.windows or shape.num_decoder_layers)
@@ -261,9 +261,9 @@ def usual_samples(cells: Cells) -> int:
     32 (Devlin et al. 2019, A.3).  Of other trainings the program's own number.  Examples that
     Megatron packs are one sample at a time (micro_batch_size of Megatron-Bridge's recipes/common).
     """
-    if cells.is_tuning and cells.program.samples.packs_tuning:
+    if cells.is_tuning and cells.program.batches.packs_tuning:
         return 1
     if cells["global_batch"]:
         return 1 << 10
     tuned = 32 if "bert" in cells.word("model") else 2
-    return tuned if cells.is_tuning else cells.program.samples.samples or 1 << 10
+    return tuned if cells.is_tuning else cells.program.batches.samples or 1 << 10

@@ -17,7 +17,7 @@ from typing import Any
 
 from trainrig.record import read_by, read_toml
 from trainrig.workload.programs import known_programs, program_of_entry
-from trainrig.workload.programs.program import GROUP_OF, Program, is_stated
+from trainrig.workload.programs.program import PROGRAM_KEYS, TRAITS, Program, is_stated
 
 _FILE = Path(__file__).with_name("program_words.toml")
 COMPARED = _FILE.with_name("compared.toml")
@@ -50,7 +50,7 @@ def _words(entry: Mapping[str, Any]) -> Words:
     return Words(
         pattern=re.compile(entry["pattern"]),
         instead_of=tuple(entry.get("instead_of", ())),
-        program=known_programs()[key] if key else program_of_entry(traits, _FILE.name),
+        program=known_programs()[key] if key else program_of_entry(traits),
     )
 
 
@@ -83,11 +83,11 @@ class Submissions:
     def laid_over(self, named: Program) -> Program:
         """The program of a row of this benchmark that names that one."""
         ran = program_of(self.runs) if self.runs and named.trains_as != "megatron" else named
-        return ran.with_traits(_stated(self.traits))
+        return PROGRAM_KEYS.replace(ran, **_stated(self.traits))
 
 
 def _stated(program: Program) -> dict[str, Any]:
-    values = {trait: program.trait(trait) for trait in GROUP_OF}
+    values = {trait: PROGRAM_KEYS.get(program, trait) for trait in TRAITS}
     return {trait: value for trait, value in values.items() if is_stated(value)}
 
 
@@ -95,7 +95,7 @@ def _stated(program: Program) -> dict[str, Any]:
 def benchmarks() -> tuple[Submissions, ...]:
     """All benchmarks in the file's order.  Raises DataError where the file is none."""
     return tuple(
-        Submissions(**entry | {"traits": program_of_entry(entry["traits"], _FILE.name)})
+        Submissions(**entry | {"traits": program_of_entry(entry["traits"])})
         for entry in _content()["benchmark"]
     )
 
@@ -126,14 +126,14 @@ def program_of(words: str) -> Program:
     meant_not = {name for one in found for name in one.instead_of}
     named = [one.program for one in found if one.program.name not in meant_not]
     traits: dict[str, Any] = {}
-    for trait in GROUP_OF:
-        values = (program.trait(trait) for program in named)
+    for trait in TRAITS:
+        values = (PROGRAM_KEYS.get(program, trait) for program in named)
         if stated := [value for value in values if is_stated(value)]:
             is_always = isinstance(stated[0], str) and True in stated
             traits[trait] = is_always or stated[0]
     trains = (program.name for program in named if program.trains_as)
     name = next(trains, " + ".join(program.name for program in named))
-    return Program(name=name).with_traits(traits)
+    return PROGRAM_KEYS.make(name=name, **traits)
 
 
 @read_by({"extra": "forbid"})

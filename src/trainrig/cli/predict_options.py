@@ -38,20 +38,33 @@ PRECISION, KERNELS = rows(
 WHAT = rows(
     "Model and numerics",
     ("--model", MODELS, "", "A name, gpt2:num_layers=4,hidden=256, or a config.json."),
-    ("--seq-len", LENGTH, "the model's, at most 4096", "Tokens of a sample, as 4096 or 8k."),
+    (
+        "--seq-len",
+        LENGTH,
+        "the program's, at most the model's",
+        "Tokens of a sample, as 4096 or 8k.",
+    ),
     (
         *("--precision", _words("PRECISIONS"), "bf16, or what the chip has"),
         "{words}; mxfp8, nvfp4 and mxfp4 where the chip has them.",
     ),
-    ("--kernels", _words("KERNELS"), "flash where the chip can", "{words}."),
-    ("--optimizer", _words("OPTIMIZERS"), "adamw-fused", "{words}."),
-    ("--recompute", _words("RECOMPUTE"), "none", "Recompute activations: selective or full."),
+    ("--kernels", _words("KERNELS"), "as the program does", "{words}."),
+    ("--optimizer", _words("OPTIMIZERS"), "adamw-fused, or the program's", "{words}."),
+    (
+        *("--recompute", _words("RECOMPUTE"), "as the program does"),
+        "Recompute activations: none, selective or full (gradient checkpointing).",
+    ),
     ("--offload", _words("OFFLOAD"), "none", "Keep the optimizer off the GPU: on host or disk."),
     (
         *("--method", names_in("workload.adapters", "METHODS"), "full"),
         "All weights (full), adapters (lora), or adapters beside 4-bit weights (qlora).",
     ),
-    ("--lora-rank", int, "16 with --method lora, qlora", "Train adapters of this rank alone."),
+    (
+        "--lora-rank",
+        int,
+        "the program's with --method lora, qlora",
+        "Train adapters of this rank alone.",
+    ),
 )
 WHERE = rows(
     "Machine",
@@ -79,7 +92,10 @@ WHERE = rows(
 )
 FRAMEWORK = rows(
     "Layout",
-    ("--framework", names_in("workload.programs", "FRAMEWORKS"), "by the layout", "{words}."),
+    (
+        *("--framework", names_in("workload.programs.names", "NAMES"), "what people run"),
+        "Program that trains, and whose defaults hold: {words}.",
+    ),
     (
         *("--parallel", _words("PARALLEL"), "as --zero says"),
         "Wrapper of data-parallel ranks: ddp, fsdp or dataparallel.",
@@ -98,9 +114,15 @@ FRAMEWORK = rows(
         *("--grad-reduce", _words("GRAD_REDUCE"), "as the framework does"),
         "Gradients are added up and reduced in: {words}.",
     ),
-    ("--fp8-params", None, "", "With fp8 in Megatron: hold weights in fp8 alone."),
+    (
+        *("--fp8-params/--no-fp8-params", None, "as the program does"),
+        "With fp8 in Megatron: hold weights in fp8 alone.",
+    ),
     ("--optimizer-in-backward", None, "", "Update each weight when its gradient is there."),
-    ("--software", _words("SOFTWARE"), "current", "Libraries' age: {words}."),
+    (
+        *("--software", names_in("workload.programs.names", "SOFTWARES"), "current"),
+        "Libraries and kernels of a year: {words}.",
+    ),
     (
         *("--loss", _words("LOSS"), "as framework and kernels do"),
         "Logits at the loss: {words}.",
@@ -141,7 +163,7 @@ BATCH = (
     (
         "--micro-batch,batch_size|--batch-size|--micro-batch-size",
         int,
-        "1",
+        "1, or the program's",
         "Samples that one data-parallel rank processes at once.",
     ),
     (
@@ -162,11 +184,14 @@ HOW = rows(
     ("--interleave", int, "1", "Groups of layers on each stage."),
     ("--schedule", _words("SCHEDULES"), "1f1b", "Pipeline schedule: {words}."),
     (
-        *("--zero", int, "0; 3 with --parallel fsdp"),
+        *("--zero", int, "as the program does; 3 with --parallel fsdp"),
         "Shard over data parallel: 1 optimizer, 2 and gradients, 3 and weights.",
     ),
     ("--shard-size", int, "all data-parallel ranks", "Ranks that share a copy of what is sharded."),
-    ("--sequence-parallel", None, "", "With --tp: split norms and dropout along the sequence."),
+    (
+        *("--sequence-parallel/--no-sequence-parallel", None, "as the program does"),
+        "With --tp: split norms and dropout along the sequence.",
+    ),
     (
         *("--target-seq-len", int, "as many as it reads"),
         "Tokens of a sample that an encoder-decoder writes.",

@@ -112,7 +112,7 @@ def _method_dict(found: MethodFit) -> dict[str, Any]:
         "seq_len": dataclasses.asdict(found.seq_len),
         "host_memory_bytes_per_node": found.host_memory,
         "framework": layout.framework,
-        "launch": launch_line(layout.framework, found.question.shape, layout),
+        "launch": launch_line(found.question.program.key, found.question.shape, layout),
     }
 
 
@@ -127,6 +127,7 @@ def _subject(question: Question, device: str, needed: Memory) -> dict[str, Any]:
     return {
         "model": question.shape.name,
         "on": device,
+        **program_dict(question),
         "layout": layout_dict(question.layout),
         "memory_bytes_per_gpu": int(needed.total),
         "memory_allocated_bytes_per_gpu": int(needed.allocated),
@@ -134,6 +135,17 @@ def _subject(question: Question, device: str, needed: Memory) -> dict[str, Any]:
         "memory_parts_bytes": memory_parts(needed),
         "host_memory_bytes_per_node": int(host_bytes(question.shape, question.layout)),
         "host_memory_limit_bytes": question.cluster.host_memory,
+    }
+
+
+def program_dict(question: Question) -> dict[str, Any]:
+    """The program, why it is presumed, and the values that stand for what was not given."""
+    presumed = question.presumed
+    values = presumed.values if presumed is not None else ()
+    return {
+        "program": question.program.key,
+        "program_because": presumed.because or None if presumed is not None else None,
+        "presumed": [one._asdict() for one in values],
     }
 
 

@@ -1,13 +1,14 @@
 """What is to be predicted: a model, a layout of it, and the machines that it runs on.
 
-Answers what stands for whatever was not given: sequences as long as the model was made for (4096 at
-most), the half precision that the chip has, flash attention from the year 2020 on, the framework
-that usually runs such a layout; and which rates hold on the machines, of which none need exist.
-What is given and cannot be is refused, by the rules of layouts where they say so.
+Whatever was not given is as the program does that trains, named or presumed (`presumed`); which
+rates hold on the machines, of which none need exist, follows from their entries.  What is given and
+cannot be is refused, by the rules of layouts where they say so.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from trainrig.prediction.cluster import (
     joined_units,
     unit_size,
 )
+from trainrig.prediction.presumed import Place, Presumed, presume, software_of
 from trainrig.prediction.rates.from_chip import (
     LINKS,
     fuses_attention,
@@ -34,8 +36,7 @@ from trainrig.prediction.rates.from_chip import (
     takes_any_order,
     usual_tray,
 )
-from trainrig.workload.adapters import METHODS
-from trainrig.workload.layout import PLACES, Layout, check_layout, check_sizes
+from trainrig.workload.layout import PLACES, Layout, check_layout, check_sizes, is_legal
 from trainrig.workload.layout.batch_split import samples_of, split_batch
 from trainrig.workload.layout.groups import PRECISIONS, RECOMPUTE, SCALED
 from trainrig.workload.layout_rules import MOST_COUNT, has_schedule, usual_interleave, who_has
@@ -43,16 +44,21 @@ from trainrig.workload.memory import host_bytes
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find, note_of
 from trainrig.workload.option_words import usual_word
-from trainrig.workload.programs import FRAMEWORKS, LEAST_RESTRICTED
+from trainrig.workload.programs import (
+    FRAMEWORKS,
+    LEAST_RESTRICTED,
+    NATIVE,
+    find_program,
+)
+from trainrig.workload.programs.program import Program
+from trainrig.workload.programs.software import SoftwareYear
+from trainrig.workload.programs.usual import usual_program
 
 if TYPE_CHECKING:
     from trainrig.prediction.search.space import Space
     from trainrig.record import Record
 
 
-_LORA_RANK, _QLORA = 16, "nf4"
-"""Of adapters whose rank, and of frozen weights whose format, is not said."""
-LONGEST = 4096
 GBIT = 1e9 / 8.0
 MOST_GBPS = 1e6
 Options = Mapping[str, Any]
@@ -82,6 +88,13 @@ class Question:
     cluster: Cluster
     notes: tuple[str, ...] = ()
     """What was presumed of names that say less or more than is known."""
+    presumed: Presumed | None = None
+    """The program that trains, and what it does by default; None: the layout says it all."""
+
+    @property
+    def program(self) -> Program:
+        """The program that trains."""
+        return self.presumed.program if self.presumed else find_program(self.layout.framework)
 
     @property
     def fits_host(self) -> bool:
@@ -93,15 +106,43 @@ class Question:
 def question(given: Options, measured: Measured = NOTHING) -> Question:
     """One layout of one model at one cluster.  Raises UsageError for what cannot be."""
     shape, options = _model(given)
+    software, options = software_of(options)
     cluster = _cluster(options, measured)
-    options |= _batch(options, cluster, shape)
-    layout = _layout(options, cluster, shape, (*WORDS_AND_LENGTHS, *_SIZES))
-    zero = options.get("zero", 3 if layout.sharding.parallel == "fsdp" else 0)
-    layout = layout.replace(zero=zero)
-    layout = layout.replace(framework=options.get("framework") or layout.usual_framework)
+    presumed = presume(options, software, shape, _place(options, cluster))
+    if "global_batch" in options:
+        options |= _batch(options, cluster, presumed)
+        presumed = presumed.without("batch_size")
+    layout = _asked_layout(options, cluster, presumed)
+    for key in _GIVES_WAY:
+        if not is_legal(shape, layout) and key in presumed.fields():
+            presumed = presumed.without(key)
+            layout = _asked_layout(options, cluster, presumed)
     check_layout(shape, layout)
     notes = notes_of(str(given.get("model", "")), shape, cluster)
-    return Question(shape=shape, layout=layout, cluster=cluster, notes=notes)
+    return Question(shape=shape, layout=layout, cluster=cluster, notes=notes, presumed=presumed)
+
+
+_GIVES_WAY = ("sequence_parallel", "zero", "whole_experts", "overlap", "recompute")
+"""What is presumed only where the layout can be run with it."""
+
+
+def _asked_layout(options: Options, cluster: Cluster, presumed: Presumed) -> Layout:
+    known = {key: options[key] for key in PLACES.keys() & options.keys()}
+    fields = {**presumed.fields(), **known}
+    is_sharded = fields.get("parallel") == "fsdp"
+    fields |= {"zero": fields.get("zero", 3 if is_sharded else 0), "framework": presumed.engine}
+    return _layout(fields, cluster)
+
+
+def _place(options: Options, cluster: Cluster) -> Place:
+    half = _fastest(cluster)
+    return Place(
+        gpus=cluster.gpus,
+        gpus_per_node=cluster.gpus_per_node,
+        chip=cluster.chip,
+        precision=half,
+        can_flash=has_flash(cluster.chip, options.get("precision", half)),
+    )
 
 
 def notes_of(model: str, shape: ModelShape, cluster: Cluster) -> tuple[str, ...]:
@@ -157,12 +198,17 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
             "missing --global-batch",
             "samples per optimizer step over all GPUs, e.g. --global-batch 512",
         )
-    base = _layout(options, cluster, shape, WORDS_AND_LENGTHS)
+    if options.get("recompute", RECOMPUTE[0]) not in RECOMPUTE:
+        raise unknown("recompute", options["recompute"], RECOMPUTE)
+    software, options = software_of(options)
+    presumed = presume(options, software, shape, _place(options, cluster))
+    words = {key: options[key] for key in PLACES.keys() & options.keys() - {*_SIZES, "zero"}}
+    fields = {**presumed.fields(*_SEARCHED), "framework": presumed.engine}
+    if "framework" not in options:  # of each engine as its own program does
+        fields = {key: fields[key] for key in _SHARED & fields.keys()}
+    base = _layout({**fields, **words, "framework": fields.get("framework", NATIVE)}, cluster)
     schedules, base = (base.pipeline.schedule,), base.replace(schedule="1f1b")
-    for name, known in (("recompute", RECOMPUTE), ("framework", tuple(FRAMEWORKS))):
-        if options.get(name, known[0]) not in known:
-            raise unknown(name, options[name], known)
-    named = options.get("framework")
+    named = presumed.engine if "framework" in options else None
     if named and not has_schedule(FRAMEWORKS[named], schedules[0]):
         raise UsageError(f"{named} has no schedule {schedules[0]}", who_has(schedules[0]))
     batch = samples_of(options["global_batch"], base.batch.seq_len)
@@ -176,7 +222,8 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
         shape=shape,
         base=base,
         global_batch=batch,
-        framework=options.get("framework"),
+        framework=named,
+        programs=_programs(options, software, cluster, presumed, (shape, base)),
         recompute=(options["recompute"],) if "recompute" in options else RECOMPUTE,
         host_memory=cluster.host_memory,
         micro_batch=options.get("batch_size"),
@@ -187,11 +234,9 @@ def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]
     return every, cluster
 
 
-def _batch(options: Options, cluster: Cluster, shape: ModelShape) -> dict[str, int]:
-    """Return the micro-batch and the accumulation of a global batch, where one is given."""
-    if "global_batch" not in options:
-        return {}
-    seq_len = options.get("seq_len", min(shape.max_positions, LONGEST))
+def _batch(options: Options, cluster: Cluster, presumed: Presumed) -> dict[str, int]:
+    """Return the micro-batch and the accumulation of the global batch that is given."""
+    seq_len = options.get("seq_len") or presumed.fields()["seq_len"]
     split = _split(options)
     micro, accum = split_batch(
         samples_of(options["global_batch"], seq_len),
@@ -202,6 +247,33 @@ def _batch(options: Options, cluster: Cluster, shape: ModelShape) -> dict[str, i
     return {"batch_size": micro, "grad_accum": accum}
 
 
+def _programs(
+    options: Options,
+    software: SoftwareYear,
+    cluster: Cluster,
+    presumed: Presumed,
+    every: tuple[ModelShape, Layout],
+) -> dict[str, Presumed]:
+    """Return what is presumed of a search's layouts, by the engine that runs them."""
+    if "framework" in options:
+        return {presumed.engine: presumed}
+    shape, base = every
+    found: dict[str, Presumed] = {}
+    for split, sharded, nodes in itertools.product((False, True), repeat=3):
+        spread = dataclasses.replace(base.spread, split=split, sharded=sharded, nodes=nodes)
+        rule = usual_program(spread)
+        asked = {**options, "framework": rule.program}
+        other = presume(asked, software, shape, _place(options, cluster))
+        values = tuple(one for one in other.values if one.key not in _SEARCHED)
+        other = dataclasses.replace(other, because=rule.reason, values=values)
+        found[other.engine] = other
+    return found
+
+
+_SEARCHED = ("zero", "sequence_parallel", "batch_size", "recompute", "schedule", "whole_experts")
+"""What a search varies, and so doesn't presume."""
+_SHARED = {"seq_len", "precision", "lora_rank", "quantize"}
+"""What all layouts of a search have in common, whatever program runs them."""
 _SIZES = (
     "tp",
     "pp",
@@ -234,7 +306,6 @@ WORDS_AND_LENGTHS = (
 def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     options = {name: usual_word(name, value) for name, value in given.items() if value is not None}
     _check_alone(options)
-    options |= _of_method(options)
     if (scaled := options.get("precision")) in SCALED:
         options |= {"precision": SCALED[scaled], "scaled": scaled}
     if "model" not in options:
@@ -242,33 +313,12 @@ def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
     return find(options["model"]), options
 
 
-def _of_method(options: Options) -> dict[str, Any]:
-    """Return what a method means for adapters.  Raises UsageError where options contradict it."""
-    method = options.get("method")
-    rank, quantize = options.get("lora_rank"), options.get("quantize", "none")
-    if method is None:
-        return {"lora_rank": _LORA_RANK} if rank is None and quantize != "none" else {}
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
-    if method == "full" and (rank or quantize != "none"):
-        other = f"--lora-rank {rank}" if rank else f"--quantize {quantize}"
-        raise UsageError(f"--method full contradicts {other}", "leave one of them out")
-    if method != "full" and rank == 0:
-        raise UsageError(f"--method {method} contradicts --lora-rank 0", "leave one of them out")
-    if method == "lora" and quantize != "none":
-        raise UsageError(f"--method lora contradicts --quantize {quantize}", "--method qlora")
-    if method == "full":
-        return {}
-    stored = _QLORA if method == "qlora" and quantize == "none" else quantize
-    return {"lora_rank": rank or _LORA_RANK, "quantize": stored}
-
-
 def _check_alone(options: Options) -> None:
     """Raise UsageError for a word or a number that is none whatever the model and the machine."""
     precision = options.get("precision", PRECISIONS[0])
     if precision not in (*PRECISIONS, *SCALED):
         raise unknown("precision", precision, (*PRECISIONS, *SCALED))
-    keys = PLACES.keys() - {"precision"}
+    keys = PLACES.keys() - {"precision", "framework", "software"}
     check_sizes(Layout.of(**{name: options[name] for name in options if name in keys}))
     _check_global_batch(options)
 
@@ -399,11 +449,9 @@ def one_node(given: Options) -> int:
     return unit if is_apart else unit * max(1, domain // max(1, unit))
 
 
-def _layout(
-    options: Options, cluster: Cluster, shape: ModelShape, names: tuple[str, ...]
-) -> Layout:
-    """A layout of what is given of ``names``, and of defaults that suit the chip."""
-    fields = {name: options[name] for name in names if name in options}
+def _layout(fields: Options, cluster: Cluster) -> Layout:
+    """A layout of flat keys, and of defaults that suit the chip."""
+    fields = {key: value for key, value in fields.items() if key not in ("gpus", "gpus_per_node")}
     chip = cluster.chip
     half = _fastest(cluster)
     precision = fields.setdefault("precision", half)
@@ -420,12 +468,10 @@ def _layout(
         raise UsageError(
             f"{chip.name} has no CUDA graphs, nor HIP's", "--cuda-graphs none, or runtime for XLA"
         )
-    if "interleave" in names:
-        groups = usual_interleave(fields.get("schedule", ""), fields.get("pp", 1))
-        fields.setdefault("interleave", groups)
+    groups = usual_interleave(fields.get("schedule", ""), fields.get("pp", 1))
+    fields.setdefault("interleave", groups)
     if chip is not None:
         fields["supports_non_tn_fp8"] = int(takes_any_order(chip))
-    fields.setdefault("seq_len", min(shape.max_positions, LONGEST))
     return Layout.of(**fields, gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
 
 

@@ -547,8 +547,15 @@ def cost_dict(found: CostAnswer) -> dict[str, Any]:
             "days_wanted": found.days,
             "in_time": None if days is None or found.days is None else days[0] <= found.days,
             "kwh": found.kwh_of_training(),
+            **_program(found.rate),
         }
     return result
+
+
+def _program(rate: TrainingRate) -> dict[str, Any]:
+    from trainrig.prediction.as_json import program_dict  # where a training is predicted
+
+    return {} if rate.prediction is None else program_dict(rate.prediction.question)
 
 
 def _quote_dict(quote: QuotedPrice, machines: int) -> dict[str, Any]:

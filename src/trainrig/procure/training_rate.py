@@ -101,7 +101,12 @@ def rate_at(every: Space, cluster: Cluster, simulate: int = 0) -> TrainingRate |
         return None
     if not best.fits:
         return None
-    question = Question(shape=every.shape, layout=best.layout, cluster=cluster)
+    question = Question(
+        shape=every.shape,
+        layout=best.layout,
+        cluster=cluster,
+        presumed=every.presumed_of(best.layout),
+    )
     found = predict(question)
     low, high = found.interval
     waits = {name: size for name, size in best.parts_of_step.items() if name not in _COMPUTE}

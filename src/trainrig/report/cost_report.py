@@ -19,6 +19,7 @@ from trainrig.report.document import (
     table,
     words,
 )
+from trainrig.report.presumed_text import program_line
 from trainrig.units import (
     counted,
     format_count,
@@ -49,6 +50,7 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
         f"{machines}, {terms.years:g} years, {format_share(terms.utilisation)} of the hours used"
     )
     blocks: list[Block] = [
+        *_program(found),
         *_training_verdict(found),
         Paragraph(title, "strong"),
         Paragraph(_verdict(found), "strong"),
@@ -73,6 +75,12 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
         rows = tuple(Paragraph(text, "dim") for text in found.not_counted)
         blocks.append(Section("Not counted, for want of a number", rows))
     return Document(title="cost", blocks=tuple(blocks), foot=(_FOOT,))
+
+
+def _program(found: CostAnswer) -> Iterator[Paragraph]:
+    """Who trains, where a training is predicted."""
+    if found.rate is not None and found.rate.prediction is not None:
+        yield from program_line(found.rate.prediction.question)
 
 
 _FOOT = (

@@ -32,6 +32,7 @@ from trainrig.report.prediction_report import (
     place_text,
     verdict_cell,
 )
+from trainrig.report.presumed_text import program_line
 from trainrig.units import format_count, format_memory
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def fits_document(found: FitAnswer) -> Document:
     title = f"{asked.question.shape.name} on {place}: {verdicts_text(found)}"
     best = min((one.verdict for one in found.methods), key=list(VERDICT_TONES).index)
     blocks: list[Block] = [
+        *program_line(asked.question),
         Paragraph(title, VERDICT_TONES[best]),
         *(Paragraph(note, "warn", label="Note") for note in asked.question.notes),
         methods_table(found),
@@ -132,11 +134,7 @@ def _lines_to_paste(methods: Sequence[MethodFit]) -> Iterator[Block]:
         (METHOD_NAMES[one.method], line)
         for one in methods
         if one.verdict != DOES_NOT_FIT
-        and (
-            line := launch_line(
-                one.question.layout.framework, one.question.shape, one.question.layout
-            )
-        )
+        and (line := launch_line(one.question.program.key, one.question.shape, one.question.layout))
     )
     if pairs:
         yield Facts(pairs, "To run it")

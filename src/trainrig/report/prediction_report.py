@@ -34,6 +34,7 @@ from trainrig.report.document import (
     table,
     words,
 )
+from trainrig.report.presumed_text import program_line
 from trainrig.stats import ErrorSummary
 from trainrig.units import (
     DAY,
@@ -170,6 +171,7 @@ def prediction_document(
     step, rate = format_time(found.time), format_count(found.tokens_per_s)
     answer = f"{step} a step, {rate} tokens/s; {found.verdict}, {need} of {have} GiB a GPU"
     blocks: list[Block] = [
+        *program_line(found.question),
         Paragraph(f"{title}: {answer}", VERDICT_TONES[found.verdict]),
         _time_table(found),
         Facts(tuple(_facts(found, tokens)), "Prediction"),
@@ -355,9 +357,13 @@ def plan_document(
     searched = (
         f"{found.considered:,} layouts in {format_time(found.seconds)}, {found.fitting:,} fit"
     )
-    blocks: list[Block] = [Paragraph(f"{title}: {searched}", "strong")]
+    blocks: list[Block] = [
+        *program_line(best.question),
+        Paragraph(f"{title}: {searched}", "strong"),
+    ]
     if found.best[0].fits:
         blocks = [
+            *program_line(best.question),
             Paragraph(_plan_answer(best, tokens), "strong"),
             Paragraph(layout_text(best.layout)),
             Paragraph(f"{space.global_batch} samples a step: {searched}", "dim"),

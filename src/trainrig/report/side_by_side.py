@@ -31,6 +31,7 @@ from trainrig.report.prediction_report import (
     place_text,
     verdict_cell,
 )
+from trainrig.report.presumed_text import program_line
 from trainrig.units import (
     counted,
     format_count,
@@ -79,6 +80,7 @@ def predictions_beside(
         column("", _verdict, kind="code"),
     ]
     blocks: list[Block] = [
+        *program_line(known[0].question),
         Paragraph(title, "strong"),
         table(several, *shown, line=lambda one, cells: Line(cells, "" if one.may_fit else "dim")),
         Facts(tuple((one.name, _words(one, tokens)) for one in several), "Layouts"),
@@ -105,7 +107,11 @@ def fits_beside(several: Sequence[Beside[FitAnswer]]) -> Document:
         *map(way, METHOD_NAMES),
         line=lambda one, cells: Line(cells, "dim" if one.found is None else ""),
     )
-    blocks: list[Block] = [Paragraph(title, "strong"), rows]
+    blocks: list[Block] = [
+        *program_line(known[0].asked.question),
+        Paragraph(title, "strong"),
+        rows,
+    ]
     blocks += [
         Paragraph(f"{one.name}: {one.reason}", "warn") for one in several if one.found is None
     ]

@@ -21,7 +21,7 @@ from trainrig.benchmarks.training import SPLITS
 from trainrig.catalog.arithmetic import HALF
 from trainrig.catalog.servers import find_server
 from trainrig.errors import StoreError, UsageError
-from trainrig.prediction.as_json import layout_dict, prediction_dict, step_time_by
+from trainrig.prediction.as_json import layout_dict, prediction_dict, program_dict, step_time_by
 from trainrig.prediction.cluster import Cluster
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.rates import Rates
@@ -128,6 +128,7 @@ class Planned:
         found = {
             "model": self.space.shape.name,
             "on": self.device,
+            **program_dict(answer.question),
             "gpus": self.cluster.gpus,
             "gpus_per_node": self.cluster.gpus_per_node,
             "global_batch": self.space.global_batch,
@@ -251,7 +252,14 @@ def plan(
         cluster=cluster,
         search=found,
         families=distinct,
-        answer=predict(Question(shape=every.shape, layout=best.layout, cluster=cluster)),
+        answer=predict(
+            Question(
+                shape=every.shape,
+                layout=best.layout,
+                cluster=cluster,
+                presumed=every.presumed_of(best.layout),
+            )
+        ),
         tokens=tokens,
         budget=budget,
         upgrades=ranked,

@@ -44,8 +44,8 @@ def test_the_table_fits_80_columns(trainrig: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_one_machine_with_a_price_is_one_machine(trainrig: Any) -> None:
     code, out, _ = trainrig(*TWO[:5], "--price", "1600")
-    assert code == 0 and out.startswith("gpt2 on 1 machine\n")
-    assert trainrig(*TWO)[1].startswith("gpt2 on 2 machines\n")
+    assert code == 0 and "\ngpt2 on 1 machine\n" in out
+    assert "\ngpt2 on 2 machines\n" in trainrig(*TWO)[1]
 
 
 def test_a_machine_that_cannot_keeps_its_place(trainrig: Any) -> None:
@@ -59,7 +59,7 @@ def test_a_machine_that_cannot_keeps_its_place(trainrig: Any) -> None:
 def test_fits_of_several(trainrig: Any) -> None:
     words = ["fits", "--model", "llama-8B", "--on", "RTX 4090", "--on", "MI300X"]
     found = answered(trainrig, *words)["machines"]
-    assert [one["verdict"] for one in found] == ["does not fit", "borderline"]
+    assert [one["verdict"] for one in found] == ["does not fit", "fits"]
     assert [one["method"] for one in found[0]["methods"]] == ["full", "lora", "qlora"]
     code, out, _ = trainrig(*words)
     assert code == 1 and "MI300X" in out and all(way in out for way in ("full", "LoRA", "QLoRA"))

@@ -16,7 +16,7 @@ from trainrig.prediction.scenario import question, space
 from trainrig.report.prediction_report import layout_text, prediction_document
 from trainrig.workload.layout.groups import SCALED
 
-ASKED = {"model": "llama-8B", "on": "GB200"}
+ASKED = {"model": "llama-8B", "on": "GB200", "framework": "trainrig"}
 
 
 def _of(precision: str, **others: str) -> Prediction:

@@ -34,7 +34,7 @@ TWO = {"model": "gpt2-medium", "on": "RTX 3090 Ti", "gpus": 2, "batch_size": 5}
 def test_layouts_places_and_counts_in_words() -> None:
     layout = question(TWO | {"tp": 2, "sequence_parallel": 1}).layout
     assert layout_text(layout) == (
-        "megatron, tp 2, sequence parallel, batch 5, bf16 with fp32 masters, flash"
+        "megatron, tp 2, sequence parallel, batch 5, bf16 with fp32 masters, flash+fused"
     )
     assert place_text(layout, "RTX 3090 Ti") == "2 × RTX 3090 Ti"
     assert place_text(layout.replace(gpus=16, gpus_per_node=8), "H") == "16 × H in 2 nodes"

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from trainrig.errors import UsageError
-from trainrig.prediction.scenario import METHODS, question
+from trainrig.prediction.scenario import question
 from trainrig.units import parse_length
+from trainrig.workload.adapters import METHODS
 from trainrig.workload.layout import groups
 from trainrig.workload.layout.batch_split import samples_of, split_batch
 from trainrig.workload.option_words import option_words, usual_word

@@ -25,7 +25,7 @@ from trainrig.workload.layout.groups import (
     STATES,
 )
 from trainrig.workload.programs import known_programs
-from trainrig.workload.programs.program import Program
+from trainrig.workload.programs.program import PROGRAM_KEYS
 
 WORDS = {
     "kernels": KERNELS,
@@ -48,14 +48,9 @@ def test_each_program_is_found_by_words_of_layouts_and_stands_once() -> None:
     for one in known:
         pattern = one.pattern.pattern
         assert pattern == pattern.lower() or "\\" in pattern  # cells are lowered
-        stated = {trait: one.program.trait(trait) for trait in WORDS}
+        stated = {trait: PROGRAM_KEYS.get(one.program, trait) for trait in WORDS}
         assert all(value in ("", *WORDS[trait]) for trait, value in stated.items()), names
     assert known_programs().keys() <= {one.program.key for one in known}
-
-
-def value_of(program: Program, trait: str) -> object:
-    """A trait, or the name."""
-    return program.name if trait == "name" else program.trait(trait)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +93,7 @@ def test_of_each_trait_the_most_particular_program_that_is_named_counts(
     words: str, traits: dict[str, object]
 ) -> None:
     found = program_of(words)
-    assert {trait: value_of(found, trait) for trait in traits} == traits
+    assert {trait: PROGRAM_KEYS.get(found, trait) for trait in traits} == traits
 
 
 def test_a_container_s_month_is_no_version_of_torch() -> None:
@@ -143,9 +138,9 @@ def test_kernels_go_by_the_row_then_the_program_since_a_date_then_the_chip() -> 
 def test_a_benchmark_s_traits_go_before_those_of_what_runs() -> None:
     of_models, of_bert = benchmarks()
     nemo = of_models.laid_over(program_of("some container"))
-    assert (nemo.name, nemo.numbers.fp8, nemo.samples.packs_tuning) == ("NeMo", True, False)
+    assert (nemo.name, nemo.numbers.fp8, nemo.batches.packs_tuning) == ("NeMo", True, False)
     bridge = of_models.laid_over(program_of("megatron-bridge"))
-    assert (bridge.name, bridge.samples.packs_tuning) == ("Megatron-Bridge", False)
+    assert (bridge.name, bridge.batches.packs_tuning) == ("Megatron-Bridge", False)
     assert of_bert.laid_over(program_of("mingpt")).code.scores
 
 

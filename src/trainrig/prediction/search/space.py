@@ -15,8 +15,8 @@ is `legal_mask`'s to say.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,11 +27,13 @@ from trainrig.workload.layout import Layout, legal_mask
 from trainrig.workload.layout.groups import RECOMPUTE
 from trainrig.workload.layout_rules import ONE_BACKWARD, has_schedule, longest_stage
 from trainrig.workload.programs import FRAMEWORKS, LEAST_RESTRICTED
+from trainrig.workload.programs.usual import usual_program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainrig.prediction.cluster import Cluster
+    from trainrig.prediction.presumed import Presumed
     from trainrig.workload.model import ModelShape
 
     Columns = dict[str, NDArray[np.int64]]
@@ -51,6 +53,8 @@ class Space:
     global_batch: int
     framework: str | None = None
     """None: what usually runs such a layout (`Layout.usual_framework`)."""
+    programs: Mapping[str, Presumed] = field(default_factory=dict, hash=False)
+    """The program that runs an engine's layouts, and what it does by default, by the engine."""
     recompute: Sequence[str] = RECOMPUTE
     schedules: Sequence[str] = ("1f1b", "gpipe", "zb", "zbv")
     """Of pipelines; DualPipe by its name alone."""
@@ -64,6 +68,19 @@ class Space:
     def replace(self, **changes: Any) -> Space:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+    def words_of(self, framework: str) -> dict[str, Any]:
+        """Return what that engine's program does by default, by the flat keys of a layout."""
+        if framework not in self.programs:
+            return {}
+        return self.programs[framework].fields()
+
+    def presumed_of(self, layout: Layout) -> Presumed | None:
+        """Return the program that runs one of its layouts, and why; None: nobody says."""
+        presumed = self.programs.get(layout.framework)
+        if presumed is None or not presumed.because:
+            return presumed
+        return dataclasses.replace(presumed, because=usual_program(layout.spread).reason)
 
     def on(self, cluster: Cluster) -> Space:
         """Layouts of other GPUs of the same chip, with the memory of their nodes' hosts."""
@@ -167,9 +184,17 @@ def _shardings(dp: int, pp: int, space: Space) -> list[int]:
     if dp == 1:
         return [3] if space.base.sharding.parallel == "fsdp" else [0]
     sizes = [0, *divisors(dp)[1:-1]]
-    shards_stages = space.framework is not None and FRAMEWORKS[space.framework].ranks.shards_stages
+    engine = space.framework or _engine_of_schedule(space)
+    shards_stages = engine is not None and FRAMEWORKS[engine].ranks.shards_stages
     stages = (1,) if pp > 1 and not shards_stages else (1, 2, 3)
     return [0, *(stage + 4 * size for stage in stages for size in sizes)]
+
+
+def _engine_of_schedule(space: Space) -> str | None:
+    """The engine that a schedule implies, where one alone is asked for that few have."""
+    if len(space.schedules) > 1 or space.schedules[0] in ONE_BACKWARD:
+        return None
+    return space.base.replace(pp=2, schedule=space.schedules[0]).usual_framework
 
 
 def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
@@ -177,7 +202,8 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
     groups = 2 * _frameworks(space, columns) + (columns["zero"] >= 2)
     for group in np.unique(groups):
         rows = {name: column[groups == group] for name, column in columns.items()}
-        base = space.base.replace(framework=list(FRAMEWORKS)[group // 2], schedule="1f1b")
+        name = list(FRAMEWORKS)[group // 2]
+        base = space.base.replace(framework=name, schedule="1f1b", **space.words_of(name))
         legal = legal_mask(space.shape, base.replace(**rows))
         rows = {name: column[legal] for name, column in rows.items()}
         for schedule, chosen in _by_schedule(space, rows):

@@ -50,9 +50,10 @@ from trainrig.workload.layout.groups import (
     StepBatch,
     Whole,
 )
-from trainrig.workload.layout_rules import ONE_BACKWARD, RANGES, RULES, Pairing, Rule
-from trainrig.workload.programs import FRAMEWORKS, NATIVE, OF_SCHEDULES, usual_framework
+from trainrig.workload.layout_rules import RANGES, RULES, Pairing, Rule
+from trainrig.workload.programs import FRAMEWORKS, NATIVE, usual_framework
 from trainrig.workload.programs.engine import Engine
+from trainrig.workload.programs.usual import Spread
 
 if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
     import numpy as np
@@ -158,12 +159,18 @@ class Layout:
     @property
     def usual_framework(self) -> str:
         """The framework that usually runs such a layout, where none is asked for."""
-        if self.pipeline.schedule not in ONE_BACKWARD:
-            return OF_SCHEDULES.get(self.pipeline.schedule, NATIVE)
-        return usual_framework(
+        return usual_framework(self.spread)
+
+    @property
+    def spread(self) -> Spread:
+        """What of it tells who usually runs it."""
+        return Spread(
+            schedule=self.pipeline.schedule,
             split=_any(self.mesh.tp * self.mesh.pp * self.mesh.cp, 2),
             sharded=_any(self.sharding.zero, 2) or self.sharding.parallel == "fsdp",
-            several=_any(self.mesh.gpus, 2) or self.sharding.parallel in ("ddp", "dataparallel"),
+            adapted=self.lora.rank > 0,
+            wrapped=self.sharding.parallel in ("ddp", "dataparallel"),
+            nodes=_any(self.mesh.gpus - self.mesh.gpus_per_node, 1),
         )
 
     @property

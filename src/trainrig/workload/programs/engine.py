@@ -14,7 +14,9 @@ context_parallel_rotate_method, accelerate's cp_comm_strategy: allgather).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from trainrig.flat_keys import FlatKeys, part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,9 @@ class HostTraits:
 class Engine:
     """What an engine does where a layout does not say otherwise."""
 
-    models: ModelTraits = field(default=ModelTraits())
-    ranks: RankTraits = field(default=RankTraits())
-    host: HostTraits = field(default=HostTraits())
+    models: ModelTraits = part(ModelTraits)
+    ranks: RankTraits = part(RankTraits)
+    host: HostTraits = part(HostTraits)
+
+
+ENGINE_KEYS = FlatKeys(Engine)

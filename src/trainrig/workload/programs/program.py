@@ -6,10 +6,11 @@ are not stated.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from trainrig.flat_keys import FlatKeys, part
 
 Since = bool | str | None
 """Whether a program does something: always, since a month (``2024-01``), or not stated."""
@@ -47,6 +48,8 @@ class Spreading:
     """Its benchmarks deal tokens to experts evenly, whatever the router says."""
     whole_experts: Since = None
     """Tensor parallelism cuts no expert that is no wider than the model."""
+    splits_sequence: Since = None
+    """Tensor parallelism goes with sequence parallelism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,8 @@ class Code:
     """It runs transformers' models as they are."""
     grouped_experts: Since = None
     """A mixture's experts are one product, whatever the models' own code does."""
+    quantized_experts: str = ""
+    """One of EXPERTS, of a mixture whose frozen weights are quantised."""
     scores: bool | None = None
     """It writes attention's scores to memory unless fused attention is named."""
     graphed: bool | None = None
@@ -138,7 +143,7 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
+class Batches:
     """How many samples of what length it trains on, and where adapters lie."""
 
     samples: int | None = None
@@ -154,49 +159,54 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What holds where a program is asked for by name, and a flag doesn't say otherwise."""
+
+    since: str = ""
+    """The month of its first release."""
+    tunes: str = ""
+    """One of QUANTIZE: it trains adapters beside such weights, where neither is asked for."""
+    stages_by: str = ""
+    """The engine that trains where a stage of ZeRO is asked for."""
+    checkpoints_large: bool = False
+    """Gradient checkpointing is one switch of its models, which who tunes a large one turns on."""
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    """Values by the flat keys of a layout."""
+    adapters: Mapping[str, Any] = field(default_factory=dict)
+    """Likewise, where adapters are trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """A program, or several that are named together."""
 
     key: str = ""
     """What --framework takes; "": it is known from what others print alone."""
     name: str
+    aliases: tuple[str, ...] = ()
+    """Other words that --framework takes for it."""
+    source: str = ""
+    """Where its defaults are documented."""
+    engine: str = ""
+    """The engine that trains, one of FRAMEWORKS."""
     trains_as: str = ""
     """How it spreads a model: megatron, deepspeed, or by torch's wrappers around Hugging Face's
     models (fsdp, trainer); not stated: as the layout tells."""
-    engine: str = ""
-    """The engine that trains, one of FRAMEWORKS."""
-    spreading: Spreading = field(default=Spreading())
-    numbers: Numbers = field(default=Numbers())
-    code: Code = field(default=Code())
-    saving: Saving = field(default=Saving())
-    samples: Samples = field(default=Samples())
-
-    def trait(self, key: str) -> Any:
-        """Return a trait by its flat key."""
-        group = GROUP_OF[key]
-        return getattr(getattr(self, group) if group else self, key)
-
-    def with_traits(self, traits: Mapping[str, Any]) -> Program:
-        """Return a copy with traits changed, by their flat keys."""
-        changes: dict[str, Any] = {}
-        groups: dict[str, dict[str, Any]] = {}
-        for key, value in traits.items():
-            if group := GROUP_OF[key]:
-                groups.setdefault(group, {})[key] = value
-            else:
-                changes[key] = value
-        for group, values in groups.items():
-            changes[group] = dataclasses.replace(getattr(self, group), **values)
-        return dataclasses.replace(self, **changes)
+    spreading: Spreading = part(Spreading)
+    numbers: Numbers = part(Numbers)
+    code: Code = part(Code)
+    saving: Saving = part(Saving)
+    batches: Batches = part(Batches)
+    asked: Asked = part(Asked)
 
 
-_GROUPS = {"spreading": Spreading, "numbers": Numbers, "code": Code, "saving": Saving}
-GROUP_OF: dict[str, str] = {"trains_as": "", "engine": ""} | {
-    trait.name: group
-    for group, kind in (*_GROUPS.items(), ("samples", Samples))
-    for trait in dataclasses.fields(kind)
-}
-"""The group that holds each trait, by its flat key; "": the program itself."""
+PROGRAM_KEYS = FlatKeys(Program)
+TRAITS = tuple(
+    key
+    for key, (group, _) in PROGRAM_KEYS.places.items()
+    if group not in ("", "asked") or key == "trains_as"
+)
+"""Flat keys of what a program does, whatever it is called."""
 
 
 def is_stated(value: Any) -> bool:

@@ -37,6 +37,7 @@ TUNED = {
     "batch_size": 2,
     "recompute": "full",
     "kernels": "compiled",
+    "framework": "torchtune",
 }
 FULL = {"states": "pure", "optimizer": "adamw-8bit-paged", "optimizer_in_backward": 1}
 LORA = {"lora_rank": 8}

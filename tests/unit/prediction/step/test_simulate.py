@@ -102,7 +102,11 @@ def test_dualpipe_holds_two_stages_and_waits_least() -> None:
 
 def test_a_plan_takes_the_schedule_that_it_is_told() -> None:
     asked = {"model": "megatron-18B", "on": "H100 SXM5 80GB", "gpus": 64, "global_batch": 64}
-    for schedule, framework in (("zbv", "native"), ("dualpipe", "megatron"), ("gpipe", "megatron")):
+    for schedule, framework in (
+        ("zbv", "torchtitan"),
+        ("dualpipe", "megatron"),
+        ("gpipe", "megatron"),
+    ):
         found = layouts(space(asked | {"schedule": schedule, "seq_len": 2048})[0])
         piped = [one for one in found if np.any(one.mesh.pp > 1)]
         assert {(one.pipeline.schedule, one.framework) for one in piped} == {(schedule, framework)}
