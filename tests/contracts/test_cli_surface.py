@@ -68,7 +68,7 @@ def test_the_surface_is_as_promised() -> None:
             "catalog": "NAME... --compare --models --servers --json",
             "env": "--os --on --driver --route --torch --pip-index --torch-index --conda-channel "
             "--nvidia-repo --image --try-extension --python --explain --out --json",
-            "published": "CHIP... --kind --model --precision --html --md --json",
+            "published": "CHIP... --kind --model --precision --html --md --all --json",
             "bench": "BENCHMARK --dtype --size --op --path --device --peak --ranks/--nproc "
             "--min --max --backend --peer-access --timeout --budget --out --strict --json",
             "build": "check FILE --gpu --psu --cpu --board --ram --case --cooling --disk --nic "

@@ -22,6 +22,7 @@ from trainrig.cli.verb import CHIPS, PATH, Pages, json_option, option, verb
 @option("--precision", metavar="TYPE", help="Show a data type alone.", default_text="all")
 @option("--html", type=PATH, metavar="FILE", help="Write a page that sorts and filters, offline.")
 @option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout.")
+@option("--all", "is_whole", is_flag=True, help="List all cases and sources, not a screen.")
 @json_option("One JSON object: cards, and each case with its figures and their sources.")
 def command(
     chip: tuple[str, ...],
@@ -30,12 +31,14 @@ def command(
     precision: str | None,
     html: Path | None,
     md: Path | None,
+    is_whole: bool,
     as_json: bool,
 ) -> None:
     """Is my number normal?  What others published, by card, with source, date and spread.
 
     \b
     trainrig published RTX 4090
+    trainrig published RTX 4090 --all
     trainrig published
     trainrig published "RTX 3090 Ti" "RTX 4090"
     trainrig published --model bert-large --precision fp16
@@ -81,14 +84,18 @@ def command(
                 print_json(content())
             return
 
+    is_whole = is_whole or md is not None
+
     def document() -> Any:
         if not cases:
             return shown.nothing_document(wanted)
         if len(devices) == 2:
             counts = [sum(one.device == name for one in cases) - len(known) for name in devices]
-            return shown.ratio_document(*devices, known, alone=(counts[0], counts[1]))
+            return shown.ratio_document(
+                *devices, known, alone=(counts[0], counts[1]), is_whole=is_whole
+            )
         if len(devices) == 1:
-            return shown.card_document(devices[0], cases)
-        return shown.overview_document(cases)
+            return shown.card_document(devices[0], cases, is_whole=is_whole)
+        return shown.overview_document(cases, is_whole=is_whole)
 
     publish(as_json, content, document, Pages(md=md))

@@ -48,10 +48,12 @@ def grids_document(found: Sequence[tuple[Rates, Sequence[Record]]]) -> Document:
         blocks.append(Paragraph(f"{rates.device}, predicted", "strong"))
         blocks += notebook_tables(records)
         sources = dict.fromkeys(str(one.source) for one in records)
-        widths = {
-            one.interval[1] / one.value - 1.0 for one in records if one.interval and one.value
-        }
-        sure = f"four in five lie within {format_share(max(widths))} of it" if widths else ""
+        widths = [one.interval[1] / one.value for one in records if one.interval and one.value]
+        sure = ""
+        if widths:
+            least, most = min(widths), max(widths)
+            sure = f"four in five lie within {format_share(least - 1.0)} where products or bytes "
+            sure += f"take the time, within {most:.1f} times where launches do"
         blocks.append(Paragraph(f"{'; '.join(sources)}; {sure}.", "dim"))
     is_layer = any(role_of(one.benchmark) is Role.BLOCK for _, each in found for one in each)
     if is_layer and (error := layer_error()) is not None:

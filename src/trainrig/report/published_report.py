@@ -25,6 +25,7 @@ from trainrig.analysis.rows import Row, name_devices
 from trainrig.benchmarks.spec import case_text
 from trainrig.catalog.chip import peak
 from trainrig.catalog.published import PublishedKind, published_source
+from trainrig.catalog.published.tables import COUNTED_IN_FULL
 from trainrig.record import Record, RunView
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
@@ -89,12 +90,22 @@ def _others(found: PublishedRange | None, unit: str) -> str | None:
 # ---- every card
 
 
-def overview_document(cases: Sequence[PublishedCase]) -> doc.Document:
-    """One line a card: best matmul, memory, how much else is known."""
+def overview_document(cases: Sequence[PublishedCase], *, is_whole: bool = True) -> doc.Document:
+    """One line a card: best matmul, memory, how much else is known.
+
+    Args:
+        cases: Published cases of all cards.
+        is_whole: Whether all cards are listed, or a screen of those with most figures.
+    """
     cards = card_summaries(cases)
+    most = len(cards) if is_whole else SCREEN_CARDS
+    kept = sorted(cards, key=lambda card: -card.num_figures)[:most]
+    left = len(cards) - len(kept)
+    cards = tuple(card for card in cards if card in kept)
     blocks: tuple[doc.Block, ...] = (
         doc.Paragraph("What others published, card by card", "strong"),
         cards_table(cards),
+        *_rest(left, "card", "trainrig published"),
         doc.Paragraph(
             "16 bit: the best product of each source in fp16 or bf16; memory: the best cold stream "
             "or copy; (n): sources. All of a card: trainrig published CHIP; two cards: name both.",
@@ -128,8 +139,17 @@ def cards_table(cards: Iterable[CardSummary]) -> doc.Table:
 # ---- one card
 
 
-def card_document(device: str, cases: Sequence[PublishedCase]) -> doc.Document:
-    """Everything that is published of one card."""
+def card_document(
+    device: str, cases: Sequence[PublishedCase], *, is_whole: bool = True
+) -> doc.Document:
+    """What is published of one card.
+
+    Args:
+        device: The card.
+        cases: Its published cases.
+        is_whole: Whether all cases, the notebooks' tables and all sources are listed, or a screen:
+            of each kind the first, those of several sources before others.
+    """
     (summary,) = card_summaries(cases)
     sources = dict.fromkeys(name for one in cases for name in one.sources)
     years = f", {summary.dates}" if summary.dates else ""
@@ -138,6 +158,9 @@ def card_document(device: str, cases: Sequence[PublishedCase]) -> doc.Document:
     blocks: list[doc.Block] = [doc.Paragraph(head, "strong")]
     if best := tuple(_best(summary)):
         blocks.append(doc.Facts(best, "Best of each source"))
+    if not is_whole:
+        blocks += _screen(device, cases)
+        return doc.Document(title=f"{device}, published", blocks=tuple(blocks))
     blocks += notebook_tables(map(as_record, cases))
     kinds = grouped(cases, lambda one: one.kind)
     for kind in KINDS:
@@ -145,11 +168,64 @@ def card_document(device: str, cases: Sequence[PublishedCase]) -> doc.Document:
         if own := [
             one for one in kinds.get(kind, ()) if one.num > 1 or not has_place(as_record(one))
         ]:
-            title = TITLES[kind] + (", several sources" if all(o.num > 1 for o in own) else "")
-            blocks.append(_cases_table(title, own))
+            several = ", several sources" if all(o.num > 1 for o in own) else ""
+            for title, members in _by_link(kind, own).items():
+                blocks.append(_cases_table(title + several, members))
     blocks.append(doc.Facts(tuple(_source_lines(cases)), "Sources"))
     blocks.append(doc.Paragraph(RULE, "dim"))
     return doc.Document(title=f"{device}, published", blocks=tuple(blocks))
+
+
+def _by_link(kind: PublishedKind, cases: Sequence[PublishedCase]) -> dict[str, list[PublishedCase]]:
+    """Cases by the title of their table: links are apart, by what joins the two ends."""
+    return grouped(cases, _link_title if kind is PublishedKind.LINK else lambda _: TITLES[kind])
+
+
+def _link_title(one: PublishedCase) -> str:
+    case = one.case
+    if one.what.startswith("within a card"):
+        return "Within a card"
+    if case.get("direction") != "p2p":
+        return TITLES[PublishedKind.LINK]
+    if case.get("peer_access"):
+        return "Card to card, peer access on"
+    return "Card to card, peer access off: through the host"
+
+
+SCREEN_CARDS, SCREEN_ROWS = 24, 3
+"""Cards of the overview, and cases of each kind, that a screen holds; --all has the rest."""
+
+
+def _screen(device: str, cases: Sequence[PublishedCase]) -> Iterator[doc.Block]:
+    """The first cases of each kind and link, how attention is counted, and the way to the rest."""
+    kinds = grouped(cases, lambda one: one.kind)
+    left = 0
+    for kind in KINDS:
+        for title, own in _by_link(kind, kinds.get(kind, ())).items():
+            ranked = sorted(own, key=lambda one: (-one.num, one.unit, -abs(one.value)))
+            shown = ranked[:SCREEN_ROWS]
+            left += len(own) - len(shown)
+            yield table(
+                shown,
+                words("case", lambda one: one.what),
+                column("reached", case_range),
+                column("n", lambda one: one.num),
+                column("date", lambda one: one.dates or None, optional=1),
+                title=title if len(own) == len(shown) else f"{title}, {len(shown)} of {len(own)}",
+            )
+    causal = [one for one in cases if "causal" in one.what]
+    if any(COUNTED_IN_FULL in one.what for one in causal):
+        yield doc.Paragraph(f"Counting: a product is 2mkn; {COUNTED_IN_FULL}", "dim")
+    elif causal:
+        text = "Counting: a product is 2mkn; of causal attention the scores that are seen"
+        yield doc.Paragraph(text, "dim")
+    yield from _rest(left, "case", f'trainrig published "{device}"')
+    yield doc.Paragraph(RULE, "dim")
+
+
+def _rest(left: int, noun: str, command: str) -> Iterator[doc.Paragraph]:
+    if left:
+        yield doc.Paragraph(f"{counted(left, noun)} more: {command} --all")
 
 
 def _best(card: CardSummary) -> Iterator[tuple[str, str]]:
@@ -203,14 +279,28 @@ def _source_lines(cases: Sequence[PublishedCase]) -> Iterator[tuple[str, str]]:
 
 
 def ratio_document(
-    first: str, second: str, found: Sequence[PublishedRatio], *, alone: tuple[int, int]
+    first: str,
+    second: str,
+    found: Sequence[PublishedRatio],
+    *,
+    alone: tuple[int, int],
+    is_whole: bool = True,
 ) -> doc.Document:
-    """Case by case where both have the very same one: the second card over the first."""
+    """Case by case where both have the very same one: the second card over the first.
+
+    Args:
+        first: The card that is 1.
+        second: The card that is compared with it.
+        found: Cases that both have.
+        alone: How many cases each has that the other lacks.
+        is_whole: Whether all cases are listed, or a screen of each kind.
+    """
+    most = len(found) if is_whole else 2 * SCREEN_ROWS
     kinds = grouped(found, lambda one: one.first.kind)
     blocks: list[doc.Block] = [doc.Paragraph(f"{second} against {first}, published", "strong")]
     blocks += (
         table(
-            kinds[kind],
+            kinds[kind][:most],
             words("case", lambda one: one.first.what),
             column(first, lambda one: value_text(one.first.value, one.first.unit)),
             column(second, lambda one: value_text(one.second.value, one.second.unit)),
@@ -224,6 +314,8 @@ def ratio_document(
     if not found:
         text = f"Nobody published one and the same case of {first} and of {second}."
         blocks.append(doc.Paragraph(text))
+    hidden = sum(max(0, len(own) - most) for own in kinds.values())
+    blocks += _rest(hidden, "case", f'trainrig published "{first}" "{second}"')
     left = f"Figures of one card alone: {alone[0]} cases of {first}, {alone[1]} of {second}."
     blocks.append(doc.Paragraph(left, "dim"))
     text = f"ratio: {second} over {first}, medians over sources; times count the other way round."

@@ -115,3 +115,32 @@ def test_json_has_figures_with_source_and_date(trainrig: Any) -> None:
     one = next(case for case in content["cases"] if case["what"] == "fp16 8192³")
     assert (one["n"], one["low"] <= one["median"] <= one["high"]) == (3, True)
     assert all(figure["source"] and figure["date"] for figure in one["figures"])
+
+
+# ---- a screen, and the rest
+
+
+@pytest.mark.parametrize(
+    "words", [("RTX 4090",), ("B200 SXM",), (), ("RTX 3090 Ti", "RTX 4090"), ("H100 SXM5 80GB",)]
+)
+def test_published_ends_after_a_screen_and_names_the_way_on(trainrig: Any, words: tuple) -> None:
+    """It was 523 lines of the RTX 4090."""
+    _, out, _ = trainrig("published", *words)
+    _, whole, _ = trainrig("published", *words, "--all")
+    assert len(out.splitlines()) <= 80 and len(whole.splitlines()) > len(out.splitlines())
+    assert "--all" in out and "--all" not in whole
+
+
+def test_a_screen_says_how_causal_attention_is_counted(trainrig: Any) -> None:
+    _, out, _ = trainrig("published", "B200 SXM")
+    assert "counted in full: half of these FLOPs are executed" in " ".join(out.split())
+
+
+def test_links_stand_apart(trainrig: Any) -> None:
+    _, out, _ = trainrig("published", "RTX 3090 Ti", "--kind", "link", "--all")
+    titles = ("Within a card", "peer access on", "peer access off: through the host")
+    tables = {title: out[out.index(f"{title}\n") :].partition("\n\n")[0] for title in titles}
+    assert "901 GB/s" in tables["Within a card"]
+    assert "52.9 GB/s" in tables["peer access on"]
+    assert "52.9" not in tables["peer access off: through the host"]
+    assert "6.23 GB/s" in tables["peer access off: through the host"]
