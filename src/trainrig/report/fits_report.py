@@ -57,14 +57,15 @@ def fits_document(found: FitAnswer) -> Document:
     """Whether it fits, in three ways; then memory by part and options of the one asked about."""
     asked = found.asked
     place = place_text(asked.question.layout, asked.question.cluster.rates().device)
-    title = f"{asked.question.shape.name} on {place}: {verdicts_text(found)}"
+    program = asked.question.program.name
+    title = f"{asked.question.shape.name} on {place}, {program}: {verdicts_text(found)}"
     best = min((one.verdict for one in found.methods), key=list(VERDICT_TONES).index)
     blocks: list[Block] = [
-        *program_line(asked.question),
         Paragraph(title, VERDICT_TONES[best]),
+        *program_line(asked.question),
         *(Paragraph(note, "warn", label="Note") for note in asked.question.notes),
         methods_table(found),
-        Facts(tuple(_layouts(found)), "Presumed"),
+        Facts(tuple(_layouts(found)), "Layouts"),
         *_lines_to_paste(found.methods),
         Paragraph(f"{_IN_WORDS[found.method]}, part by part", "strong"),
         memory_table(asked.memory, asked.capacity, asked.verdict),

@@ -171,8 +171,10 @@ def prediction_document(
     step, rate = format_time(found.time), format_count(found.tokens_per_s)
     answer = f"{step} a step, {rate} tokens/s; {found.verdict}, {need} of {have} GiB a GPU"
     blocks: list[Block] = [
+        Paragraph(
+            f"{title}, {found.question.program.name}: {answer}", VERDICT_TONES[found.verdict]
+        ),
         *program_line(found.question),
-        Paragraph(f"{title}: {answer}", VERDICT_TONES[found.verdict]),
         _time_table(found),
         Facts(tuple(_facts(found, tokens)), "Prediction"),
         *(Paragraph(warning, "warn", label="Warning") for warning in found.warnings),

@@ -49,8 +49,9 @@ def test_a_prediction_for_people(trainrig, monkeypatch, width) -> None:
     code, out, _ = trainrig(*words_of(TWO | {"tokens": "10e9", "what-if": "nvlink, power=300W"}))
     assert code == 0
     joined = " ".join(out.split())
-    assert joined.startswith("Hugging Face Trainer with PEFT (presumed: one machine): ")
-    assert "gpt2-medium on 2 × RTX 3090 Ti: 380 ms a step" in joined
+    program = "Hugging Face Trainer with PEFT"
+    assert joined.startswith(f"gpt2-medium on 2 × RTX 3090 Ti, {program}: 380 ms a step")
+    assert f"{program} (presumed: one machine): " in joined
     for said in (
         "forward",
         "backward",
