@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from trainrig.workload.layout.groups import KERNELS, OPTIMIZERS
 from trainrig.workload.memory import PARTS, Memory, memory, memory_peaks
 from trainrig.workload.memory.pipeline_stage import places, stage_of
 from trainrig.workload.numerics import numerics_of, states_of
+from trainrig.workload.presets import published
 from trainrig.workload.programs import FRAMEWORKS
 
 GPT = custom("gpt2", num_layers=48, hidden=6144, num_heads=64, vocab=51200, max_positions=2048)
@@ -405,3 +407,27 @@ def test_a_fused_loss_has_no_logits_that_forward_does_without(batch: int, accum:
     for stage in places(wide, asked):
         for peak in memory_peaks(stage_of(wide, asked, stage)):
             assert float(peak["logits"]) >= 0.0
+
+
+SHARED = [
+    name
+    for name, (_, numbers) in published().items()
+    if min(numbers.get("vectors", 0), numbers.get("end_vectors", 0)) < 0
+]
+"""Models whose blocks share what matrices of their sizes would hold, as ALBERT's do."""
+
+
+@pytest.mark.parametrize("model", SHARED)
+@pytest.mark.parametrize("split", [{"tp": 8}, {"tp": 2, "pp": 2}, {"tp": 16}])
+@pytest.mark.parametrize("zero", [0, 3])
+def test_shared_blocks_are_split_and_never_less_than_nothing(
+    model: str, split: dict[str, int], zero: int
+) -> None:
+    shape = named(model)
+    ranks = math.prod(split.values())
+    if shape.num_heads % split["tp"]:
+        pytest.skip("its heads cannot be split so")
+    framework = "megatron" if "pp" in split else "huggingface"
+    layout = Layout.of(framework=framework, zero=zero * (framework == "huggingface"), **split)
+    found = memory(shape, layout.replace(gpus=ranks))
+    assert found.weights > 0 and found.total > found.weights

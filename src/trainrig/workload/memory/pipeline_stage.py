@@ -117,9 +117,13 @@ class Stage:
         return self.states.weight_copies * num
 
     def block_parameters(self, *, decoder: bool = False) -> Bytes:
-        """Of one rank, of an average block; norms are whole on each."""
+        """Of one rank, of an average block; norms are whole on each.
+
+        What is less than the matrices make (``vectors`` below 0: ALBERT's blocks share them) is
+        less of the matrices, and split as they are.
+        """
         shape = self.shape
-        norms = (3 if decoder else 2) * norm_parameters(shape) + shape.vectors
+        norms = (3 if decoder else 2) * norm_parameters(shape) + max(shape.vectors, 0)
         whole = block_parameters(shape, decoder=decoder) - norms
         if not shape.num_experts:
             return whole / self.layout.mesh.tp + norms
