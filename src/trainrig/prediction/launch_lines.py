@@ -111,6 +111,8 @@ def values_of(shape: ModelShape, layout: Layout, program: LaunchKeys) -> dict[st
         "lora_rank": lora.rank,
         "method": "lora" if lora.quantize == "none" else "qlora",
         "finetuning": "lora" if lora.rank else "full",
+        "litgpt_verb": "finetune_lora" if lora.rank else "finetune_full",
+        "all_micro_batches": layout.batch.grad_accum * layout.mesh.dp,
     }
 
 

@@ -127,7 +127,7 @@ def test_a_program_is_told_the_layout_in_its_own_keys(name: str) -> None:
     assert line and "{" not in line and "3" in line
     adapted = question(ASKED | more | {"method": "qlora", "lora_rank": 24})
     if (line := launch_line(name, adapted.shape, adapted.layout)) is not None:
-        assert "24" in line
+        assert "24" in line or name == "mlx"  # whose rank stands in its file
 
 
 def test_a_line_is_not_made_up() -> None:
