@@ -84,7 +84,7 @@ class Prediction:
     @property
     def is_simulated(self) -> bool:
         """Whether the time is that of a pipeline, event by event, and no closed form's."""
-        return self.layout.mesh.pp > 1 and self.layout.pipeline.schedule != "dualpipe"
+        return bool(self.layout.mesh.pp > 1) and self.layout.pipeline.schedule != "dualpipe"
 
     @property
     def simulated(self) -> float | None:

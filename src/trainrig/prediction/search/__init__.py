@@ -52,7 +52,7 @@ class Candidate:
     @property
     def is_pipeline(self) -> bool:
         """Whether its simulation is another number than the closed form."""
-        return self.layout.mesh.pp > 1 and self.layout.pipeline.schedule != "dualpipe"
+        return bool(self.layout.mesh.pp > 1) and self.layout.pipeline.schedule != "dualpipe"
 
     @property
     def parts_of_step(self) -> dict[str, float]:

@@ -110,15 +110,19 @@ def rank(
     """
     found = []
     for name, (says, apply) in parse(text):
-        told = {"name": name, "says": says, "present": present_of(name, cluster)}
+        present = present_of(name, cluster)
         try:
             rate = rate_of(apply(cluster))
         except TrainrigError as error:
-            found.append(Ranked(**told, reason=error.message))
+            found.append(Ranked(name=name, says=says, present=present, reason=error.message))
             continue
         gain = None if before is None else rate / before - 1.0
         word = "" if gain is None else verdict_of(gain)
-        found.append(Ranked(**told, tokens_per_s=rate, gain=gain, verdict=word))
+        found.append(
+            Ranked(
+                name=name, says=says, present=present, tokens_per_s=rate, gain=gain, verdict=word
+            )
+        )
     return tuple(sorted(found, key=lambda one: -(one.tokens_per_s or 0.0)))
 
 
