@@ -82,12 +82,12 @@ def reading(path: Path, hint: str | None = None) -> Iterator[None]:
         raise DataError(f"cannot read {path}: {error.strerror or error}", hint) from None
 
 
-Place: TypeAlias = "tuple[int | str, ...]"
+KeyPath: TypeAlias = "tuple[int | str, ...]"
 """Where something stands in a file: names of tables and of a key, and numbers in lists."""
 
 
 def first_problem(
-    error: ValidationError, whole: str = "the whole", place: Callable[[Place], Place] = tuple
+    error: ValidationError, whole: str = "the whole", place: Callable[[KeyPath], KeyPath] = tuple
 ) -> str:
     """Return what is wrong first in a ValidationError, in one printable line of a file's words.
 

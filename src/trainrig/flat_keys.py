@@ -24,7 +24,7 @@ from dataclasses import MISSING, Field, field, fields
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_type_hints
 
-from trainrig.errors import Place
+from trainrig.errors import KeyPath
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class FlatKeys(Generic[T]):
             raise TypeError(f"{whole.__name__}: the flat keys must be unique and all in order")
         self.places: Mapping[str, tuple[str, str]] = {key: places[key] for key in names}
         """The part ("" for the whole itself) and the field of each key."""
-        self._keys: dict[Place, str] = {place: key for key, place in self.places.items()}
+        self._keys: dict[KeyPath, str] = {place: key for key, place in self.places.items()}
         self._getters = {
             key: attrgetter(".".join(filter(None, place))) for key, place in self.places.items()
         }
@@ -154,7 +154,7 @@ class FlatKeys(Generic[T]):
             for key, (group, name) in self.places.items()
         }
 
-    def flat_place(self, place: Place) -> Place:
+    def flat_place(self, place: KeyPath) -> KeyPath:
         """Return where a flat table has what stands at a place of a nested one."""
         is_part = bool(place) and place[0] in self.parts
         group, names = (place[0], place[1:]) if is_part else ("", place)

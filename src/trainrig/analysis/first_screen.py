@@ -30,9 +30,9 @@ from trainrig.analysis.best import (
 from trainrig.analysis.burn_facts import burn_devices, burn_headline, is_burn
 from trainrig.analysis.evidence import plain
 from trainrig.analysis.normal import PublishedRange, owner_of, range_for_level
-from trainrig.analysis.published_trainings import published_figures
 from trainrig.analysis.rows import is_published, rows
 from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
+from trainrig.analysis.training_baselines import published_figures
 from trainrig.analysis.training_results import TrainingResult, readable
 from trainrig.analysis.waterfall import Level, Waterfall, ceiling_text, largest_gap, leading
 from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of

@@ -28,7 +28,7 @@ from pydantic import (
 from trainrig.analysis.rows import rows
 from trainrig.analysis.training_facts import LARGEST, summary_of_records, trainings
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
-from trainrig.errors import DataError, Place, first_problem
+from trainrig.errors import DataError, KeyPath, first_problem
 from trainrig.flat_keys import FlatKeys, part
 from trainrig.process.lost_ranks import Restart
 from trainrig.record import Record, RunView, read_by
@@ -376,7 +376,7 @@ def _result(row: Mapping[str, Any], where: str) -> TrainingResult:
         ) from None
 
 
-def _flat_place(place: Place) -> Place:
+def _flat_place(place: KeyPath) -> KeyPath:
     """Return where a stored row has what stands at a place of a result."""
     flat = RESULT_KEYS.flat_place(place)
     is_layout = flat[:1] == ("layout_found",)

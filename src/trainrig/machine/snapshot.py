@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from trainrig.errors import DataError, Place, first_problem
+from trainrig.errors import DataError, KeyPath, first_problem
 from trainrig.flat_keys import FlatKeys, keyed, part
 from trainrig.machine.fact import FAULTY_REASONS as FAULTY_REASONS
 from trainrig.machine.fact import NOT_READ as NOT_READ
@@ -484,7 +484,7 @@ def from_dict(value: object) -> Snapshot:
         raise DataError(f"not a machine description: {problem}") from None
 
 
-def _flat_place(place: Place) -> Place:
+def _flat_place(place: KeyPath) -> KeyPath:
     """Return where machine.json has what stands in a part of a GPU."""
     of_gpu = len(place) > _AT_GPU and place[0] in ("gpus", "gpus_after")
     return (*place[:_AT_GPU], *GPU_KEYS.flat_place(place[_AT_GPU:])) if of_gpu else place

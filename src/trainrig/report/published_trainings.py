@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
-from trainrig.analysis.published_trainings import PublishedFigure
+from trainrig.analysis.training_baselines import PublishedFigure
 from trainrig.catalog.chip import peak
 from trainrig.catalog.lookup import find_chip
 from trainrig.report import document as doc

@@ -17,7 +17,7 @@ from trainrig.analysis.compare_training import (
     speedups,
     worth_of_fusing,
 )
-from trainrig.analysis.published_trainings import PublishedFigure, published_figures
+from trainrig.analysis.training_baselines import PublishedFigure, published_figures
 from trainrig.analysis.training_results import (
     TrainingPrediction,
     TrainingResult,

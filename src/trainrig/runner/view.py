@@ -258,7 +258,7 @@ def training_summary(outcome: RunOutcome) -> dict[str, Any]:
     """
     from trainrig.analysis import training_results
     from trainrig.analysis.compare_training import speedups
-    from trainrig.analysis.published_trainings import published_figures
+    from trainrig.analysis.training_baselines import published_figures
 
     view, head = view_of(read_run(outcome.run)), outcome.to_dict()
     results = training_results.results(view)

@@ -44,9 +44,9 @@ from trainrig.train.experiment_parts import (
     Count,
     EngineKernels,
     ExpectedOutcome,
-    HeldOut,
+    HeldOutLosses,
     LearningRate,
-    Placement,
+    RankPlacement,
     Ranks,
     Recovery,
     Share,
@@ -108,10 +108,10 @@ class Experiment:
     """cpu or cuda; empty: a GPU where there is one."""
     lr: LearningRate = part(LearningRate)
     update: WeightUpdate = part(WeightUpdate)
-    heldout: HeldOut = part(HeldOut)
+    heldout: HeldOutLosses = part(HeldOutLosses)
     checkpoints: Checkpoints = part(Checkpoints)
     recovery: Recovery = part(Recovery)
-    placement: Placement = part(Placement)
+    placement: RankPlacement = part(RankPlacement)
     kernels: EngineKernels = part(EngineKernels)
     expected: ExpectedOutcome = part(ExpectedOutcome)
 

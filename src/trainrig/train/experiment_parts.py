@@ -83,7 +83,7 @@ class WeightUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
+class HeldOutLosses:
     """Losses over the held-out part of the text."""
 
     batches: Whole = field(default=8, metadata={"key": "heldout_batches"})
@@ -117,7 +117,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class RankPlacement:
     """Processes of a training on the machine: interpreter, devices, threads and cores."""
 
     python: Text = ""

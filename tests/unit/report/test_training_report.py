@@ -14,7 +14,7 @@ from rich.console import Console
 from experiment_views import experiments_view
 from reports import markdown, print_report
 from training_summaries import printed, summary, training_view
-from trainrig.analysis.published_trainings import PublishedFigure, published_figures
+from trainrig.analysis.training_baselines import PublishedFigure, published_figures
 from trainrig.catalog.published.training import baselines, baselines_of_case
 from trainrig.record import Kind, Record, RunView, Status, new_id
 from trainrig.report.document import Findings, Paragraph, Section, Table
