@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import random
 import tempfile
 import threading
@@ -42,7 +43,7 @@ from trainrig.record import (
     RunView,
     Status,
 )
-from trainrig.runner import crew, executor, session
+from trainrig.runner import crew, executor, sentinel, session
 from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.qualified_training import Text
@@ -99,6 +100,8 @@ class Machine:
     speed: Callable[[Asked], float] = lambda _: 1.0
     launch_scatter: float = 0.01
     """How far workers lie apart in what the host takes for a launch (standard deviation)."""
+    later: tuple[float, float] = (math.inf, 1.0)
+    """From so many seconds on everything on GPUs has a share of its speed, and nothing shows it."""
     link_share: float = 1.0
     """What links between GPUs carry of a healthy one's rate."""
     budget: float = BUDGET
@@ -116,10 +119,13 @@ class Result:
     records: tuple[Record, ...] = ()
 
 
+_START = 1000.0
+
+
 class _Clock:
     def __init__(self) -> None:
         self._main = threading.get_ident()
-        self._times = {self._main: 1000.0}
+        self._times = {self._main: _START}
 
     @property
     def now(self) -> float:
@@ -224,7 +230,9 @@ class _Worker:
         if call is None:
             reason = f"{asked.request.case['dtype']} matmul does not run here: not implemented"
             return Reply(status=Status.SKIPPED, reason=reason, duration=0.05)
-        call = call * (1.0 + self._bias) / self._machine.speed(asked) + self._launch
+        since, share = self._machine.later
+        share = share if asked.is_gpu and self._clock.now - _START > since else 1.0
+        call = call * (1.0 + self._bias) / self._machine.speed(asked) / share + self._launch
         scatter = [call * (1.0 + self._rng.gauss(0.0, _ONE_SAMPLE)) for _ in range(12)]
         return Reply(
             status=Status.OK,
@@ -318,6 +326,7 @@ def _in_place(machine: Machine) -> Iterator[None]:
         mock.patch.object(executor, "Worker", make),
         mock.patch.object(session, "time", clock.as_module()),
         mock.patch.object(executor, "time", clock.as_module()),
+        mock.patch.object(sentinel, "time", clock.as_module()),
         mock.patch.object(crew, "time", clock.as_module()),
         mock.patch.object(Exchanger, "__call__", exchange),
         mock.patch.object(session, "disk_target", return_value=no_disk),

@@ -367,6 +367,13 @@ def _watched() -> Iterator[Scenario]:
         outcomes=(FAIL,),
         findings=("gpu-memory-short",),
     )
+    for count in (1, 8):
+        yield Scenario(
+            name=f"{count} x {_EIGHT}: a neighbour that stays from half of the run on",
+            machine=_machine(_EIGHT, count, later=(130.0, 0.6)),
+            outcomes=(INCOMPLETE,),
+            findings=("machine-changed",),
+        )
     yield Scenario(
         name=f"8 x {_EIGHT}: links at 45 %",
         machine=_machine(_EIGHT, 8, link_share=0.45),

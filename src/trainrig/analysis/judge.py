@@ -18,6 +18,7 @@ from typing import Any
 from trainrig.analysis import judge_classes, judge_links
 from trainrig.analysis.best import claim_word
 from trainrig.analysis.evidence import bench_command, plain
+from trainrig.analysis.judge_sentinel import CHANGED, changes_of
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, is_cold_stream, join, note_of, siblings_of
 from trainrig.analysis.watched import clock_is_off
 from trainrig.analysis.watched_rules import watch_rules
@@ -66,6 +67,10 @@ NOT_DONE = (
 _NOT_RUN = "not run"
 
 
+_OF_SPEED = ("below-band", "below-claim", "odd-device", "slow-link")
+"""Faults that somebody else on the machine looks like."""
+
+
 def judge(
     records: Sequence[Record],
     machine_findings: Iterable[Finding] = (),
@@ -73,12 +78,13 @@ def judge(
     again: str = "trainrig qualify --resume RUN",
     longer: str = "trainrig qualify --resume RUN --budget 8m",
     machine: Mapping[str, Any] | None = None,
+    sentinel: Sequence[Mapping[str, Any]] = (),
 ) -> Verdict:
     """The verdict on a run's records and on what the doctor found.
 
     ``interrupted`` says why the run ended early, if it did; ``again`` is
     the command that goes on with it, ``longer`` the one that has more time for it; ``machine`` is
-    machine.json, for what its links should carry.
+    machine.json, for what its links should carry; ``sentinel`` the series of that name.
     """
     rows = join(records)
     steps = _required_steps(rows)
@@ -89,6 +95,7 @@ def judge(
         *judge_links.findings_of(records, machine),
         *_device_failures(records),
         *_wrong_clocks(records),
+        *changes_of(sentinel),
         *_throttled(records, rows),
         *_outliers(rows, records),
         *_outside_band(rows),
@@ -145,8 +152,12 @@ def _outcome(
     rows: Sequence[Row],
     interrupted: str | None,
 ) -> tuple[Outcome, str]:
-    if (fault := first_fault(found for found in findings if found.id not in NOT_DONE)) is not None:
+    # What is slow on a machine that changed meanwhile may be sound.
+    doubtful = _OF_SPEED if any(found.id == CHANGED for found in findings) else ()
+    faults = (found for found in findings if found.id not in (*NOT_DONE, *doubtful))
+    if (fault := first_fault(faults)) is not None:
         return Outcome.FAIL, fault
+    findings = [found for found in findings if found.id not in doubtful]
     doubt = first_fault(found for found in findings if found.id != _STEP_NOT_DONE)
     if doubt or interrupted or not steps:
         never = "nothing was planned: the run was cut off before that"

@@ -83,6 +83,7 @@ class WatchRules:
     most_suspended_s: float
     samples_apart: float
     clocks_apart: float
+    sentinel: Mapping[str, float]
     compared: Mapping[str, LeastCompared]
     quantity: tuple[WatchedQuantity, ...]
     limit: tuple[WatchLimit, ...]

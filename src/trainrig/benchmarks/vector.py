@@ -32,6 +32,11 @@ def vector_case(op: str, num_elements: int, cache: str, dtype: str = "fp32") -> 
     return {"op": op, "dtype": dtype, "num_elements": num_elements, "cache": cache}
 
 
+def sentinel_case() -> Case:
+    """What is measured again and again to see whether a machine changes: larger than caches."""
+    return vector_case("scale", _SIZES[0], "hot")
+
+
 def _work(case: Case) -> workload.Work:
     num_elements = spec.size_in(case, "num_elements")
     return workload.vector(str(case["op"]), num_elements, str(case["dtype"]))

@@ -37,6 +37,8 @@ from trainrig.runner.crew import Crew, MakeWorker, Teams
 from trainrig.runner.expectations import limit_of_point
 from trainrig.runner.plan import Block, Task
 from trainrig.runner.progress import Progress, Watcher, describe
+from trainrig.runner.sentinel import Sentinel
+from trainrig.runner.targets import Target
 from trainrig.store import RunWriter, read_run
 from trainrig.units import format_time
 
@@ -97,6 +99,7 @@ class Executor:
         train: Train | None = None,
         exchange: Exchange | None = None,
         early: Sequence[Worker] = (),
+        sentinel: Sentinel | None = None,
     ) -> None:
         """``deadline`` is on time.monotonic; ``expected`` is by key and device of a point.
 
@@ -113,6 +116,7 @@ class Executor:
         self._crew = Crew(make_worker or self._start_worker, run.log_path, early)
         self._train = train
         self._exchange = exchange
+        self._sentinel = sentinel
         self._pace = Pace()
         self._attempts = Attempts(expected)
         self._telemetry = TelemetryWriter(run)
@@ -164,7 +168,16 @@ class Executor:
                     ready.append(task)
                 else:
                     self.skip(task, "the time for it was over before its worker was ready")
+            self._look(block.targets, teams, threads)
             self._run_in_parts(ready, teams, end, threads, stop)
+            self._look(block.targets, teams, threads)
+
+    def _look(self, targets: Sequence[Target], teams: Teams, threads: ThreadPoolExecutor) -> None:
+        """Measure the sentinel case on the devices of a block, but for disks."""
+        if self._sentinel is not None:
+            chosen = [t for t in targets if t.torch_device in teams and not t.is_disk]
+            workers = [(target, teams[target.torch_device][0]) for target in chosen]
+            self._sentinel.look(workers, threads, self._deadline)
 
     def _unknown(self, tasks: Iterable[Task]) -> list[Task]:
         """The tasks that are still to be measured: no worker is started where all is known."""

@@ -41,6 +41,7 @@ from trainrig.runner.qualified_training import (
     with_training,
 )
 from trainrig.runner.ranks import Exchanger
+from trainrig.runner.sentinel import Sentinel
 from trainrig.runner.targets import HOST, Target, choose_gpus, described, disk_target, find_targets
 from trainrig.runner.train import TrainRun
 from trainrig.runner.view import RunOutcome, fill_run
@@ -259,6 +260,7 @@ def _measure(
         early=early,
         train=Trainer(trainings, history),
         exchange=exchange(run),
+        sentinel=Sentinel(run, deadline - time.monotonic()),
     )
     executor.total = len(tasks)
     executor.resume_from(earlier)

@@ -13,6 +13,7 @@ from trainrig.analysis.answer import RunAnswer, answer_of
 from trainrig.analysis.judge import confirm, judge
 from trainrig.analysis.judge_burn import judge_burn
 from trainrig.analysis.judge_imported import is_imported, judge_imported
+from trainrig.analysis.judge_sentinel import SENTINEL
 from trainrig.analysis.judge_training import judge_trainings
 from trainrig.analysis.rows import is_published
 from trainrig.analysis.run_commands import moved, resume_command
@@ -130,7 +131,9 @@ def judged(run: RunView, interrupted: str | None) -> Verdict:
         return judge_imported(view_of(run), tuple(baselines()), known, notes)
     again = resume_command(run.config, str(run.path))
     longer = resume_command(run.config, str(run.path), longer=True)
-    return judge(run.records, of_speed(findings), interrupted, again, longer, run.machine)
+    sentinel = run.series.get(SENTINEL, ())
+    speed = of_speed(findings)
+    return judge(run.records, speed, interrupted, again, longer, run.machine, sentinel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

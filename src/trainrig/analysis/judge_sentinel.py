@@ -1,0 +1,71 @@
+"""Whether a machine changed under a run: its sentinel case before and after a moment.
+
+A device that was slow all along is slow; one that became slow, or fast, while it was measured says
+nothing of itself: something else began or ended.  The rows are ordered by the monotonic clock; the
+wall clock names the moment.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainrig.analysis.evidence import plain
+from trainrig.analysis.watched import moments
+from trainrig.analysis.watched_rules import watch_rules
+from trainrig.record import Finding
+from trainrig.stats import grouped, median
+from trainrig.units import device_text, format_share
+
+SENTINEL, CHANGED = "sentinel", "machine-changed"
+"""The series, and the finding."""
+_LEAST = 3
+"""Looks: at the start, in the middle and at the end."""
+Row = Mapping[str, Any]
+
+
+def changes_of(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Devices whose sentinel case went slower or faster for good, and when."""
+    timed = [(at, row) for at, row in zip(moments(rows), rows, strict=True) if at is not None]
+    timed.sort(key=lambda pair: pair[0])
+    for (device, index), own in grouped(
+        timed, lambda pair: (pair[1].get("device"), pair[1].get("index"))
+    ).items():
+        quiet = [(at, row) for at, row in own if not row.get("disturbed")]
+        times = [plain(row.get("time_s")) or 0.0 for _, row in quiet]
+        if len(times) < _LEAST or min(times) <= 0.0:
+            continue
+        rules = watch_rules().sentinel
+        place = _change(times, rules["host" if index is None else "gpu"])
+        if place is None:
+            continue
+        row = quiet[place][1]
+        word = "slower" if times[place] > times[place - 1] else "faster"
+        share = abs(median(times[place:]) / median(times[:place]) - 1.0)
+        yield Finding(
+            id=CHANGED,
+            severity="error",
+            evidence=f"{device_text(device, index)}: its sentinel case went {format_share(share)} "
+            f"{word} between the looks before {_clock(row)}, and stayed so",
+            fix="see what began or ended then (nvidia-smi, ps, the scheduler); then repeat it",
+        )
+
+
+def _change(times: Sequence[float], share: float) -> int | None:
+    """Where all later times are apart from all earlier ones by a share; None nowhere."""
+    for place in range(1, len(times)):
+        before, after = times[:place], times[place:]
+        is_slower = min(after) > (1.0 + share) * max(before)
+        is_faster = max(after) * (1.0 + share) < min(before)
+        if is_slower or is_faster:
+            return place
+    return None
+
+
+def _clock(row: Row) -> str:
+    """``14:03:22 UTC``."""
+    wall = plain(row.get("t"))
+    if wall is None:
+        return "a moment that is not known"
+    return f"{datetime.datetime.fromtimestamp(wall, datetime.UTC):%H:%M:%S} UTC"

@@ -1,0 +1,59 @@
+"""A machine that changed under the run: a tenth beyond the limit and inside, at random places."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from trainrig.analysis.judge_sentinel import changes_of
+from trainrig.analysis.watched_rules import watch_rules
+
+START = 1.8e9
+
+
+def looks(rng: random.Random, factor: float, index: int | None, num: int = 8) -> tuple[int, list]:
+    """Rows of one device that changes by a factor at a random look, among those of healthy ones."""
+    place = rng.randrange(1, num - 1)
+    rows = [
+        {
+            "t": START + 30.0 * look,
+            "m": 100.0 + 30.0 * look,
+            "device": "H100 SXM5 80GB",
+            "index": number,
+            "time_s": 1e-3
+            * rng.uniform(0.999, 1.001)
+            * (factor if number == index and look >= place else 1.0),
+            "disturbed": None,
+        }
+        for look in range(num)
+        for number in (0, 1, None)
+    ]
+    return place, rows
+
+
+@pytest.mark.parametrize("index", [1, None])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("faster", [False, True])
+def test_a_device_that_changes_for_good_is_named_with_the_time(
+    index: int | None, seed: int, faster: bool
+) -> None:
+    share = watch_rules().sentinel["host" if index is None else "gpu"]
+    beyond, inside = 1.0 + share * 1.1, 1.0 + share * 0.9
+    place, rows = looks(random.Random(seed), 1.0 / beyond if faster else beyond, index)
+    (found,) = changes_of(rows)
+    assert found.id == "machine-changed"
+    minute, second = divmod(30 * place, 60)
+    assert f"08:{minute:02d}:{second:02d} UTC" in found.evidence
+    assert ("faster" if faster else "slower") in found.evidence
+    _, rows = looks(random.Random(seed), 1.0 / inside if faster else inside, index)
+    assert list(changes_of(rows)) == []
+
+
+def test_what_passes_or_was_seen_changes_nothing() -> None:
+    _, rows = looks(random.Random(1), 1.0, 0)
+    once = [dict(row, time_s=2e-3) if row["m"] == 190.0 else row for row in rows]
+    assert list(changes_of(once)) == []
+    seen = [dict(row, time_s=2e-3, disturbed="others") if row["m"] > 190.0 else row for row in rows]
+    assert list(changes_of(seen)) == []
+    assert list(changes_of(rows[:4])) == []
