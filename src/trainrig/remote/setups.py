@@ -27,6 +27,7 @@ from trainrig.process.child import DIE_WITH_PARENT
 from trainrig.process.programs import last_line, run_program
 from trainrig.process.supervisor import Child
 from trainrig.store import store_errors
+from trainrig.store.safe_read import MOST_SETTINGS, read_plain
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,40}")
 _CONTROL_S = 20.0
@@ -122,8 +123,13 @@ def _program(name: str) -> str:
 
 def _unit_word(word: str) -> str:
     """A word as systemd reads it: % and $ doubled, quoted where it has to be."""
+    if any(not c.isprintable() for c in word):
+        raise UsageError(f"{word!r} cannot stand in a unit", "no line breaks or control characters")
     word = word.replace("%", "%%").replace("$", "$$")
-    return word if re.fullmatch(r"[\w@%+=:,./$-]+", word) else json.dumps(word)
+    if re.fullmatch(r"[\w@%+=:,./$-]+", word, re.ASCII):
+        return word
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def write_setup(setup: Setup) -> list[Path]:
@@ -137,7 +143,7 @@ def write_setup(setup: Setup) -> list[Path]:
     about = dataclasses.asdict(setup) | {"files": {str(p): _digest(t) for p, t in files.items()}}
     with store_errors(folder):
         folder.mkdir(parents=True, mode=0o700)
-        unit.parent.mkdir(parents=True, exist_ok=True)
+        unit.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path, text in {**files, folder / "setup.json": json.dumps(about) + "\n"}.items():
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(text)
@@ -149,14 +155,51 @@ def _digest(text: str) -> str:
 
 
 def all_setups() -> list[dict[str, object]]:
-    """What is set up, as it was written."""
-    found = []
-    for path in sorted(setups_folder().glob("*/setup.json")):
-        try:
-            found.append(json.loads(path.read_text()))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path} is damaged: {error}", f"rm -r {path.parent}") from None
-    return found
+    """What is set up, as it was written; one that is damaged is left out (`damaged_setups`)."""
+    return [each for each in (_read_setup(path) for path in _setup_files()) if each is not None]
+
+
+def damaged_setups() -> list[Path]:
+    """Set-ups whose setup.json cannot be read: they stop none of the others."""
+    return [path.parent for path in _setup_files() if _read_setup(path) is None]
+
+
+def _setup_files() -> list[Path]:
+    return sorted(setups_folder().glob("*/setup.json"))
+
+
+def _read_setup(path: Path) -> dict[str, object] | None:
+    """A set-up as it was written, with all that others read of it; None where it is damaged."""
+    try:
+        data = read_plain(path, MOST_SETTINGS)
+        found = json.loads(data) if data is not None else None
+    except (DataError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    command, files = found.get("command"), found.get("files")
+    is_whole = (
+        found.get("name") == path.parent.name
+        and all(isinstance(found.get(key, ""), str) for key in ("kind", "reach"))
+        and isinstance(found.get("notes", []), list)
+        and isinstance(command, list)
+        and bool(command)
+        and all(isinstance(word, str) for word in command)
+        and isinstance(files, dict)
+        and all(isinstance(text, str) for pair in files.items() for text in pair)
+    )
+    return {"kind": "", "reach": "", "notes": [], **found} if is_whole else None
+
+
+def _setup_named(name: str) -> dict[str, object]:
+    """The set-up of a name.  Raises UsageError for an unknown one, DataError for a damaged one."""
+    setups = {str(each["name"]): each for each in all_setups()}
+    if name in setups:
+        return setups[name]
+    folder = setups_folder() / name
+    if folder in damaged_setups():
+        raise DataError(f"{folder / 'setup.json'} is damaged", f"rm -r {shlex.quote(str(folder))}")
+    raise unknown("set-up", name, setups) if setups else UsageError("nothing is set up")
 
 
 def remove_setup(name: str) -> tuple[list[Path], list[Path]]:
@@ -165,20 +208,19 @@ def remove_setup(name: str) -> tuple[list[Path], list[Path]]:
     Returns the paths that were deleted, and those that were changed since and stay.  Raises
     UsageError for an unknown one.
     """
-    setups = {str(each["name"]): each for each in all_setups()}
-    if name not in setups:
-        raise unknown("set-up", name, setups) if setups else UsageError("nothing is set up")
+    setup = _setup_named(name)
     if systemd_answers() is None:
         systemctl("disable", "--now", unit_path(name).name)
     gone, stay = [], []
-    files = setups[name]["files"]
+    files = setup["files"]
     folder = setups_folder() / name
     with store_errors(folder):
         for text, digest in files.items() if isinstance(files, dict) else ():
             path = Path(text)
             if not path.exists():
                 continue
-            if _digest(path.read_text()) != digest:
+            data = read_plain(path, MOST_SETTINGS) if not path.is_symlink() else None
+            if data is None or hashlib.sha256(data).hexdigest() != digest:
                 stay.append(path)
                 continue
             path.unlink()
@@ -222,10 +264,7 @@ def start_commands(name: str) -> list[str]:
 
 def command_of(name: str) -> list[str]:
     """What a set-up runs.  Raises UsageError for an unknown one."""
-    setups = {str(each["name"]): each for each in all_setups()}
-    if name not in setups:
-        raise unknown("set-up", name, setups) if setups else UsageError("nothing is set up")
-    words, folder = setups[name]["command"], str(setups_folder() / name)
+    words, folder = _setup_named(name)["command"], str(setups_folder() / name)
     assert isinstance(words, list)
     return [str(word).replace("FOLDER", folder) for word in words]
 

@@ -185,6 +185,7 @@ def sbatch_script(experiment: Experiment, folder: Path, nodes: int = 1) -> str:
     it is told how many (slurm.schedmd.com/srun.html, --cpus-per-task).
     """
     own, where = experiment, shlex.quote(str(folder))
+    log = _in_directive(folder)
     on_gpu, per_node = own.device.startswith("cuda"), own.processes // nodes
     gpus = f"#SBATCH --gpus-per-node={per_node}\n" if on_gpu else ""
     most = ""
@@ -212,7 +213,7 @@ fi
 {gpus}{elastic}#SBATCH --signal=TERM@{GRACE}
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output="{folder}/slurm-%j.log"
+#SBATCH --output="{log}/slurm-%j.log"
 set -u
 per_node=$(({own.processes} / SLURM_NNODES))
 if [ $((per_node * SLURM_NNODES)) -ne {own.processes} ]; then
@@ -237,6 +238,18 @@ if [ {own.recovery.max_restarts} -gt 0 ]; then
 fi
 exit $code
 """
+
+
+def _in_directive(folder: Path) -> str:
+    """A folder as ``#SBATCH --output="..."`` takes it: % is doubled, a line cannot break.
+
+    Raises UsageError for what would end the quotes or the line.
+    """
+    text = str(folder)
+    if any(not c.isprintable() for c in text) or '"' in text or "\\" in text:
+        hint = "another --out, without quotes, backslashes and line breaks"
+        raise UsageError(f"{text!r} cannot stand in a Slurm script", hint)
+    return text.replace("%", "%%")
 
 
 _STATIC = f"""\

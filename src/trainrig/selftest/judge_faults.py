@@ -8,6 +8,7 @@ status or in the driver's words under load, never in a record.
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from typing import Any
 
 from trainrig.analysis.judge import judge
 from trainrig.analysis.judge_classes import class_rules
+from trainrig.analysis.judge_sentinel import changes_of
+from trainrig.analysis.watched_rules import watch_rules
 from trainrig.benchmarks.layer import BENCHMARK as LAYER
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.storage import BENCHMARK as STORAGE
@@ -25,7 +28,7 @@ from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Reply, Request
 from trainrig.record import PARENT_CLOCK, WORKER_CLOCK, Case, Kind, Limit, Record, Status
-from trainrig.selftest.registry import HEALTHY, Fault, named_faults
+from trainrig.selftest.registry import HEALTHY, Fault, named_faults, plant_seed
 from trainrig.train.config import Experiment, case_of
 
 _BAND, _HEALTHY_RATE = (150e12, 180e12), 165e12
@@ -82,6 +85,9 @@ def faults() -> Iterator[Fault]:
         observe=_judged,
         twin="workers",
     )
+    yield from named_faults(
+        "judge", (("a neighbour that begins and stays", "machine-changed", _looks),), _changes
+    )
     others = (
         ("a disk whose writes are held by a cache", "write-held-by-cache", _disk),
         ("time of a step that belongs to none of its parts", "time-in-no-part", _step),
@@ -89,6 +95,27 @@ def faults() -> Iterator[Fault]:
         ("layers far below their card's products", "layers-slow", _layers),
     )
     yield from named_faults("judge", others, _judged)
+
+
+def _changes(scene: Sequence[dict[str, Any]]) -> Iterable[str]:
+    return [f"{one.id}: {one.evidence}" for one in changes_of(scene)]
+
+
+@contextmanager
+def _looks(folder: Path, variant: Any) -> Iterator[Sequence[dict[str, Any]]]:
+    """Eight looks at a card that goes slower at a random one: a tenth beyond the limit."""
+    share = watch_rules().sentinel["gpu"] * (0.9 if variant is HEALTHY else 1.1)
+    place = random.Random(plant_seed()).randrange(1, 7)
+    yield [
+        {
+            "t": 1.8e9 + 30.0 * look,
+            "m": 30.0 * look,
+            "device": "RTX 4090",
+            "index": 0,
+            "time_s": 1e-3 * (1.0 + share if look >= place else 1.0),
+        }
+        for look in range(8)
+    ]
 
 
 def _slower(factor: float, gpu: int | None = None) -> Answer:

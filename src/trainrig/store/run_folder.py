@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainrig.errors import DAMAGED_RUN, DataError, reading
+from trainrig.errors import DAMAGED_RUN, DataError
 from trainrig.record import check_schema
+from trainrig.store.safe_read import parse_toml, read_plain
 
 CONFIG = "run.toml"
 MACHINE = "machine.json"
@@ -27,7 +27,7 @@ def parse_config(data: bytes | None, path: Path) -> dict[str, Any]:
     if data is None:
         raise DataError(f"not a run: {path} has no {CONFIG}", "name a folder inside runs/")
     try:
-        config = tomllib.loads(data.decode("utf-8"))
+        config = parse_toml(data)
     except (ValueError, RecursionError):
         raise DataError(f"{path}/{CONFIG} is damaged: not TOML", DAMAGED_RUN) from None
     check_schema(config.get("schema"), str(path))
@@ -37,10 +37,9 @@ def parse_config(data: bytes | None, path: Path) -> dict[str, Any]:
 def read_file(path: Path) -> bytes | None:
     """The bytes of a plain file; None where there is none, or a pipe or folder instead.
 
-    Raises DataError when it cannot be read.
+    Raises DataError for a link, for more than a run may hold, and when it cannot be read.
     """
-    with reading(path, "check its permissions"):
-        return path.read_bytes() if path.is_file() else None
+    return read_plain(path)
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

@@ -8,7 +8,6 @@ another schema version is no damage: it is left for the reader to refuse.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -18,6 +17,7 @@ import tomli_w
 from trainrig.errors import DataError
 from trainrig.record import SCHEMA_VERSION, from_json, verdict_from_json
 from trainrig.store.run_folder import CONFIG, MACHINE, RECORDS, VERDICT, parse_object
+from trainrig.store.safe_read import parse_toml
 
 _NAME = re.compile(r"\d{8}T\d{6}Z-.+-(?P<verb>[a-z]+)-[^-]+")
 """How a run's folder is called."""
@@ -49,7 +49,7 @@ def salvage(name: str, files: Mapping[str, bytes]) -> tuple[dict[str, bytes], li
 def is_whole_config(data: bytes) -> bool:
     """Whether a run.toml can be read, and says what it is of, or that another version wrote it."""
     try:
-        found = tomllib.loads(data.decode("utf-8"))
+        found = parse_toml(data)
         if found.get("schema", SCHEMA_VERSION) != SCHEMA_VERSION:
             return True
         return {"schema", "name", "verb"} <= found.keys()
@@ -65,7 +65,7 @@ def _config(name: str, data: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for end in ends:
         try:
-            found = tomllib.loads("\n".join(lines[:end]))
+            found = parse_toml("\n".join(lines[:end]).encode())
             break
         except (ValueError, RecursionError):
             continue

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
@@ -244,6 +245,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that was opened and never used, or closed half-way, is no news."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(WSGIRequestHandler):
     """Says nothing on stderr, and does not wait for ever for a request."""
@@ -260,6 +266,9 @@ def _application(registry: CollectorRegistry, token: str | None) -> WSGIApplicat
     metrics = make_wsgi_app(registry)
 
     def answer(environ: Any, start_response: Any) -> Any:
+        if token is None and not _is_own_name(str(environ.get("HTTP_HOST", ""))):
+            start_response("403 Forbidden", [("Content-Type", "text/plain")])
+            return [b"ask by a loopback address: another name may be a page's in a browser\n"]
         if token is not None and not _bears(environ.get("HTTP_AUTHORIZATION", ""), token):
             start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer")])
             return [b"a token is needed: Authorization: Bearer ...\n"]
@@ -269,6 +278,15 @@ def _application(registry: CollectorRegistry, token: str | None) -> WSGIApplicat
         return metrics(environ, start_response)
 
     return answer
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether a Host header names loopback: a page's own name may resolve to it (DNS rebinding)."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    try:
+        return not name or is_loopback(name)
+    except UsageError:
+        return False
 
 
 def _bears(header: str, token: str) -> bool:

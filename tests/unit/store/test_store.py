@@ -342,9 +342,9 @@ def test_no_permission_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -
     def refuse(self: Path, *_: object, **__: object) -> Any:
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
-    for method in ("read_bytes", "is_file", "is_dir"):
+    for place, method in ((os, "open"), (Path, "is_file"), (Path, "is_dir")):
         with monkeypatch.context() as patch:
-            patch.setattr(Path, method, refuse)
+            patch.setattr(place, method, refuse)
             with pytest.raises(DataError, match=r"cannot read .*Permission denied") as caught:
                 read_run(run)
             assert caught.value.hint == "check its permissions"
