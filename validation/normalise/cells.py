@@ -15,7 +15,7 @@ from pathlib import Path
 from trainrig.errors import UsageError
 from trainrig.record import read_toml
 from trainrig.workload.programs.program import Program, Since
-from validation.normalise.dates import named_month, named_year, released
+from validation.normalise.dates import named_month, released
 from validation.normalise.training_programs import (
     Submissions,
     affirmed,
@@ -117,15 +117,8 @@ class Cells:
             is_word = text.lower() == "none" and name in _WITH_NONE
             if text.lower() in _BLANK and not is_word:
                 text = ""
-            self._read[name] = text or self._remarked(name)
-            text = self._read[name]
+            self._read[name] = text
         return text
-
-    def _remarked(self, name: str) -> str:
-        """What is said in remarks of a column that is blank; "": nothing."""
-        if name not in _remarks():
-            return ""
-        return _remarks_in(name, self.text_of("kernels", "notes", "dtype"))
 
     def presume(self, *columns: str) -> None:
         """Note that a default stands for these, or another reading than the printed."""
@@ -143,12 +136,8 @@ class Cells:
         return found
 
     def text_of(self, *names: str) -> str:
-        """What stands in several cells, in small letters, apart by ``; ``: no word is of two.
-
-        Beside the one word for kernels stands what a source prints of them, in ``kernels``.
-        """
-        printed = ("kernels",) * ("kernel_stack" in names and bool(self["kernels"]))
-        return "; ".join(self.word(name) for name in names + printed)
+        """What stands in several cells, in small letters, apart by ``; ``: no word is of two."""
+        return "; ".join(map(self.word, names))
 
     def whole(self, name: str, default: int | None = None) -> int:
         """A whole number from 0.  UsageError where it is none, or blank without default."""
@@ -277,12 +266,8 @@ class Cells:
 
     @cached_property
     def _dated(self) -> str:
-        """The month as stated, else in what is said of the programs; "": none.
-
-        Of the source no more is read than a month or a year: nobody is known by it.
-        """
-        words = self.text_of("source", "framework", "kernel_stack", "hardware", "notes")
-        return self._stated or named_month(words) or named_year(self.word("source"))
+        """The month as stated, else in what is said of the programs; "": none."""
+        return self._stated or named_month(self.text_of("framework", "kernel_stack", "hardware"))
 
     @cached_property
     def _released(self) -> str:
@@ -341,19 +326,6 @@ def meanings() -> dict[str, list[tuple[str, str]]]:
     return read_toml(_WORDS, dict[str, list[tuple[str, str]]], _WORDS.name)
 
 
-@cache
-def _remarks() -> dict[str, list[str]]:
-    """Patterns of what remarks say of a column, by the column."""
-    return read_toml(_REMARKS, dict[str, list[str]], _REMARKS.name)
-
-
-@lru_cache(maxsize=1 << 12)
-def _remarks_in(name: str, words: str) -> str:
-    """What words say of a column; "": nothing."""
-    found = (re.search(pattern, affirmed(words)) for pattern in _remarks()[name])
-    return "; ".join(one[0].strip() for one in found if one)
-
-
 @lru_cache(maxsize=1 << 14)
 def means(name: str, word: str) -> str | None:
     """The word for the first of a column's patterns that is found in a text; None: none is."""
@@ -365,4 +337,4 @@ def mentions(name: str, text: str) -> bool:
     return means(name, text) is not None
 
 
-_WORDS, _REMARKS = (Path(__file__).with_name(f"{name}.toml") for name in ("words", "remarks"))
+_WORDS = Path(__file__).with_name("words.toml")

@@ -26,7 +26,6 @@ READ = (
     *("memory_kind", "offload", "states", "mean_seq", "masked_share", "optimizer"),
     *("num_experts", "topk", "moe_ffn", "shared_experts", "first_dense_layers", "nodes"),
     *("parallel", "cp_comm", "schedule", "moments", "date"),
-    *("source", "notes", "kernels", "interconnect"),  # as printed, beside one word for each
 )
 """Every column that a prediction may depend on."""
 LONGEST_CELL = 1 << 24

@@ -21,7 +21,6 @@ _CALENDAR = re.compile(
     r"|(?<![\w.-])(1[89]|2\d)\.(0[1-9]|1[0-2])(?:-py3|\)| container)"
 )
 """Versions that are months: ``NeMo 25.04``, ``@v25.04.02``, ``pytorch:23.10-py3``."""
-_YEAR = re.compile(r"(?<![\w.-])(20[12]\d)(?![\w-])")
 
 
 @lru_cache(maxsize=1 << 12)
@@ -38,12 +37,6 @@ def named_month(words: str) -> str:
     months.extend(f"20{one[1] or one[3]}-{int(one[2] or one[4]):02d}" for one in found)
     months.append(released("software", words))
     return max(months, default="")
-
-
-@lru_cache(maxsize=1 << 12)
-def named_year(words: str) -> str:
-    """January of the latest year that words name, ``et al. 2022``; "": none."""
-    return max((f"{one[1]}-01" for one in _YEAR.finditer(words)), default="")
 
 
 @lru_cache(maxsize=1 << 12)

@@ -234,7 +234,7 @@ def _usual(name: str, cells: Cells) -> Chip | None:
 
 def link_of(cells: Cells, chip: Chip) -> str | None:
     """The link inside a node; blank: the chip's own."""
-    word = cells.word("link") or cells.word("interconnect")
+    word = cells.word("link")
     word = next((link for part, link in meanings()["link"] if re.search(part, word)), word)
     if not word:
         cells.presume("link")
@@ -347,7 +347,7 @@ def fabric_of(cells: Cells, chip: Chip, sizes: Mapping[str, int]) -> float | Non
         return server.fabric
     port, words = (
         port_of(chip),
-        "; ".join(map(cells.__getitem__, ("hardware", "link", "interconnect"))),
+        "; ".join(map(cells.__getitem__, ("hardware", "link"))),
     )
     is_own = chip.link.name == "RoCE"  # adapters that are named are the host's
     if not is_own and (named := _named_fabric(words, node, port)):

@@ -112,8 +112,7 @@ def quantized_of(cells: Cells) -> str:
     A pre-training freezes none: its 8 bits are what is multiplied (`narrow_of`).
     """
     words = cells.text_of("precision", "dtype", "kind")
-    named = cells.text_of("kernels") if cells.is_adapted else ""
-    found = means("quantize", words) or means("quantize", named) or "none"
+    found = means("quantize", words) or "none"
     is_product = found == "int8" or re.search(r"fp-?4", words)
     return "none" if is_product and _trains_whole(cells) else found
 
@@ -306,7 +305,7 @@ def graphs_of(cells: Cells, chip: Chip, shape: ModelShape) -> str:
     or in a tuning of a mixture.
     """
     program, is_mixture = cells.program, bool(shape.num_experts)
-    named = _named_graphs(cells.text_of("kernel_stack", "framework", "notes"))
+    named = _named_graphs(cells.text_of("kernel_stack", "framework"))
     is_recipe = program.code.graphed_recipes is True
     if is_mixture and (is_late := program.code.mixtures_graphed) is not None:
         can = cells.does(is_late) or chip.link.domain is not None

@@ -239,7 +239,7 @@ def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
     Where no token looks beyond its own text, it looks at half of one on average: in tunings of
     programs that pack so, and wherever words say it.
     """
-    words = affirmed(cells.text_of("framework", "kernel_stack", "notes"))
+    words = affirmed(cells.text_of("framework", "kernel_stack"))
     is_packed = cells.is_tuning and cells.program.batches.packs_tuning
     is_apart = is_packed or mentions("apart", words)
     text = _EXAMPLE if cells.is_tuning else _DOCUMENT

@@ -508,7 +508,6 @@ def head_share(cells: Cells, family: str) -> float:
         return 0.0
     text, program = cells["masked_share"], cells.program
     is_gathered = program.code.masked_logits and not program.code.transformers_models
-    is_gathered = is_gathered or mentions("masked_logits", cells.word("notes"))
     try:
         share = float(text) if text else _MASKED if is_gathered else 1.0
     except ValueError:

@@ -295,24 +295,27 @@ def test_flags_and_a_table_agree_where_they_say_the_same(
     [
         ({"kernel_stack": "flash+fused, CUDA graphs"}, "layers"),
         ({"kernel_stack": "flash+fused cudagraph"}, "layers"),
-        ({"notes": "cuda_graph_impl=transformer_engine"}, "layers"),
-        ({"notes": "full-iteration CUDA graph"}, "iteration"),
+        ({"kernel_stack": "flash+fused; cuda_graph_impl=transformer_engine"}, "layers"),
+        ({"kernel_stack": "flash+fused; full-iteration CUDA graph"}, "iteration"),
         ({"kernel_stack": "TE, cuda_graph_scope=full_iteration"}, "iteration"),
         ({"kernel_stack": "flash+fused, no CUDA graphs"}, "none"),
-        ({"notes": "--cuda-graph-impl none"}, "none"),
-        ({"notes": "CUDA graphs, no recompute"}, "layers"),
-        ({"notes": "CUDA graphs (no dropout)"}, "layers"),
-        ({"notes": "no graph breaks, cudagraphs"}, "layers"),
-        ({"notes": "no full-iteration CUDA graphs; CUDA graphs of layers"}, "layers"),
-        ({"notes": "full-iteration graph, paged stash; no CUDA graph"}, "none"),
-        ({"notes": "cuda_graph_impl=none"}, "none"),
-        ({"notes": "cuda_graphs=false"}, "none"),
-        ({"notes": "use_cuda_graph=0"}, "none"),
-        ({"notes": "enable_cuda_graph: false"}, "none"),
-        ({"notes": "CUDA graphs not used"}, "none"),
-        ({"notes": "CUDA graphs (off)"}, "none"),
+        ({"kernel_stack": "flash+fused; --cuda-graph-impl none"}, "none"),
+        ({"kernel_stack": "flash+fused; CUDA graphs, no recompute"}, "layers"),
+        ({"kernel_stack": "flash+fused; CUDA graphs (no dropout)"}, "layers"),
+        ({"kernel_stack": "flash+fused; no graph breaks, cudagraphs"}, "layers"),
+        (
+            {"kernel_stack": "flash+fused; no full-iteration CUDA graphs; CUDA graphs of layers"},
+            "layers",
+        ),
+        ({"kernel_stack": "flash+fused; full-iteration graph, paged stash; no CUDA graph"}, "none"),
+        ({"kernel_stack": "flash+fused; cuda_graph_impl=none"}, "none"),
+        ({"kernel_stack": "flash+fused; cuda_graphs=false"}, "none"),
+        ({"kernel_stack": "flash+fused; use_cuda_graph=0"}, "none"),
+        ({"kernel_stack": "flash+fused; enable_cuda_graph: false"}, "none"),
+        ({"kernel_stack": "flash+fused; CUDA graphs not used"}, "none"),
+        ({"kernel_stack": "flash+fused; CUDA graphs (off)"}, "none"),
         ({"kernel_stack": "flash+fused, without full iteration CUDA graphs"}, "none"),
-        ({"kernel_stack": "flash+fused", "notes": "without graph kernel fusion"}, "none"),
+        ({"kernel_stack": "flash+fused; without graph kernel fusion"}, "none"),
         ({"kernel_stack": "flash+fused"}, "none"),
     ],
 )
@@ -320,7 +323,7 @@ def test_a_tables_words_say_what_is_launched_as_graphs(words: dict[str, str], gr
     row = ROW | {"framework": "Megatron-LM", "model": "llama3-8b", "num_gpus": "8"} | words
     case = case_of(row)
     assert case.layout.kernels.cuda_graphs == graphs
-    bare = case_of(row | {"kernel_stack": "flash+fused", "notes": ""})
+    bare = case_of(row | {"kernel_stack": "flash+fused"})
     assert time_of(case)[0] <= time_of(bare)[0]
     recipe = case_of(row | {"framework": "Megatron-Bridge 26.06"})
     assert recipe.layout.kernels.cuda_graphs == (
