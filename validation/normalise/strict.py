@@ -1,7 +1,7 @@
 """A published row's case as a strict row: columns of `predict --cases`, what was measured besides.
 
-Pure: the row of a case depends on nothing else.  Written out is what differs from the default of
-its option.  What no option says has the nearest that one does: the share of tokens with logits is a
+Pure: the row of a case depends on nothing else.  Every option of a layout is written out.
+What no option says has the nearest that one does: the share of tokens with logits is a
 short list of words, blocks of which some are computed again are so by the nearest word, dispatch to
 experts that overlaps or leaves a node once has ``overlap=experts``.  Left out are a power limit,
 whole experts beside tensor parallelism, products of 8-bit integers, and disks.
@@ -34,13 +34,12 @@ _STATED = (
 )
 """Numbers of a shape that each model's text states."""
 GBIT = 1e9 / 8.0
-_ALWAYS = (
-    *("gpus", "gpus_per_node", "framework", "batch_size", "grad_accum", "seq_len", "zero"),
-    *("precision", "kernels", "optimizer", "recompute", "offload"),
+_SIZES = (
+    *("gpus", "gpus_per_node", "framework", "batch_size", "grad_accum", "zero"),
+    *("tp", "pp", "cp", "ep", "interleave", "shard_size", "sequence_parallel"),
 )
-"""Options that each row states, whatever their defaults are."""
-_SIZES = ("tp", "pp", "cp", "ep", "interleave", "shard_size", "sequence_parallel")
-_USUAL = Layout.of()
+"""Options of a layout besides WORDS_AND_LENGTHS.  All are stated: one that is not is as the named
+program does, and the case has what the row's program does already."""
 _COLUMN = {"batch_size": "micro_batch"}
 
 
@@ -72,9 +71,9 @@ def strict_row(case: Case) -> dict[str, str]:
     """Return the options that ask about the step of a case."""
     layout, chip = case.timed, case.chip
     row: dict[str, Any] = {"model": model_text(_with_head(case)), "on": chip.name}
-    for name in (*_ALWAYS, *_SIZES, *WORDS_AND_LENGTHS):
-        value = layout.get(name)
-        if name != "scaled" and (name in _ALWAYS or value != _USUAL.get(name)):
+    for name in (*_SIZES, *WORDS_AND_LENGTHS):
+        if name != "scaled":
+            value = layout.get(name)
             row[_COLUMN.get(name, name)] = int(value) if isinstance(value, bool) else value
     row["precision"] = _precision(case)
     row["kernels"] = _kernels(layout, chip)

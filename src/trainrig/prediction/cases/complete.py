@@ -12,7 +12,6 @@ from typing import Any
 
 from trainrig.prediction.cases.columns import Row
 from trainrig.prediction.scenario import NOTHING, Question, check_values, question
-from trainrig.workload.layout import PLACES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,22 +45,15 @@ def _options(row: Row) -> dict[str, Any]:
 
 
 def _presumed(row: Row, asked: Question) -> tuple[str, ...]:
-    """Return the layout's options that a default stands for which does something."""
-    layout, mesh = asked.layout, asked.layout.mesh
-    idle = {"schedule"} if mesh.pp == 1 else set()
-    idle |= {"grad_accum"} if "global_batch" in row.options else set()
-    values = {name: layout.get(name) for name in PLACES if name in _STATED - idle}
-    found = [name for name, value in values.items() if value not in _NONE]
-    if mesh.gpus > mesh.gpus_per_node:
-        found.append("fabric_gbps")
+    """Return the options that a default stands for which does something."""
+    presumed, mesh = asked.presumed, asked.layout.mesh
+    found = ["framework"] if presumed is not None and presumed.because else []
+    found += [one.key for one in presumed.values if one.value not in _NONE] if presumed else []
     if mesh.gpus > 1:
         found.append("link")
-    return tuple(name for name in found if name not in row.options)
+    if mesh.gpus > mesh.gpus_per_node:
+        found.append("fabric_gbps")
+    return tuple(name for name in dict.fromkeys(found) if name not in row.options)
 
 
-_STATED = {
-    *("framework", "gpus", "gpus_per_node", "batch_size", "grad_accum", "seq_len", "precision"),
-    *("kernels", "optimizer", "schedule"),
-}
-"""Options of which each run has some value."""
 _NONE = ("none", "auto", 0)

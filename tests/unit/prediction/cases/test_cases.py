@@ -156,7 +156,7 @@ def test_windows_of_a_model_s_layers_are_numbers_of_it(tmp_path) -> None:
 def test_each_option_of_predict_is_a_column() -> None:
     from trainrig.cli.predict import command
 
-    others = {"tokens", "what_if", "price", "cases", "simulate", "as_json"}
+    others = {"tokens", "what_if", "price", "cases", "simulate", "as_json", "html", "pdf", "md"}
     declared = {str(one.name) for one in command.params} - others
     columns = case_columns()
     assert declared == {
@@ -210,7 +210,7 @@ def test_a_mistake_in_one_row_is_its_reason(monkeypatch: pytest.MonkeyPatch, num
 def test_what_is_presumed_is_named(tmp_path) -> None:
     row = row_of({"model": "gpt2", "on": "RTX 4090", "precision": "bf16"}, tmp_path)
     presumed = complete(row).presumed
-    assert {"seq_len", "kernels", "optimizer", "framework"} <= set(presumed)
+    assert {"seq_len", "kernels", "framework"} <= set(presumed)
     assert not {"precision", "tp", "offload", "link"} & set(presumed)
     several = row_of({"model": "gpt2", "on": "RTX 4090", "gpus": 16}, tmp_path)
     assert {"link", "fabric_gbps"} <= set(complete(several).presumed)
