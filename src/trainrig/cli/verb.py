@@ -368,7 +368,7 @@ class _GlobalBatch(click.ParamType):  # type: ignore[type-arg]  # click of 8.1 t
         from trainrig.units import parse_length
 
         if not isinstance(value, str):
-            return value
+            return int(value)
         if value.strip().lstrip("-").isdecimal():
             return int(value)
         parse_length(value, "global-batch")

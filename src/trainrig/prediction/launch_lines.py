@@ -83,7 +83,7 @@ def holds_of(layout: Layout) -> dict[str, bool]:
         "adapters": layout.lora.rank > 0,
         "four_bits": quantize not in ("none", "int8"),
         "eight_bits": quantize == "int8",
-        "several": mesh.gpus > 1,
+        "several": bool(mesh.gpus > 1),
         "sharded": bool(layout.sharding.zero >= 2),
         "split": bool(mesh.tp * mesh.pp > 1),
         "recomputed": layout.memory.recompute != "none",
