@@ -14,8 +14,9 @@ from trainrig.cli.verb import PATH, RUN_PATH, json_option, option, verb
 @click.argument("run", type=RUN_PATH)
 @option("--out", type=PATH, default_text="<name of the run>.bundle", help="The bundle to write.")
 @option("--unpack", type=PATH, metavar="DIR", help="Unpack the bundle RUN into this folder.")
+@option("--full", is_flag=True, help="Keep host name, user, paths, ids and settings as they are.")
 @json_option()
-def command(run: Path, out: Path | None, unpack: Path | None, as_json: bool) -> None:
+def command(run: Path, out: Path | None, unpack: Path | None, full: bool, as_json: bool) -> None:
     """Pack the folder RUN into one file with a content hash, or unpack such a file.
 
     \b
@@ -23,7 +24,9 @@ def command(run: Path, out: Path | None, unpack: Path | None, as_json: bool) -> 
     trainrig bundle FILE.bundle --unpack DIR
 
     A bundle is evidence: it opens anywhere (trainrig report FILE.bundle), and one
-    with a changed byte is refused.  An existing file is never replaced.
+    with a changed byte is refused.  An existing file is never replaced.  Host name,
+    user, paths, serial numbers, MAC addresses and NCCL settings that may name
+    something are taken out; --full keeps them.
     """
     from trainrig.errors import UsageError
     from trainrig.store import is_bundle, pack, read_run
@@ -40,7 +43,7 @@ def command(run: Path, out: Path | None, unpack: Path | None, as_json: bool) -> 
         raise UsageError(f"{run} is a bundle already", "unpack it with --unpack DIR")
     data = read_run(run)
     target = out if out is not None else Path(f"{data.name}.bundle")
-    digest = pack(data.path, target)
+    digest = pack(data.path, target, redact=not full)
     found = {
         "bundle": str(target),
         "bytes": target.stat().st_size,

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainrig.errors import DataError, StoreError, reading
+from trainrig.store.redact import redacted
 from trainrig.store.run_folder import CONFIG, LOGS, RECORDS, parse_config, read_file
 from trainrig.store.writer import write_atomic
 
@@ -50,23 +51,24 @@ def is_bundle(path: Path) -> bool:
         return False
 
 
-def pack(run: Path, target: Path) -> str:
+def pack(run: Path, target: Path, *, redact: bool = False) -> str:
     """Pack the run folder into ``target`` and return the content hash.
 
-    Logs, hidden files and links are left out.  Raises DataError for what is not a
+    ``redact``: without names of people, machines and folders (`store.redact`).  Logs, hidden files
+    and links are left out.  Raises DataError for what is not a
     run of this schema, cannot be read or is too large, StoreError when it cannot
     write or ``target`` exists.
     """
     parse_config(read_file(run / CONFIG), run)
     if os.path.lexists(target):
         raise StoreError(f"{target} exists", "name another file; bundles are not replaced")
-    payload = _pack_payload(run)
+    payload = _pack_payload(run, redact=redact)
     digest = hashlib.sha256(payload).hexdigest()
     write_atomic(target, _MAGIC + f"{BUNDLE_VERSION} {digest}\n".encode() + payload)
     return digest
 
 
-def _pack_payload(run: Path) -> bytes:
+def _pack_payload(run: Path, *, redact: bool) -> bytes:
     found = {}
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run).as_posix()
@@ -80,11 +82,14 @@ def _pack_payload(run: Path) -> bytes:
     files = {name: read_file(path) or b"" for name, path in found.items()}
     _check_lines(run, files)
     # The user may have renamed it.
-    folder = re.sub(r"[^A-Za-z0-9._+-]|^[.-]", "_", run.resolve().name)
+    name = run.resolve().name
+    if redact:
+        name, files = redacted(name, files)
+    folder = re.sub(r"[^A-Za-z0-9._+-]|^[.-]", "_", name)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(f"{folder}/{name}")
+        for file, data in files.items():
+            entry = tarfile.TarInfo(f"{folder}/{file}")
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
     return gzip.compress(buffer.getvalue(), mtime=0)
