@@ -179,7 +179,17 @@ _OPTIONS = (
     *("model", "batch_size", "seq_len", "precision", "optimizer", "grad_accum"),
     *("nproc", "zero", "tp", "pp", "cp"),
 )
-_DEFAULTS = {"batch_size": 8, "seq_len": 256, "optimizer": "adamw-fused"}
+_DEFAULTS: Case = {
+    "batch_size": 8,
+    "seq_len": 256,
+    "optimizer": "adamw-fused",
+    "grad_accum": 1,
+    "nproc": 1,
+    "zero": 0,
+    "tp": 1,
+    "pp": 1,
+    "cp": 1,
+}
 """Of ``trainrig train``: a command to copy leaves them out."""
 
 
@@ -190,7 +200,7 @@ def options_of(case: Case, changed: str = "") -> str | None:
     """
     if not _is_known(str(case.get("model"))):
         return None
-    known = [key for key in _OPTIONS if case.get(key) not in (None, 0, 1, _DEFAULTS.get(key))]
+    known = [key for key in _OPTIONS if case.get(key) not in (None, _DEFAULTS.get(key))]
     options = {option_of(key): case[key] for key in known}
     name, _, value = changed.strip().partition(" ")
     # A stranger's bundle may hold any word, and people paste commands.

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from report_views import claimed, cpu_view, matmul_case, point
 from roofline_machine import level_of, step_run
 from trainrig.analysis import first_screen
+from trainrig.analysis.evidence import bench_command
 from trainrig.analysis.first_screen import (
     ACTIONS,
     Taken,
@@ -190,3 +191,21 @@ def test_a_processor_is_not_set_among_cards() -> None:
     found = key_numbers(view, build_waterfalls(view))
     assert found
     assert all(one.others is None for one in found)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ({"batch_size": 8, "nproc": 1, "zero": 0}, "--model gpt2"),
+        ({"batch_size": 1, "nproc": 1}, "--model gpt2 --micro-batch 1"),
+        ({"nproc": 2, "zero": 1, "precision": "bf16"}, "--precision bf16 --nproc 2 --zero 1"),
+        ({"model": "a model of a log"}, None),
+    ],
+)
+def test_a_training_is_trained_again_as_it_was(
+    case: dict[str, str | int], words: str | None
+) -> None:
+    options = training.options_of({"model": "gpt2", **case})
+    assert options is None if words is None else options is not None and options.endswith(words)
+    again = bench_command(point("training", {"model": "gpt2", **case}, 1e12))
+    assert again == ("" if options is None else f"trainrig train {options}")
