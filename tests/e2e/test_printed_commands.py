@@ -76,7 +76,7 @@ def texts(value: object) -> Iterator[str]:
 
 def printed(view: RunView) -> list[str]:
     """The commands of a report, each once: whole ones to copy, and those at the ends of texts."""
-    blocks = run_document([view]).blocks
+    blocks = tuple(run_document([view]).blocks)
     found = [match[0] for text in texts(blocks) for match in _COMMAND.finditer(text)]
     return list(dict.fromkeys(text.partition(", ")[0].rstrip(". ") for text in found))
 

@@ -16,6 +16,7 @@ Further names and spellings are data: published_models.toml (Qwen, Gemma, Phi, F
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache, lru_cache
 from pathlib import Path
@@ -285,10 +286,15 @@ _MOST_SHOWN = 60
 def known(name: str) -> ModelShape | None:
     """A model by its name, in any capitals; None if there is none."""
     wanted = name.lower()
-    for table in (lambda: NAMED, lambda: published() if wanted in _text().lower() else {}):
-        for spelled, (family, numbers) in table().items():
-            if spelled.lower() == wanted:
-                return custom(family, name=spelled, **numbers)
+    if (found := _listed(NAMED, wanted)) is None and wanted in _text().lower():
+        return _listed(published(), wanted)  # to parse its file takes longer
+    return found
+
+
+def _listed(models: Mapping[str, tuple[str, dict[str, Any]]], wanted: str) -> ModelShape | None:
+    for name, (family, numbers) in models.items():
+        if name.lower() == wanted:
+            return custom(family, name=name, **numbers)
     return None
 
 

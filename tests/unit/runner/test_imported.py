@@ -14,6 +14,7 @@ from reports import markdown
 from trainrig.analysis.imported_facts import number_text
 from trainrig.errors import TrainrigError
 from trainrig.importers import Given, importers
+from trainrig.lazy import Later
 from trainrig.record import Outcome, RunView
 from trainrig.report import document as doc
 from trainrig.report.render.html import to_html
@@ -51,7 +52,7 @@ def texts(value: object) -> Iterator[str]:
     """Every text of a document, wherever it stands."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, tuple):
+    elif isinstance(value, tuple | Later):
         for each in value:
             yield from texts(each)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
