@@ -445,7 +445,7 @@ def call(*words: object) -> Result:
 
 def test_the_verb_prints_path_size_and_hash(run: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.bundle"
-    result = call(run, "--out", target, "--json")
+    result = call(run, "--out", target, "--full", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {
         "schema": "trainrig.command/1",
@@ -467,7 +467,7 @@ def test_the_verb_takes_the_folder_that_holds_one_run_and_names_the_bundle_after
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = call(run.parent)
+    result = call(run.parent, "--full")
     assert result.exit_code == 0
     assert re.match(rf"bundle +{re.escape(run.name)}\.bundle\nbytes +\d+\nsha256 +", result.stdout)
     assert read_run(tmp_path / f"{run.name}.bundle").name == run.name
