@@ -49,7 +49,19 @@ ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json"
     "detach",
     "tmux",
 }
-ABOUT_ANSWERS = {"method", "what_if", "cases", "simulate", "top", "days", "write", "as_json"}
+ABOUT_ANSWERS = {
+    "html",
+    "pdf",
+    "md",
+    "method",
+    "what_if",
+    "cases",
+    "simulate",
+    "top",
+    "days",
+    "write",
+    "as_json",
+}
 
 
 def options(verb: str) -> set[str]:
