@@ -48,13 +48,8 @@ def test_python_takes_the_options_of_the_verb(verb: Any) -> None:
     assert options <= get_type_hints(trainrig.TrainingOptions).keys()
 
 
-def test_each_public_name_exists_and_has_a_docstring() -> None:
-    for name in trainrig.__all__:
-        found = getattr(trainrig, name)
-        assert name == "__version__" or found.__doc__, name
+def test_the_version_is_the_package_s() -> None:
     assert re.match(r"\d+\.\d+", trainrig.__version__)
-    with pytest.raises(AttributeError):
-        trainrig.nothing_like_it  # noqa: B018
 
 
 def test_it_answers_as_the_verb_does(trainrig: Callable[..., Any]) -> None:
