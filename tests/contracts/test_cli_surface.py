@@ -148,7 +148,7 @@ def test_the_surface_is_as_promised() -> None:
             "ledger": "RUNS --calibrate --json",
             "import": "FILE... --as --on --model --precision --seq-len --gpus --batch-size --out "
             "--json",
-            "bundle": "RUN --out --unpack --json",
+            "bundle": "RUN --out --unpack --full --json",
             "demo": "--html --pdf --md --json",
         }
     )
