@@ -52,8 +52,10 @@ def grids_document(found: Sequence[tuple[Rates, Sequence[Record]]]) -> Document:
         sure = ""
         if widths:
             least, most = min(widths), max(widths)
-            sure = f"four in five lie within {format_share(least - 1.0)} where products or bytes "
-            sure += f"take the time, within {most:.1f} times where launches do"
+            sure = (
+                f"four in five lie within {format_share(least - 1.0)} where products or bytes "
+                f"take the time, within {most:.1f} times where launches do"
+            )
         blocks.append(Paragraph(f"{'; '.join(sources)}; {sure}.", "dim"))
     is_layer = any(role_of(one.benchmark) is Role.BLOCK for _, each in found for one in each)
     if is_layer and (error := layer_error()) is not None:
