@@ -142,12 +142,13 @@ _WORDS = {
 def bound_of(every: Space, chip: Chip) -> float:
     """Tokens a second of one GPU that no layout on several exceeds for each of them.
 
-    The fastest layout on one GPU if its memory had no end.
+    The fastest layout on one GPU if its memory had no end, of whichever program runs some layout.
     """
     alone = Cluster(chip=chip, gpus=1, gpus_per_node=1)
     rates = alone.rates().replace(memory_bytes=1e18)
-    best = search(every.on(alone), rates, top=1).best[0]
-    return every.global_batch * every.base.batch.seq_len / best.time
+    programs = (every, *(every.replace(framework=engine) for engine in every.programs))
+    times = [search(one.on(alone), rates, top=1).best[0].time for one in programs]
+    return every.global_batch * every.base.batch.seq_len / min(times)
 
 
 def measured_rate(records: Iterable[Record], name: str, model: str = "") -> TrainingRate:
