@@ -180,7 +180,7 @@ class PcieSlot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class BoardNeeds:
     """What the chip needs of the machine that it is built into."""
 
     tdp: Size | None = known("TDP", "W", tdp_w=1.0)
@@ -211,7 +211,7 @@ class Chip:
     memory: DeviceMemory = part(DeviceMemory)
     link: ChipLink = part(ChipLink)
     pcie: PcieSlot = part(PcieSlot)
-    board: Board = part(Board)
+    board: BoardNeeds = part(BoardNeeds)
     mig_instances: Annotated[int, Field(ge=0)] | None = known("MIG instances", "count")
     """Most instances that one chip can be cut into; 0 where it cannot."""
     pci_ids: Annotated[tuple[PciId, ...], Field(strict=False)] = known("PCI ids", default=())

@@ -25,7 +25,7 @@ from trainrig.cli.verb import (
 from trainrig.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainrig.prediction.cases.columns import Column
+    from trainrig.prediction.cases.columns import CaseColumn
     from trainrig.prediction.scenario import Measured
 
 _words = partial(names_in, "workload.layout.groups")
@@ -245,7 +245,7 @@ def _toml_file(name: str) -> str:
     return name
 
 
-def case_columns() -> tuple[Column, ...]:
+def case_columns() -> tuple[CaseColumn, ...]:
     """Return the columns of ``--cases``: the options above, read as they are on a command line."""
 
     @options(WHAT, WHERE, FRAMEWORK, HOW)
@@ -254,9 +254,9 @@ def case_columns() -> tuple[Column, ...]:
     return tuple(_column(one) for one in reversed(question.__click_params__))  # type: ignore[attr-defined]
 
 
-def _column(declared: Option) -> Column:
+def _column(declared: Option) -> CaseColumn:
     """Return the column of an option."""
-    from trainrig.prediction.cases.columns import Column
+    from trainrig.prediction.cases.columns import CaseColumn
 
     name, typed = str(declared.name), declared.opts[0].removeprefix("--").replace("-", "_")
     read: Callable[[str], Any] = partial(_value, declared)
@@ -266,7 +266,7 @@ def _column(declared: Option) -> Column:
         read = _toml_file
     elif name == "rates":
         read = cache(lambda text: measured(_value(declared, text)))
-    return Column(
+    return CaseColumn(
         name=typed,
         key="on" if name in ("chip", "cluster") else name if name != typed else "",
         read=read,

@@ -21,7 +21,7 @@ from trainrig.workload.programs import (
     find_program,
     known_programs,
 )
-from trainrig.workload.programs.engine import Engine
+from trainrig.workload.programs.engine import EngineTraits
 from trainrig.workload.programs.program import Program
 from trainrig.workload.programs.software import (
     SoftwareYear,
@@ -30,7 +30,7 @@ from trainrig.workload.programs.software import (
     latest,
     years,
 )
-from trainrig.workload.programs.usual import Spread, usual_program
+from trainrig.workload.programs.usual import LayoutKind, usual_program
 
 QLORA = "nf4"
 """Frozen weights beside adapters, where their format is not said."""
@@ -76,7 +76,7 @@ class Presumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MachineTraits:
     """What of the machines decides about defaults."""
 
     gpus: int
@@ -104,7 +104,7 @@ def software_of(options: Mapping[str, Any]) -> tuple[SoftwareYear, dict[str, Any
 
 
 def presume(
-    options: Mapping[str, Any], software: SoftwareYear, shape: ModelShape, place: Place
+    options: Mapping[str, Any], software: SoftwareYear, shape: ModelShape, place: MachineTraits
 ) -> Presumed:
     """Return the program and what stands for each option that was not given.
 
@@ -187,8 +187,8 @@ def _check_method(options: Mapping[str, Any]) -> None:
         raise UsageError(f"--method lora contradicts --quantize {quantize}", "--method qlora")
 
 
-def _spread(given: Mapping[str, Any], place: Place) -> Spread:
-    return Spread(
+def _spread(given: Mapping[str, Any], place: MachineTraits) -> LayoutKind:
+    return LayoutKind(
         schedule=given.get("schedule", "1f1b"),
         split=any(given.get(name, 1) > 1 for name in ("tp", "pp", "cp")),
         sharded=given.get("zero", 0) >= 2 or given.get("parallel") == "fsdp",
@@ -204,10 +204,10 @@ class _Asked:
 
     given: Mapping[str, Any]
     program: Program
-    engine: Engine
+    engine: EngineTraits
     software: SoftwareYear
     shape: ModelShape
-    place: Place
+    place: MachineTraits
 
     def presumptions(self) -> Iterator[Presumption]:
         """Yield everything that may be presumed; of each key the first counts."""

@@ -28,7 +28,7 @@ from trainrig.prediction.cluster import (
     joined_units,
     unit_size,
 )
-from trainrig.prediction.presumed import Place, Presumed, presume, software_of
+from trainrig.prediction.presumed import MachineTraits, Presumed, presume, software_of
 from trainrig.prediction.rates.from_chip import (
     LINKS,
     fuses_attention,
@@ -134,9 +134,9 @@ def _asked_layout(options: Options, cluster: Cluster, presumed: Presumed) -> Lay
     return _layout(fields, cluster)
 
 
-def _place(options: Options, cluster: Cluster) -> Place:
+def _place(options: Options, cluster: Cluster) -> MachineTraits:
     half = _fastest(cluster)
-    return Place(
+    return MachineTraits(
         gpus=cluster.gpus,
         gpus_per_node=cluster.gpus_per_node,
         chip=cluster.chip,

@@ -57,7 +57,7 @@ from trainrig.workload import ModelShape, find, parameters
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import GPU_ONLY
 from trainrig.workload.programs import FRAMEWORKS
-from trainrig.workload.programs.engine import Engine
+from trainrig.workload.programs.engine import EngineTraits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,7 +437,7 @@ ENGINES = {spec.name: spec for spec in _KNOWN}
 def register(spec: Framework) -> None:
     """Train with one more framework; a layout may name it from now on."""
     ENGINES[spec.name] = spec
-    FRAMEWORKS.setdefault(spec.name, Engine())
+    FRAMEWORKS.setdefault(spec.name, EngineTraits())
 
 
 def engine_of(framework: str) -> Framework:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from trainrig.workload.model import ModelShape
-    from trainrig.workload.programs.engine import Engine
+    from trainrig.workload.programs.engine import EngineTraits
 
 ONE_BACKWARD = ("1f1b", "gpipe")
 """Schedules whose backward pass is one; in the others inputs' gradients come before weights'."""
@@ -113,7 +113,7 @@ def usual_interleave(schedule: str, pp: int) -> int:
     return 2 if schedule == "zbv" and pp > 1 else 1
 
 
-def has_schedule(traits: Engine, schedule: str) -> bool:
+def has_schedule(traits: EngineTraits, schedule: str) -> bool:
     """Whether a framework's pipelines run it: torch's the zero-bubble ones, Megatron DualPipe."""
     return {
         "zb": traits.ranks.zero_bubble,

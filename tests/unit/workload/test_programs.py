@@ -25,7 +25,7 @@ from trainrig.workload.programs import (
 )
 from trainrig.workload.programs.program import PROGRAM_KEYS, Program
 from trainrig.workload.programs.software import years
-from trainrig.workload.programs.usual import RULES, Spread, usual_program
+from trainrig.workload.programs.usual import RULES, LayoutKind, usual_program
 
 WORDS = {
     "recompute": RECOMPUTE,
@@ -100,20 +100,20 @@ def test_an_unknown_program_is_refused_with_near_names() -> None:
 @pytest.mark.parametrize(
     ("spread", "key"),
     [
-        (Spread(), "huggingface"),
-        (Spread(adapted=True), "huggingface"),
-        (Spread(adapted=True, nodes=True), "huggingface"),
-        (Spread(sharded=True), "huggingface"),
-        (Spread(sharded=True, nodes=True), "torchtitan"),
-        (Spread(split=True), "megatron-lm"),
-        (Spread(split=True, sharded=True), "torchtitan"),
-        (Spread(nodes=True), "megatron-lm"),
-        (Spread(nodes=True, wrapped=True), "huggingface"),
-        (Spread(schedule="zbv", split=True), "torchtitan"),
-        (Spread(schedule="dualpipe", split=True), "hai-llm"),
+        (LayoutKind(), "huggingface"),
+        (LayoutKind(adapted=True), "huggingface"),
+        (LayoutKind(adapted=True, nodes=True), "huggingface"),
+        (LayoutKind(sharded=True), "huggingface"),
+        (LayoutKind(sharded=True, nodes=True), "torchtitan"),
+        (LayoutKind(split=True), "megatron-lm"),
+        (LayoutKind(split=True, sharded=True), "torchtitan"),
+        (LayoutKind(nodes=True), "megatron-lm"),
+        (LayoutKind(nodes=True, wrapped=True), "huggingface"),
+        (LayoutKind(schedule="zbv", split=True), "torchtitan"),
+        (LayoutKind(schedule="dualpipe", split=True), "hai-llm"),
     ],
 )
-def test_a_layout_s_usual_program(spread: Spread, key: str) -> None:
+def test_a_layout_s_usual_program(spread: LayoutKind, key: str) -> None:
     assert usual_program(spread).program == key
 
 

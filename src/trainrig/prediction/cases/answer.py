@@ -14,7 +14,7 @@ from typing import Any
 
 from trainrig.errors import TrainrigError
 from trainrig.prediction.as_json import layout_dict, verdict_dict
-from trainrig.prediction.cases.columns import Row
+from trainrig.prediction.cases.columns import CaseRow
 from trainrig.prediction.cases.complete import Case, complete
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.verdict import FITS
@@ -57,7 +57,7 @@ def errors_of(found: Prediction, measured: Mapping[str, float]) -> CaseErrors:
     )
 
 
-def predict_rows(rows: Sequence[Row], *, simulate: bool = False) -> Iterator[dict[str, Any]]:
+def predict_rows(rows: Sequence[CaseRow], *, simulate: bool = False) -> Iterator[dict[str, Any]]:
     """Yield what ``predict --cases --json`` prints of each row, in order.
 
     A row whose layout cannot be run has a ``reason`` instead of an answer.
@@ -70,14 +70,14 @@ def predict_rows(rows: Sequence[Row], *, simulate: bool = False) -> Iterator[dic
         yield {"row": number, "id": row.name or None} | answered
 
 
-def _answers(rows: Sequence[Row], *, simulate: bool) -> list[dict[str, Any]]:
+def _answers(rows: Sequence[CaseRow], *, simulate: bool) -> list[dict[str, Any]]:
     answered = [_answer(row) for row in rows]
     if simulate:
         return [values | {"simulated_step_time_s": values["step_time_s"]} for values in answered]
     return answered
 
 
-def _answer(row: Row) -> dict[str, Any]:
+def _answer(row: CaseRow) -> dict[str, Any]:
     """Return a row's JSON."""
     try:
         case = complete(row)

@@ -19,7 +19,7 @@ from trainrig.errors import DataError, TrainrigError, UsageError, reading, unkno
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class CaseColumn:
     """A column: an option of `predict`, or what was measured."""
 
     name: str
@@ -42,7 +42,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CaseRow:
     """One row as values: what is asked, and what was measured."""
 
     line: int
@@ -87,7 +87,7 @@ _EXAMPLE = "as model,on,gpus,micro_batch,seq_len; docs/cases.md lists the column
 _LONGEST_CELL = 1 << 24
 
 
-def read_cells(cells: Mapping[str, str], columns: Sequence[Column]) -> Row:
+def read_cells(cells: Mapping[str, str], columns: Sequence[CaseColumn]) -> CaseRow:
     """Read one row that is in no file.
 
     Args:
@@ -103,7 +103,7 @@ def read_cells(cells: Mapping[str, str], columns: Sequence[Column]) -> Row:
     return _row(1, cells, known, "row")
 
 
-def read_rows(path: Path, columns: Sequence[Column]) -> list[Row]:
+def read_rows(path: Path, columns: Sequence[CaseColumn]) -> list[CaseRow]:
     """Read a table of cases.
 
     Args:
@@ -128,7 +128,7 @@ def read_rows(path: Path, columns: Sequence[Column]) -> list[Row]:
     return [_row(line, row, known, path.name) for line, row in cells]
 
 
-def _by_name(columns: Sequence[Column]) -> dict[str, Column]:
+def _by_name(columns: Sequence[CaseColumn]) -> dict[str, CaseColumn]:
     """Return the columns by their names, today's and former ones."""
     names = {column.name: column for column in columns}
     return names | {alias: column for column in columns for alias in column.aliases}
@@ -196,7 +196,9 @@ def _plain(column: str) -> str:
     return column.strip().removeprefix("--").replace("-", "_")
 
 
-def _row(line: int, cells: Mapping[str, str], known: Mapping[str, Column], name: str) -> Row:
+def _row(
+    line: int, cells: Mapping[str, str], known: Mapping[str, CaseColumn], name: str
+) -> CaseRow:
     """Read one row's cells."""
     options: dict[str, Any] = {}
     stated: dict[str, str] = {}
@@ -212,7 +214,7 @@ def _row(line: int, cells: Mapping[str, str], known: Mapping[str, Column], name:
             if (other := stated.setdefault(column.option, cell)) != cell:
                 raise UsageError(f"{other} is given, too", "one of them for a row")
             options[column.option] = column.read(text)
-    return Row(line=line, name=cells.get(ID, ""), options=options, measured=measured)
+    return CaseRow(line=line, name=cells.get(ID, ""), options=options, measured=measured)
 
 
 def _check_column(column: str, names: Set[str], place: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainrig.prediction.cases.columns import Row
+from trainrig.prediction.cases.columns import CaseRow
 from trainrig.prediction.scenario import NOTHING, Question, check_values, question
 
 
@@ -25,12 +25,12 @@ class Case:
     """What was measured, by column."""
 
 
-def check_row(row: Row) -> None:
+def check_row(row: CaseRow) -> None:
     """Raise UsageError for a word, number or name that no model or machine makes valid."""
     check_values(_options(row))
 
 
-def complete(row: Row) -> Case:
+def complete(row: CaseRow) -> Case:
     """Return the case of a row: defaults stand for options that it does not give.
 
     Raises:
@@ -40,11 +40,11 @@ def complete(row: Row) -> Case:
     return Case(question=asked, presumed=_presumed(row, asked), measured=row.measured)
 
 
-def _options(row: Row) -> dict[str, Any]:
+def _options(row: CaseRow) -> dict[str, Any]:
     return {name: value for name, value in row.options.items() if name != "rates"}
 
 
-def _presumed(row: Row, asked: Question) -> tuple[str, ...]:
+def _presumed(row: CaseRow, asked: Question) -> tuple[str, ...]:
     """Return the options that a default stands for which does something."""
     presumed, mesh = asked.presumed, asked.layout.mesh
     found = ["framework"] if presumed is not None and presumed.because else []

@@ -52,8 +52,8 @@ from trainrig.workload.layout.groups import (
 )
 from trainrig.workload.layout_rules import RANGES, RULES, Pairing, Rule
 from trainrig.workload.programs import FRAMEWORKS, NATIVE, usual_framework
-from trainrig.workload.programs.engine import Engine
-from trainrig.workload.programs.usual import Spread
+from trainrig.workload.programs.engine import EngineTraits
+from trainrig.workload.programs.usual import LayoutKind
 
 if TYPE_CHECKING:  # numpy is loaded by those who need it: `--help` does not
     import numpy as np
@@ -152,7 +152,7 @@ class Layout:
         return self.traits.models.autocasts and self.scheme != "fsdp"
 
     @property
-    def traits(self) -> Engine:
+    def traits(self) -> EngineTraits:
         """What its framework does by itself."""
         return FRAMEWORKS[self.framework]
 
@@ -162,9 +162,9 @@ class Layout:
         return usual_framework(self.spread)
 
     @property
-    def spread(self) -> Spread:
+    def spread(self) -> LayoutKind:
         """What of it tells who usually runs it."""
-        return Spread(
+        return LayoutKind(
             schedule=self.pipeline.schedule,
             split=_any(self.mesh.tp * self.mesh.pp * self.mesh.cp, 2),
             sharded=_any(self.sharding.zero, 2) or self.sharding.parallel == "fsdp",

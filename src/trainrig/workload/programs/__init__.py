@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import DataError, unknown
-from trainrig.workload.programs.engine import ENGINE_KEYS, Engine
+from trainrig.workload.programs.engine import ENGINE_KEYS, EngineTraits
 from trainrig.workload.programs.program import PROGRAM_KEYS, Program
-from trainrig.workload.programs.usual import Spread, usual_program
+from trainrig.workload.programs.usual import LayoutKind, usual_program
 
 _HERE = Path(__file__).parent
 _ENGINES = _HERE / "engines.toml"
 _OTHER_FILES = ("engines.toml", "software.toml")
 
 
-def _engines() -> dict[str, Engine]:
+def _engines() -> dict[str, EngineTraits]:
     content = tomllib.loads(_ENGINES.read_text(encoding="utf-8"))
     tables = {name: traits for name, traits in content.items() if name != "schema"}
     return {name: ENGINE_KEYS.make(**_frozen(traits)) for name, traits in tables.items()}
@@ -105,6 +105,6 @@ def documented() -> list[str]:
     return sorted(program.key for program in known_programs().values() if program.source)
 
 
-def usual_framework(spread: Spread) -> str:
+def usual_framework(spread: LayoutKind) -> str:
     """Return the engine that usually runs such a layout."""
     return known_programs()[usual_program(spread).program].engine

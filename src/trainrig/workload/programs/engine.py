@@ -104,7 +104,7 @@ class HostTraits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineTraits:
     """What an engine does where a layout does not say otherwise."""
 
     models: ModelTraits = part(ModelTraits)
@@ -112,4 +112,4 @@ class Engine:
     host: HostTraits = part(HostTraits)
 
 
-ENGINE_KEYS = FlatKeys(Engine)
+ENGINE_KEYS = FlatKeys(EngineTraits)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class LayoutKind:
     """What of a layout tells who runs it."""
 
     schedule: str = "1f1b"
@@ -31,7 +31,7 @@ class Spread:
 class UsualProgram:
     """A rule: where it holds, that program is presumed."""
 
-    holds: Callable[[Spread], bool]
+    holds: Callable[[LayoutKind], bool]
     program: str
     reason: str
 
@@ -85,6 +85,6 @@ RULES = (
 )
 
 
-def usual_program(spread: Spread) -> UsualProgram:
+def usual_program(spread: LayoutKind) -> UsualProgram:
     """Return the rule that tells who usually runs such a layout."""
     return next(rule for rule in RULES if rule.holds(spread))

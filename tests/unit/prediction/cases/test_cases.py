@@ -17,7 +17,7 @@ from trainrig.cli.predict_options import case_columns, one_machine
 from trainrig.errors import UsageError
 from trainrig.prediction import cases
 from trainrig.prediction.cases.answer import answer, errors_of, predict_rows
-from trainrig.prediction.cases.columns import Row, read_rows
+from trainrig.prediction.cases.columns import CaseRow, read_rows
 from trainrig.prediction.cases.complete import Case, check_row, complete
 from trainrig.prediction.cluster import FLASH_VERSIONS
 from trainrig.prediction.prediction import Prediction, predict
@@ -66,7 +66,7 @@ def random_cells(chance: random.Random) -> dict[str, Any]:
     return {name: chance.choice(VALUES[name]) for name in ("model", "on", *names)}
 
 
-def row_of(cells: dict[str, Any], folder: Path) -> Row:
+def row_of(cells: dict[str, Any], folder: Path) -> CaseRow:
     path = folder / "cases.csv"
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(cells))
@@ -122,7 +122,7 @@ def test_other_rows_and_the_order_of_columns_change_no_answer(tmp_path) -> None:
 
 
 def seconds(**options: Any) -> float:
-    return answer(complete(Row(line=1, name="", options=options))).time
+    return answer(complete(CaseRow(line=1, name="", options=options))).time
 
 
 def test_the_version_of_flash_attention_is_that_of_the_kernels() -> None:
@@ -179,8 +179,8 @@ def test_a_word_that_no_model_makes_valid_is_refused_before_any_answer(trainrig,
 
 def test_a_layout_that_cannot_be_run_has_a_reason_and_the_others_an_answer(tmp_path) -> None:
     rows = [
-        Row(line=2, name="", options={"model": "gpt2", "on": "RTX 4090", "gpus": 3, "tp": 2}),
-        Row(line=3, name="ours", options={"model": "gpt2", "on": "RTX 4090", "lora_rank": 4}),
+        CaseRow(line=2, name="", options={"model": "gpt2", "on": "RTX 4090", "gpus": 3, "tp": 2}),
+        CaseRow(line=3, name="ours", options={"model": "gpt2", "on": "RTX 4090", "lora_rank": 4}),
     ]
     for row in rows:
         check_row(row)
@@ -194,14 +194,16 @@ def test_a_layout_that_cannot_be_run_has_a_reason_and_the_others_an_answer(tmp_p
 def test_a_mistake_in_one_row_is_its_reason(monkeypatch: pytest.MonkeyPatch, num: int) -> None:
     real = cases.answer.complete
 
-    def broken(row: Row) -> Case:
+    def broken(row: CaseRow) -> Case:
         if row.name == "broken":
             raise StopIteration
         return real(row)
 
     monkeypatch.setattr(cases.answer, "complete", broken)
     options = {"model": "gpt2", "on": "RTX 4090"}
-    rows = [Row(line=n, name="broken" if n == num else "", options=options) for n in range(num + 1)]
+    rows = [
+        CaseRow(line=n, name="broken" if n == num else "", options=options) for n in range(num + 1)
+    ]
     *others, last = predict_rows(rows)
     assert all(one["reason"] is None and one["step_time_s"] for one in others)
     assert last["step_time_s"] is None and "StopIteration in test_cases" in last["reason"]

@@ -9,10 +9,10 @@ import pytest
 
 from trainrig.cli.predict_options import case_columns
 from trainrig.errors import DataError, TrainrigError, UsageError
-from trainrig.prediction.cases.columns import FORMER, MEASURED, Row, read_rows
+from trainrig.prediction.cases.columns import FORMER, MEASURED, CaseRow, read_rows
 
 
-def rows_of(folder: Path, text: str | bytes, name: str = "cases.csv") -> list[Row]:
+def rows_of(folder: Path, text: str | bytes, name: str = "cases.csv") -> list[CaseRow]:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_rows(path, case_columns())
