@@ -251,7 +251,7 @@ def case_columns() -> tuple[CaseColumn, ...]:
     @options(WHAT, WHERE, FRAMEWORK, HOW)
     def question() -> None: ...
 
-    return tuple(_column(one) for one in reversed(question.__click_params__))  # type: ignore[attr-defined]
+    return tuple(_column(one) for one in reversed(question.__click_params__))
 
 
 def _column(declared: Option) -> CaseColumn:

@@ -129,11 +129,13 @@ def missing_requirement(path: str, needs: Mapping[str, str]) -> str | None:
 
 def check_torch() -> None:
     """Raise UnavailableError where this Python has no torch, or one that is too old."""
+    have = ""
     try:
         have = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        have = "" if find_spec("torch") else None  # built in its own folder: no version is stated
-    if have is None:
+        is_there = True
+    except metadata.PackageNotFoundError:  # built in its own folder, it states no version
+        is_there = find_spec("torch") is not None
+    if not is_there:
         hint = f"make setup, or: pip install 'torch>={LEAST_TORCH}'"
         raise UnavailableError("torch is not installed", hint)
     if have and _numbers(have) < _numbers(LEAST_TORCH):

@@ -9,7 +9,7 @@ from statistics import fmean, median
 import pytest
 from validation.normalise.answers import time_of
 from validation.normalise.case import case_of
-from validation.normalise.cells import CaseRow
+from validation.normalise.cells import Row
 from validation.normalise.columns import READ
 from validation.normalise.row_errors import BY_FLOPS, TIMED
 from validation.normalise.strict import model_text, normalise
@@ -27,7 +27,7 @@ from validation import out_of_family
 COLUMNS = case_columns()
 
 
-def sample(count: int) -> list[CaseRow]:
+def sample(count: int) -> list[Row]:
     rows = [*training.read(), *out_of_family.read(), *out_of_family.read(out_of_family.FIFTH)]
     return random.Random(40).sample(rows, count)
 

@@ -6,7 +6,7 @@ Second of the two stages of a case, and pure.  An error is predicted / measured 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ class CaseErrors:
 def errors_of(found: Prediction, measured: Mapping[str, float]) -> CaseErrors:
     """Compare a prediction with what was measured, by MEASURED's columns."""
     gpus, samples = int(found.layout.mesh.gpus), int(found.layout.global_batch)
-    times = (
+    times: tuple[tuple[str, Callable[[float], float]], ...] = (
         ("measured_step_s", lambda value: value),
         ("measured_tokens_per_s", lambda value: found.tokens / value),
         ("measured_tokens_per_s_per_gpu", lambda value: found.tokens / (value * gpus)),
