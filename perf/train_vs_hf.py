@@ -224,9 +224,9 @@ def train_theirs(experiment: Experiment, shape: ModelShape, weights: Weights) ->
         GPT2Config(
             n_layer=shape.num_layers,
             n_embd=shape.hidden,
-            n_head=shape.num_heads,
+            n_head=shape.attention.num_heads,
             vocab_size=shape.vocab,
-            n_positions=shape.max_positions,
+            n_positions=shape.position.max_positions,
             resid_pdrop=0.0,
             embd_pdrop=0.0,
             attn_pdrop=0.0,

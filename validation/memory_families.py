@@ -28,7 +28,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from trainrig.workload.hf_config import shape_of_config
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import memory
 from trainrig.workload.memory.pipeline_stage import stage_of
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import SHAPE_KEYS, ModelShape
 from validation.memory_golden import GOLDEN, Tracker, as_on_gpu
 
 FIXTURE = GOLDEN.with_name("memory_families.csv")
@@ -263,8 +263,8 @@ COLUMNS = ("family", "mode", "attention", "bytes", "shape")
 
 def shape_words(name: str) -> str:
     """The numbers of a family's shape of three blocks, those that are not usual, as JSON."""
-    found = asdict(FAMILIES[name].shape(3))
-    usual = {each.name: each.default for each in fields(ModelShape)}
+    found = FAMILIES[name].shape(3).flat()
+    usual = {key: each.default for key, each in SHAPE_KEYS.fields().items()}
     return json.dumps({key: value for key, value in found.items() if value != usual[key]})
 
 

@@ -117,12 +117,14 @@ def _root(module: Any) -> Path:
 def unlike_all(case: Case) -> str:
     """What of a case none of the peers has a word for; empty: nothing."""
     shape, x = case.shape, case.layout
-    windows = [one for one in shape.windows if 0 < one < case.timed.batch.seq_len]
+    windows = [one for one in shape.attention.windows if 0 < one < case.timed.batch.seq_len]
     reasons = {
         "encoder": shape.family in ("bert", "t5"),
-        "windows, states or memory": bool(windows or shape.state_width or shape.memory),
+        "windows, states or memory": bool(
+            windows or shape.state.width or shape.attention.memory_segments
+        ),
         "tokens further ahead, an adaptive softmax or narrowed experts": bool(
-            shape.ahead or shape.shortlist or shape.expert_hidden
+            shape.head.ahead or shape.head.shortlist or shape.moe.expert_hidden
         ),
         "adapters": x.lora.rank > 0 or x.lora.quantize != "none",
         "offloading": x.memory.offload != "none" or case.moves,
@@ -140,10 +142,11 @@ def _calculon_lacks(case: Case) -> str:
     reasons = {
         "ZeRO 3": x.sharding.zero == 3,
         "context parallelism": x.mesh.cp > 1,
-        "experts": shape.num_experts > 0,
-        "gated feed-forward nets": shape.gated_ffn,
-        "grouped or latent attention": shape.num_kv_heads not in (1, shape.num_heads)
-        or shape.kv_rank > 0,
+        "experts": shape.moe.num_experts > 0,
+        "gated feed-forward nets": shape.ffn.gated,
+        "grouped or latent attention": shape.attention.num_kv_heads
+        not in (1, shape.attention.num_heads)
+        or shape.latent.kv_rank > 0,
         "flash attention": x.kernels.is_flash,
     }
     return next((name for name, is_so in reasons.items() if is_so), "")
@@ -156,10 +159,10 @@ def _ask_calculon(modules: Any, system: str, case: Case) -> Answer:
     shares_sequence = tp > 1 and int(x.mesh.sequence_parallel) == 1
     application = {
         "hidden": shape.hidden,
-        "feedforward": shape.ffn,
+        "feedforward": shape.ffn.width,
         "seq_size": int(x.batch.seq_len),
-        "attn_heads": shape.num_heads,
-        "attn_size": shape.head_dim,
+        "attn_heads": shape.attention.num_heads,
+        "attn_size": shape.attention.head_dim,
         "num_blocks": shape.num_layers,
     }
     execution = {
@@ -175,7 +178,9 @@ def _ask_calculon(modules: Any, system: str, case: Case) -> Answer:
         "microbatch_size": int(x.batch.micro),
         "datatype": "float16",
         "fused_activation": False,
-        "attention_type": "multihead" if shape.num_kv_heads == shape.num_heads else "multiquery",
+        "attention_type": "multihead"
+        if shape.attention.num_kv_heads == shape.attention.num_heads
+        else "multiquery",
         "activation_recompute": {"selective": "attn_only"}.get(
             x.memory.recompute, x.memory.recompute
         ),
@@ -211,10 +216,13 @@ def _llm_analysis_lacks(case: Case) -> str:
     shape, x = case.shape, case.layout
     reasons = {
         "context parallelism": x.mesh.cp > 1,
-        "latent attention": shape.kv_rank > 0,
-        "several experts a token": shape.experts_per_token > 1,
-        "shared experts or dense blocks between": shape.shared_experts + shape.dense_layers > 0,
-        "heads that are not as wide as the model": shape.num_heads * shape.head_dim != shape.hidden,
+        "latent attention": shape.latent.kv_rank > 0,
+        "several experts a token": shape.moe.experts_per_token > 1,
+        "shared experts or dense blocks between": shape.moe.shared_experts + shape.moe.dense_layers
+        > 0,
+        "heads that are not as wide as the model": shape.attention.num_heads
+        * shape.attention.head_dim
+        != shape.hidden,
     }
     return next((name for name, is_so in reasons.items() if is_so), "")
 
@@ -232,15 +240,15 @@ def _ask_llm_analysis(modules: Any, system: str, case: Case) -> Answer:
     model = config.ModelConfig(
         name=shape.name,
         num_layers=shape.num_layers,
-        n_head=shape.num_heads,
+        n_head=shape.attention.num_heads,
         hidden_dim=shape.hidden,
         vocab_size=shape.vocab,
         max_seq_len=int(x.batch.seq_len),
-        num_key_value_heads=shape.num_kv_heads,
-        ffn_embed_dim=shape.expert_width if shape.num_experts else shape.ffn,
-        moe_num_experts=max(1, shape.num_experts),
-        moe_top_k=max(1, shape.experts_per_token),
-        mlp_gated_linear_units=shape.gated_ffn,
+        num_key_value_heads=shape.attention.num_kv_heads,
+        ffn_embed_dim=shape.expert_width if shape.moe.num_experts else shape.ffn.width,
+        moe_num_experts=max(1, shape.moe.num_experts),
+        moe_top_k=max(1, shape.moe.experts_per_token),
+        mlp_gated_linear_units=shape.ffn.gated,
     )
 
     def training(sharding: int) -> Any:
@@ -314,7 +322,7 @@ def _ask_simumax(modules: Any, system: str, case: Case) -> Answer:
         cp_size=int(x.mesh.cp),
         pp_size=int(x.mesh.pp),
         ep_size=int(x.mesh.ep),
-        etp_size=int(x.mesh.expert_tp) if shape.num_experts else 1,
+        etp_size=int(x.mesh.expert_tp) if shape.moe.num_experts else 1,
         enable_sequence_parallel=int(x.mesh.tp) > 1 and int(x.mesh.sequence_parallel) == 1,
         interleaving_size=int(x.pipeline.interleave),
         pp_comm_async=int(x.pipeline.interleave) > 1 and int(x.mesh.pp) == 2,
@@ -331,13 +339,13 @@ def _ask_simumax(modules: Any, system: str, case: Case) -> Answer:
     model = config.ModelConfig(
         model_name=shape.name,
         hidden_size=shape.hidden,
-        head_num=shape.num_heads,
-        kv_head_num=shape.num_kv_heads,
-        head_size=shape.head_dim,
-        intermediate_size=shape.ffn,
+        head_num=shape.attention.num_heads,
+        kv_head_num=shape.attention.num_kv_heads,
+        head_size=shape.attention.head_dim,
+        intermediate_size=shape.ffn.width,
         layer_num=shape.num_layers,
         vocab_size=shape.vocab,
-        use_swiglu=shape.gated_ffn,
+        use_swiglu=shape.ffn.gated,
         **_simumax_experts(case),
         **_simumax_latent(case),
     )
@@ -361,30 +369,30 @@ def _ask_simumax(modules: Any, system: str, case: Case) -> Answer:
 
 def _simumax_experts(case: Case) -> dict[str, Any]:
     shape = case.shape
-    if not shape.num_experts:
+    if not shape.moe.num_experts:
         return {"model_type": "dense"}
-    shared = shape.shared_experts * shape.expert_width
+    shared = shape.moe.shared_experts * shape.expert_width
     return {
         "model_type": "moe",
-        "expert_num": shape.num_experts,
-        "topk": shape.experts_per_token,
+        "expert_num": shape.moe.num_experts,
+        "topk": shape.moe.experts_per_token,
         "moe_ffn_hidden_size": shape.expert_width,
         "moe_shared_expert_intermediate_size": shared or None,
-        "dense_layers": shape.dense_layers,
+        "dense_layers": shape.moe.dense_layers,
     }
 
 
 def _simumax_latent(case: Case) -> dict[str, Any]:
     shape = case.shape
-    if not shape.kv_rank:
+    if not shape.latent.kv_rank:
         return {"attention_type": "mha"}
     return {
         "attention_type": "mla",
-        "qk_head_dim": shape.head_dim - shape.rope_dim,
-        "qk_pos_emb_head_dim": shape.rope_dim,
-        "v_head_dim": shape.value_dim,
-        "q_lora_rank": shape.q_rank or None,
-        "kv_lora_rank": shape.kv_rank,
+        "qk_head_dim": shape.attention.head_dim - shape.latent.rope_dim,
+        "qk_pos_emb_head_dim": shape.latent.rope_dim,
+        "v_head_dim": shape.latent.value_dim,
+        "q_lora_rank": shape.latent.q_rank or None,
+        "kv_lora_rank": shape.latent.kv_rank,
     }
 
 

@@ -86,14 +86,16 @@ class FlatKeys(Generic[T]):
         self.places: Mapping[str, tuple[str, str]] = {key: places[key] for key in names}
         """The part ("" for the whole itself) and the field of each key."""
         self._keys: dict[KeyPath, str] = {place: key for key, place in self.places.items()}
-        self._getters = {
-            key: attrgetter(".".join(filter(None, place))) for key, place in self.places.items()
-        }
+        self._getters = {key: attrgetter(self.path(key)) for key in self.places}
 
     def _declared(self, placed: list[tuple[str, tuple[str, str]]]) -> tuple[str, ...]:
         """Return the keys in the order in which whole and parts declare their fields."""
         rank = {one.name: at for at, one in enumerate(fields(self._whole))}  # type: ignore[arg-type]
         return tuple(key for key, _ in sorted(placed, key=lambda one: rank[one[1][0] or one[1][1]]))
+
+    def path(self, key: str) -> str:
+        """Return the attributes that lead to the value of a flat key: ``mesh.gpus``."""
+        return ".".join(filter(None, self.places[key]))
 
     def make(self, **keys: Any) -> T:
         """Return the whole of flat keys; what is not given has its default.

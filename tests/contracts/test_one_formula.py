@@ -77,7 +77,7 @@ def by_hand(shape: ModelShape, layout: Layout, place: str) -> float:
         lacking = longest * layout.mesh.pp - blocks
         here = (longest - (lacking >= {"last": 1, "first": 2, "inner": 1000}[place])) / blocks
         matrices, norms = matrices * here, norms * here
-        at_last = whole.head + shape.tied * whole.embedding
+        at_last = whole.head + shape.head.tied * whole.embedding
         ends = {"last": at_last, "first": whole.embedding, "inner": 0}[place]
         final *= place == "last"
     return (matrices + ends) / layout.mesh.tp + norms + final

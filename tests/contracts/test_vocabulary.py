@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,13 +27,13 @@ from trainrig.workload.layout.groups import (
     SCHEDULES,
     STATES,
 )
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import SHAPE_KEYS
 from trainrig.workload.programs import FRAMEWORKS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "trainrig"
 LAYOUT = set(PLACES)
 EXPERIMENT = set(KEYS) - set(KEYS_OF_LAYOUT)
-SHAPE = {field.name for field in dataclasses.fields(ModelShape)}
+SHAPE = set(SHAPE_KEYS.places)
 DERIVED = {"nproc", "compile", "dp", "global_batch", "tokens", "scale"}
 """Said of a training and made into its layout or steps; or sizes that follow from a layout."""
 WORDS = (

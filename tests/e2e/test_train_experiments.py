@@ -107,7 +107,10 @@ grad_accum = 4
     assert (small.mesh.ranks, small.mesh.dp, small.tp, small.pp) == (16, 2, 4, 2)
     assert small.name == "large, 16 of 64 ranks"
     shape = find(small.model)
-    assert (shape.num_heads, shape.num_layers) == (4, 5)  # 30 layers in 4 stages are not equal
+    assert (shape.attention.num_heads, shape.num_layers) == (
+        4,
+        5,
+    )  # 30 layers in 4 stages are not equal
     text = 'model = "llama-7B"\nnproc = 64\ntp = 8\npp = 4\nname = "deep"\ngrad_accum = 4\n'
     hybrid = 'model = "llama-7B"\nnproc = 64\nzero = 3\nshard_size = 32\nname = "hybrid"\n'
     (small,) = read_file(write(tmp_path, hybrid), {"scale": "tiny"})

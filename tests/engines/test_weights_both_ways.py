@@ -98,7 +98,7 @@ def test_exported_weights_load_in_transformers_with_the_same_logits(
     found = export(run, to="huggingface", out=tmp_path / "out")
     assert found.step == STEPS and not found.notes
     read = read_config(tmp_path / "out" / "config.json")
-    assert replace(read, name="", windows=()) == replace(engine.shape, name="", windows=())
+    assert read.replace(name="", windows=()) == replace(engine.shape, name="", windows=())
     theirs, told = loaded(tmp_path / "out", engine)
     wrong = [told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")]
     assert not any(wrong), wrong
@@ -295,11 +295,11 @@ def test_the_model_is_the_sources_where_none_is_named(run_of: Any, tmp_path: Pat
     assert experiment_of({"init": str(run), "seq_len": 24}).model == MODELS["llama"]
     export(run, to="huggingface", out=tmp_path / "out")
     own = experiment_of({"init": str(tmp_path / "out"), "seq_len": 24})
-    assert find(own.model).num_kv_heads == 1
+    assert find(own.model).attention.num_kv_heads == 1
     for to in ("megatron", "deepspeed"):
         export(run, to=to, out=tmp_path / to)
         own = experiment_of({"init": str(tmp_path / to), "seq_len": 24})
-        assert find(own.model).num_kv_heads == 1
+        assert find(own.model).attention.num_kv_heads == 1
 
 
 def test_weights_that_do_not_say_so_are_of_the_model_that_is_named(

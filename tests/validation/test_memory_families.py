@@ -10,7 +10,8 @@ import pytest
 
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory.pipeline_stage import stage_of
-from trainrig.workload.model import ModelShape, RopeScaling
+from trainrig.workload.model import ModelShape
+from trainrig.workload.shape_parts import RopeScaling
 
 FIXTURE = Path(__file__).resolve().parents[1] / "support" / "fixtures" / "memory_families.csv"
 WRITTEN_OUT = {("t5", "sdpa"): 0.09, ("falcon", "sdpa"): 0.05}
@@ -26,7 +27,7 @@ def shape_of(words: str) -> ModelShape:
     numbers = json.loads(words)
     if scaling := numbers.get("rope_scaling"):
         numbers["rope_scaling"] = RopeScaling(**scaling)
-    return ModelShape(**{k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()})
+    return ModelShape.of(**{k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()})
 
 
 def layout_of(row: dict[str, str]) -> Layout:

@@ -290,7 +290,7 @@ def _without_inputs(found: Memory, shape: ModelShape, layout: Layout) -> Memory:
 def _without_experts(found: Memory, shape: ModelShape) -> Memory:
     """Memory without a mixture's experts, whose weights and states are on the host."""
     num = parameters(shape)
-    mixed = shape.num_layers - shape.dense_layers
+    mixed = shape.num_layers - shape.moe.dense_layers
     left = 1.0 - mixed * expert_parameters(shape) / num.total
     names = ("weights", "gradients", "master", "optimizer")
     here = {name: left * getattr(found, name) for name in names}

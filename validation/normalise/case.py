@@ -184,7 +184,7 @@ def _searched(row: Row, case: Case) -> Case | None:
     ):
         return None
     inside = [size for size in (1, 2, 4, 8) if x.mesh.gpus_per_node % size == 0]
-    spread = [1] if cells["ep"] or not case.shape.num_experts else [1, *inside[1:]]
+    spread = [1] if cells["ep"] or not case.shape.moe.num_experts else [1, *inside[1:]]
     tries = [
         {"tp": str(tp), "zero_stage": str(zero)} | ({"ep": str(ep)} if ep > 1 else {})
         for tp in inside
@@ -220,7 +220,7 @@ def _alternatives(row: Row, case: Case) -> list[dict[str, str]]:
     """
     cells, x = Cells(row), case.layout
     is_open = not (cells["tp"] or cells["pp"]) and x.mesh.gpus > 1
-    is_split = not is_open and case.shape.num_experts and not cells["ep"] and x.mesh.gpus > 1
+    is_split = not is_open and case.shape.moe.num_experts and not cells["ep"] and x.mesh.gpus > 1
     is_named = x.framework == "deepspeed" and "framework" not in case.presumed
     offloads = not cells["offload"] and is_named and int(x.sharding.zero) >= 2
     most = FULL if x.framework == "megatron" else _TOO_MUCH  # what others seldom do
@@ -242,7 +242,7 @@ def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
     2021, takeaway 1); experts are spread before tensors are split (Megatron-Core's guide on
     mixtures).  In Megatron each replica has a sample of a step for each of its stages.
     """
-    x, num_experts = case.layout, case.shape.num_experts
+    x, num_experts = case.layout, case.shape.moe.num_experts
     inside = [size for size in (1, 2, 4, 8) if size <= x.mesh.gpus_per_node]
     spread = _expert_ranks(case) if num_experts and not cells["ep"] else [1]
     tries = [(1, 1, ep) for ep in spread]
@@ -264,7 +264,7 @@ def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
 
 def _expert_ranks(case: Case) -> list[int]:
     """Ranks that may share a mixture's experts, the fewest first."""
-    ranks = min(case.shape.num_experts, int(case.layout.mesh.gpus), 64)
+    ranks = min(case.shape.moe.num_experts, int(case.layout.mesh.gpus), 64)
     return [1 << n for n in range(7) if 1 << n <= ranks]
 
 
@@ -352,7 +352,7 @@ def _with_words(layout: Layout, cells: Cells, chip: Chip, shape: ModelShape) -> 
         software=software_of(cells),
         cuda_graphs=graphs_of(cells, chip, shape),
         experts=experts_of(cells, shape, framework, chip),
-        router_spread=router_spread_of(cells) if shape.num_experts else 0.0,
+        router_spread=router_spread_of(cells) if shape.moe.num_experts else 0.0,
         whole_experts=int(framework == "megatron" and cuts_no_expert(cells, shape)),
         overlap=overlap_of(cells, chip, kernels),
         dedup_internode_dispatch=int(sends_once(cells)),

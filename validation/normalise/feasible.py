@@ -8,7 +8,6 @@ open.  All of it is noted as not stated, and widens the interval.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -102,17 +101,15 @@ def _evened(shape: ModelShape, layout: Layout) -> ModelShape:
         return shape
     if shape.num_layers % stages == 0:
         return shape
-    return dataclasses.replace(
-        shape, num_layers=-(-shape.num_layers // stages) * stages, windows=()
-    )
+    return shape.replace(num_layers=-(-shape.num_layers // stages) * stages, windows=())
 
 
 def _fewer_expert_ranks(shape: ModelShape, layout: Layout) -> Pair:
     """As many ranks share experts as there are experts, and ranks, for."""
-    if not shape.num_experts:
+    if not shape.moe.num_experts:
         return shape, layout.replace(ep=1)
     inside = 1 if layout.traits.ranks.grad_buffer else layout.mesh.tp * layout.mesh.cp
-    ranks = math.gcd(int(layout.mesh.gpus // layout.mesh.pp // inside), shape.num_experts)
+    ranks = math.gcd(int(layout.mesh.gpus // layout.mesh.pp // inside), shape.moe.num_experts)
     return shape, layout.replace(ep=math.gcd(layout.mesh.ep, ranks))
 
 
@@ -122,10 +119,10 @@ def _repeated_keys(shape: ModelShape, layout: Layout) -> Pair:
     So do programs that exchange heads among the ranks of a sequence (XTuner's repeat_kv).
     """
     tp, ranks = int(layout.mesh.tp), _head_ranks(layout)
-    if shape.num_heads % ranks or shape.family != "llama":
+    if shape.attention.num_heads % ranks or shape.family != "llama":
         return shape, layout
-    heads = math.lcm(shape.num_kv_heads, ranks)
-    return dataclasses.replace(shape, num_kv_heads=heads, ffn=-(-shape.ffn // tp) * tp), layout
+    heads = math.lcm(shape.attention.num_kv_heads, ranks)
+    return shape.replace(num_kv_heads=heads, ffn=-(-shape.ffn.width // tp) * tp), layout
 
 
 def _head_ranks(layout: Layout) -> int:
@@ -136,22 +133,30 @@ def _head_ranks(layout: Layout) -> int:
 def _padded_heads(shape: ModelShape, layout: Layout) -> Pair:
     """Heads that tensor parallelism does not divide: further ones that nobody reads."""
     tp, ranks = int(layout.mesh.tp), _head_ranks(layout)
-    heads = -(-shape.num_heads // ranks) * ranks
-    if heads == shape.num_heads or shape.kv_rank or heads > 2 * shape.num_heads:
+    heads = -(-shape.attention.num_heads // ranks) * ranks
+    if (
+        heads == shape.attention.num_heads
+        or shape.latent.kv_rank
+        or heads > 2 * shape.attention.num_heads
+    ):
         return shape, layout
-    changes = {"num_heads": heads, "num_kv_heads": heads, "ffn": -(-shape.ffn // tp) * tp}
+    changes = {"num_heads": heads, "num_kv_heads": heads, "ffn": -(-shape.ffn.width // tp) * tp}
     more = {} if shape.family in ("llama", "t5") else _as_llama(shape)
-    return dataclasses.replace(shape, **changes, **more), layout  # type: ignore[arg-type]
+    return shape.replace(**changes, **more), layout
 
 
 def _as_llama(shape: ModelShape) -> dict[str, object]:
     """What turns a GPT into a Llama that computes as much."""
-    return {"family": "llama", "rope_theta": 1e4, "head_dim": max(2, shape.head_dim // 2 * 2)}
+    return {
+        "family": "llama",
+        "rope_theta": 1e4,
+        "head_dim": max(2, shape.attention.head_dim // 2 * 2),
+    }
 
 
 def _longer(shape: ModelShape, layout: Layout) -> Pair:
-    longest = max(layout.batch.seq_len, layout.batch.target_seq_len, shape.max_positions)
-    return dataclasses.replace(shape, max_positions=longest), layout
+    longest = max(layout.batch.seq_len, layout.batch.target_seq_len, shape.position.max_positions)
+    return shape.replace(max_positions=longest), layout
 
 
 def _padded_length(shape: ModelShape, layout: Layout) -> Pair:
@@ -165,7 +170,7 @@ def _one_stack(shape: ModelShape, layout: Layout) -> Pair:
         return shape, layout
     blocks = shape.num_layers + shape.num_decoder_layers * 4 // 3
     changes = {"num_layers": blocks, "num_decoder_layers": 0, "num_buckets": 0, "max_distance": 0}
-    return dataclasses.replace(shape, **changes, **_as_llama(shape)), layout  # type: ignore[arg-type]
+    return shape.replace(**changes, **_as_llama(shape)), layout
 
 
 def _balanced_ring(shape: ModelShape, layout: Layout) -> Pair:
@@ -221,7 +226,7 @@ def _made_to_fit(shape: ModelShape, layout: Layout, cells: Cells, capacity: floa
     if is_wide and share(layout.replace(recompute="full")) > NOT_HELD:
         layout = layout.replace(states="pure")  # nor can anyone else keep masters of them here
         cells.presume("states")
-    is_open = "recompute" in cells.presumed and not shape.num_experts
+    is_open = "recompute" in cells.presumed and not shape.moe.num_experts
     for way in ("selective", "full"):  # what is cheap first, where it is enough
         if is_open and share(layout) > FULL:
             layout = layout.replace(recompute=way)

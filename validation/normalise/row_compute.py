@@ -8,7 +8,6 @@ is `row_layout`'s, what is kept in memory `row_memory`'s.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import lru_cache
 
 from trainrig.catalog import Chip
@@ -304,7 +303,7 @@ def graphs_of(cells: Cells, chip: Chip, shape: ModelShape) -> str:
     each expert gets.  Nor has any beside plain all-to-all or DeepEP, whose counts a host waits for,
     or in a tuning of a mixture.
     """
-    program, is_mixture = cells.program, bool(shape.num_experts)
+    program, is_mixture = cells.program, bool(shape.moe.num_experts)
     named = _named_graphs(cells.text_of("kernel_stack", "framework"))
     is_recipe = program.code.graphed_recipes is True
     if is_mixture and (is_late := program.code.mixtures_graphed) is not None:
@@ -356,7 +355,7 @@ def experts_of(cells: Cells, shape: ModelShape, framework: str, chip: Chip) -> s
     words = cells.text_of("framework", "kernel_stack", "model")
     brings_kernels = cells.does(program_of(words).code.grouped_experts, undated=True)
     rules = (
-        (not shape.num_experts, "grouped"),
+        (not shape.moe.num_experts, "grouped"),
         (mentions("sorted_experts", words), "sorted"),
         (chip.vendor == "Huawei", "sorted"),  # torch_npu.npu_moe_token_permute
         (brings_kernels or framework not in _ON_TORCH, "grouped"),
@@ -375,7 +374,7 @@ def with_all_experts(shape: ModelShape, experts: str) -> ModelShape:
     Its block repeats the tokens for each expert (modeling_llama4, Llama4TextMoe).
     """
     is_whole = facts_of(shape).all_experts and experts == "modules"
-    return replace(shape, experts_per_token=shape.num_experts) if is_whole else shape
+    return shape.replace(experts_per_token=shape.moe.num_experts) if is_whole else shape
 
 
 def router_spread_of(cells: Cells) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trainrig.catalog.chip import peak
 from trainrig.errors import DataError, TrainrigError
@@ -132,7 +132,7 @@ def _time_by_flops(row: Row, case: Case) -> float:
     x, seq = case.layout, int(case.timed.batch.seq_len)
     flops = model_flops(case.shape, int(x.global_batch), seq)
     seen = model_flops(case.shape, int(x.global_batch), seq, half=True)
-    whole = case.shape if case.shape.state_width else replace(case.shape, windows=())
+    whole = case.shape if case.shape.state.width else case.shape.replace(windows=())
     masked = 1.0 - seen / model_flops(whole, int(x.global_batch), seq)
     is_again = x.memory.recompute == "full" and Cells(row).program.saving.counts_recomputation
     if (is_again and not row.get("mfu")) or masked > _CONVENTIONS or x.lora.rank:

@@ -39,7 +39,9 @@ def sizes_of(cells: Cells, shape: ModelShape) -> dict[str, int]:
     gpus = _of_nodes(cells) or cells.whole("num_gpus", dp * split) or _counted(cells)
     gpus = gpus or _of_batches(cells) * split or _of_one_node(cells)
     if split == 1 and (more := _sharing_samples(cells, gpus)) > 1:
-        tp, cp = _within(more, min(cells.whole("gpus_per_node", _NODE), shape.num_kv_heads), cells)
+        tp, cp = _within(
+            more, min(cells.whole("gpus_per_node", _NODE), shape.attention.num_kv_heads), cells
+        )
         split = tp * cp
     if gpus % split and cp > 1 and gpus % (tp * pp) == 0:
         cells.presume("cp")  # counted among the data-parallel ranks
@@ -121,10 +123,10 @@ def _within(ranks: int, most: int, cells: Cells) -> tuple[int, int]:
 
 def _sharing_experts(cells: Cells, shape: ModelShape, ranks: int) -> int:
     """Ranks that share experts: all that can, where nobody says and a dispatcher is named."""
-    if cells["ep"] or not (shape.num_experts and (sends_once(cells) or is_all_to_all(cells))):
+    if cells["ep"] or not (shape.moe.num_experts and (sends_once(cells) or is_all_to_all(cells))):
         return cells.whole("ep", 1) or 1
     cells.presume("ep")  # what is dispatched has ranks to go to
-    return math.gcd(ranks, shape.num_experts)
+    return math.gcd(ranks, shape.moe.num_experts)
 
 
 def _of_one_node(cells: Cells) -> int:

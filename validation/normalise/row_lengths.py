@@ -7,7 +7,6 @@ and what a token of packed examples looks at.  What is presumed is noted (`Cells
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import lru_cache
 
 from trainrig.prediction.rates.from_chip import fuses_attention
@@ -46,7 +45,7 @@ def _of_mean(cells: Cells, shape: ModelShape) -> int:
         return 0
     most = _longest_stated(cells) or round(_LONGEST * mean)
     is_even = batch_tokens(cells) or _even(cells) or not cells.is_tuning
-    return mean if is_even else max(mean, min(shape.max_positions, most))
+    return mean if is_even else max(mean, min(shape.position.max_positions, most))
 
 
 def stated_mean(cells: Cells) -> int:
@@ -96,14 +95,14 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     words = cells.text_of("model", "kind", "framework")
     filled = _FILLED.search(cells.text_of("kernel_stack"))
     if named := filled[1].replace(",", "") if filled else means("read", words):
-        return min(shape.max_positions, int(named))
+        return min(shape.position.max_positions, int(named))
     if is_vision(cells.word("model")):
         return image_tokens(cells.word("model"))
     if shape.family == "bert":
-        return min(shape.max_positions, _encoded(cells, shape))
+        return min(shape.position.max_positions, _encoded(cells, shape))
     is_blank = not any(cells[name] for name in ("global_batch", "micro_batch", "grad_accum"))
     if cells.is_finetuning and is_blank:
-        return min(shape.max_positions, _BENCHMARKED)
+        return min(shape.position.max_positions, _BENCHMARKED)
     is_text = cells.is_finetuning and cells.program.code.transformers_models
     samples = min(cells.whole("micro_batch", usual_samples(cells)), 8)
     longest_stated = _longest_stated(cells)
@@ -112,9 +111,11 @@ def usual_length(cells: Cells, shape: ModelShape) -> int:
     padded = 1024 if is_text else 8 * round(average * samples ** (1 / 3) / 8)
     tuned = cells.program.batches.tuning_length or padded
     if cells.is_tuning:
-        return min(shape.max_positions, longest_stated or shape.max_positions, tuned)
+        return min(
+            shape.position.max_positions, longest_stated or shape.position.max_positions, tuned
+        )
     is_known = spelled(cells["model"]) is not None
-    return min(shape.max_positions, _pretrained(cells)) if is_known else _pretrained(cells)
+    return min(shape.position.max_positions, _pretrained(cells)) if is_known else _pretrained(cells)
 
 
 _FILLED = re.compile(r"\bpack\w*(?: (?:in)?to| of)? (\d{1,3}(?:,\d{3})+|\d{3,6}) tokens")
@@ -173,7 +174,7 @@ def _of_sample(cells: Cells, shape: ModelShape, tokens: int) -> float:
     Scores are none of them where the chip fuses attention; in fp32 all have twice the bytes.
     """
     chip = chip_of(cells)
-    scores = 0 if fuses_attention(chip) else 5 * shape.num_heads * tokens
+    scores = 0 if fuses_attention(chip) else 5 * shape.attention.num_heads * tokens
     width = 2 if re.search(r"fp-?32|float32|tf-?32", cells.word("precision")) else 1
     held = width * shape.num_layers * tokens * (34 * shape.hidden + scores)
     return held / chip.memory.size if chip.memory.size else 0.0
@@ -243,10 +244,10 @@ def packed(cells: Cells, shape: ModelShape, seq: int) -> ModelShape:
     is_packed = cells.is_tuning and cells.program.batches.packs_tuning
     is_apart = is_packed or mentions("apart", words)
     text = _EXAMPLE if cells.is_tuning else _DOCUMENT
-    is_plain = shape.causal and not (shape.windows or shape.num_decoder_layers)
+    is_plain = shape.causal and not (shape.attention.windows or shape.num_decoder_layers)
     if not (is_apart and is_plain) or seq <= text:
         return shape
-    return replace(shape, windows=(text // 2,) * shape.num_layers)
+    return shape.replace(windows=(text // 2,) * shape.num_layers)
 
 
 _EXAMPLE, _DOCUMENT = 512, 1024

@@ -90,7 +90,7 @@ def states_away_of(cells: Cells, scheme: str) -> str:
 
 def sends_experts(cells: Cells, shape: ModelShape) -> bool:
     """Whether a mixture's experts are on the host: what says so names no states of theirs."""
-    return shape.num_experts > 0 and mentions("experts_away", cells.word("offload"))
+    return shape.moe.num_experts > 0 and mentions("experts_away", cells.word("offload"))
 
 
 def rank_of(cells: Cells, quantize: str) -> int:
@@ -165,7 +165,7 @@ def moments_in(cells: Cells, shape: ModelShape) -> str:
     program = cells.program
     return (
         program.numbers.moments
-        or (program.numbers.latent_moments if shape.kv_rank else "")
+        or (program.numbers.latent_moments if shape.latent.kv_rank else "")
         or "auto"
     )
 

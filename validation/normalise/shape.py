@@ -19,7 +19,7 @@ from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.workload.arrays import divisors
-from trainrig.workload.model import ModelShape, parameters
+from trainrig.workload.model import SHAPE_KEYS, ModelShape, parameters
 from trainrig.workload.model_lookup import of_size, spelled
 from trainrig.workload.presets import custom
 from validation.normalise.cells import Cells, meanings, means, mentions
@@ -94,7 +94,7 @@ _NAMED = re.compile(r"moe\b|\bexperts?\b|\bmixtral\b")
 def _is_spread(cells: Cells) -> bool:
     """Whether devices share experts, of a model that is not known as one without."""
     known = spelled(cells["model"])
-    return cells.whole("ep", 1) > 1 and (known is None or bool(known.num_experts))
+    return cells.whole("ep", 1) > 1 and (known is None or bool(known.moe.num_experts))
 
 
 _ACTIVE = re.compile(r"(\d+(?:\.\d+)?)b[-_ ]*a(\d+(?:\.\d+)?)([bm])")
@@ -117,11 +117,11 @@ def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
     None where no name is known, or the row's numbers are another model's.
     """
     shape = spelled(cells["model"])
-    if shape is None or (mixture and not shape.num_experts):
+    if shape is None or (mixture and not shape.moe.num_experts):
         return None
     stated: dict[str, Any] = {f: cells.whole(name) for f, name in _PLAIN.items() if cells[name]}
     stated |= {f: number for f, number in mixture.items() if number or f in _MAY_BE_NONE}
-    if shape.state_width:  # heads and nets are those of some layers, which it counts one by one
+    if shape.state.width:  # heads and nets are those of some layers, which it counts one by one
         for field in ("num_heads", "num_kv_heads", "ffn"):
             stated.pop(field, None)
         if "num_layers" in stated:
@@ -134,22 +134,30 @@ def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
             return None
         raise UsageError(f"hidden = {stated['hidden']}: {shape.name} has {shape.hidden}")
     is_other = any(
-        field in stated and stated[field] != getattr(shape, field)
+        field in stated and stated[field] != SHAPE_KEYS.get(shape, field)
         for field in ("num_heads", "ffn", "num_kv_heads")
     )
-    if not leaves_open and (is_other or (shape.family != "llama" and not shape.memory)):
+    if not leaves_open and (
+        is_other or (shape.family != "llama" and not shape.attention.memory_segments)
+    ):
         return None
     layers = stated.get("num_layers", shape.num_layers)
-    every = shape.windows or (0,)
-    windows = tuple(every[at % len(every)] for at in range(layers)) if shape.windows else ()
-    dense = min(shape.dense_layers, layers - 1)
-    heads, keys = stated.get("num_heads", shape.num_heads), stated.get("num_kv_heads")
-    if keys is None and heads % shape.num_kv_heads:  # as many as there are, or that share evenly
-        is_plain = shape.num_kv_heads == shape.num_heads
-        stated["num_kv_heads"] = heads if is_plain else math.gcd(heads, shape.num_kv_heads)
+    every = shape.attention.windows or (0,)
+    windows = (
+        tuple(every[at % len(every)] for at in range(layers)) if shape.attention.windows else ()
+    )
+    dense = min(shape.moe.dense_layers, layers - 1)
+    heads, keys = stated.get("num_heads", shape.attention.num_heads), stated.get("num_kv_heads")
+    if (
+        keys is None and heads % shape.attention.num_kv_heads
+    ):  # as many as there are, or that share evenly
+        is_plain = shape.attention.num_kv_heads == shape.attention.num_heads
+        stated["num_kv_heads"] = (
+            heads if is_plain else math.gcd(heads, shape.attention.num_kv_heads)
+        )
     if shape.num_decoder_layers:
         stated["num_decoder_layers"] = shape.num_decoder_layers * layers // shape.num_layers
-    known = dataclasses.replace(shape, **({"windows": windows, "dense_layers": dense} | stated))
+    known = shape.replace(**({"windows": windows, "dense_layers": dense} | stated))
     is_right = leaves_open or not cells["params_b"] or _is_number_of(cells, known)
     return known if is_right else None
 
@@ -173,9 +181,9 @@ def shape_of(cells: Cells) -> ModelShape:
     cells.presume(*presumed)
     is_sparse = means("attends", cells.word("model")) == "sparse"
     if is_sparse and not mentions("selects", cells.text_of("kernel_stack")):
-        shape = dataclasses.replace(shape, windows=())
+        shape = shape.replace(windows=())
     words = cells.text_of("model", "framework", "kernel_stack")
-    if shape.windows or shape.num_decoder_layers:
+    if shape.attention.windows or shape.num_decoder_layers:
         return shape
     if window := _WINDOW.search(words):
         width = int(window[1])
@@ -186,7 +194,7 @@ def shape_of(cells: Cells) -> ModelShape:
         return shape
     near = int(ratio[1]) + 1 if (ratio := _OF_LAYERS.search(words)) else shape.num_layers + 1
     windows = (width * ((at + 1) % near > 0) for at in range(shape.num_layers))
-    return dataclasses.replace(shape, windows=tuple(windows))
+    return shape.replace(windows=tuple(windows))
 
 
 _WINDOW = re.compile(r"\bwindow(?: size)?(?: of)?[ =:]*(\d{2,6})\b")
@@ -222,19 +230,23 @@ _NUMBERS = (
 
 def _read_shape(cells: Cells) -> ModelShape:
     shape = _read_transformer(cells)
-    if "transformer-xl" in cells.word("model") and shape.family == "gpt2" and not shape.memory:
-        shape = dataclasses.replace(shape, memory=1)
+    if (
+        "transformer-xl" in cells.word("model")
+        and shape.family == "gpt2"
+        and not shape.attention.memory_segments
+    ):
+        shape = shape.replace(memory=1)
     attends = means("attends", cells.word("model"))
     if attends == "sparse":  # its index of all that is before is not modelled
         cells.presume("model")
     if attends == "states":  # what their kernels take is presumed
         cells.presume("layers")
-    if attends != "recurrent" or shape.family != "llama" or shape.windows:
+    if attends != "recurrent" or shape.family != "llama" or shape.attention.windows:
         return shape
     cells.presume("model")
     every = (*[_NEAR] * (_ONE_OF - 1), 0)
     windows = tuple(every[at % _ONE_OF] for at in range(shape.num_layers))
-    return dataclasses.replace(shape, windows=windows)
+    return shape.replace(windows=windows)
 
 
 _ONE_OF, _NEAR = 8, 128
@@ -323,10 +335,10 @@ def _with_vocabulary(shape: ModelShape, cells: Cells) -> ModelShape:
     ):
         return shape
     wanted, counted = _wanted(cells), parameters(shape).total
-    tables = 1 if shape.tied else 2
+    tables = 1 if shape.head.tied else 2
     vocab = 64 * round((shape.vocab + (wanted - counted) / (tables * shape.hidden)) / 64)
     is_off = abs(math.log(counted / wanted)) > _MOST_APART
-    return dataclasses.replace(shape, vocab=vocab) if is_off and vocab in _WORDS else shape
+    return shape.replace(vocab=vocab) if is_off and vocab in _WORDS else shape
 
 
 _WORDS = range(16_000, 270_000)
@@ -357,7 +369,7 @@ def _of_parameters(cells: Cells) -> ModelShape:
     Raises UsageError where neither says how many.
     """
     shape = of_size(_wanted(cells), cells["model"] or "a model")
-    return dataclasses.replace(shape, max_positions=max(cells.whole("seq", 4096), 512))
+    return shape.replace(max_positions=max(cells.whole("seq", 4096), 512))
 
 
 def _part_of(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
@@ -374,9 +386,9 @@ def _part_of(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
         whole = _of_parameters(cells)
     if layers >= _PART * whole.num_layers:
         return None
-    num = mixture.get("num_experts") or whole.num_experts
-    chosen = min(whole.experts_per_token, num)
-    whole = dataclasses.replace(whole, num_experts=num, experts_per_token=chosen)
+    num = mixture.get("num_experts") or whole.moe.num_experts
+    chosen = min(whole.moe.experts_per_token, num)
+    whole = whole.replace(num_experts=num, experts_per_token=chosen)
     return dataclasses.replace(whole, num_layers=layers)
 
 
@@ -441,17 +453,15 @@ def _of_total(cells: Cells, numbers: dict[str, Any]) -> ModelShape:
         "shared_experts": 0,
         "dense_layers": 0,
     }
-    if _is_number_of(cells, dataclasses.replace(shape, **none)):
+    if _is_number_of(cells, shape.replace(**none)):
         return shape
     width = shape.expert_width
-    thin = dataclasses.replace(shape, expert_ffn=1)
-    each = (
-        parameters(dataclasses.replace(shape, expert_ffn=2)).total - parameters(thin).total
-    ) or 1
+    thin = shape.replace(expert_ffn=1)
+    each = (parameters(shape.replace(expert_ffn=2)).total - parameters(thin).total) or 1
     found = 1 + (_printed(cells) - parameters(thin).total) / each
     cells.presume("ffn")
     near = 64 * max(1, round(found / 64)) if width / 16 < found < width * 16 else width
-    return dataclasses.replace(shape, expert_ffn=near)
+    return shape.replace(expert_ffn=near)
 
 
 def _mixture_of_parameters(cells: Cells, mixture: dict[str, int]) -> ModelShape:
@@ -485,7 +495,7 @@ def _mixture_of_parameters(cells: Cells, mixture: dict[str, int]) -> ModelShape:
         return abs(math.log(found / total)) + met
 
     shape = min(map(of_width, range(512, 16384, 256)), key=off)
-    return dataclasses.replace(shape, max_positions=max(cells.whole("seq", 4096), 512))
+    return shape.replace(max_positions=max(cells.whole("seq", 4096), 512))
 
 
 _TANH = ("gpt-2", "gpt2", "neo")

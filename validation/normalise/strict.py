@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,7 @@ from trainrig.prediction.cluster import FLASH_VERSIONS
 from trainrig.prediction.rates.from_chip import rates_of_chip, widens_bf16
 from trainrig.prediction.scenario import WORDS_AND_LENGTHS
 from trainrig.workload.layout import Layout
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import SHAPE_KEYS, ModelShape
 from trainrig.workload.model_lookup import find
 from trainrig.workload.presets import custom
 from validation.normalise.case import Case, case_of
@@ -97,7 +97,7 @@ def _with_head(case: Case) -> ModelShape:
     shape = case.shape
     if case.head == 1.0:
         return shape
-    return replace(shape, shortlist=max(1, round(case.head * shape.num_logits)))
+    return shape.replace(shortlist=max(1, round(case.head * shape.num_logits)))
 
 
 def _recompute(layout: Layout) -> str:
@@ -149,18 +149,17 @@ def model_text(shape: ModelShape) -> str:
     """Return what ``--model`` is asked for to mean a shape: a name, or its family and numbers."""
     for name in (shape.name, f"{shape.name}:num_layers={shape.num_layers}"):
         try:
-            if replace(find(name), name=shape.name) == shape:
+            if find(name).replace(name=shape.name) == shape:
                 return name
         except UsageError:
             pass
-    numbers = {name: getattr(shape, name) for name in _STATED}
+    numbers = {name: SHAPE_KEYS.get(shape, name) for name in _STATED}
     usual = custom(shape.family, **numbers)
-    for field in fields(shape):
-        value = getattr(shape, field.name)
-        if field.name in ("name", "family", "rope_scaling", *_STATED):
+    for key, value in SHAPE_KEYS.flat(shape).items():
+        if key in ("name", "family", "rope_scaling", *_STATED):
             continue
-        if value != getattr(usual, field.name):
-            numbers[field.name] = value
+        if value != SHAPE_KEYS.get(usual, key):
+            numbers[key] = value
     return f"{shape.family}:" + ",".join(
         f"{name}={_text(value)}" for name, value in numbers.items()
     )

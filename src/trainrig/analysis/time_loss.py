@@ -39,6 +39,7 @@ from trainrig.workload import (
     total_flops,
 )
 from trainrig.workload.layout import Layout
+from trainrig.workload.model import SHAPE_KEYS
 from trainrig.workload.span_corruption import written_tokens
 
 NOT_EXPLAINED = "not explained"
@@ -308,7 +309,7 @@ def is_own_layer(case: Case, step: Case) -> bool:
         case.get("pass") == "forward+backward"
         and found is not None
         and model is not None
-        and all(getattr(found[0], name) == getattr(model, name) for name in _WIDTHS)
+        and all(SHAPE_KEYS.get(found[0], name) == SHAPE_KEYS.get(model, name) for name in _WIDTHS)
         and dtype_of(case) == dtype_of(step)
         and all(case.get(name) == step.get(name) for name in same)
     )

@@ -24,7 +24,6 @@ of a layer, and the other models' blocks, as far as the time goes.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from trainrig.benchmarks import spec
@@ -92,8 +91,8 @@ def layer_case(
         "batch_size": batch,
         "seq_len": seq,
         "hidden": shape.hidden,
-        "heads": shape.num_heads,
-        "ffn": shape.ffn,
+        "heads": shape.attention.num_heads,
+        "ffn": shape.ffn.width,
         "code": code,
         "attention": _usual_attention(code),
     }
@@ -117,7 +116,7 @@ def code_framework(case: Case) -> str:
 def own_layer_case(model: str, dtype: str, batch: int, seq: int) -> Case:
     """The block of a GPT-2, at the batch and sequence that it is trained with."""
     shape = named(model)
-    own = {"hidden": shape.hidden, "heads": shape.num_heads, "ffn": shape.ffn}
+    own = {"hidden": shape.hidden, "heads": shape.attention.num_heads, "ffn": shape.ffn.width}
     return {**layer_case(_GPT2, dtype, "forward+backward", batch, seq), **own}
 
 
@@ -127,9 +126,13 @@ def part_case(part: str, dtype: str, num_tokens: int, code: str = "trainrig") ->
     case: dict[str, Scalar] = {"layer": part, "dtype": dtype, "pass": "forward", "cache": "hot"}
     case |= {"code": code, "m": num_tokens, "k": shape.hidden}
     if part.startswith("dense"):
-        case["n"] = shape.ffn
+        case["n"] = shape.ffn.width
     elif part == "attention block":
-        case |= {"seq_len": _TOKENS, "heads": shape.num_heads, "attention": _usual_attention(code)}
+        case |= {
+            "seq_len": _TOKENS,
+            "heads": shape.attention.num_heads,
+            "attention": _usual_attention(code),
+        }
     return case
 
 
@@ -165,8 +168,7 @@ def layer_shape(case: Case) -> tuple[ModelShape, bool]:
         raise UsageError(f"unknown layer {layer!r}", spec.one_of([*LAYERS, *PARTS]))
     if hidden % heads:
         raise UsageError(f"{heads} heads do not divide a width of {hidden}")
-    shape = dataclasses.replace(
-        named(name),
+    shape = named(name).replace(
         hidden=hidden,
         num_heads=heads,
         num_kv_heads=heads,

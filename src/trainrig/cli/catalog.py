@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -85,7 +84,7 @@ def _show_models(as_json: bool) -> None:
     shapes = [named(known) for known in (*NAMED, *published())]
     answer(
         as_json,
-        lambda: [asdict(shape) for shape in shapes],
+        lambda: [shape.flat() for shape in shapes],
         lambda: chip_report.models_document(shapes),
     )
 

@@ -17,7 +17,6 @@ order in which kernels hand on their results.  It runs at a training's rate, not
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import struct
 import time
@@ -63,8 +62,7 @@ class DeterministicSteps:
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
         self.dtype, self.device = dtype, device
         size_of = SHAPES[sizes or _usual_sizes(device)]
-        shape = dataclasses.replace(
-            named("llama-7B"),
+        shape = named("llama-7B").replace(
             hidden=size_of["hidden"],
             num_heads=size_of["heads"],
             num_kv_heads=size_of["heads"],

@@ -106,7 +106,7 @@ def _sequences(case: Case, count: int, generator: Any) -> tuple[torch.Tensor, ..
 
     shape, _ = layer_shape(case)
     _, seq = layer_tokens(case)
-    wide_out = shape.ffn if str(case["layer"]).startswith("dense") else shape.hidden
+    wide_out = shape.ffn.width if str(case["layer"]).startswith("dense") else shape.hidden
     return tuple(
         torch.randn(count, seq, width, generator=generator, device=generator.device)
         for width in (shape.hidden, shape.hidden, wide_out)
@@ -189,7 +189,7 @@ def _allowed(case: Case, name: str, found: torch.Tensor) -> tuple[float, float]:
     if found.ndim < 2 and found.device.type == "cpu":
         batch, seq = layer_tokens(case)
         rounding = max(rounding, batch * seq / _TOKENS_SUMMED * eps)
-    if name == "output" or layer_shape(case)[0].activation != "relu":
+    if name == "output" or layer_shape(case)[0].ffn.activation != "relu":
         return rounding, rounding
     tokens = repetition(case)[0] * layer_tokens(case)[1]
     return (

@@ -114,7 +114,7 @@ def fresh_state(case: Case, generator: torch.Generator) -> State:
     if shape.family == "t5":  # its scores are not divided by √D
         for name in state:
             if name.endswith(".q.weight"):
-                state[name] *= shape.head_dim**-0.5
+                state[name] *= shape.attention.head_dim**-0.5
     return state
 
 

@@ -65,12 +65,12 @@ class Model(nn.Module):
         super().__init__()
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocab, shape.hidden)
-        self.positions = nn.Embedding(shape.max_positions, shape.hidden)
+        self.positions = nn.Embedding(shape.position.max_positions, shape.hidden)
         self.segments = nn.Embedding(shape.token_types, shape.hidden)
         self.norm = norm_of(shape)
         self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
         self.transform = nn.Linear(shape.hidden, shape.hidden)
-        self.act = ACTIVATIONS[shape.activation]
+        self.act = ACTIVATIONS[shape.ffn.activation]
         self.head_norm = norm_of(shape)
         self.head_bias = nn.Parameter(torch.zeros(shape.vocab))
 

@@ -31,10 +31,10 @@ class Experts(nn.Module):
 
     def __init__(self, shape: ModelShape, act: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        wide = (shape.num_experts, shape.ffn, shape.hidden)
-        self.gate = nn.Parameter(torch.empty(wide)) if shape.gated_ffn else None
+        wide = (shape.moe.num_experts, shape.ffn.width, shape.hidden)
+        self.gate = nn.Parameter(torch.empty(wide)) if shape.ffn.gated else None
         self.up = nn.Parameter(torch.empty(wide))
-        self.down = nn.Parameter(torch.empty(shape.num_experts, shape.hidden, shape.ffn))
+        self.down = nn.Parameter(torch.empty(shape.moe.num_experts, shape.hidden, shape.ffn.width))
         self.act = act
 
     def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
@@ -59,8 +59,8 @@ class MixtureFeedForward(nn.Module):
 
     def __init__(self, shape: ModelShape, act: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.per_token = shape.experts_per_token
-        self.router = nn.Linear(shape.hidden, shape.num_experts, bias=False)
+        self.per_token = shape.moe.experts_per_token
+        self.router = nn.Linear(shape.hidden, shape.moe.num_experts, bias=False)
         self.experts = Experts(shape, act)
         self.exchange: Exchange | None = None
         """How rows reach experts on other ranks and come back."""

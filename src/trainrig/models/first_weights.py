@@ -61,8 +61,8 @@ def _std_of(shape: ModelShape, name: str) -> float:
     if shape.family == "gpt2" and matrix in ("out", "down"):
         return shape.init_std / math.sqrt(2 * shape.num_layers)
     if shape.family == "t5" and matrix not in ("tokens", "head"):
-        inner = shape.num_heads * shape.head_dim
-        fan = {"q": shape.hidden * shape.head_dim, "out": inner, "down": shape.ffn}
+        inner = shape.attention.width
+        fan = {"q": shape.hidden * shape.attention.head_dim, "out": inner, "down": shape.ffn.width}
         return shape.init_std * fan.get(matrix, shape.hidden) ** -0.5
     return shape.init_std
 

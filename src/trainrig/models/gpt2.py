@@ -35,13 +35,13 @@ class Attention(nn.Module):
 
     def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
-        self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
+        self.head_dim, self.scale = shape.attention.head_dim, shape.softmax_scale
         self.attention = attention
         self.kernel: Callable[..., Tensor] = attend  # context parallel puts its own around it
         # Rows lie head by head: q, k, v of head 0, then of head 1, so that a share of the rows is
         # a share of the heads.
-        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.qkv_bias)
-        self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.out_bias)
+        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden, bias=shape.attention.qkv_bias)
+        self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.attention.out_bias)
 
     drop: Dropout | None = None
 
@@ -72,7 +72,7 @@ class Model(NextTokenModel):
         super().__init__()
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocab, shape.hidden)
-        self.positions = nn.Embedding(shape.max_positions, shape.hidden)
+        self.positions = nn.Embedding(shape.position.max_positions, shape.hidden)
         self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.num_layers))
         self.norm = norm_of(shape)
         self.head = head_of(shape)
@@ -85,7 +85,7 @@ class Model(NextTokenModel):
 
     def block_arguments(self, num_tokens: int, device: torch.device) -> Callable[[int], Any]:
         """The window of each layer; on the host a mask of all tokens, one for all layers."""
-        windows = self.shape.windows or (0,) * self.shape.num_layers
+        windows = self.shape.attention.windows or (0,) * self.shape.num_layers
         if device.type == "cuda":
             return lambda number: (None, windows[number])
         every = num_tokens * self.stretch.parts

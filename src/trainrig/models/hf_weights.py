@@ -124,9 +124,9 @@ def _copies(shape: ModelShape) -> dict[str, str]:
         }
     if shape.family == "t5":
         copies = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in _T5_STACKS}
-        return copies | ({"lm_head.weight": "shared.weight"} if shape.tied else {})
+        return copies | ({"lm_head.weight": "shared.weight"} if shape.head.tied else {})
     tokens = "model.embed_tokens.weight" if shape.family == "llama" else "transformer.wte.weight"
-    return {"lm_head.weight": tokens} if shape.tied else {}
+    return {"lm_head.weight": tokens} if shape.head.tied else {}
 
 
 _T5_STACKS = ("encoder", "decoder")
@@ -213,10 +213,12 @@ def _pairs(shape: ModelShape, names: Iterable[str]) -> Iterator[_Pair]:
         module, _, leaf = name.rpartition(".")
         stack, number, part = _IN_BLOCK.fullmatch(module).groups()  # type: ignore[union-attr]
         found = (f"{modules[stack]}.{one}" if stack else one for one in modules[part].split())
-        last, up = 2 if stack == "decoder_blocks" else 1, "wi_1" if shape.gated_ffn else "wi"
+        last, up = 2 if stack == "decoder_blocks" else 1, "wi_1" if shape.ffn.gated else "wi"
         hf = tuple(f"{one}.{leaf}".format(number=number, last=last, up=up) for one in found)
         transposed = shape.family == "gpt2" and bool(stack)
-        yield _Pair(name, hf, transposed, shape.num_heads if part == "attention.qkv" else 0)
+        yield _Pair(
+            name, hf, transposed, shape.attention.num_heads if part == "attention.qkv" else 0
+        )
 
 
 _IN_BLOCK = re.compile(r"(?:(\w*blocks)\.(\d+)\.)?(.+)")

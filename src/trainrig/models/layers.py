@@ -164,14 +164,17 @@ class HeadProjections(nn.Module):
 
     def __init__(self, shape: ModelShape, attention: str = "auto") -> None:
         super().__init__()
-        self.head_dim, self.scale = shape.head_dim, shape.softmax_scale
+        self.head_dim, self.scale = shape.attention.head_dim, shape.softmax_scale
         self.attention = attention
         self.kernel: Callable[..., Tensor] = attend  # context parallel puts its own around it
-        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        self.q = nn.Linear(shape.hidden, queries, bias=shape.qkv_bias)
-        self.k = nn.Linear(shape.hidden, keys, bias=shape.qkv_bias)
-        self.v = nn.Linear(shape.hidden, keys, bias=shape.qkv_bias)
-        self.out = nn.Linear(queries, shape.hidden, bias=shape.out_bias)
+        queries, keys = (
+            shape.attention.width,
+            shape.attention.kv_width,
+        )
+        self.q = nn.Linear(shape.hidden, queries, bias=shape.attention.qkv_bias)
+        self.k = nn.Linear(shape.hidden, keys, bias=shape.attention.qkv_bias)
+        self.v = nn.Linear(shape.hidden, keys, bias=shape.attention.qkv_bias)
+        self.out = nn.Linear(queries, shape.hidden, bias=shape.attention.out_bias)
 
     def project(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of ``x`` (B, T, C), keys and values of ``memory`` (B, S, C), by head."""
@@ -203,12 +206,12 @@ class FeedForward(nn.Module):
         super().__init__()
 
         def up() -> nn.Linear:
-            return nn.Linear(shape.hidden, shape.ffn, bias=shape.ffn_bias)
+            return nn.Linear(shape.hidden, shape.ffn.width, bias=shape.ffn.bias)
 
-        self.gate = up() if shape.gated_ffn else None
+        self.gate = up() if shape.ffn.gated else None
         self.up = up()
-        self.act = ACTIVATIONS[shape.activation]
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.ffn_bias)
+        self.act = ACTIVATIONS[shape.ffn.activation]
+        self.down = nn.Linear(shape.ffn.width, shape.hidden, bias=shape.ffn.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is None:
@@ -230,8 +233,8 @@ class PreNormBlock(nn.Module):
         self.norm_1 = norm_of(shape)
         self.attention = attention
         self.norm_2 = norm_of(shape)
-        experts = shape.num_experts > 0
-        act = ACTIVATIONS[shape.activation]
+        experts = shape.moe.num_experts > 0
+        act = ACTIVATIONS[shape.ffn.activation]
         self.ffn = MixtureFeedForward(shape, act) if experts else FeedForward(shape)
 
     drops: tuple[Dropout | None, ...] = (None, None)
@@ -318,4 +321,4 @@ class NextTokenModel(nn.Module):
 
 def head_of(shape: ModelShape) -> nn.Linear | None:
     """The logits' matrix; None where it is the token embedding."""
-    return None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
+    return None if shape.head.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)

@@ -25,17 +25,18 @@ from trainrig.models.layers import (
     head_of,
     norm_of,
 )
-from trainrig.workload.model import ModelShape, RopeScaling
+from trainrig.workload.model import ModelShape
+from trainrig.workload.shape_parts import RopeScaling
 
 
 def rotary_angles(
     shape: ModelShape, num_tokens: int, device: torch.device, first: int = 0
 ) -> tuple[Tensor, Tensor]:
     """cos and sin, each (T, D/2), of position · θ^(-2i/D) for the pair i, from ``first`` on."""
-    pair = torch.arange(0, shape.head_dim, 2, device=device, dtype=torch.float32)
-    turns = 1.0 / shape.rope_theta ** (pair / shape.head_dim)  # radians a token
-    if shape.rope_scaling is not None:
-        turns = _stretch(turns, shape.rope_scaling)
+    pair = torch.arange(0, shape.attention.head_dim, 2, device=device, dtype=torch.float32)
+    turns = 1.0 / shape.position.rope_theta ** (pair / shape.attention.head_dim)  # radians a token
+    if shape.position.rope_scaling is not None:
+        turns = _stretch(turns, shape.position.rope_scaling)
     where = torch.arange(num_tokens, device=device, dtype=torch.float32) + first
     angles = where[:, None] * turns
     return angles.cos(), angles.sin()

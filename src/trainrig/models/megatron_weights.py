@@ -71,7 +71,7 @@ def to_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
         if part == "attention.q":
             qkv = [state[f"{block}.attention.{one}.{leaf}"] for one in "qkv"]
             weight, part = _by_group(shape, qkv), "attention.qkv"
-        elif part == "ffn.up" and shape.gated_ffn:
+        elif part == "ffn.up" and shape.ffn.gated:
             weight = torch.cat([state[f"{block}.ffn.gate.{leaf}"], weight])
         found[f"{layers}.{block.partition('.')[2]}.{layer[part]}.{leaf}"] = weight
     return found
@@ -91,11 +91,16 @@ def from_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
         number, _, rest = module.removeprefix("decoder.layers.").partition(".")
         prefix, part = f"blocks.{number}", layer[rest]
         if part == "attention.qkv" and f"{prefix}.attention.q.{leaf}" in native:
-            sizes = [shape.num_heads // shape.num_kv_heads * shape.head_dim, *[shape.head_dim] * 2]
-            by_group = weight.view(shape.num_kv_heads, sum(sizes), *weight.shape[1:])
+            sizes = [
+                shape.attention.num_heads
+                // shape.attention.num_kv_heads
+                * shape.attention.head_dim,
+                *[shape.attention.head_dim] * 2,
+            ]
+            by_group = weight.view(shape.attention.num_kv_heads, sum(sizes), *weight.shape[1:])
             for one, each in zip("qkv", by_group.split(sizes, dim=1), strict=True):
                 found[f"{prefix}.attention.{one}.{leaf}"] = each.flatten(0, 1)
-        elif part == "ffn.up" and shape.gated_ffn:
+        elif part == "ffn.up" and shape.ffn.gated:
             gate, up = weight.chunk(2)
             found |= {f"{prefix}.ffn.gate.{leaf}": gate, f"{prefix}.ffn.up.{leaf}": up}
         else:
@@ -207,5 +212,5 @@ def _block(module: str) -> tuple[str, str]:
 
 
 def _by_group(shape: ModelShape, qkv: list[Tensor]) -> Tensor:
-    groups = [one.view(shape.num_kv_heads, -1, *one.shape[1:]) for one in qkv]
+    groups = [one.view(shape.attention.num_kv_heads, -1, *one.shape[1:]) for one in qkv]
     return torch.cat(groups, dim=1).flatten(0, 1)

@@ -74,7 +74,7 @@ def plan_of(model: nn.Module, *, sequence_parallel: bool, look_up: LookUp = F.em
             plan["norm"] = shared
             plan["transform"] = _whole(between)
     for stack in ("blocks", "decoder_blocks"):
-        block = _block(family, between, shared, experts=model.shape.num_experts > 0)
+        block = _block(family, between, shared, experts=model.shape.moe.num_experts > 0)
         plan |= {f"{stack}.*.{name}": style for name, style in block.items()}
     return {name: style for name, style in plan.items() if _has(model, name)}
 

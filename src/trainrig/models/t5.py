@@ -39,8 +39,8 @@ class RelativeBias(nn.Module):
 
     def __init__(self, shape: ModelShape, *, causal: bool) -> None:
         super().__init__()
-        self.max_distance, self.causal = shape.max_distance, causal
-        self.buckets = nn.Embedding(shape.num_buckets, shape.num_heads)
+        self.max_distance, self.causal = shape.position.max_distance, causal
+        self.buckets = nn.Embedding(shape.position.num_buckets, shape.attention.num_heads)
 
     def forward(self, num_tokens: int) -> Tensor:
         where = torch.arange(num_tokens, device=self.buckets.weight.device)
@@ -152,7 +152,7 @@ class Model(nn.Module):
         for block in self.decoder_blocks:
             x = block(x, bias, memory, looked_at)
         x = self.norm(x)
-        return x * self.shape.hidden**-0.5 if self.shape.scale_logits else x
+        return x * self.shape.hidden**-0.5 if self.shape.head.scale_logits else x
 
     def forward(
         self,
@@ -199,7 +199,9 @@ def block_inputs(shape: ModelShape, x: Tensor, memory: Tensor | None = None) -> 
     gradient, as in training.
     """
     num_tokens = x.shape[1]
-    bias = torch.zeros(1, shape.num_heads, num_tokens, num_tokens, device=x.device, dtype=x.dtype)
+    bias = torch.zeros(
+        1, shape.attention.num_heads, num_tokens, num_tokens, device=x.device, dtype=x.dtype
+    )
     if memory is None:
         return x, bias.requires_grad_()
     later = ~causal_mask(num_tokens, x.device)

@@ -215,7 +215,7 @@ class _Asked:
         if self.is_adapted:
             usual |= self.program.asked.adapters
         if "seq_len" in usual:
-            usual["seq_len"] = min(usual["seq_len"], self.shape.max_positions)
+            usual["seq_len"] = min(usual["seq_len"], self.shape.position.max_positions)
         reason = f"{self.program.name}'s default"
         for key, value in usual.items():
             yield Presumption(key, value, reason)
@@ -226,7 +226,7 @@ class _Asked:
         yield Presumption("recompute", *self._recompute())
         for key, value in self.software.values(own_kernels=self._has_own_kernels).items():
             yield Presumption(key, value, f"software of {self.software.year}")
-        length = min(self.shape.max_positions, LONGEST)
+        length = min(self.shape.position.max_positions, LONGEST)
         yield Presumption("seq_len", length, f"the model's length, at most {LONGEST}")
         yield Presumption("batch_size", 1, "the least")
 
@@ -263,7 +263,8 @@ class _Asked:
         yield Presumption("precision", self.place.precision, "the fastest half precision")
         if numbers.states:
             yield Presumption("states", numbers.states, reason)
-        if moments := numbers.moments or (numbers.latent_moments if self.shape.kv_rank else ""):
+        of_latent = numbers.latent_moments if self.shape.latent.kv_rank else ""
+        if moments := numbers.moments or of_latent:
             yield Presumption("moments", moments, reason)
         if numbers.grad_reduce and self.given.get("precision", "bf16") in ("bf16", "fp8"):
             yield Presumption("grad_reduce", numbers.grad_reduce, reason)
@@ -298,7 +299,7 @@ class _Asked:
             yield Presumption("has_dropout", code.drops, reason)
         if code.graphed or code.xla:
             yield Presumption("cuda_graphs", "runtime", "nothing of Python between its kernels")
-        if self.shape.num_experts and self._is_quantized and code.quantized_experts:
+        if self.shape.moe.num_experts and self._is_quantized and code.quantized_experts:
             yield Presumption("experts", code.quantized_experts, reason)
 
     def _spreading(self) -> Iterator[Presumption]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainrig.catalog.published import training
 from trainrig.prediction.step import predict_step
+from trainrig.workload.model import SHAPE_KEYS
 
 if TYPE_CHECKING:
     from trainrig.catalog.published.tables import Row
@@ -87,7 +88,7 @@ def _run(row: Row, found: Prediction) -> PublishedRun | None:
 
 
 def _is_same_model(row: Row, shape: ModelShape) -> bool:
-    same = all(row[name] == str(getattr(shape, name)) for name in SAME_MODEL)
+    same = all(row[name] == str(SHAPE_KEYS.get(shape, name)) for name in SAME_MODEL)
     return same and abs(int(row["vocab"]) - shape.vocab) <= PADDED * shape.vocab
 
 

@@ -6,7 +6,7 @@ A predicted rate has the predictor's 80 % interval of the step; a measured one t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -198,6 +198,6 @@ def measured_rate(records: Iterable[Record], name: str, model: str = "") -> Trai
 def _is_of(shape: ModelShape, name: str) -> bool:
     """Whether a record's model is of a shape, however it is spelled."""
     try:
-        return replace(find(name), name=shape.name) == shape
+        return find(name).replace(name=shape.name) == shape
     except (DataError, UsageError):  # a path of another machine
         return False

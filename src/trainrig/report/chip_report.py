@@ -210,7 +210,7 @@ def models_document(shapes: Iterable[ModelShape]) -> Document:
         column("parameters", lambda shape: parameters(shape).total, format_count),
         column("layers", lambda shape: shape.num_layers + shape.num_decoder_layers),
         column("hidden", lambda shape: shape.hidden),
-        column("heads", lambda shape: shape.num_heads),
+        column("heads", lambda shape: shape.attention.num_heads),
         column("vocabulary", lambda shape: shape.vocab),
     )
     return Document(title="models", blocks=(listed,))

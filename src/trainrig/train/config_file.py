@@ -124,7 +124,7 @@ def tiny(model: str, layout: Layout | None = None) -> str:
     a head for each rank that shares them.
     """
     shape, own = find(model), layout or Layout()
-    if shape.num_experts:
+    if shape.moe.num_experts:
         return "mixtral-small-cpu"
     stages, sharing = int(own.mesh.pp * own.pipeline.interleave), int(own.mesh.tp) * own.mesh.cp
     layers = max(2, stages) + (shape.num_layers % stages > 0)

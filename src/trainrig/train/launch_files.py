@@ -147,11 +147,11 @@ def megatron_arguments(own: Experiment) -> list[tuple[str, str | None]]:
     sizes: dict[str, Any] = {
         "num-layers": shape.num_layers,
         "hidden-size": shape.hidden,
-        "num-attention-heads": shape.num_heads,
-        "kv-channels": shape.head_dim,
-        "ffn-hidden-size": shape.ffn,
+        "num-attention-heads": shape.attention.num_heads,
+        "kv-channels": shape.attention.head_dim,
+        "ffn-hidden-size": shape.ffn.width,
         "seq-length": own.seq_len,
-        "max-position-embeddings": max(own.seq_len, shape.max_positions),
+        "max-position-embeddings": max(own.seq_len, shape.position.max_positions),
         "norm-epsilon": shape.norm_eps,
         "init-method-std": shape.init_std,
         "attention-dropout": own.dropout,
@@ -186,13 +186,13 @@ def megatron_arguments(own: Experiment) -> list[tuple[str, str | None]]:
         sizes["lr-wsd-decay-iters"] = max(1, round(own.lr.decay_ratio * own.planned_steps))
     if own.optimizer == "sgd":
         sizes |= {"optimizer": "sgd", "sgd-momentum": 0.0}
-    if shape.num_kv_heads != shape.num_heads:
-        sizes["num-query-groups"] = shape.num_kv_heads
+    if shape.attention.num_kv_heads != shape.attention.num_heads:
+        sizes["num-query-groups"] = shape.attention.num_kv_heads
     if own.interleave > 1:
         stages = own.pp * own.interleave
         sizes["num-layers-per-virtual-pipeline-stage"] = shape.num_layers // stages
     if shape.family == "llama":
-        sizes |= {"position-embedding-type": "rope", "rotary-base": int(shape.rope_theta)}
+        sizes |= {"position-embedding-type": "rope", "rotary-base": int(shape.position.rope_theta)}
     if not shape.norm_bias:
         sizes["normalization"] = "RMSNorm"
     if own.recompute == "full":
@@ -201,11 +201,11 @@ def megatron_arguments(own: Experiment) -> list[tuple[str, str | None]]:
     elif own.recompute == "selective":
         sizes["recompute-granularity"] = "selective"
     switches = {
-        "group-query-attention": shape.num_kv_heads != shape.num_heads,
-        "swiglu": shape.gated_ffn,
-        "disable-bias-linear": not shape.ffn_bias,
-        "add-qkv-bias": shape.qkv_bias and not shape.ffn_bias,
-        "untie-embeddings-and-output-weights": not shape.tied,
+        "group-query-attention": shape.attention.num_kv_heads != shape.attention.num_heads,
+        "swiglu": shape.ffn.gated,
+        "disable-bias-linear": not shape.ffn.bias,
+        "add-qkv-bias": shape.attention.qkv_bias and not shape.ffn.bias,
+        "untie-embeddings-and-output-weights": not shape.head.tied,
         "sequence-parallel": own.sequence_parallel,
         "use-distributed-optimizer": own.zero == 1,
         "bf16": own.precision == "bf16",

@@ -413,7 +413,7 @@ def layout_refused_by_megatron(layout: Layout) -> Refusal:
 
 def model_refused_by_megatron(shape: ModelShape) -> Refusal:
     """Models that Megatron-Core computes otherwise."""
-    others = (shape.num_experts, shape.kv_rank, shape.rope_scaling is not None)
+    others = (shape.moe.num_experts, shape.latent.kv_rank, shape.position.rope_scaling is not None)
     if shape.family in ("gpt2", "llama", "bert") and not any(others):
         return None
     words = f"{shape.name} ({shape.family}): Megatron-Core computes another model"

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         FAMILIES,
         ModelShape,
         Parameters,
-        RopeScaling,
         block_parameters,
         parameters,
     )
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
         vector,
     )
     from trainrig.workload.presets import NAMED, custom, named
+    from trainrig.workload.shape_parts import RopeScaling
 else:
     __getattr__ = lazy.exports(
         __name__,
@@ -67,7 +67,6 @@ else:
                 "FAMILIES",
                 "ModelShape",
                 "Parameters",
-                "RopeScaling",
                 "block_parameters",
                 "parameters",
             ),
@@ -88,6 +87,7 @@ else:
                 "custom",
                 "named",
             ),
+            "shape_parts": ("RopeScaling",),
         },
     )
 

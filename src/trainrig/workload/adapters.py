@@ -40,9 +40,9 @@ def adapter_parameters(
         )
         return plain + share * (with_state - plain)
 
-    if not shape.num_experts:
+    if not shape.moe.num_experts:
         return round(block(dense=True))
-    mixed = 1.0 - shape.dense_layers / shape.num_layers
+    mixed = 1.0 - shape.moe.dense_layers / shape.num_layers
     return (1.0 - mixed) * block(dense=True) + mixed * block(dense=False)
 
 

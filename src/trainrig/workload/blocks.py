@@ -71,7 +71,7 @@ def block(
         "ep": layout.mesh.ep,
         "expert_tp": layout.mesh.expert_tp,
     }
-    keeps = window > 0 and shape.state_width > 0
+    keeps = window > 0 and shape.state.width > 0
     every = matrices(shape, decoder=decoder, dense=dense, state=keeps, **cuts)
     for branch in ("attention", "cross", "ffn") if decoder else ("attention", "ffn"):
         weights = {each.part: each for each in every if each.branch == branch}
@@ -79,7 +79,7 @@ def block(
             # Where an expert is whole, each rank has its own part of the tokens.
             is_split = layout.mesh.expert_tp == layout.mesh.tp
             routed = choose(is_split, tokens, _share(layout, tokens))
-            if is_any((most := layout.most_routed(0 if dense else shape.num_experts)) > 1.0):
+            if is_any((most := layout.most_routed(0 if dense else shape.moe.num_experts)) > 1.0):
                 routed = nearest(routed * most)
             inside = _feed_forward(weights, tokens, routed, layout.precision.compute)
         else:
@@ -108,7 +108,7 @@ def _attention(
 ) -> list[Operator]:
     """In cross-attention, keys and values come from what was read."""
     is_self, dtype = branch == "attention", layout.precision.compute
-    segments = 1 + shape.memory
+    segments = 1 + shape.attention.memory_segments
     batch: Any = layout.batch.micro
     seq = layout.batch.written if decoder else layout.part_of_sequence
     read = seq if is_self else layout.batch.seq_len
@@ -116,15 +116,15 @@ def _attention(
     rows["positions"] = segments * seq
     *products, out = (_product(each, rows[part], dtype) for part, each in weights.items())
     queries = weights["q"].wide_out
-    keys = weights["k"].wide_out if "k" in weights else shape.rope_dim
-    if shape.kv_rank:  # what is narrowed is normalised, and only a part of each head turns
-        narrow = shape.q_rank + shape.kv_rank
+    keys = weights["k"].wide_out if "k" in weights else shape.latent.rope_dim
+    if shape.latent.kv_rank:  # what is narrowed is normalised, and only a part of each head turns
+        narrow = shape.latent.q_rank + shape.latent.kv_rank
         products.append(norm("attention.narrow", batch * seq, narrow, dtype))
-        queries = queries // shape.head_dim * shape.rope_dim
+        queries = queries // shape.attention.head_dim * shape.latent.rope_dim
     if not _apart(shape):  # one matrix for the three, as in `models`
         every, wide = segments * rows["q"], queries + 2 * keys  # the memory's queries, too
         products[:3] = [linear("attention.qkv", every, shape.hidden, wide, dtype)]
-    keeps = window > 0 and shape.state_width > 0  # of whose queries and keys nothing turns
+    keeps = window > 0 and shape.state.width > 0  # of whose queries and keys nothing turns
     if is_self and shape.positions == "rotary" and not keeps:
         turned = rows["q"] * (queries + keys)
         products.append(elementwise("attention.rotary", "elementwise", turned, dtype, reads=1))
@@ -134,20 +134,22 @@ def _attention(
         batch=batch,
         queries=seq,
         keys=_looked_at(read, window if causal and layout.kernels.is_flash else 0, half=half),
-        num_heads=_share(layout, shape.num_heads),
-        num_kv_heads=_share(layout, shape.num_kv_heads),
+        num_heads=_share(layout, shape.attention.num_heads),
+        num_kv_heads=_share(layout, shape.attention.num_kv_heads),
         # Scores and values count alike: heads of different width as those of their mean.
-        head_dim=(shape.head_dim + shape.value_dim) // 2 if shape.kv_rank else shape.head_dim,
-        half=causal and half and not shape.memory,
+        head_dim=(shape.attention.head_dim + shape.latent.value_dim) // 2
+        if shape.latent.kv_rank
+        else shape.attention.head_dim,
+        half=causal and half and not shape.attention.memory_segments,
     )
     bias = heads.num_heads * seq * seq if is_self and shape.positions == "relative" else 0
     attend = fused_attention if layout.kernels.is_flash else plain_attention
-    if shape.memory:
+    if shape.attention.memory_segments:
         bias, attend = 0, plain_attention
         products += position_scores("attention.attend", heads, dtype)
     if keeps:
         name = facts_of(shape).state_kernels
-        wide = _share(layout, shape.state_width)
+        wide = _share(layout, shape.state.width)
         return [*products, state_kernels(name, batch * seq, wide, window), out]
     return [*products, *attend(f"{branch}.attend", heads, dtype, bias), out]
 
@@ -245,7 +247,7 @@ def selective_policy(shape: ModelShape, layout: Layout) -> str:
     no scores, and the heads that are widened from narrow ones are most of what attention keeps.
     """
     of_megatron = layout.traits.models.recomputes_core and layout.kernels.is_flash
-    return LATENT if shape.kv_rank and of_megatron else layout.traits.models.selective
+    return LATENT if shape.latent.kv_rank and of_megatron else layout.traits.models.selective
 
 
 _ALL = frozenset((NONE, CORE, PRODUCTS, FULL, LATENT))
@@ -284,22 +286,22 @@ def saved_tensors(
 
     Of a mixture with dense blocks, too: each tensor as large as it is on average.
     """
-    if shape.dense_layers:
+    if shape.moe.dense_layers:
         none = dict.fromkeys(
             ("num_experts", "experts_per_token", "expert_ffn", "shared_experts", "dense_layers"), 0
         )
-        dense = replace(shape, **none)  # type: ignore[arg-type]
-        share = shape.dense_layers / shape.num_layers
-        kinds = ((dense, share), (replace(shape, dense_layers=0), 1.0 - share))
+        dense = shape.replace(**none)
+        share = shape.moe.dense_layers / shape.num_layers
+        kinds = ((dense, share), (shape.replace(dense_layers=0), 1.0 - share))
         return [
             replace(each, num_bytes=weight * each.num_bytes)
             for kind, weight in kinds
             for each in saved_tensors(kind, numerics, seq)
         ]
     if share := state_share(shape):
-        whole = replace(shape, state_keys=0)
-        heads = shape.state_width // shape.head_dim
-        of_heads = replace(whole, num_heads=heads, num_kv_heads=heads)
+        whole = shape.replace(state_keys=0)
+        heads = shape.state.width // shape.attention.head_dim
+        of_heads = whole.replace(num_heads=heads, num_kv_heads=heads)
         kernels = replace(numerics.kernels, flash=True, repeats_keys=False)
         alone = replace(numerics, kernels=kernels)  # a state has no scores
         of_state = [
@@ -315,10 +317,14 @@ def saved_tensors(
             for each in found
         ]
     items = _saved_by_branch(shape, numerics, seq, "attention", first=True)
-    items += _saved_by_attention(shape, numerics, "attention", seq, (1 + shape.memory) * seq)
-    if shape.memory:  # what is remembered, beside what is new, its queries, and two sums of queries
-        wide = shape.memory * (2 * shape.hidden + shape.num_heads * shape.head_dim)
-        wide += 2 * shape.num_heads * shape.head_dim
+    items += _saved_by_attention(
+        shape, numerics, "attention", seq, (1 + shape.attention.memory_segments) * seq
+    )
+    if (
+        shape.attention.memory_segments
+    ):  # what is remembered, beside what is new, its queries, and two sums of queries
+        wide = shape.attention.memory_segments * (2 * shape.hidden + shape.attention.width)
+        wide += 2 * shape.attention.num_heads * shape.attention.head_dim
         items.append(_tp("attention.remembered", numerics.formats.compute * seq * wide, _CHEAP))
     if decoder:
         items += _saved_by_branch(shape, numerics, seq, "cross")
@@ -343,7 +349,7 @@ def _every_second(shape: ModelShape) -> frozenset[str]:
         names |= {f"{branch}.{part}" for part in ("q", "v", "values", "logsumexp")}
     if not _apart(shape):  # one product for q, k and v
         return frozenset(names | {"attention.k", "ffn.up"})
-    return frozenset(names | ({"ffn.gate", "ffn.down"} if shape.gated_ffn else {"ffn.up"}))
+    return frozenset(names | ({"ffn.gate", "ffn.down"} if shape.ffn.gated else {"ffn.up"}))
 
 
 def _apart(shape: ModelShape) -> bool:
@@ -372,7 +378,7 @@ def _saved_by_branch(
     if numerics.formats.autocast and not numerics.kernels.joins_products:
         if name == "attention" and _apart(shape):
             readers = 3
-        elif name == "ffn" and shape.gated_ffn:
+        elif name == "ffn" and shape.ffn.gated:
             readers = 2
     items = []
     if first or not copied or shape.family == "t5":  # T5's is scaled from what it is itself
@@ -402,15 +408,23 @@ def _saved_by_attention(
     In cross-attention keys and values come from what was read; that itself is kept once for all
     blocks.
     """
-    c, wide = numerics.formats.compute, seq * shape.num_heads * shape.head_dim
-    keys = c * read * shape.num_kv_heads * shape.head_dim
+    c, wide = numerics.formats.compute, seq * shape.attention.num_heads * shape.attention.head_dim
+    keys = c * read * shape.attention.num_kv_heads * shape.attention.head_dim
     values = keys
-    items = [_tp(f"{name}.q", c * wide, _RESULT if shape.q_rank or not shape.kv_rank else _SAVED)]
-    if shape.kv_rank:  # what is narrowed, before and after its norm; heads of keys for all queries
-        narrow = c * seq * (shape.q_rank + shape.kv_rank)
+    items = [
+        _tp(
+            f"{name}.q",
+            c * wide,
+            _RESULT if shape.latent.q_rank or not shape.latent.kv_rank else _SAVED,
+        )
+    ]
+    if (
+        shape.latent.kv_rank
+    ):  # what is narrowed, before and after its norm; heads of keys for all queries
+        narrow = c * seq * (shape.latent.q_rank + shape.latent.kv_rank)
         items.append(_seq(f"{name}.narrow", narrow, _SAVED))
         items.append(_seq(f"{name}.narrow.norm", narrow, _RESULT))
-        wide, keys = seq * shape.num_heads * shape.value_dim, c * wide
+        wide, keys = seq * shape.attention.num_heads * shape.latent.value_dim, c * wide
         values = c * wide
     if numerics.norms.heads:
         size = (c if numerics.kernels.fused else numerics.formats.head_norm_input + 4) * (
@@ -432,12 +446,12 @@ def _saved_by_attention(
     items.append(_seq(f"{name}.adapters", num * c * numerics.adapters.rank * seq, _CHEAP))
     items.append(_seq(f"{name}.out", c * seq * shape.hidden, _IDLE))
     if not numerics.kernels.flash:
-        return items + _saved_scores(numerics, name, shape.num_heads * seq * read)
+        return items + _saved_scores(numerics, name, shape.attention.num_heads * seq * read)
     if numerics.kernels.merges_heads:
         items.append(_tp(f"{name}.merged", c * wide, _CHEAP))
         if numerics.kernels.joins_products:  # values are a part of one tensor
             items.append(_tp(f"{name}.qkv", c * wide + keys, _CHEAP))
-    return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.num_heads, _SAVED)]
+    return [*items, _tp(f"{name}.logsumexp", 4 * seq * shape.attention.num_heads, _SAVED)]
 
 
 def _saved_by_state(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
@@ -446,8 +460,8 @@ def _saved_by_state(shape: ModelShape, numerics: Numerics, seq: int) -> list[Sav
     Those three before their activation and the gate; the kernel's result, which is normalised, what
     comes of it, and the gate's sigmoid (MiniMax-01's lightning attention).
     """
-    wide = numerics.formats.compute * seq * shape.state_width
-    keys = numerics.formats.compute * seq * shape.state_keys
+    wide = numerics.formats.compute * seq * shape.state.width
+    keys = numerics.formats.compute * seq * shape.state.key_width
     before = _tp("attention.state.before", 2 * keys + 2 * wide, _RESULT)
     return [before, _tp("attention.state.gated", 3 * wide, _CHEAP)]
 
@@ -470,10 +484,10 @@ def _saved_scores(numerics: Numerics, name: str, scores: int) -> list[SavedTenso
 
 
 def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
-    per_token, c = max(1, shape.experts_per_token), numerics.formats.compute
+    per_token, c = max(1, shape.moe.experts_per_token), numerics.formats.compute
     wide = seq * shape.width_per_token
     down = _seq("ffn.down", c * per_token * seq * shape.routed_width, _IDLE)
-    if shape.gated_ffn:
+    if shape.ffn.gated:
         items = [_tp("ffn.gate", c * wide, _RESULT), _tp("ffn.up", c * wide, _RESULT)]
         # In 8 bits where products are (`--activation-func-fp8-input-store`; arXiv 2412.19437,
         # section 3.3.3), for they are needed again together with what is recomputed from them.
@@ -481,7 +495,7 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
         items += [_tp(f"{each.name}.stored", narrow, _LATENT) for each in items]
         if not numerics.kernels.fused:
             items.append(_tp("ffn.activated", c * wide, _CHEAP))
-    elif shape.activation == "relu":  # its result says all
+    elif shape.ffn.activation == "relu":  # its result says all
         items = [_tp("ffn.up", c * wide, _IDLE)]
     elif numerics.kernels.gelu_written_out:
         # x·(1 + tanh(…x³))/2: the cube's x, tanh, 1 + tanh in fp32 (autocast widens powers), x/2
@@ -490,20 +504,20 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
         items.append(_tp("ffn.up", c * wide, _IDLE))
     else:
         items = [_tp("ffn.up", c * wide, _SAVED)]
-    nets = [(per_token, shape.num_experts > 0), (1 * (shape.shared_experts > 0), False)]
+    nets = [(per_token, shape.moe.num_experts > 0), (1 * (shape.moe.shared_experts > 0), False)]
     with_adapter = sum(
         num
         for num, routed in nets
         if has_adapter(numerics.adapters.targets, "ffn", "up", is_expert=routed)
     )
     if with_adapter:
-        rows = (3 if shape.gated_ffn else 2) * with_adapter * seq
+        rows = (3 if shape.ffn.gated else 2) * with_adapter * seq
         items.append(_seq("ffn.adapters", c * numerics.adapters.rank * rows, _CHEAP))
     if numerics.kernels.dropout and shape.family == "t5":  # inside the net, too
         items.append(_tp("ffn.dropout.inner", wide, _CHEAP))
-        if not shape.gated_ffn:
+        if not shape.ffn.gated:
             items.append(_tp("ffn.dropped", c * wide, _CHEAP))
-    if shape.num_experts:  # gathered rows; results by expert, where they are weighed after
+    if shape.moe.num_experts:  # gathered rows; results by expert, where they are weighed after
         rows = per_token * seq * shape.routed_width
         items.append(_seq("ffn.rows", numerics.formats.product_input * rows, _INSIDE))
         if not numerics.kernels.permuted_probs:

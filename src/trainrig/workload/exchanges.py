@@ -91,7 +91,7 @@ class StageParts:
             around += embedding_tensors(shape)
         if self.last:
             around += head_tensors(shape)
-            if shape.tied and not self.first:
+            if shape.head.tied and not self.first:
                 around += embedding_tensors(shape)[:1]
         return [
             *([block_tensors(shape)] * self.blocks),
@@ -287,7 +287,7 @@ def _tensor(
     tokens = int(layout.batch.micro) * (layout.batch.written if crossed else seq)
     written = tokens * shape.hidden
     recomputed = layout.memory.recompute != "none"
-    routed = shape.num_experts > 0  # tokens go to experts from where they lie
+    routed = shape.moe.num_experts > 0  # tokens go to experts from where they lie
     for blocks, parts, numbers in (
         (stage.blocks, 1 if routed else 2, read),
         (stage.decoder_blocks, 3, written),
@@ -306,7 +306,7 @@ def _tensor(
         dtype, times = _of_copied(layout)
         tally.add("all_reduce", "tp", dtype, shape.hidden, norms * each * times)
         if routed:
-            router = shape.hidden * shape.num_experts
+            router = shape.hidden * shape.moe.num_experts
             tally.add("all_reduce", "tp", dtype, router, stage.blocks * times)
 
 
@@ -363,7 +363,7 @@ def _pipeline(
         for operation in ("send", "recv"):
             tally.add(operation, "pp", dtype, wide, micro * (onward + back))
     ends = [stage for stage in stages if stage.first or stage.last]
-    if shape.tied and len(ends) == 1:  # both on one rank say nothing
+    if shape.head.tied and len(ends) == 1:  # both on one rank say nothing
         matrix = embedding_tensors(shape)[0]
         tp = int(layout.mesh.tp)
         own = matrix.share(_sizes(layout)[1], place.dp_shard, tp=tp, tp_rank=place.tp)
@@ -377,8 +377,8 @@ def _context(
     micro, dtype = int(layout.batch.grad_accum), _DTYPES[layout.precision.compute]
     tokens = int(layout.batch.micro) * layout.batch.seq_len // layout.mesh.cp
     tp = int(layout.mesh.tp)
-    queries = tokens * shape.num_heads * shape.head_dim // tp
-    keys = tokens * shape.num_kv_heads * shape.head_dim // tp
+    queries = tokens * shape.attention.num_heads * shape.attention.head_dim // tp
+    keys = tokens * shape.attention.num_kv_heads * shape.attention.head_dim // tp
     passes = 2 if layout.memory.recompute == "none" else 3
     for stage in stages:
         for numbers in (queries, keys, keys, queries):

@@ -83,7 +83,7 @@ def _holds(rule: Mapping[str, Any], shape: ModelShape) -> bool:
         and shape.variant in rule.get("variant", (shape.variant,))
         and shape.name.startswith(tuple(rule.get("name", ("",))))
         and all(word in shape.name.lower() for word in rule.get("name_has", ()))
-        and (not rule.get("mixture") or shape.num_experts > 0)
+        and (not rule.get("mixture") or shape.moe.num_experts > 0)
         and ("vectors" not in rule or shape.vectors == _elements(rule["vectors"], shape))
         and ("vectors_above" not in rule or shape.vectors > _elements(rule["vectors_above"], shape))
     )
@@ -91,4 +91,7 @@ def _holds(rule: Mapping[str, Any], shape: ModelShape) -> bool:
 
 def _elements(widths: Mapping[str, int], shape: ModelShape) -> int:
     """Elements of so many vectors as wide as the model, or as a head."""
-    return widths.get("hidden", 0) * shape.hidden + widths.get("head_dim", 0) * shape.head_dim
+    return (
+        widths.get("hidden", 0) * shape.hidden
+        + widths.get("head_dim", 0) * shape.attention.head_dim
+    )

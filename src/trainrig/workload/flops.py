@@ -195,7 +195,7 @@ def _blocks(shape: ModelShape, layout: Layout, kind: BlockKind, half: bool) -> _
     name = {"t5": "decoder.block" if kind.decoder else "encoder.block"}.get(shape.family, "block")
     name += ".dense" * kind.dense
     if kind.window:
-        name += ".state" if shape.state_width else f".window{kind.window}"
+        name += ".state" if shape.state.width else f".window{kind.window}"
     return _Section(name, parts, kind.num, is_block=True)
 
 

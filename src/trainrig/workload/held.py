@@ -40,7 +40,7 @@ class Held:
 def held(shape: ModelShape, layout: Layout) -> Held | None:
     """Of the first rank; None where our engine does not train such a layout, or by other rules."""
     others = (
-        shape.num_experts
+        shape.moe.num_experts
         or layout.mesh.pp > 1
         or layout.mesh.cp > 1
         or layout.lora.rank

@@ -30,7 +30,7 @@ from trainrig.workload.hf_families import (
     copied_keys,
     keys_of,
 )
-from trainrig.workload.model import ModelShape
+from trainrig.workload.model import SHAPE_KEYS, ModelShape
 from trainrig.workload.presets import custom
 
 _HINT = "--model takes a name, as gpt2-medium, or the config.json of a model of Hugging Face's"
@@ -48,15 +48,18 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
     Raises UsageError where that configuration would describe another model.
     """
     family = CONFIGS[shape.family]
-    config = copied_keys(family, shape) | family.extra_keys(shape) | family.constants
-    key = keys_of(family, ModelShape).get("activation")
-    if key and shape.activation == "gelu_tanh":
+    config = (
+        copied_keys(family, SHAPE_KEYS.flat(shape)) | family.extra_keys(shape) | family.constants
+    )
+    key = keys_of(family, SHAPE_KEYS.places).get("activation")
+    if key and shape.ffn.activation == "gelu_tanh":
         config[key] = "gelu_new"
     try:
         known = _shape_from(shape.family, config, shape.name)
     except (DataError, UsageError):
         known = None
-    if known != replace(shape, windows=shape.windows or getattr(known, "windows", ())):
+    windows = shape.attention.windows or (known.attention.windows if known else ())
+    if known != shape.replace(windows=windows):
         raise UsageError(
             f"Hugging Face has no {shape.family} model like {shape.name}",
             "train it with the native framework",
@@ -114,7 +117,7 @@ def _windowed(shape: ModelShape, keys: Mapping[str, Any]) -> ModelShape:
         every = keys.get("sliding_window_pattern", usual.get(str(keys.get("model_type")), 0))
         every = every if isinstance(every, int) else 0
         slides = [every < 1 or (layer + 1) % every != 0 for layer in range(shape.num_layers)]
-    return replace(shape, windows=tuple(window if slide else 0 for slide in slides))
+    return shape.replace(windows=tuple(window if slide else 0 for slide in slides))
 
 
 def _shape_from(
@@ -125,7 +128,7 @@ def _shape_from(
         read = family.model_validate(config)
     except ValidationError as error:
         raise invalid(error, where, family, _HINT) from None
-    copied = {field: getattr(read, field) for field in keys_of(family, ModelShape)}
+    copied = {field: getattr(read, field) for field in keys_of(family, SHAPE_KEYS.places)}
     if copied.get("activation") in ("gelu_new", "gelu_pytorch_tanh"):
         copied["activation"] = "gelu_tanh"
     given = {field: value for field, value in copied.items() if value is not None}

@@ -6,12 +6,14 @@ keys differ (`OTHERS`).  `hf_config` reads and writes config.json by them.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, fields
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, Strict
 
-from trainrig.workload.model import ACTIVATIONS, ModelShape, RopeScaling
+from trainrig.workload.model import ACTIVATIONS, ModelShape
+from trainrig.workload.shape_parts import RopeScaling
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Whole = Annotated[int, Field(ge=0, lt=2**31)]
@@ -97,7 +99,7 @@ class _GptNeo(FamilyConfig):
 
     @staticmethod
     def extra_keys(shape: ModelShape) -> dict[str, Any]:
-        windows = shape.windows or (0,) * shape.num_layers
+        windows = shape.attention.windows or (0,) * shape.num_layers
         return {
             "attention_types": [[["local" if window else "global"], 1] for window in windows],
             "window_size": max(windows) or 256,
@@ -155,10 +157,12 @@ class _T5(FamilyConfig):
 
     @staticmethod
     def extra_keys(shape: ModelShape) -> dict[str, Any]:
-        activation = shape.activation.removesuffix("_tanh") if shape.gated_ffn else shape.activation
+        activation = (
+            shape.ffn.activation.removesuffix("_tanh") if shape.ffn.gated else shape.ffn.activation
+        )
         return {
-            "feed_forward_proj": ("gated-" if shape.gated_ffn else "") + activation,
-            "scale_decoder_outputs": shape.scale_logits,
+            "feed_forward_proj": ("gated-" if shape.ffn.gated else "") + activation,
+            "scale_decoder_outputs": shape.head.scale_logits,
         }
 
 
@@ -200,7 +204,7 @@ class _Llama(FamilyConfig):
 
     def extra(self) -> dict[str, Any]:
         rope = self.rope_parameters or self.rope or _Rope.model_validate({})
-        scaling = RopeScaling(**{name: getattr(rope, name) for name in keys_of(_Rope, RopeScaling)})
+        scaling = RopeScaling(**{name: getattr(rope, name) for name in keys_of(_Rope, _SCALING)})
         return {
             "rope_theta": rope.rope_theta or self.theta,
             "rope_scaling": None if rope.rope_type == "default" else scaling,
@@ -209,9 +213,11 @@ class _Llama(FamilyConfig):
 
     @staticmethod
     def extra_keys(shape: ModelShape) -> dict[str, Any]:
-        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shape.rope_theta}
-        if shape.rope_scaling is not None:
-            rope |= {"rope_type": "llama3"} | copied_keys(_Rope, shape.rope_scaling)
+        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shape.position.rope_theta}
+        if shape.position.rope_scaling is not None:
+            rope |= {"rope_type": "llama3"} | copied_keys(
+                _Rope, asdict(shape.position.rope_scaling)
+            )
         return {"rope_parameters": rope}
 
 
@@ -483,13 +489,15 @@ CONFIGS: dict[str, type[FamilyConfig]] = {
 }
 
 
-def keys_of(config: type[BaseModel], kind: type) -> dict[str, str]:
-    """Field of ``kind``: its key, where a configuration holds a plain copy of it."""
-    named = {field.name for field in fields(kind)}
+_SCALING = tuple(one.name for one in fields(RopeScaling))
+
+
+def keys_of(config: type[BaseModel], named: Collection[str]) -> dict[str, str]:
+    """Return the key that a configuration has for each of ``named`` that it copies as it is."""
     listed = config.model_fields.items()
     return {name: info.alias or name for name, info in listed if name in named}
 
 
-def copied_keys(config: type[BaseModel], values: ModelShape | RopeScaling) -> dict[str, Any]:
-    """The keys that a configuration of ``values`` holds as plain copies."""
-    return {key: getattr(values, name) for name, key in keys_of(config, type(values)).items()}
+def copied_keys(config: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a configuration has of ``values`` as it is, by the configuration's keys."""
+    return {key: values[name] for name, key in keys_of(config, values).items()}

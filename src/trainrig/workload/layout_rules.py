@@ -149,33 +149,38 @@ RULES = (
         ),
     ),
     Rule(
-        lambda c: c.m.num_heads % c.x.mesh.tp != 0,
-        lambda c: f"{c.m.num_heads} heads cannot be split over {c.x.mesh.tp}",
-        lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
+        lambda c: c.m.attention.num_heads % c.x.mesh.tp != 0,
+        lambda c: f"{c.m.attention.num_heads} heads cannot be split over {c.x.mesh.tp}",
+        lambda c: "tensor parallel " + _divisors(c.m.attention.num_kv_heads),
     ),
     Rule(
-        lambda c: c.m.num_kv_heads % c.x.mesh.tp != 0,
-        lambda c: f"{c.m.num_kv_heads} heads of keys and values cannot be split over {c.x.mesh.tp}",
-        lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
+        lambda c: c.m.attention.num_kv_heads % c.x.mesh.tp != 0,
+        lambda c: (
+            f"{c.m.attention.num_kv_heads} heads of keys and values cannot be split over "
+            f"{c.x.mesh.tp}"
+        ),
+        lambda c: "tensor parallel " + _divisors(c.m.attention.num_kv_heads),
     ),
     Rule(
-        lambda c: (c.m.ffn % c.x.mesh.tp != 0) | (c.m.hidden % c.x.mesh.tp != 0),
-        lambda c: f"widths of {c.m.hidden} and {c.m.ffn} cannot be split over {c.x.mesh.tp}",
-        lambda c: "tensor parallel " + _divisors(c.m.num_kv_heads),
+        lambda c: (c.m.ffn.width % c.x.mesh.tp != 0) | (c.m.hidden % c.x.mesh.tp != 0),
+        lambda c: f"widths of {c.m.hidden} and {c.m.ffn.width} cannot be split over {c.x.mesh.tp}",
+        lambda c: "tensor parallel " + _divisors(c.m.attention.num_kv_heads),
     ),
     Rule(
         # What exchanges heads for tokens needs some of each; DeepSpeed's deals uneven ones.
         lambda c: (
             (c.x.context == "ulysses")
             & (c.x.traits.models.own_models | (c.x.mesh.cp_comm != "auto"))
-            & (c.m.num_kv_heads % (c.x.mesh.tp * c.x.mesh.cp) != 0)
+            & (c.m.attention.num_kv_heads % (c.x.mesh.tp * c.x.mesh.cp) != 0)
         ),
         lambda c: (
-            f"{c.m.num_kv_heads} heads of keys and values cannot be split over "
+            f"{c.m.attention.num_kv_heads} heads of keys and values cannot be split over "
             f"{c.x.mesh.tp * c.x.mesh.cp} devices that share a sequence"
         ),
         lambda c: (
-            "tensor × context parallel " + _divisors(c.m.num_kv_heads) + "; or --cp-comm ring"
+            "tensor × context parallel "
+            + _divisors(c.m.attention.num_kv_heads)
+            + "; or --cp-comm ring"
         ),
     ),
     Rule(
@@ -192,7 +197,7 @@ RULES = (
         "--cp 1, or one of the other families",
     ),
     Rule(
-        lambda c: (c.x.mesh.ep > 1) & (getattr(c.m, "num_experts", 0) == 0),
+        lambda c: (c.x.mesh.ep > 1) & (c.m.moe.num_experts == 0),
         lambda c: f"{c.m.name} is dense: it has no experts to share",
         "--ep 1, or a mixture of experts",
     ),
@@ -212,19 +217,19 @@ RULES = (
         lambda c: "--ep " + _divisors(int(c.x.mesh.dp)),
     ),
     Rule(
-        lambda c: (c.x.moe.router_spread > 0) & (getattr(c.m, "num_experts", 0) == 0),
+        lambda c: (c.x.moe.router_spread > 0) & (c.m.moe.num_experts == 0),
         lambda c: f"{c.m.name} has no experts, and no router deals them tokens",
         "leave --router-spread out",
     ),
     Rule(
-        lambda c: getattr(c.m, "num_experts", 0) % c.x.mesh.ep != 0,
-        lambda c: f"{c.m.num_experts} experts cannot be dealt to {c.x.mesh.ep} ranks",
-        lambda c: "--ep " + _divisors(c.m.num_experts),
+        lambda c: c.m.moe.num_experts % c.x.mesh.ep != 0,
+        lambda c: f"{c.m.moe.num_experts} experts cannot be dealt to {c.x.mesh.ep} ranks",
+        lambda c: "--ep " + _divisors(c.m.moe.num_experts),
     ),
     Rule(
         lambda c: (
             (c.x.mesh.tp > 1)
-            & (getattr(c.m, "num_experts", 0) > 0)
+            & (c.m.moe.num_experts > 0)
             & c.x.traits.models.own_models
             & ((c.x.mesh.ep == 1) | (c.x.mesh.sequence_parallel == 0))
         ),
@@ -497,10 +502,14 @@ RULES = (
     Rule(
         lambda c: (
             c.m.positions == "learned"
-            and max(c.x.batch.seq_len, c.x.batch.target_seq_len) > c.m.max_positions
+            and max(c.x.batch.seq_len, c.x.batch.target_seq_len) > c.m.position.max_positions
         ),
-        lambda c: f"{c.m.name} knows {c.m.max_positions} positions, not {c.x.batch.seq_len}",
-        lambda c: f"--seq-len {c.m.max_positions} at most, or a shape with more max_positions",
+        lambda c: (
+            f"{c.m.name} knows {c.m.position.max_positions} positions, not {c.x.batch.seq_len}"
+        ),
+        lambda c: (
+            f"--seq-len {c.m.position.max_positions} at most, or a shape with more max_positions"
+        ),
     ),
 )
 """For numbers within their ranges; those where nothing is divided by 0."""

@@ -19,12 +19,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
 from trainrig.errors import UsageError
+from trainrig.flat_keys import FlatKeys, part
+from trainrig.workload.shape_parts import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    Mixture,
+    OutputHead,
+    PositionEncoding,
+    StateLayers,
+)
 
 FAMILIES = ("gpt2", "gpt-neo", "bert", "t5", "llama")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
@@ -49,109 +59,63 @@ _MAX = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RopeScaling:
-    """Llama 3's stretching of the rotary wavelengths beyond the first training length.
-
-    Wavelengths over ``original_positions / low`` are multiplied by ``factor``, those under
-    ``original_positions / high`` stay, those between are blended.
-    """
-
-    factor: float
-    low: float
-    high: float
-    original_positions: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """A transformer in numbers.  Letters in brackets are those of the formulas."""
 
     name: str
     family: str
+    variant: str = ""
+    """Model type whose details formulas alone know, in transformers' words; empty: the family's."""
     num_layers: int
     """Blocks; for t5 those of the encoder."""
     num_decoder_layers: int = 0
     """Blocks with cross-attention (t5)."""
     hidden: int
     """Width of the residual stream (h)."""
-    num_heads: int
-    num_kv_heads: int
-    """Heads of keys and values; fewer than num_heads is grouped-query attention."""
-    head_dim: int
-    ffn: int
-    """Width inside the feed-forward network; 4h in the classic ones."""
     vocab: int
     """Tokens that the embedding knows (V)."""
-    max_positions: int
-    """Learned positions, or the length that rotary and relative ones were meant for."""
-    activation: str
-    gated_ffn: bool = False
-    """down(act(gate(x)) * up(x)) instead of down(act(up(x)))."""
-    tied: bool = True
-    """The logits' matrix is the token embedding."""
-    qkv_bias: bool = False
-    out_bias: bool = False
-    ffn_bias: bool = False
+    token_types: int = 0
+    """Rows of the segment embedding (bert)."""
     norm_eps: float = 1e-5
     init_std: float = 0.02
     """Standard deviation of fresh weights; for t5 the factor on its own scheme."""
-    token_types: int = 0
-    """Rows of the segment embedding (bert)."""
-    num_buckets: int = 0
-    max_distance: int = 0
-    """Relative positions (t5): buckets, and the distance that the last one begins at."""
-    scale_logits: bool = False
-    """Logits are divided by √h (t5 with a tied embedding)."""
-    rope_theta: float = 0.0
-    rope_scaling: RopeScaling | None = None
-    windows: tuple[int, ...] = ()
-    """For each layer, how many tokens it looks back on, 0 = all; empty = all for all."""
-    memory: int = 0
-    """Segments before its own that attention looks at, each as long, by relative positions (Dai et
-    al. 2019, arXiv 1901.02860, section 3): projected anew for each step, without a gradient."""
-    shortlist: int = 0
-    """Words that a token's logits are of on average, where the softmax is adaptive (Grave et al.
-    2017, arXiv 1609.04309): those of its head, and a share of its clusters'; 0: all."""
-    num_experts: int = 0
-    """Feed-forward nets of a block (E), of width ``ffn`` each; 0: one, and no router (llama)."""
-    experts_per_token: int = 0
-    """Experts that a token goes through."""
-    expert_ffn: int = 0
-    """Width inside an expert, where ``ffn`` is that of dense blocks; 0: ``ffn``."""
-    shared_experts: int = 0
-    """Further experts that all tokens go through."""
-    dense_layers: int = 0
-    """Blocks of a mixture that have one net of width ``ffn``: the first ones, or some between."""
-    expert_hidden: int = 0
-    """Width that tokens are narrowed to on their way through routed experts; 0: they are not."""
-    state_width: int = 0
-    """Width of the values of layers that keep a state instead of keys (Mamba-2's, the gated delta
-    rule's): those with a window, which is how deep the state is (elements of a key); 0: none."""
-    state_keys: int = 0
-    """Width of the queries and of the keys of such layers where they have matrices of their own: to
-    queries, keys, values and a gate of the result, and from it; 0: attention's matrices."""
-    ahead: int = 0
-    """Tokens after the next that Megatron's training predicts, too, each by a block more and logits
-    of its own, of shared weights."""
-    expert_groups: int = 0
-    """Parts of the experts; a token's are chosen within some of them (DeepSeek); 0: anywhere."""
-    groups_per_token: int = 0
-    """Parts that a token's experts are chosen within."""
-    kv_rank: int = 0
-    """Width that keys and values are made from (latent attention); 0: from the hidden states."""
-    q_rank: int = 0
-    """Width that latent attention makes queries from; 0: from the hidden states."""
-    rope_dim: int = 0
-    """Of latent attention's ``head_dim``, the part that is turned, one for all heads of keys."""
     vectors: int = 0
     """Elements of a block's small vectors besides two norms (norms of queries and keys, further
     norms, sinks, experts' biases), negative where a norm is missing: only counted."""
     end_vectors: int = 0
-    """Likewise of the final norm and the logits."""
-    variant: str = ""
-    """Model type whose details formulas alone know, in transformers' words; empty: the family's."""
-    value_dim: int = 0
-    """Width of a head of latent attention's values."""
+    """Elements of the small vectors of the final norm and the logits: only counted."""
+    attention: Attention = part(Attention)
+    latent: LatentAttention = part(LatentAttention)
+    state: StateLayers = part(StateLayers)
+    ffn: FeedForward = part(FeedForward)
+    moe: Mixture = part(Mixture)
+    position: PositionEncoding = part(PositionEncoding)
+    head: OutputHead = part(OutputHead)
+
+    @classmethod
+    def of(cls, **keys: Any) -> ModelShape:
+        """Return the shape of flat keys.
+
+        Raises:
+            UsageError: The numbers contradict each other.
+        """
+        return SHAPE_KEYS.make(**keys)
+
+    def replace(self, **keys: Any) -> ModelShape:
+        """Return a copy with the values of some flat keys changed.
+
+        Raises:
+            UsageError: The numbers contradict each other.
+        """
+        return SHAPE_KEYS.replace(self, **keys)
+
+    def flat(self) -> dict[str, Any]:
+        """Return plain values by flat keys, as JSON has them."""
+        return SHAPE_KEYS.flatten(asdict(self))
+
+    def __hash__(self) -> int:
+        # Shapes are keys of many caches: a few numbers tell them apart as well as all of them do.
+        return hash((self.name, self.num_layers, self.hidden, self.moe.dense_layers))
 
     def __post_init__(self) -> None:
         _check(self)
@@ -165,7 +129,7 @@ class ModelShape:
     def positions(self) -> str:
         """How a layer knows the order of its tokens: learned, relative or rotary."""
         of_family = {"t5": "relative", "llama": "rotary"}.get(self.family, "learned")
-        return "relative" if self.memory else of_family
+        return "relative" if self.attention.memory_segments else of_family
 
     @property
     def norm_bias(self) -> bool:
@@ -175,24 +139,24 @@ class ModelShape:
     @property
     def expert_width(self) -> int:
         """Width inside one expert."""
-        return self.expert_ffn or self.ffn
+        return self.moe.expert_ffn or self.ffn.width
 
     @property
     def routed_width(self) -> int:
         """Width of what is sent to an expert."""
-        return self.expert_hidden or self.hidden
+        return self.moe.expert_hidden or self.hidden
 
     @property
     def num_logits(self) -> int:
         """Words that logits of a token are computed for."""
-        return self.shortlist or self.vocab
+        return self.head.shortlist or self.vocab
 
     @property
     def width_per_token(self) -> int:
         """Width inside all nets of a block that a token goes through."""
-        if not self.num_experts:
-            return self.ffn
-        return (self.experts_per_token + self.shared_experts) * self.expert_width
+        if not self.moe.num_experts:
+            return self.ffn.width
+        return (self.moe.experts_per_token + self.moe.shared_experts) * self.expert_width
 
     @property
     def is_only_predicted(self) -> bool:
@@ -200,13 +164,35 @@ class ModelShape:
 
         The one mixture that it builds is Mixtral's, whose experts have no width of their own.
         """
-        mixed = self.expert_ffn or self.shared_experts or self.dense_layers or self.state_width
-        return bool(mixed or self.kv_rank or self.memory or self.variant)
+        mixed = self.moe.expert_ffn or self.moe.shared_experts or self.moe.dense_layers
+        return bool(
+            mixed
+            or self.state.width
+            or self.latent.kv_rank
+            or self.attention.memory_segments
+            or self.variant
+        )
 
     @property
     def softmax_scale(self) -> float:
         """Factor on q·k: 1/√head_dim, but 1 in T5 and GPT-Neo, whose weights absorb it."""
-        return 1.0 if self.family in ("t5", "gpt-neo") else float(self.head_dim**-0.5)
+        return 1.0 if self.family in ("t5", "gpt-neo") else float(self.attention.head_dim**-0.5)
+
+
+SHAPE_KEYS = FlatKeys(
+    ModelShape,
+    (
+        *("name", "family", "num_layers", "num_decoder_layers", "hidden", "num_heads"),
+        *("num_kv_heads", "head_dim", "ffn", "vocab", "max_positions", "activation", "gated_ffn"),
+        *("tied", "qkv_bias", "out_bias", "ffn_bias", "norm_eps", "init_std", "token_types"),
+        *("num_buckets", "max_distance", "scale_logits", "rope_theta", "rope_scaling", "windows"),
+        *("memory", "shortlist", "num_experts", "experts_per_token", "expert_ffn"),
+        *("shared_experts", "dense_layers", "expert_hidden", "state_width", "state_keys", "ahead"),
+        *("expert_groups", "groups_per_token", "kv_rank", "q_rank", "rope_dim", "vectors"),
+        *("end_vectors", "variant", "value_dim"),
+    ),
+)
+"""The flat keys of a shape, in the order that JSON has."""
 
 
 def _is_whole(number: object, least: int) -> bool:
@@ -254,9 +240,9 @@ def _check(shape: ModelShape) -> None:
     if not _are_whole(_FROM_1(shape), 1) or not _are_whole(_FROM_0(shape), 0):
         _refuse(shape, _FIELDS)
     _refuse(shape, _FIELDS[2:])
-    if shape.activation not in ACTIVATIONS:
+    if shape.ffn.activation not in ACTIVATIONS:
         raise UsageError(
-            f"{shape.name}: unknown activation {shape.activation!r}",
+            f"{shape.name}: unknown activation {shape.ffn.activation!r}",
             "one of: " + ", ".join(ACTIVATIONS),
         )
     for wrong, what in _contradictions(shape):
@@ -269,19 +255,24 @@ def _are_whole(numbers: tuple[object, ...], least: int) -> bool:
     return set(map(type, numbers)) == {int} and min(numbers) >= least and max(numbers) < _MAX  # type: ignore[type-var,operator]
 
 
-_FROM_1, _FROM_0 = (attrgetter(*names.split()) for names, _, _ in _FIELDS[:2])
+_FROM_1, _FROM_0 = (
+    attrgetter(*(SHAPE_KEYS.path(key) for key in keys.split())) for keys, _, _ in _FIELDS[:2]
+)
 
 
 def _refuse(shape: ModelShape, fields: list[tuple[str, Callable[[Any], bool], str]]) -> None:
     """Raise UsageError with the first number that is none by itself."""
-    for names, fits, wanted in fields:
-        for name in names.split():
-            if not fits(getattr(shape, name)):
-                raise UsageError(f"{shape.name}: {name} = {getattr(shape, name)!r}", wanted)
+    for keys, fits, wanted in fields:
+        for key in keys.split():
+            if not fits(value := SHAPE_KEYS.get(shape, key)):
+                raise UsageError(f"{shape.name}: {key} = {value!r}", wanted)
 
 
 def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
-    kv_heads, heads = shape.num_kv_heads, shape.num_heads
+    kv_heads, heads = shape.attention.num_kv_heads, shape.attention.num_heads
+    head_dim, windows = shape.attention.head_dim, shape.attention.windows
+    moe, latent, state, position = shape.moe, shape.latent, shape.state, shape.position
+    scaling = position.rope_scaling
     one_width = shape.family not in ("t5", "llama")
     return (
         (heads % kv_heads != 0, f"{heads} heads cannot share {kv_heads} heads of keys"),
@@ -290,57 +281,60 @@ def _contradictions(shape: ModelShape) -> tuple[tuple[bool, str], ...]:
             f"{shape.family} has a head of keys for each head",
         ),
         (
-            one_width and heads * shape.head_dim != shape.hidden,
-            f"{heads} heads of {shape.head_dim} do not make a width of {shape.hidden}",
+            one_width and heads * head_dim != shape.hidden,
+            f"{heads} heads of {head_dim} do not make a width of {shape.hidden}",
         ),
         (
-            shape.positions == "rotary" and (shape.head_dim % 2 != 0 or shape.rope_theta <= 0),
+            shape.positions == "rotary" and (head_dim % 2 != 0 or position.rope_theta <= 0),
             "rotary positions turn pairs: head_dim must be even, rope_theta above 0",
         ),
         (
-            shape.family == "t5" and not (shape.num_decoder_layers > 0 and shape.num_buckets > 3),
+            shape.family == "t5"
+            and not (shape.num_decoder_layers > 0 and position.num_buckets > 3),
             "t5 needs decoder layers and at least 4 buckets",
         ),
         (
-            shape.family == "t5" and shape.max_distance <= shape.num_buckets // 2,
-            f"max_distance {shape.max_distance} leaves no room for {shape.num_buckets} buckets",
+            shape.family == "t5" and position.max_distance <= position.num_buckets // 2,
+            f"max_distance {position.max_distance} leaves no room for "
+            f"{position.num_buckets} buckets",
         ),
         (
-            shape.rope_scaling is not None
-            and not 0 < shape.rope_scaling.low < shape.rope_scaling.high,
+            scaling is not None and not 0 < scaling.low < scaling.high,
             "rotary scaling needs 0 < low < high",
         ),
         (shape.family == "bert" and shape.token_types < 1, "BERT has segments: token_types"),
-        (shape.family == "bert" and not shape.tied, "BERT's logits use its token embedding"),
+        (shape.family == "bert" and not shape.head.tied, "BERT's logits use its token embedding"),
         (shape.family != "t5" and shape.num_decoder_layers != 0, "only t5 has a decoder apart"),
-        (shape.num_experts > 0 and shape.family != "llama", "only llama has experts"),
+        (moe.num_experts > 0 and shape.family != "llama", "only llama has experts"),
         (
-            not min(1, shape.num_experts) <= shape.experts_per_token <= shape.num_experts,
-            f"a token cannot go through {shape.experts_per_token} of {shape.num_experts} experts",
+            not min(1, moe.num_experts) <= moe.experts_per_token <= moe.num_experts,
+            f"a token cannot go through {moe.experts_per_token} of {moe.num_experts} experts",
         ),
         (
-            shape.num_experts == 0
-            and shape.expert_ffn + shape.shared_experts + shape.dense_layers > 0,
+            moe.num_experts == 0 and moe.expert_ffn + moe.shared_experts + moe.dense_layers > 0,
             "expert_ffn, shared_experts and dense_layers are those of a mixture: num_experts",
         ),
         (
-            not min(1, shape.expert_groups) <= shape.groups_per_token <= shape.expert_groups,
-            f"a token cannot choose {shape.groups_per_token} of {shape.expert_groups} groups",
+            not min(1, moe.expert_groups) <= moe.groups_per_token <= moe.expert_groups,
+            f"a token cannot choose {moe.groups_per_token} of {moe.expert_groups} groups",
         ),
         (
-            shape.dense_layers >= shape.num_layers,
-            f"{shape.dense_layers} dense of {shape.num_layers} layers leave none for experts",
+            moe.dense_layers >= shape.num_layers,
+            f"{moe.dense_layers} dense of {shape.num_layers} layers leave none for experts",
         ),
         (
-            (shape.kv_rank > 0) != (shape.value_dim > 0 and shape.rope_dim > 0)
-            or shape.rope_dim > shape.head_dim
-            or (shape.q_rank > 0 and shape.kv_rank == 0),
+            (latent.kv_rank > 0) != (latent.value_dim > 0 and latent.rope_dim > 0)
+            or latent.rope_dim > head_dim
+            or (latent.q_rank > 0 and latent.kv_rank == 0),
             "latent attention has kv_rank, value_dim and a rope_dim within head_dim",
         ),
-        (shape.state_keys > 0 and shape.state_width == 0, "state_keys are a state's: state_width"),
         (
-            bool(shape.windows) and len(shape.windows) != shape.num_layers,
-            f"{len(shape.windows)} windows for {shape.num_layers} layers",
+            state.key_width > 0 and state.width == 0,
+            "state_keys are a state's: state_width",
+        ),
+        (
+            bool(windows) and len(windows) != shape.num_layers,
+            f"{len(windows)} windows for {shape.num_layers} layers",
         ),
     )
 
@@ -364,9 +358,9 @@ class BlockKind:
 @lru_cache(maxsize=1024)
 def block_kinds(shape: ModelShape) -> tuple[BlockKind, ...]:
     """All blocks by kind, in the order in which the kinds are met first."""
-    windows = shape.windows or (0,) * shape.num_layers
-    counts = Counter((at < shape.dense_layers, window) for at, window in enumerate(windows))
-    keeps = shape.state_width > 0
+    windows = shape.attention.windows or (0,) * shape.num_layers
+    counts = Counter((at < shape.moe.dense_layers, window) for at, window in enumerate(windows))
+    keeps = shape.state.width > 0
     found = [
         BlockKind(num=n, dense=dense, window=window, state=keeps and window > 0)
         for (dense, window), n in counts.items()
@@ -434,47 +428,49 @@ def matrices(
     """
     found: list[Matrix] = []
     for branch in ("attention", "cross") if decoder else ("attention",):
-        if state and shape.state_keys:
+        if state and shape.state.key_width:
             found += _around_state(shape, tp)
         else:
-            found += _latent(shape, tp) if shape.kv_rank else _projections(shape, branch, tp)
+            found += _latent(shape, tp) if shape.latent.kv_rank else _projections(shape, branch, tp)
     h = shape.hidden
-    ups = ("gate", "up") if shape.gated_ffn else ("up",)
+    ups = ("gate", "up") if shape.ffn.gated else ("up",)
 
     def net(
         width: int, copies: int = 1, per_token: int = 1, prefix: str = "", wide: int = h
     ) -> list[Matrix]:
         sizes = [(part, wide, width) for part in ups] + [("down", width, wide)]
         return [
-            Matrix("ffn", prefix + p, i, o, shape.ffn_bias, copies, per_token) for p, i, o in sizes
+            Matrix("ffn", prefix + p, i, o, shape.ffn.bias, copies, per_token) for p, i, o in sizes
         ]
 
-    if dense or not shape.num_experts:
-        return found + net(-(-shape.ffn // tp))
-    found.append(Matrix("ffn", "router", h, shape.num_experts, has_bias=False))
-    own, wide = -(-shape.num_experts // ep), shape.routed_width
-    if shape.expert_hidden:
+    if dense or not shape.moe.num_experts:
+        return found + net(-(-shape.ffn.width // tp))
+    found.append(Matrix("ffn", "router", h, shape.moe.num_experts, has_bias=False))
+    own, wide = -(-shape.moe.num_experts // ep), shape.routed_width
+    if shape.moe.expert_hidden:
         sizes = (("latent_down", h, wide), ("latent_up", wide, h))
         found += [Matrix("ffn", part, i, o, has_bias=False) for part, i, o in sizes]
-    width, per_token = -(-shape.expert_width // expert_tp), max(1, shape.experts_per_token)
+    width, per_token = -(-shape.expert_width // expert_tp), max(1, shape.moe.experts_per_token)
     found += net(width, own, per_token, wide=wide)
-    if shape.shared_experts:
-        found += net(-(-shape.shared_experts * shape.expert_width // tp), prefix="shared_")
+    if shape.moe.shared_experts:
+        found += net(-(-shape.moe.shared_experts * shape.expert_width // tp), prefix="shared_")
     return found
 
 
 def _projections(shape: ModelShape, branch: str, tp: int) -> list[Matrix]:
-    queries = -(-shape.num_heads // tp) * shape.head_dim
-    keys = -(-shape.num_kv_heads // tp) * shape.head_dim
+    queries = -(-shape.attention.num_heads // tp) * shape.attention.head_dim
+    keys = -(-shape.attention.num_kv_heads // tp) * shape.attention.head_dim
     wide = {"q": queries, "k": keys, "v": keys}
-    found = [Matrix(branch, part, shape.hidden, w, shape.qkv_bias) for part, w in wide.items()]
-    if shape.memory:
+    found = [
+        Matrix(branch, part, shape.hidden, w, shape.attention.qkv_bias) for part, w in wide.items()
+    ]
+    if shape.attention.memory_segments:
         found.append(Matrix(branch, "positions", shape.hidden, queries, has_bias=False))
-    return [*found, Matrix(branch, "out", queries, shape.hidden, shape.out_bias)]
+    return [*found, Matrix(branch, "out", queries, shape.hidden, shape.attention.out_bias)]
 
 
 def _around_state(shape: ModelShape, tp: int) -> list[Matrix]:
-    keys, values = -(-shape.state_keys // tp), -(-shape.state_width // tp)
+    keys, values = -(-shape.state.key_width // tp), -(-shape.state.width // tp)
     wide = {"q": keys, "k": keys, "v": values, "output_gate": values}
     found = [Matrix("attention", part, shape.hidden, w, has_bias=False) for part, w in wide.items()]
     return [*found, Matrix("attention", "out", values, shape.hidden, has_bias=False)]
@@ -482,14 +478,18 @@ def _around_state(shape: ModelShape, tp: int) -> list[Matrix]:
 
 def _latent(shape: ModelShape, tp: int) -> list[Matrix]:
     """Latent attention's: what narrows is whole on each tensor-parallel rank."""
-    h, heads = shape.hidden, -(-shape.num_heads // tp)
-    sizes = [("q", shape.q_rank or h, heads * shape.head_dim)]
-    if shape.q_rank:
-        sizes.insert(0, ("q_down", h, shape.q_rank))
+    h, heads = shape.hidden, -(-shape.attention.num_heads // tp)
+    sizes = [("q", shape.latent.q_rank or h, heads * shape.attention.head_dim)]
+    if shape.latent.q_rank:
+        sizes.insert(0, ("q_down", h, shape.latent.q_rank))
     sizes += [
-        ("kv_down", h, shape.kv_rank + shape.rope_dim),
-        ("kv", shape.kv_rank, heads * (shape.head_dim - shape.rope_dim + shape.value_dim)),
-        ("out", heads * shape.value_dim, h),
+        ("kv_down", h, shape.latent.kv_rank + shape.latent.rope_dim),
+        (
+            "kv",
+            shape.latent.kv_rank,
+            heads * (shape.attention.head_dim - shape.latent.rope_dim + shape.latent.value_dim),
+        ),
+        ("out", heads * shape.latent.value_dim, h),
     ]
     return [Matrix("attention", part, i, o, has_bias=False) for part, i, o in sizes]
 
@@ -541,7 +541,7 @@ def block_parameters(shape: ModelShape, *, decoder: bool = False, dense: bool = 
 
 def state_share(shape: ModelShape) -> float:
     """Share of the blocks whose state has matrices of its own."""
-    if not shape.state_keys:
+    if not shape.state.key_width:
         return 0.0
     return sum(kind.num for kind in block_kinds(shape) if kind.state) / shape.num_layers
 
@@ -565,14 +565,18 @@ def final_norm_parameters(shape: ModelShape) -> int:
 def _embedding(shape: ModelShape) -> int:
     rows = shape.vocab + shape.token_types
     if shape.positions == "learned":
-        rows += shape.max_positions
+        rows += shape.position.max_positions
     own_norm = norm_parameters(shape) if shape.family == "bert" else 0
     num_stacks = 2 if shape.family == "t5" else 0
-    return rows * shape.hidden + own_norm + num_stacks * shape.num_buckets * shape.num_heads
+    return (
+        rows * shape.hidden
+        + own_norm
+        + num_stacks * shape.position.num_buckets * shape.attention.num_heads
+    )
 
 
 def _head(shape: ModelShape) -> int:
-    logits = 0 if shape.tied else shape.vocab * shape.hidden
+    logits = 0 if shape.head.tied else shape.vocab * shape.hidden
     if shape.family != "bert":
         return logits
     transform = shape.hidden * (shape.hidden + 1) + norm_parameters(shape)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -198,7 +197,7 @@ def of_size(wanted: float, name: str) -> ModelShape:
         tied = {"vocab": 50257, "tied": True} if sizes["hidden"] < 1536 else {}
         return custom("llama", name=name, **sizes, **tied)
     _, shape = min(_llamas(), key=lambda one: abs(math.log(one[0] / wanted)))
-    return replace(shape, name=name)
+    return shape.replace(name=name)
 
 
 @cache
@@ -266,8 +265,8 @@ def with_layers(text: str, layers: int) -> str:
 def _first_layers(shape: ModelShape, layers: int, name: str) -> ModelShape:
     layers = min(layers, shape.num_layers)
     decoder = min(layers, shape.num_decoder_layers)
-    windows = shape.windows[:layers]
-    return replace(shape, name=name, num_layers=layers, num_decoder_layers=decoder, windows=windows)
+    windows = shape.attention.windows[:layers]
+    return shape.replace(name=name, num_layers=layers, num_decoder_layers=decoder, windows=windows)
 
 
 def _numbers(text: str) -> dict[str, Any]:

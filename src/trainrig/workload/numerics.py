@@ -197,9 +197,9 @@ def _block_kernels(shape: ModelShape, layout: Layout) -> BlockKernels:
     facts, traits, choices = facts_of(shape), layout.traits, layout.kernels
     brings_kernels = "fused" in choices.stack or traits.models.own_kernels
     fused = brings_kernels or choices.stack == "compiled"
-    flash = choices.is_flash and not shape.memory
+    flash = choices.is_flash and not shape.attention.memory_segments
     as_published = not (traits.models.own_models or fused)
-    grouped = shape.num_kv_heads != shape.num_heads
+    grouped = shape.attention.num_kv_heads != shape.attention.num_heads
     return BlockKernels(
         stack=_stack(layout, is_fused=fused),
         flash=flash,
@@ -211,7 +211,7 @@ def _block_kernels(shape: ModelShape, layout: Layout) -> BlockKernels:
         joins_products=facts.joins_products,
         merges_heads=facts.merges_heads and as_published,
         repeats_keys=grouped and not brings_kernels and not flash,
-        gelu_written_out=as_published and shape.activation == "gelu_tanh",
+        gelu_written_out=as_published and shape.ffn.activation == "gelu_tanh",
         dropout=has_dropout(shape, layout),
         sorts=layout.moe.experts == "grouped" and not brings_kernels,
         permuted_probs=traits.models.own_kernels and fused,

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from trainrig.errors import UsageError, near_words, unknown
-from trainrig.workload.model import FAMILIES, ModelShape, RopeScaling
+from trainrig.workload.model import FAMILIES, SHAPE_KEYS, ModelShape
+from trainrig.workload.shape_parts import RopeScaling
 
 _BIASED = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
 # What a family fixes, and what it takes where nothing is said.
@@ -234,7 +234,7 @@ def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShap
     """
     if family not in _FAMILY:
         raise unknown("model family", family, FAMILIES)
-    known = [field.name for field in fields(ModelShape)]
+    known = list(SHAPE_KEYS.places)
     for number in numbers:
         if number not in known:
             raise UsageError(f"a model shape has no {number!r}", "it has: " + ", ".join(known))
@@ -256,7 +256,7 @@ def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShap
     if family == "t5":
         full.setdefault("num_decoder_layers", full["num_layers"])
     described = ",".join(f"{number}={value}" for number, value in numbers.items())
-    return ModelShape(name=name or f"{family}:{described}", family=family, **full)
+    return ModelShape.of(name=name or f"{family}:{described}", family=family, **full)
 
 
 def named(name: str) -> ModelShape:

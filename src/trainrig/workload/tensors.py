@@ -78,7 +78,7 @@ def block_tensors(shape: ModelShape, *, decoder: bool = False) -> list[Weight]:
                 wide = 3 * each.wide_out
                 found += _linear("attention.qkv", each.wide_in, wide, each.has_bias, 0)
             continue
-        if shape.num_experts and each.branch == "ffn" and each.part != "router":
+        if shape.moe.num_experts and each.branch == "ffn" and each.part != "router":
             dims = (each.copies, each.wide_out, each.wide_in)
             found.append(Weight(name=f"ffn.experts.{each.part}", dims=dims))
             continue
@@ -96,7 +96,7 @@ def embedding_tensors(shape: ModelShape) -> list[Weight]:
     """What the first pipeline stage has besides blocks."""
     rows = {"tokens": shape.vocab}
     if shape.positions == "learned":
-        rows["positions"] = shape.max_positions
+        rows["positions"] = shape.position.max_positions
     if shape.family == "bert":
         rows["segments"] = shape.token_types
     found = [
@@ -107,7 +107,11 @@ def embedding_tensors(shape: ModelShape) -> list[Weight]:
         found += _norm("norm", shape)
     if shape.family == "t5":
         found += [
-            Weight(name=f"{stack}.buckets.weight", dims=(shape.num_buckets, shape.num_heads), cut=1)
+            Weight(
+                name=f"{stack}.buckets.weight",
+                dims=(shape.position.num_buckets, shape.attention.num_heads),
+                cut=1,
+            )
             for stack in ("bias", "decoder_bias")
         ]
     return found
@@ -125,7 +129,7 @@ def head_tensors(shape: ModelShape) -> list[Weight]:
     found = _norm("norm", shape)
     if shape.family == "t5":
         found += _norm("encoder_norm", shape)
-    if not shape.tied:
+    if not shape.head.tied:
         found += _linear("head", shape.hidden, shape.vocab, False, 0)
     return found
 

@@ -60,11 +60,11 @@ def test_distributions_are_the_familys(family: str) -> None:
     expected = {"tokens": std, "blocks.1.attention.out": residual, "blocks.1.ffn.down": residual}
     if family == "t5":
         expected |= {
-            "blocks.1.attention.q": 1 / math.sqrt(64 * shape.head_dim),
+            "blocks.1.attention.q": 1 / math.sqrt(64 * shape.attention.head_dim),
             "decoder_blocks.1.cross.v": 1 / 8,
-            "blocks.1.attention.out": 1 / math.sqrt(2 * shape.head_dim),
+            "blocks.1.attention.out": 1 / math.sqrt(2 * shape.attention.head_dim),
             "blocks.0.ffn.up": 1 / 8,
-            "blocks.1.ffn.down": shape.ffn**-0.5,
+            "blocks.1.ffn.down": shape.ffn.width**-0.5,
         }
     for name, asked in expected.items():
         assert float(state[f"{name}.weight"].std()) == pytest.approx(asked, rel=0.05), name

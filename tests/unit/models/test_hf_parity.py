@@ -146,36 +146,36 @@ NAMED = {
 
 def config_numbers(shape: workload.ModelShape) -> dict[str, Any]:
     """The numbers of a named shape in the words of Hugging Face's configurations."""
-    common = {"vocab_size": shape.vocab, "tie_word_embeddings": shape.tied}
+    common = {"vocab_size": shape.vocab, "tie_word_embeddings": shape.head.tied}
     if shape.family == "gpt2":
         return common | {
             "n_embd": shape.hidden,
             "n_layer": shape.num_layers,
-            "n_head": shape.num_heads,
-            "n_positions": shape.max_positions,
+            "n_head": shape.attention.num_heads,
+            "n_positions": shape.position.max_positions,
         }
     if shape.family == "t5":
         return common | {
             "d_model": shape.hidden,
-            "d_ff": shape.ffn,
-            "d_kv": shape.head_dim,
+            "d_ff": shape.ffn.width,
+            "d_kv": shape.attention.head_dim,
             "num_layers": shape.num_layers,
-            "num_heads": shape.num_heads,
+            "num_heads": shape.attention.num_heads,
         }
     heads = {
         "hidden_size": shape.hidden,
-        "num_attention_heads": shape.num_heads,
+        "num_attention_heads": shape.attention.num_heads,
         "num_hidden_layers": shape.num_layers,
-        "intermediate_size": shape.ffn,
-        "max_position_embeddings": shape.max_positions,
+        "intermediate_size": shape.ffn.width,
+        "max_position_embeddings": shape.position.max_positions,
     }
     if shape.family == "llama":
-        heads["num_key_value_heads"] = shape.num_kv_heads
+        heads["num_key_value_heads"] = shape.attention.num_kv_heads
     return common | heads
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in workload.NAMED if not workload.named(name).num_experts]
+    "name", [name for name in workload.NAMED if not workload.named(name).moe.num_experts]
 )
 def test_the_formula_counts_the_parameters_of_both(name: str) -> None:
     shape = workload.named(name)

@@ -47,7 +47,7 @@ def test_each_choice_takes_no_more_than_the_next_wider_one(model: str, rank: int
     shape = named(model)
     sizes = {on: float(adapter_parameters(shape, rank, on=on)) for on in CHOICES}
     assert sizes["qkv"] < sizes["attention"] <= sizes["linear"] <= sizes["shared"] <= sizes["all"]
-    if not shape.num_experts:
+    if not shape.moe.num_experts:
         by_hand = rank * sum(each.wide_in + each.wide_out for each in matrices(shape))
         assert sizes["linear"] == sizes["shared"] == sizes["all"] == by_hand
 
@@ -55,7 +55,7 @@ def test_each_choice_takes_no_more_than_the_next_wider_one(model: str, rank: int
 @given(st.sampled_from([1, 2, 4, 8, 16, 32]))
 def test_ranks_share_the_adapters_of_experts_and_no_others(ep: int) -> None:
     one, part = (_trained(lora_on="all", gpus=32, ep=size) for size in (1, ep))
-    rest = _trained(lora_on="linear") + 36 * 16 * (MIXTURE.hidden + MIXTURE.num_experts)
+    rest = _trained(lora_on="linear") + 36 * 16 * (MIXTURE.hidden + MIXTURE.moe.num_experts)
     assert part - rest == pytest.approx((one - rest) / ep)
     assert _trained(lora_on="shared", gpus=32, ep=ep) == _trained(lora_on="shared", gpus=32)
 

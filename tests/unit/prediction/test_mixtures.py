@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +54,7 @@ def test_published_mixtures_have_as_many_parameters_as_they_say(
     shape = named(name)
     assert parameters(shape).total / 1e9 == pytest.approx(billions, rel=0.02)
     if active:
-        used = dataclasses.replace(shape, num_experts=shape.experts_per_token)
+        used = shape.replace(num_experts=shape.moe.experts_per_token)
         assert parameters(used).total / 1e9 == pytest.approx(active, rel=0.04)
 
 
@@ -182,8 +181,8 @@ def test_what_a_row_states_of_a_mixture_counts() -> None:
     stated = {"layers": "16", "hidden": "2048", "heads": "16", "ffn": "8192", "ep": "8"}
     stated |= {"num_experts": "64", "topk": "6", "moe_ffn": "1408", "shared_experts": "2"}
     shape = case_of(ROW | stated | {"model": "ours", "first_dense_layers": "1"}).shape
-    assert (shape.num_experts, shape.experts_per_token, shape.expert_width) == (64, 6, 1408)
-    assert (shape.shared_experts, shape.dense_layers, shape.ffn) == (2, 1, 8192)
+    assert (shape.moe.num_experts, shape.moe.experts_per_token, shape.expert_width) == (64, 6, 1408)
+    assert (shape.moe.shared_experts, shape.moe.dense_layers, shape.ffn.width) == (2, 1, 8192)
     assert block_parameters(shape) > block_parameters(shape, dense=True) > 0
 
 
@@ -236,9 +235,9 @@ def test_a_printed_size_may_be_of_the_dense_model_that_experts_were_put_into() -
     row = {"chip": "A100", "num_gpus": "8", "layers": "24", "hidden": "1024", "heads": "16"}
     row |= {"vocab": "50432", "params_b": "0.41", "model": "open_lm_410m"}
     dense, mixed = (case_of(row | more).shape for more in ({}, {"num_experts": "8", "topk": "2"}))
-    assert mixed.expert_width == dense.ffn
+    assert mixed.expert_width == dense.ffn.width
     whole = case_of(row | {"num_experts": "8", "topk": "2", "params_b": "1.2"}).shape
-    assert whole.expert_width < dense.ffn, "a mixture's own"
+    assert whole.expert_width < dense.ffn.width, "a mixture's own"
 
 
 def test_a_router_fills_some_rank_more_than_others_unless_tokens_are_dealt_evenly() -> None:
@@ -292,7 +291,7 @@ def test_torch_sorts_tokens_slower_than_a_kernel_of_its_own() -> None:
     layout = Layout.of(gpus=8, ep=8, seq_len=4096, batch_size=4, zero=3, kernels="compiled")
     plain = predict_step(shape, layout, H100)
     fused = predict_step(shape, layout.replace(experts="sorted"), H100)
-    elements = 4 * 4096 * shape.experts_per_token * shape.hidden * shape.num_layers
+    elements = 4 * 4096 * shape.moe.experts_per_token * shape.hidden * shape.num_layers
     most = (50 + 88) * elements / (0.8 * 3.35e12)
     assert 0.2 * most < plain.forward + plain.backward - fused.forward - fused.backward < most
 
@@ -303,7 +302,7 @@ def test_a_sparse_model_looks_at_all_where_no_kernel_is_named() -> None:
     plain, named_one = (
         case_of(row | {"kernel_stack": words}).shape for words in ("alltoall", "DSA (cuDNN)")
     )
-    assert (plain.windows, set(named_one.windows)) == ((), {0, 2048})
+    assert (plain.attention.windows, set(named_one.attention.windows)) == ((), {0, 2048})
     assert spelled("deepseek_v3 16B") == spelled("DeepSeek-V2-Lite")
 
 

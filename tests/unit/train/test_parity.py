@@ -149,7 +149,7 @@ def test_a_model_that_fits_no_device_is_compared_with_two_layers_a_stage() -> No
 
 
 def test_fewer_layers_may_be_asked_of_any_model(tmp_path: Path) -> None:
-    assert find("gpt-neo-1.3B:num_layers=4").windows == (0, 256, 0, 256)
+    assert find("gpt-neo-1.3B:num_layers=4").attention.windows == (0, 256, 0, 256)
     t5 = find("t5-base:num_layers=2")
     assert (t5.num_layers, t5.num_decoder_layers) == (2, 2)
     numbers = find(with_layers("t5:num_layers=6,hidden=64", 2))

@@ -35,7 +35,7 @@ def test_each_fact_is_true_of_some_family() -> None:
     [
         (0, False, False, False),
         (2 * LLAMA.hidden, True, True, False),
-        (2 * LLAMA.hidden + 2 * LLAMA.head_dim, True, False, True),
+        (2 * LLAMA.hidden + 2 * LLAMA.attention.head_dim, True, False, True),
     ],
     ids=["Gemma 1", "Gemma 2", "Gemma 3"],
 )

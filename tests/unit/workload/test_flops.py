@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +19,7 @@ SMALL = {"num_layers": 2, "hidden": 128, "num_heads": 4, "ffn": 256, "vocab": 64
 def scores(shape: workload.ModelShape, seq: int, **words: bool) -> int:
     """FLOPs of a sequence that grow with what its tokens look at, forward."""
     alone = seq * workload.model_flops(shape, 1, 1)
-    of_one = 4 * shape.num_layers * shape.num_heads * shape.head_dim * seq
+    of_one = 4 * shape.num_layers * shape.attention.num_heads * shape.attention.head_dim * seq
     return workload.model_flops(shape, 1, seq, **words) // 3 - alone // 3 + of_one
 
 
@@ -29,7 +27,7 @@ def test_a_window_counts_the_tokens_in_it() -> None:
     """Mistral 7B: 32 layers of 4,096 wide heads, each of which looks back on 4,096 tokens."""
     shape, seq = workload.named("mistral-7B-v0.1"), 65536
     assert scores(shape, seq) == 32 * 4 * 4096 * 4096 * seq
-    whole = replace(shape, windows=())
+    whole = shape.replace(windows=())
     assert scores(whole, seq) == 32 * 4 * seq * 4096 * seq
     assert scores(whole, seq, half=True) == pytest.approx(scores(whole, seq) / 2, rel=1e-4)
     seen = 4096 - 4096**2 / (2 * seq)
@@ -39,7 +37,7 @@ def test_a_window_counts_the_tokens_in_it() -> None:
 @pytest.mark.parametrize(("variant", "products"), [("nemotron_h", 2), ("qwen3_next", 3)])
 def test_a_state_is_written_and_read_whatever_the_length(variant: str, products: int) -> None:
     plain = workload.custom("llama", **SMALL)
-    kept = replace(plain, state_width=96, windows=(64, 0), variant=variant)
+    kept = plain.replace(state_width=96, windows=(64, 0), variant=variant)
     for seq in (32, 4096):
         difference = workload.model_flops(kept, 3, seq) - workload.model_flops(plain, 3, seq)
         state, attention = 2 * products * 96 * 64, 4 * seq * 128
@@ -58,7 +56,7 @@ def test_a_wider_window_is_more_work_up_to_all_of_the_sequence(
     plain = workload.custom("llama", **SMALL)
     for half in (False, True):
         near, wider, every = (
-            workload.model_flops(replace(plain, windows=windows), 2, seq, half=half)
+            workload.model_flops(plain.replace(windows=windows), 2, seq, half=half)
             for windows in ((window,) * 2, (window + more,) * 2, ())
         )
         assert near <= wider <= every
@@ -77,7 +75,7 @@ def test_what_runs_a_model_changes_none_of_its_flops(name: str) -> None:
     assert flops == {workload.model_flops(shape, 1, 8192)}
     computed = [workload.hardware_flops(shape, 1, 8192, kernels=k) for k in ("flash", "eager")]
     # Scores once more in a fused kernel; eager ones of windows in full.
-    skips = any(shape.windows) and not shape.state_width
+    skips = any(shape.attention.windows) and not shape.state.width
     assert (computed[0] < computed[1]) == skips
     assert min(computed) >= workload.model_flops(shape, 1, 8192)
 
@@ -110,7 +108,9 @@ def test_minimax_01_has_the_published_parameters_all_and_of_a_token() -> None:
     experts = 80 * 32 * 3 * 6144 * 9216
     of_a_token = found.total - found.embedding - found.head - experts * 30 // 32
     assert of_a_token / 1e9 == pytest.approx(45.9, rel=0.002)
-    assert [at for at, window in enumerate(shape.windows) if not window] == [*range(7, 80, 8)]
+    assert [at for at, window in enumerate(shape.attention.windows) if not window] == [
+        *range(7, 80, 8)
+    ]
     blocks = 80 * workload.block_parameters(shape) + found.embedding + found.head + 6144
     assert blocks == pytest.approx(found.total, abs=80)
 
@@ -136,7 +136,7 @@ def test_what_a_state_keeps_for_backward_grows_with_the_sequence_alone() -> None
         for seq in (1024, 2048)
     ]
     assert kept[1] == pytest.approx(4 * kept[0])
-    whole = replace(shape, windows=(), state_keys=0, state_width=0)
+    whole = shape.replace(windows=(), state_keys=0, state_width=0)
     every = sum(
         item.num_bytes
         for item in saved_tensors(whole, numerics_of(whole, layout), 1024)

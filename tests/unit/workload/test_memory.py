@@ -80,7 +80,7 @@ def test_what_tensor_parallelism_splits_is_what_the_field_says() -> None:
 
 def test_latent_attention_keeps_its_narrow_heads_and_fp8_a_byte_of_what_products_read() -> None:
     """DeepSeek-V3's blocks with experts: 128 heads of 192 and 128, narrowed to 1536 and 512."""
-    shape = replace(named("deepseek-v3"), dense_layers=0)
+    shape = named("deepseek-v3").replace(dense_layers=0)
     bf16 = Layout.of(framework="megatron", kernels="flash+fused", seq_len=1)
     fp8 = bf16.replace(precision="fp8")
     h, narrow, q, v, f = 7168, 1536 + 512, 128 * 192, 128 * 128, 9 * 2048
@@ -425,7 +425,7 @@ def test_shared_blocks_are_split_and_never_less_than_nothing(
 ) -> None:
     shape = named(model)
     ranks = math.prod(split.values())
-    if shape.num_heads % split["tp"]:
+    if shape.attention.num_heads % split["tp"]:
         pytest.skip("its heads cannot be split so")
     framework = "megatron" if "pp" in split else "huggingface"
     layout = Layout.of(framework=framework, zero=zero * (framework == "huggingface"), **split)

@@ -118,13 +118,13 @@ def test_grouped_heads_and_gates_by_hand() -> None:
 def test_a_segment_before_its_own_by_hand() -> None:
     b, s, h, f = 2, 12, 128, 512
     plain = workload.custom("gpt2", num_layers=1, hidden=h, vocab=50)
-    shape, layout = replace(plain, memory=1), Layout.of(batch_size=b, seq_len=s, kernels="flash")
+    shape, layout = plain.replace(memory=1), Layout.of(batch_size=b, seq_len=s, kernels="flash")
     keys = 2 * s
     of_weights = 2 * b * keys * h * 3 * h + 2 * keys * h * h + 2 * b * s * (h * h + 2 * h * f)
     scores = 3 * 2 * b * s * keys * h  # by keys, by positions, and of values
     ops = workload.block_ops(shape, layout)
     assert workload.total_flops(ops, "forward") == of_weights + scores
-    few = replace(shape, shortlist=5)
+    few = shape.replace(shortlist=5)
     logits = [
         op.flops
         for one in (shape, few)
@@ -218,8 +218,8 @@ def test_a_step_that_there_is_not_is_refused(choice: dict[str, Any]) -> None:
 def test_a_shape_is_found_by_name_by_numbers_and_by_file(tmp_path: Path) -> None:
     assert workload.find("GPT2-Medium") == workload.named("gpt2-medium")
     found = workload.find("llama:num_layers=2,hidden=128,num_kv_heads=1,tied=true,norm_eps=1e-6")
-    assert (found.num_layers, found.num_heads, found.num_kv_heads) == (2, 2, 1)
-    assert found.tied is True and found.norm_eps == 1e-6
+    assert (found.num_layers, found.attention.num_heads, found.attention.num_kv_heads) == (2, 2, 1)
+    assert found.head.tied is True and found.norm_eps == 1e-6
     (tmp_path / "config.json").write_text(json.dumps(GPT2))
     for where in (tmp_path, tmp_path / "config.json"):
         read = workload.find(str(where))
@@ -293,8 +293,8 @@ def test_an_untied_t5_has_a_head_of_its_own_and_unscaled_logits() -> None:
     config = {"model_type": "t5", "num_heads": 4} | sizes
     tied = shape_of_config(config, "x")
     apart = shape_of_config(config | {"tie_word_embeddings": False}, "x")
-    assert (tied.tied, tied.scale_logits) == (True, True)
-    assert (apart.tied, apart.scale_logits) == (False, False)
+    assert (tied.head.tied, tied.head.scale_logits) == (True, True)
+    assert (apart.head.tied, apart.head.scale_logits) == (False, False)
     counts = [workload.parameters(shape).total for shape in (tied, apart)]
     assert counts[1] - counts[0] == 100 * 64
 
@@ -310,7 +310,7 @@ def test_rotary_numbers_are_read_in_both_spellings() -> None:
     new = {"rope_parameters": scaling | {"rope_type": "llama3", "rope_theta": 500000.0}}
     shapes = [shape_of_config(LLAMA | rope, "x") for rope in (old, new)]
     assert shapes[0] == shapes[1]
-    assert shapes[0].rope_scaling == workload.named("llama-8B").rope_scaling
+    assert shapes[0].position.rope_scaling == workload.named("llama-8B").position.rope_scaling
     assert replace(shape_of_config(LLAMA, "x"), name="llama-7B") == workload.named("llama-7B")
 
 
@@ -351,7 +351,7 @@ _UNTIED_T5 = workload.custom(
 )  # fmt: skip
 
 
-DENSE = [shape for shape in map(workload.named, workload.NAMED) if not shape.num_experts]
+DENSE = [shape for shape in map(workload.named, workload.NAMED) if not shape.moe.num_experts]
 """Mixtures of experts are not read from Hugging Face's configurations, nor written."""
 
 
@@ -364,8 +364,8 @@ def test_a_shape_survives_its_configuration(shape: workload.ModelShape) -> None:
     config = config_of(shape)
     model_type = {"gpt-neo": "gpt_neo"}.get(shape.family, shape.family)
     back = shape_of_config(config | {"model_type": model_type}, shape.name)
-    assert replace(back, windows=shape.windows) == shape
-    assert not any(back.windows) or back.windows == shape.windows
+    assert back.replace(windows=shape.attention.windows) == shape
+    assert not any(back.attention.windows) or back.attention.windows == shape.attention.windows
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt-neo-1.3B", "bert-base", "t5-base", "llama-1B"])

@@ -121,7 +121,7 @@ def test_a_neural_engine_is_refused() -> None:
 def test_numbers_say_what_a_compound_of_gpt_is_and_parameters_how_many_words_there_are() -> None:
     row = ROW | {"layers": "12", "hidden": "2048", "ffn": "11008", "seq": "2048"}
     llama = case_of(row | {"model": "agpt-2b", "kind": "pretrain"}).shape
-    assert (llama.family, llama.gated_ffn) == ("llama", True)
+    assert (llama.family, llama.ffn.gated) == ("llama", True)
     assert 200_000 < llama.vocab < 270_000
     assert case_of(row | {"model": "GPT 2B", "vocab": "32000"}).shape.family == "gpt2"
 

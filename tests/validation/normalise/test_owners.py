@@ -214,7 +214,7 @@ def test_a_mixture_is_as_large_as_its_name_or_number_says(
     changes: dict[str, str], total: float, active: float
 ) -> None:
     shape = case_of(BASE | {"ep": "8"} | changes).shape
-    idle = shape.num_experts - shape.experts_per_token
+    idle = shape.moe.num_experts - shape.moe.experts_per_token
     whole = parameters(shape).total
     met = whole - idle * shape.num_layers * 3 * shape.hidden * shape.expert_width
     assert whole / 1e9 == pytest.approx(total, rel=0.08)
@@ -527,7 +527,7 @@ def test_megatron_computes_as_few_blocks_again_as_memory_asks_for() -> None:
 
 def test_a_size_of_gpt_3_s_is_its_shape() -> None:
     shape = case_of({"chip": "H100", "num_gpus": "8", "model": "2.7B"}).shape
-    assert (shape.num_layers, shape.hidden, shape.num_heads) == (32, 2560, 32)
+    assert (shape.num_layers, shape.hidden, shape.attention.num_heads) == (32, 2560, 32)
 
 
 def test_a_row_of_mlperf_is_of_its_rounds_precision() -> None:

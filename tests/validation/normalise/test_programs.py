@@ -185,8 +185,10 @@ def test_adapters_on_few_matrices_cost_less() -> None:
 def test_packed_examples_do_not_see_each_other() -> None:
     row = {"chip": "B200", "model": "llama3-8b", "num_gpus": "8", "seq": "16384", "kind": "sft"}
     packed, whole = (case_of(row | {"framework": name}) for name in ("NeMo 25.09", "Megatron-Core"))
-    assert set(packed.shape.windows) == {256} and not whole.shape.windows
-    assert not case_of(row | {"framework": "NeMo 25.09", "kind": "pretrain"}).shape.windows
+    assert set(packed.shape.attention.windows) == {256} and not whole.shape.attention.windows
+    assert not case_of(
+        row | {"framework": "NeMo 25.09", "kind": "pretrain"}
+    ).shape.attention.windows
 
 
 def test_kernels_by_hand_stay_beside_the_name_of_an_attention() -> None:

@@ -113,7 +113,7 @@ def test_a_simulated_row_may_have_no_logits() -> None:
 
 def test_a_row_is_read_as_it_stands() -> None:
     case = case_of(ROW)
-    assert (case.shape.family, case.shape.num_layers, case.shape.ffn) == ("gpt2", 24, 8192)
+    assert (case.shape.family, case.shape.num_layers, case.shape.ffn.width) == ("gpt2", 24, 8192)
     one = case.layout
     assert (one.mesh.gpus, one.batch.micro, one.batch.grad_accum, one.sharding.zero) == (8, 8, 2, 3)
     assert (one.scheme, one.kernels.stack, one.memory.recompute, one.precision.compute) == (
@@ -359,7 +359,7 @@ def test_states_and_the_masked_share_are_read_as_stated() -> None:
 
 def test_heads_that_are_not_stated_suit_the_split() -> None:
     case = case_of(row(hidden="14400", heads="", kv_heads="", ffn="57600", tp="8", num_gpus="64"))
-    assert case.shape.num_heads == 200 and case.shape.num_heads % 8 == 0
+    assert case.shape.attention.num_heads == 200 and case.shape.attention.num_heads % 8 == 0
 
 
 def test_deepspeed_deals_layers_that_do_not_divide() -> None:
@@ -429,7 +429,7 @@ def test_printed_parameters_say_what_is_gated_and_tied(
     printed: str, gated: bool, tied: bool
 ) -> None:
     shape = case_of(row(**NEMOTRON, params_b=printed)).shape
-    assert (shape.gated_ffn, shape.tied) == (gated, tied)
+    assert (shape.ffn.gated, shape.head.tied) == (gated, tied)
     if printed:
         assert parameters(shape).total / 1e9 == pytest.approx(float(printed), rel=0.03)
 

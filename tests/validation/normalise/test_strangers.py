@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 import time
@@ -95,11 +94,11 @@ def test_published_models_have_the_published_parameters(name: str, billions: flo
 
 def test_a_stated_window_is_what_a_token_looks_back_on() -> None:
     stated = ROW | {"framework": "PyTorch DDP, FlexAttention with a sliding window of 256"}
-    assert case_of(stated).shape.windows == (256,) * 32
-    some = case_of(ROW | {"model": "1B SWA 7:1, window 1024"}).shape.windows
+    assert case_of(stated).shape.attention.windows == (256,) * 32
+    some = case_of(ROW | {"model": "1B SWA 7:1, window 1024"}).shape.attention.windows
     assert (
         some[6:9] == (1024, 0, 1024)
-        and not case_of(ROW | {"framework": "Windows 11"}).shape.windows
+        and not case_of(ROW | {"framework": "Windows 11"}).shape.attention.windows
     )
 
 
@@ -107,11 +106,11 @@ def test_a_hybrid_whose_layers_are_counted_one_by_one_is_the_whole_model() -> No
     blank = dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab", "params_b"), "")
     row = ROW | blank | {"model": "Nemotron-3 Nano 30B-A3B", "precision": "bf16", "num_gpus": "8"}
     case = case_of(row | {"layers": "52", "heads": "32"})
-    assert case.shape == case_of(row).shape and case.shape.windows.count(0) == 3
+    assert case.shape == case_of(row).shape and case.shape.attention.windows.count(0) == 3
     # 23 of Mamba's layers: forward and backward 1.35 x 128.5 bytes an element of 4096 wide values.
     steps = [
         predict_step(shape, case.layout, case.rates)
-        for shape in (dataclasses.replace(case.shape, state_width=2 * 4096), case.shape)
+        for shape in (case.shape.replace(state_width=2 * 4096), case.shape)
     ]
     added = steps[0].forward + steps[0].backward - steps[1].forward - steps[1].backward
     tokens = case.layout.batch.micro * case.layout.batch.seq_len * case.layout.batch.grad_accum
@@ -131,12 +130,12 @@ def test_tokens_further_ahead_are_a_block_and_logits_more_in_megatron_alone() ->
 
 
 def test_a_window_takes_less_time_the_longer_the_sequence() -> None:
-    assert named("gemma-3-12B").windows[:7] == (1024,) * 5 + (0, 1024)
+    assert named("gemma-3-12B").attention.windows[:7] == (1024,) * 5 + (0, 1024)
     row = ROW | {"model": "gemma-3-12b", "layers": "", "hidden": "", "heads": "", "ffn": ""}
     row |= {"vocab": "", "kernel_stack": "flash", "zero_stage": "3", "precision": "bf16"}
     for seq, least, most in (("1024", 1.0, 1.0), ("16384", 1.1, 3.0)):
         case = case_of(row | {"seq": seq})
-        plain = dataclasses.replace(case.shape, windows=())
+        plain = case.shape.replace(windows=())
         ratio = (
             predict_step(plain, case.layout, case.rates).total
             / predict_step(case.shape, case.layout, case.rates).total
@@ -356,7 +355,7 @@ def test_a_t5_of_its_own_length_writes_spans_and_its_parameters_say_how_deep_it_
     both = case_of(row | {"layers": "48", "params_b": "2.85"}).shape
     assert (both.num_layers, both.num_decoder_layers) == (24, 24), "of both together"
     assert (printed.shape.num_layers, printed.shape.num_decoder_layers) == (24, 24)
-    assert printed.shape.gated_ffn and not blank.shape.gated_ffn
+    assert printed.shape.ffn.gated and not blank.shape.ffn.gated
     assert case_of(row | {"kind": "finetune"}).layout.batch.target_seq_len == 0
     assert case_of(row | {"model": "t5-v1_1-xl", "layers": ""}).shape.name == "t5-v1.1-xl"
 
@@ -387,13 +386,16 @@ def test_todays_flash_attention_has_no_factor_of_older_software_s(words: dict[st
 def test_a_model_of_states_or_convolutions_attends_in_few_layers_and_is_unsure() -> None:
     row = ROW | {"seq": "131072", "kernel_stack": "flash", "zero_stage": "3"}
     whole, other = case_of(row | {"model": "ours 7B"}), case_of(row | {"model": "ours Mamba 7B"})
-    assert other.shape.windows.count(0) == 4 and not whole.shape.windows
+    assert other.shape.attention.windows.count(0) == 4 and not whole.shape.attention.windows
     assert "model" in other.presumed and other.spread > whole.spread
     seconds = [predict_step(one.shape, one.timed, one.rates).forward for one in (whole, other)]
     assert seconds[1] < 0.5 * seconds[0]
     sparse = {"layers": "", "hidden": "", "ffn": "", "model": "glm5-2", "num_gpus": "1024"}
     case = case_of(ROW | sparse | {"global_batch": "1024"})  # of half its heads, as stated
-    assert "model" in case.presumed and case.shape.num_kv_heads == case.shape.num_heads == 32
+    assert (
+        "model" in case.presumed
+        and case.shape.attention.num_kv_heads == case.shape.attention.num_heads == 32
+    )
 
 
 @pytest.mark.parametrize(
@@ -505,8 +507,8 @@ def test_what_goes_through_a_desktops_memory_is_less_sure() -> None:
 def test_what_devices_share_experts_of_is_a_mixture() -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "ffn", "vocab"), "")
     row = ROW | blank | {"num_gpus": "64", "ep": "64", "model": "Nobody 120B"}
-    assert case_of(row).shape.num_experts == 128 and case_of(row).layout.mesh.ep == 64
-    assert case_of(row | {"model": "Llama-2-7B"}).shape.num_experts == 0, "a slip of the table"
+    assert case_of(row).shape.moe.num_experts == 128 and case_of(row).layout.mesh.ep == 64
+    assert case_of(row | {"model": "Llama-2-7B"}).shape.moe.num_experts == 0, "a slip of the table"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from statistics import fmean, median
 
 import pytest
@@ -82,7 +81,7 @@ def test_what_was_measured_comes_along() -> None:
     ],
 )
 def test_the_text_of_a_model_means_it(name: str, changes: dict[str, object], text: str) -> None:
-    shape = replace(named(name), **changes)
+    shape = named(name).replace(**changes)
     told = model_text(shape)
     assert text in told
-    assert replace(find(told), name=name, rope_scaling=shape.rope_scaling) == shape
+    assert find(told).replace(name=name, rope_scaling=shape.position.rope_scaling) == shape

@@ -106,7 +106,7 @@ def test_stages_are_filled_where_nobody_says_with_how_many() -> None:
 def test_a_stated_part_of_a_named_model_is_that_part() -> None:
     row = {"chip": "H100 SXM5 80GB", "num_gpus": "8", "seq": "1024", "grad_accum": "4"}
     part = case_of(row | {"model": "Nobody-35B-A3B, 8 layers", "layers": "8", "num_experts": "8"})
-    assert (part.shape.num_layers, part.shape.num_experts) == (8, 8)
+    assert (part.shape.num_layers, part.shape.moe.num_experts) == (8, 8)
     assert (part.layout.batch.micro, part.layout.batch.grad_accum) == (4, 4)
     whole = case_of(row | {"model": "Nobody-7B", "layers": "32"}).shape
     assert parameters(whole).total == pytest.approx(7e9, rel=0.2)
@@ -386,7 +386,7 @@ def test_transformers_llama_4_lets_every_token_meet_every_expert() -> None:
     row |= {"kind": "lora", "micro_batch": "1", "precision": "bf16", "date": "2025-05"}
     names = ("axolotl, HF transformers", "Megatron-Bridge")
     shapes = (case_of(row | {"framework": name}).shape for name in names)
-    assert [shape.experts_per_token for shape in shapes] == [16, 1]
+    assert [shape.moe.experts_per_token for shape in shapes] == [16, 1]
 
 
 def test_a_card_may_have_twice_its_name_s_memory() -> None:

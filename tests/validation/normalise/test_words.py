@@ -67,16 +67,16 @@ def test_no_link_of_a_card_is_none_between_those_that_are_presumed() -> None:
 
 def test_a_model_said_to_be_dense_has_no_experts_whatever_its_line_has() -> None:
     sizes = {"layers": "32", "hidden": "4608", "params_b": "7.5", "model": "Large MoE"}
-    assert case_of(RUN | sizes).shape.num_experts
+    assert case_of(RUN | sizes).shape.moe.num_experts
     for said in ("Large, dense", "Llama4 Large Dense (no MoE)", "Large, without experts"):
-        assert not case_of(RUN | sizes | {"model": said}).shape.num_experts, said
+        assert not case_of(RUN | sizes | {"model": said}).shape.moe.num_experts, said
     for said in (
         *("moe, first 2 dense layers", "dense-MoE hybrid", "1.3B, 64 experts"),
         *("DeepSeek-style MoE (first 3 dense)", "MoE: 3 dense, 58 MoE"),
     ):
         mixed = {"model": said, "layers": "24", "hidden": "2048", "params_b": "13"}
-        assert case_of(RUN | mixed).shape.num_experts, said
-    assert case_of(RUN | sizes | {"model": "dense", "num_experts": "8"}).shape.num_experts == 8
+        assert case_of(RUN | mixed).shape.moe.num_experts, said
+    assert case_of(RUN | sizes | {"model": "dense", "num_experts": "8"}).shape.moe.num_experts == 8
 
 
 def test_tokens_that_see_their_own_text_alone_take_less_attention() -> None:
@@ -90,21 +90,21 @@ def test_tokens_that_see_their_own_text_alone_take_less_attention() -> None:
         "document boundaries respected",
     ):
         apart = case_of(long | {"kernel_stack": said})
-        assert set(apart.shape.windows) == {512}, said
+        assert set(apart.shape.attention.windows) == {512}, said
         assert time_of(apart)[1] < 0.9 * whole, said
-    assert set(case_of(long | {"kernel_stack": "block-diagonal", "kind": "sft"}).shape.windows) == {
-        256
-    }
+    assert set(
+        case_of(long | {"kernel_stack": "block-diagonal", "kind": "sft"}).shape.attention.windows
+    ) == {256}
     both = {"model": "bert-large", "seq": "512", "kernel_stack": "cu_seqlens"}
-    assert not case_of(RUN | both).shape.windows, "each token sees its whole text"
+    assert not case_of(RUN | both).shape.attention.windows, "each token sees its whole text"
     for said in ("no document mask", "documents are shuffled", "packed to 32768"):
-        assert not case_of(long | {"kernel_stack": said}).shape.windows, said
+        assert not case_of(long | {"kernel_stack": said}).shape.attention.windows, said
 
 
 def test_a_window_without_a_width_is_one_and_widens_the_answer() -> None:
     long = RUN | {"seq": "65536", "model": "gpt2-medium", "kernel_stack": "flash, sliding window"}
     found = case_of(long)
-    assert set(found.shape.windows) == {1024}
+    assert set(found.shape.attention.windows) == {1024}
     assert "model" in found.presumed
-    assert set(case_of(long | {"kernel_stack": "window size 256"}).shape.windows) == {256}
-    assert not case_of(long | {"kernel_stack": "flash, no sliding window"}).shape.windows
+    assert set(case_of(long | {"kernel_stack": "window size 256"}).shape.attention.windows) == {256}
+    assert not case_of(long | {"kernel_stack": "flash, no sliding window"}).shape.attention.windows

@@ -150,7 +150,8 @@ def largest_micro_batch(asked: Question) -> Reach:
 def longest_sequence(asked: Question) -> Reach:
     """Return how many tokens of a sample fit, the micro-batch as asked."""
     step = _SEQUENCE_STEP * asked.layout.mesh.cp
-    found = _reach(asked, asked.shape.max_positions // step, lambda n: {"seq_len": n * step})
+    most = asked.shape.position.max_positions // step
+    found = _reach(asked, most, lambda n: {"seq_len": n * step})
     return Reach(fits=found.fits * step, borderline=found.borderline * step)
 
 

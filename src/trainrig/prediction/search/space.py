@@ -117,7 +117,7 @@ def _context_ranks(space: Space) -> list[int]:
 def _expert_ranks(space: Space) -> list[int]:
     """Ranks that may share a mixture's experts: equal parts for each."""
     gpus = int(space.base.mesh.gpus)
-    return [ep for ep in divisors(max(1, space.shape.num_experts)) if gpus % ep == 0]
+    return [ep for ep in divisors(max(1, space.shape.moe.num_experts)) if gpus % ep == 0]
 
 
 def _sizes(space: Space) -> Columns:

@@ -126,12 +126,12 @@ def _all_to_all(mesh: MeshSizes, rates: Rates) -> Array:
     scatter the rows before and behind.  All experts are taken to be chosen equally often.
     """
     layout, shape = mesh.layout, mesh.shape
-    if not shape.num_experts or not is_any((mesh.ep > 1) | (mesh.tp > 1)):
+    if not shape.moe.num_experts or not is_any((mesh.ep > 1) | (mesh.tp > 1)):
         return 0.0
-    mixed = 1.0 - shape.dense_layers / shape.num_layers
+    mixed = 1.0 - shape.moe.dense_layers / shape.num_layers
     size = dtype_bytes("bf16" if layout.precision.compute == "fp8" else layout.precision.compute)
-    rows = mesh.batch_size * layout.part_of_sequence * shape.experts_per_token
-    num_bytes = rows * shape.routed_width * size * layout.most_routed(shape.num_experts)
+    rows = mesh.batch_size * layout.part_of_sequence * shape.moe.experts_per_token
+    num_bytes = rows * shape.routed_width * size * layout.most_routed(shape.moe.num_experts)
     near = between(mesh.per_node // mesh.expert_tp, 1, mesh.ep)
     sharing = mesh.groups(near)
     one = _dispatched(mesh, rates, num_bytes / mesh.tp, near, sharing)
@@ -154,12 +154,12 @@ def _dispatched(
     links, ranks = rates.links, mesh.ep
     if not (layout.overlaps_experts or layout.moe.dedup_internode_dispatch):
         return links.collective("all_to_all", num_bytes, ranks, near, sharing)
-    chosen = max(1, shape.experts_per_token)
+    chosen = max(1, shape.moe.experts_per_token)
     nodes = larger(ranks / near, 1.0)
     visited = nodes * (1.0 - (1.0 - 1.0 / nodes) ** chosen)  # equally likely, each by itself
-    if shape.expert_groups:
-        spanned = larger(nodes / shape.expert_groups, 1.0)
-        visited = smaller(visited, shape.groups_per_token * spanned)
+    if shape.moe.expert_groups:
+        spanned = larger(nodes / shape.moe.expert_groups, 1.0)
+        visited = smaller(visited, shape.moe.groups_per_token * spanned)
     narrow = 0.75 if layout.precision.compute == "fp8" and layout.overlaps_experts else 1.0
     far = links.collective(
         "all_to_all", narrow * num_bytes * visited / chosen, ranks, near, sharing
@@ -219,8 +219,8 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     gather = rates.links.collective("all_gather", num_bytes, mesh.tp, near)
     scatter = rates.links.collective("reduce_scatter", num_bytes, mesh.tp, near)
     # A mixture's second half has them for dense blocks and shared experts alone (`_all_to_all`).
-    mixed = (1.0 - shape.dense_layers / shape.num_layers) if shape.num_experts else 0.0
-    num = 2.0 - mixed * (shape.shared_experts == 0)
+    mixed = (1.0 - shape.moe.dense_layers / shape.num_layers) if shape.moe.num_experts else 0.0
+    num = 2.0 - mixed * (shape.moe.shared_experts == 0)
     forward = choose(mesh.split, num * (gather + scatter), num * reduce)
     backward = choose(mesh.split, num * gather, num * reduce)
     beside = choose(mesh.split, num * gather + num * scatter, 0.0)
@@ -250,7 +250,7 @@ def _context(mesh: MeshSizes, rates: Rates) -> tuple[Array, Array]:
     ranks = layout.mesh.cp
     if ranks == 1:
         return 0.0, 0.0
-    keys = 2 * larger(shape.num_kv_heads / mesh.tp, 1.0) * shape.head_dim
+    keys = 2 * larger(shape.attention.num_kv_heads / mesh.tp, 1.0) * shape.attention.head_dim
     size = mesh.batch_size * min(4, dtype_bytes(layout.precision.compute))
     near = between(mesh.per_node // mesh.tp, 1, ranks)
     groups, passes = mesh.groups(near), 2.0 + (layout.memory.recompute == "full")
@@ -260,7 +260,7 @@ def _context(mesh: MeshSizes, rates: Rates) -> tuple[Array, Array]:
 
     if layout.context == "ulysses":
         part = size * layout.part_of_sequence
-        queries = larger(shape.num_heads / mesh.tp, 1.0) * shape.head_dim
+        queries = larger(shape.attention.num_heads / mesh.tp, 1.0) * shape.attention.head_dim
         ways = 2.0 * one("all_to_all", part * queries) + 2.0 * one("all_to_all", part * keys / 2)
         return passes * ways, 0.0
     whole = size * layout.batch.seq_len * keys
@@ -418,7 +418,7 @@ def _experts_reduced(mesh: MeshSizes, rates: Rates, num_bytes: Array) -> Array:
 
 def _over_experts(mesh: MeshSizes, rates: Rates, kind: str, num_bytes: Array) -> Array:
     """A collective of the ranks that have the same experts."""
-    if not mesh.shape.num_experts:
+    if not mesh.shape.moe.num_experts:
         return 0.0
     near = mesh.expert_near
     return rates.links.collective(kind, num_bytes, mesh.expert_dp, near, mesh.groups(near))
@@ -452,7 +452,7 @@ def _trained_tensors(mesh: MeshSizes) -> Array:
     """
     layout, shape = mesh.layout, mesh.shape
     if not layout.lora.rank:
-        return mesh.stage_layers * (12 if shape.qkv_bias else 9) + 4
+        return mesh.stage_layers * (12 if shape.attention.qkv_bias else 9) + 4
     adapted = {
         (
             one.branch,

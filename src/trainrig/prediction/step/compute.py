@@ -97,7 +97,7 @@ def _priced(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> Dev
         _sum((timed(parts, backward=way), share) for parts, share in blocks)
         for way in (False, True)
     )
-    if (ahead := shape.ahead * layout.traits.models.splits_vocabulary) > 0:
+    if (ahead := shape.head.ahead * layout.traits.models.splits_vocabulary) > 0:
         last = _sum(((last, 1.0 + ahead), (forward, ahead), (backward, ahead)))
     return DeviceTimes(
         forward=forward,
@@ -240,7 +240,7 @@ def _again(shape: ModelShape, parts: list[Operator], layout: Layout) -> list[Ope
 
 def _latent_parts(shape: ModelShape) -> tuple[str, ...]:
     """Norms, what widens and turns, activations; queries where narrow ones are widened."""
-    widened = ("attention.q",) if shape.q_rank else ()
+    widened = ("attention.q",) if shape.latent.q_rank else ()
     norms = ("attention.norm", "attention.narrow", "ffn.norm")
     return (*norms, *widened, "attention.kv", "attention.rotary", "ffn.activation")
 
@@ -255,7 +255,7 @@ def recomputed_flops(shape: ModelShape, layout: Layout, *, half: bool = False) -
     )
     num = shape.num_layers + shape.num_decoder_layers
     if shape.family == "gpt-neo":  # its local layers are computed in full, and masked (`flops`)
-        shape = dataclasses.replace(shape, windows=())
+        shape = shape.replace(windows=())
     return sum(
         round(num * share) * sum(part.forward.flops for part in _again(shape, parts, layout))
         for parts, share in _blocks(shape, whole, half=half)
@@ -267,7 +267,7 @@ def _head(shape: ModelShape, layout: Layout, share: float) -> list[Operator]:
         return []
     few = max(1, round(share * layout.batch.written))
     if layout.traits.models.splits_vocabulary:
-        shape = dataclasses.replace(shape, vocab=-(-shape.vocab // _PAD) * _PAD)
+        shape = shape.replace(vocab=-(-shape.vocab // _PAD) * _PAD)
     return head(shape, _as_counted(shape, layout).replace(target_seq_len=few))
 
 

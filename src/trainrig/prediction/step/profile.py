@@ -341,7 +341,7 @@ def _grad_accum_launch(mesh: MeshSizes, rates: Rates) -> Array:
 
     A first micro-batch's gradients stay as they are, but where there is a buffer for them.
     """
-    tensors = 12 if mesh.shape.qkv_bias else 9
+    tensors = 12 if mesh.shape.attention.qkv_bias else 9
     layout, traits = mesh.layout, mesh.layout.traits
     if traits.models.own_models:
         return 0.0

@@ -35,9 +35,9 @@ def apply(model: nn.Module, shape: ModelShape, mesh: DeviceMesh) -> list[nn.Modu
     where there are none, or not as many for each rank.
     """
     ranks = mesh.size()
-    if shape.num_experts % ranks or not shape.num_experts:
+    if shape.moe.num_experts % ranks or not shape.moe.num_experts:
         raise UsageError(
-            f"{shape.name} has {shape.num_experts} experts, no equal shares of {ranks}"
+            f"{shape.name} has {shape.moe.num_experts} experts, no equal shares of {ranks}"
         )
     found: list[nn.Module] = []
     for module in model.modules():

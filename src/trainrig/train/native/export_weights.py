@@ -271,7 +271,7 @@ def _write_tokenizer(tokenizer: TextTokenizer, shape: ModelShape, draft: Path) -
         draft / "tokenizer_config.json",
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": shape.max_positions,
+            "model_max_length": shape.position.max_positions,
             "clean_up_tokenization_spaces": False,
             **{
                 f"{name}_token": tokenizer.tokenizer.id_to_token(number)

@@ -58,7 +58,7 @@ class ModelStage:
     @property
     def copies(self) -> frozenset[str]:
         """Parameters that the first stage has as well: a norm counts them there."""
-        tied = self.module.shape.tied and 0 < self.number == self.stages - 1
+        tied = self.module.shape.head.tied and 0 < self.number == self.stages - 1
         return frozenset({"tokens.weight"} if tied else ())
 
 
@@ -108,7 +108,7 @@ def _part(model: nn.Module, number: int, cuts: Sequence[range]) -> nn.Module:
     bert = part.shape.family == "bert"
     absent = set() if part.first else _AT_FIRST | ({"norm"} if bert else set())
     absent |= set() if part.last else _AT_LAST - ({"norm"} if bert else set())
-    if not (part.first or (part.last and part.shape.tied)):
+    if not (part.first or (part.last and part.shape.head.tied)):
         absent.add("tokens")
     for name in absent:
         if getattr(part, name, None) is not None:
@@ -238,7 +238,7 @@ class Pipeline:
         Both have the sum then; by messages between two ranks, none where one has both (ZBV).
         """
         ends = [s.module for s in self.stages if s.module.first or s.module.last]
-        if not ends or not ends[0].shape.tied:
+        if not ends or not ends[0].shape.head.tied:
             return
         own = [_local(module.tokens.weight.grad) for module in ends]
         if len(own) == 2:

@@ -87,7 +87,7 @@ def generate(
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 weight.copy_(read(name))
-    seq_len = own.seq_len if saved else shape.max_positions
+    seq_len = own.seq_len if saved else shape.position.max_positions
     tokens = _ids(tokenizer, prompt)
     random = torch.Generator(device=device).manual_seed(seed)
     found: list[int] = []

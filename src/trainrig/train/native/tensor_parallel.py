@@ -29,11 +29,14 @@ def apply(
     UsageError where heads, columns or the vocabulary have no equal shares.
     """
     ranks = mesh.size()
-    counts = {"heads": shape.num_heads, "heads of keys and values": shape.num_kv_heads}
-    for what, count in (counts | {"columns of the feed-forward net": shape.ffn}).items():
+    counts = {
+        "heads": shape.attention.num_heads,
+        "heads of keys and values": shape.attention.num_kv_heads,
+    }
+    for what, count in (counts | {"columns of the feed-forward net": shape.ffn.width}).items():
         if count % ranks:
             raise UsageError(f"{shape.name} has {count} {what}, not a multiple of tp = {ranks}")
-    if shape.num_experts and not sequence_parallel:
+    if shape.moe.num_experts and not sequence_parallel:
         words = "each rank would send every token to experts: tokens are split before them"
         raise UsageError(words, "--sequence-parallel, or --tp 1")
     if shape.vocab < ranks**2:

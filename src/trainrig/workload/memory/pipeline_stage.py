@@ -90,7 +90,7 @@ class Stage:
         The last of several stages holds a copy of an embedding that is the logits' matrix, too.
         """
         found = parameters(self.shape)
-        tied_copy = self.has_loss * found.embedding if self.shape.tied else 0
+        tied_copy = self.has_loss * found.embedding if self.shape.head.tied else 0
         ends = self.has_embedding * found.embedding + self.has_loss * found.head
         norms = self.has_loss * final_norm_parameters(self.shape)
         return (ends + (1 - self.has_embedding) * tied_copy) / self.layout.mesh.tp + norms
@@ -125,9 +125,9 @@ class Stage:
         shape = self.shape
         norms = (3 if decoder else 2) * norm_parameters(shape) + max(shape.vectors, 0)
         whole = block_parameters(shape, decoder=decoder) - norms
-        if not shape.num_experts:
+        if not shape.moe.num_experts:
             return whole / self.layout.mesh.tp + norms
-        dense = shape.dense_layers / shape.num_layers
+        dense = shape.moe.dense_layers / shape.num_layers
         others = whole - expert_parameters(shape)
         plain = dense * (block_parameters(shape, dense=True) - norms) + (1.0 - dense) * others
         return plain / self.layout.mesh.tp + norms + self.expert_parameters
@@ -136,9 +136,9 @@ class Stage:
     def expert_parameters(self) -> Bytes:
         """Of the experts of an average block, on one rank: other ranks share them than the rest."""
         shape = self.shape
-        if not shape.num_experts:
+        if not shape.moe.num_experts:
             return 0.0
-        mixed = 1.0 - shape.dense_layers / shape.num_layers
+        mixed = 1.0 - shape.moe.dense_layers / shape.num_layers
         return mixed * expert_parameters(shape) / self._expert_ranks
 
     @cached_property
@@ -167,7 +167,7 @@ class Stage:
         if not self.layout.memory.optimizer_in_backward:
             return 1.0
         shape = self.shape
-        matrix = shape.hidden * max(shape.vocab, shape.ffn) / self.layout.mesh.tp
+        matrix = shape.hidden * max(shape.vocab, shape.ffn.width) / self.layout.mesh.tp
         return smaller(matrix / self.num_trained, 1.0)
 
     @cached_property
@@ -199,7 +199,7 @@ class Stage:
 
     @cached_property
     def _owned(self) -> tuple[Bytes, ...]:
-        if not self.shape.num_experts or self.layout.lora.rank:
+        if not self.shape.moe.num_experts or self.layout.lora.rank:
             return tuple(self.num_trained / ranks for ranks in self._sharded)
         experts = self.layout.pipeline.stage_copies * self.blocks[0] * self.expert_parameters
         others, apart = self.num_trained - experts, self.layout.mesh.tp / self._expert_ranks
@@ -459,14 +459,14 @@ class Stage:
         size = layout.batch.micro * (
             (self._inside(seq) + self._gathered) / layout.mesh.tp + outside
         )
-        matrix = shape.hidden * shape.ffn / layout.mesh.tp
-        if shape.num_experts:
+        matrix = shape.hidden * shape.ffn.width / layout.mesh.tp
+        if shape.moe.num_experts:
             matrix = expert_parameters(shape) / self._expert_ranks
-            matrix = matrix / (3 if shape.gated_ffn else 2)
+            matrix = matrix / (3 if shape.ffn.gated else 2)
         if layout.lora.rank:  # one matrix at a time is widened
             return size + self.numerics.formats.compute * matrix * (layout.lora.quantize != "none")
         if layout.traits.ranks.grad_buffer:  # in fp32, before it is added to the buffer
-            return size + 4 * (2 if shape.gated_ffn else 1) * matrix
+            return size + 4 * (2 if shape.ffn.gated else 1) * matrix
         return size + choose(self.grads_add_up, 0, self.states.transient_grad * matrix)
 
     @property
@@ -479,17 +479,17 @@ class Stage:
             4.0
             * self.numerics.formats.compute
             * layout.batch.seq_len
-            * shape.num_kv_heads
-            * shape.head_dim
+            * shape.attention.num_kv_heads
+            * shape.attention.head_dim
         )
 
     def _inside(self, seq: int) -> float:
         """Bytes of one sample: the activation's gradients, or those of the scores."""
         shape, c = self.shape, self.numerics.formats.compute
-        inside = c * seq * shape.width_per_token * (2 if shape.gated_ffn else 1)
-        scores = shape.num_heads * seq * seq * (1 + shape.memory)
+        inside = c * seq * shape.width_per_token * (2 if shape.ffn.gated else 1)
+        scores = shape.attention.num_heads * seq * seq * (1 + shape.attention.memory_segments)
         if not self.numerics.kernels.flash:
-            freed = c * seq * shape.width_per_token * (3 if shape.gated_ffn else 2)
+            freed = c * seq * shape.width_per_token * (3 if shape.ffn.gated else 2)
             return max(
                 inside, scores * (8 - c if self.numerics.formats.softmax == 4 else 2 * c) - freed
             )
@@ -501,7 +501,7 @@ class Stage:
     def embedding_gradient(self) -> Bytes:
         """A tied matrix's second gradient, whole as it comes, before it is added to the head's."""
         layout = self.layout
-        if not self.shape.tied or layout.lora.rank or layout.traits.models.own_models:
+        if not self.shape.head.tied or layout.lora.rank or layout.traits.models.own_models:
             return 0.0
         width = self.states.transient_grad + self.states.persistent_grad
         return self._alone * width * self.shape.vocab * self.shape.hidden / layout.mesh.tp

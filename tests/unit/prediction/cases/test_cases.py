@@ -148,7 +148,7 @@ def test_experts_in_turn_take_longer_than_grouped_ones() -> None:
 def test_windows_of_a_model_s_layers_are_numbers_of_it(tmp_path) -> None:
     plain = "llama:num_layers=5,hidden=512,num_heads=8"
     shape = complete(row_of({"model": f"{plain},windows=128/64/0", "on": "RTX 4090"}, tmp_path))
-    assert shape.question.shape.windows == (128, 64, 0, 128, 64)
+    assert shape.question.shape.attention.windows == (128, 64, 0, 128, 64)
     with pytest.raises(UsageError, match="windows"):
         complete(row_of({"model": f"{plain},windows=a", "on": "RTX 4090"}, tmp_path))
 

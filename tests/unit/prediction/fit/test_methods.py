@@ -68,9 +68,9 @@ def test_the_largest_sizes_are_the_last_that_fit(model: str) -> None:
     assert word(batch_size=batch.fits)[0] and not word(batch_size=batch.fits + 1)[0]
     assert word(batch_size=batch.borderline)[1] and not word(batch_size=batch.borderline + 1)[1]
     tokens = longest_sequence(asked)
-    assert 0 < tokens.fits <= tokens.borderline <= shape.max_positions
+    assert 0 < tokens.fits <= tokens.borderline <= shape.position.max_positions
     assert word(seq_len=tokens.fits)[0] and word(seq_len=tokens.borderline)[1]
-    if tokens.fits + 128 <= shape.max_positions:
+    if tokens.fits + 128 <= shape.position.max_positions:
         assert not word(seq_len=tokens.fits + 128)[0]
 
 

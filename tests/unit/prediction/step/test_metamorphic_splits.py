@@ -80,7 +80,7 @@ def test_more_experts_for_a_token_are_never_quicker(model: str, layout: Layout, 
     shape, found = named(model), rates(chip)
     if not is_legal(shape, layout):
         return
-    more = dataclasses.replace(shape, experts_per_token=shape.experts_per_token + 1)
+    more = shape.replace(experts_per_token=shape.moe.experts_per_token + 1)
     one, two = (step(each, layout, found) for each in (shape, more))
     assert two.total >= one.total / SLACK
     plain = layout.replace(overlap="none")
@@ -88,7 +88,7 @@ def test_more_experts_for_a_token_are_never_quicker(model: str, layout: Layout, 
     assert sent[0] <= sent[1] * SLACK
     assert memory(more, layout).activations >= memory(shape, layout).activations
     # Experts that nobody chooses are held, and not computed.
-    idle = dataclasses.replace(shape, num_experts=2 * shape.num_experts)
+    idle = shape.replace(num_experts=2 * shape.moe.num_experts)
     assert memory(idle, layout).weights > memory(shape, layout).weights
 
 
