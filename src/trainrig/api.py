@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args, get_type_hints
 
-from trainrig.errors import unknown
+from trainrig.errors import UsageError, unknown
 from trainrig.units import parse_duration
 
 if TYPE_CHECKING:
@@ -45,8 +45,12 @@ class TrainingOptions(TypedDict, total=False):
     method: str
     seq_len: int
     """Tokens of a sample."""
+    target_seq_len: int
+    """Tokens of a sample on the decoder's side, of a model with an encoder."""
     precision: str
     kernels: str
+    experts: str
+    flash_version: str
     optimizer: str
     recompute: str
     offload: str
@@ -233,15 +237,16 @@ def read_run(run: AnyPath) -> RunView:
         run: Path of either.
 
     Returns:
-        Its ``records``, ``config``, ``machine`` and ``series``, with published figures beside.
+        Its ``records``, ``config``, ``machine``, ``series`` and ``verdict``, with published
+        figures beside.  A run that was cut off is judged by what it has.
 
     Raises:
         DataError: It is not a run, or of another version.
     """
-    from trainrig.runner.view import view_of
+    from trainrig.runner.view import judged_view
     from trainrig.store import read_run as read
 
-    return view_of(read(Path(run)))
+    return judged_view(read(Path(run)))
 
 
 def compare(old: AnyPath | RunView, new: AnyPath | RunView) -> RunComparison:
@@ -255,9 +260,10 @@ def compare(old: AnyPath | RunView, new: AnyPath | RunView) -> RunComparison:
         DataError: A path is not a run.
     """
     from trainrig.analysis.compare import compare_runs
+    from trainrig.runner.history import earlier_runs_of
 
     first, second = (read_run(one) if isinstance(one, str | Path) else one for one in (old, new))
-    return compare_runs(first, second)
+    return compare_runs(first, second, earlier_runs_of(second))
 
 
 def render_html(*runs: AnyPath | RunView) -> str:
@@ -271,12 +277,13 @@ def render_html(*runs: AnyPath | RunView) -> str:
     return render([read_run(run) if isinstance(run, str | Path) else run for run in runs])
 
 
-def pack(run: AnyPath, bundle: AnyPath) -> str:
+def pack(run: AnyPath, bundle: AnyPath, *, full: bool = False) -> str:
     """Pack a run's folder into one file and return the hash of its content.
 
     Args:
         run: The folder.
         bundle: The file that is made; it must not exist.
+        full: Keep the names of hosts, users and folders; without it they are taken out.
 
     Raises:
         DataError: It is not a run, or too large.
@@ -284,21 +291,32 @@ def pack(run: AnyPath, bundle: AnyPath) -> str:
     """
     from trainrig.store import pack as pack_run
 
-    return pack_run(Path(run), Path(bundle))
+    return pack_run(Path(run), Path(bundle), redact=not full)
 
 
 def _checked(options: TrainingOptions) -> dict[str, Any]:
-    """Return the options as the question takes them.  Raises UsageError for an unknown one."""
-    for name in options:
-        if name not in TrainingOptions.__annotations__:
-            raise unknown("option", name, TrainingOptions.__annotations__)
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    for name in ("model", "on"):
-        if name in given:
-            given[name] = str(given[name])
-    for name, value in given.items():
+    """Return the options as the question takes them.
+
+    Raises UsageError for an unknown one, and for a value of another type than its own.
+    """
+    types = get_type_hints(TrainingOptions)
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in types:
+            raise unknown("option", name, types)
+        if value is None:
+            continue
+        kinds = get_args(types[name]) or (types[name],)
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not isinstance(value, (*kinds, int) if float in kinds and is_number else kinds) or (
+            isinstance(value, bool) and bool not in kinds
+        ):
+            names = " or ".join(kind.__name__ for kind in kinds)
+            raise UsageError(f"{name} = {value!r}", f"a value of type {names}")
         if isinstance(value, bool) and name != "p2p":
             given[name] = int(value)
+        else:
+            given[name] = str(value) if name in ("model", "on") else value
     return given
 
 

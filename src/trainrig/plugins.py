@@ -37,11 +37,23 @@ def find(group: str, name: str, kind: type) -> Any | None:
     return _load(found[0], kind) if found else None
 
 
-def find_all(group: str, kind: type) -> dict[str, Any]:
-    """Load all that installed packages declare in ``group``, by name.  Raises as `find` does."""
+def find_all(group: str, kind: type) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Load all that installed packages declare in ``group``.
+
+    Returns:
+        What could be loaded, by name, and why the others could not, a line each: somebody's broken
+        package stops nobody who did not name it.
+    """
     from importlib.metadata import entry_points
 
-    return {point.name: _load(point, kind) for point in entry_points(group=group)}
+    loaded: dict[str, Any] = {}
+    broken: list[str] = []
+    for point in entry_points(group=group):
+        try:
+            loaded[point.name] = _load(point, kind)
+        except UsageError as error:
+            broken.append(error.message)
+    return loaded, tuple(broken)
 
 
 def user_files(folder: str, environ: Mapping[str, str] = os.environ) -> list[Path]:

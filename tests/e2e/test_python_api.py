@@ -16,6 +16,7 @@ import trainrig
 from trainrig.cli import fits as fits_verb
 from trainrig.cli import plan as plan_verb
 from trainrig.cli import predict as predict_verb
+from trainrig.store.bundle import open_bundle, unpack
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text()
@@ -23,7 +24,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 DEMO = ROOT / "src" / "trainrig" / "report" / "demo.bundle"
 OF_THE_VERB = {
     *("chip", "cluster", "rates", "tokens", "days", "top", "what_if", "write"),
-    *("price", "cases", "simulate", "as_json", "html", "markdown", "pdf", "help_all"),
+    *("price", "cases", "simulate", "as_json", "html", "md", "pdf", "help_all"),
 }
 """Options that are no property of a training; ``on`` takes the files of chips and clusters."""
 
@@ -65,6 +66,26 @@ def test_it_answers_as_the_verb_does(trainrig: Callable[..., Any]) -> None:
     assert said["best"] == plan(**asked, global_batch=64).to_dict()["best"]  # type: ignore[arg-type]
 
 
+def test_a_bundle_is_redacted_unless_it_is_full(tmp_path: Path) -> None:
+    run = unpack(DEMO, tmp_path / "runs")
+    machine = json.loads((run / "machine.json").read_text())
+    machine.setdefault("host", {})["hostname"] = "secret-host-7"
+    (run / "machine.json").write_text(json.dumps(machine))
+    for full in (False, True):
+        bundle = tmp_path / f"{full}.bundle"
+        trainrig.pack(run, bundle, full=full)
+        _, files = open_bundle(bundle)
+        assert any(b"secret-host-7" in data for data in files.values()) is full
+
+
+def test_a_run_without_its_verdict_is_judged_as_the_verb_does(tmp_path: Path) -> None:
+    run = unpack(DEMO, tmp_path / "runs")
+    (run / "verdict.json").unlink(missing_ok=True)
+    verdict = trainrig.read_run(run).verdict
+    assert verdict is not None and "cut off" in verdict.reason
+    assert "cut off" in trainrig.render_html(run)
+
+
 def test_paths_are_text_or_path(tmp_path: Path) -> None:
     for path in (DEMO, str(DEMO)):
         assert trainrig.read_run(path).records
@@ -76,7 +97,11 @@ def test_paths_are_text_or_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"gpu": 8}, "gpu"), ({"zero": 9}, "zero"), ({"model": "no-such-model"}, "no-such-model")],
+    [
+        *[({"gpu": 8}, "gpu"), ({"zero": 9}, "zero"), ({"model": "no-such-model"}, "no-such")],
+        *[({"gpus": "8"}, "gpus"), ({"gpus": 2.5}, "gpus"), ({"p2p": "yes"}, "p2p")],
+        *[({"framework": 5}, "framework"), ({"gpus": True}, "gpus")],
+    ],
 )
 def test_a_mistake_is_a_message_and_a_hint(options: dict[str, Any], message: str) -> None:
     with pytest.raises(trainrig.TrainrigError) as caught:

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ def test_exported_weights_load_in_transformers_with_the_same_logits(
     found = export(run, to="huggingface", out=tmp_path / "out")
     assert found.step == STEPS and not found.notes
     read = read_config(tmp_path / "out" / "config.json")
-    assert read.replace(name="", windows=()) == replace(engine.shape, name="", windows=())
+    assert read.replace(name="", windows=()) == engine.shape.replace(name="", windows=())
     theirs, told = loaded(tmp_path / "out", engine)
     wrong = [told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")]
     assert not any(wrong), wrong

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -378,7 +379,10 @@ def find(name: str) -> Benchmark | None:
     """The benchmark called ``name``; None where a record names one that is not run here."""
     known = _registered.get(name) or _own().get(name)
     known = known or next((one for one in benchmarks() if name in one.former), None)
-    return known or _of_plugin(name)
+    if known is None:
+        with suppress(UsageError):  # a record of a broken package's is shown without its words
+            known = _of_plugin(name)
+    return known
 
 
 @cache
@@ -391,8 +395,8 @@ def _of_plugin(name: str) -> Benchmark | None:
 
 
 def benchmark(name: str) -> Benchmark:
-    """The benchmark called ``name``.  Raises UsageError if there is none."""
-    if (found := find(name)) is None:
+    """The benchmark called ``name``.  Raises UsageError where there is none that can be loaded."""
+    if (found := find(name) or _of_plugin(name)) is None:
         raise UsageError(
             f"unknown benchmark {name!r}", "one of: " + ", ".join(one.name for one in benchmarks())
         )

@@ -64,18 +64,27 @@ def _version(name: str) -> str:
 
 def _without_names(text: str) -> str:
     """The home folder, the user and the host by what they are."""
-    named = ((str(Path.home()), "~"), (platform.node(), "HOST"), (os.environ.get("USER"), "USER"))
+    named = ((_home(), "~"), (platform.node(), "HOST"), (os.environ.get("USER"), "USER"))
     for name, word in named:
         if name and len(name) > 3 and name != "root":
             text = text.replace(name, word)
     return text
 
 
+def _home() -> str:
+    """The user's home folder; empty where HOME is not set and the user is not in passwd."""
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return ""
+
+
 def _write(text: str) -> Path | None:
     """A file of this user's own, in its state folder or else among temporary ones."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    home = _home()
+    state = os.environ.get("XDG_STATE_HOME") or (home and f"{home}/.local/state")
     stem = time.strftime("crash-%Y%m%dT%H%M%SZ-", time.gmtime())
-    for folder in (Path(state) / "trainrig", None):
+    for folder in (Path(state) / "trainrig" if state else None, None):
         try:
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -117,12 +117,12 @@ def register(one: Importer) -> None:
 
 def importers() -> tuple[Importer, ...]:
     """Every importer, in order; those of installed packages, too."""
-    every = _own() | _of_plugins() | _registered
+    every = _own() | _of_plugins()[0] | _registered
     return tuple(sorted(every.values(), key=lambda one: (one.order, one.name)))
 
 
 @cache
-def _of_plugins() -> dict[str, Importer]:
+def _of_plugins() -> tuple[dict[str, Importer], tuple[str, ...]]:
     return plugins.find_all(plugins.IMPORTERS, Importer)
 
 
@@ -138,10 +138,11 @@ def _own() -> dict[str, Importer]:
 
 def importer(name: str) -> Importer:
     """The importer of the tool ``name``.  Raises UsageError if there is none."""
-    known = {one.name: one for one in importers()}
-    if name not in known:
-        raise unknown("format", name, known)
-    return known[name]
+    own = _own() | _registered
+    found: Importer | None = own.get(name) or plugins.find(plugins.IMPORTERS, name, Importer)
+    if found is None:
+        raise unknown("format", name, [one.name for one in importers()])
+    return found
 
 
 def read_file(
@@ -200,9 +201,11 @@ def _nothing(file: ToolFile, tool_names: Sequence[str]) -> DataError:
             f"{file.name}: a kernel's log, which holds no results",
             f"what it says of the machine: trainrig doctor {shlex.quote(str(file.path))}",
         )
+    names = ", ".join(one.name for one in importers())
+    broken = "".join(f"; {line}" for line in _of_plugins()[1])
     return DataError(
         f"{file.name}: not a file of a tool that is known here",
-        "name its format with --as: " + ", ".join(one.name for one in importers()),
+        f"name its format with --as: {names}{broken}",
     )
 
 

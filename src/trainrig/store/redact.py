@@ -34,7 +34,7 @@ KEPT = frozenset(
     )
 )
 """Variables whose values are settings, and name no interface, host or file."""
-_PATH = re.compile(r"(?<![\w/.:~])(?:~|/(?!sys/|proc/|dev/|etc/))[\w.@+~-]*(?:/[\w.@+~-]+)+/?")
+_PATH = re.compile(r"(?<![\w/.~])(?:~|/+(?!/|sys/|proc/|dev/|etc/))[\w.@+~-]*(?:/+[\w.@+~-]+)+/?")
 _MAC = re.compile(r"\b(?:[0-9a-fA-F]{2}[:-]){5}(?:[0-9a-fA-F]{2})\b")
 _GPU = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _SERIAL = re.compile(r"serial", re.IGNORECASE)
