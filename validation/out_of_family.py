@@ -38,7 +38,7 @@ from trainrig.catalog import find_chip
 from trainrig.catalog.chip import peak
 from trainrig.cli.predict_options import case_columns
 from trainrig.errors import TrainrigError
-from trainrig.prediction.cases.answer import answer, errors_of
+from trainrig.prediction.cases.answers import answer, errors_of
 from trainrig.prediction.cases.columns import read_cells
 from trainrig.prediction.cases.complete import complete
 from trainrig.workload import model_flops

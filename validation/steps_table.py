@@ -37,6 +37,7 @@ def steps() -> Iterator[dict[str, str]]:
             continue
         if not _is_stated(row, case):
             continue
+        numbers = case.shape.flat()
         yield {
             "source": row["source"],
             "program": row["framework"],
@@ -44,7 +45,7 @@ def steps() -> Iterator[dict[str, str]]:
             "link_name": "" if _may_have_another_link(case) else case.rates.links.inside.name,
             **{name: str(case.layout.get(name)) for name in (*SAME, "kernels")},
             **({"interleave": ""} if "vpp" in case.presumed else {}),
-            **{name: str(getattr(case.shape, name)) for name in (*SAME_MODEL, "vocab")},
+            **{name: str(numbers[name]) for name in (*SAME_MODEL, "vocab")},
             "step_time_s": repr(seconds),
         }
 

@@ -29,6 +29,8 @@ EXIT_OK = 0
 EXIT_FINDING = 1
 EXIT_USAGE = 2
 EXIT_INCOMPLETE = 3
+EXIT_CRASH = 70
+"""A fault of trainrig's own, as sysexits.h has it (EX_SOFTWARE)."""
 EXIT_INTERRUPTED = 130
 DAMAGED_RUN = "trainrig report shows what is left of it; copy the run again, or measure again"
 """The hint of an error about a run that cannot be read whole."""

@@ -77,5 +77,6 @@ def test_the_page_of_a_prediction(browser: Any, trainrig: Any, tmp_path: Path, v
     text = page.read_text()
     assert text.index("<h1>") < text.index("<table")
     if verb != "predict-beside":
-        assert text.index("<table") < text.index("<h3>Presumed</h3>")
+        presumed = "<h3>Layouts</h3>" if verb == "fits" else "<h3>Presumed</h3>"
+        assert text.index("<table") < text.index(presumed)
     look(browser, page)

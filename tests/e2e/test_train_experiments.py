@@ -6,6 +6,7 @@ import ast
 import itertools
 import math
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -303,8 +304,12 @@ def test_what_the_machine_lacks_is_a_sentence(keys: dict[str, Any], site: Site, 
 
 
 def test_an_engine_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainrig.train.engines.find_spec", lambda _: None)
-    assert ENGINES["huggingface"].missing() == "torch is not installed"
+    def nothing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("trainrig.process.python_env.metadata.version", nothing)
+    monkeypatch.setattr("trainrig.process.python_env.find_spec", lambda _: None)
+    assert ENGINES["native"].missing() == "torch is not installed"
 
 
 # ---- layouts as found

@@ -10,7 +10,6 @@ parameters is known is a Llama of about as many.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -389,7 +388,7 @@ def _part_of(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
     num = mixture.get("num_experts") or whole.moe.num_experts
     chosen = min(whole.moe.experts_per_token, num)
     whole = whole.replace(num_experts=num, experts_per_token=chosen)
-    return dataclasses.replace(whole, num_layers=layers)
+    return whole.replace(num_layers=layers)
 
 
 _PART = 0.6
@@ -474,7 +473,7 @@ def _mixture_of_parameters(cells: Cells, mixture: dict[str, int]) -> ModelShape:
     total, name = _wanted(cells), cells["model"] or "a mixture"
     if several := _SEVERAL.search(cells.word("model")):  # each expert is in a model of that size
         dense = of_size(float(several[2]) * {"b": 1e9, "m": 1e6}[several[3]], name)
-        return dataclasses.replace(dense, **mixture)  # type: ignore[arg-type]
+        return dense.replace(**mixture)
     num, chosen, active = mixture["num_experts"], mixture["experts_per_token"], _active_of(cells)
     flat, wide = (128, 7.0) if num <= 16 else (64, 3.0)
 

@@ -15,8 +15,7 @@ import traceback
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-EXIT_CRASH = 70
-"""EX_SOFTWARE of sysexits.h; 1 is a finding, for which a scheduler drains the node."""
+from trainrig.errors import EXIT_CRASH
 
 
 def report_crash(error: BaseException) -> int:

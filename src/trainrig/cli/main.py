@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trainrig import plugins
-from trainrig.cli.internal_error import EXIT_CRASH, report_crash
+from trainrig.cli.internal_error import report_crash
 from trainrig.cli.output import (
     best_effort,
     discard_stdout,
@@ -23,6 +23,7 @@ from trainrig.cli.output import (
     print_error,
 )
 from trainrig.errors import (
+    EXIT_CRASH,
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
     EXIT_OK,

@@ -151,7 +151,7 @@ def command(
 def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
     """Every row of a table: an object each, or in words, with the errors where it was measured."""
     from trainrig.cli.output import print_json, print_text
-    from trainrig.prediction.cases.answer import predict_rows
+    from trainrig.prediction.cases.answers import predict_rows
     from trainrig.prediction.cases.columns import at_place, read_rows
     from trainrig.prediction.cases.complete import check_row
     from trainrig.report.side_by_side import cases_document

@@ -8,5 +8,5 @@ No torch.
     search       all layouts, and the best of them; memory options, upgrades, how many GPUs
     scenario     what is to be predicted: model, layout, machines
     prediction   what a predicted step means: tokens a day, MFU, days, energy
-    table        tables of published steps, and how far off the predictions are
+    cases        a table of questions: its columns are the options
 """

@@ -69,7 +69,7 @@ class GridError:
     num: int
 
 
-OF_ONE_CALL = {"matmul": 1.1, "vector": 1.1, "layer": 0.3}
+OF_ONE_CALL = {Role.PRODUCT: 1.1, Role.STREAM: 1.1, Role.BLOCK: 0.3}
 """Standard deviation, as a logarithm, of what a call takes beside its products or its bytes.
 
 That part of the time is launches, ramps and waves: notebooks time it with the host's share or
@@ -161,7 +161,8 @@ def _predicted(
     """A record; ``ideal``: share of the time that products or bytes take at their full rate."""
     metric = spec.metrics(case)[0]
     value = metric.of(seconds)
-    unsure = OF_ONE_CALL[spec.name] * min(1.0, max(0.0, 1.0 - ideal))
+    assert spec.role is not None
+    unsure = OF_ONE_CALL[spec.role] * min(1.0, max(0.0, 1.0 - ideal))
     # Four in five lie within 1.28 standard deviations.
     width = math.exp(1.28 * (rates.spread.get(spread, 0.0) + unsure))
     return Record(

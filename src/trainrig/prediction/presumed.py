@@ -23,14 +23,14 @@ from trainrig.workload.programs import (
 )
 from trainrig.workload.programs.engine import EngineTraits
 from trainrig.workload.programs.program import Program
-from trainrig.workload.programs.software import (
+from trainrig.workload.programs.usual import LayoutKind, usual_program
+from trainrig.workload.programs.years import (
     SoftwareYear,
     check_program,
     check_software,
     latest,
     years,
 )
-from trainrig.workload.programs.usual import LayoutKind, usual_program
 
 QLORA = "nf4"
 """Frozen weights beside adapters, where their format is not said."""

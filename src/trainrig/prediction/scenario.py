@@ -51,8 +51,8 @@ from trainrig.workload.programs import (
     find_program,
 )
 from trainrig.workload.programs.program import Program
-from trainrig.workload.programs.software import SoftwareYear
 from trainrig.workload.programs.usual import usual_program
+from trainrig.workload.programs.years import SoftwareYear
 
 if TYPE_CHECKING:
     from trainrig.prediction.search.space import Space

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainrig.errors import DAMAGED_RUN, DataError
 from trainrig.store import find_runs, read_what_is_left
+from trainrig.store.redact import REDACTED, redacted_machine
 from trainrig.store.run_folder import CONFIG, MACHINE, RECORDS, parse_config, read_file
 
 RUNS = Path("runs")
@@ -59,12 +60,13 @@ def newest_like(old: Path, parent: Path | None = None) -> Path:
     Raises DataError where there is none, or where it cannot be read of what kind ``old`` is.
     """
     known = read_what_is_left(old)  # whatever a run may lie in
+    is_redacted = bool(known.config.get(REDACTED))
     kind, place = _kind_of(known.config, known.machine), known.path.resolve()
     runs = find_runs(parent or (place.parent if place.is_dir() else RUNS))
     for new in reversed(runs):
         if new.resolve() == place or new.name == known.name:
             break
-        if _has_records(new) and _is_of_kind(new, kind):
+        if _has_records(new) and _is_of_kind(new, kind, is_redacted=is_redacted):
             return new
     raise DataError(
         f"no later run of its kind and machine to compare {old} with",
@@ -79,21 +81,28 @@ def _has_records(run: Path) -> bool:
         return False
 
 
-def _is_of_kind(run: Path, kind: tuple[object, ...]) -> bool:
+def _is_of_kind(run: Path, kind: tuple[object, ...], *, is_redacted: bool = False) -> bool:
     try:
-        return _kind(run) == kind
+        return _kind(run, is_redacted=is_redacted) == kind
     except DataError:
         return False
 
 
-def _kind(run: Path) -> tuple[object, ...]:
-    """The kind of a run's folder.  Raises DataError where that cannot be read."""
+def _kind(run: Path, *, is_redacted: bool = False) -> tuple[object, ...]:
+    """Return the kind of a run's folder.
+
+    ``is_redacted``: as a redacted bundle of this user would have it.  Raises DataError where it
+    cannot be read.
+    """
     config = parse_config(read_file(run / CONFIG), run)
     try:
         machine = json.loads(read_file(run / MACHINE) or b"null")
     except (ValueError, RecursionError):
         raise DataError(f"{run}/{MACHINE} is damaged: not JSON", DAMAGED_RUN) from None
-    return _kind_of(config, machine if isinstance(machine, Mapping) else None)
+    if not isinstance(machine, Mapping):
+        return _kind_of(config, None)
+    is_plain = is_redacted and not config.get(REDACTED)
+    return _kind_of(config, redacted_machine(machine) if is_plain else machine)
 
 
 def _kind_of(config: Mapping[str, Any], machine: Mapping[str, Any] | None) -> tuple[object, ...]:

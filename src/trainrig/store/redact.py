@@ -38,6 +38,8 @@ _PATH = re.compile(r"(?<![\w/.~])(?:~|/+(?!/|sys/|proc/|dev/|etc/))[\w.@+~-]*(?:
 _MAC = re.compile(r"\b(?:[0-9a-fA-F]{2}[:-]){5}(?:[0-9a-fA-F]{2})\b")
 _GPU = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _SERIAL = re.compile(r"serial", re.IGNORECASE)
+REDACTED = "redacted"
+"""The key of run.toml that says so."""
 _MACHINE_ID = "machine"
 """The key of the digest of /etc/machine-id in machine.json's host."""
 
@@ -59,10 +61,17 @@ def redacted(name: str, files: Mapping[str, bytes]) -> tuple[str, dict[str, byte
     return clean(name), kept
 
 
+def redacted_machine(machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a machine.json as this user's redacted bundles have it: to find its machine again."""
+    found: dict[str, Any] = _walk(dict(machine), _cleaner(machine))
+    return found
+
+
 def _cleaned(file: str, data: bytes, clean: Callable[[str], str]) -> bytes:
     try:
         if file == CONFIG:
-            return tomli_w.dumps(_walk(parse_config(data, Path(file)), clean)).encode()
+            config = _walk(parse_config(data, Path(file)), clean)
+            return tomli_w.dumps({**config, REDACTED: True}).encode()
         if file.endswith(".jsonl"):
             lines = data.split(b"\n")
             return b"\n".join(_line(line, clean) for line in lines)

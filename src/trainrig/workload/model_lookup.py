@@ -42,7 +42,9 @@ def note_of(text: str, shape: ModelShape) -> str | None:
 
 
 def _is_name(text: str) -> bool:
-    return "=" not in text and not text.endswith(".json")
+    family, colon, _ = text.partition(":")
+    is_by_numbers = bool(colon) and family in FAMILIES
+    return "=" not in text and not is_by_numbers and not text.endswith(".json")
 
 
 def _read_as(text: str) -> str | None:

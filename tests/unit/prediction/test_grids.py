@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from trainrig.benchmarks.layer import LAYERS, PARTS
+from trainrig.benchmarks.spec import Role
 from trainrig.catalog.load import load_chips
 from trainrig.catalog.lookup import require_chip
 from trainrig.catalog.published import published_for
@@ -153,7 +154,7 @@ def test_intervals_of_layers_hold_what_they_state() -> None:
         rates = rates_of_chip(require_chip(str(record.device)))
         value = (record.value or 0.0) * (1.0 + error)
         ideal = value / rates.matmuls.sustained[str(record.case["dtype"])]
-        wide = rates.spread["matmul"] + OF_ONE_CALL["layer"] * max(0.0, 1.0 - ideal)
+        wide = rates.spread["matmul"] + OF_ONE_CALL[Role.BLOCK] * max(0.0, 1.0 - ideal)
         inside, num = inside + (abs(math.log1p(error)) <= 1.28 * wide), num + 1
     assert num > 250 and 0.75 <= inside / num <= 0.92
 

@@ -24,8 +24,8 @@ from trainrig.workload.programs import (
     known_programs,
 )
 from trainrig.workload.programs.program import PROGRAM_KEYS, Program
-from trainrig.workload.programs.software import years
 from trainrig.workload.programs.usual import RULES, LayoutKind, usual_program
+from trainrig.workload.programs.years import years
 
 WORDS = {
     "recompute": RECOMPUTE,

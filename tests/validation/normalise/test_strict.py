@@ -16,7 +16,7 @@ from validation.normalise.strict import model_text, normalise
 from trainrig.catalog.published import training
 from trainrig.cli.predict_options import case_columns
 from trainrig.errors import TrainrigError
-from trainrig.prediction.cases.answer import answer, errors_of
+from trainrig.prediction.cases.answers import answer, errors_of
 from trainrig.prediction.cases.columns import read_cells
 from trainrig.prediction.cases.complete import check_row, complete
 from trainrig.workload import named

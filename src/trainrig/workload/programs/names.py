@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainrig.workload.layout.groups import SOFTWARE
 from trainrig.workload.programs import documented
-from trainrig.workload.programs.software import years
+from trainrig.workload.programs.years import years
 
 NAMES = tuple(documented())
 """Programs whose defaults have a source; others are taken, too (`known_programs`)."""

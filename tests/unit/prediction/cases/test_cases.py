@@ -16,7 +16,7 @@ import pytest
 from trainrig.cli.predict_options import case_columns, one_machine
 from trainrig.errors import UsageError
 from trainrig.prediction import cases
-from trainrig.prediction.cases.answer import answer, errors_of, predict_rows
+from trainrig.prediction.cases.answers import answer, errors_of, predict_rows
 from trainrig.prediction.cases.columns import CaseRow, read_rows
 from trainrig.prediction.cases.complete import Case, check_row, complete
 from trainrig.prediction.cluster import FLASH_VERSIONS
@@ -192,14 +192,14 @@ def test_a_layout_that_cannot_be_run_has_a_reason_and_the_others_an_answer(tmp_p
 
 @pytest.mark.parametrize("num", [3, 2100])  # here, and in other processes
 def test_a_mistake_in_one_row_is_its_reason(monkeypatch: pytest.MonkeyPatch, num: int) -> None:
-    real = cases.answer.complete
+    real = cases.answers.complete
 
     def broken(row: CaseRow) -> Case:
         if row.name == "broken":
             raise StopIteration
         return real(row)
 
-    monkeypatch.setattr(cases.answer, "complete", broken)
+    monkeypatch.setattr(cases.answers, "complete", broken)
     options = {"model": "gpt2", "on": "RTX 4090"}
     rows = [
         CaseRow(line=n, name="broken" if n == num else "", options=options) for n in range(num + 1)
