@@ -298,6 +298,8 @@ NAMES = frozenset(
         "runs",
         "with",
         "dense",
+        "autocast",
+        "trl",
     ]
 )
 """Words of options, of libraries, models and chips."""
@@ -322,7 +324,7 @@ def test_what_a_verb_shows_is_in_chinese(words: tuple[str, ...], most: int) -> N
     """At most so many words are left; each is a name that the list above does not have."""
     shown = CliRunner().invoke(cli, ["--lang", "zh", *words], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
-    commands = re.sub(r"trainrig [a-z][^，；。：（]*", "", shown.output)
+    commands = re.sub(r"(?:trainrig|trl) [a-z][^，；。：（]*", "", shown.output)
     left = left_in_english(commands, NAMES)
     assert len(left) <= most, left
     assert len(re.findall(r"[\u4e00-\u9fff]", shown.output)) > 60

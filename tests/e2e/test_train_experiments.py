@@ -515,7 +515,7 @@ def test_the_tables_show_every_experiment_and_why_one_failed() -> None:
     rows = [summary_of(alone), summary_of(trained(apart="loss of step 0: 13.856"))]
     document = training_document(training_view(*rows))
     text = printed(document)
-    assert "2 × fp32 (DistributedDataParallel)" in text
+    assert "2 ranks, fp32, as DistributedDataParallel" in text
     assert "DIFFERS: two: loss of step 0: 13.856" in text
     assert "16.0 sample/s" in text and "\x1b" not in text
     assert "one\\|process" in to_markdown(document)

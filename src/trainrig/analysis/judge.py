@@ -18,6 +18,7 @@ from typing import Any
 from trainrig.analysis import judge_classes, judge_links
 from trainrig.analysis.best import claim_word
 from trainrig.analysis.evidence import bench_command, plain
+from trainrig.analysis.judge_noise import NOT_RUN, advice, noisy
 from trainrig.analysis.judge_sentinel import CHANGED, changes_of
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, is_cold_stream, join, note_of, siblings_of
 from trainrig.analysis.watched import clock_is_off
@@ -64,8 +65,6 @@ NOT_DONE = (
     "clock-wrong",
 )
 """Findings that make a run INCOMPLETE, and no fault of a device."""
-_NOT_RUN = "not run"
-
 
 _OF_SPEED = ("below-band", "below-claim", "odd-device", "slow-link")
 """Faults that somebody else on the machine looks like."""
@@ -104,13 +103,13 @@ def judge(
         *_held_by_cache(rows),
         *judge_classes.slow_layers(rows),
         *judge_classes.far_below_claim(rows),
-        *_noisy(records, again, longer),
+        *noisy(records, again, longer),
         *(
             Finding(
                 id=_STEP_NOT_DONE,
                 severity="error",
                 evidence=f"{name}: {reason}",
-                fix=f"go on with it: {again}" if interrupted else _advice(reason, again, longer),
+                fix=f"go on with it: {again}" if interrupted else advice(reason, again, longer),
             )
             for name, reason in steps
             if reason is not None
@@ -128,7 +127,7 @@ def confirm(verdict: Verdict, records: Sequence[Record], lost: str | None) -> Ve
     """
     if verdict.outcome not in (Outcome.PASS, Outcome.MEASURED):
         return verdict
-    gone = [name for name, reason in _required_steps(join(records)) if reason == _NOT_RUN]
+    gone = [name for name, reason in _required_steps(join(records)) if reason == NOT_RUN]
     if lost is None and gone:
         lost = f"no point of {', '.join(gone)} is left in its records"
     if lost is None and not any(record.is_point for record in records):
@@ -504,55 +503,6 @@ def _shares_of(row: Row, attempts: Mapping[str, Record]) -> list[float]:
     return [median(times) / time for time in times]
 
 
-def _noisy(records: Iterable[Record], again: str, longer: str) -> Iterator[Finding]:
-    points = [record for record in records if record.is_point]
-    cases = {(r.key[:3], r.device_count, r.device, r.device_index): r for r in points}
-    noisy = [r for r in cases.values() if r.status is Status.OK and r.disturbed is not None]
-    if noisy:
-        reasons = [r.disturbed or "" for r in noisy]
-        usual = max(set(reasons), key=reasons.count)
-        yield Finding(
-            id="noisy",
-            severity="warning",
-            evidence=f"noisy: {len(noisy)} of {counted(len(cases), 'case')}, where the device may "
-            f"do better than its number; mostly: {usual}",
-            fix=_advice(usual, again, longer),
-            records=tuple(r.id for r in noisy),
-        )
-
-
-_ADVICE = (
-    ("quota", "give the container more processors"),
-    ("hypervisor", "measure again when its host is less busy, or on another"),
-    ("had the GPU", "stop what else uses the GPU (nvidia-smi shows it)"),
-    ("of the GPU", "stop what else uses the GPU (nvidia-smi shows it)"),
-    (" hot", "look at the processor's cooling"),
-    ("waited for a core", "stop what else runs on the machine"),
-    ("other processes", "stop what else runs on the machine"),
-    ("others moved", "stop what else uses the disk"),
-    ("memory", "free memory"),
-    ("did not start", "read the worker's log in the run's logs/ folder"),
-    ("failed:", "read the worker's log in the run's logs/ folder"),
-    (" free in ", "free some of that disk, or name a folder on another"),
-    ("interrupted", "let it run to its end"),
-)
-"""Causes that slow a measurement, by words of its reason, and what to do before it is repeated."""
-_NO_TIME = ("budget", "projected to take", _NOT_RUN)
-"""Words of a reason that is a want of time."""
-
-
-def _advice(reason: str, again: str, longer: str) -> str:
-    """Return what to do, with its command, about a reason for which a number decides nothing."""
-    for words, advice in _ADVICE:
-        if words in reason:
-            return f"{advice}: {again}"
-    if any(words in reason for words in _NO_TIME):
-        return f"give it more time: {longer}"
-    if reason.startswith("skipped: "):
-        return f"put right what it names: {again}"
-    return f"give it more time, so that more worker processes measure it: {longer}"
-
-
 def _required_steps(rows: Iterable[Row]) -> list[tuple[str, str | None]]:
     """The steps that the plan could not do without; why each is not decided, or None.
 
@@ -588,7 +538,7 @@ def _why_not_decided(rows: Sequence[Row]) -> str | None:
     undecided = next((row for row in rows if row.key in judged), None)
     if undecided is not None:
         return _at_least(undecided)
-    return note_of(points[0]) if points else _NOT_RUN  # the plan's most telling case comes first
+    return note_of(points[0]) if points else NOT_RUN  # the plan's most telling case comes first
 
 
 def _is_answered(row: Row) -> bool:

@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 import shlex
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -243,7 +244,11 @@ def test_a_plan_writes_what_real_launchers_parse(
                 from deepspeed.runtime import config
 
                 monkeypatch.setattr(config.dist, "is_initialized", lambda: True)
-                monkeypatch.setattr(config.dist, "get_world_size", lambda *_: 4)
+                stages = tomllib.loads(path.read_text()).get("pp", 1)
+                ranks = (
+                    4 // stages
+                )  # that share a batch: DeepSpeed's pipeline hands in its own mesh
+                monkeypatch.setattr(config.dist, "get_world_size", lambda *_, n=ranks: n)
                 monkeypatch.setattr(config.dist, "get_rank", lambda *_: 0)
                 assert config.DeepSpeedConfig(json.loads(file.read_text())).train_batch_size == 64
     assert {"torchrun.sh", "accelerate_config.json", "ds_config.json", "pretrain.sh"} <= seen
