@@ -216,7 +216,7 @@ def test_a_plan_writes_what_real_launchers_parse(
             pytest.skip(f"needs {name}")
     words = ["--model", "gpt2", "--on", "RTX-4090", "--gpus", "4", "--global-batch", "64"]
     written: list[Path] = []
-    for more in ((), ("--framework", "megatron")):
+    for more in ((), ("--framework", "megatron"), ("--framework", "huggingface")):
         folder = tmp_path / "-".join(more or ("any",))
         given = [*words, *more, "--top", "4", "--write", str(folder), "--json"]
         code, text, error = trainrig("plan", *given)
