@@ -263,7 +263,7 @@ def compare(old: AnyPath | RunView, new: AnyPath | RunView) -> RunComparison:
     from trainrig.runner.history import earlier_runs_of
 
     first, second = (read_run(one) if isinstance(one, str | Path) else one for one in (old, new))
-    return compare_runs(first, second, earlier_runs_of(second))
+    return compare_runs(first, second, earlier_runs_of(second, first))
 
 
 def render_html(*runs: AnyPath | RunView) -> str:

@@ -17,6 +17,7 @@ them.  The JSON schema in docs/record.schema.json is generated from this file.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import json
 import re
@@ -352,6 +353,13 @@ class _Head:
 @cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)  # when it is first needed: to build one takes time
+
+
+def began(config: Mapping[str, Any], name: str) -> tuple[str, str]:
+    """When a run began, to be ordered by: by its run.toml, to the microsecond, else by its name."""
+    started = config.get("started")
+    is_time = isinstance(started, datetime.datetime)
+    return f"{started:%Y%m%dT%H%M%S.%f}" if is_time else name, name
 
 
 def less_is_better(unit: str) -> bool:

@@ -25,7 +25,13 @@ from typing import Any
 from trainrig.analysis.compare_training import TrainingComparison, compare_trainings
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.rows import attempts, note_of, rows
-from trainrig.analysis.run_to_run import RunMargin, earlier_values, margin_for, run_to_run
+from trainrig.analysis.run_to_run import (
+    RunMargin,
+    earlier_values,
+    margin_for,
+    run_to_run,
+    runs_to_learn_from,
+)
 from trainrig.analysis.training_results import BENCHMARK
 from trainrig.benchmarks.spec import Role, role_of
 from trainrig.record import Record, RunView, less_is_better
@@ -157,8 +163,8 @@ class RunComparison:
 def compare_runs(old: RunView, new: RunView, earlier: Sequence[RunView] = ()) -> RunComparison:
     """Judge ``new`` against ``old``, point by point, and experiment by experiment.
 
-    ``earlier``: runs of the same machine before ``new``, from which it is learned what two runs
-    differ by anyway; ``old`` may be among them.
+    ``earlier``: other runs; from those of the machine of ``new`` that are not later than ``old`` it
+    is learned what two runs differ by anyway.
 
     Raises DataError for damaged experiments, and where only one run has any.
     """
@@ -171,8 +177,7 @@ def compare_runs(old: RunView, new: RunView, earlier: Sequence[RunView] = ()) ->
     values = _WorkerValues(old), _WorkerValues(new)
     pairs = [replace(pair, reason=_why_not(pair, *values)) for pair in _pairs(old, new)]
     fair = _once(pair for pair in pairs if not pair.reason)
-    names = {run.name for run in earlier}
-    history = earlier_values([*earlier, *([] if old.name in names else [old])])
+    history = earlier_values(runs_to_learn_from(old, new, earlier))
     margins = [_margin(pair, history) for pair in fair]
     judged = _judge(fair, margins, *values, _scatters(pairs, *values))
     left = _other_versions([pair for pair in pairs if pair.reason])
@@ -331,14 +336,17 @@ def _judge(
         if pair.old is not None and pair.new is not None
     ]
     better = [pair.more_is_better for pair in pairs]
+    own = [p_beyond(one, 0.0, margin.value) for one, margin in zip(found, margins, strict=True)]
+    behind = [_behind_siblings(place, pairs, found) for place in range(len(pairs))]
     found = [
-        replace(
-            one,  # its interval is of what these workers measured, the call of what is beyond it
-            p_value=min(p_beyond(one, 0.0, margin.value), _among_siblings(place, pairs, found)),
-        )
-        for place, (one, margin) in enumerate(zip(found, margins, strict=True))
+        replace(one, p_value=min(p, fallen.p_value))  # its interval is of what was measured
+        for one, p, fallen in zip(found, own, behind, strict=True)
     ]
-    changes = judge_changes(list(zip(found, better, strict=True)))
+    decide = [
+        replace(one, ratio=fallen.ratio) if fallen.p_value < p else one
+        for one, p, fallen in zip(found, own, behind, strict=True)
+    ]
+    changes = judge_changes(list(zip(decide, better, strict=True)))
     called = sum(p <= 1.0 - CONFIDENCE for _, p in changes)
     # One more call would have needed this p-value at the most.
     level = (1.0 - CONFIDENCE) * min(called + 1, len(found)) / max(len(found), 1)
@@ -361,20 +369,33 @@ _SIBLINGS = 3
 """Other cards whose common change says by how much the whole run is shifted."""
 
 
-def _among_siblings(place: int, pairs: Sequence[Pair], found: Sequence[Comparison]) -> float:
-    """The p-value of a card's change beyond that of the others of its run; 1 without others.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Behind:
+    """A card's change over that of the others of its run, where it fell behind them."""
 
-    Counted twice, since it is a second look at the same card.
+    ratio: float = 1.0
+    p_value: float = 1.0
+
+
+def _behind_siblings(place: int, pairs: Sequence[Pair], found: Sequence[Comparison]) -> _Behind:
+    """By what a card fell behind the others; a card ahead of them, or without any, did not.
+
+    The p-value counts twice, since it is a second look at the same card.
     """
-    record = pairs[place].record
+    pair = pairs[place]
     others = [
         math.log(found[other].ratio)
-        for other, pair in enumerate(pairs)
-        if other != place and pair.record.key == record.key
+        for other, each in enumerate(pairs)
+        if other != place and each.record.key == pair.record.key
     ]
-    if record.device_index is None or len(others) < _SIBLINGS:
-        return 1.0
-    return min(1.0, 2.0 * p_beyond(found[place], median(others), run_to_run().margin_of("sibling")))
+    if pair.record.device_index is None or len(others) < _SIBLINGS:
+        return _Behind()
+    usual = median(others)
+    ratio = found[place].ratio / math.exp(usual)
+    if (ratio > 1.0) == pair.more_is_better:
+        return _Behind()
+    p_value = 2.0 * p_beyond(found[place], usual, run_to_run().margin_of("sibling"))
+    return _Behind(ratio=ratio, p_value=min(1.0, p_value))
 
 
 _ORDER = {Change.WORSE: 0, Change.BETTER: 1, Change.CANNOT_TELL: 2, Change.SAME: 3}

@@ -1,8 +1,9 @@
 """Whether a machine changed under a run: its sentinel case before and after a moment.
 
 A device that was slow all along is slow; one that became slow, or fast, while it was measured says
-nothing of itself: something else began or ended.  The rows are ordered by the monotonic clock; the
-wall clock names the moment.
+nothing of itself: something else began or ended.  The rows are in the order in which they were
+appended, each start of the run for itself (a resumed one may follow a reboot, after which the
+monotonic clock begins anew); the wall clock names the moment.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainrig.analysis.evidence import plain
-from trainrig.analysis.watched import moments
 from trainrig.analysis.watched_rules import watch_rules
 from trainrig.record import Finding
 from trainrig.stats import grouped, median
@@ -27,20 +27,20 @@ Row = Mapping[str, Any]
 
 def changes_of(rows: Sequence[Row]) -> Iterator[Finding]:
     """Devices whose sentinel case went slower or faster for good, and when."""
-    timed = [(at, row) for at, row in zip(moments(rows), rows, strict=True) if at is not None]
-    timed.sort(key=lambda pair: pair[0])
-    for (device, index), own in grouped(
-        timed, lambda pair: (pair[1].get("device"), pair[1].get("index"))
+    starts = _starts(rows)
+    for (_, device, index), own in grouped(
+        zip(starts, rows, strict=True),
+        lambda pair: (pair[0], pair[1].get("device"), pair[1].get("index")),
     ).items():
-        quiet = [(at, row) for at, row in own if not row.get("disturbed")]
-        times = [plain(row.get("time_s")) or 0.0 for _, row in quiet]
+        quiet = [row for _, row in own if not row.get("disturbed")]
+        times = [plain(row.get("time_s")) or 0.0 for row in quiet]
         if len(times) < _LEAST or min(times) <= 0.0:
             continue
         rules = watch_rules().sentinel
         place = _change(times, rules["host" if index is None else "gpu"])
         if place is None:
             continue
-        row = quiet[place][1]
+        row = quiet[place]
         word = "slower" if times[place] > times[place - 1] else "faster"
         share = abs(median(times[place:]) / median(times[:place]) - 1.0)
         yield Finding(
@@ -50,6 +50,23 @@ def changes_of(rows: Sequence[Row]) -> Iterator[Finding]:
             f"{word} between the looks before {_clock(row)}, and stayed so",
             fix="see what began or ended then (nvidia-smi, ps, the scheduler); then repeat it",
         )
+
+
+def _starts(rows: Sequence[Row]) -> list[int]:
+    """Of which start of the run each row is, counted from 0.
+
+    A row says when its start was (``start``); one without it is of another start than the row
+    before where the monotonic clock went back.
+    """
+    found: list[int] = []
+    before: Row = {}
+    for row in rows:
+        at, latest = plain(row.get("m")), plain(before.get("m"))
+        is_anew = at is not None and latest is not None and at < latest
+        is_anew = is_anew or row.get("start") != before.get("start")
+        found.append(found[-1] + is_anew if found else 0)
+        before = row
+    return found
 
 
 def _change(times: Sequence[float], share: float) -> int | None:

@@ -5,23 +5,28 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pydantic import ConfigDict
 
+from trainrig.analysis.machine_key import machine_key
 from trainrig.benchmarks.spec import Role, role_of
-from trainrig.record import Record, RunView, read_by, read_toml
+from trainrig.record import Record, RunView, began, read_by, read_toml
 
 PATH = Path(__file__).parent / "run_to_run.toml"
 _PAIRS = 1.96 * math.sqrt(2.0)
 """Nineteen pairs in twenty of normal values lie within so many standard deviations."""
 _LEARNED = 2.6 * math.sqrt(2.0)
 """Of a scatter that is learned of a few runs: it is a guess itself."""
+_MEDIAN_STEP = 0.6745 * math.sqrt(2.0)
+"""The median difference of two normal values that follow each other, in standard deviations: one
+that fell for good adds one large step to many, which does not move the median."""
 _CONFIG = ConfigDict(extra="forbid")
 
 
@@ -82,7 +87,7 @@ def margin_for(record: Record, earlier: Sequence[float] = ()) -> RunMargin:
 
     Args:
         record: the case; its class decides where too little was measured before.
-        earlier: its values in earlier runs of this machine, one a run, above 0.
+        earlier: its values in earlier runs of this machine, one a run in their order, above 0.
     """
     rules, kind = run_to_run(), kind_of(record)
     stated = rules.margin_of(kind)
@@ -90,16 +95,39 @@ def margin_for(record: Record, earlier: Sequence[float] = ()) -> RunMargin:
     if len(values) < rules.least_runs:
         return RunMargin(value=stated)
     freedom = len(values) - 1
-    own = freedom * statistics.variance(values)
+    steps = [abs(new - old) for old, new in itertools.pairwise(values)]
+    own = freedom * (statistics.median(steps) / _MEDIAN_STEP) ** 2
     prior = rules.weight * (stated / _PAIRS) ** 2
     spread = math.sqrt((own + prior) / (freedom + rules.weight))
     return RunMargin(value=_LEARNED * spread, runs=len(values))
 
 
-def earlier_values(runs: Iterable[RunView]) -> dict[tuple[object, ...], list[float]]:
+def runs_to_learn_from(
+    old: RunView, new: RunView, others: Sequence[RunView]
+) -> tuple[RunView, ...]:
+    """Return the runs of the machine of ``new`` that are not later than ``old``, in their order.
+
+    ``old`` is one of them where it is of that machine.  What came after it may have what the
+    comparison is to find, and would hide it.
+    """
+    machine = machine_key(new.machine)
+    before = [run for run in others if run.name not in (old.name, new.name)]
+    found = [
+        run
+        for run in (*before, old)
+        if machine_key(run.machine) == machine and _began(run) <= _began(old)
+    ]
+    return tuple(sorted(found, key=_began))
+
+
+def _began(run: RunView) -> tuple[str, str]:
+    return began(run.config, run.name)
+
+
+def earlier_values(runs: Sequence[RunView]) -> dict[tuple[object, ...], list[float]]:
     """Return each case and device with its quiet values in earlier runs, one a run."""
     found: dict[tuple[object, ...], list[float]] = {}
-    for run in list(runs)[-run_to_run().most_runs :]:
+    for run in runs[-run_to_run().most_runs :]:
         own = {
             (record.key, record.device_index): record.value
             for record in run.records

@@ -8,6 +8,7 @@ clock orders nothing: rows of before there was a monotonic one are ordered as th
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -203,8 +204,9 @@ def _believed(watch: WatchedDevice, quantity: WatchedQuantity) -> Iterator[Findi
     if most is not None and quantity.most_of is not None:
         most = most * watch.facts[quantity.most_of] if quantity.most_of in watch.facts else None
     found = watch.readings(quantity.name)
-    low = _on_end(found, _DOUBTED_S, lambda v: quantity.least is not None and v < quantity.least)
-    high = _on_end(found, _DOUBTED_S, lambda v: most is not None and v > most)
+    least = quantity.least
+    low = _on_end(found, _DOUBTED_S, lambda v, _: least is not None and v < least)
+    high = _on_end(found, _DOUBTED_S, lambda v, _: most is not None and v > most)
     for wrong, bound in ((low, quantity.least), (high, most)):
         if wrong is not None and bound is not None:
             values = _text(wrong, quantity.unit), _text(bound, quantity.unit)
@@ -243,15 +245,22 @@ def _text(value: float, unit: str) -> str:
 
 
 def _on_end(
-    found: Sequence[tuple[float, float, str]], seconds: float, is_wrong: Callable[[float], bool]
+    found: Sequence[tuple[float, float, str]],
+    seconds: float,
+    is_wrong: Callable[[float, str], bool],
 ) -> float | None:
-    """Return the last value of a stretch of so many seconds, all of whose readings are wrong."""
-    first = None
-    for at, value, _ in found:
-        if not is_wrong(value):
+    """Return the last value of a stretch of so many seconds, all of whose readings are wrong.
+
+    ``is_wrong`` is told a value and its throttle reasons.  Of a pause without readings nothing is
+    known: it ends the stretch.
+    """
+    first, latest = None, -math.inf
+    for at, value, reasons in found:
+        is_apart, latest = at - latest > watch_rules().longest_pause_s, at
+        if not is_wrong(value, reasons):
             first = None
             continue
-        first = at if first is None else first
+        first = at if first is None or is_apart else first
         if at - first >= seconds - 1.0:  # a reading stands for its second
             return value
     return None
@@ -282,12 +291,12 @@ def _beyond(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     if bound is None:
         return None
     is_most = limit.rule == "at-most"
-    found = [
-        each
-        for each in watch.readings(limit.quantity, limit.parts)
-        if not set(limit.unless) & set(each[2].split(","))
-    ]
-    wrong = _on_end(found, limit.seconds, lambda v: v >= bound if is_most else v < bound)
+
+    def is_wrong(value: float, reasons: str) -> bool:
+        is_excused = bool(set(limit.unless) & set(reasons.split(",")))
+        return not is_excused and (value >= bound if is_most else value < bound)
+
+    wrong = _on_end(watch.readings(limit.quantity, limit.parts), limit.seconds, is_wrong)
     if wrong is None:
         return None
     label, unit = _label(limit)

@@ -80,6 +80,7 @@ class WatchRules:
     least_read: float
     settles_s: float
     longest_gap_s: float
+    longest_pause_s: float
     most_suspended_s: float
     samples_apart: float
     clocks_apart: float

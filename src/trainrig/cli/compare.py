@@ -49,7 +49,7 @@ def command(old: Path | None, new: tuple[Path, ...], pages: Pages, as_json: bool
     old, new = _chosen(old, new)
     base, *views = (view_of(read_what_is_left(path)) for path in (old, *new))
     _refuse_copies([(old, base), *zip(new, views, strict=True)])
-    found = [compare_runs(base, view, earlier_runs_of(view)) for view in views]
+    found = [compare_runs(base, view, earlier_runs_of(view, base)) for view in views]
     document = comparisons_document(found)
     write_pages(lambda: document, pages)
     if as_json:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis.machine_key import machine_key
 from trainrig.errors import DAMAGED_RUN, DataError
 from trainrig.store import find_runs, read_what_is_left
 from trainrig.store.redact import REDACTED, redacted_machine
@@ -107,8 +108,6 @@ def _kind(run: Path, *, is_redacted: bool = False) -> tuple[object, ...]:
 
 def _kind_of(config: Mapping[str, Any], machine: Mapping[str, Any] | None) -> tuple[object, ...]:
     """Return what two runs share that can be compared."""
-    from trainrig.runner.history import machine_key  # it loads all that judges: not for one run
-
     tools = sorted({str(one.get("tool")) for one in _tables(config, "imported")})
     models = sorted({str(one.get("model")) for one in _tables(config, "experiments")})
     return config.get("verb"), config.get("benchmark"), tools, models, machine_key(machine)

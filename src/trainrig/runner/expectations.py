@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainrig.analysis.machine_key import machine_key
 from trainrig.analysis.prediction_error import FROM_RATES, part_of
 from trainrig.benchmarks.matmul import DTYPES
 from trainrig.benchmarks.spec import LINK_CLAIM, MEMORY_CLAIM, benchmark, find
@@ -44,7 +45,7 @@ from trainrig.prediction.rates.links import Link, Links
 from trainrig.prediction.step import predict_step
 from trainrig.prediction.step.calibration import fitted
 from trainrig.record import Case, Kind, Limit, Record, Scalar, Status, new_id
-from trainrig.runner.history import corrections_of, machine_key, runs_of
+from trainrig.runner.history import corrections_of, runs_of
 from trainrig.runner.plan import Task
 from trainrig.runner.targets import Target
 from trainrig.store import find_runs, read_run

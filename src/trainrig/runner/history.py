@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.judge_imported import is_imported
+from trainrig.analysis.machine_key import host_name, machine_key
 from trainrig.analysis.prediction_error import Correction, Ledger, entries_of
 from trainrig.analysis.run_to_run import run_to_run
 from trainrig.errors import DataError, TrainrigError
-from trainrig.record import RunView, digest
+from trainrig.record import RunView, began
 from trainrig.runner.view import with_reports
 from trainrig.stats import median
 from trainrig.store import find_runs, read_run, write_atomic
@@ -61,7 +62,7 @@ def read_ledger(parent: Path, machine: str | None = None, newest: int | None = N
             else machine_key(run.machine) == chosen
         )
     ]
-    hosts = [_host_name(run.machine) for run in own if not is_imported(run.config)]
+    hosts = [host_name(run.machine) for run in own if not is_imported(run.config)]
     host = hosts[-1] if hosts else "imported"
     return Ledger(
         host=host,
@@ -73,27 +74,6 @@ def read_ledger(parent: Path, machine: str | None = None, newest: int | None = N
     )
 
 
-def machine_key(machine: Mapping[str, Any] | None) -> str:
-    """What tells the machine of a machine.json from others; its name where nothing else does.
-
-    Clones of one disk share an id, containers of one image too, and their names are drawn anew:
-    the processor and the GPUs count as well.
-    """
-    host, cpu, gpus = ((machine or {}).get(part) for part in ("host", "cpu", "gpus"))
-    known = [_text(host, "machine")]
-    known += sorted(_text(gpu, "uuid") for gpu in gpus) if isinstance(gpus, list) else []
-    return digest([_text(cpu, "model"), *known]) if any(known) else _host_name(machine)
-
-
-def _host_name(machine: Mapping[str, Any] | None) -> str:
-    return _text((machine or {}).get("host"), "hostname")
-
-
-def _text(part: object, name: str) -> str:
-    found = part.get(name) if isinstance(part, Mapping) else None
-    return found if isinstance(found, str) else ""
-
-
 def runs_of(machine: str, paths: Iterable[Path]) -> Iterator[RunView]:
     """The runs of the machine with that key; one that cannot be read is passed over."""
     for path in paths:
@@ -102,11 +82,12 @@ def runs_of(machine: str, paths: Iterable[Path]) -> Iterator[RunView]:
                 yield run
 
 
-def earlier_runs_of(view: RunView) -> tuple[RunView, ...]:
-    """The runs beside a run's folder that its machine made before it, by the same verb."""
+def earlier_runs_of(view: RunView, base: RunView) -> tuple[RunView, ...]:
+    """The runs beside a run's folder that its machine made by the same verb, up to its baseline."""
     if view.machine is None or not view.path.is_dir():
         return ()
-    paths = [path for path in find_runs(view.path.parent) if path.name < view.path.name]
+    found = find_runs(view.path.parent, began(base.config, base.name))
+    paths = [path for path in found if path.name != view.path.name]
     machine, verb = machine_key(view.machine), view.config.get("verb")
     runs = runs_of(machine, paths[-2 * run_to_run().most_runs :])
     return tuple(run for run in runs if run.config.get("verb") == verb)

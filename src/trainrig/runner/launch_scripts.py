@@ -24,6 +24,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainrig.analysis.machine_key import machine_key
 from trainrig.data.manifest import read_manifest
 from trainrig.errors import UsageError
 from trainrig.machine import inspect, to_dict
@@ -31,7 +32,6 @@ from trainrig.machine.snapshot import Snapshot
 from trainrig.process.supervisor import STALL_TIMEOUT, Command
 from trainrig.report.document import Column, Document, Table
 from trainrig.runner.expectations import Grounds, forecast, grounds_of
-from trainrig.runner.history import machine_key
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import described, find_targets
 from trainrig.runner.train_prepare import (

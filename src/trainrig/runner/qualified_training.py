@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainrig.analysis.machine_key import machine_key
 from trainrig.benchmarks.spec import SMALL_BUDGET, WORKERS, PlannedCase
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import GPU_SIZES, HOST_SIZES, LAUNCH_TIME
@@ -23,7 +24,7 @@ from trainrig.errors import TrainrigError
 from trainrig.machine import to_dict as machine_dict
 from trainrig.record import Record
 from trainrig.runner.expectations import Grounds
-from trainrig.runner.history import corrections_of, machine_key
+from trainrig.runner.history import corrections_of
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task, is_optional
 from trainrig.runner.progress import Progress, Watcher
 from trainrig.runner.targets import Target

@@ -32,6 +32,7 @@ class Sentinel:
     def __init__(self, run: RunWriter, seconds: float) -> None:
         """``seconds``: how long the run may take; short ones are not looked at."""
         self._run = run
+        self._start = time.monotonic()
         self._is_on = seconds >= _LEAST_RUN_S
 
     def look(
@@ -50,6 +51,7 @@ class Sentinel:
         row = {
             "t": time.time(),
             "m": time.monotonic(),
+            "start": self._start,
             "device": target.name,
             "index": target.index,
             "time_s": median(reply.samples),

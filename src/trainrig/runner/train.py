@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.judge_training import not_falling
+from trainrig.analysis.machine_key import machine_key
 from trainrig.analysis.run_commands import resume_command
 from trainrig.analysis.training_facts import STEPS, counted
 from trainrig.analysis.training_results import TrainingResult
@@ -49,7 +50,6 @@ from trainrig.runner.batch_size import (
 )
 from trainrig.runner.executor import TelemetryWriter
 from trainrig.runner.expectations import Grounds, claims_for, forecast, grounds_of
-from trainrig.runner.history import machine_key
 from trainrig.runner.progress import Progress, Watcher, interrupted_once, null_progress
 from trainrig.runner.targets import Target, choose, described, find_targets
 from trainrig.runner.train_prepare import (

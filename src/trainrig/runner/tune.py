@@ -17,12 +17,12 @@ from typing import Any
 
 from trainrig.analysis import training_results
 from trainrig.analysis.compare_training import LEAST_ROUNDS
+from trainrig.analysis.machine_key import machine_key
 from trainrig.analysis.tuning import Standing, standings
 from trainrig.errors import TrainrigError, UnavailableError, UsageError
 from trainrig.machine import Snapshot, inspect, to_dict
 from trainrig.process.supervisor import STALL_TIMEOUT
 from trainrig.runner.expectations import forecast, grounds_of
-from trainrig.runner.history import machine_key
 from trainrig.runner.progress import Watcher, null_progress
 from trainrig.runner.targets import choose, described, find_targets
 from trainrig.runner.train import train

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import DAMAGED_RUN, DataError, reading
-from trainrig.record import Record, RunView, from_json, verdict_from_json
+from trainrig.record import Record, RunView, began, from_json, verdict_from_json
 from trainrig.store.bundle import is_bundle, open_bundle
 from trainrig.store.run_folder import (
     CONFIG,
@@ -104,21 +103,23 @@ _HOME = Path("runs")
 _MOST_LISTED = 3
 
 
-def find_runs(parent: Path) -> tuple[Path, ...]:
-    """The run folders in ``parent``, oldest first; empty if there is no such folder."""
+def find_runs(parent: Path, until: tuple[str, str] | None = None) -> tuple[Path, ...]:
+    """The run folders in ``parent``, oldest first; empty if there is no such folder.
+
+    ``until``: as `began` says it; what began later is left out.
+    """
     if not parent.is_dir():
         return ()
-    return tuple(sorted((entry.parent for entry in parent.glob(f"[!.]*/{CONFIG}")), key=_age))
+    aged = sorted((_age(entry.parent), entry.parent) for entry in parent.glob(f"[!.]*/{CONFIG}"))
+    return tuple(path for age, path in aged if until is None or age <= until)
 
 
 def _age(run: Path) -> tuple[str, str]:
-    """When a run began: by its run.toml, to the microsecond, else by its name."""
     try:
-        started = parse_config(read_file(run / CONFIG), run).get("started")
+        config = parse_config(read_file(run / CONFIG), run)
     except DataError:
-        started = None
-    is_time = isinstance(started, datetime.datetime)
-    return f"{started:%Y%m%dT%H%M%S.%f}" if is_time else run.name, run.name
+        config = {}
+    return began(config, run.name)
 
 
 def _only_run(parent: Path) -> Path:

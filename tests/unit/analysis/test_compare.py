@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -353,3 +353,79 @@ def test_a_digest_that_nothing_explains_is_shown_itself() -> None:
     new = run(point(matmul(1), near(1e14, 2), environment="bbbb"))
     (only,) = differences(old, new)
     assert (only.what, only.old, only.new) == ("environment digest", "aaaa", "bbbb")
+
+
+# ---------------------------------------------------------------- what runs differ by anyway
+
+
+def night(number: int, factor: float = 1.0, machine: str = "one") -> RunView:
+    points = (point(matmul(size), near(1e14 * factor, 100 * number + size)) for size in range(6))
+    name = f"2026-01-{number:02d}"
+    return run(*points, name=name, machine={"host": {"machine": machine}})
+
+
+def called(old: RunView, new: RunView, earlier: Sequence[RunView]) -> set[Change]:
+    return set(changes(compare_runs(old, new, earlier)).values())
+
+
+def test_a_lasting_regression_stays_seen_though_its_own_runs_are_known() -> None:
+    golden = night(1)
+    slow = [night(number, 0.7) for number in range(2, 8)]
+    for number, new in enumerate(slow):
+        assert called(golden, new, [golden, *slow[:number]]) == {Change.WORSE}
+    good = [night(number) for number in range(1, 12)]
+    bad = [night(number, 0.7) for number in range(12, 16)]
+    for number, new in enumerate(bad):
+        assert called(good[-1], new, [*good, *bad[:number]]) == {Change.WORSE}
+
+
+def test_a_step_before_the_baseline_does_not_widen_the_margin() -> None:
+    for place in range(1, 4):
+        before = [night(number, 1.0 if number <= place else 0.7) for number in range(1, 5)]
+        (first, *_) = compare_runs(before[-1], night(5, 0.6), before).judged
+        assert (first.change, first.margin.runs) == (Change.WORSE, 4)
+        assert first.margin.value < 0.05
+
+
+def test_runs_of_another_machine_teach_nothing() -> None:
+    own = [night(number) for number in range(1, 4)]
+    other = night(4, 1.3, "two")
+    strangers = [night(number, 1.0 + 0.2 * (number % 2), "two") for number in range(5, 9)]
+    (first, *_) = compare_runs(other, night(9), [*own, *strangers]).judged
+    assert (first.change, first.margin.runs) == (Change.WORSE, 0), "three of its own are too few"
+
+
+# ---------------------------------------------------------------- a card and its siblings
+
+
+@pytest.mark.parametrize(
+    ("others", "one", "is_worse"),
+    [
+        (1.05, 1.005, True),  # the laggard of a change for the better
+        (0.96, 0.998, False),  # ahead of the others: no change of its own
+        (1.0, 0.96, True),
+        (1.0, 1.04, False),
+    ],
+)
+@pytest.mark.parametrize("metric", ["flop_rate", "time"])
+def test_behind_its_siblings_is_worse_and_ahead_of_them_is_no_change(
+    others: float, one: float, is_worse: bool, metric: str
+) -> None:
+    def whole(seed: int, *, is_new: bool) -> RunView:
+        return run(
+            *(
+                point(
+                    matmul(1),
+                    near(
+                        1e14 * (1.0 if not is_new else one if index == 3 else others), seed + index
+                    ),
+                    device_index=index,
+                    metrics=(metric,),
+                )
+                for index in range(8)
+            )
+        )
+
+    found = changes(compare_runs(whole(100, is_new=False), whole(200, is_new=True)))
+    moved = {place: c for place, c in found.items() if c in (Change.BETTER, Change.WORSE)}
+    assert moved == ({(1, 3): Change.WORSE} if is_worse else {})

@@ -57,3 +57,22 @@ def test_what_passes_or_was_seen_changes_nothing() -> None:
     seen = [dict(row, time_s=2e-3, disturbed="others") if row["m"] > 190.0 else row for row in rows]
     assert list(changes_of(seen)) == []
     assert list(changes_of(rows[:4])) == []
+
+
+def test_each_start_of_a_resumed_run_is_judged_for_itself() -> None:
+    """After a reboot the monotonic clock begins anew: a sentinel in another state is no change."""
+    _, rows = looks(random.Random(1), 1.0, 0)
+    resumed = [
+        dict(row, t=row["t"] + 900.0, m=row["m"] - 90.0, time_s=1.5 * row["time_s"]) for row in rows
+    ]
+    assert list(changes_of([*rows, *resumed])) == []
+    same_boot = [
+        dict(row, start=start, m=row["m"] + start)
+        for start, part in ((1.0, rows), (5000.0, resumed))
+        for row in part
+    ]
+    assert list(changes_of(same_boot)) == []
+    _, changed = looks(random.Random(1), 1.5, 0)
+    after = [dict(row, t=row["t"] + 900.0, m=row["m"] - 90.0) for row in changed]
+    (found,) = changes_of([*rows, *after])
+    assert "slower" in found.evidence and found.evidence.split("before ")[1] >= "08:15"

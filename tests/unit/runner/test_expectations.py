@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runner_fakes import NATIVE
+from trainrig.analysis.machine_key import machine_key
 from trainrig.analysis.prediction_error import entries_of
 from trainrig.catalog.lookup import require_chip
 from trainrig.errors import UsageError
@@ -25,10 +26,10 @@ from trainrig.runner.expectations import (
     grounds_of,
     history_of,
 )
-from trainrig.runner.history import CALIBRATION, machine_key
+from trainrig.runner.history import CALIBRATION, earlier_runs_of
 from trainrig.runner.plan import Task, qualify_plan
 from trainrig.runner.targets import Target
-from trainrig.store import create_run, find_runs
+from trainrig.store import create_run, find_runs, read_run
 from trainrig.train.config import Experiment, case_of
 from trainrig.workload import find, parameters
 from trainrig.workload.numerics import scheme_of
@@ -251,6 +252,14 @@ def test_what_was_noisy_or_found_faulty_is_no_model_for_the_next(tmp_path: Path)
     other.mkdir()
     earlier_run(other, machine(), good, faulty, severity="warning")
     assert len(history_of(other, "", machine())) == 2
+
+
+def test_a_comparison_learns_from_runs_up_to_its_baseline(tmp_path: Path) -> None:
+    for uuid in ("GPU-1", "GPU-2", "GPU-1", "GPU-1", "GPU-1"):
+        earlier_run(tmp_path, machine(uuid), product(1e11))
+    first, _, base, between, new = map(read_run, find_runs(tmp_path))
+    assert [run.name for run in earlier_runs_of(new, base)] == [first.name, base.name]
+    assert [run.name for run in earlier_runs_of(between, first)] == [first.name]
 
 
 def test_a_machine_is_told_by_its_id_its_processor_and_its_gpus() -> None:
