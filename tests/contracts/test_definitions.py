@@ -62,7 +62,8 @@ def test_every_result_of_a_step_is_defined() -> None:
 
 
 def test_every_term_and_result_of_a_cost_is_defined() -> None:
-    from trainrig.procure.ownership import Terms, ask_costs, cost_dict
+    from trainrig.procure.cost_json import cost_dict
+    from trainrig.procure.ownership import Terms, ask_costs
 
     found = cost_dict(ask_costs(Terms(buy=2e5, rent_per_hour=32.0), "USD"))
     results = {*found, *found["ways"]["rent"]} - {"currency", "ways", "terms", "parts"}

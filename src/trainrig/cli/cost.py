@@ -107,7 +107,7 @@ def command(
     """
     from trainrig.cli.output import publish
     from trainrig.errors import EXIT_FINDING, EXIT_OK
-    from trainrig.procure.ownership import changes, cost_dict
+    from trainrig.procure.cost_json import changes, cost_dict
     from trainrig.report.cost_report import cost_document
 
     measured: Path | None = keys.pop("measured")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from trainrig.errors import UsageError
+from trainrig.procure.cost_json import cost_dict
 from trainrig.procure.goodput import Failures
-from trainrig.procure.ownership import HOURS_A_YEAR, Terms, ask_costs, cost_dict, listed_terms
+from trainrig.procure.ownership import HOURS_A_YEAR, Terms, ask_costs, listed_terms
 from trainrig.procure.price_list import parse_prices
 from trainrig.procure.training_rate import TrainingRate
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from trainrig.procure.ownership import Terms, ask_costs, cost_dict
+from trainrig.procure.cost_json import cost_dict
+from trainrig.procure.ownership import Terms, ask_costs
 from trainrig.procure.quoted_prices import presumed_kwh, take_quoted
 
 RIG = ("--model", "llama-7B", "--on", "H100 SXM5 80GB", "--gpus", "64", "--tokens", "2e12")

@@ -27,6 +27,7 @@ from trainrig.catalog.host_parts import pcie_bandwidth
 from trainrig.catalog.offered_memory import offered_memory
 from trainrig.errors import UsageError
 from trainrig.prediction.rates import AttentionRates, Direction, Rates, Stream
+from trainrig.prediction.rates.chip_place import host_of, topology_of
 from trainrig.prediction.rates.links import Link, Links
 from trainrig.prediction.rates.matmul import MatmulRates
 
@@ -241,7 +242,7 @@ def rates_of_chip(
     stream, wider = constants()["stream"], 2.0 if name == "other" else 1.0
     spread = {key: float(value) * wider for key, value in constants()["spread"].items()}
     spread["collective"] *= 1.5 if fabric is None and chip.link.p2p is None else 1.0
-    years = constants()["launch"][_host_of(chip)]
+    years = constants()["launch"][host_of(chip)]
     year = max((y for y in years if int(y) <= (chip.product.year or 2022)), default=min(years))
     return Rates(
         device=chip.name,
@@ -467,7 +468,7 @@ def _inside(chip: Chip, kind: Class, link: str | None, p2p: bool | None) -> Link
         wanted = "pcie"  # a bridge is bought apart: it is there where it is said to be
     if wanted != "pcie" and own and chip.link.bandwidth is not None:
         return dataclasses.replace(
-            _link(_topology(chip), chip.link.bandwidth / 2.0, str(chip.link.name)),
+            _link(topology_of(chip), chip.link.bandwidth / 2.0, str(chip.link.name)),
             multicast=kind.multicast,
             **(_of_torus(chip) if chip.link.name == "ICI" else {}),
         )
@@ -507,14 +508,6 @@ def _lanes(chip: Chip) -> int | None:
     return _SHARED_LANES if _is_consumer(chip) else chip.pcie.lanes
 
 
-def _host_of(chip: Chip) -> str:
-    """What launches its kernels: a desktop's processor, a server's, or the one beside the chip."""
-    if "superchip" in (chip.product.form_factor or ""):
-        return "superchip"
-    is_own = chip.product.form_factor == "SoC"  # with a processor's quick cores on the same die
-    return "desktop" if chip.board.cooling == "active" or is_own else "server"
-
-
 def _is_consumer(chip: Chip) -> bool:
     """A card for desktops: drivers let those read each other over a bridge alone, not over PCIe.
 
@@ -529,15 +522,6 @@ def _pcie(chip: Chip, lanes: int | None) -> float:
     if chip.pcie.generation is None or lanes is None:
         return 25e9
     return pcie_bandwidth(chip.pcie.generation, lanes).high
-
-
-def _topology(chip: Chip) -> str:
-    """How the devices of a node are joined: see [link.…] of the constants."""
-    if chip.link.name == "NVLink bridge":
-        return "bridge"
-    if chip.vendor == "NVIDIA":
-        return "switch" if (chip.product.year or 0) >= 2020 else "cube"
-    return "mesh" if chip.vendor in ("AMD", "Intel") else "switch"
 
 
 def _between(chip: Chip, fabric: float | None) -> Link:
