@@ -241,8 +241,18 @@ def answer_of(view: RunView) -> RunAnswer:
     """Return the answer for a run, by the first rule that fits."""
     run = _judged(view)
     rule = next(rule for rule in RULES if rule.fits(run))
-    compared = run.compared if rule.is_compared else ()
+    compared = _with_runs_once(run.compared) if rule.is_compared else ()
     return RunAnswer(word=rule.word, reason=rule.reason(run), compared_with=compared)
+
+
+_EARLIER = re.compile(r"(\d+) earlier runs? of this machine")
+
+
+def _with_runs_once(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the references with earlier runs once: points are compared with different numbers."""
+    counts = {name: int(found[1]) for name in names if (found := _EARLIER.fullmatch(name))}
+    most = max(counts, key=counts.__getitem__, default=None)
+    return tuple(name for name in names if name not in counts or name == most)
 
 
 def _judged(view: RunView) -> _Judged:

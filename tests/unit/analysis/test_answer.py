@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import report_views as made
+from trainrig.analysis import answer
 from trainrig.analysis.answer import LEAST_OF_CHANNELS, LEAST_OF_COMPUTED_PEAK, answer_of
 from trainrig.analysis.run_summary import summarise
 from trainrig.benchmarks.spec import MARGIN
@@ -220,3 +221,10 @@ def test_the_answer_leaves_the_verdict_as_it_is() -> None:
     summary = summarise(view)
     assert summary.verdict == str(view.verdict.outcome)
     assert dataclasses.asdict(summary)["answer"]["word"] == "normal"
+
+
+def test_earlier_runs_are_named_once_with_the_largest_number() -> None:
+    """Points have targets of three runs and references of two: one machine's history."""
+    names = ("3 earlier runs of this machine", "2 earlier runs of this machine", "its siblings")
+    assert answer._with_runs_once(names) == ("3 earlier runs of this machine", "its siblings")
+    assert answer._with_runs_once(("its siblings",)) == ("its siblings",)
