@@ -1,6 +1,6 @@
 """How often `compare` calls a difference that is none, and finds one that is there: simulated.
 
-    python -m validation.run_to_run            the table; exit 1 where a line is beyond its bounds
+    python -m validation.run_to_run            the table; exit 1 where a line misses what is asked
     python -m validation.run_to_run --count N  of so many comparisons a line (default 400)
 
 A run measures twelve cases with three fresh workers each, which lie 0.4 % apart (standard
@@ -58,17 +58,12 @@ class Line:
 
 
 LINES = (
-    Line(kind="gpu", shift=0.0, history=0, least_found=0.99),
-    Line(kind="gpu", shift=0.02, history=0, most_false=0.07, least_found=0.85),
-    Line(kind="gpu", shift=0.02, history=3, least_found=0.5),
-    Line(kind="gpu", shift=0.02, history=8, least_found=0.58),
-    Line(kind="gpu", shift=0.05, history=3, most_false=0.10),
-    Line(kind="gpu", shift=0.05, history=8, most_false=0.08, least_unsure=0.5),
-    Line(kind="cpu", shift=0.05, history=0, most_false=0.07, least_unsure=0.6),
-    Line(kind="cpu", shift=0.05, history=3, least_unsure=0.6),
-    Line(kind="cpu", shift=0.05, history=8, least_unsure=0.6),
+    Line(kind="gpu", shift=0.0, history=0, least_found=0.9),
+    *(Line(kind="gpu", shift=0.02, history=num, least_found=0.9) for num in (0, 3, 8)),
+    *(Line(kind="gpu", shift=0.05, history=num, least_unsure=0.5) for num in (3, 8)),
+    *(Line(kind="cpu", shift=0.05, history=num, least_unsure=0.5) for num in (0, 3, 8)),
 )
-"""Bounds beyond 5 % and below 90 % are what the rule reaches, and not what is wanted: of four
+"""What is asked of the rule, and not what it reaches: a line that falls short is MISSED.  Of four
 values a scatter of 2 % is hardly told from one of 5 %, whatever the rule."""
 
 
@@ -116,7 +111,7 @@ def counted(line: Line, count: int = COUNT) -> tuple[float, float, float]:
 
 
 STEPS = ((20, 0.0), (20, 0.5), (50, 0.5), (50, 0.9), (200, 0.5), (200, 0.9))
-LEAST_HELD = 0.92
+LEAST_HELD = 0.93
 
 
 def held(num: int, correlation: float, count: int = COUNT) -> float:
@@ -140,7 +135,7 @@ def _steps(rng: random.Random, num: int, correlation: float) -> Sequence[float]:
 
 
 def lines(count: int) -> Iterator[tuple[str, bool]]:
-    """The table, line by line, and whether each is within its bounds."""
+    """Yield the table line by line, and whether each is what is asked."""
     for line in LINES:
         false, found, unsure = counted(line, count)
         right = false <= line.most_false and found >= line.least_found
@@ -154,15 +149,15 @@ def lines(count: int) -> Iterator[tuple[str, bool]]:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Print the table; 1 where a line is wrong."""
+    """Print the table; return 1 where a line misses what is asked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=COUNT, help="comparisons for each line")
     count = parser.parse_args(words).count
-    wrong = 0
+    num_missed = 0
     for text, right in lines(count):
-        wrong += not right
-        print(f"{'' if right else 'WRONG':5s} {text}", flush=True)
-    return 1 if wrong else 0
+        num_missed += not right
+        print(f"{'' if right else 'MISSED':6s} {text}", flush=True)
+    return 1 if num_missed else 0
 
 
 if __name__ == "__main__":
