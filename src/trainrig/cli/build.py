@@ -132,10 +132,10 @@ def check(
     Fields (docs/parts.md has their meaning):
       gpu      chip length_mm slots cooling connectors watts radiator_mm noise_db
       board    socket form_factor memory_type memory_slots memory_channels slots m2_slots
-               memory_max_gib registered eps_connectors sata_ports u2_ports sockets
-               lane_modes management
+               memory_max_gib registered so_dimm eps_connectors sata_ports
+               u2_ports sockets lane_modes management
       cpu      socket watts lanes generation memory_channels memory_types cores
-      ram      capacity_gib memory_type registered speed_mt_s watts
+      ram      capacity_gib memory_type registered so_dimm speed_mt_s watts
       psu      watts atx connectors efficiency length_mm watts_115v form_factor noise_db
       case     form_factors gpu_length_mm slots cooler_height_mm airflow psu_bays
                radiator_mm radiators riser_cards rack_units noise_db

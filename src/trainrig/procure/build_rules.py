@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainrig.procure import card_rules as cards
 from trainrig.procure import cooling_rules as cooling
 from trainrig.procure import fit_rules as fit
 from trainrig.procure import load_rules as load
+from trainrig.procure import memory_rules as memory
 from trainrig.procure import supply_rules as supply
 from trainrig.procure.load_rules import Power, power_of
 from trainrig.procure.part_catalog import chip_of
@@ -25,13 +27,19 @@ from trainrig.procure.rule_book import Check, HardWay, rule_book
 RULES: tuple[Callable[[Build], Iterator[Check]], ...] = (
     fit.missing_part,
     fit.socket,
-    fit.memory_type,
+    memory.memory_type,
+    memory.memory_slots,
+    memory.memory_module,
+    memory.memory_capacity,
+    memory.memory_channels,
     load.memory_size,
-    fit.memory_channels,
     fit.form_factor,
+    cards.card_form,
     fit.card_length,
+    cards.slot_ceiling,
     fit.slots,
     fit.airflow,
+    cards.lane_ceiling,
     fit.lanes,
     fit.bifurcation,
     fit.riser_generation,
@@ -108,16 +116,16 @@ def check_build(build: Build) -> BuildReport:
 
 def _holds(one: HardWay, build: Build, placement: Placement | None) -> bool:
     """Whether all conditions of a warning hold."""
-    when, cards, board = one.when, build.cards, build.board
+    when, board = one.when, build.board
     seats = placement.gpus() if placement else []
     on_board = any(not seat.on_riser for seat in seats) if seats else not build.each(Riser)
     facts = (
-        (when.min_gpus, lambda least: len(cards) >= least),
+        (when.min_gpus, lambda least: len(build.cards) >= least),
         (when.min_psus, lambda least: len(build.supplies) >= least),
-        (when.chips, lambda chips: any(chip_of(card).name in chips for card in cards)),
-        (when.connector, lambda plug: any(plug in (card.connectors or ()) for card in cards)),
-        (when.cooling, lambda kind: any(card.cooling == kind for card in cards)),
-        (when.wider_than, lambda width: any((card.slots or 0) > width for card in cards)),
+        (when.chips, lambda chips: any(chip_of(card).name in chips for card in build.cards)),
+        (when.connector, lambda plug: any(plug in (card.connectors or ()) for card in build.cards)),
+        (when.cooling, lambda kind: any(card.cooling == kind for card in build.cards)),
+        (when.wider_than, lambda width: any((card.slots or 0) > width for card in build.cards)),
         (when.on_board, lambda _: on_board),
         (when.registered, lambda yes: board is not None and board.registered is yes),
         (when.risers, lambda yes: bool(build.each(Riser)) is yes),

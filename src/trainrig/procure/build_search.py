@@ -401,6 +401,7 @@ def _key(choice: Choice) -> tuple[str, int, int]:
 
 
 _OF_SUPPLIES = ("psu-rails", "psu-transients")
+_OF_MEMORY = ("memory-channels", "memory-slots", "memory-module", "memory-capacity")
 _BLAMED = {
     **dict.fromkeys(_OF_SUPPLIES, frozenset(["gpu", "psu", "cpu", "ram", "disk"])),
     "slots": frozenset(["gpu", "board", "case"]),
@@ -409,7 +410,7 @@ _BLAMED = {
     "psu-connectors": frozenset(["gpu", "psu"]),
     "noise": frozenset(["gpu", "case", "cooling"]),
     "rack-units": frozenset(["case"]),
-    "memory-channels": frozenset(["ram", "board", "cpu"]),
+    **dict.fromkeys(_OF_MEMORY, frozenset(["ram", "board", "cpu"])),
     "disk-ports": frozenset(["disk", "board", "gpu"]),
 }
 """Which parts a broken rule speaks of; all where it is not here."""

@@ -18,7 +18,6 @@ from trainrig.procure.parts import (
     Chassis,
     DiskPart,
     GpuCard,
-    MemoryModule,
     NetworkCard,
     Processor,
     Riser,
@@ -66,8 +65,10 @@ def _unknown_positions(build: Build) -> bool:
     )
 
 
-_POSITIONS = {"Mini-ITX": 1, "mATX": 4, "ATX": 7, "SSI CEB": 7, "E-ATX": 8, "SSI EEB": 8}
-"""Of the slots of a board of that format, at most."""
+POSITIONS = {"Mini-ITX": 1, "mATX": 4, "ATX": 7, "SSI CEB": 7, "E-ATX": 8, "SSI EEB": 8}
+"""Last slot position of a board of a format, at most."""
+MOST_POSITIONS = 9
+"""Last slot position of the largest format, XL-ATX."""
 
 
 def _too_wide(build: Build) -> bool:
@@ -80,7 +81,7 @@ def _too_wide(build: Build) -> bool:
         return False
     widths = [positions(card) for card in build.cards]
     before = sum(widths) - max(widths, default=0)
-    last = _POSITIONS.get(board.form_factor or "", 20)
+    last = POSITIONS.get(board.form_factor or "", 20)
     return before >= last or sum(widths) > (chassis.room("slots") or 1e3)
 
 
@@ -155,74 +156,6 @@ def socket(build: Build) -> Iterator[Check]:
             "more processors than sockets",
             f"{len(processors)} > {board.sockets}",
             "count = 1",
-        )
-
-
-@needs("memory-type", "board.memory_type")
-def memory_type(build: Build) -> Iterator[Check]:
-    """Modules are of the board's kind."""
-    board = build.board
-    if board is None:
-        return
-    kinds = {True: "RDIMM", False: "UDIMM", None: "RDIMM or UDIMM"}
-    wanted = f"{board.memory_type} {kinds[board.registered]}"
-    for module, _ in build.of(MemoryModule):
-        found = f"{module.memory_type} {kinds[module.registered]}"
-        fits = module.memory_type == board.memory_type
-        fits = fits and board.registered in (None, module.registered)
-        yield check(
-            "memory-type",
-            fits,
-            f"{board.name} takes {wanted}",
-            f"{found} {'=' if fits else '≠'} {wanted}",
-            f"modules of {wanted}",
-        )
-
-
-@needs("memory-channels", "board.memory_slots")
-def memory_channels(build: Build) -> Iterator[Check]:
-    """Channels are filled alike."""
-    board, processors = build.board, build.each(Processor)
-    modules = build.each(MemoryModule)
-    if board is None or not modules or not processors:
-        return
-    channels = min(board.memory_channels, sum(one.memory_channels for one in processors))
-    count, total = len(modules), sum(module.capacity_gib for module in modules)
-    kinds = Counter(module.name for module in modules)
-    slots = stated(board.memory_slots)
-    fits = count <= slots
-    yield check(
-        "memory-channels",
-        fits,
-        f"{counted(count, 'module')} in {counted(slots, 'slot')}",
-        f"{count} {'≤' if fits else '>'} {slots}",
-        "fewer and larger modules",
-    )
-    yield check(
-        "memory-channels",
-        len(kinds) == 1,
-        "all channels hold the same" if len(kinds) == 1 else "modules of several kinds",
-        " + ".join(f"{number} × {name}" for name, number in kinds.items()),
-        "modules of one kind",
-    )
-    even = count % channels == 0
-    used = f"{count} modules / {channels} channels = {count / channels:.3g} a channel"
-    fix = f"{-(-count // channels) * channels} modules"
-    yield graded(
-        "memory-channels",
-        0.0 if even else 0.99,
-        0.5,
-        "channels are filled alike" if even else "some channels are empty: bandwidth is lost",
-        used,
-        fix,
-    )
-    if board.memory_max_gib is not None:
-        yield check(
-            "memory-channels",
-            total <= board.memory_max_gib,
-            f"the board takes {board.memory_max_gib} GiB",
-            f"{total} GiB {'≤' if total <= board.memory_max_gib else '>'} {board.memory_max_gib}",
-            "less RAM, or another board",
         )
 
 

@@ -9,19 +9,15 @@ known.  The rules that need them say so.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import trainrig.catalog
 from trainrig.catalog.lookup import find_chip
 from trainrig.errors import UsageError
 from trainrig.procure.part_catalog import find_part, load_parts, near_names
 from trainrig.procure.parts import required_fields
+from trainrig.procure.platforms import chipset_fields
 
-CHIPSETS_FILE = Path(trainrig.catalog.__file__).parent / "chipsets.toml"
 PRESUMED_EFFICIENCY = 0.9
 """Of a power supply of which only the watts are named."""
 Entry = dict[str, Any]
@@ -112,8 +108,8 @@ def _card(words: str) -> Entry | None:
 
 def _board(words: str) -> Entry | None:
     """A board by its chipset alone; a board's name that the catalog lacks is no chipset."""
-    row = _chipsets().get(words.strip().upper())
-    return None if row is None else {"part": words} | row
+    board = chipset_fields(words)
+    return None if board is None else {"part": words} | board
 
 
 def _supply(words: str) -> Entry | None:
@@ -141,7 +137,8 @@ def _memory(words: str) -> Entry | None:
         "part": words,
         "capacity_gib": int(size[1]),
         "memory_type": kind[0].upper(),
-        "registered": re.search(r"\bL?RDIMM", words, re.I) is not None,
+        "registered": re.search(r"\b(LR|R)DIMM|\breg(istered)?\b", words, re.I) is not None,
+        "so_dimm": re.search(r"\bSO-?DIMM", words, re.I) is not None,
     }
 
 
@@ -164,14 +161,3 @@ _DESCRIBED: Mapping[str, Callable[[str], Entry | None]] = {
     "ram": _memory,
     "disk": _disk,
 }
-
-
-@cache
-def _chipsets() -> Mapping[str, Entry]:
-    rows = tomllib.loads(CHIPSETS_FILE.read_text(encoding="utf-8"))["chipset"]
-    not_fields = ("names", "source", "url")
-    return {
-        name: {key: value for key, value in row.items() if key not in not_fields}
-        for row in rows
-        for name in row["names"]
-    }

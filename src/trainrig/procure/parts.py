@@ -93,6 +93,8 @@ class Board:
     memory_max_gib: Some | None = None
     registered: bool | None = None
     """Whether it takes RDIMMs, and no UDIMMs; None: either."""
+    so_dimm: bool = False
+    """Slots for the short modules of notebooks."""
     eps_connectors: Some | None = None
     sata_ports: Count | None = None
     u2_ports: Count | None = None
@@ -129,6 +131,8 @@ class MemoryModule:
     capacity_gib: Some
     memory_type: Text
     registered: bool
+    so_dimm: bool = False
+    """A short module, for notebooks and a few small boards."""
     speed_mt_s: Some | None = None
     watts: Size = 5.0
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)

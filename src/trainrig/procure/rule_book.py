@@ -194,6 +194,53 @@ def not_known(rule: str, part: Part, *names: str) -> Check:
     )
 
 
+def bounded(
+    rule: str,
+    need: float,
+    limit: float | None,
+    message: str,
+    *,
+    part: Part | None,
+    field: str,
+    ceiling: float | None,
+    ceiling_text: str,
+    fix: str,
+    unit: str = "",
+) -> Check:
+    """Compare a need with a part's limit, or with its platform's where the part's is not known.
+
+    Args:
+        rule: Identifier in catalog/build_rules.toml.
+        need: What the build asks for.
+        limit: What the part states; within it the rule holds.
+        message: Meaning, with a place for the limit.
+        part: The part that states the limit; None where the build does not name it.
+        field: Name of the part's field.
+        ceiling: Largest limit of any such part; above it the rule is broken, within it unknown.
+        ceiling_text: How the ceiling comes about.
+        fix: Advice where the rule is broken.
+        unit: Unit of the figures, with its space.
+    """
+    if limit is not None:
+        fits = need <= limit
+        text = f"{need:,g}{unit} {'≤' if fits else '>'} {limit:,g}{unit}"
+        used = need / limit if limit else None
+        return check(rule, fits, message.format(f"{limit:,g}"), text, fix, used=used)
+    if ceiling is not None and need > ceiling:
+        text = f"{need:,g}{unit} > {ceiling:,g}{unit}, {ceiling_text}"
+        return check(rule, False, message.format(f"{ceiling:,g}"), text, fix, used=need / ceiling)
+    if part is not None:
+        return not_known(rule, part, field)
+    return Check(
+        rule=rule,
+        severity="unknown",
+        message="not known: the board",
+        arithmetic=f"board.{field}",
+        fix="add [[board]] with its part, or --board",
+        not_known=(f"board.{field}",),
+    )
+
+
 def awaits_processor(judge: Rule) -> Rule:
     """Guard of a rule on watts: without a processor what holds is not known to hold."""
 

@@ -115,7 +115,17 @@ BAD: dict[str, tuple[Content, Content]] = {
     "socket": (changed(ONE, cpu=part("Intel Core i9-14900K")), ONE),
     "memory-type": (changed(ONE, ram=part("DDR5-4800 RDIMM 32 GiB", 2)), ONE),
     "memory-size": (changed(SERVER, ram=part("DDR4-3200 RDIMM 16 GiB", 4)), SERVER),
-    "memory-channels": (changed(ONE, ram=part("DDR5-5600 UDIMM 32 GiB", 6)), ONE),
+    "memory-slots": (changed(ONE, ram=part("DDR5-5600 UDIMM 32 GiB", 6)), ONE),
+    "memory-module": (changed(ONE, ram=part("DDR5-5600 UDIMM 32 GiB", 2, capacity_gib=256)), ONE),
+    "memory-capacity": (changed(ONE, ram=part("DDR5-5600 UDIMM 64 GiB", 4)), ONE),
+    "memory-channels": (
+        changed(ONE, ram=[*part("DDR5-5600 UDIMM 32 GiB"), *part("DDR5-5600 UDIMM 48 GiB")]),
+        ONE,
+    ),
+    "card-form": (
+        changed(ONE, gpu=part("ASUS TUF Gaming RTX 4090", chip="H100 SXM5 80GB", watts=450)),
+        ONE,
+    ),
     "form-factor": (
         changed(ONE, case=part("My cube", **CUBE)),
         ONE,

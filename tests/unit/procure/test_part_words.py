@@ -10,9 +10,10 @@ import pytest
 
 from trainrig.errors import UsageError
 from trainrig.procure.build_rules import check_build
-from trainrig.procure.part_words import _chipsets, entry_of
+from trainrig.procure.part_words import entry_of
 from trainrig.procure.parts import KINDS, field_names, required_fields
 from trainrig.procure.parts_list import build_of
+from trainrig.procure.platforms import platforms_file
 from trainrig.procure.rule_book import rule_book
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -128,7 +129,7 @@ def test_words_of_several_parts_name_them() -> None:
 
 
 def test_each_chipset_makes_a_board() -> None:
-    for name in _chipsets():
+    for name in (name for chipset in platforms_file().chipset for name in chipset.names):
         content = {"board": [entry_of("board", name)], "cpu": [entry_of("cpu", "7950X")]}
         build = build_of(content, "x", is_complete=False, described=content)
         assert build.board is not None and build.board.memory_channels >= 2
