@@ -465,8 +465,7 @@ def test_captured_outputs_are_read_or_refused_with_their_line(captures: Path) ->
             try:
                 tools.add(read_file(path)[0][0])
             except TrainrigError as error:
-                if "a kernel's log" in error.message:
-                    assert "trainrig doctor" in str(error.hint), path
+                if "a kernel's log" in error.message and "trainrig doctor" in str(error.hint):
                     kernels.add(path.parent.name)
                 elif "not a file of a tool" not in error.message:
                     refused.append(error.message)
