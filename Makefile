@@ -19,6 +19,8 @@ DEV    := .[engines,dev]
 else
 VENV   := .venv
 NOTE   :=
+# constraints.txt with the torch for this machine, or for TORCH=; what was installed stays.
+WHEEL  := $(if $(TORCH),$(VENV)/.torch-$(TORCH),$(or $(wildcard $(VENV)/.torch-*),$(VENV)/.torch-auto))
 PINS   := constraints.txt
 FULL   := .[torch]
 ENGINES := .[torch,engines]
@@ -27,7 +29,8 @@ DEV    := .[torch,engines,dev]
 endif
 
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input install -c $(PINS)
+PIP_AS := $(BIN)/python -m pip --disable-pip-version-check --no-input install -c
+PIP    := $(PIP_AS) $(or $(WHEEL),$(PINS))
 # pip is silent but for a terminal, where torch's several GB deserve their progress bar.
 HUSH   := $(shell test -t 1 || echo -qq)
 # What `trainrig inspect` needs; the rest follows in the full stage.
@@ -41,6 +44,8 @@ help: ## list what there is to make
 	@echo
 	@echo 'make qualify ARGS="--budget 1m"     passes options to trainrig qualify'
 	@echo 'make qualify TORCH=existing         uses the torch that PYTHON=python3 has, and leaves it as it is'
+	@echo 'make qualify TORCH=cpu              another torch than the one for this machine: cpu, cu126, rocm7.2, xpu, 2.9.1'
+	@echo 'make qualify TORCH_INDEX=URL        an index with a folder per build of torch, beside those of pip'
 
 setup: $(VENV)/.full ## make the environment and install trainrig in it
 
@@ -91,8 +96,8 @@ $(BIN)/python:
 $(VENV)/.light: $(BIN)/python $(NOTE) pyproject.toml constraints.txt
 	@test -e $@ || { echo "making $(VENV)" >&2; $(PYTHON) -m venv --clear $(VENV); }
 	@$(if $(NOTE),$(BIN)/python tools/existing_torch.py link $(NOTE) $(VENV))
-	@$(PIP) -qq 'setuptools>=77' $(LIGHT)
-	@$(PIP) -qq --no-deps --no-build-isolation --editable .
+	@$(PIP_AS) $(PINS) -qq 'setuptools>=77' $(LIGHT)
+	@$(PIP_AS) $(PINS) -qq --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 
@@ -102,9 +107,17 @@ install = @mv $(VENV)/.light $(VENV)/.held; $(PIP) $(1); status=$$?; mv $(VENV)/
 LOCAL   = --no-build-isolation --editable
 
 # The first look at the machine comes before the heavy packages.
-$(VENV)/.full: $(VENV)/.light
+$(VENV)/.looked: $(VENV)/.light
 	@test -e $@ || $(BIN)/trainrig inspect || echo "inspect failed; the set-up goes on" >&2
-	@echo "installing $(if $(NOTE),the rest,torch and the rest: with CUDA several GB)" >&2
+	@touch $@
+
+# What was chosen before is named by a file: .torch-cu126.
+$(VENV)/.torch-%: $(VENV)/.looked
+	@rm -f $(VENV)/.torch-*
+	@TORCH_INDEX='$(TORCH_INDEX)' $(BIN)/python -m trainrig.install.torch_wheel $* constraints.txt >$@ || { rm -f $@; exit 3; }
+
+$(VENV)/.full: $(VENV)/.looked $(WHEEL)
+	@echo "installing $(if $(NOTE),the rest,torch and the rest)" >&2
 	$(call install,$(HUSH) $(LOCAL) '$(FULL)')
 	@$(if $(NOTE),$(BIN)/python tools/existing_torch.py check $(NOTE))
 	@touch $@

@@ -106,6 +106,7 @@ def test_make_alone_lists_the_targets(fresh: Path) -> None:
 STAND_IN = """#!/bin/sh
 case "$*" in
     *existing_torch*) ;;
+    *torch_wheel*) echo "$3" >>wheels; echo "$TORCH_INDEX" >>wheels;;
     "-m venv"*)
         for folder; do :; done
         mkdir -p "$folder/bin"
@@ -144,6 +145,18 @@ def test_the_second_time_there_is_nothing_to_do(fresh: Path, python: str) -> Non
     assert took(fresh) == WHOLE
     make(fresh, "setup", python)
     assert took(fresh) == []
+
+
+def test_a_torch_that_was_asked_for_is_installed_and_stays(fresh: Path, python: str) -> None:
+    """Given another TORCH the environment changes; given none it stays as it is."""
+    make(fresh, "setup", python, "TORCH_INDEX=file:///builds")
+    make(fresh, "setup", python, "TORCH=2.9.1")
+    took(fresh)
+    make(fresh, "setup", python)
+    assert took(fresh) == []
+    asked = (fresh / "wheels").read_text().splitlines()
+    assert asked == ["auto", "file:///builds", "2.9.1", ""]
+    assert [path.name for path in (fresh / ".venv").glob(".torch-*")] == [".torch-2.9.1"]
 
 
 def test_the_first_look_comes_before_torch(fresh: Path, python: str) -> None:
