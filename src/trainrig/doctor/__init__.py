@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable
 
 from trainrig.doctor import connections, crash, driver, fitting, gpu_state, host, listening, logged
-from trainrig.doctor.check import Answer, HealthCheck, answer, needs_nothing
+from trainrig.doctor.check import Answer, HealthCheck, answer
 from trainrig.machine.snapshot import Snapshot
 from trainrig.record import Finding, by_severity
 
@@ -45,14 +45,13 @@ def answers(snapshot: Snapshot) -> tuple[Answer, ...]:
 
 
 def answers_of_files(snapshot: Snapshot) -> tuple[Answer, ...]:
-    """What came of each check of a machine that only files tell of; they lack most of it."""
-    found = []
-    for check in CHECKS:
-        own = answer(check, snapshot) if check.needs is not needs_nothing else None
-        if own is None or own.state in ("not checkable", "not applicable"):
-            own = Answer(check=check, state="not checkable", reason="not in these files")
-        found.append(own)
-    return tuple(found)
+    """What came of each check of a machine that only files describe; they lack most of it."""
+    return tuple(
+        dataclasses.replace(own, state="not checkable", reason="not in these files")
+        if own.state in ("not checkable", "not applicable")
+        else own
+        for own in answers(snapshot)
+    )
 
 
 def diagnose(snapshot: Snapshot) -> tuple[Finding, ...]:

@@ -2,9 +2,10 @@
 
 `HealthCheck.judge` yields findings with what was seen and the exact fix; why it happens, what it
 risks and how to undo the fix stand once for each kind of finding in findings.toml and are added
-here.  What could not be read makes a check "not checkable" with the reason: not knowing is no
-fault.  A check of what the machine does not have (a GPU, modules of its own) is "not applicable",
-which is neither healthy nor unknown; one that finds only what is worth knowing is a "note".
+here.  Each check declares the facts that its healthy answer rests on; where one of them could not
+be read, a check without findings is "not checkable" with the reason: not knowing is neither a fault
+nor a pass.  A check of what the machine does not have (a GPU, modules of its own) is "not
+applicable"; one that finds only what is worth knowing is a "note".
 
 Severity.  error (a fault): the machine cannot train as it is, its memory or data are damaged, or
 anyone on its network may run programs on it.  warning: it can train, but slower or less surely than
@@ -15,18 +16,29 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from trainrig.catalog.lookup import chip_by_pci_id
-from trainrig.machine.snapshot import NOT_READ, Gpu, Missing, PciGpu, Snapshot, value_or
+from trainrig.machine.snapshot import (
+    NOT_IN_FILE,
+    NOT_READ,
+    Gpu,
+    Missing,
+    PciGpu,
+    Snapshot,
+    value_or,
+)
 from trainrig.record import Finding, Severity, by_severity
 
 State = Literal["healthy", "note", "warning", "fault", "not applicable", "not checkable"]
 NVIDIA_ID, AMD_ID, HABANA_ID = "10de:", "1002:", "1da3:"
+ENVIRONMENT = "software.python"
+"""Fact that says that environment variables were read: they are a mapping, which cannot be missing;
+files of another machine state no interpreter."""
 _STATES: dict[str, State] = {"error": "fault", "warning": "warning", "info": "note"}
 
 
@@ -56,9 +68,15 @@ class HealthCheck:
     finds: tuple[str, ...]
     """Ids of what it can find."""
     judge: Callable[[Snapshot], Iterable[Finding]]
+    facts: tuple[str, ...] = ()
+    """Values of the snapshot that a healthy answer rests on, by path: ``gpus.ecc.remap_failed``.
+
+    Of a list each element must state its value.  ``a|b`` is satisfied by either.  A path that ends
+    in ``?`` also takes the reason why a program is absent for an answer.  Without any of its facts
+    a check does not look at all."""
     needs: Callable[[Snapshot], object] = needs_nothing
-    """Facts that it cannot look without: `Missing` makes it not checkable, `NotApplicable` says
-    that there is nothing to look at."""
+    """Condition to look at all: `NotApplicable` says that there is nothing to look at, `Missing`
+    why the check cannot look."""
     note: Callable[[Snapshot], str] = lambda _: ""
     """What a healthy answer says in place of the title, where that says too much."""
     root: str = ""
@@ -85,9 +103,37 @@ def answer(check: HealthCheck, snapshot: Snapshot) -> Answer:
         return Answer(check=check, state="not applicable", reason=needed.reason)
     if isinstance(needed, Missing):
         return Answer(check=check, state="not checkable", reason=needed.reason)
-    found = by_severity(explained(finding) for finding in check.judge(snapshot))
-    state = _STATES[found[0].severity] if found else "healthy"
-    return Answer(check=check, state=state, reason=check.note(snapshot), findings=found)
+    facts = [[_values(snapshot, path) for path in fact.split("|")] for fact in check.facts]
+    unknown = [paths for paths in facts if not any(map(_is_known, paths))]
+    has_a_value = any(not isinstance(v, Missing) for paths in facts for vs in paths for v in vs)
+    judged = check.judge(snapshot) if has_a_value or not facts else ()
+    findings = by_severity(explained(finding) for finding in judged)
+    if unknown and not findings:
+        reasons = [v.reason for vs in unknown[0] for v in vs if isinstance(v, Missing)]
+        return Answer(check=check, state="not checkable", reason=reasons[0])
+    state = _STATES[findings[0].severity] if findings else "healthy"
+    return Answer(check=check, state=state, reason=check.note(snapshot), findings=findings)
+
+
+def _is_known(values: Sequence[object]) -> bool:
+    return not any(isinstance(value, Missing) for value in values)
+
+
+def _values(value: Any, path: str) -> list[Any]:
+    """Return the values at a path, one for each element of the lists that it leads through."""
+    name, _, rest_of_path = path.partition(".")
+    value = getattr(value, name.rstrip("?"))
+    if isinstance(value, Missing):
+        is_answer = name.endswith("?") and value not in (NOT_READ, NOT_IN_FILE)
+        return [value.reason if is_answer else value]
+    if value == "":
+        return [NOT_IN_FILE]
+    if not rest_of_path:
+        return [value]
+    if not isinstance(value, tuple):
+        return _values(value, rest_of_path)
+    values = [found for element in value for found in _values(element, rest_of_path)]
+    return values or [Missing(f"no {name} listed")]
 
 
 def finding(id: str, severity: Severity, evidence: str, fix: str, **more: Any) -> Finding:

@@ -102,6 +102,14 @@ def _replays(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding("pcie-errors", severity, f"{state.address}: {what}", fix)  # type: ignore[arg-type]
 
 
+def _pcie_note(snapshot: Snapshot) -> str:
+    """Say nothing of errors where nothing counted them."""
+    health = snapshot.health
+    states = () if isinstance(health, Missing) else value_or(health.bus, ())
+    is_counted = any(isinstance(state.errors_fatal, int) for state in states)
+    return "" if is_counted else "Each GPU has its PCIe lanes and generation"
+
+
 # ---- topology and direct access
 
 
@@ -254,7 +262,7 @@ def _needs_gpudirect(snapshot: Snapshot) -> object:
         return known
     if not _infiniband_up(snapshot):
         return NotApplicable("no InfiniBand here")
-    return needs_health("settings.peer_memory")(snapshot)
+    return None
 
 
 def _slow_port(port: NetworkPort) -> Iterator[Finding]:
@@ -296,6 +304,18 @@ def _slow_among(up: list[NetworkPort]) -> Iterator[Finding]:
         yield finding("firmware-differs", "info", evidence, fix)
 
 
+def _needs_nvlinks(snapshot: Snapshot) -> object:
+    """GPUs that have NVLinks, as far as is known."""
+    counts = [
+        count for gpu in gpus_of(snapshot) for count in (gpu.nvlinks.active, gpu.nvlinks.inactive)
+    ]
+    paths = [link.path for link in value_or(snapshot.topology.links, ())]
+    known = [value for value in (*counts, *paths) if not isinstance(value, Missing)]
+    if known and not any(value if isinstance(value, int) else value[:2] == "NV" for value in known):
+        return NotApplicable("no NVLink here")
+    return needs_gpus(snapshot)
+
+
 def _needs_pairs(snapshot: Snapshot) -> object:
     if isinstance(snapshot.gpus, Missing):
         return needs_gpus(snapshot)
@@ -311,6 +331,13 @@ CHECKS = (
         reads="NVML, /sys/bus/pci (link, AER counters)",
         finds=("pcie-link-below-max", "pcie-errors"),
         judge=lambda snapshot: (*_widths(snapshot), *_speeds(snapshot), *_replays(snapshot)),
+        facts=(
+            "gpus.link.width",
+            "gpus.link.max_width",
+            "gpus.link.generation",
+            "gpus.link.max_generation",
+        ),
+        note=_pcie_note,
         needs=needs_gpus,
     ),
     HealthCheck(
@@ -319,7 +346,8 @@ CHECKS = (
         reads="NVML",
         finds=("nvlink-inactive", "nvlink-missing", "nvlink-uneven"),
         judge=lambda snapshot: (*_nvlinks(snapshot), *_bridge(snapshot)),
-        needs=needs_gpus,
+        facts=("gpus.nvlinks.inactive|topology.links.path",),
+        needs=_needs_nvlinks,
     ),
     HealthCheck(
         id="topology",
@@ -327,6 +355,7 @@ CHECKS = (
         reads="NVML",
         finds=("gpus-across-sockets",),
         judge=_far,
+        facts=("topology.links.path",),
         needs=_needs_pairs,
         note=_topology_note,
     ),
@@ -336,6 +365,7 @@ CHECKS = (
         reads="NVML, /sys/class/iommu, /proc/cmdline; lspci -vvv as root",
         finds=("p2p-barred", "iommu-translates", "acs-redirects"),
         judge=_direct,
+        facts=("topology.links.p2p_read",),
         needs=_needs_pairs,
         root="ACS settings of PCIe bridges",
         looks_without_root=True,
@@ -346,6 +376,7 @@ CHECKS = (
         reads="NVML",
         finds=("resizable-bar-off",),
         judge=_window,
+        facts=("gpus.memory.bar1_bytes",),
         needs=needs_gpus,
     ),
     HealthCheck(
@@ -361,7 +392,7 @@ CHECKS = (
             "ethernet-slow",
         ),
         judge=_network,
-        needs=needs_health("network"),
+        facts=("health.network",),
     ),
     HealthCheck(
         id="gpudirect",
@@ -369,6 +400,7 @@ CHECKS = (
         reads="/sys/class/infiniband, /proc/modules",
         finds=("gpudirect-off",),
         judge=_gpudirect,
+        facts=("health.settings.peer_memory",),
         needs=_needs_gpudirect,
     ),
 )

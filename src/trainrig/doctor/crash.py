@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainrig.doctor.check import HealthCheck, finding, needs_health
+from trainrig.doctor.check import HealthCheck, finding
 from trainrig.machine.health import Crash, Health, KernelEvent
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
 from trainrig.record import Finding
@@ -153,9 +153,11 @@ def _logged(health: Health, *, skip: bool) -> Iterator[Finding]:
             yield finding("process-crashed", "info", evidence, fix)
 
 
-def _needs(snapshot: Snapshot) -> object:
-    log = needs_health("kernel_log")(snapshot)
-    return log if isinstance(needs_health("crash")(snapshot), Missing) else None
+def _note(snapshot: Snapshot) -> str:
+    """Say nothing of runs where none was looked at."""
+    health = snapshot.health
+    only_log = isinstance(health, Missing) or isinstance(health.crash, Missing)
+    return "The kernel logged no crash of a program" if only_log else ""
 
 
 CHECKS = (
@@ -165,6 +167,7 @@ CHECKS = (
         reads="logs/ of the newest run in runs/, the kernel's log",
         finds=("run-crashed", "killed-out-of-memory", "process-crashed"),
         judge=_crashes,
-        needs=_needs,
+        facts=("health.kernel_log|health.crash",),
+        note=_note,
     ),
 )

@@ -234,7 +234,7 @@ def _needs_switch(snapshot: Snapshot) -> object:
         value_or(gpu.nvlinks.active, 0) + value_or(gpu.nvlinks.inactive, 0) for gpu in described
     ):
         return NotApplicable("no NVSwitch: these GPUs have no NVLink")
-    return needs_health("driver.fabric_manager")(snapshot)
+    return None
 
 
 CHECKS = (
@@ -244,6 +244,7 @@ CHECKS = (
         reads="/sys/bus/pci, NVML, DKMS",
         finds=("gpu-without-driver", "gpu-not-in-container", "gpu-not-described"),
         judge=lambda snapshot: (*_drivers(snapshot), *_undescribed(snapshot)),
+        facts=("pci_gpus",),
         needs=needs_devices,
     ),
     HealthCheck(
@@ -252,6 +253,7 @@ CHECKS = (
         reads="/sys/bus/pci/devices/*/config",
         finds=("gpu-fell-off-bus",),
         judge=_fallen,
+        facts=("health.bus.answers",),
         needs=_needs_nvidia,
     ),
     HealthCheck(
@@ -260,6 +262,7 @@ CHECKS = (
         reads="machine.json of the newest run in runs/, /sys/bus/pci, NVML",
         finds=("gpu-gone",),
         judge=_gone,
+        facts=("health.earlier_gpus", "gpus|pci_gpus"),
         needs=needs_health("earlier_gpus"),
     ),
     HealthCheck(
@@ -268,7 +271,8 @@ CHECKS = (
         reads="/sys/module/nvidia/version, modinfo, libnvidia-ml.so, /var/log/apt/history.log",
         finds=("driver-versions-differ", "driver-waits-for-reboot"),
         judge=_versions,
-        needs=lambda snapshot: _needs_nvidia(snapshot) or needs_health("driver.loaded")(snapshot),
+        facts=("health.driver.loaded", "health.driver.library|health.driver.on_disk"),
+        needs=_needs_nvidia,
     ),
     HealthCheck(
         id="secure-boot",
@@ -276,9 +280,8 @@ CHECKS = (
         reads="EFI variable SecureBoot, /proc/modules, the kernel's log",
         finds=("driver-refused-by-secure-boot",),
         judge=_secure_boot,
-        needs=lambda snapshot: (
-            _needs_nvidia(snapshot) or needs_health("driver.secure_boot")(snapshot)
-        ),
+        facts=("health.driver.secure_boot", "health.driver.modules"),
+        needs=_needs_nvidia,
     ),
     HealthCheck(
         id="fabric-manager",
@@ -286,6 +289,7 @@ CHECKS = (
         reads="nv-fabricmanager --version, systemctl is-active",
         finds=("fabric-manager-down", "fabric-manager-differs"),
         judge=_fabric,
+        facts=("health.driver.fabric_manager", "health.driver.fabric_active"),
         needs=_needs_switch,
     ),
 )

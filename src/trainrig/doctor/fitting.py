@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from trainrig.catalog.cuda import cuda_table, parts_of
 from trainrig.doctor.check import (
     AMD_ID,
+    ENVIRONMENT,
     NO_GPU,
     NVIDIA_ID,
     HealthCheck,
@@ -331,7 +332,7 @@ def _needs_nvidia_toolkit(snapshot: Snapshot) -> object:
         snapshot
     ):
         return NO_GPU
-    return snapshot.software.cuda_toolkit
+    return None
 
 
 def _needs_nvidia_gpu(snapshot: Snapshot) -> object:
@@ -345,6 +346,7 @@ CHECKS = (
         reads="torch/version.py, NVML",
         finds=("torch-missing", "gpu-not-usable-by-torch"),
         judge=_torch,
+        facts=("software.torch?",),
         note=_torch_note,
     ),
     HealthCheck(
@@ -353,6 +355,7 @@ CHECKS = (
         reads="nvcc, version.json, gcc, ninja",
         finds=("toolkit-differs-from-torch", "gcc-too-new", "ninja-missing"),
         judge=_builds,
+        facts=("software.cuda_toolkit", "software.torch_cuda", "health.toolchain.gcc"),
         needs=_needs_nvidia_toolkit,
     ),
     HealthCheck(
@@ -361,6 +364,7 @@ CHECKS = (
         reads="NVML, torch/version.py, nvcc, docker, podman, nvidia-ctk",
         finds=("container-toolkit-missing",),
         judge=_route_findings,
+        facts=("software.cuda_toolkit?", "software.torch?", "health.toolchain.containers?"),
         needs=_needs_nvidia_gpu,
         note=_routes_note,
     ),
@@ -370,6 +374,7 @@ CHECKS = (
         reads="/sys/fs/cgroup, /dev/shm, /proc/self/limits",
         finds=("cpu-quota", "shm-small", "memlock-low", "open-files-low"),
         judge=_container,
+        facts=("memory.shm_bytes", "health.settings.memlock_bytes", "health.settings.open_files"),
     ),
     HealthCheck(
         id="gpus-visible",
@@ -383,6 +388,7 @@ CHECKS = (
             "device-order-by-speed",
         ),
         judge=lambda snapshot: (*_hidden(snapshot), *_order(snapshot)),
+        facts=(ENVIRONMENT,),
         needs=needs_gpus,
     ),
     HealthCheck(
@@ -396,6 +402,7 @@ CHECKS = (
             "nccl-time-out-off",
         ),
         judge=_collectives,
+        facts=(ENVIRONMENT,),
     ),
     HealthCheck(
         id="tf32",
@@ -403,6 +410,7 @@ CHECKS = (
         reads="NVIDIA_TF32_OVERRIDE",
         finds=("tf32-overridden",),
         judge=_tf32,
+        facts=(ENVIRONMENT,),
         needs=needs_gpus,
     ),
 )

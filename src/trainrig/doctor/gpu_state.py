@@ -97,6 +97,12 @@ def _modes(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("persistence-off", "info", evidence, "sudo nvidia-smi -pm 1")
 
 
+def _modes_note(snapshot: Snapshot) -> str:
+    """Say nothing of MIG where the driver does not: cards without it have no such mode."""
+    is_known = all(isinstance(gpu.mode.mig, bool) for gpu in gpus_of(snapshot))
+    return "" if is_known else "Persistence is on"
+
+
 def _gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
     for gpu in value_or(snapshot.gpus_after, ()) or gpus_of(snapshot):
         new = value_or(gpu.ecc.uncorrected_volatile, 0)
@@ -292,6 +298,12 @@ def _heat(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding("gpu-fan-stopped", "warning", evidence, fix)
 
 
+def _heat_note(snapshot: Snapshot) -> str:
+    """Say nothing of fans where no driver tells their speed."""
+    has_fans = any(isinstance(gpu.cooling.fan, float) for gpu in gpus_of(snapshot))
+    return "" if has_fans else "The GPUs are cool"
+
+
 def _others(snapshot: Snapshot) -> Iterator[Finding]:
     health = snapshot.health
     listed = () if isinstance(health, Missing) else value_or(health.gpu_processes, ())
@@ -339,6 +351,11 @@ CHECKS = (
             "ecc-off",
         ),
         judge=lambda snapshot: (*_gpu_memory(snapshot), *_worn(snapshot)),
+        facts=(
+            "gpus.ecc.uncorrected_volatile|gpus.ecc.uncorrected_aggregate",
+            "gpus.ecc.remap_failed|gpus.ecc.retired_pages",
+            "gpus.ecc.remap_pending|gpus.ecc.retirement_pending",
+        ),
         needs=needs_gpus,
     ),
     HealthCheck(
@@ -347,6 +364,7 @@ CHECKS = (
         reads="NVML: memory; the catalog's data sheets; GPUs of one model side by side",
         finds=("gpu-memory-short",),
         judge=_memory_size,
+        facts=("gpus.memory.total_bytes", "gpus.name"),
         needs=needs_gpus,
     ),
     HealthCheck(
@@ -355,6 +373,7 @@ CHECKS = (
         reads="dmesg, journalctl -k, /var/log/kern.log",
         finds=("xid-error", "xid-warning", "xid-info"),
         judge=_xids,
+        facts=("health.kernel_log",),
         needs=_needs_gpu_or_its_errors,
         root="the kernel's log, where the system hides it from users",
     ),
@@ -368,6 +387,11 @@ CHECKS = (
             *_throttling(snapshot),
             *_unlike_gpus(snapshot),
         ),
+        facts=(
+            "gpus.clocks.throttle_reasons",
+            "gpus.power.limit_w",
+            "gpus.power.limit_default_w",
+        ),
         needs=needs_gpus,
     ),
     HealthCheck(
@@ -376,6 +400,11 @@ CHECKS = (
         reads="NVML: temperature, slowdown threshold, fan speed",
         finds=("gpu-hot", "gpu-fan-stopped"),
         judge=_heat,
+        note=_heat_note,
+        facts=(
+            "gpus.cooling.temperature_c",
+            "gpus.cooling.slowdown_temperature_c|gpus.clocks.throttle_reasons",
+        ),
         needs=needs_gpus,
     ),
     HealthCheck(
@@ -384,6 +413,8 @@ CHECKS = (
         reads="NVML",
         finds=("mig-enabled", "persistence-off"),
         judge=_modes,
+        facts=("gpus.mode.persistence",),
+        note=_modes_note,
         needs=needs_gpus,
     ),
     HealthCheck(
@@ -392,9 +423,8 @@ CHECKS = (
         reads="NVML: processes; /proc/PID/comm",
         finds=("gpu-in-use",),
         judge=_others,
-        needs=lambda snapshot: (
-            needs_health("gpu_processes")(snapshot) if gpus_of(snapshot) else NO_GPU
-        ),
+        facts=("health.gpu_processes",),
+        needs=lambda snapshot: None if gpus_of(snapshot) else NO_GPU,
         root="names of other users' programs, where /proc hides them",
         looks_without_root=True,
     ),
@@ -411,6 +441,7 @@ CHECKS = (
             "counter-went-back",
         ),
         judge=_under_load,
+        facts=("gpus_after?",),
         needs=_needs_load,
     ),
 )

@@ -11,7 +11,6 @@ from trainrig.doctor.check import (
     devices,
     finding,
     gpus_of,
-    needs_health,
 )
 from trainrig.machine.health import Health
 from trainrig.machine.snapshot import Dimm, Missing, Snapshot, value_or
@@ -234,7 +233,7 @@ def _sensors(snapshot: Snapshot) -> Iterator[Finding]:
 def _needs_modules(snapshot: Snapshot) -> object:
     if value_or(snapshot.host.virtualization, "none") != "none":
         return NotApplicable("a virtual machine: its modules are not real ones")
-    return snapshot.memory.dimms
+    return None
 
 
 CHECKS = (
@@ -244,7 +243,7 @@ CHECKS = (
         reads="/proc/meminfo",
         finds=("memory-low", "swap-used"),
         judge=_room,
-        needs=lambda snapshot: snapshot.memory.total_bytes,
+        facts=("memory.total_bytes", "memory.available_bytes"),
     ),
     HealthCheck(
         id="memory-modules",
@@ -252,6 +251,11 @@ CHECKS = (
         reads="dmidecode -t 17",
         finds=("memory-unequal", "memory-single-channel", "memory-below-rated"),
         judge=_modules,
+        facts=(
+            "memory.dimms.size_bytes",
+            "memory.dimms.speed_mt_per_s",
+            "memory.dimms.rated_mt_per_s",
+        ),
         needs=_needs_modules,
         root="size, slot and speed of each memory module",
     ),
@@ -261,7 +265,10 @@ CHECKS = (
         reads="/sys/devices/system/edac",
         finds=("host-memory-uncorrected", "host-memory-corrected"),
         judge=_errors,
-        needs=needs_health("settings.memory_errors_corrected"),
+        facts=(
+            "health.settings.memory_errors_corrected",
+            "health.settings.memory_errors_uncorrected",
+        ),
     ),
     HealthCheck(
         id="numa",
@@ -269,7 +276,7 @@ CHECKS = (
         reads="/sys/devices/system/node, /sys/bus/pci/devices/*/numa_node",
         finds=("numa-node-without-memory", "gpu-without-numa-node"),
         judge=_nodes,
-        needs=lambda snapshot: snapshot.memory.nodes,
+        facts=("memory.nodes.total_bytes",),
         note=lambda s: "" if gpus_of(s) or devices(s) else "Every NUMA node has memory",
     ),
     HealthCheck(
@@ -278,7 +285,7 @@ CHECKS = (
         reads="smartctl -j, /proc/mdstat",
         finds=("disk-failing", "disk-errors", "disk-worn", "raid-degraded"),
         judge=_disks,
-        needs=needs_health("disks"),
+        facts=("health.disks",),
         root="the disks' own reports (SMART, NVMe)",
     ),
     HealthCheck(
@@ -287,7 +294,7 @@ CHECKS = (
         reads="lsblk",
         finds=("disk-full",),
         judge=_space,
-        needs=lambda snapshot: snapshot.disks,
+        facts=("disks",),
     ),
     HealthCheck(
         id="filesystems",
@@ -295,7 +302,7 @@ CHECKS = (
         reads="/proc/self/mounts, /sys/fs/ext4",
         finds=("filesystem-errors", "filesystem-unsuited", "mounted-sync"),
         judge=_mounts,
-        needs=needs_health("filesystems"),
+        facts=("health.filesystems",),
     ),
     HealthCheck(
         id="governor",
@@ -303,7 +310,7 @@ CHECKS = (
         reads="/sys/devices/system/cpu/*/cpufreq",
         finds=("governor-powersave",),
         judge=_settings,
-        needs=needs_health("settings.governors"),
+        facts=("health.settings.governors",),
     ),
     HealthCheck(
         id="clock",
@@ -311,7 +318,7 @@ CHECKS = (
         reads="timedatectl, chronyc",
         finds=("clock-not-synchronised",),
         judge=_clock,
-        needs=needs_health("settings.clock_synchronised"),
+        facts=("health.settings.clock_synchronised",),
     ),
     HealthCheck(
         id="sensors",
@@ -319,6 +326,6 @@ CHECKS = (
         reads="/sys/class/hwmon (as lm-sensors)",
         finds=("host-hot", "host-fan-slow"),
         judge=_sensors,
-        needs=needs_health("sensors"),
+        facts=("health.sensors",),
     ),
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator
 
-from trainrig.doctor.check import HealthCheck, finding, needs_health
+from trainrig.doctor.check import HealthCheck, finding
 from trainrig.machine.health import Listener
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
 from trainrig.record import Finding, Severity
@@ -114,7 +114,7 @@ CHECKS = (
         reads="/proc/net/tcp, /proc/PID/cmdline, configurations of Jupyter, frp, Redis ...",
         finds=("port-runs-programs", "frp-without-token", "port-open", "tunnel-to-open-port"),
         judge=_open,
-        needs=needs_health("listeners"),
+        facts=("health.listeners",),
         note=_note,
         root="which program of another user listens",
         looks_without_root=True,
@@ -125,6 +125,6 @@ CHECKS = (
         reads="permissions of ~/.netrc, Hugging Face's token, Jupyter's and frp's configuration",
         finds=("secret-readable",),
         judge=_secrets,
-        needs=needs_health("readable_secrets"),
+        facts=("health.readable_secrets",),
     ),
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from trainrig.doctor.check import HealthCheck, finding, gpus_of, needs_health
+from trainrig.doctor.check import HealthCheck, finding, gpus_of
 from trainrig.machine.health import KernelEvent
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
 from trainrig.record import Finding, Severity, read_by, read_toml
@@ -76,7 +76,7 @@ CHECKS = (
         reads="dmesg, journalctl -k, /var/log/kern.log",
         finds=tuple(sorted({each.finding for each in _meanings().values()})),
         judge=_logged,
-        needs=needs_health("kernel_log"),
+        facts=("health.kernel_log",),
         root="the kernel's log, where the system hides it from users",
     ),
 )

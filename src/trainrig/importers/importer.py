@@ -28,16 +28,12 @@ from trainrig import plugins
 from trainrig.errors import DataError, unknown
 from trainrig.importers.file import FilePart, ToolFile
 from trainrig.importers.runs import Marks, find_formats, find_runs
-from trainrig.machine.fact import Missing
 from trainrig.record import UNNAMED as UNNAMED
 from trainrig.record import UNNAMED_HOST as UNNAMED_HOST
 from trainrig.record import Case, Record
 
 if TYPE_CHECKING:
     from trainrig.machine.snapshot import Gpu, GpuLink
-
-NOT_IN_FILE = Missing("not in the imported file")
-"""Of a machine, what no file states: no check of it says anything."""
 
 
 # ---- what comes out

@@ -35,6 +35,8 @@ class Missing:
 
 
 NOT_READ = Missing("not read")
+NOT_IN_FILE = Missing("not in the imported file")
+"""A value that the files from which a machine is described do not state."""
 FAULTY_REASONS = frozenset(
     ["hw_slowdown", "hw_thermal_slowdown", "hw_power_brake", "sw_thermal_slowdown"]
 )

@@ -25,6 +25,7 @@ from pydantic import (
 from trainrig.errors import DataError, KeyPath, first_problem
 from trainrig.flat_keys import FlatKeys, keyed, part
 from trainrig.machine.fact import FAULTY_REASONS as FAULTY_REASONS
+from trainrig.machine.fact import NOT_IN_FILE as NOT_IN_FILE
 from trainrig.machine.fact import NOT_READ as NOT_READ
 from trainrig.machine.fact import Missing as Missing
 from trainrig.machine.fact import fact

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ def snapshot_of(paths: Sequence[Path]) -> tuple[Snapshot, tuple[str, ...]]:
     readings: list[Reading] = []
     events: list[KernelEvent] = []
     notes: list[str] = []
+    results: list[Path] = []
     has_log = False
     with ExitStack() as stack:
         for path in _files(paths, stack):
@@ -48,15 +50,21 @@ def snapshot_of(paths: Sequence[Path]) -> tuple[Snapshot, tuple[str, ...]]:
             has_log = has_log or is_log
             events += found
             try:
-                readings += [reading for _, reading in read_file(path)]
+                for tool, reading in read_file(path):
+                    if reading.gpus or reading.links:
+                        readings.append(reading)
+                    else:
+                        results.append(path)
+                        notes.append(f"{file.name}: results of {tool}, which no check reads")
             except DataError as error:
                 if not is_log:
                     notes.append(error.message)
     if not has_log and not readings:
-        raise DataError(
-            notes[0] if notes else "no file in it",
-            "give a kernel log (dmesg, journalctl -k), nvidia-smi -q or nvidia-bug-report.log.gz",
-        )
+        hint = "give a kernel log (dmesg, journalctl -k), nvidia-smi -q or nvidia-bug-report.log.gz"
+        if results:
+            names = " ".join(shlex.quote(str(path)) for path in dict.fromkeys(results))
+            hint = f"they are judged by: trainrig import {names}"
+        raise DataError(notes[0] if notes else "no file in it", hint)
     health = blank(
         Health,
         driver=blank(DriverState),

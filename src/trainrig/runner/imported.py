@@ -29,9 +29,10 @@ from trainrig.errors import UsageError, unknown
 from trainrig.importers import Given, Reading, read_file
 from trainrig.importers.extract import device_name
 from trainrig.importers.file import STDIN
-from trainrig.importers.importer import NOT_IN_FILE, UNNAMED, UNNAMED_HOST
+from trainrig.importers.importer import UNNAMED, UNNAMED_HOST
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import (
+    NOT_IN_FILE,
     Cpu,
     Gpu,
     HostInfo,

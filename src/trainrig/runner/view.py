@@ -123,12 +123,8 @@ def judged(run: RunView, interrupted: str | None) -> Verdict:
 
     findings = diagnose(from_dict(run.machine)) if run.machine else ()
     if is_imported(run.config):
-        from trainrig.importers.importer import NOT_IN_FILE
-
-        # What a file does not state of the machine is no fault of the machine.
-        known = [each for each in findings if NOT_IN_FILE.reason not in each.evidence]
         notes = tuple(map(str, run.config.get("notes", ())))
-        return judge_imported(view_of(run), tuple(baselines()), known, notes)
+        return judge_imported(view_of(run), tuple(baselines()), findings, notes)
     again = resume_command(run.config, str(run.path))
     longer = resume_command(run.config, str(run.path), longer=True)
     sentinel = run.series.get(SENTINEL, ())
