@@ -143,7 +143,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("missing", [None, *adding("A verb")])
+@pytest.mark.parametrize(
+    "missing",
+    [None, *(pytest.param(path, marks=pytest.mark.acceptance) for path in adding("A verb"))],
+)
 def test_a_verb_needs_the_listed_files_and_no_other(
     checkout: Path, tmp_path: Path, missing: str | None
 ) -> None:

@@ -5,6 +5,7 @@ Each fault is planted in a copy of the package, where import-linter must see it.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -96,74 +97,71 @@ def test_torch_is_found_through_other_rooms(house: Path) -> None:
     assert "trainrig.store is not allowed to import torch" in result.stdout
 
 
-PLANNED = ["--gpus", "2", "--global-batch", "8"]
-
-# Runs one command as `python -m trainrig` does, then writes down which modules it loaded.
+# Runs commands as `python -m trainrig` does, one after the other in one process; after each, a
+# line of its exit code and of the top-level modules that are loaded by then.
 LOADED = """
-import runpy, sys
-target, sys.argv = sys.argv[1], ["trainrig", *sys.argv[2:]]
-try:
-    runpy.run_module("trainrig", run_name="__main__")
-except SystemExit as end:
-    status = end.code
-open(target, "w").write("\\n".join(sys.modules))
-sys.exit(status)
+import json, runpy, sys
+for command in json.loads(sys.argv[1]):
+    status, sys.argv = 0, ["trainrig", *command]
+    try:
+        runpy.run_module("trainrig", run_name="__main__")
+    except SystemExit as end:
+        status = end.code or 0
+    loaded = sorted({name.partition(".")[0] for name in sys.modules})
+    print("LOADED", json.dumps([command, status, loaded]), file=sys.stderr)
 """
-OF_SPECS = ("bench", "train", "import", "inspect")
 HEAVY = {"torch", "transformers", "scipy", "numpy", "pydantic", "rich", "jinja2", "psutil"}
 TEXT = {"pydantic", "rich"}
+SPEC_VERBS = ("inspect", "bench", "train", "import")
+"""Their help is made from lists whose entries pydantic checks."""
+PLANNED = ["--gpus", "2", "--global-batch", "8"]
+COMMANDS: dict[str, list[tuple[list[str], set[str]]]] = {
+    "help": [
+        ([], set()),
+        (["--help"], set()),
+        (["help", "fits"], set()),
+        (["data", "prepare", "--help"], set()),
+        *(([verb, "--help"], set()) for verb in VERBS if verb not in SPEC_VERBS),
+        *(([verb, "--help"], {"pydantic"}) for verb in SPEC_VERBS),
+    ],
+    "answers": [
+        (["inspect", "--json"], {"pydantic"}),
+        (["bundle", DEMO, "--unpack", "run"], {"pydantic"}),
+        (["inspect"], TEXT),
+        (["catalog", "RTX 4090"], TEXT),
+        (["catalog", "--compare", "RTX 4090", "RTX 3090"], TEXT),
+        (["ledger"], TEXT),
+        (["demo"], TEXT),
+        (["compare", DEMO, "runs"], TEXT),
+        (["predict", "--model", "gpt2-medium", "--on", "RTX 4090"], TEXT),
+        (["fits", "--model", "gpt2", "--on", "RTX 4090"], TEXT | {"numpy"}),
+        (["plan", "--model", "gpt2", "--on", "RTX 4090", *PLANNED], TEXT | {"numpy"}),
+    ],
+    "page": [(["report", DEMO, "--html", "report.html"], TEXT | {"jinja2"})],
+}
+"""Commands of one process, and the heavy modules that each may load; it may use those that an
+earlier one was allowed, so that the allowed set only grows."""
 
 
-def loaded_by(tmp_path: Path, *command: str) -> set[str]:
-    """The top-level modules that are loaded once ``trainrig COMMAND`` has ended well."""
-    target = tmp_path / "modules"
-    result = subprocess.run(
-        [sys.executable, "-c", LOADED, str(target), *command],
+@pytest.mark.parametrize("group", COMMANDS)
+def test_a_light_verb_loads_nothing_heavy(tmp_path: Path, group: str) -> None:
+    with create_run(tmp_path / "runs", "qualify", {}):  # a run to compare another one with
+        pass
+    commands = COMMANDS[group]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, json.dumps([command for command, _ in commands])],
         check=False,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
-    assert result.returncode in (0, 3), result.stderr  # compare: nothing in common
-    return {name.split(".")[0] for name in target.read_text().split()}
-
-
-@pytest.mark.parametrize(
-    ("command", "allowed"),
-    [
-        ([], set()),
-        (["--help"], set()),
-        *([[verb, "--help"], set()] for verb in VERBS if verb not in OF_SPECS),
-        (["bench", "--help"], {"pydantic"}),  # made from the benchmarks' specs
-        (["train", "--help"], {"pydantic"}),  # made from the frameworks' specs
-        (["import", "--help"], {"pydantic"}),  # made from the importers' specs
-        (["help", "fits"], set()),
-        (["data", "prepare", "--help"], set()),
-        (["inspect"], TEXT),
-        (["inspect", "--json"], {"pydantic"}),
-        (["catalog", "RTX 4090"], TEXT),
-        (["catalog", "--compare", "RTX 4090", "RTX 3090"], TEXT),
-        (["ledger"], TEXT),
-        (["demo"], TEXT),
-        (
-            ["predict", "--model", "gpt2-medium", "--on", "RTX 4090"],
-            TEXT,
-        ),
-        (["fits", "--model", "gpt2", "--on", "RTX 4090"], TEXT | {"numpy"}),
-        (["plan", "--model", "gpt2", "--on", "RTX 4090", *PLANNED], TEXT | {"numpy"}),
-        (["report", DEMO, "--html", "report.html"], TEXT | {"jinja2"}),
-        (["compare", DEMO, "runs"], TEXT),
-        (["bundle", DEMO, "--unpack", "run"], {"pydantic"}),
-    ],
-    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",
-)
-def test_a_light_verb_loads_nothing_heavy(
-    tmp_path: Path, command: list[str], allowed: set[str]
-) -> None:
-    with create_run(tmp_path / "runs", "qualify", {}):  # a run to compare another one with
-        pass
-    loaded = loaded_by(tmp_path, *command)
-    assert "click" in loaded
-    assert loaded & HEAVY <= allowed
+    lines = [line for line in done.stderr.splitlines() if line.startswith("LOADED ")]
+    assert len(lines) == len(commands), done.stderr
+    for line, (command, allowed) in zip(lines, commands, strict=True):
+        ran, status, loaded = json.loads(line.removeprefix("LOADED "))
+        assert ran == command
+        assert status in (0, 3), done.stderr  # compare: nothing in common
+        assert "click" in loaded
+        assert HEAVY.intersection(loaded) <= allowed, command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -249,12 +249,24 @@ def test_a_label_says_nothing_of_what_its_case_does_not() -> None:
                 assert text == text.strip(" ,"), (one.name, case)
 
 
+def sources(*words: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Files of the package that contain one of these words, parsed."""
+    for path in SRC.rglob("*.py"):
+        text = path.read_text()
+        if any(word in text for word in words):
+            yield path, ast.parse(text)
+
+
+def quoted(names: Iterable[str]) -> list[str]:
+    return [f'"{name}"' for name in names]
+
+
 def test_no_file_knows_a_benchmark_by_name() -> None:
     found = [
         f"{path.relative_to(SRC)}:{line}"
-        for path in SRC.rglob("*.py")
+        for path, tree in sources(*quoted(NAMES))
         if not is_own(path)
-        for line in known_by_name(ast.parse(path.read_text()))
+        for line in known_by_name(tree)
     ]
     assert found == []
 
@@ -321,9 +333,9 @@ def framework_names(tree: ast.AST) -> Iterator[int]:
 def test_no_file_knows_a_framework_by_name() -> None:
     found = [
         f"{path.relative_to(SRC)}:{line}"
-        for path in SRC.rglob("*.py")
+        for path, tree in sources(*quoted(FRAMEWORKS))
         if not any(path.is_relative_to(SRC / own) for own in FRAMEWORK_FILES)
-        for line in framework_names(ast.parse(path.read_text()))
+        for line in framework_names(tree)
     ]
     assert found == []
 
@@ -376,9 +388,9 @@ def counts_with_nproc(tree: ast.AST) -> Iterator[int]:
 def test_only_the_mesh_says_how_many_share_the_data() -> None:
     found = [
         f"{path.relative_to(SRC)}:{line}"
-        for path in SRC.rglob("*.py")
+        for path, tree in sources("nproc")
         if not any(path.is_relative_to(SRC / own) for own in NPROC_FILES)
-        for line in counts_with_nproc(ast.parse(path.read_text()))
+        for line in counts_with_nproc(tree)
     ]
     assert found == []
 

@@ -36,8 +36,8 @@ def cuts(data: bytes, seed: int) -> list[int]:
     """Places to cut: the edges, some lines' ends, some anywhere."""
     chance = random.Random(seed)
     ends = [at + 1 for at, byte in enumerate(data) if byte == 10][:-1]
-    some = chance.sample(ends, min(2, len(ends)))
-    return sorted({0, 1, len(data) - 1, *some, *(chance.randrange(len(data)) for _ in range(5))})
+    some = chance.sample(ends, min(1, len(ends)))
+    return sorted({0, len(data) - 1, *some, *(chance.randrange(len(data)) for _ in range(2))})
 
 
 def is_enough(data: bytes) -> bool:
@@ -80,7 +80,7 @@ def test_damage_in_the_middle_costs_one_record(trainrig, run: Path) -> None:
 @pytest.mark.parametrize("name", ["run.toml", "machine.json", "verdict.json", "records.jsonl"])
 def test_files_of_noise_are_no_traceback(trainrig, run: Path, name: str) -> None:
     chance = random.Random(7)
-    for content in (
+    contents = (
         bytes(chance.randrange(256) for _ in range(400)),
         b"\0" * 100,
         b"[" * 100_000,
@@ -88,12 +88,12 @@ def test_files_of_noise_are_no_traceback(trainrig, run: Path, name: str) -> None
         b"[1, 2]\n",
         b"\xff\xfe\n",
         b'{"schema": 1, "host": 3, "gpus": {"a": NaN}}\n',
-    ):
+    )
+    for number, content in enumerate(contents):
         (run / name).write_bytes(content)
-        for words in (("report", str(run)), ("report", str(run), "--json")):
-            code, _, err = trainrig(*words)
-            assert code in (2, 3) and "Traceback" not in err, (content[:20], err)
-            assert "hint: " in err
+        code, _, err = trainrig("report", str(run), *(["--json"] if number % 2 else []))
+        assert code in (2, 3) and "Traceback" not in err, (content[:20], err)
+        assert "hint: " in err
 
 
 def test_a_lost_record_makes_no_pass(trainrig, run: Path) -> None:

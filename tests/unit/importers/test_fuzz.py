@@ -19,7 +19,7 @@ from trainrig.record import from_json, to_json
 SAMPLES = Path(__file__).parent / "samples"
 EVERY = [(one.name, name) for one in importers() for name in one.tested_on]
 QUICK = settings(
-    max_examples=25,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
