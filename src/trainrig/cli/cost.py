@@ -37,7 +37,10 @@ _WAYS = rows(
 _USE = rows(
     "Use of it",
     ("--years", float, "3", "Years that it is kept."),
-    ("--utilisation", float, "1, all hours", "Share of the hours in which it works, 0 to 1."),
+    (
+        *("--utilisation", float, "the training's hours, else 1"),
+        "Share of the hours in which it works, 0 to 1.",
+    ),
     ("--machines", int, "as many as the GPUs need", "How many of them."),
     ("--tokens", TOKENS, "no training", "Tokens of the training that is wanted."),
     ("--days", float, "no limit", "Days for them: without --gpus, how many GPUs that takes."),
@@ -162,15 +165,35 @@ def _answers(
             memory=chip.memory.size * per_machine
             if chip and chip.memory.size and per_machine
             else None,
+            is_one_training="utilisation" not in numbers,
         )
 
     if measured is None:
+        _check_days(rate, tokens, days, values)
         return None, answer(rate)
     seen = _measured(measured, values.get("model", ""), rate)
     nodes = numbers.get("machines") or math.ceil(seen.gpus / (per_machine or seen.gpus))
     per_machine = per_machine or seen.gpus / nodes
     seen = replace(seen, nodes=nodes)
     return (None if rate is None else answer(rate)), answer(seen)
+
+
+def _check_days(
+    rate: TrainingRate | None, tokens: float | None, days: float | None, values: dict[str, Any]
+) -> None:
+    """Raise UsageError where the GPUs that are given cannot end within the days that are given."""
+    from trainrig.errors import UsageError
+
+    gpus = values.get("gpus")
+    if rate is None or tokens is None or days is None or gpus is None:
+        return
+    middle, soonest, _ = rate.days(tokens)
+    if soonest > days:
+        raise UsageError(
+            f"--gpus {gpus} and --days {days:g} contradict each other: "
+            f"{counted(rate.gpus, 'GPU')} take {middle:,.3g} days",
+            "leave --gpus out to find how many GPUs end in time, or leave --days out",
+        )
 
 
 def _priced(

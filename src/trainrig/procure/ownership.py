@@ -33,13 +33,17 @@ from trainrig.procure.goodput import (
 from trainrig.procure.price_list import Per, Price, newest, price_of
 from trainrig.procure.quoted_prices import HOURLY, QuotedPrice, presumed_kwh
 from trainrig.procure.training_rate import TrainingRate
-from trainrig.units import DAY, counted, format_money
+from trainrig.units import DAY, counted, format_money, format_share
 
 HOURS_A_YEAR = 365.0 * 24.0
 HOURS_A_MONTH = HOURS_A_YEAR / 12.0
 SPREAD = 0.2
 """By which each input is moved in the tornado, up and down."""
+PRESUMED_CURRENCY = "USD"
+"""Currency of amounts where none is named: that of the presumed price of a kWh."""
 WAYS = ("buy", "rent", "month", "reserved", "spot")
+_PAID_IDLE = ("buy", "month", "reserved")
+"""Ways whose price does not depend on the hours of use, electricity aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,11 @@ class Way:
     break_even_utilisation: float | None = None
     """From which share of the hours owning is cheaper; None where it never is."""
 
+    def break_even_hours(self, terms: Terms) -> float | None:
+        """Return the hours of use over the terms' years from which owning is cheaper."""
+        share = self.break_even_utilisation
+        return None if share is None else share * terms.years * HOURS_A_YEAR
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swing:
@@ -164,6 +173,8 @@ class CostAnswer:
     """FLOP/s that all GPUs of a machine claim."""
     memory: float | None = None
     """B of all GPUs of a machine."""
+    is_one_training: bool = False
+    """Whether the machines are had for this training alone."""
 
     @property
     def cheapest(self) -> Way:
@@ -186,6 +197,9 @@ class CostAnswer:
         """Middle, low and high, by the rate's interval."""
         if self.rate is None:
             return None
+        if self.is_one_training and self.tokens and way.name in _PAID_IDLE:
+            price = way.total / self.tokens * 1e6  # the same however long it takes
+            return price, price, price
         middle, high, low = (
             way.per_hour / (speed * 3600.0) * 1e6
             for speed in (self.rate.tokens_per_s, self.rate.low, self.rate.high)
@@ -228,6 +242,7 @@ def ask_costs(
     days: float | None = None,
     peak: float | None = None,
     memory: float | None = None,
+    is_one_training: bool = False,
 ) -> CostAnswer:
     """Compare all ways that have a price.
 
@@ -242,12 +257,24 @@ def ask_costs(
         days: That are given for it.
         peak: FLOP/s that all GPUs of a machine claim.
         memory: B of all GPUs of a machine.
+        is_one_training: Whether the machines do this training and nothing else over their years;
+            else they work for the terms' utilisation.
 
     Raises:
         UsageError: Terms that cannot be, or no price at all.
     """
     terms = terms.replace(**{HOURLY[one.way]: one.per_machine for one in quotes})
-    terms, presumed = _with_electricity(terms, currency, chip, gpus_per_machine)
+    presumed: tuple[str, ...] = ()
+    if not currency:
+        currency = PRESUMED_CURRENCY
+        presumed += (f"amounts in {currency}; --currency has another",)
+    if is_one_training and rate is not None and tokens is not None:
+        terms, use = _with_one_training(terms, rate.days(tokens)[0] * 24.0)
+        presumed += (use,)
+    else:
+        is_one_training = False
+    terms, electricity = _with_electricity(terms, currency, chip, gpus_per_machine)
+    presumed += electricity
     _check(terms)
     ways = tuple(_ways(terms))
     if not ways:
@@ -262,13 +289,14 @@ def ask_costs(
         quotes=tuple(_all_quotes(terms, quotes)),
         presumed=presumed,
         ways=ways,
-        swings=tuple(_swings(terms, cheapest.name)),
+        swings=tuple(_swings(terms, cheapest.name, is_one_training=is_one_training)),
         not_counted=tuple(_not_counted(terms)),
         rate=rate,
         tokens=tokens,
         days=days,
         peak=peak,
         memory=memory,
+        is_one_training=is_one_training,
     )
 
 
@@ -292,6 +320,20 @@ def _with_electricity(
             f"electricity at {money} a kWh ({price.what}); --kwh-price has another, 0 leaves it out"
         )
     return terms, tuple(presumed)
+
+
+def _with_one_training(terms: Terms, hours: float) -> tuple[Terms, str]:
+    """Terms whose utilisation is that of one training, and the sentence that says so.
+
+    Args:
+        terms: How long the machines are kept, and how much time failures leave.
+        hours: Length of the training without failures.
+    """
+    wall_hours = hours / terms.yield_of_time
+    utilisation = min(1.0, wall_hours / (terms.years * HOURS_A_YEAR))
+    share = f"{100.0 * utilisation:.2g} %" if utilisation < 0.01 else format_share(utilisation)
+    text = f"utilisation {share}: this training alone in {terms.years:g} years"
+    return terms.replace(utilisation=utilisation), f"{text}; --utilisation has another"
 
 
 def _all_quotes(terms: Terms, quotes: Sequence[QuotedPrice]) -> Iterator[QuotedPrice]:
@@ -419,8 +461,11 @@ _MOVED = (
 )
 
 
-def _swings(terms: Terms, name: str) -> Iterator[Swing]:
-    """The cost of a useful hour of one way as each input moves, the widest first."""
+def _swings(terms: Terms, name: str, *, is_one_training: bool) -> Iterator[Swing]:
+    """Return the cost of a useful hour of one way as each input moves, the widest first.
+
+    The hours of one training stay what they are: neither years nor utilisation move them.
+    """
 
     def cost(**changes: float) -> float:
         moved = terms.replace(**changes)
@@ -429,7 +474,7 @@ def _swings(terms: Terms, name: str) -> Iterator[Swing]:
     found = []
     for term in _MOVED:
         value = getattr(terms, term)
-        if not value:
+        if not value or (is_one_training and term in ("years", "utilisation")):
             continue
         most = 1.0 if term in ("utilisation", "resale") else math.inf
         lower, higher = value * (1.0 - SPREAD), min(most, value * (1.0 + SPREAD))
@@ -476,7 +521,7 @@ def _not_counted_of_owning(terms: Terms) -> Iterator[str]:
 def _check(terms: Terms) -> None:
     """Refuse numbers that cannot be."""
     bounds = {
-        "utilisation": (1e-6, 1.0),
+        "utilisation": (1e-12, 1.0),
         "resale": (0.0, 1.0),
         "interest": (0.0, 1.0),
         "years": (0.01, 50.0),

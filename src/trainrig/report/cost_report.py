@@ -46,9 +46,7 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
     """All ways that have a price, and which is cheapest at which use."""
     terms = found.terms
     machines = counted(terms.machines, "machine")
-    title = (
-        f"{machines}, {terms.years:g} years, {format_share(terms.utilisation)} of the hours used"
-    )
+    title = f"{machines}, {terms.years:g} years, {_used_share(terms.utilisation)} of the hours used"
     blocks: list[Block] = [
         *_program(found),
         *_training_verdict(found),
@@ -105,17 +103,19 @@ def _training_verdict(found: CostAnswer) -> Iterator[Block]:
 
 def _verdict(found: CostAnswer) -> str:
     best = found.cheapest
-    used = format_share(found.terms.utilisation)
+    used = _used_share(found.terms.utilisation)
     if len(found.ways) == 1:
         hour = f"{_money(found, best.per_hour)} a productive hour at {used} use"
         return f"{WAY_WORDS[best.name]}: {hour}, {_money(found, best.total)} in all"
     others = [way for way in found.ways if way is not best]
     second = min(others, key=lambda way: way.per_hour)
+    times = second.per_hour / best.per_hour
+    factor = f"{times:,.0f}" if times >= 100.0 else f"{times:.3g}"
     return (
         f"Cheapest at {used} use: {WAY_WORDS[best.name]}, "
         f"{_money(found, best.per_hour)} a productive hour; "
         f"{WAY_WORDS[second.name]} costs {_money(found, second.per_hour)}, "
-        f"{second.per_hour / best.per_hour:.3g} times as much"
+        f"{factor} times as much"
     )
 
 
@@ -178,22 +178,30 @@ def _break_even(found: CostAnswer) -> Iterator[tuple[str, str]]:
         if way.break_even_days is None:
             yield name, "never: renting costs less than running one's own"
             continue
-        share = way.break_even_utilisation
+        share, hours = way.break_even_utilisation, way.break_even_hours(found.terms)
+        years = f"{found.terms.years:g} years"
         used = (
-            f"more hours than {found.terms.years:g} years have"
-            if share is None
-            else f"over {found.terms.years:g} years from {format_share(share)} of the hours on"
+            f"more hours than {years} have"
+            if share is None or hours is None
+            else f"over {years} from {format_share(share)} of the hours on ({hours:,.0f} hours)"
             if share
             else "whatever its use"
         )
         months = way.break_even_days / (365.0 / 12.0)
         full = f"{way.break_even_days:,.0f} days at 100 % of the hours (month {months:.1f})"
-        share_used = format_share(found.terms.utilisation)
+        share_used = _used_share(found.terms.utilisation)
         if way.break_even_days_used is None:
             full += f", never at {share_used}"
+        elif way.break_even_days_used > found.terms.years * 365.0 and found.terms.utilisation < 1.0:
+            full += f", not within {years} at {share_used}"
         elif found.terms.utilisation < 1.0:
             full += f", {way.break_even_days_used:,.0f} days at {share_used}"
         yield name, f"{full}; {used}"
+
+
+def _used_share(utilisation: float) -> str:
+    """Return a utilisation as a percentage, with two digits that count below 1 %."""
+    return f"{100.0 * utilisation:.2g} %" if utilisation < 0.01 else format_share(utilisation)
 
 
 def _training(found: CostAnswer) -> Iterator[Block]:

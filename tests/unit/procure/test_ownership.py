@@ -13,6 +13,8 @@ from trainrig.procure.goodput import Failures
 from trainrig.procure.ownership import HOURS_A_YEAR, Terms, ask_costs, listed_terms
 from trainrig.procure.price_list import parse_prices
 from trainrig.procure.training_rate import TrainingRate
+from trainrig.record import Kind, Record
+from trainrig.store import create_run
 
 
 def asked(**terms):
@@ -189,13 +191,70 @@ def test_a_wrong_number_is_one_line_and_a_hint(trainrig, words, said) -> None:
     assert (code, out) == (2, "") and said in err and len(err.strip().splitlines()) <= 2
 
 
-def test_a_training_that_ends_too_late_is_a_finding(trainrig) -> None:
+def test_gpus_and_days_that_contradict_each_other_are_both_named(trainrig) -> None:
     words = ("--model", "gpt2", "--on", "RTX 4090", "--gpus", "1", "--tokens", "1e12")
-    code, out, _ = trainrig("cost", *words, "--days", "3", "--rent-per-hour", "0.5", "--json")
+    code, out, err = trainrig("cost", *words, "--days", "3", "--rent-per-hour", "0.5")
+    assert (code, out) == (2, "") and "--gpus 1" in err and "--days 3" in err
+    assert len(err.strip().splitlines()) == 2
+    enough = ("--days", "9000", "--rent-per-hour", "0.5", "--json")
+    code, out, _ = trainrig("cost", *words, *enough)
     found = json.loads(out)["training"]
-    assert code == 1 and found["in_time"] is False and found["days"] > 3
     low, high = found["days_interval"]
-    assert low < found["days"] < high
+    assert code == 0 and found["in_time"] and low < found["days"] < high
+
+
+def test_a_measured_training_that_ends_too_late_is_a_finding(trainrig, tmp_path: Path) -> None:
+    case = {"model": "gpt2", "nproc": 1}
+    rate = Record(
+        kind=Kind.MEASURED, benchmark="training", case=case, metric="token_rate",
+        unit="token/s", value=1000.0, device="RTX 4090", device_count=1,
+    )  # fmt: skip
+    with create_run(tmp_path, "train", {}) as run:
+        run.append(rate)
+    words = ("--measured", str(run.path), "--tokens", "1e9", "--rent-per-hour", "1", "--json")
+    code, out, _ = trainrig("cost", *words, "--days", "3")
+    assert code == 1 and json.loads(out)["training"]["in_time"] is False
+
+
+# ---- one training alone
+
+
+ONE_TRAINING = (
+    *("cost", "--model", "gpt2", "--on", "RTX 4090", "--gpus", "1", "--tokens", "1e9"),
+    *("--buy", "3000", "--rent-per-gpu-hour", "0.5"),
+)
+
+
+def test_a_machine_for_one_training_of_hours_is_dearer_than_its_rent(trainrig) -> None:
+    code, out, _ = trainrig(*ONE_TRAINING, "--json")
+    found = json.loads(out)
+    hours = found["training"]["days"] * 24.0
+    assert code == 0 and found["cheapest"] == "rent" and hours < 100.0
+    assert found["terms"]["utilisation"] == pytest.approx(hours / (3 * 8760.0))
+    assert found["ways"]["rent"]["training"] == pytest.approx(0.5 * hours)
+    assert found["ways"]["buy"]["training"] == pytest.approx(found["ways"]["buy"]["total"])
+    assert any("utilisation" in text for text in found["presumed"])
+
+
+def test_a_stated_utilisation_holds_beside_a_training(trainrig) -> None:
+    found = json.loads(trainrig(*ONE_TRAINING, "--utilisation", "1", "--json")[1])
+    assert found["cheapest"] == "buy" and found["terms"]["utilisation"] == 1
+    assert 0.0 < found["break_even_hours"] < 3 * 8760.0
+    share = found["break_even_utilisation"]
+    assert found["break_even_hours"] == pytest.approx(share * 3 * 8760.0)
+
+
+def test_a_training_that_outlasts_the_years_uses_all_hours() -> None:
+    rate = TrainingRate(tokens_per_s=1.0, low=1.0, high=1.0, gpus=1, nodes=1, gpu_watts=None,
+                        source="")  # fmt: skip
+    found = ask_costs(Terms(buy=1.0), "USD", rate=rate, tokens=1e12, is_one_training=True)
+    assert found.terms.utilisation == 1.0
+
+
+def test_amounts_carry_a_currency_that_is_presumed_and_said(trainrig) -> None:
+    code, out, _ = trainrig("cost", "--buy", "3000", "--rent-per-hour", "0.5")
+    assert code == 0 and "3,000 USD" in out and "--currency has another" in out
+    assert json.loads(trainrig("cost", "--buy", "3000", "--json")[1])["currency"] == "USD"
 
 
 def test_days_and_no_gpus_takes_whole_machines(trainrig) -> None:

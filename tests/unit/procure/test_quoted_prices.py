@@ -64,10 +64,11 @@ def test_gpus_without_a_model_are_as_many_machines_as_they_fill(trainrig) -> Non
 
 
 def test_electricity_is_presumed_shown_and_switched_off_by_0(trainrig) -> None:
-    words = ("cost", "--buy", "2000", "--rent-per-hour", "0.5", "--on", "RTX 4090", "--json")
+    words = ("cost", "--buy", "2000", "--rent-per-hour", "0.5", "--on", "RTX 4090")
+    words = (*words, "--currency", "USD", "--json")
     found = json.loads(trainrig(*words)[1])
     assert found["ways"]["buy"]["parts"]["electricity"] == pytest.approx(0.45 * 0.13 * 3 * 8760)
-    assert any("0.13 a kWh" in text and "--kwh-price" in text for text in found["presumed"])
+    assert any("0.13 USD a kWh" in text and "--kwh-price" in text for text in found["presumed"])
     found = json.loads(trainrig(*words, "--kwh-price", "0")[1])
     assert "electricity" not in found["ways"]["buy"]["parts"] and found["presumed"] == []
 
