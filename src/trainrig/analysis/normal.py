@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -309,6 +310,37 @@ def _unknown(name: str) -> UsageError:
     near = fitting or did_you_mean(name)
     hint = f"did you mean {' or '.join(near)}?" if near else "list the cards: trainrig published"
     return UsageError(f"unknown chip: {shown}", hint)
+
+
+def nothing_published(wanted: PublishedSelection) -> UsageError:
+    """Return the error of a selection that no published figure fits, with what comes nearest."""
+    words = wanted.words()
+    error = f"nothing published for {words} here" if words else "nothing published here"
+    others = dict.fromkeys(one.device for one in published_cases() if one.device)
+    narrowed = dataclasses.replace(wanted, devices=())
+    same_question = dict.fromkeys(one.device for one in published_cases(narrowed))
+    if wanted.devices and any(name in others for name in wanted.devices):
+        card = next(name for name in wanted.devices if name in others)
+        return UsageError(error, f"all that is published of it: trainrig published {card}")
+    chip = find_chip(wanted.devices[0]) if wanted.devices else None
+    nearest = _nearest_cards(chip, same_question or others) if chip is not None else []
+    if not nearest:
+        return UsageError(error, "list the cards with figures: trainrig published")
+    hint = f"nearest: {', '.join(nearest)}; trainrig catalog {wanted.devices[0]} has its claims"
+    return UsageError(error, hint)
+
+
+def _nearest_cards(chip: Chip, names: Iterable[str]) -> list[str]:
+    """Return the three cards most like a chip: of its architecture, then by claimed bandwidth."""
+
+    def distance(other: Chip) -> tuple[bool, bool, float]:
+        ours, theirs = chip.memory.bandwidth, other.memory.bandwidth
+        ratio = abs(math.log(theirs / ours)) if ours and theirs else math.inf
+        is_other_design = chip.product.architecture != other.product.architecture
+        return chip.vendor != other.vendor, is_other_design, ratio
+
+    chips = {other.name: other for name in names if (other := find_chip(name)) is not None}
+    return sorted(chips, key=lambda name: distance(chips[name]))[:3]
 
 
 # ---- cards in few numbers

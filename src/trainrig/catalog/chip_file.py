@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_mod
 
 from trainrig.catalog.chip import CHIP_KEYS, Chip, Peak, Provenance, Size, Source, Text
 from trainrig.catalog.fields import FIELDS
+from trainrig.catalog.load import file_hint, file_label
 from trainrig.errors import DataError
 from trainrig.record import read_toml
 
@@ -63,14 +64,18 @@ class _File(_Strict):
 
 def read_file(path: Path) -> Iterator[Chip]:
     """The chips of a data file.  Raises DataError."""
-    parsed = read_toml(path, _File, f"chip file {path.name}")
+    label, hint = file_label(path), file_hint(path)
+    try:
+        parsed = read_toml(path, _File, label)
+    except DataError as error:
+        raise DataError(error.message, error.hint or hint) from None
     sources = {key: Source(key=key, **entry.model_dump()) for key, entry in parsed.sources.items()}
     for entry in parsed.chip:
         try:
             yield _build(entry, sources)
         except DataError as error:
-            where = f"chip file {path.name}: {entry.name}"
-            raise DataError(f"{where}: {error.message}", error.hint) from None
+            message = f"{label}: {entry.name}: {error.message}"
+            raise DataError(message, error.hint or hint) from None
 
 
 def _build(entry: _ChipEntry, sources: dict[str, Source]) -> Chip:

@@ -49,6 +49,18 @@ def chip_files() -> tuple[Path, ...]:
     return (*sorted(CHIPS_DIR.glob("*.toml")), *user_files("chips"))
 
 
+def file_label(path: Path) -> str:
+    """Return how messages name a chip file: one of the user's own with its folder."""
+    return f"chip file {path.name if path.parent == CHIPS_DIR else path}"
+
+
+def file_hint(path: Path) -> str | None:
+    """Return what to do about a file of the user's own that cannot be read; None of ours."""
+    if path.parent == CHIPS_DIR:
+        return None
+    return "mend this file of yours, or move it out of its folder; docs/extend.md has the form"
+
+
 def read_chips(paths: Iterable[Path]) -> tuple[Chip, ...]:
     """The chips of the given files.  Raises DataError, as `load_chips`."""
     chips = tuple(chip for path in paths for chip in chips_of_file(path))

@@ -17,7 +17,14 @@ from functools import cache
 from pathlib import Path
 
 from trainrig.catalog.chip import Chip
-from trainrig.catalog.load import chip_files, chips_of_file, load_chips, names_in_file
+from trainrig.catalog.load import (
+    chip_files,
+    chips_of_file,
+    file_hint,
+    file_label,
+    load_chips,
+    names_in_file,
+)
 from trainrig.errors import DataError, UsageError
 
 # Dropped only where they lead: "Quadro" stays, since a Quadro RTX 6000 is not an RTX 6000 Ada.
@@ -168,7 +175,9 @@ def _file_of() -> dict[str, Path]:
         for name in names_in_file(path):
             other = found.setdefault(normalise(name), path)
             if other != path:
-                raise DataError(f"catalog: {name!r} stands in both {other.name} and {path.name}")
+                hint = file_hint(path) or file_hint(other)
+                message = f"catalog: {name!r} stands in both {file_label(other)}"
+                raise DataError(f"{message} and {file_label(path)}", hint)
     return found
 
 

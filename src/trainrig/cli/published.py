@@ -46,6 +46,7 @@ def command(
 
     Matmul, memory, layers, trainings and links.  Two cards are compared case by case where
     both have the very same one.  Simulators' factors and thresholds are left out.
+    Exit code 2 where nothing is published of what is asked for, with the nearest cards.
     """
     from trainrig.analysis import normal
     from trainrig.cli.output import print_json, publish, say
@@ -60,6 +61,8 @@ def command(
     )
     normal.check_words(wanted)
     cases = normal.published_cases(wanted)
+    if not cases:
+        raise normal.nothing_published(wanted)
     known = normal.ratios(*devices, cases) if len(devices) == 2 else ()
 
     def content() -> dict[str, Any]:
@@ -87,8 +90,6 @@ def command(
     is_whole = is_whole or md is not None
 
     def document() -> Any:
-        if not cases:
-            return shown.nothing_document(wanted)
         if len(devices) == 2:
             counts = [sum(one.device == name for one in cases) - len(known) for name in devices]
             return shown.ratio_document(

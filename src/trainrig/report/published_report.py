@@ -17,7 +17,6 @@ from trainrig.analysis.normal import (
     PublishedCase,
     PublishedRange,
     PublishedRatio,
-    PublishedSelection,
     card_summaries,
     placed,
 )
@@ -332,16 +331,6 @@ _CLEARLY = 1.1
 
 
 # ---- nothing
-
-
-def nothing_document(wanted: PublishedSelection) -> doc.Document:
-    """That nothing fits what was asked for."""
-    what = wanted.words()
-    text = f"No published figure fits: {what}." if what else "No published figures."
-    hint = "trainrig published lists the cards; trainrig catalog has what vendors claim."
-    return doc.Document(
-        title="published figures", blocks=(doc.Paragraph(text), doc.Paragraph(hint, "dim"))
-    )
 
 
 # ---- a run among them

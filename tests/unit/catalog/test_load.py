@@ -314,6 +314,8 @@ def test_a_broken_data_file_is_one_line(tmp_path: Path, text: str, part: str) ->
         read_chips([path])
     assert part in caught.value.message
     assert "\n" not in caught.value.message
+    if part != "belongs to both":
+        assert str(path) in caught.value.message and caught.value.hint
 
 
 def test_the_unbroken_file_reads(tmp_path: Path) -> None:
