@@ -1,1 +1,1 @@
-"""What each benchmark is: its cases and counts, how it is planned, shown and judged.  No torch."""
+"""Definitions of the benchmarks: cases, counts, planning, display and judgement.  No torch."""

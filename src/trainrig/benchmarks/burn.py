@@ -19,12 +19,12 @@ from trainrig.record import Case
 
 MATMUL, STEP, MEMORY, CORES, STRESS = "matmul", "step", "memory", "cpu", "stress-ng"
 MODES = (MATMUL, STEP, MEMORY, CORES)
-"""What ``--mode`` chooses from."""
+"""Modes that ``--mode`` accepts."""
 DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp64")
 BY_DTYPE = (MATMUL, STEP)
 """Modes that compute in a dtype."""
 SHARES = {MATMUL: 0.45, STEP: 0.2, MEMORY: 0.2, CORES: 0.15}
-"""Of the time of a burn in all modes."""
+"""Share of the burn's time for each mode when all modes run."""
 LEAST_MEMORY = 0.9
 """Share of the memory to be tested that must have been compared.
 
@@ -38,7 +38,7 @@ _SIZE = {False: 2048, True: 8192}
 
 
 def burn_case(mode: str, dtype: str | None = None) -> Case:
-    """What a burn does on a device; sizes are tuned to the device and stand in its conditions."""
+    """Return a burn's case; sizes are tuned to the device and recorded as conditions."""
     return {"mode": mode} if dtype is None else {"mode": mode, "dtype": dtype}
 
 
@@ -69,7 +69,7 @@ def _metrics(case: Case) -> tuple[spec.Metric, ...]:
 
 
 def _is_peak(case: Case) -> bool:
-    """Whether a data sheet's peak bounds it."""
+    """Return whether a data sheet's peak bounds the case."""
     return case.get("mode") == MATMUL and "dtype" in case
 
 

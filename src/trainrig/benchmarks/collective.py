@@ -48,9 +48,9 @@ def bus_factor(op: str, ranks: int) -> float:
 def collective_case(
     op: str, ranks: int, num_bytes: int, backend: str, *, nodes: int = 1, **more: str | int | bool
 ) -> Case:
-    """A case; its size is cut to whole elements of each rank's part."""
-    whole = ELEMENT * ranks
-    size = max(num_bytes // whole, 1) * whole
+    """Build a case; its size is cut to whole elements of each rank's share."""
+    share_bytes = ELEMENT * ranks
+    size = max(num_bytes // share_bytes, 1) * share_bytes
     case: Case = {"collective": op, "ranks": ranks, "nodes": nodes, "bytes": size}
     return {**case, "backend": backend, **more}
 
@@ -77,7 +77,7 @@ def _work(case: Case) -> Work:
 
 
 def _memory(case: Case) -> int:
-    """Of a rank on its GPU; through gloo of all ranks of a node, whose buffers are on one host."""
+    """Return the bytes of one rank on its GPU, or through gloo of all ranks of a node."""
     together = -(-ranks_of(case) // spec.size_in(case, "nodes")) if case["backend"] == "gloo" else 1
     return 3 * spec.size_in(case, "bytes") * together
 
@@ -103,7 +103,7 @@ def _bytes(text: str) -> int:
 
 
 def _sizes(selection: spec.Selection, backend: str) -> list[int]:
-    """From ``--min`` to ``--max``, four times as large each, and both ends."""
+    """Return sizes from ``--min`` to ``--max`` in steps of four times, both ends included."""
     if selection.sizes:
         if selection.low or selection.high:
             raise UsageError("--size beside --min or --max", "name sizes, or from which to which")
@@ -114,10 +114,10 @@ def _sizes(selection: spec.Selection, backend: str) -> list[int]:
         raise UsageError(
             f"from {low} to {high} bytes there is no size", "--min 1K is below --max 1M"
         )
-    found = [low]
-    while found[-1] * _STEP < high:
-        found.append(found[-1] * _STEP)
-    return sorted({*found, high})
+    sizes = [low]
+    while sizes[-1] * _STEP < high:
+        sizes.append(sizes[-1] * _STEP)
+    return sorted({*sizes, high})
 
 
 def _pairs(op: str, ranks: int) -> Iterator[dict[str, int]]:

@@ -52,8 +52,10 @@ def _check_more(case: Case) -> None:
     direction, size = str(case["direction"]), spec.size_in(case, "bytes")
     if size % 8:
         raise UsageError(f"copy size {size}", f"a multiple of 8 bytes, from 8 to {MAX_BYTES}")
-    if case["memory"] not in (known := MEMORIES[direction]):
-        raise UsageError(f"unknown memory {case['memory']!r} for {direction}", spec.one_of(known))
+    if case["memory"] not in (memories := MEMORIES[direction]):
+        raise UsageError(
+            f"unknown memory {case['memory']!r} for {direction}", spec.one_of(memories)
+        )
 
 
 def _work(case: Case) -> workload.Work:

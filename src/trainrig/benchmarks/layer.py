@@ -114,14 +114,14 @@ def code_framework(case: Case) -> str:
 
 
 def own_layer_case(model: str, dtype: str, batch: int, seq: int) -> Case:
-    """The block of a GPT-2, at the batch and sequence that it is trained with."""
+    """Return the case of a GPT-2 block, at the batch and sequence that it is trained with."""
     shape = named(model)
-    own = {"hidden": shape.hidden, "heads": shape.attention.num_heads, "ffn": shape.ffn.width}
-    return {**layer_case(_GPT2, dtype, "forward+backward", batch, seq), **own}
+    sizes = {"hidden": shape.hidden, "heads": shape.attention.num_heads, "ffn": shape.ffn.width}
+    return {**layer_case(_GPT2, dtype, "forward+backward", batch, seq), **sizes}
 
 
 def part_case(part: str, dtype: str, num_tokens: int, code: str = "trainrig") -> Case:
-    """A part of a BERT-large layer on so many tokens, in sequences of 128."""
+    """Return the case of one part of a BERT-large layer, on sequences of 128 tokens."""
     shape = named(LAYERS[_BERT][0])
     case: dict[str, Scalar] = {"layer": part, "dtype": dtype, "pass": "forward", "cache": "hot"}
     case |= {"code": code, "m": num_tokens, "k": shape.hidden}
@@ -192,15 +192,15 @@ def layer_tokens(case: Case) -> tuple[int, int]:
 
 
 def layer_ops(case: Case, kernels: str = "flash") -> tuple[Op, ...]:
-    """The operations of one call, as model FLOPs count them; eager kernels keep scores."""
+    """Return the operations of one call, as model FLOPs count them; eager kernels keep scores."""
     shape, decoder = layer_shape(case)
     batch, seq = layer_tokens(case)
-    how = str(case.get("pass"))
-    if how not in PASSES:
-        raise UsageError(f"unknown pass {how!r}", "one of: " + ", ".join(PASSES))
+    pass_name = str(case.get("pass"))
+    if pass_name not in PASSES:
+        raise UsageError(f"unknown pass {pass_name!r}", "one of: " + ", ".join(PASSES))
     precision = str(case["dtype"])
     layout = Layout.of(batch_size=batch, seq_len=seq, precision=precision, kernels=kernels)
-    phases = {*PASSES[how]} - {"recompute"}
+    phases = {*PASSES[pass_name]} - {"recompute"}
     ops = [op for op in block_ops(shape, layout, decoder=decoder) if op.phase in phases]
     wanted = PARTS.get(str(case["layer"]))
     if wanted is None:
@@ -237,7 +237,7 @@ def _memory(case: Case) -> int:
 
 
 def _result_bytes(case: Case) -> int:
-    """What one pass writes; attention with a bias that is learned keeps its scores (T5)."""
+    """Return the bytes one pass writes; attention with a learned bias keeps its scores (T5)."""
     shape, _ = layer_shape(case)
     keeps = case.get("attention") in ("plain", "tiles") or shape.family == "t5"
     ops = layer_ops({**case, "pass": "forward"}, "eager" if keeps else "flash")
@@ -260,7 +260,7 @@ OPS = {
     "ffn": "FFN",
     "attention": "attention block",
 }
-"""What ``bench layer --op`` calls them."""
+"""Names of the operations in ``bench layer --op``."""
 
 _BOTH = "forward+backward"
 _BERT = "BERT-large layer"
@@ -279,9 +279,9 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
 
 
 def _planned(case: Case, *, required: bool) -> spec.PlannedCase:
-    """Hugging Face's by its own name: it may not be installed."""
-    whose = " of Hugging Face" if case["code"] == "huggingface" else ""
-    step = f"{case['dtype']} {_name(case)}{whose}"
+    """Plan a case, naming Hugging Face's block as such: it may not be installed."""
+    owner = " of Hugging Face" if case["code"] == "huggingface" else ""
+    step = f"{case['dtype']} {_name(case)}{owner}"
     return spec.PlannedCase(case=case, step=step, required=required)
 
 
@@ -293,11 +293,14 @@ def _name(case: Case) -> str:
 
 
 def gpu_cases() -> list[Case]:
-    """A GPU's, the required one first: fp16 as published, bf16 as trained today."""
+    """Return a GPU's cases, the required one first: fp16 as published, bf16 as trained today."""
     cases = [layer_case(_BERT, dtype, _BOTH, 64, 128) for dtype in ("fp16", "bf16")]
     # Which of them is trained follows from the card's memory: those that do not fit are left out.
     cases += [own_layer_case(model, "bf16", batch, seq) for model, batch, seq in GPU_SIZES]
-    cases += [layer_case(_BERT, "fp16", how, 64, 128, "huggingface") for how in (_BOTH, "forward")]
+    cases += [
+        layer_case(_BERT, "fp16", pass_name, 64, 128, "huggingface")
+        for pass_name in (_BOTH, "forward")
+    ]
     cases += [layer_case(_BERT, "fp16", "forward", 64, 128)]
     cases += [
         layer_case(_BERT, "fp16", _BOTH, batch, 128, code) for code in CODES for batch in _BATCHES
@@ -313,16 +316,16 @@ def gpu_cases() -> list[Case]:
         ]
     for code in CODES:  # the notebooks' rows: each model forward, then by batch both ways
         cases += [
-            layer_case(layer, "fp16", how, batch, 512, code)
+            layer_case(layer, "fp16", pass_name, batch, 512, code)
             for batch in (32, 8, 2, 128)
             for layer in (_BERT, _GPT2, "T5-large encoder block", "T5-large decoder block")
-            for how in PASSES
+            for pass_name in PASSES
         ]
     return list({tuple(case.items()): case for case in cases}.values())  # each once
 
 
 def host_cases(dtypes: Sequence[str]) -> list[Case]:
-    """A processor's, one required in each dtype first: few tokens, for a call takes 0.1 s."""
+    """Return a processor's cases, required ones first; few tokens: a call takes 0.1 s."""
     best = dtypes[-1]
     cases = [layer_case(_BERT, dtype, _BOTH, 2, 128) for dtype in dtypes]
     model, batch, seq = HOST_SIZES[0]
@@ -338,7 +341,7 @@ def host_cases(dtypes: Sequence[str]) -> list[Case]:
 
 
 def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
-    """Of both codes, forward and with backward."""
+    """Select cases of both codes, forward alone and with backward."""
     spec.check_options("layer", "--op", selection.ops, tuple(OPS))
     spec.check_options("layer", "--dtype", selection.dtypes, DTYPES)
     cases: list[Case] = []
@@ -352,7 +355,11 @@ def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
 
 def _of_layer(layer: str, dtype: str, batch: int, seq: int) -> list[Case]:
     if layer not in PARTS:
-        return [layer_case(layer, dtype, how, batch, seq, code) for code in CODES for how in PASSES]
+        return [
+            layer_case(layer, dtype, pass_name, batch, seq, code)
+            for code in CODES
+            for pass_name in PASSES
+        ]
     cases = [part_case(layer, dtype, batch * seq, code) for code in CODES]
     return [{**case, "seq_len": seq} if "seq_len" in case else case for case in cases]
 

@@ -28,7 +28,7 @@ MAX_GPUS = 64
 
 
 def pair_case(first: int, second: int, *, peer_access: bool, ways: int | None = None) -> Case:
-    """Rate one way or both; latency without ``ways``."""
+    """Return a case of two GPUs: the rate one or both ways, or latency without ``ways``."""
     pair: Case = {
         "direction": "p2p", "peer_access": peer_access, "from": first, "to": second
     }  # fmt: skip
@@ -58,7 +58,7 @@ def _work(case: Case) -> Work:
 
 
 def pairs(first: int, num_gpus: int) -> Iterator[spec.PlannedCase]:
-    """What GPU ``first`` of so many begins: each other one, both ways once a pair."""
+    """Yield the cases that GPU ``first`` starts: to every other GPU, both ways once a pair."""
     others = [other for other in range(num_gpus) if other != first]
     # Peer access last: torch switches it on and leaves it on.
     for peer_access, second, ways in itertools.product((False, True), others, (1, 2, None)):
@@ -81,8 +81,8 @@ def _label(case: Case) -> str:
     words += [f"latency by the {str(case['clock']).upper()}"] if "clock" in case else []
     if isinstance(access := case.get("peer_access"), bool):
         words.append(f"peer access {'on' if access else 'off'}")
-    known = {"direction", "from", "to", "gpu", "ways", "clock", "peer_access"}
-    words += [f"{key.replace('_', ' ')} {case[key]}" for key in case if key not in known]
+    shown_elsewhere = {"direction", "from", "to", "gpu", "ways", "clock", "peer_access"}
+    words += [f"{key.replace('_', ' ')} {case[key]}" for key in case if key not in shown_elsewhere]
     return ", ".join(filter(None, words))
 
 

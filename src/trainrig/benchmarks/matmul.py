@@ -22,9 +22,9 @@ from trainrig.record import Case
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8")
 MAX_SIZE = 65536
 LARGE = 8192
-"""From this size on a product is judged."""
+"""Smallest m, k and n of a product that is judged."""
 FILLING = 2048
-"""From this size on what others published counts: it filled the chip of its time."""
+"""Smallest m, k and n of a published product that counts: it filled the chip of its time."""
 UNVERIFIED = "unverified on hardware"
 """Said of what no machine of several GPUs has shown to work yet."""
 
@@ -38,9 +38,9 @@ _GPU_DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8", "int8", "fp64")
 # Sizes that load a device: what runs there speaks for the device, smaller ones for launches.
 _LOADING = {False: frozenset([512, 1024, 2048, 4096]), True: frozenset([8192, 16384])}
 SUSTAINED_BUDGET = 60.0
-"""From this budget on, a sustained run is part of a qualification."""
+"""Smallest budget in seconds with which a qualification includes a sustained run."""
 _WARM = 0.1
-"""What heat and leakage take of a short run's rate at most."""
+"""Largest share of a short run's rate that is lost to heat and leakage."""
 
 
 def matmul_case(dtype: str, m: int, k: int | None = None, n: int | None = None) -> Case:
@@ -98,9 +98,9 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
         ]
     if not scope.is_gpu or scope.budget < SUSTAINED_BUDGET:
         return [*cases, *emulated]
-    first = next(planned for planned in cases if planned.required)
+    first_required = next(planned for planned in cases if planned.required)
     sustained = spec.PlannedCase(
-        case={**first.case, "sustained": True},
+        case={**first_required.case, "sustained": True},
         step="sustained matmul",
         required=True,
         seconds=min(60.0, scope.budget / 12.0),
@@ -154,12 +154,12 @@ def _label(case: Case) -> str:
         words += [f"{case['accumulate']} accumulation"] if "accumulate" in case else []
         return ", ".join(words)
     sizes = " × ".join(str(case[axis]) for axis in ("m", "k", "n"))
-    what = " ".join([str(case["dtype"]), sizes] if "dtype" in case else [sizes])
-    return f"{what}{', sustained' if case.get('sustained') else ''}"
+    description = " ".join([str(case["dtype"]), sizes] if "dtype" in case else [sizes])
+    return f"{description}{', sustained' if case.get('sustained') else ''}"
 
 
-def _is_of_size(least: int, case: Case) -> bool:
-    return all(spec.number_in(case, axis) >= least for axis in ("m", "k", "n"))
+def _is_of_size(least_size: int, case: Case) -> bool:
+    return all(spec.number_in(case, axis) >= least_size for axis in ("m", "k", "n"))
 
 
 BENCHMARK = spec.Benchmark(

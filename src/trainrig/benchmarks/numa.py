@@ -30,13 +30,13 @@ DIRECTIONS = ("copy", *LINKS)
 ANY, ALL, OWN = "any", "all", "own"
 TURNS = 4
 USUAL_BYTES = 1 << 28
-"""Of an array, where the caches are not larger."""
+"""Bytes of an array, unless caches are larger."""
 _NODE = re.compile(r"node (\d{1,5})")
 _WAYS = {"copy": "copy", "h2d": "host to GPU", "d2h": "GPU to host"}
 
 
 def node_text(number: int) -> str:
-    """What a case calls a node."""
+    """Return the name of a node in a case."""
     return f"node {number}"
 
 
@@ -47,13 +47,13 @@ def node_in(word: object) -> int | None:
 
 
 def numa_case(direction: str, num_bytes: int, cpus: str, memory: str) -> Case:
-    """A case, always cold."""
-    place: Case = {"direction": direction, "bytes": num_bytes, "cpus": cpus, "memory": memory}
-    return {**place, "cache": "cold"}
+    """Build a case; its data is always cold."""
+    placement: Case = {"direction": direction, "bytes": num_bytes, "cpus": cpus, "memory": memory}
+    return {**placement, "cache": "cold"}
 
 
 def placements(nodes: Sequence[int], num_bytes: int, *, is_gpu: bool) -> Iterator[spec.PlannedCase]:
-    """What is measured of a machine with such nodes: unbound, bound, and each node from each."""
+    """Return the cases of a machine's nodes: unbound, bound, and each node from each."""
     names = [node_text(node) for node in nodes]
     places = [(ANY, ANY), *((name, name) for name in names)]
     if not is_gpu and len(nodes) > 1:

@@ -1,4 +1,4 @@
-"""What a benchmark is, stated once: its cases, what it counts, how it is planned, shown and judged.
+"""The type of a benchmark's definition: cases, counts, planning, display and judgement.
 
 Every benchmark is one file in this folder that defines ``BENCHMARK``; the file is found by itself.
 Its measuring half (``Benchmark.module``) prepares the call that is timed and checks the answer.
@@ -38,7 +38,7 @@ MARGIN = 0.08
 
 
 class Role(StrEnum):
-    """What a benchmark stands for in a training step."""
+    """Part of a training step that a benchmark stands for."""
 
     PRODUCT = "product"
     """One product of matrices."""
@@ -65,7 +65,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What is derived from the time of a call: a rate, or the time itself."""
+    """Quantity derived from the time of a call: a rate, or the time itself."""
 
     name: str
     unit: str
@@ -73,7 +73,7 @@ class Metric:
     """Per call; its rate is this over the seconds of a call.  None: those seconds."""
     formula: str
     is_claimed: bool = False
-    """Whether the claim of `Benchmark.claim` bounds it."""
+    """True if `Benchmark.claim` is an upper bound of this metric."""
 
     def of(self, seconds: float) -> float:
         """Its value where a call takes ``seconds``."""
@@ -114,7 +114,7 @@ def byte_rate(work: Work) -> Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a qualification knows of a device when it asks a benchmark for cases."""
+    """Facts of a device from which a benchmark chooses the cases of a qualification."""
 
     is_gpu: bool
     budget: float
@@ -122,14 +122,14 @@ class Scope:
     beside_gpus: bool = False
     """The host of a machine with GPUs: its memory matters, its arithmetic does not."""
     arithmetic: Arithmetic = UNKNOWN
-    """What the device multiplies in hardware; all else is emulated, and slow on a processor."""
+    """Dtypes that the device multiplies in hardware; others are emulated, slowly on a processor."""
     free_bytes: int = 0
     tool: str = "fio"
-    """What measures a disk."""
+    """Name of the tool that measures a disk."""
     tool_note: str = ""
-    """Why the numbers of that tool are only indicative; empty where they are not."""
+    """Reason that the tool's numbers are only indicative; empty where they are exact."""
     unusable: str | None = None
-    """Why the device cannot be measured."""
+    """Reason that the device cannot be measured; empty if it can."""
     peers: int = 1
     """Devices of its kind in the machine, itself included."""
     is_first: bool = True
@@ -137,7 +137,7 @@ class Scope:
 
     @property
     def is_small(self) -> bool:
-        """Whether the budget is too small for more than the essentials."""
+        """Return whether the budget is too small for more than the essentials."""
         return self.budget < SMALL_BUDGET
 
 
@@ -149,7 +149,7 @@ class Selection:
     sizes: Sequence[str] = ()
     ops: Sequence[str] = ()
     arithmetic: Arithmetic = UNKNOWN
-    """Of the device: without ``dtypes`` nothing is measured that it emulates."""
+    """Dtypes the device has in hardware; without ``dtypes`` emulated ones are not measured."""
     budget: float = SMALL_BUDGET
     tool: str = "fio"
     tool_note: str = ""
@@ -160,9 +160,9 @@ class Selection:
     """The smallest size, where a benchmark measures from one to another."""
     high: str = ""
     backend: str = "gloo"
-    """What carries what ranks exchange, in torch.distributed's words."""
+    """Backend of torch.distributed, such as ``nccl`` or ``gloo``."""
     peer_access: Sequence[bool] = (True, False)
-    """Whether GPUs may reach each other's memory: both in turn show what that is worth."""
+    """Peer access between GPUs, on or off; both in turn show its gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,25 +173,25 @@ class PlannedCase:
     step: str
     """``bf16 matmul``: what progress and verdict call it; cases of one name are one step."""
     required: bool = False
-    """Whether the verdict needs it."""
+    """True if the verdict needs this case."""
     seconds: float = 0.0
-    """Of sampling in each worker, for sustained load and disks; 0: as the time allows."""
+    """Seconds of sampling in each worker, for sustained load and disks; 0: as time allows."""
     shared: bool = False
-    """Whether it loads what the machine's devices share: then they are measured in turn."""
+    """True if it loads a shared part of the machine: devices are then measured in turn."""
     notes: Case = field(default_factory=dict)
-    """What the conditions of its point say besides."""
+    """Further conditions for the record of its point."""
     skip: str | None = None
-    """Why it is recorded and not run."""
+    """Reason that the case is recorded but not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseCost:
-    """What a case takes beside its sampling, for plans and the time that is left."""
+    """Time and memory of a case beside its sampling, for planning."""
 
     fixed: float = 0.03
     """Seconds."""
     once: Callable[[Case], float] = lambda _: 0.0
-    """Seconds that only some cases take: an import."""
+    """Seconds spent once, by the first case that needs them: an import."""
     fill: tuple[float, float] = (1.5e9, 1e11)
     """Bytes of `Benchmark.memory` a second, on a host and on a GPU: operands and their check."""
     calls: float = 4.0
@@ -203,7 +203,7 @@ class CaseCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """What a waterfall is of: one quantity of a device, from the claim down."""
+    """Quantity of a device that a waterfall follows from the claim down."""
 
     name: str
     metric: str
@@ -218,7 +218,7 @@ MEMORY = Quantity(name="memory bandwidth", metric="byte_rate", order=20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelRule:
-    """What makes a level of a waterfall: the best point among the cases that it fits."""
+    """Rule of one level of a waterfall: the best point among the cases that it fits."""
 
     quantity: Quantity
     name: str
@@ -227,7 +227,7 @@ class LevelRule:
     fits: Callable[[Case, int], bool] = lambda _, count: count == 1
     """(case, number of devices at once) → whether it belongs here."""
     as_ceiling: str = ""
-    """In a sentence of what lies below it: ``what its matmuls reach``; without it the name."""
+    """Phrase for this level as a ceiling: ``what its matmuls reach``; by default the name."""
 
 
 # ---- the benchmark
@@ -268,23 +268,23 @@ class Benchmark:
     memory: Callable[[Case], int]
     """Bytes the case needs on its device, the answer's check included."""
     agreement: float = AGREEMENT
-    """How far apart the medians of two workers on a quiet machine may lie, as a share."""
+    """Largest relative difference of two workers' medians on a quiet machine."""
     workers: Callable[[Case], int] = lambda _: WORKERS
     """Fresh workers that a point of such a case needs."""
     ranks: Callable[[Case], int] = lambda _: 1
     """Ranks, a device each, that share a case."""
     two_sided: bool = False
-    """Whether a worker may be too fast: a cache answers.  Elsewhere noise only slows."""
+    """True if a worker may be too fast, as from a cache; elsewhere noise only slows."""
     cost: CaseCost = CaseCost()
 
     qualify: Callable[[Scope], Sequence[PlannedCase]] = lambda _: ()
-    """What a qualification runs on a device."""
+    """Returns the cases that a qualification runs on one device."""
     together: Callable[[], Sequence[PlannedCase]] = lambda: ()
-    """What a qualification runs on all GPUs at once."""
+    """Returns the cases that a qualification runs on all GPUs at once."""
     weight: float = 1.0
     """Parts of the time that the benchmarks of a device divide among them."""
     max_share: float | None = None
-    """Of a qualification's time at most, for cases with seconds of their own; then no weight."""
+    """Largest share of a qualification's time for cases with their own seconds (no weight)."""
     around: float = 0.0
     """Seconds that such a case takes around those, in each worker."""
 
@@ -295,7 +295,7 @@ class Benchmark:
     search: str = ""
     """Behind ``--peak``: the module whose `plan_search` finds the fastest case."""
     verb: str = ""
-    """What runs it, where `bench` does not."""
+    """Verb that runs it, if not `bench`."""
     again: Callable[[Case], str | None] = lambda _: ""
     """Options that measure such a case again: known words only, for people paste them and the
     record may be a stranger's.  None: no command does."""
@@ -309,31 +309,31 @@ class Benchmark:
     claim: Callable[[Case], Claim | None] = lambda _: None
     """The claim that bounds a case, if anything is claimed."""
     follows_clock: bool = False
-    """Whether a chip that boosts above its data sheet's clock beats the claim by as much."""
+    """True if a chip that boosts above its data sheet's clock beats the claim by as much."""
     is_large: Callable[[Case], bool] = lambda _: True
-    """Whether the device, not launches or caches, decides how fast a case goes: it is judged."""
+    """True if the device, not launches or caches, bounds the case's rate: it is then judged."""
     fills_chip: Callable[[Case], bool] | None = None
-    """Whether a published case counts as large; `is_large` where not given."""
+    """Returns whether a published case counts as large; by default `is_large`."""
     nature: Callable[[Case], tuple[Scalar, ...]] = lambda case: tuple(
         case.get(name) for name in ("op", "direction", "memory", "cache")
     )
-    """What two cases of one dtype must have in common to be compared."""
+    """Returns the properties that two cases of one dtype must share to be compared."""
     least_share: Callable[[Case], float | None] = lambda _: None
-    """What every sound device reaches of its claim, where that is known."""
+    """Smallest share of the claim that a sound device reaches, where known."""
     slower: Callable[[Case], float] = lambda _: 0.0
-    """By how much such a case may stay below what is expected of shorter ones, as a share."""
+    """Share by which such a case may fall below the expectation from shorter ones."""
     history_margin: float = MARGIN
-    """How far a machine's own runs wander, as a share."""
+    """Relative run-to-run variation of one machine."""
 
     @property
     def is_disk(self) -> bool:
-        """Whether its cases run on the disk under a folder, not on each GPU and on the host."""
+        """Return whether its cases run on the disk under a folder, not on each GPU and the host."""
         return self.role is Role.DISK
 
     def check(self, case: Case) -> None:
         """Raise UsageError when the case is not one of this benchmark's."""
-        known = {**self.fields, **self.optional}
-        for name, may_be in known.items():
+        fields = {**self.fields, **self.optional}
+        for name, may_be in fields.items():
             if name not in case:
                 if name in self.fields:
                     raise UsageError(f"{self.name} needs the case field {name!r}")
@@ -342,7 +342,7 @@ class Benchmark:
             elif may_be and case.get(name) not in may_be:
                 words = one_of([str(word) for word in may_be])
                 raise UsageError(f"unknown {name} {case.get(name)!r} for {self.name}", words)
-        if extra := sorted(set(case) - set(known)):
+        if extra := sorted(set(case) - set(fields)):
             raise UsageError(f"{self.name} has no case field {extra[0]!r}")
         self.check_more(case)
 
@@ -359,14 +359,14 @@ class Benchmark:
 _registered: dict[str, Benchmark] = {}
 
 
-def register(one: Benchmark) -> None:
+def register(addition: Benchmark) -> None:
     """Make a benchmark known that lives outside this folder."""
-    _registered[one.name] = one
+    _registered[addition.name] = addition
 
 
 def benchmarks() -> tuple[Benchmark, ...]:
     """Every benchmark, in order."""
-    return _in_order(tuple((name, id(one)) for name, one in _registered.items()))
+    return _in_order(tuple((name, id(entry)) for name, entry in _registered.items()))
 
 
 @cache  # asked for each row of a report; what is registered is all that may change
@@ -377,30 +377,31 @@ def _in_order(registered: tuple[tuple[str, int], ...]) -> tuple[Benchmark, ...]:
 
 def find(name: str) -> Benchmark | None:
     """The benchmark called ``name``; None where a record names one that is not run here."""
-    known = _registered.get(name) or _own().get(name)
-    known = known or next((one for one in benchmarks() if name in one.former), None)
-    if known is None:
+    match = _registered.get(name) or _own().get(name)
+    match = match or next((entry for entry in benchmarks() if name in entry.former), None)
+    if match is None:
         with suppress(UsageError):  # a record of a broken package's is shown without its words
-            known = _of_plugin(name)
-    return known
+            match = _of_plugin(name)
+    return match
 
 
 @cache
 def _of_plugin(name: str) -> Benchmark | None:
     """Load and register the benchmark that an installed package calls ``name``."""
-    found: Benchmark | None = plugins.find(plugins.BENCHMARKS, name, Benchmark)
-    if found is not None:
-        register(found)
-    return found
+    plugin: Benchmark | None = plugins.find(plugins.BENCHMARKS, name, Benchmark)
+    if plugin is not None:
+        register(plugin)
+    return plugin
 
 
 def benchmark(name: str) -> Benchmark:
     """The benchmark called ``name``.  Raises UsageError where there is none that can be loaded."""
-    if (found := find(name) or _of_plugin(name)) is None:
+    if (match := find(name) or _of_plugin(name)) is None:
         raise UsageError(
-            f"unknown benchmark {name!r}", "one of: " + ", ".join(one.name for one in benchmarks())
+            f"unknown benchmark {name!r}",
+            "one of: " + ", ".join(entry.name for entry in benchmarks()),
         )
-    return found
+    return match
 
 
 @cache
@@ -412,18 +413,18 @@ def _own() -> dict[str, Benchmark]:
 
 
 def role_of(name: str) -> Role | None:
-    """What the benchmark of a record stands for."""
-    found = find(name)
-    return found.role if found else None
+    """Return the part of a training step that a record's benchmark stands for."""
+    match = find(name)
+    return match.role if match else None
 
 
 def case_text(name: str, case: Case) -> str:
     """``fp16 8192 × 8192 × 8192``, ``scale fp32, 64 Mi elements, cold``."""
     case = {key: value for key, value in case.items() if value is not None}
-    found = find(name)
-    if found is None and "model" in case:  # an experiment: a training step by another name
-        found = next((one for one in benchmarks() if one.role is Role.STEP), None)
-    return (found.label(case) if found else "") or _by_name(case)
+    match = find(name)
+    if match is None and "model" in case:  # an experiment: a training step by another name
+        match = next((entry for entry in benchmarks() if entry.role is Role.STEP), None)
+    return (match.label(case) if match else "") or _by_name(case)
 
 
 def _by_name(case: Case) -> str:
@@ -445,9 +446,9 @@ def sizes_text(case: Case) -> list[str]:
 
 
 def kind_text(name: str, case: Case) -> str:
-    """What cases of one kind and several sizes have in common."""
-    found = find(name)
-    sizes = found.sizes if found else frozenset()
+    """Return the text that cases of one kind and several sizes have in common."""
+    match = find(name)
+    sizes = match.sizes if match else frozenset()
     return f"{name} {case_label({k: v for k, v in case.items() if k not in sizes})}"
 
 
@@ -455,7 +456,7 @@ def kind_text(name: str, case: Case) -> str:
 
 
 class Ability(StrEnum):
-    """Whether a device reaches the low end of a band."""
+    """Answer to whether a device reaches the low end of a band."""
 
     ABLE = "able"
     NOT_ABLE = "not able"
@@ -463,7 +464,7 @@ class Ability(StrEnum):
 
 
 def ability(point: Record, band: tuple[float, float]) -> Ability:
-    """What a point proves of its device.  Noise only slows, so it takes less to be found able.
+    """Judge whether a point proves its device able; noise only slows, so one good value does.
 
     Able: as many workers as make a point reached the band, whatever slowed them.  Not able: the
     fastest that agree are quiet, as many as two rounds have and not all of one, and below it with
@@ -504,7 +505,7 @@ def sizes_of(text: str, nums: Sequence[int], most: int, hint: str) -> tuple[int,
 
 
 def one_of(known: Sequence[str]) -> str:
-    """The hint that lists what may be written."""
+    """Return the hint that lists the accepted words."""
     return "one of: " + ", ".join(known)
 
 

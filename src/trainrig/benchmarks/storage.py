@@ -39,7 +39,7 @@ BLOCK = 1 << 20
 PAGE = 4096
 MAX_BYTES = 1 << 29
 MAX_SHARE_OF_FREE = 0.025
-"""Of the free space, for one file; two workers have one each."""
+"""Share of the free space for one file; each of two workers has its own."""
 FLUSHED = 16 * BLOCK
 BLOCKS = {"read": BLOCK, "write": BLOCK, "flushed-write": FLUSHED, "randread": PAGE, "fsync": PAGE}
 DEPTHS = {"read": 8, "write": 8, "flushed-write": 1, "randread": 32, "fsync": 1}
@@ -153,14 +153,14 @@ def _planned(
     cases: Sequence[Case], seconds: float, tool_note: str, required: Sequence[str]
 ) -> list[spec.PlannedCase]:
     """Cases that take about ``seconds`` together, each sampled as long as the others."""
-    least, most = _SECONDS
-    each = min(max(seconds / len(cases) / _WORKERS - _AROUND, least), most)
+    min_seconds, max_seconds = _SECONDS
+    case_seconds = min(max(seconds / len(cases) / _WORKERS - _AROUND, min_seconds), max_seconds)
     return [
         spec.PlannedCase(
             case=case,
             step=_TEXTS[str(case["op"])][0],
             required=case["op"] in required,
-            seconds=each,
+            seconds=case_seconds,
             notes={"indicative": tool_note} if case["tool"] == "python" else {},
         )
         for case in cases

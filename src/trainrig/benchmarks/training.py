@@ -40,7 +40,7 @@ GPU_SIZES = (
     ("gpt2", 4, 1024),
     ("gpt2", 1, 1024),
 )
-"""What a qualification trains: model, batch, tokens of a sample; the largest first."""
+"""Trainings of a qualification: model, batch, tokens of a sample; the largest first."""
 HOST_SIZES = tuple(("gpt2-small-cpu", batch, 256) for batch in (8, 4, 2, 1))
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
@@ -67,12 +67,12 @@ _EXAMPLE: Case = {
     "experiment": Layout().framework,
 }
 SPLITS = ("tp", "sequence_parallel", "pp", "interleave", "schedule", "cp", "ep")
-"""Of a case that is split so; older ones have none of these."""
+"""Parallel degrees in a case; older records lack them."""
 TRAINERS = (
     *("init", "liger", "loader_workers", "dropout", "unfused", "fp8_recipe", "cuda_graph"),
     *("trainer", "lora_rank", "quantize", "bind"),
 )
-"""What a framework is given to be at its best, or its worst; of a case that has it."""
+"""Settings that make a framework faster or slower, recorded where a case has them."""
 FIELDS: spec.Fields = {
     **dict.fromkeys(_EXAMPLE, ()),
     **dict.fromkeys(_COUNTS, 2**62),
@@ -190,7 +190,7 @@ _DEFAULTS: Case = {
     "pp": 1,
     "cp": 1,
 }
-"""Of ``trainrig train``: a command to copy leaves them out."""
+"""Defaults of ``trainrig train``, left out of a command to copy."""
 
 
 def options_of(case: Case, changed: str = "") -> str | None:
@@ -200,8 +200,8 @@ def options_of(case: Case, changed: str = "") -> str | None:
     """
     if not _is_known(str(case.get("model"))):
         return None
-    known = [key for key in _OPTIONS if case.get(key) not in (None, _DEFAULTS.get(key))]
-    options = {option_of(key): case[key] for key in known}
+    keys = [key for key in _OPTIONS if case.get(key) not in (None, _DEFAULTS.get(key))]
+    options = {option_of(key): case[key] for key in keys}
     name, _, value = changed.strip().partition(" ")
     # A stranger's bundle may hold any word, and people paste commands.
     words = [f"{key} {shlex.quote(str(word))}" for key, word in options.items() if key != name]

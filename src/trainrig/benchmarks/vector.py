@@ -33,7 +33,7 @@ def vector_case(op: str, num_elements: int, cache: str, dtype: str = "fp32") -> 
 
 
 def sentinel_case() -> Case:
-    """What is measured again and again to see whether a machine changes: larger than caches."""
+    """Return the case measured repeatedly to see whether a machine changes; beyond caches."""
     return vector_case("scale", _SIZES[0], "hot")
 
 
@@ -97,7 +97,7 @@ def _label(case: Case) -> str:
 
 
 def is_cold(case: Case) -> bool:
-    """Whether the data has to come from the device's own memory."""
+    """Return whether the data has to come from the device's own memory."""
     return case.get("cache") == "cold"
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """Which samples of each step belong to this rank."""
+    """Samples of each step that belong to this rank."""
 
     batch: int
     """Samples of one rank in one step."""
@@ -58,7 +58,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """What a model is trained on in one step; labels of -100 carry no loss."""
+    """Inputs and labels of one step; labels of -100 carry no loss."""
 
     inputs: Ints
     labels: Ints
@@ -145,7 +145,7 @@ class SpanBatches:
 
     @property
     def sizes(self) -> SpanSizes:
-        """Of one sample; ``sizes.target_len`` is the length of the labels."""
+        """Return the lengths of one sample; ``sizes.target_len`` is that of the labels."""
         return span_sizes_for(self.seq_len)
 
     @property

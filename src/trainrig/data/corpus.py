@@ -41,7 +41,7 @@ from trainrig.errors import DataError, UnavailableError, reading
 JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (".parquet", ".arrow")
 _OF_DATASETS = ("dataset_info.json", "state.json", "dataset_dict.json")
-"""What `datasets` writes beside its tables."""
+"""Files that `datasets` writes beside its tables."""
 MAX_REPLACED = 0.01
 # Tests repeat themselves; what was built or installed here is not the library's.
 _NOT_LIBRARY = re.compile(
@@ -67,7 +67,7 @@ class TextDocument:
     num_replaced: int = 0
     """Characters that could not be decoded."""
     heldout: bool | None = None
-    """Whether it is held out, as its file says; None: no file says so."""
+    """True if its file's name says it is held out; None if no file says."""
 
     def add_to(self, digest: Any) -> None:
         """Its part of a corpus' hash."""
@@ -84,7 +84,7 @@ class TextDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """What is no text, and why."""
+    """Item that is not text, with the reason."""
 
     path: str
     reason: str
@@ -127,23 +127,23 @@ def open_corpus(paths: tuple[Path, ...], text_key: str = "text") -> Corpus:
     """
     if not paths:
         return standard_library()
-    found: dict[Path, Path] = {}
-    parts: dict[Path, str | None] = {}
+    path_by_file: dict[Path, Path] = {}
+    split_by_file: dict[Path, str | None] = {}
     for path in paths:
         if not path.is_dir() and not path.is_file():
             raise DataError(f"no file or folder {path}", _TEXT_HINT)
         for file in _walk(path, _UNWANTED) if path.is_dir() else [path]:
-            found.setdefault(file.resolve(), file)
-            part = _part_of(file.relative_to(path) if path.is_dir() else Path(file.name))
-            if part is None and len(paths) > 1 and path.is_dir():
-                part = _part_of(Path(path.resolve().name))
-            parts.setdefault(file, part)
+            path_by_file.setdefault(file.resolve(), file)
+            split = _part_of(file.relative_to(path) if path.is_dir() else Path(file.name))
+            if split is None and len(paths) > 1 and path.is_dir():
+                split = _part_of(Path(path.resolve().name))
+            split_by_file.setdefault(file, split)
     files = [
         file
-        for file in found.values()
+        for file in path_by_file.values()
         if file.name not in _OF_DATASETS or not _holds_tables(file.parent)
     ]
-    part_of = {file: parts[file] for file in files}
+    part_of = {file: split_by_file[file] for file in files}
     heldout, left_out = _given_split(part_of)
     is_mixed = {"train"} < set(part_of.values()) - {None} and None in part_of.values()
     return Corpus(
@@ -157,24 +157,30 @@ def open_corpus(paths: tuple[Path, ...], text_key: str = "text") -> Corpus:
 
 
 def _part_of(path: Path) -> str | None:
-    """train, validation or test, where names say exactly one of them."""
+    """Return train, validation or test if the names say exactly one of them."""
     words = re.split("[^a-z]+", str(path).lower())
-    found = {_PARTS[word] for word in words if word in _PARTS}
-    return found.pop() if len(found) == 1 else None
+    splits = {_PARTS[word] for word in words if word in _PARTS}
+    return splits.pop() if len(splits) == 1 else None
 
 
-def _given_split(parts: Mapping[Path, str | None]) -> tuple[frozenset[Path], frozenset[Path]]:
-    """The files that are held out, and those that are left; none unless all files say their part.
+def _given_split(
+    split_by_file: Mapping[Path, str | None],
+) -> tuple[frozenset[Path], frozenset[Path]]:
+    """Return held-out and remaining files; none unless every file's name says its split.
 
     Something must be trained on and something held out.
     """
-    of = {
-        part: frozenset(file for file, own in parts.items() if own == part)
-        for part in ("train", "validation", "test")
+    files_of = {
+        split: frozenset(file for file, file_split in split_by_file.items() if file_split == split)
+        for split in ("train", "validation", "test")
     }
-    if None in parts.values() or not of["train"]:
+    if None in split_by_file.values() or not files_of["train"]:
         return frozenset(), frozenset()
-    return (of["validation"], of["test"]) if of["validation"] else (of["test"], frozenset())
+    return (
+        (files_of["validation"], files_of["test"])
+        if files_of["validation"]
+        else (files_of["test"], frozenset())
+    )
 
 
 def _holds_tables(folder: Path) -> bool:
@@ -194,14 +200,14 @@ def standard_library() -> Corpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What a first pass over a corpus finds."""
+    """Counts from a first pass over a corpus."""
 
     sha256: str
     num_documents: int
     num_bytes: int
     num_replaced: int
     heldout_bytes: int
-    """Of the documents that `is_heldout` sets aside."""
+    """Bytes of the documents that `is_heldout` sets aside."""
     skipped: tuple[Skipped, ...]
 
 
@@ -219,13 +225,13 @@ def survey(corpus: Corpus) -> Survey:
         documents += 1
         num_bytes += len(data)
         replaced += item.num_replaced
-        held = is_heldout(data) if item.heldout is None else item.heldout
-        heldout += len(data) if held else 0
+        is_held_out = is_heldout(data) if item.heldout is None else item.heldout
+        heldout += len(data) if is_held_out else 0
     if not documents:
         count = len(corpus.files)
-        found = f"{count} file{'' if count == 1 else 's'}"
+        described = f"{count} file{'' if count == 1 else 's'}"
         example = f" ({skipped[0].path}: {skipped[0].reason})" if skipped else ""
-        raise DataError(f"no text in {found}{example}", _TEXT_HINT)
+        raise DataError(f"no text in {described}{example}", _TEXT_HINT)
     return Survey(
         sha256=digest.hexdigest(),
         num_documents=documents,
@@ -337,8 +343,8 @@ def _parse_line(place: str, line: bytes, text_key: str) -> TextDocument | Skippe
         words = f'one object a line, its text in "{text_key}"'
         raise DataError(f'{place} has no field "{text_key}"', f"{words}; --text-key names another")
     # JSON can spell half a surrogate pair, which is no character
-    whole, replaced = _SURROGATES.subn("\ufffd", text)
-    return _judge(place, whole, replaced)
+    clean_text, replaced = _SURROGATES.subn("\ufffd", text)
+    return _judge(place, clean_text, replaced)
 
 
 def _judge(place: str, text: str, replaced: int) -> TextDocument | Skipped:

@@ -1,4 +1,4 @@
-"""What a prepared folder holds, and the way to open it.
+"""Manifest of a prepared data folder, and how to open its parts.
 
     manifest.json           this file's dataclasses, as JSON
     tokenizer.json          the tokenizer, in the format of the tokenizers library
@@ -36,9 +36,9 @@ class Part:
     num_tokens: int
     """End tokens included."""
     num_bytes: int
-    """Of its text in UTF-8; 0 where tokens were given."""
+    """Bytes of its text in UTF-8; 0 where tokens were given."""
     sha256: str
-    """Of its .bin."""
+    """SHA-256 of its .bin file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +46,12 @@ class Tokens:
     """The tokenizer's vocabulary, and its special ids where it has them."""
 
     sha256: str
-    """Of tokenizer.json."""
+    """SHA-256 of tokenizer.json."""
     trained: bool
-    """On this corpus; otherwise it was given."""
+    """True if trained on this corpus; false if it was given."""
     vocab_size: int
     vocab_asked: int | None
-    """What was asked for, when trained: a small corpus gives less."""
+    """Vocabulary size asked for in training; a small corpus gives less."""
     end: int | None
     """Ends a document."""
     pad: int | None
@@ -64,7 +64,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What is known of a prepared corpus."""
+    """Facts of a prepared corpus, stored as manifest.json."""
 
     schema: int
     corpus: str
@@ -81,7 +81,7 @@ class Manifest:
     dtype: str
     max_token: int
     unknown_share: float
-    """Of all tokens, those that mean "not in the vocabulary"."""
+    """Share of tokens that mean "not in the vocabulary"."""
     unigram_entropy_nats: float
     """Of the held-out tokens by their own frequencies: −Σ p ln p.  The lowest loss of a
     model that knows how often each token occurs there, and nothing else."""
@@ -90,7 +90,7 @@ class Manifest:
     heldout: Part
 
     def to_json(self) -> str:
-        """As it is stored."""
+        """Return the manifest as the JSON text that is stored."""
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -138,7 +138,7 @@ def _build(kind: type[T], content: Any, path: Path) -> T:
 
 
 def _fits(value: Any, annotation: str) -> bool:
-    """Whether a value is of the annotated type; numbers are not negative."""
+    """Return whether a value is of the annotated type; numbers are not negative."""
     if annotation == "list[int]":
         return isinstance(value, list) and all(_fits(item, "int") for item in value)
     if annotation.endswith(" | None") and value is None:

@@ -48,9 +48,9 @@ def mask_tokens(
     chosen = np.zeros(shape, dtype=bool)
     np.put_along_axis(chosen, ranks[:, :count], values=True, axis=1)
     fate = random_shares(random_bits(seed, _REPLACE, rows, places))
-    others = random_below(vocab_size, random_bits(seed, _RANDOM, rows, places))
+    random_ids = random_below(vocab_size, random_bits(seed, _RANDOM, rows, places))
     inputs = np.where(chosen & (fate < 0.8), mask, tokens)
-    inputs = np.where(chosen & (fate >= 0.9), others, inputs)
+    inputs = np.where(chosen & (fate >= 0.9), random_ids, inputs)
     return inputs, np.where(chosen, tokens, IGNORED)
 
 

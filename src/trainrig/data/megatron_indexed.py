@@ -91,7 +91,7 @@ class Indexed:
     tokens: NDArray[Any]
     """All ids in their order, mapped: shape (num_tokens,), an integer type."""
     starts: NDArray[np.int64]
-    """Where each document begins in ``tokens``, and their number at the end."""
+    """Start of each document in ``tokens``, with the total number of tokens at the end."""
 
     @property
     def num_documents(self) -> int:
@@ -135,8 +135,10 @@ def open_indexed(prefix: Path) -> Indexed:
         raise DataError(f"{index} is damaged: its sequences overlap or leave gaps", _AGAIN)
     size, wanted = _size(path), int(ends[-1]) * dtype.itemsize if ends.size else 0
     if size != wanted:
-        what = "truncated" if size < wanted else "longer than it should be"
-        raise DataError(f"{path} is {what}: {size} bytes, and {index.name} says {wanted}", _AGAIN)
+        problem = "truncated" if size < wanted else "longer than it should be"
+        raise DataError(
+            f"{path} is {problem}: {size} bytes, and {index.name} says {wanted}", _AGAIN
+        )
     if not size:
         raise DataError(f"{path} is empty", "prepare some text with trainrig data prepare")
     starts = np.concatenate([np.zeros(1, np.int64), ends])[marks]
@@ -159,8 +161,8 @@ def _read_index(path: Path) -> tuple[np.dtype[Any], NDArray[Any], NDArray[Any], 
         )
     wanted = _HEADER.size + 12 * count + 8 * num_marks
     if size != wanted:
-        what = "truncated" if size < wanted else "longer than it should be"
-        raise DataError(f"{path} is {what}: {size} bytes, and its header says {wanted}", _AGAIN)
+        problem = "truncated" if size < wanted else "longer than it should be"
+        raise DataError(f"{path} is {problem}: {size} bytes, and its header says {wanted}", _AGAIN)
     lengths = np.frombuffer(raw, "<i4", count, _HEADER.size)
     offsets = np.frombuffer(raw, "<i8", count, _HEADER.size + 4 * count)
     marks = np.frombuffer(raw, "<i8", num_marks, _HEADER.size + 12 * count)

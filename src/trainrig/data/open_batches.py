@@ -1,4 +1,4 @@
-"""From a prepared folder to batches, by the name of what a model learns.
+"""Open the batches of a prepared folder for a training objective.
 
     causal    GPT and Llama: the next token
     masked    BERT: tokens behind masks
@@ -55,10 +55,10 @@ def open_batches(
     raise UsageError(f"no objective {objective}", f"use one of {', '.join(OBJECTIVES)}")
 
 
-def _needed(folder: Path, what: str, tokens: T | None) -> T:
+def _needed(folder: Path, noun: str, tokens: T | None) -> T:
     if tokens is None:
         raise DataError(
-            f"the tokenizer of {folder} has no {what}",
+            f"the tokenizer of {folder} has no {noun}",
             "prepare the text with trainrig data prepare without --tokenizer, which trains one "
             "that has all special tokens",
         )

@@ -101,19 +101,19 @@ def prepare(
         )
     if texts and (pairs := pairs_of(texts)):
         return _adopt(pairs, texts, out, parent, tokenizer, say)
-    given = load_tokenizer(tokenizer) if tokenizer is not None else None
+    given_tokenizer = load_tokenizer(tokenizer) if tokenizer is not None else None
     vocab_size = DEFAULT_VOCAB if vocab_size is None else vocab_size
     check_vocab_size(vocab_size)
     corpus = open_corpus(texts, text_key)
-    found = survey(corpus)
-    _report_survey(corpus, found, say)
-    kind = f"bpe{vocab_size}" if given is None else given.info.sha256[:8]
-    out = out or parent / f"{corpus.name}-{found.sha256[:8]}-{kind}"
-    if (existing := _existing(out, found.sha256, given, vocab_size)) is not None:
+    corpus_survey = survey(corpus)
+    _report_survey(corpus, corpus_survey, say)
+    kind = f"bpe{vocab_size}" if given_tokenizer is None else given_tokenizer.info.sha256[:8]
+    out = out or parent / f"{corpus.name}-{corpus_survey.sha256[:8]}-{kind}"
+    if (existing := _existing(out, corpus_survey.sha256, given_tokenizer, vocab_size)) is not None:
         return PreparedText(folder=out, manifest=existing, reused=True)
     with draft_folder(out) as draft:
-        split = _Split(corpus=corpus, survey=found)
-        coder = given
+        split = _Split(corpus=corpus, survey=corpus_survey)
+        coder = given_tokenizer
         if coder is None:
             say(f"training a byte-level BPE of {vocab_size} entries")
             coder = train_tokenizer(split.to_learn(), vocab_size)
@@ -130,7 +130,7 @@ def pairs_of(paths: tuple[Path, ...]) -> list[Path]:
 
     A path is a prefix, one of its two files, or a folder.  Raises DataError for half a pair.
     """
-    found: list[Path] = []
+    prefixes: list[Path] = []
     for path in paths:
         listed = sorted(path.glob("*.idx")) if path.is_dir() else []
         if not path.is_dir():
@@ -143,8 +143,8 @@ def pairs_of(paths: tuple[Path, ...]) -> list[Path]:
             if tokens.with_suffix("") not in [index.with_suffix("") for index in listed]:
                 words = f"{tokens} has no index beside it: {tokens.stem}.idx"
                 raise DataError(words, "copy it there, too, or move the file away")
-        found += [index.with_suffix("") for index in listed]
-    return list(dict.fromkeys(found))
+        prefixes += [index.with_suffix("") for index in listed]
+    return list(dict.fromkeys(prefixes))
 
 
 def _adopt(
@@ -155,24 +155,24 @@ def _adopt(
     tokenizer: Path | None,
     say: Say,
 ) -> PreparedText:
-    """Tokens that another program made, with the tokenizer that made them, as a prepared folder."""
-    where = paths[0] if paths[0].is_dir() else paths[0].parent
-    coder = load_tokenizer(tokenizer or where)
-    given = [open_indexed(pair) for pair in pairs]
+    """Make a prepared folder of another program's tokens and its tokenizer."""
+    folder = paths[0] if paths[0].is_dir() else paths[0].parent
+    coder = load_tokenizer(tokenizer or folder)
+    indexed_files = [open_indexed(pair) for pair in pairs]
     digest = hashlib.sha256()
     tokens = 0
-    for each in given:
-        _check_ids(each, coder.info.vocab_size)
-        digest.update(each.starts.tobytes() + _sha256(Path(f"{each.prefix}.bin")).encode())
-        tokens += each.tokens.size
-    sha, documents = digest.hexdigest(), sum(each.num_documents for each in given)
+    for indexed in indexed_files:
+        _check_ids(indexed, coder.info.vocab_size)
+        digest.update(indexed.starts.tobytes() + _sha256(Path(f"{indexed.prefix}.bin")).encode())
+        tokens += indexed.tokens.size
+    sha, documents = digest.hexdigest(), sum(indexed.num_documents for indexed in indexed_files)
     say(f"{documents} documents, {tokens} tokens, a vocabulary of {coder.info.vocab_size}")
     out = out or parent / f"megatron-{sha[:8]}-{coder.info.sha256[:8]}"
     if (existing := _existing(out, sha, coder, None)) is not None:
         return PreparedText(folder=out, manifest=existing, reused=True)
     with draft_folder(out) as draft:
         (draft / TOKENIZER).write_bytes(coder.content)
-        rule = _copy_split(given, draft, dtype_for(coder.info.vocab_size))
+        rule = _copy_split(indexed_files, draft, dtype_for(coder.info.vocab_size))
         manifest = _manifest(
             draft,
             coder,
@@ -190,35 +190,39 @@ def _adopt(
     return PreparedText(folder=out, manifest=manifest, reused=False)
 
 
-def _check_ids(given: Indexed, vocab_size: int) -> None:
+def _check_ids(indexed: Indexed, vocab_size: int) -> None:
     """Raise DataError for the first document with an id that the tokenizer has not."""
-    for number, part in enumerate(_pieces(given.tokens)):
-        wrong = np.flatnonzero((part < 0) | (part >= vocab_size))
+    for number, piece in enumerate(_pieces(indexed.tokens)):
+        wrong = np.flatnonzero((piece < 0) | (piece >= vocab_size))
         if wrong.size:
-            place = number * _PIECE + int(wrong[0])
-            document = int(np.searchsorted(given.starts, place, side="right")) - 1
+            position = number * _PIECE + int(wrong[0])
+            document = int(np.searchsorted(indexed.starts, position, side="right")) - 1
             raise DataError(
-                f"{given.prefix}.bin, document {document} (from 0) has token id "
-                f"{int(given.tokens[place])}, beyond a vocabulary of {vocab_size}",
+                f"{indexed.prefix}.bin, document {document} (from 0) has token id "
+                f"{int(indexed.tokens[position])}, beyond a vocabulary of {vocab_size}",
                 "--tokenizer names the one that made these tokens",
             )
 
 
-def _copy_split(given: list[Indexed], draft: Path, dtype: str) -> str:
+def _copy_split(indexed_files: list[Indexed], draft: Path, dtype: str) -> str:
     """Write both parts: whole documents are held out, or of few the last twentieth of each.
 
     A document is read where it lies, twice, and no list is kept but a byte for each.
     """
-    total = sum(each.tokens.size for each in given)
-    held = bytearray(is_heldout(ids.data.cast("B")) for ids in _documents(given))
-    size = sum(ids.size for ids, is_held in zip(_documents(given), held, strict=True) if is_held)
-    whole = _HELDOUT_LIMITS[0] * total <= size <= _HELDOUT_LIMITS[1] * total
+    total = sum(indexed.tokens.size for indexed in indexed_files)
+    is_held_out = bytearray(is_heldout(ids.data.cast("B")) for ids in _documents(indexed_files))
+    size = sum(
+        ids.size
+        for ids, is_held in zip(_documents(indexed_files), is_held_out, strict=True)
+        if is_held
+    )
+    by_documents = _HELDOUT_LIMITS[0] * total <= size <= _HELDOUT_LIMITS[1] * total
     with (
         IndexedWriter(draft / "train", dtype) as train,
         IndexedWriter(draft / "heldout", dtype) as heldout,
     ):
-        for ids, is_held in zip(_documents(given), held, strict=True):
-            if whole:
+        for ids, is_held in zip(_documents(indexed_files), is_held_out, strict=True):
+            if by_documents:
                 (heldout if is_held else train).add(ids)
             elif ids.size:
                 cut = ids.size - max(1, math.floor(_TAIL * ids.size))
@@ -227,12 +231,16 @@ def _copy_split(given: list[Indexed], draft: Path, dtype: str) -> str:
                 heldout.add(ids[cut:])
     if not all((draft / f"{name}.bin").stat().st_size for name in PARTS):
         raise DataError("there are too few tokens to hold some of them out", "prepare more text")
-    return "documents" if whole else "tails"
+    return "documents" if by_documents else "tails"
 
 
-def _documents(given: list[Indexed]) -> Iterator[NDArray[Any]]:
-    """The ids of each document, mapped."""
-    return (each.document(number) for each in given for number in range(each.num_documents))
+def _documents(indexed_files: list[Indexed]) -> Iterator[NDArray[Any]]:
+    """Yield the ids of each document, memory-mapped."""
+    return (
+        indexed.document(number)
+        for indexed in indexed_files
+        for number in range(indexed.num_documents)
+    )
 
 
 MOST_VERIFIED = 1 << 28
@@ -258,9 +266,9 @@ def verify(folder: Path) -> Manifest:
 def unigram_entropy(tokens: NDArray[Any]) -> float:
     """−Σ p ln p over the frequencies of the ids in ``tokens``, in nats."""
     counts = np.zeros(0, np.int64)
-    for part in _pieces(tokens):
-        here = np.bincount(part, minlength=counts.size)
-        counts = here + np.pad(counts, (0, here.size - counts.size))
+    for piece in _pieces(tokens):
+        piece_counts = np.bincount(piece, minlength=counts.size)
+        counts = piece_counts + np.pad(counts, (0, piece_counts.size - counts.size))
     shares = counts[counts > 0] / tokens.size
     return max(0.0, float(-(shares * np.log(shares)).sum()))
 
@@ -284,11 +292,11 @@ class _Split:
     def rule(self) -> str:
         if self.corpus.heldout:
             return "files"
-        least, most = (limit * self.survey.num_bytes for limit in _HELDOUT_LIMITS)
-        return "documents" if least <= self.survey.heldout_bytes <= most else "tails"
+        min_bytes, max_bytes = (limit * self.survey.num_bytes for limit in _HELDOUT_LIMITS)
+        return "documents" if min_bytes <= self.survey.heldout_bytes <= max_bytes else "tails"
 
     def pieces(self) -> Iterator[tuple[str, str]]:
-        """The name of a part and a text of it, in the corpus' order.
+        """Yield (name of the part, text) in the corpus' order.
 
         Raises DataError at the end when the corpus is no longer what was surveyed.
         """
@@ -297,8 +305,8 @@ class _Split:
             text = document.text
             document.add_to(digest)
             if rule != "tails":
-                held = is_heldout(document.data) if rule == "documents" else document.heldout
-                yield ("heldout" if held else "train"), text
+                is_held_out = is_heldout(document.data) if rule == "documents" else document.heldout
+                yield ("heldout" if is_held_out else "train"), text
                 continue
             cut = len(text) - max(1, math.floor(_TAIL * len(text)))
             halves = (("train", text[:cut]), ("heldout", text[cut:]))
@@ -307,7 +315,7 @@ class _Split:
             raise DataError("the text changed while it was read", "prepare it again")
 
     def to_learn(self) -> Iterator[str]:
-        """What the tokenizer is trained on."""
+        """Yield the texts that the tokenizer is trained on."""
         share = TRAIN_BYTES / self.survey.num_bytes
         for name, text in self.pieces():
             # Another chance than `is_heldout`'s: that left no low ones to the training part.
@@ -320,24 +328,24 @@ def _write(draft: Path, split: _Split, coder: TextTokenizer) -> Manifest:
     sizes = _encode(draft, split, coder)
     if not all((draft / f"{name}.bin").stat().st_size for name in PARTS):
         raise DataError("there is too little text to hold some of it out", "prepare more text")
-    found = split.survey
+    corpus_survey = split.survey
     return _manifest(
         draft,
         coder,
         sizes,
         corpus=split.corpus.name,
-        corpus_sha256=found.sha256,
-        num_documents=found.num_documents,
-        num_bytes=found.num_bytes,
-        num_skipped=len(found.skipped),
-        num_replaced=found.num_replaced,
+        corpus_sha256=corpus_survey.sha256,
+        num_documents=corpus_survey.num_documents,
+        num_bytes=corpus_survey.num_bytes,
+        num_skipped=len(corpus_survey.skipped),
+        num_replaced=corpus_survey.num_replaced,
         split=split.rule,
         unknown_share=_unknown_share(draft, coder),
     )
 
 
 def _manifest(draft: Path, coder: TextTokenizer, sizes: dict[str, int], **found: Any) -> Manifest:
-    """What is known of the parts that were written; ``sizes`` are the bytes of text in each."""
+    """Build the manifest of the written parts; ``sizes`` are the bytes of text in each."""
     parts = {name: open_indexed(draft / name) for name in PARTS}
 
     def described(name: str) -> Part:
@@ -402,8 +410,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _report_survey(corpus: Corpus, found: Survey, say: Say) -> None:
-    say(f"{found.num_documents} documents, {found.num_bytes / 1e6:.1f} MB of text")
+def _report_survey(corpus: Corpus, corpus_survey: Survey, say: Say) -> None:
+    say(f"{corpus_survey.num_documents} documents, {corpus_survey.num_bytes / 1e6:.1f} MB of text")
     if corpus.heldout:
         say(f"held out are the files that say so: {_listed(sorted(corpus.heldout))}")
     if corpus.left_out:
@@ -413,12 +421,12 @@ def _report_survey(corpus: Corpus, found: Survey, say: Say) -> None:
             f"no part is said by {_listed(corpus.unsaid)}: files called validation or test are "
             "trained on as the others"
         )
-    for item in found.skipped[:5]:
+    for item in corpus_survey.skipped[:5]:
         say(f"skipped {one_line(item.path)}: {item.reason}")
-    if len(found.skipped) > 5:
-        say(f"skipped {len(found.skipped) - 5} more files that are no text")
-    if found.num_replaced:
-        say(f"replaced {found.num_replaced} characters that are not UTF-8")
+    if len(corpus_survey.skipped) > 5:
+        say(f"skipped {len(corpus_survey.skipped) - 5} more files that are no text")
+    if corpus_survey.num_replaced:
+        say(f"replaced {corpus_survey.num_replaced} characters that are not UTF-8")
 
 
 def _listed(files: Sequence[Path]) -> str:
@@ -427,20 +435,24 @@ def _listed(files: Sequence[Path]) -> str:
 
 
 def _existing(
-    out: Path, corpus_sha256: str, given: TextTokenizer | None, vocab_size: int | None
+    out: Path, corpus_sha256: str, given_tokenizer: TextTokenizer | None, vocab_size: int | None
 ) -> Manifest | None:
-    """What ``out`` holds, if it is what was asked for.  Raises UsageError for anything else."""
+    """Return the manifest in ``out`` if it fits the request.  Raises UsageError otherwise."""
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return None
-    other = UsageError(
+    error = UsageError(
         f"{out} exists and holds something else", "name another folder with --out, or remove it"
     )
     try:
         manifest = verify(out)
     except DataError:
-        raise other from None
+        raise error from None
     tokens = manifest.tokens
-    wanted = (vocab_size, tokens.sha256) if given is None else (None, given.info.sha256)
+    wanted = (
+        (vocab_size, tokens.sha256)
+        if given_tokenizer is None
+        else (None, given_tokenizer.info.sha256)
+    )
     if (manifest.corpus_sha256, tokens.vocab_asked, tokens.sha256) != (corpus_sha256, *wanted):
-        raise other
+        raise error
     return manifest

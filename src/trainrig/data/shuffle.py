@@ -56,14 +56,14 @@ def random_shares(bits: Bits) -> NDArray[np.float64]:
 
 
 def permute(places: Ints, count: int, seed: int, epochs: Ints) -> Ints:
-    """Where each place of an epoch's order points: for one epoch a permutation of range(count)."""
+    """Map positions of epochs to samples; for one epoch a permutation of range(count)."""
     half = max(1, ((count - 1).bit_length() + 1) // 2)
-    found = _feistel(places.astype(np.uint64), half, seed, epochs)
-    outside = found >= count
+    permuted = _feistel(places.astype(np.uint64), half, seed, epochs)
+    outside = permuted >= count
     while outside.any():
-        found[outside] = _feistel(found[outside], half, seed, epochs[outside])
-        outside = found >= count
-    return found.astype(np.int64)
+        permuted[outside] = _feistel(permuted[outside], half, seed, epochs[outside])
+        outside = permuted >= count
+    return permuted.astype(np.int64)
 
 
 def _feistel(values: Bits, half: int, seed: int, epochs: Ints) -> Bits:

@@ -110,13 +110,13 @@ def load_tokenizer(path: Path) -> TextTokenizer:
     from tokenizers import Tokenizer
 
     if path.is_dir():
-        found = next((path / name for name in _FILES if (path / name).is_file()), None)
-        if found is None:
+        vocabulary = next((path / name for name in _FILES if (path / name).is_file()), None)
+        if vocabulary is None:
             raise DataError(
                 f"{path} has no tokenizer: no tokenizer.json, vocab.json or vocab.txt",
                 "put it there, or name it with --tokenizer of trainrig data prepare",
             )
-        path = found
+        path = vocabulary
     if path.name in ("vocab.json", "merges.txt", "vocab.txt"):
         tokenizer = _of_vocabulary(path)
         return _describe(tokenizer, tokenizer.to_str().encode(), vocab_asked=None)

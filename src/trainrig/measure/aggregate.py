@@ -1,4 +1,4 @@
-"""From a worker's replies to records: one per attempt, then the point itself."""
+"""Build records from a worker's replies: one per attempt, then the point itself."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from trainrig.stats import Attempt, Combined, Interval, combine_attempts, median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """On what a case was measured."""
+    """Device, device count and environment on which a case was measured."""
 
     device: str
     """Device model, as records name it."""
     index: int | None
-    """Which of the machine's devices; None for the host."""
+    """Index of the device in this machine; None for the host."""
     count: int
-    """How many devices worked at the same time."""
+    """Number of devices that worked at the same time."""
     environment: str
     """Digest of the software and settings."""
 
@@ -78,7 +78,7 @@ def scatter_class(attempt: Record) -> ScatterClass:
 
 
 def scatters(points: Iterable[Sequence[Record]]) -> dict[ScatterClass, Scatter]:
-    """How far fresh workers scatter in each class, from the attempts at each point of a run.
+    """Estimate the spread between fresh workers for each class of case, from a run's attempts.
 
     The workers that saw a quiet machine count, those included that were outvoted.
     """
@@ -88,13 +88,14 @@ def scatters(points: Iterable[Sequence[Record]]) -> dict[ScatterClass, Scatter]:
         if len(quiet) > 1:
             times = [attempt.value for attempt in quiet if attempt.value]
             sides.setdefault(scatter_class(quiet[0]), []).append((times,))
-    return {name: shared_scatter(found) for name, found in sides.items()}
+    return {name: shared_scatter(class_sides) for name, class_sides in sides.items()}
 
 
 def point_records(
-    attempts: Sequence[Record], known: Mapping[ScatterClass, Scatter] = MappingProxyType({})
+    attempts: Sequence[Record],
+    scatter_by_class: Mapping[ScatterClass, Scatter] = MappingProxyType({}),
 ) -> tuple[Record, ...]:
-    """The point that attempts at one case combine to: one record a metric of its benchmark.
+    """Combine the attempts at one case into a point: one record for each metric of its benchmark.
 
     ``known`` is how far workers scatter in each class (`scatters`).
 
@@ -117,7 +118,7 @@ def point_records(
         workers,
         spec.agreement,
         two_sided=spec.two_sided,
-        prior=known.get(scatter_class(last), NO_PRIOR),
+        prior=scatter_by_class.get(scatter_class(last), NO_PRIOR),
     )
     used = [good[index] for index in combined.used]
     return tuple(_point(used, combined, metric) for metric in metrics)
@@ -160,16 +161,16 @@ def _point(used: Sequence[Record], combined: Combined, metric: Metric) -> Record
 
 
 def _ends(interval: Interval, metric: Metric) -> tuple[float, float]:
-    """The interval in the metric's unit: the longest time is the lowest rate."""
-    one, other = metric.of(interval.low), metric.of(interval.high)
-    return min(one, other), max(one, other)
+    """Return the interval in the metric's unit; the longest time gives the lowest rate."""
+    at_low, at_high = metric.of(interval.low), metric.of(interval.high)
+    return min(at_low, at_high), max(at_low, at_high)
 
 
 def _why_stopped(used: Sequence[Record], combined: Combined) -> str | None:
-    """Converged only where each worker did and all of them lie within the same tight interval."""
-    others = [record.stop for record in used if record.stop != "converged"]
-    if others:
-        return others[-1]
+    """Return ``converged`` only where every worker converged and their common interval is tight."""
+    unconverged_stops = [record.stop for record in used if record.stop != "converged"]
+    if unconverged_stops:
+        return unconverged_stops[-1]
     tight = combined.interval.half_width(combined.value) <= TARGET_HALF_WIDTH
     return "converged" if tight else "spread"
 
@@ -190,7 +191,7 @@ def _without_value(record: Record, metric: Metric) -> Record:
 
 
 def _common_conditions(records: Sequence[Record]) -> Case:
-    """What was the same for every attempt, and the median of what is a number."""
+    """Return the conditions that all attempts share; floats are reduced to their median."""
     names = [name for name in records[0].conditions if all(name in r.conditions for r in records)]
     names = [name for name in names if name not in (WORKER_CLOCK, PARENT_CLOCK)]
     common: dict[str, str | int | float | bool | None] = {}
@@ -206,7 +207,7 @@ def _common_conditions(records: Sequence[Record]) -> Case:
 def skipped_record(
     name: str, case: Case, subject: Subject, reason: str, status: Status = Status.SKIPPED
 ) -> Record:
-    """A case that was planned and not run, and why."""
+    """Return the record of a case that was planned and not run, with the reason."""
     spec = benchmark(name)
     metric = spec.metrics(case)[0]
     record = Record(

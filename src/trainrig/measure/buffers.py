@@ -53,7 +53,7 @@ _SAMPLED_ELEMENTS = 64
 
 
 def num_sets(case: Case, set_bytes: int, device: str, most_bytes: int | None = None) -> int:
-    """How many sets of ``set_bytes`` each the calls rotate through: 1 when hot.
+    """Return the number of buffer sets of ``set_bytes`` that calls rotate through; 1 if hot.
 
     ``most_bytes``: no more sets than fit in so much.  Raises Unsupported where the data cannot be
     made cold.
@@ -78,7 +78,7 @@ def num_sets(case: Case, set_bytes: int, device: str, most_bytes: int | None = N
 
 
 def conditions(case: Case, device: str) -> Case:
-    """What a record of cold data says: how large a cache was assumed, where none is listed."""
+    """Return the assumed cache size in bytes for a record of cold data, where none is listed."""
     if case["cache"] == "hot" or not isinstance(last_level_cache_bytes(device), Missing):
         return {}
     return {"assumed_cache_bytes": _assumed_cache_bytes(device)}
@@ -105,15 +105,19 @@ def rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
 
 
 def last_level_cache_bytes(device: str) -> int | Missing:
-    """All last-level caches of a torch device together."""
+    """Return the total size of a torch device's last-level caches in bytes."""
     if device == "cpu":
         return _cpu_cache_bytes()
     import torch
 
-    found = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+    reported_bytes = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
     if torch.version.hip:
-        return max(found, _LARGE_GPU_CACHE_BYTES)
-    return found if found > 0 else Missing("torch does not report the GPU's L2 cache")
+        return max(reported_bytes, _LARGE_GPU_CACHE_BYTES)
+    return (
+        reported_bytes
+        if reported_bytes > 0
+        else Missing("torch does not report the GPU's L2 cache")
+    )
 
 
 @cache
@@ -122,7 +126,7 @@ def _cpu_cache_bytes() -> int | Missing:
 
 
 def cpu_cache_bytes(host: Host) -> int | Missing:
-    """The highest level of data cache that sysfs lists, summed over its instances."""
+    """Return the bytes of the highest level of data cache in sysfs, summed over its instances."""
     root = "/sys/devices/system/cpu"
     names = host.names(root)
     if isinstance(names, Missing):
@@ -138,8 +142,8 @@ def cpu_cache_bytes(host: Host) -> int | Missing:
 
 
 def _caches_of(host: Host, folder: str) -> dict[tuple[int, str], int]:
-    """(level, CPUs that share it) → bytes, for the data caches of one CPU."""
-    found: dict[tuple[int, str], int] = {}
+    """Return the data caches of one CPU: (level, list of CPUs that share it) → bytes."""
+    bytes_by_cache: dict[tuple[int, str], int] = {}
     names = host.names(folder)
     for name in () if isinstance(names, Missing) else names:
         if not name.startswith("index") or host.read(f"{folder}/{name}/type") == "Instruction":
@@ -148,12 +152,12 @@ def _caches_of(host: Host, folder: str) -> dict[tuple[int, str], int]:
         size = size_bytes(host.read(f"{folder}/{name}/size"), "size")
         shared = host.read(f"{folder}/{name}/shared_cpu_list")
         if isinstance(level, int) and isinstance(size, int) and size > 0:
-            found[level, folder if isinstance(shared, Missing) else shared] = size
-    return found
+            bytes_by_cache[level, folder if isinstance(shared, Missing) else shared] = size
+    return bytes_by_cache
 
 
 def _free_bytes(device: str) -> int:
-    """What can be allocated: the host's available memory within its limit, or the GPU's."""
+    """Return the bytes that can be allocated on the GPU, or on the host within its cgroup."""
     if device != "cpu":
         import torch
 
@@ -204,9 +208,11 @@ def written_rows(target: torch.Tensor) -> list[int]:
     Most rows show it in a few elements; only of the others is every element looked at.
     """
     sample = target[:, :: -(-target.shape[1] // _SAMPLED_ELEMENTS)]
-    shown = (~sample.isnan().all(dim=1)).tolist()
+    is_written = (~sample.isnan().all(dim=1)).tolist()
     return [
-        row for row, is_shown in enumerate(shown) if is_shown or not bool(target[row].isnan().all())
+        row
+        for row, is_shown in enumerate(is_written)
+        if is_shown or not bool(target[row].isnan().all())
     ]
 
 

@@ -1,4 +1,4 @@
-"""What runs a burn's checks: one process a device, phase after phase, and a qualification's case.
+"""Run a burn's checks in one process for each device, and the burn case of a qualification.
 
     python -m trainrig.measure.burn FOLDER
 
@@ -43,11 +43,11 @@ where the usual ones are not meant."""
 PLAN = "plan.json"
 _SLICE_S = 1.0
 _LEAST_SHARE = 0.5
-"""Of a phase's seconds that are burnt however long its preparation takes."""
+"""Smallest share of a phase's seconds spent burning, however long its preparation takes."""
 
 
 def make_check(phase: Phase, device: str) -> BurnCheck:
-    """The check of a phase, prepared.  Unsupported, UnavailableError: not on this device."""
+    """Prepare the check of a phase.  Raises Unsupported, UnavailableError: not on this device."""
     mode, dtype = str(phase["mode"]), phase.get("dtype")
     if mode == MATMUL:
         shape = phase.get("shape")
@@ -63,14 +63,14 @@ def make_check(phase: Phase, device: str) -> BurnCheck:
 
 
 def _free_bytes(phase: Phase, device: str) -> int:
-    """What is free on a GPU now; on the host what the parent saw, or less where it is less now."""
+    """Return the free bytes of a GPU; of the host, at most the parent's reading."""
     import torch
 
     if device == "cpu":
         host = ThisMachine()
         sizes = value_or(meminfo_sizes(host.read("/proc/meminfo")), {})
-        left = [sizes.get("MemAvailable"), value_or(memory_left(host), None)]
-        return min([int(phase["free_bytes"]), *(size for size in left if size is not None)])
+        limits = [sizes.get("MemAvailable"), value_or(memory_left(host), None)]
+        return min([int(phase["free_bytes"]), *(size for size in limits if size is not None)])
     return int(torch.cuda.mem_get_info(device)[0])
 
 
@@ -93,7 +93,7 @@ def burn(folder: Path, events: Events) -> None:
 
 
 def _software(device: str) -> dict[str, Any]:
-    """What results may depend on to the bit, besides the device."""
+    """Return the software versions on which results may depend bit for bit."""
     import torch
 
     return {
@@ -127,7 +127,7 @@ def _run_phase(number: int, phase: Phase, device: str, until: float, events: Eve
 
 
 def _work(number: int, phase: Phase, device: str, until: float, events: Events) -> None:
-    """One check from its preparation to its facts; what it held is free when this returns."""
+    """Prepare one check, run its slices and report its facts; its memory is freed on return."""
     began = time.monotonic()
     check = make_check(phase, device)
     now = time.monotonic()
@@ -136,8 +136,8 @@ def _work(number: int, phase: Phase, device: str, until: float, events: Events) 
     if isinstance(check, MemoryPatterns):
         check.seconds = end - now
     while True:
-        found = check.run(min(_SLICE_S, max(end - time.monotonic(), 0.0)))
-        events.emit("slice", number=number, clock=time.perf_counter(), **asdict(found))
+        slice_result = check.run(min(_SLICE_S, max(end - time.monotonic(), 0.0)))
+        events.emit("slice", number=number, clock=time.perf_counter(), **asdict(slice_result))
         if time.monotonic() >= end:
             break
     events.emit("slice", number=number, **asdict(check.finish()))
@@ -148,7 +148,7 @@ def _work(number: int, phase: Phase, device: str, until: float, events: Events) 
 
 
 def reset_torch() -> None:
-    """What a phase held is free for the next one, and torch is as it was."""
+    """Free a phase's GPU memory and restore torch's settings."""
     import torch
 
     torch.use_deterministic_algorithms(False)
@@ -160,29 +160,29 @@ def reset_torch() -> None:
 
 
 def prepare(case: Case, device: str) -> SelfTimed:
-    """Products for some seconds, all of them compared."""
+    """Return a case that multiplies matrices for some seconds and compares every product."""
     shape = tuple(int(str(case[axis])) for axis in "mkn")
     products = Products(str(case["dtype"]), device, (shape[0], shape[1], shape[2]))
-    wrong: list[str] = []
+    error_texts: list[str] = []
     checked = [0]
 
     def sample(settings: Settings) -> Samples:
         times: list[float] = []
         end = time.perf_counter() + settings.max_time
         while time.perf_counter() < end or not times:
-            found = products.run(_SLICE_S / 4.0)
-            times.append(found.seconds / max(found.num_checked, 1))
-            checked[0] += found.num_checked
-            if found.num_errors:
-                wrong.extend(found.errors)
+            slice_result = products.run(_SLICE_S / 4.0)
+            times.append(slice_result.seconds / max(slice_result.num_checked, 1))
+            checked[0] += slice_result.num_checked
+            if slice_result.num_errors:
+                error_texts.extend(slice_result.errors)
                 break
         return from_another_loop(times, 1, settings.target, {"checked": checked[0]})
 
-    return SelfTimed(sample=sample, wrong=lambda: "; ".join(wrong[:2]) or None)
+    return SelfTimed(sample=sample, wrong=lambda: "; ".join(error_texts[:2]) or None)
 
 
 def main(before: Callable[[], object] = lambda: None) -> None:
-    """The program; ``before`` is called in it first."""
+    """Run the burn's process; ``before`` is called first."""
     before()
     run_rank(burn)
 

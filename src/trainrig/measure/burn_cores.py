@@ -32,7 +32,7 @@ _PARTS = ("product fp64", "product fp32", "square roots", "exponentials", "sort"
 
 @dataclass(slots=True)
 class _Found:
-    """What one processor did in a slice."""
+    """Rounds and errors of one processor in a slice."""
 
     errors: list[str] = field(default_factory=list)
     num_errors: int = 0
@@ -60,13 +60,13 @@ class Cores:
         self._integers = torch.randint(-(2**31), 2**31, (size, size), **draw)
         self.cores = tuple(sorted(os.sched_getaffinity(0)))
         self._unit_time = UnitTime(_MOST_ROUNDS)
-        first = [_Found()]
+        first_core = [_Found()]
         self._first: list[torch.Tensor] = []
-        self._on_all(first, self.cores[:1], self._make_first)
+        self._on_all(first_core, self.cores[:1], self._make_first)
         self._done = 0
 
     def _round(self) -> list[torch.Tensor]:
-        """The words of each part."""
+        """Return the results of one round as integer words, one tensor for each part."""
         import torch
 
         wide, narrow = self._wide, self._narrow
@@ -83,66 +83,74 @@ class Cores:
     def _make_first(self, _: _Found, __: int) -> None:
         self._first = self._round()
 
-    def _compare_rounds(self, found: _Found, core: int, count: int) -> None:
+    def _compare_rounds(self, outcome: _Found, core: int, count: int) -> None:
         import torch
 
         for number in range(count):
             results = self._round()
-            for part, result, first in zip(_PARTS, results, self._first, strict=True):
-                if torch.equal(result, first):
+            for part_name, result, reference in zip(_PARTS, results, self._first, strict=True):
+                if torch.equal(result, reference):
                     continue
-                found.num_errors += 1
-                row = (result != first).nonzero()[0].tolist()
-                what = f"{part} differ" if part.endswith("s") else f"{part} differs"
-                text = f"processor {core}, round {self._done + number + 1}: {what} at {row}"
-                found.errors.append(text)
-            found.rounds += 1
+                outcome.num_errors += 1
+                row = (result != reference).nonzero()[0].tolist()
+                verdict = (
+                    f"{part_name} differ" if part_name.endswith("s") else f"{part_name} differs"
+                )
+                text = f"processor {core}, round {self._done + number + 1}: {verdict} at {row}"
+                outcome.errors.append(text)
+            outcome.rounds += 1
 
-    def _on_all(self, found: Sequence[_Found], cores: Sequence[int], work: Any) -> None:
-        """``work(found, core)`` in a thread on each processor; the first failure is raised."""
+    def _on_all(self, outcomes: Sequence[_Found], cores: Sequence[int], work: Any) -> None:
+        """Call ``work(outcome, core)`` in a thread on each processor; raise the first failure."""
         import torch
 
-        def run(own: _Found, core: int) -> None:
+        def run(core_outcome: _Found, core: int) -> None:
             try:
                 os.sched_setaffinity(0, {core})  # of this thread alone
                 torch.set_num_threads(1)
-                work(own, core)
+                work(core_outcome, core)
             except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
-                own.failure = error
+                core_outcome.failure = error
 
         threads = [
-            threading.Thread(target=run, args=pair) for pair in zip(found, cores, strict=True)
+            threading.Thread(target=run, args=pair) for pair in zip(outcomes, cores, strict=True)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        if failures := [own.failure for own in found if own.failure is not None]:
+        if failures := [
+            core_outcome.failure for core_outcome in outcomes if core_outcome.failure is not None
+        ]:
             raise failures[0]
 
     def run(self, seconds: float) -> Slice:
-        """Rounds on all processors for about ``seconds``."""
+        """Compute and compare rounds on all processors for about ``seconds``."""
         count = self._unit_time.count(seconds)
-        found = [_Found() for _ in self.cores]
+        outcomes = [_Found() for _ in self.cores]
         start = time.perf_counter()
-        self._on_all(found, self.cores, lambda own, core: self._compare_rounds(own, core, count))
+        self._on_all(
+            outcomes,
+            self.cores,
+            lambda core_outcome, core: self._compare_rounds(core_outcome, core, count),
+        )
         took = time.perf_counter() - start
         self._unit_time.learn(count, took)
         self._done += count
-        rounds = sum(own.rounds for own in found)
-        errors = [text for own in found for text in own.errors[:MOST_SHOWN]]
+        rounds = sum(core_outcome.rounds for core_outcome in outcomes)
+        errors = [text for core_outcome in outcomes for text in core_outcome.errors[:MOST_SHOWN]]
         return Slice(
             work=2 * 2.0 * self.size**3 * rounds,
             seconds=took,
             num_checked=rounds,
-            num_errors=sum(own.num_errors for own in found),
+            num_errors=sum(core_outcome.num_errors for core_outcome in outcomes),
             errors=tuple(errors[:MOST_SHOWN]),
         )
 
     def finish(self) -> Slice:
-        """Every round was compared."""
+        """Return an empty slice: every round has been compared already."""
         return error_slice(0.0, ())
 
     def facts(self) -> dict[str, Any]:
-        """How many processors."""
+        """Return the number of processors and the matrix size n."""
         return {"processors": len(self.cores), "n": self.size}

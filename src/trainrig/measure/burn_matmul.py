@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, int, int]
 """m, k, n."""
 _MOST_PRODUCTS = 256
-"""In a slice: 256 × 8192 sums of rows are 16 MiB."""
+"""Most products in a slice: 256 × 8192 row sums take 16 MiB."""
 _ACCUMULATE_EPS = {"fp64": 2.0**-52}
 _ACCUMULATION_MARGIN = 8.0
 _CUT_OFF = ("bf16", "fp16", "tf32")
@@ -62,7 +62,7 @@ _CUT_EPS, _CUT_EVERY = 2.0**-23, 4
 _MEAN_OF_END, _MEAN_BESIDE = 0.5, 1.25
 """The mean size of a sum on its way: half its end, and what it strays from there, in √k·2.33."""
 _MEAN_SQUARE = 7.0 / 3.0
-"""Of a number that is uniform in [1, 2); a term of the product has the size of this."""
+"""Mean square of a number uniform in [1, 2): the typical size of one term of the product."""
 _CHECK_ELEMENTS = 1 << 24
 """Elements in fp64 at a time: 128 MiB."""
 _MEMORY_SHARE = 0.4
@@ -160,7 +160,7 @@ class Products:
     # ---- what is run
 
     def run(self, seconds: float) -> Slice:
-        """Products for about ``seconds``, all of them compared."""
+        """Multiply for about ``seconds`` and compare every product."""
         count = self._unit_time.count(seconds)
         start = time.perf_counter()
         if self._side is None or not self._checked:
@@ -171,14 +171,14 @@ class Products:
         self._wait()
         took = time.perf_counter() - start
         self._unit_time.learn(count, took)
-        first, self._wrong_first = self._wrong_first, []
+        first_errors, self._wrong_first = self._wrong_first, []
         self._done += count
         return Slice(
             work=2.0 * self.m * self.k * self.n * count,
             seconds=took,
             num_checked=count,
-            num_errors=num_errors + len(first),
-            errors=tuple([*first, *errors][:MOST_SHOWN]),
+            num_errors=num_errors + len(first_errors),
+            errors=tuple([*first_errors, *errors][:MOST_SHOWN]),
         )
 
     def _multiply(self, count: int) -> None:
@@ -191,20 +191,20 @@ class Products:
                 torch.sum(as_words(out), dim=1, out=self._rows[number])
 
     def _multiply_beside(self, count: int) -> None:
-        """Products in the usual stream, their sums in another one; two results take turns."""
+        """Multiply in the default stream and sum rows in a second one, with two result buffers."""
         import torch
 
         assert self._side is not None
         main = torch.cuda.current_stream(self.device)
-        made = [torch.cuda.Event() for _ in self._out]
+        product_done = [torch.cuda.Event() for _ in self._out]
         free = [torch.cuda.Event() for _ in self._out]
         for number in range(count):
             turn = number % 2
             if number >= 2:
                 main.wait_event(free[turn])
             torch.matmul(self._left, self._right, out=self._out[turn])
-            made[turn].record(main)
-            self._side.wait_event(made[turn])
+            product_done[turn].record(main)
+            self._side.wait_event(product_done[turn])
             with torch.cuda.stream(self._side):
                 torch.sum(as_words(self._out[turn]), dim=1, out=self._rows[number])
                 free[turn].record(self._side)
@@ -213,13 +213,15 @@ class Products:
     # ---- what is compared
 
     def _compare(self, count: int) -> tuple[list[str], int]:
-        """What is wrong in the latest ``count`` products and in the operands, and how often."""
+        """Return the errors of the latest ``count`` products and the operands, and their number."""
         differs = self._rows[:count] != self._first_sums
         errors = self._operands_changed()
         if not bool(differs.any()):
-            whole = self._elements(self._out[(count - 1) % 2])
-            found = [f"product {self._done + count}: {whole}"] if whole else []
-            return [*errors, *found], len(errors) + len(found)
+            element_error = self._elements(self._out[(count - 1) % 2])
+            product_errors = (
+                [f"product {self._done + count}: {element_error}"] if element_error else []
+            )
+            return [*errors, *product_errors], len(errors) + len(product_errors)
         wrong = differs.any(dim=1)
         for number in wrong.nonzero().flatten().tolist()[:MOST_SHOWN]:
             errors.append(self._product_text(number, differs[number], count))
@@ -238,7 +240,7 @@ class Products:
         return f"{name}: {len(rows)} of {self.m} rows, the first is row {rows[0]}"
 
     def _elements(self, out: torch.Tensor) -> str:
-        """Where a whole result differs from the first one, element by element; empty if nowhere."""
+        """Say where a result differs from the first one, element by element; empty if equal."""
         import torch
 
         words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[self._width]
@@ -254,8 +256,8 @@ class Products:
         return f"element [{row}, {column}]{more}: {bits}, {is_is}"
 
     def _operands_changed(self) -> list[str]:
-        """Operands that are no longer what was drawn."""
-        found = []
+        """Return errors for operands whose bits have changed since they were drawn."""
+        errors = []
         for name, operand in (("A", self._left), ("B", self._right)):
             sums = self._sums(operand)
             differs = sums != self._held[name]
@@ -263,27 +265,27 @@ class Products:
                 continue
             row = int(differs.nonzero()[0])
             bit = flipped_bit(int(sums[row]) - int(self._held[name][row]), self._width)
-            found.append(f"operand {name} changed in memory: row {row}, {bit}")
+            errors.append(f"operand {name} changed in memory: row {row}, {bit}")
             self._held[name] = sums  # named once; the products that it spoils name it again
-        return found
+        return errors
 
     def _against_fp64(self) -> list[str]:
-        """Elements of the first product that rounding does not explain."""
+        """Compare the first product with fp64; report elements that rounding does not explain."""
         worst, num_bad, place, allowed_there = 0.0, 0, (0, 0), 0.0
         for row, column, error, allowed in self._errors():
             excess = (error - allowed).nan_to_num(nan=math.inf, posinf=math.inf)
             num_bad += int((excess > 0.0).sum())
             highest = float(excess.max())
             if highest > 0.0 and highest > worst:
-                at = divmod(int(excess.argmax()), excess.shape[1])
-                worst, place = highest, (row + at[0], column + at[1])
-                allowed_there = float(allowed[at[0], at[1]])
+                block_index = divmod(int(excess.argmax()), excess.shape[1])
+                worst, place = highest, (row + block_index[0], column + block_index[1])
+                allowed_there = float(allowed[block_index[0], block_index[1]])
         if not num_bad:
             return []
-        there = float(self._first[place[0], place[1]])
+        product_value = float(self._first[place[0], place[1]])
         return [
             f"the first product: {num_bad} of {self.m * self.n} elements are not what fp64 gives; "
-            f"element [{place[0]}, {place[1]}] is {there:.6g}, and rounding explains "
+            f"element [{place[0]}, {place[1]}] is {product_value:.6g}, and rounding explains "
             f"{allowed_there:.3g} of error"
         ]
 
@@ -303,8 +305,10 @@ class Products:
             right = self._right[:, column : column + rows].to(torch.float64)
             for row in range(0, self.m, rows):
                 exact = self._left[row : row + rows].to(torch.float64) @ right
-                found = self._first[row : row + rows, column : column + rows].to(torch.float64)
-                yield row, column, (found - exact).abs(), exact.abs().mul_(share).add_(sums)
+                product_block = self._first[row : row + rows, column : column + rows].to(
+                    torch.float64
+                )
+                yield row, column, (product_block - exact).abs(), exact.abs().mul_(share).add_(sums)
 
     def finish(self) -> Slice:
         """Both results and the operands, whole."""

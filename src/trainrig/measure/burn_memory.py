@@ -40,11 +40,11 @@ CHUNK = 1 << 28
 BLOCK = 1 << 25
 """Bytes that are compared at a time: what the comparison needs besides."""
 GPU_SHARE, HOST_SHARE = 0.95, 0.80
-"""Of what is free.  On the host the rest is for whoever else runs, and for the page cache."""
+"""Share of the free memory to test; on the host the rest stays for others and the page cache."""
 _COMPARING = 8
 """Blocks that the expected words, the comparison and the allocator's rounding take."""
 _HOST_BLOCK = BLOCK // 8
-"""What a processor's cache holds, and the time of a phase is kept by."""
+"""Block of one comparison: fits a processor's cache, and bounds how late a phase ends."""
 _WORD = 8
 _MASK = 2**64
 
@@ -53,10 +53,10 @@ Pattern = Callable[[int, int, "torch.Generator"], "torch.Tensor"]
 
 
 def usual_bytes(device: str, free_bytes: int) -> int:
-    """How much of what is free is tested: what comparing needs is left."""
+    """Return the bytes to test of ``free_bytes``, leaving room for comparing."""
     share = HOST_SHARE if device == "cpu" else GPU_SHARE
-    most = free_bytes - _COMPARING * BLOCK
-    return max(int(min(share * free_bytes, most)), free_bytes // 2)
+    testable_bytes = free_bytes - _COMPARING * BLOCK
+    return max(int(min(share * free_bytes, testable_bytes)), free_bytes // 2)
 
 
 class MemoryPatterns:
@@ -66,7 +66,7 @@ class MemoryPatterns:
     what = "words"
 
     def __init__(self, device: str, num_bytes: int, *, chunk: int = CHUNK, seed: int = 0) -> None:
-        """Take the memory.  UnavailableError where a tenth of it is not given."""
+        """Allocate the memory.  Raises UnavailableError where not even a tenth can be allocated."""
         import torch
 
         self.device, self._seed = device, seed
@@ -78,7 +78,7 @@ class MemoryPatterns:
         self._block = max(1, min(block, chunk // 8) // _WORD)
         self._chunks: list[torch.Tensor] = []
         self.wanted = num_bytes
-        why = ""
+        reason = ""
         try:
             for start in range(0, max(_WORD, num_bytes // _WORD * _WORD), chunk):
                 words = max(_WORD, min(chunk, num_bytes - start)) // _WORD
@@ -86,13 +86,13 @@ class MemoryPatterns:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            why = first_line(error)
+            reason = first_line(error)
             if self._chunks:  # room for what comparing takes
                 self._chunks.pop()
         self.held = sum(piece.numel() * _WORD for piece in self._chunks)
         if self.held < LEAST_MEMORY * num_bytes:
             raise UnavailableError(
-                f"{self.held} of {num_bytes} bytes could be allocated: {why}",
+                f"{self.held} of {num_bytes} bytes could be allocated: {reason}",
                 "free memory, or test less of it: --memory 4GiB",
             )
         self._passes = self._cycle()
@@ -102,7 +102,7 @@ class MemoryPatterns:
     # ---- patterns
 
     def _cycle(self) -> Iterator[tuple[str, Pattern, bool]]:
-        """Passes without end: name, pattern, and whether it ends in moving inversions."""
+        """Yield passes without end: name, pattern, and whether it ends in moving inversions."""
         import torch
 
         def constant(value: int) -> Pattern:
@@ -120,9 +120,9 @@ class MemoryPatterns:
 
         def walking(shift: int, flip: int) -> Pattern:
             def words(first: int, count: int, generator: torch.Generator) -> torch.Tensor:
-                place = address(first + shift, count, generator).remainder_(64)
-                one = torch.ones((), dtype=torch.int64, device=self.device)
-                return torch.bitwise_xor(torch.bitwise_left_shift(one, place), flip)
+                bit_index = address(first + shift, count, generator).remainder_(64)
+                one_bit = torch.ones((), dtype=torch.int64, device=self.device)
+                return torch.bitwise_xor(torch.bitwise_left_shift(one_bit, bit_index), flip)
 
             return words
 
@@ -136,9 +136,9 @@ class MemoryPatterns:
             yield "inversions of 0x5555555555555555", constant(0x5555555555555555), True
             shift += 1
 
-    def _blocks(self, *, down: bool = False) -> Iterator[tuple[int, int, int]]:
-        """Chunk, first word in it, and the place of that word among all."""
-        size, turn = self._chunks[0].numel(), -1 if down else 1
+    def _blocks(self, *, descending: bool = False) -> Iterator[tuple[int, int, int]]:
+        """Yield (chunk, first word in it, index of that word in all memory) for each block."""
+        size, turn = self._chunks[0].numel(), -1 if descending else 1
         for number in range(len(self._chunks))[::turn]:
             for first in range(0, self._chunks[number].numel(), self._block)[::turn]:
                 yield number, first, number * size + first
@@ -146,7 +146,7 @@ class MemoryPatterns:
     # ---- what is run
 
     def _one_pass(self, pattern: Pattern, *, inverts: bool) -> Iterator[tuple[int, int, list[str]]]:
-        """Each turn: bytes moved, words compared, errors of one block."""
+        """Run one pass; yield bytes moved, words compared and errors after each block."""
         import torch
 
         def expected(place: int, count: int) -> torch.Tensor:
@@ -154,11 +154,11 @@ class MemoryPatterns:
             generator = torch.Generator(device=self.device).manual_seed(seed)
             return pattern(place, count, generator)
 
-        def held(number: int, first: int) -> torch.Tensor:
+        def block_words(number: int, first: int) -> torch.Tensor:
             return self._chunks[number][first : first + self._block]
 
         for number, first, place in self._blocks():
-            words = held(number, first)
+            words = block_words(number, first)
             words.copy_(expected(place, words.numel()))
             yield words.numel() * _WORD, 0, []
             if self.num_passes == 0 and self._is_late():
@@ -166,8 +166,8 @@ class MemoryPatterns:
                 break
         turns = [(False, False), *([(False, True), (True, False)] if inverts else [])]
         for down, complement in turns[1:] if inverts else turns:
-            for number, first, place in self._blocks(down=down):
-                words = held(number, first)
+            for number, first, place in self._blocks(descending=down):
+                words = block_words(number, first)
                 wanted = expected(place, words.numel())
                 if not complement and inverts:
                     wanted.bitwise_not_()
@@ -178,7 +178,7 @@ class MemoryPatterns:
                 yield moved, words.numel(), errors
 
     def _is_late(self) -> bool:
-        """Whether the first pass has written for as long as it may."""
+        """Return whether the first pass has used up its time for writing."""
         if self._began is None or self.seconds == math.inf:
             return False
         self._wait()
@@ -191,21 +191,21 @@ class MemoryPatterns:
         self.held = sum(piece.numel() * _WORD for piece in self._chunks)
 
     def _compare(
-        self, words: torch.Tensor, wanted: torch.Tensor, number: int, first: int
+        self, words: torch.Tensor, expected: torch.Tensor, number: int, first: int
     ) -> list[str]:
         import torch
 
-        if torch.equal(words, wanted):
+        if torch.equal(words, expected):
             return []
-        places = (words != wanted).nonzero().flatten()
+        places = (words != expected).nonzero().flatten()
         shown = places[:MOST_SHOWN]
-        changed = torch.bitwise_xor(words[shown], wanted[shown]).tolist()
-        more = len(places) - len(shown)
+        changed = torch.bitwise_xor(words[shown], expected[shown]).tolist()
+        num_hidden = len(places) - len(shown)
         texts = [
             f"{self._name}: chunk {number}, byte {(first + at) * _WORD:#x}: {bits_of([bits], 8)}"
             for at, bits in zip(shown.tolist(), changed, strict=True)
         ]
-        return texts + [""] * more  # counted, not described
+        return texts + [""] * num_hidden  # counted, not described
 
     def run(self, seconds: float) -> Slice:
         """Blocks for about ``seconds``."""
@@ -241,7 +241,7 @@ class MemoryPatterns:
             torch.cuda.synchronize(self.device)
 
     def finish(self) -> Slice:
-        """The rest of the pass that has begun, where nothing says for how long it may work."""
+        """Complete the pass that has begun, if no time limit is set."""
         if self.seconds < math.inf:
             return error_slice(0.0, ())
         start = time.perf_counter()
@@ -251,17 +251,17 @@ class MemoryPatterns:
             moved, compared, errors = moved + turn[0], compared + turn[1], errors + turn[2]
         self.num_passes += self._going is not None
         self._going = None
-        found = error_slice(time.perf_counter() - start, list(filter(None, errors)))
+        result = error_slice(time.perf_counter() - start, list(filter(None, errors)))
         return Slice(
             work=float(moved),
-            seconds=found.seconds,
+            seconds=result.seconds,
             num_checked=compared,
             num_errors=len(errors),
-            errors=found.errors,
+            errors=result.errors,
         )
 
     def facts(self) -> dict[str, Any]:
-        """How much was tested, of how much, and how often."""
+        """Return bytes tested, bytes present and the number of passes."""
         return {
             "memory_bytes": self.held,
             "memory_wanted_bytes": self.wanted,

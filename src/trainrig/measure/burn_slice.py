@@ -1,4 +1,4 @@
-"""What each check of a burn hands over, slice by slice, and the integers that it compares.
+"""Result type of a burn's checks, and comparison of numbers by their bits.
 
 A check works for about as long as it is told, verifies all of it on the device, and says what it
 did.  Words are compared, not numbers: NaN equals NaN, and -0 differs from 0.
@@ -21,27 +21,27 @@ _WORD_BITS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What a check did in about a second."""
+    """Work, time and errors of a check in about one second."""
 
     work: float
     """FLOPs, or bytes written and read."""
     seconds: float
-    """Until all of it was done and compared."""
+    """Seconds until all results were computed and compared."""
     num_checked: int
     """Results that were compared: products, steps, words, rounds of a core."""
     num_errors: int = 0
-    """How many of them were wrong."""
+    """Number of wrong results among those checked."""
     errors: tuple[str, ...] = ()
-    """What is wrong, in words, the first few."""
+    """First few errors, each as a sentence."""
 
 
 class BurnCheck(Protocol):
     """One check, prepared on one device."""
 
     unit: str
-    """Of its work a second: ``FLOP/s`` or ``B/s``."""
+    """Unit of its rate: ``FLOP/s`` or ``B/s``."""
     what: str
-    """Its results: ``products``."""
+    """Plural noun for its results, such as ``products``."""
 
     def run(self, seconds: float) -> Slice:
         """Work for about so long, at least one unit, and compare all of it."""
@@ -52,7 +52,7 @@ class BurnCheck(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What its record says besides: sizes, digests."""
+        """Return further facts for its record: sizes, digests."""
         ...
 
 
@@ -68,18 +68,18 @@ def as_words(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def flipped_bit(difference: int, element_bytes: int) -> str:
-    """What the difference of two sums of 64-bit words says, where one bit explains it."""
-    for found in (difference % 2**_WORD_BITS, -difference % 2**_WORD_BITS):
-        if found and found & (found - 1) == 0:
-            return bit_text(found.bit_length() - 1, element_bytes)
+    """Name the flipped bit where one bit explains the difference of two sums of 64-bit words."""
+    for candidate in (difference % 2**_WORD_BITS, -difference % 2**_WORD_BITS):
+        if candidate and candidate & (candidate - 1) == 0:
+            return bit_text(candidate.bit_length() - 1, element_bytes)
     return "several bits"
 
 
 def bit_text(bit: int, element_bytes: int) -> str:
-    """``bit 0 (the lowest)`` of an element, by its place in a word of little-endian elements."""
-    own, last = bit % (8 * element_bytes), 8 * element_bytes - 1
-    place = {0: " (the lowest)", last: " (the sign)"}.get(own, "")
-    return f"bit {own}{place}"
+    """Return text such as ``bit 0 (the lowest)`` for a bit of a little-endian word."""
+    bit_in_element, last = bit % (8 * element_bytes), 8 * element_bytes - 1
+    suffix = {0: " (the lowest)", last: " (the sign)"}.get(bit_in_element, "")
+    return f"bit {bit_in_element}{suffix}"
 
 
 def bits_of(words: Sequence[int], element_bytes: int) -> str:
@@ -109,7 +109,7 @@ def error_slice(seconds: float, errors: Sequence[str]) -> Slice:
 
 @dataclass(slots=True)
 class UnitTime:
-    """How many units fit a slice, from how long they took so far."""
+    """Estimate of the number of units of work that fit a slice, from past durations."""
 
     most: int
     unit_s: float = math.inf
@@ -121,5 +121,5 @@ class UnitTime:
         return max(1, min(self.most, round(seconds / self.unit_s)))
 
     def learn(self, count: int, seconds: float) -> None:
-        """What ``count`` units took."""
+        """Record that ``count`` units took this many seconds."""
         self.unit_s = seconds / count

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 STEPS = 4
-"""In one round."""
+"""Training steps in one round."""
 SHAPES = {
     "tiny": {"hidden": 64, "heads": 2, "ffn": 96, "tokens": 16, "batch": 1},
     "cpu": {"hidden": 256, "heads": 4, "ffn": 688, "tokens": 128, "batch": 2},
@@ -123,15 +123,15 @@ class DeterministicSteps:
 
     def _note_forward(self, name: str) -> Any:
         def hook(_: Any, __: Any, output: Any) -> None:
-            found = output[0] if isinstance(output, tuple) else output
-            self._note(f"forward {name}", found)
-            if found.requires_grad:
-                found.register_hook(lambda gradient: self._note(f"backward {name}", gradient))
+            tensor = output[0] if isinstance(output, tuple) else output
+            self._note(f"forward {name}", tensor)
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient: self._note(f"backward {name}", gradient))
 
         return hook
 
     def _step(self, number: int) -> torch.Tensor:
-        """One step: its digests, (tensors,)."""
+        """Run one training step and return a digest for each tensor, shape (tensors,)."""
         import torch
 
         self._names, self._digests = [], []
@@ -163,13 +163,13 @@ class DeterministicSteps:
     # ---- what is run
 
     def run(self, seconds: float) -> Slice:
-        """Rounds for about ``seconds``, each compared with the first."""
+        """Run rounds for about ``seconds`` and compare each with the first."""
         count = self._unit_time.count(seconds)
         start = time.perf_counter()
         rounds = [self._round() for _ in range(count)]
         errors, num_wrong = [], 0
-        for number, found in enumerate(rounds, start=self._rounds + 2):
-            text, wrong = self._difference(found, number)
+        for number, digests in enumerate(rounds, start=self._rounds + 2):
+            text, wrong = self._difference(digests, number)
             num_wrong += wrong
             errors += [text] if text else []
         took = time.perf_counter() - start
@@ -183,18 +183,18 @@ class DeterministicSteps:
             errors=tuple(errors[:MOST_SHOWN]),
         )
 
-    def _difference(self, found: torch.Tensor, number: int) -> tuple[str, int]:
-        """What is first unlike the first round, and how many steps are."""
-        differs = found != self._first
+    def _difference(self, digests: torch.Tensor, number: int) -> tuple[str, int]:
+        """Return the first difference from the first round, and the number of steps that differ."""
+        differs = digests != self._first
         if not bool(differs.any()):
             return "", 0
         step, tensor = differs.nonzero()[0].tolist()
         num = int(differs.any(dim=1).sum())
-        place = where(step, self.names[tensor], number)
-        return f"{place}: not what it was in the first round", num
+        location = where(step, self.names[tensor], number)
+        return f"{location}: not what it was in the first round", num
 
     def finish(self) -> Slice:
-        """What lies in memory is compared by every round."""
+        """Return an empty slice: every round compares its results itself."""
         return error_slice(0.0, ())
 
     def facts(self) -> dict[str, Any]:
@@ -203,13 +203,13 @@ class DeterministicSteps:
         return {f"digest_{number}": digest_of(row) for number, row in enumerate(rows, start=1)}
 
     def digests(self) -> list[list[int]]:
-        """Of the first round: (steps, tensors)."""
+        """Return the first round's digests, (steps, tensors)."""
         found: list[list[int]] = self._first.tolist()
         return found
 
 
 def _usual_sizes(device: str) -> str:
-    """Which of SHAPES a device has room for: weights, moments, digests in 64 bits."""
+    """Return the largest of SHAPES that fits the device: weights, moments, 64-bit digests."""
     import torch
 
     if device == "cpu":
@@ -218,9 +218,9 @@ def _usual_sizes(device: str) -> str:
 
 
 def where(step: int, tensor: str, number: int | None = None) -> str:
-    """``step 2, gradient attention.q.weight``, with the round where one is meant."""
-    of = "" if number is None else f" of round {number}"
-    return f"step {step + 1}{of}, {tensor}"
+    """Return ``step 2, gradient attention.q.weight``, with the round if one is given."""
+    round_suffix = "" if number is None else f" of round {number}"
+    return f"step {step + 1}{round_suffix}, {tensor}"
 
 
 def digest_of(row: list[int]) -> str:

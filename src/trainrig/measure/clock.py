@@ -1,4 +1,4 @@
-"""What reads the time: the host's monotonic clock, or a GPU's events.
+"""Clocks of the timing loop: the host's monotonic clock, or a GPU's events.
 
 A clock times a batch of calls from the first one's start to the last one's end,
 all device work done.  It is a parameter of the loop, so that the loop can be

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     import torch
 
 CASES = "cases.json"
-"""What the first rank finds in its folder (`settings_of`)."""
+"""File name of the cases that the first rank reads from its folder (`settings_of`)."""
 PATIENCE = timedelta(hours=2)
-"""Of a collective.  The parent's is shorter: it sees all ranks, and says which one did not come."""
+"""Timeout of a collective.  The parent's is shorter: it sees which rank is missing."""
 _PERIOD = 251
 """Numbers repeat after so many elements: a prime, no divisor of any part's size."""
 _BLOCK = _PERIOD * 4096
 _DOUBLINGS = 100
-"""Of the numbers, with all ranks of any group added up, that fp32 can hold."""
+"""Number of doublings, over all ranks of any group, that fp32 can hold exactly."""
 
 
 def main() -> None:
@@ -78,14 +78,14 @@ def _serve(folder: Path, events: Events) -> None:
     group = AllRanks(torch=torch, dist=dist, host=host, rank=rank, size=size, device=device)
     hosts = group.gather(_host())
     events.emit("joined", hosts=hosts)
-    where = {"hosts": ",".join(hosts)} if len(set(hosts)) > 1 else {}
+    host_row = {"hosts": ",".join(hosts)} if len(set(hosts)) > 1 else {}
     pace, end = Projection(), time.monotonic() + requested["room"]
     for number in range(group.count(len(requested["cases"]))):
-        own = requested["cases"][number] if rank == 0 else None
-        if own and (late := pace.why_not(own, end - time.monotonic())):
-            own = None
+        next_case = requested["cases"][number] if rank == 0 else None
+        if next_case and (late := pace.why_not(next_case, end - time.monotonic())):
+            next_case = None
             events.emit("row", step=number + 1, status=Status.SKIPPED, reason=late)
-        if (received := group.broadcast(own and (own, requested["seconds"]))) is None:
+        if (received := group.broadcast(next_case and (next_case, requested["seconds"]))) is None:
             continue
         case, seconds = received
         label = f"{case['bytes']} bytes"
@@ -93,7 +93,7 @@ def _serve(folder: Path, events: Events) -> None:
         row = _measure(group, case, seconds, events)
         if rank == 0:
             pace.learn(case, row["duration"])
-            row["conditions"] = {**row.get("conditions", {}), **where}
+            row["conditions"] = {**row.get("conditions", {}), **host_row}
             events.emit("row", step=number + 1, **row)
 
 
@@ -107,7 +107,7 @@ def _host() -> str:
 
 
 class Projection:
-    """How long a case will take, by the last one of its operation; the first rank asks."""
+    """Estimate of a case's duration from the last one of its operation, kept by the first rank."""
 
     def __init__(self) -> None:
         self._took: dict[str, tuple[float, float]] = {}
@@ -116,13 +116,13 @@ class Projection:
         """It took so long."""
         self._took[str(case["collective"])] = (spec.number_in(case, "bytes"), seconds)
 
-    def why_not(self, case: Case, left: float) -> str | None:
-        """Why it is left out where ``left`` seconds are left, or None."""
+    def why_not(self, case: Case, left_s: float) -> str | None:
+        """Return why a case is skipped with ``left_s`` seconds left, or None."""
         size, took = self._took.get(str(case["collective"]), (1.0, 0.0))
         projected = took * max(spec.number_in(case, "bytes") / size, 1.0)
-        if projected < max(left, 1.0):
+        if projected < max(left_s, 1.0):
             return None
-        return f"projected to take {projected:.1f} s, and {max(left, 0.0):.1f} s are left"
+        return f"projected to take {projected:.1f} s, and {max(left_s, 0.0):.1f} s are left"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,16 +138,16 @@ class AllRanks:
     device: str
 
     def broadcast(self, value: Any) -> Any:
-        """What the first rank says, in all of them."""
+        """Return the first rank's value in all ranks."""
         box = [value]
         self.dist.broadcast_object_list(box, src=0, group=self.host)
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank says, in all of them."""
-        found: list[Any] = [None] * self.size
-        self.dist.all_gather_object(found, value, group=self.host)
-        return found
+        """Return the list of all ranks' values in all ranks."""
+        values: list[Any] = [None] * self.size
+        self.dist.all_gather_object(values, value, group=self.host)
+        return values
 
     def count(self, value: int) -> int:
         """A number of the first rank's, in all of them: quicker than an object."""
@@ -156,13 +156,13 @@ class AllRanks:
         return int(number)
 
     def mean(self, value: float) -> float:
-        """Of all ranks."""
+        """Return the mean of a value over all ranks."""
         number = self.torch.tensor([value], dtype=self.torch.float64)
         self.dist.all_reduce(number, group=self.host)
         return float(number) / self.size
 
     def meet(self) -> None:
-        """Until all are here."""
+        """Wait until all ranks have arrived (barrier)."""
         self.dist.barrier(group=self.host)
 
 
@@ -191,7 +191,7 @@ class GroupClock:
         return self._own.now()
 
     def follow(self, call: Callable[[], object]) -> None:
-        """What the other ranks do until the first one is done."""
+        """Repeat the first rank's calls in the other ranks until it is done."""
         while count := self._group.count(0):
             self._timed(call, count)
 
@@ -201,7 +201,7 @@ class GroupClock:
 
 
 def _measure(group: AllRanks, case: Case, seconds: float, events: Events) -> dict[str, Any]:
-    """One case in all ranks: the row of the first one."""
+    """Measure one case in all ranks and return the first rank's row."""
     began = time.perf_counter()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
@@ -214,8 +214,12 @@ def _measure(group: AllRanks, case: Case, seconds: float, events: Events) -> dic
 
     exchange, problem = _prepared(group, case)
     if any(problems := group.gather(problem)):
-        first = next((rank, each) for rank, each in enumerate(problems) if each)
-        return row(Status(first[1][0]), f"rank {first[0]}: {first[1][1]}")
+        first_problem = next(
+            (rank, problem_in_rank)
+            for rank, problem_in_rank in enumerate(problems)
+            if problem_in_rank
+        )
+        return row(Status(first_problem[1][0]), f"rank {first_problem[0]}: {first_problem[1][1]}")
     assert exchange is not None
     beat()
     try:
@@ -225,8 +229,8 @@ def _measure(group: AllRanks, case: Case, seconds: float, events: Events) -> dic
             raise
         missing = f"{case['backend']} has no {case['collective']} in this torch: "
         return row(Status.MISSING, missing + first_line(error))
-    if (found := _first(group, wrong)) is not None:
-        return row(Status.FAILED, f"{WRONG_ANSWER} before timing: {found}")
+    if (rank_error := _first(group, wrong)) is not None:
+        return row(Status.FAILED, f"{WRONG_ANSWER} before timing: {rank_error}")
     clock = GroupClock(group, beat)
     with noise.watch(group.device) as watched:
         if group.rank == 0:
@@ -236,8 +240,8 @@ def _measure(group: AllRanks, case: Case, seconds: float, events: Events) -> dic
             samples = None
             clock.follow(exchange.call)
     beat()
-    if (found := _first(group, exchange.wrong())) is not None:
-        return row(Status.FAILED, f"{WRONG_ANSWER} after timing: {found}")
+    if (rank_error := _first(group, exchange.wrong())) is not None:
+        return row(Status.FAILED, f"{WRONG_ANSWER} after timing: {rank_error}")
     if samples is None:
         return row(Status.OK)
     return row(
@@ -266,9 +270,9 @@ def _prepared(
 
 
 def _first(group: AllRanks, wrong: str | None) -> str | None:
-    """What is wrong in any rank, in the words of the first that has it."""
-    found = group.gather(wrong)
-    return next((f"rank {rank}: {each}" for rank, each in enumerate(found) if each), None)
+    """Return the error of the first rank that has one, with its number, or None."""
+    errors = group.gather(wrong)
+    return next((f"rank {rank}: {error}" for rank, error in enumerate(errors) if error), None)
 
 
 TORCH_NAMES = {
@@ -276,7 +280,7 @@ TORCH_NAMES = {
     "reduce_scatter": ("reduce_scatter_single", "reduce_scatter_tensor"),
     "all_to_all": ("all_to_all_single",),
 }
-"""torch's, since 2.13 and before."""
+"""Names in torch.distributed by operation: of torch 2.13 and of earlier versions."""
 
 
 class CheckedCollective:
@@ -287,16 +291,18 @@ class CheckedCollective:
         self.op, ranks = str(case["collective"]), group.size
         names = (name for name in TORCH_NAMES.get(self.op, ()) if hasattr(group.dist, name))
         self._function: Any = getattr(group.dist, next(names, self.op), None)
-        whole = int(str(case["bytes"])) // 4
-        self._part = whole // ranks
+        num_elements = int(str(case["bytes"])) // 4
+        self._part = num_elements // ranks
         self._ends = (case.get("from"), case.get("to"))
         make: Callable[[int], Any] = lambda count: torch.zeros(  # noqa: E731
             count, dtype=torch.float32, device=group.device
         )
         in_place = self.op in ("all_reduce", "broadcast")
-        self.source = make(self._part if self.op == "all_gather" else whole)
+        self.source = make(self._part if self.op == "all_gather" else num_elements)
         self.target = (
-            self.source if in_place else make(self._part if self.op == "reduce_scatter" else whole)
+            self.source
+            if in_place
+            else make(self._part if self.op == "reduce_scatter" else num_elements)
         )
         self._block = torch.arange(_BLOCK, device=group.device).remainder(_PERIOD)
         self._round = 0
@@ -318,7 +324,7 @@ class CheckedCollective:
         return (lambda: function(target, source)) if self.op in TORCH_NAMES else self._passing()
 
     def _passing(self) -> Callable[[], object]:
-        """From rank to rank; of one rank alone, a copy."""
+        """Return a call that sends from rank to rank; a copy where there is one rank."""
         dist, rank, size = self._group.dist, self._group.rank, self._group.size
         source, target = self.source, self.target
         if size == 1:
@@ -339,13 +345,13 @@ class CheckedCollective:
         return run
 
     def wrong(self) -> str | None:
-        """What the calls so far left, and what one more brings, that should not be so; or None."""
+        """Return what is wrong with the results so far or with one further call, or None."""
         self._wait()
-        found = self._left() if self._round else None
+        error = self._left() if self._round else None
         self._fill()
         self.call()  # also where something was wrong: the other ranks do not know, and call it
         self._wait()
-        return found or self._left()
+        return error or self._left()
 
     def _wait(self) -> None:
         if self._group.device != "cpu":
@@ -363,42 +369,42 @@ class CheckedCollective:
             self._each(self.source, self._numbers(rank), lambda piece, right: piece.copy_(right))
 
     def _numbers(self, rank: int, offset: int = 0) -> Any:
-        """What ``rank`` has from element ``offset`` on; it repeats after a block."""
+        """Return the values of ``rank`` from element ``offset`` on, repeating after a block."""
         return (self._block + (offset + 17 * rank + 31 * self._round)).remainder(_PERIOD).float()
 
     def _left(self) -> str | None:
-        """What is wrong with the target."""
-        for where, found, right in self._expected():
+        """Return what is wrong with the target, or None."""
+        for words, part, right in self._expected():
             bad = 0
 
             def look(piece: Any, expected: Any) -> None:
                 nonlocal bad
                 bad += int((piece != expected).sum())
 
-            self._each(found, right, look)
+            self._each(part, right, look)
             if bad:
-                return f"{bad} of {found.numel()} numbers of {self.op}{where} are wrong"
+                return f"{bad} of {part.numel()} numbers of {self.op}{words} are wrong"
         return None
 
     def _expected(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Words, parts of the target, and the block that each should repeat."""
+        """Yield a description, a part of the target and the block it should repeat."""
         rank, size, part = self._group.rank, self._group.size, self._part
         match self.op:
             case "all_reduce":
                 # By a factor that is no power of two a sum is rounded; beyond fp32 it is infinite.
                 is_exact = self._calls == 1 or not size & (size - 1)
                 if is_exact and (self._calls - 1) * math.log2(size) < _DOUBLINGS:
-                    total = sum(self._numbers(each).double() for each in range(size))
+                    total = sum(self._numbers(peer).double() for peer in range(size))
                     times = float(size) ** (self._calls - 1)
                     yield "", self.target, (total * times).float()
             case "reduce_scatter":
-                total = sum(self._numbers(each, rank * part) for each in range(size))
+                total = sum(self._numbers(peer, rank * part) for peer in range(size))
                 yield "", self.target, total
             case "all_gather" | "all_to_all":
                 offset = rank * part if self.op == "all_to_all" else 0
-                for each in range(size):
-                    own = self.target[each * part : (each + 1) * part]
-                    yield f", from rank {each},", own, self._numbers(each, offset)
+                for peer in range(size):
+                    received = self.target[peer * part : (peer + 1) * part]
+                    yield f", from rank {peer},", received, self._numbers(peer, offset)
             case "broadcast":
                 yield "", self.target, self._numbers(0)
             case _:
@@ -408,14 +414,14 @@ class CheckedCollective:
                     yield f", from rank {sender},", self.target, self._numbers(sender)
 
     def _each(self, values: Any, block: Any, do: Callable[[Any, Any], object]) -> None:
-        """Pieces of ``values`` beside the block that repeats over them."""
+        """Call ``do`` with each piece of ``values`` and the matching piece of the block."""
         for start in range(0, values.numel(), _BLOCK):
             piece = values[start : start + _BLOCK]
             do(piece, block[: piece.numel()])
 
 
 def settings_of(cases: Sequence[Case], seconds: float, room: float) -> Mapping[str, Any]:
-    """What `CASES` holds: ``seconds`` of sampling of each case, ``room`` for all of them."""
+    """Return the content of `CASES`: sampling ``seconds`` per case, ``room`` seconds for all."""
     return {"cases": [dict(case) for case in cases], "seconds": seconds, "room": room}
 
 

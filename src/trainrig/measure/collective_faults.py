@@ -26,7 +26,7 @@ LOST = ("stop", "hang", "leave", "kill")
 """The last rank is stopped, does not come out of an operation, ends without a word or is killed, in
 case 2."""
 SLOW = "slow"
-"""What the last rank sends comes late: a slowed link."""
+"""Fault: the last rank's messages arrive late, as over a slowed link."""
 HEALTHY = "none"
 NAMES = (*WRONG, *LOST, SLOW, HEALTHY)
 
@@ -48,28 +48,28 @@ def _plant(name: str) -> None:
     import torch.distributed as dist
 
     if name in WRONG:
-        for each in (*_OPERATIONS, *_INTO):
-            if hasattr(dist, each):
-                setattr(dist, each, _spoiled(name, getattr(dist, each)))
+        for operation in (*_OPERATIONS, *_INTO):
+            if hasattr(dist, operation):
+                setattr(dist, operation, _spoiled(name, getattr(dist, operation)))
         dist.batch_isend_irecv = _received(name, dist.batch_isend_irecv)
     elif name in LOST:
-        for each in (*_OPERATIONS, *_INTO, "batch_isend_irecv"):
-            if hasattr(dist, each):
-                setattr(dist, each, _lost(name, getattr(dist, each)))
+        for operation in (*_OPERATIONS, *_INTO, "batch_isend_irecv"):
+            if hasattr(dist, operation):
+                setattr(dist, operation, _lost(name, getattr(dist, operation)))
     elif name == SLOW:
         dist.batch_isend_irecv = _delayed(dist.batch_isend_irecv)
 
 
 def _spoiled(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """An operation whose result, its first tensor, is spoiled."""
+    """Wrap an operation so that its result, its first tensor, is spoiled."""
     spoil = _spoiler(name)
 
     @functools.wraps(call)
-    def run(result: Any, *rest: Any, **more: Any) -> Any:
-        if "group" in more or not result.is_floating_point():  # what ranks tell each other
-            return call(result, *rest, **more)
+    def run(result: Any, *args: Any, **kwargs: Any) -> Any:
+        if "group" in kwargs or not result.is_floating_point():  # what ranks tell each other
+            return call(result, *args, **kwargs)
         before = result.clone() if name == "stale" else None
-        done = call(result, *rest, **more)
+        done = call(result, *args, **kwargs)
         spoil(result, before)
         return done
 
@@ -77,18 +77,18 @@ def _spoiled(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _received(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """What came from another rank, spoiled once it has come."""
+    """Wrap a receive so that received tensors are spoiled on arrival."""
     import torch.distributed as dist
 
     spoil = _spoiler(name)
 
     def run(operations: Any) -> Any:
-        into = [each.tensor for each in operations if each.op is dist.irecv]
-        before = [each.clone() for each in into]
+        targets = [tensor.tensor for tensor in operations if tensor.op is dist.irecv]
+        before = [tensor.clone() for tensor in targets]
         for work in call(operations):
             work.wait()
-        for each, old in zip(into, before, strict=True):
-            spoil(each, old)
+        for tensor, old in zip(targets, before, strict=True):
+            spoil(tensor, old)
         return []
 
     return run
@@ -117,9 +117,9 @@ def _lost(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     sizes: set[int] = set()
 
     @functools.wraps(call)
-    def run(*given: Any, **more: Any) -> Any:
-        first = given[0]
-        is_case = "group" not in more and (isinstance(first, list) or first.is_floating_point())
+    def run(*args: Any, **kwargs: Any) -> Any:
+        first = args[0]
+        is_case = "group" not in kwargs and (isinstance(first, list) or first.is_floating_point())
         if is_case:
             sizes.add(first[0].tensor.numel() if isinstance(first, list) else first.numel())
         if len(sizes) > 1:
@@ -130,7 +130,7 @@ def _lost(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
             if name == "kill":
                 signal.raise_signal(signal.SIGKILL)
             time.sleep(3600.0)
-        return call(*given, **more)
+        return call(*args, **kwargs)
 
     return run
 
@@ -139,7 +139,7 @@ def _delayed(call: Callable[..., Any]) -> Callable[..., Any]:
     import torch.distributed as dist
 
     def run(operations: Any) -> Any:
-        if any(each.op is dist.isend for each in operations):
+        if any(operation.op is dist.isend for operation in operations):
             time.sleep(_LATE)
         return call(operations)
 

@@ -37,13 +37,13 @@ class Arrays:
 
 
 def prepare(case: Case, device: str) -> Prepared:
-    """Arrays where the direction wants them, the call to time, and its check."""
+    """Allocate the arrays of a direction; return the call to time and its check."""
     import torch
 
     direction = str(case["direction"])
     if (direction in HOST_LOOPS) != (device == "cpu"):
-        place = "the host" if direction in HOST_LOOPS else "a GPU"
-        raise Unsupported(f"{direction} is for {place}, not for {device}")
+        side = "the host" if direction in HOST_LOOPS else "a GPU"
+        raise Unsupported(f"{direction} is for {side}, not for {device}")
     arrays = _allocate(torch, case, device)
     count = arrays.target.shape[0]
     written = [0.0] * count
@@ -66,13 +66,15 @@ def _allocate(torch: Any, case: Case, device: str) -> Arrays:
     # A link is cold when its host side is; device memory is behind the link either way.  A link is
     # slower than any cache, and pinned memory is scarce: some sets do where caches are huge.
     is_link = direction in LINKS
-    most = max(_MAX_LINK_BYTES, size) if is_link else None
-    count = buffers.num_sets(case, arrays_on_device(case) * size, _cold_side(case, device), most)
+    max_bytes = max(_MAX_LINK_BYTES, size) if is_link else None
+    count = buffers.num_sets(
+        case, arrays_on_device(case) * size, _cold_side(case, device), max_bytes
+    )
     pinned = case["memory"] == "pinned"
 
-    def make(place: str, elements: int = size // 8) -> Any:
-        on_host = pinned and place == "cpu"
-        return buffers.rows(torch, count, elements, torch.float64, place, pinned=on_host)
+    def make(side: str, elements: int = size // 8) -> Any:
+        on_host = pinned and side == "cpu"
+        return buffers.rows(torch, count, elements, torch.float64, side, pinned=on_host)
 
     generator = torch.Generator().manual_seed(size)
     block = torch.randint(
@@ -91,7 +93,7 @@ def _allocate(torch: Any, case: Case, device: str) -> Arrays:
 def _operation(
     torch: Any, direction: str, arrays: Arrays, row: int, written: list[float]
 ) -> Callable[[], object]:
-    """The operation that is timed, on one set."""
+    """Return the operation to time on one set of arrays."""
     target = arrays.target[row]
     sources = [source[row] for source in arrays.sources]
     if direction == "write":
@@ -132,9 +134,9 @@ def _checker(
     def wrong() -> str | None:
         nonlocal shift
         _wait(torch, arrays)
-        found = _first(check, buffers.written_rows(arrays.target))
-        if found is not None:
-            return found
+        error = _first(check, buffers.written_rows(arrays.target))
+        if error is not None:
+            return error
         shift += 1
         for source in arrays.sources:
             source.add_(1.0)
@@ -142,31 +144,31 @@ def _checker(
         for call in calls:
             call()
         _wait(torch, arrays)
-        found = _first(check, range(len(calls)))
+        error = _first(check, range(len(calls)))
         arrays.target.fill_(torch.nan)
-        return found
+        return error
 
     return wrong
 
 
 def _first(check: Callable[[int], str | None], rows: Sequence[int]) -> str | None:
-    return next((found for found in map(check, rows) if found is not None), None)
+    return next((error for error in map(check, rows) if error is not None), None)
 
 
 def _wait(torch: Any, arrays: Arrays) -> None:
-    """Until asynchronous copies have arrived."""
+    """Wait until asynchronous copies have arrived."""
     if any(array.is_cuda for array in (arrays.target, *arrays.sources)):
         torch.cuda.synchronize()
 
 
 def wrong_write(target: torch.Tensor, value: float) -> str | None:
-    """What is wrong with a row that should hold ``value`` everywhere, or None."""
+    """Return what is wrong with a row that should hold ``value`` everywhere, or None."""
     bad = int((target != value).sum())
     return f"{bad} elements of the written array are not what was written" if bad else None
 
 
 def wrong_sum(arrays: Arrays, row: int, shift: int) -> str | None:
-    """What is wrong with the sum of a row, or None.
+    """Return what is wrong with the sum of a row, or None.
 
     The exact sum follows from the block alone, without the array that was read: a
     row starts where the one before it ended in the repeated block.
@@ -174,23 +176,23 @@ def wrong_sum(arrays: Arrays, row: int, shift: int) -> str | None:
     size = arrays.sources[0].shape[1]
     ahead = _block_sum(arrays.block, (row + 1) * size) - _block_sum(arrays.block, row * size)
     exact = ahead + shift * size
-    found = float(arrays.target[row, 0])
-    return None if found == exact else f"the sum of what was read is {found}, not {exact}"
+    total = float(arrays.target[row, 0])
+    return None if total == exact else f"the sum of what was read is {total}, not {exact}"
 
 
 def _block_sum(block: torch.Tensor, elements: int) -> int:
     """Sum of the first ``elements`` of the endlessly repeated block."""
-    whole, rest = divmod(elements, int(block.numel()))
-    return whole * int(block.sum()) + int(block[:rest].sum())
+    num_blocks, remainder = divmod(elements, int(block.numel()))
+    return num_blocks * int(block.sum()) + int(block[:remainder].sum())
 
 
 def wrong_copy(target: torch.Tensor, sources: Sequence[torch.Tensor]) -> str | None:
-    """What is wrong with a row that holds its source, or first + 3·second, or None."""
+    """Say what is wrong with a row that should equal its source, or first + 3·second, or None."""
     bad = 0
     for start in range(0, target.numel(), CHECK_ELEMENTS):
         piece = slice(start, start + CHECK_ELEMENTS)
-        parts = [source[piece].to(target.device) for source in sources]
-        expected = parts[0] if len(parts) == 1 else parts[0] + parts[1] * FACTOR
+        inputs = [source[piece].to(target.device) for source in sources]
+        expected = inputs[0] if len(inputs) == 1 else inputs[0] + inputs[1] * FACTOR
         if not target[piece].equal(expected):  # counting takes several times as long
             bad += int((target[piece] != expected).sum())
     return f"{bad} of {target.numel()} elements arrived wrong" if bad else None

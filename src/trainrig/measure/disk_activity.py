@@ -52,7 +52,7 @@ _TRIFLE = 1 << 20
 
 
 def is_disk(device: str) -> bool:
-    """Whether a worker's device is a folder on a disk."""
+    """Return whether a worker's device is a folder on a disk."""
     return device.startswith(PREFIX)
 
 
@@ -69,25 +69,27 @@ class Moved:
     written: int
 
     def since(self, before: Moved) -> Moved:
-        """What was moved after ``before``."""
+        """Return the bytes moved since ``before``."""
         return Moved(read=self.read - before.read, written=self.written - before.written)
 
 
 @contextmanager
 def watch(device: str, host: Host | None = None) -> Iterator[Watched]:
     """Read the counters of the disk under ``disk:FOLDER`` before and after the body."""
-    seen = host or ThisMachine()
-    watched, load, number = Watched(), HostLoad(seen), _device_number(folder_of(device))
+    machine = host or ThisMachine()
+    watched, load, number = Watched(), HostLoad(machine), _device_number(folder_of(device))
     before, start = load.read(own_cpu_time()), time.perf_counter()
-    disk, own = moved_on(seen, number), moved_by_us(seen)
+    disk_bytes, own_bytes = moved_on(machine, number), moved_by_us(machine)
     yield watched
     wall = time.perf_counter() - start
     conditions = between(before, load.read(own_cpu_time()))
-    own = if_known(Moved.since, moved_by_us(seen), own)
-    all_of_it = if_known(Moved.since, moved_on(seen, number), disk)
-    cache = write_cache(seen, number)
-    watched.conditions = describe(conditions, own, all_of_it, wall) | known({"write_cache": cache})
-    watched.disturbed = judge(conditions, own, all_of_it)
+    own_bytes = if_known(Moved.since, moved_by_us(machine), own_bytes)
+    all_bytes = if_known(Moved.since, moved_on(machine, number), disk_bytes)
+    cache = write_cache(machine, number)
+    watched.conditions = describe(conditions, own_bytes, all_bytes, wall) | known(
+        {"write_cache": cache}
+    )
+    watched.disturbed = judge(conditions, own_bytes, all_bytes)
 
 
 def _device_number(folder: str) -> tuple[int, int]:
@@ -99,14 +101,14 @@ def _device_number(folder: str) -> tuple[int, int]:
 
 
 def moved_on(host: Host, number: tuple[int, int]) -> Moved | Missing:
-    """All that was moved on the block device of that major and minor number."""
+    """Return the bytes moved on the block device with that major and minor number."""
     table = host.read("/proc/diskstats")
     if isinstance(table, Missing):
         return table
     for line in table.splitlines():
         words = line.split()
         if words[:2] == [str(part) for part in number] and len(words) >= 10:
-            sectors = (integer(words[place], "sectors") for place in (5, 9))
+            sectors = (integer(words[column], "sectors") for column in (5, 9))
             return if_known(
                 lambda read, written: Moved(read=read * _SECTOR, written=written * _SECTOR),
                 *sectors,
@@ -116,15 +118,15 @@ def moved_on(host: Host, number: tuple[int, int]) -> Moved | Missing:
 
 def write_cache(host: Host, number: tuple[int, int]) -> str | Missing:
     """``write back`` where the disk holds writes in a cache of its own, else ``write through``."""
-    place = "/sys/dev/block/{}:{}".format(*number)
-    found = host.read(f"{place}/queue/write_cache")
-    if isinstance(found, Missing):  # a partition: its disk has the queue
-        return host.read(f"{place}/../queue/write_cache")
-    return found
+    folder = "/sys/dev/block/{}:{}".format(*number)
+    mode = host.read(f"{folder}/queue/write_cache")
+    if isinstance(mode, Missing):  # a partition: its disk has the queue
+        return host.read(f"{folder}/../queue/write_cache")
+    return mode
 
 
 def moved_by_us(host: Host) -> Moved | Missing:
-    """What this process and its ended children moved to and from any disk."""
+    """Return the bytes this process and its ended children moved to and from any disk."""
     content = host.read("/proc/self/io")
     if isinstance(content, Missing):
         return content
@@ -133,20 +135,21 @@ def moved_by_us(host: Host) -> Moved | Missing:
     return if_known(lambda read, written: Moved(read=read, written=written), *counts)
 
 
-def _others(own: Moved | Missing, everything: Moved | Missing) -> Moved | Missing:
-    def left(mine: Moved, whole: Moved) -> Moved:
+def _others(own_moved: Moved | Missing, everything: Moved | Missing) -> Moved | Missing:
+    def left(own_bytes: Moved, total: Moved) -> Moved:
         return Moved(
-            read=max(whole.read - mine.read, 0), written=max(whole.written - mine.written, 0)
+            read=max(total.read - own_bytes.read, 0),
+            written=max(total.written - own_bytes.written, 0),
         )
 
-    return if_known(left, own, everything)
+    return if_known(left, own_moved, everything)
 
 
 def describe(
-    host: HostConditions, own: Moved | Missing, everything: Moved | Missing, wall: float
+    host: HostConditions, own_moved: Moved | Missing, everything: Moved | Missing, wall: float
 ) -> dict[str, Scalar]:
     """Flat, base SI units, without what could not be read."""
-    others = _others(own, everything)
+    others = _others(own_moved, everything)
     rates = {
         "other_read_rate": if_known(lambda moved: moved.read / wall, others),
         "other_write_rate": if_known(lambda moved: moved.written / wall, others),
@@ -154,25 +157,31 @@ def describe(
     return describe_load(host) | known(rates)
 
 
-def judge(host: HostConditions, own: Moved | Missing, everything: Moved | Missing) -> str | None:
-    """Why a measurement of the disk must not be judged, or None."""
+def judge(
+    host: HostConditions, own_moved: Moved | Missing, everything: Moved | Missing
+) -> str | None:
+    """Return why a measurement of the disk must not be judged, or None."""
     return first_broken(
         (
             (host.throttled_fraction, MAX_QUOTA, QUOTA),
             (host.steal_fraction, MAX_STEAL + TICK_S / host.wall_s, STEAL),
             (host.busy_other_fraction, MAX_OTHER_CPU, OTHERS),
-            (_other_share(own, everything), MAX_OTHER_IO, "others moved {} of the disk's bytes"),
+            (
+                _other_share(own_moved, everything),
+                MAX_OTHER_IO,
+                "others moved {} of the disk's bytes",
+            ),
         )
     )
 
 
-def _other_share(own: Moved | Missing, everything: Moved | Missing) -> float | Missing:
-    """Others' share of the bytes: of both directions where we only read, else of the reads."""
-    others = _others(own, everything)
-    if isinstance(own, Missing) or isinstance(others, Missing):
+def _other_share(own_moved: Moved | Missing, everything: Moved | Missing) -> float | Missing:
+    """Return other processes' share of the bytes moved; only reads where this one writes."""
+    others = _others(own_moved, everything)
+    if isinstance(own_moved, Missing) or isinstance(others, Missing):
         return Missing("the kernel does not count them")
-    only_reads = own.written <= _TRIFLE
+    only_reads = own_moved.written <= _TRIFLE
     from_others = others.read + (others.written if only_reads else 0)
     if from_others <= _TRIFLE:
         return 0.0
-    return from_others / (from_others + own.read + own.written)
+    return from_others / (from_others + own_moved.read + own_moved.written)

@@ -29,7 +29,7 @@ from trainrig.process.programs import last_line, run_program
 from trainrig.units import format_time
 
 MIN_VERSION = (3, 0)
-"""From here on latencies are in nanoseconds."""
+"""First fio version that reports latencies in nanoseconds."""
 
 _WINDOW_S = 0.1
 # Beyond its run time fio starts its threads and ends them.
@@ -38,7 +38,7 @@ _PATIENCE_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What happened between two of its counts."""
+    """Operations and seconds between two of fio's status reports."""
 
     end: float
     """Seconds since the start of the run."""
@@ -52,7 +52,7 @@ _START_S = 30.0
 
 
 def unusable() -> str | None:
-    """Why fio cannot be used here, or None."""
+    """Return why fio cannot be used here, or None."""
     program = shutil.which("fio")
     if program is None:
         return "fio is not installed"
@@ -62,11 +62,11 @@ def unusable() -> str | None:
         return f"fio does not start: {type(error).__name__}"
     if done.code is None:
         return f"fio does not start: no answer within {_START_S:.0f} s"
-    found = re.match(rb"fio-(\d+)\.(\d+)", done.stdout)
-    if done.code != 0 or found is None:
+    version = re.match(rb"fio-(\d+)\.(\d+)", done.stdout)
+    if done.code != 0 or version is None:
         return f"fio does not say its version: {last_line(done.stderr or done.stdout)}"
-    if (int(found[1]), int(found[2])) < MIN_VERSION:
-        major, minor = int(found[1]), int(found[2])
+    if (int(version[1]), int(version[2])) < MIN_VERSION:
+        major, minor = int(version[1]), int(version[2])
         return f"fio {major}.{minor} is too old, {MIN_VERSION[0]}.{MIN_VERSION[1]} is needed"
     return None
 
@@ -106,40 +106,40 @@ def parse(output: str) -> tuple[FioStatus, ...]:
     where the job failed.
     """
     try:
-        found = statuses_in(output)
+        statuses = statuses_in(output)
     except ValidationError as error:
         raise UnavailableError(f"fio printed what it should not: {first_problem(error)}") from None
     except (ValueError, RecursionError):
         raise UnavailableError("fio's answer is not JSON") from None
-    if not found:
+    if not statuses:
         raise UnavailableError("fio's answer is empty")
-    if any(len(each.jobs) != 1 for each in found):
+    if any(len(status.jobs) != 1 for status in statuses):
         raise UnavailableError("fio printed what it should not: jobs: not one job")
-    last = found[-1].jobs[0]
+    last = statuses[-1].jobs[0]
     if last.error:
         raise UnavailableError(f"fio failed with error {last.error}")
     # A fdatasync is counted as a short read, in a job that reads nothing.
     if (last.read.short_ios and last.read.io_bytes) or last.write.short_ios:
         raise UnavailableError("fio read or wrote less than it asked for")
-    return found
+    return statuses
 
 
 def io_windows(statuses: Sequence[FioStatus], way: str, block: int) -> tuple[Window, ...]:
     """Time per block of ``way`` (``read`` or ``write``), window by window."""
-    found = []
+    windows = []
     counts = [_direction(status, way) for status in statuses]
     for before, after in pairwise([FioDirection(), *counts]):
         calls, spent = (after.io_bytes - before.io_bytes) // block, after.runtime - before.runtime
         # The last count comes when the job ends: a sliver of a window says little.
         if calls > 0 and spent >= _WINDOW_S * 500.0:
             span = spent * 1e-3
-            found.append(Window(end=after.runtime * 1e-3, call=span / calls, num_calls=calls))
-    return tuple(found)
+            windows.append(Window(end=after.runtime * 1e-3, call=span / calls, num_calls=calls))
+    return tuple(windows)
 
 
 def sync_windows(statuses: Sequence[FioStatus]) -> tuple[Window, ...]:
     """Time of a write and the fsync after it, on average over each window."""
-    found = []
+    windows = []
     for before, after in pairwise(statuses):
         old, new = before.jobs[0], after.jobs[0]
         if old.sync is None or new.sync is None:
@@ -149,8 +149,8 @@ def sync_windows(statuses: Sequence[FioStatus]) -> tuple[Window, ...]:
         if wrote is not None and synced is not None:
             count = new.sync.lat_ns.N - old.sync.lat_ns.N
             end, call = new.write.runtime * 1e-3, (wrote + synced) * 1e-9
-            found.append(Window(end=end, call=call, num_calls=count))
-    return tuple(found)
+            windows.append(Window(end=end, call=call, num_calls=count))
+    return tuple(windows)
 
 
 def _mean_between(before: FioLatency, after: FioLatency) -> float | None:

@@ -58,23 +58,23 @@ def _prepare(case: Case, device: str) -> Prepared:
     generator = torch.Generator(device=device).manual_seed(_seed(case))
     state = fresh_state(case, generator)
     distinct, times = repetition(case)
-    few = _sequences(case, distinct, generator)
+    sequences = _sequences(case, distinct, generator)
     backward = case["pass"] == "forward+backward"
-    expected = _reference(case, state, few, wide, times if backward else 0)
+    expected = _reference(case, state, sequences, wide, times if backward else 0)
     torch.backends.cuda.matmul.allow_tf32 = case["dtype"] == "tf32"
-    x, memory, dy = (_repeated(tensor, times, dtype) for tensor in few)
+    x, memory, dy = (_repeated(tensor, times, dtype) for tensor in sequences)
     runnable = build(case, state, x, memory)
-    del state, few
+    del state, sequences
     latest: dict[str, torch.Tensor] = {}
     call = _caller(runnable, dy if backward else None, latest)
     call()
 
     def wrong() -> str | None:
         """Checks what the latest call left, and spoils it: a call that writes nothing is seen."""
-        found = wrong_answer(case, expected, _by_our_names(runnable, latest))
+        error = wrong_answer(case, expected, _by_our_names(runnable, latest))
         for tensor in latest.values():
             tensor.fill_(math.nan)
-        return found
+        return error
 
     return Prepared(call=call, wrong=wrong)
 
@@ -88,7 +88,7 @@ def torch_dtypes(name: str) -> tuple[Any, Any]:
 
 
 def repetition(case: Case) -> tuple[int, int]:
-    """How many sequences of a batch differ, and how often each stands there."""
+    """Return the number of distinct sequences of a batch and how often each is repeated."""
     batch, _ = layer_tokens(case)
     distinct = 1 if batch % 2 else 2
     return distinct, batch // distinct
@@ -113,9 +113,9 @@ def _sequences(case: Case, count: int, generator: Any) -> tuple[torch.Tensor, ..
     )
 
 
-def _repeated(few: torch.Tensor, times: int, dtype: Any) -> torch.Tensor:
-    """The batch, in the case's dtype: the sequences one after another, over and over."""
-    return few.to(dtype).repeat(times, 1, 1).requires_grad_()
+def _repeated(sequences: torch.Tensor, times: int, dtype: Any) -> torch.Tensor:
+    """Return the batch in the case's dtype: the distinct sequences, repeated."""
+    return sequences.to(dtype).repeat(times, 1, 1).requires_grad_()
 
 
 def _caller(
@@ -140,53 +140,55 @@ def _caller(
 def _by_our_names(
     runnable: Runnable, latest: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    own = {name: latest[name] for name in runnable.weights if name in latest}
-    rest = {name: tensor for name, tensor in latest.items() if name not in own}
-    return rest | (runnable.native(own) if own else {})
+    native = {name: latest[name] for name in runnable.weights if name in latest}
+    foreign = {name: tensor for name, tensor in latest.items() if name not in native}
+    return foreign | (runnable.native(native) if native else {})
 
 
 def _reference(
-    case: Case, state: dict[str, Any], few: tuple[torch.Tensor, ...], wide: Any, times: int
+    case: Case, state: dict[str, Any], sequences: tuple[torch.Tensor, ...], wide: Any, times: int
 ) -> dict[str, torch.Tensor]:
     """Reference by our block in plain operations; gradients where ``times`` is not 0."""
 
     dtype, _ = torch_dtypes(str(case["dtype"]))
     # What the narrow type can hold, so that rounding the operands is not counted as an error.
-    x, memory, dy = (tensor.to(dtype).to(wide).requires_grad_() for tensor in few)
+    x, memory, dy = (tensor.to(dtype).to(wide).requires_grad_() for tensor in sequences)
     rounded = {name: weight.to(dtype).to(wide) for name, weight in state.items()}
-    plain = {**case, "code": "trainrig", "attention": "plain"}
-    runnable = build(plain, rounded, x, memory)
-    found: dict[str, torch.Tensor] = {}
-    _caller(runnable, dy if times else None, found)()
-    for name in found:
+    plain_case = {**case, "code": "trainrig", "attention": "plain"}
+    runnable = build(plain_case, rounded, x, memory)
+    tensors: dict[str, torch.Tensor] = {}
+    _caller(runnable, dy if times else None, tensors)()
+    for name in tensors:
         if name in runnable.weights or name == "bias":
-            found[name] = found[name] * times  # of so many equal sequences
-    return found
+            tensors[name] = tensors[name] * times  # of so many equal sequences
+    return tensors
 
 
 def wrong_answer(
-    case: Case, expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
+    case: Case, expected: Mapping[str, torch.Tensor], results: Mapping[str, torch.Tensor]
 ) -> str | None:
-    """What is wrong with a pass's results, or None.
+    """Return what is wrong with a pass's results, or None.
 
     ``found`` may hold more sequences than ``expected``: those repeat.
     """
     for name, right in expected.items():
-        whole, row = _errors(right, found[name], _scale(name, expected))
-        most_whole, most_row = _allowed(case, name, found[name])
-        error, most = (whole, most_whole) if not whole <= most_whole else (row, most_row)
+        whole_error, row_error = _errors(right, results[name], _scale(name, expected))
+        most_whole, most_row = _allowed(case, name, results[name])
+        error, most = (
+            (whole_error, most_whole) if not whole_error <= most_whole else (row_error, most_row)
+        )
         if not error <= most:  # NaN is not
-            what = "the output" if name == "output" else f"the gradient of {name}"
-            return f"{what} is off by {error:.2g} of its size, rounding explains {most:.2g}"
+            subject = "the output" if name == "output" else f"the gradient of {name}"
+            return f"{subject} is off by {error:.2g} of its size, rounding explains {most:.2g}"
     return None
 
 
-def _allowed(case: Case, name: str, found: torch.Tensor) -> tuple[float, float]:
-    """How far a whole tensor may be off, and a row of it, as shares of their sizes."""
+def _allowed(case: Case, name: str, result: torch.Tensor) -> tuple[float, float]:
+    """Return the allowed relative error of a whole tensor and of one of its rows."""
     dtype = str(case["dtype"])
     eps = EPS[dtype]
     rounding = _ROUNDINGS[dtype] * eps
-    if found.ndim < 2 and found.device.type == "cpu":
+    if result.ndim < 2 and result.device.type == "cpu":
         batch, seq = layer_tokens(case)
         rounding = max(rounding, batch * seq / _TOKENS_SUMMED * eps)
     if name == "output" or layer_shape(case)[0].ffn.activation != "relu":
@@ -210,17 +212,17 @@ def _rms(tensor: torch.Tensor) -> float:
     return float(tensor.norm()) / math.sqrt(tensor.numel())
 
 
-def _errors(right: torch.Tensor, found: torch.Tensor, scale: float) -> tuple[float, float]:
-    """Error of the whole, and the largest of a row or a column, as shares of ``scale``.
+def _errors(right: torch.Tensor, result: torch.Tensor, scale: float) -> tuple[float, float]:
+    """Return the RMS error of the whole tensor and of its worst row or column, over ``scale``.
 
     Looks at one repetition of the sequences at a time: a wide copy of all would not fit.
     """
     if right.ndim < 2:
-        whole = _rms(found.to(right.dtype) - right) / scale
-        return whole, whole
+        whole_error = _rms(result.to(right.dtype) - right) / scale
+        return whole_error, whole_error
     wholes, rows = [], []
-    for part in found.split(right.shape[0]):
-        error = (part.to(right.dtype) - right).flatten(0, -2)
+    for sequence in result.split(right.shape[0]):
+        error = (sequence.to(right.dtype) - right).flatten(0, -2)
         wholes.append(_rms(error) / scale)
         for axis in (0, 1):
             norms = error.norm(dim=axis) / math.sqrt(error.shape[axis])

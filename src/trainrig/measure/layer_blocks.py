@@ -1,4 +1,4 @@
-"""What the layer benchmark runs: our blocks and Hugging Face's, with the same weights.
+"""Blocks of the layer benchmark: trainrig's and Hugging Face's, with equal weights.
 
 A `Runnable` is a block (or a part of one) with its inputs.  Both codes begin with our weights, so
 that one reference serves for both, and both speak of a weight by our name.  There is no dropout.
@@ -34,7 +34,7 @@ class Runnable:
     run: Callable[[], torch.Tensor]
     """One forward pass → (B, T, C), or (B, T, F) of a dense layer."""
     inputs: dict[str, torch.Tensor]
-    """What has a gradient besides the weights: x, and for t5 bias and memory."""
+    """Inputs that have a gradient: x, and for t5 bias and memory."""
     weights: dict[str, torch.Tensor]
     """Parameters by the name that this code has for them."""
     native: Callable[[State], State]
@@ -77,7 +77,7 @@ def hf(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Runna
     block = _their_block(shape, decoder, "eager" if plain else "sdpa")
     _load(block, names.hf(state), x)
     arguments = models.block_inputs(shape, x, memory if decoder else None)
-    hf_arguments = _their_arguments(shape, x, arguments, plain=plain)
+    hf_arguments = _their_arguments(shape, x, arguments, is_plain=plain)
     runs = {
         "dense h->4h": lambda: block.intermediate.dense(x),
         "dense+GELU": lambda: block.intermediate(x),
@@ -126,12 +126,12 @@ def _load(block: Any, state: State, like: torch.Tensor) -> None:
 
 
 def _inputs(
-    x: torch.Tensor, memory: torch.Tensor | None, rest: tuple[Any, ...]
+    x: torch.Tensor, memory: torch.Tensor | None, others: tuple[Any, ...]
 ) -> dict[str, torch.Tensor]:
-    found = {"x": x}
-    if rest and rest[0].requires_grad:
-        found["bias"] = rest[0]
-    return found if memory is None else found | {"memory": memory}
+    inputs = {"x": x}
+    if others and others[0].requires_grad:
+        inputs["bias"] = others[0]
+    return inputs if memory is None else inputs | {"memory": memory}
 
 
 def _first(result: Any) -> Any:
@@ -178,16 +178,16 @@ def _their_class(shape: ModelShape) -> Callable[[Any], Any]:
 
 
 def _their_arguments(
-    shape: ModelShape, x: torch.Tensor, native: tuple[Any, ...], *, plain: bool
+    shape: ModelShape, x: torch.Tensor, native: tuple[Any, ...], *, is_plain: bool
 ) -> dict[str, Any]:
-    """What their block takes besides x, made from what ours takes."""
+    """Convert our block's arguments besides x into those of Hugging Face's block."""
     import torch
 
     hf_arguments: dict[str, Any] = {}
     if shape.family == "t5":
         names = ("position_bias", "encoder_hidden_states")
         return dict(zip(names, native[1:], strict=False))
-    if plain and shape.causal:  # their plain attention looks at what the mask lets it
+    if is_plain and shape.causal:  # their plain attention looks at what the mask lets it
         mask = torch.full((x.shape[1], x.shape[1]), torch.finfo(x.dtype).min, device=x.device)
         hf_arguments["attention_mask"] = mask.to(x.dtype).triu(1)[None, None]
     if shape.family == "llama":
@@ -224,19 +224,19 @@ class _Names:
         self._hf = _PREFIXES[shape.family, decoder]
 
     def hf(self, state: State) -> State:
-        """Their names and layout for ours."""
+        """Return tensors under Hugging Face's names and layout, from trainrig's."""
         from trainrig.models import hf_weights
 
-        whole = self._rest | {self._native + name: weight for name, weight in state.items()}
-        return _under(self._hf, hf_weights.to_hugging_face(self._shape, whole))
+        tensors = self._rest | {self._native + name: weight for name, weight in state.items()}
+        return _under(self._hf, hf_weights.to_hugging_face(self._shape, tensors))
 
     def native(self, state: State) -> State:
-        """Our names and layout for theirs."""
+        """Return tensors under trainrig's names and layout, from Hugging Face's."""
         from trainrig.models import hf_weights
 
-        rest = hf_weights.to_hugging_face(self._shape, self._rest)
-        whole = rest | {self._hf + name: weight for name, weight in state.items()}
-        return _under(self._native, hf_weights.from_hugging_face(self._shape, whole))
+        others = hf_weights.to_hugging_face(self._shape, self._rest)
+        tensors = others | {self._hf + name: weight for name, weight in state.items()}
+        return _under(self._native, hf_weights.from_hugging_face(self._shape, tensors))
 
 
 def _under(prefix: str, state: State) -> State:
@@ -248,6 +248,6 @@ def _under(prefix: str, state: State) -> State:
 
 
 def build(case: Case, state: State, x: torch.Tensor, memory: torch.Tensor) -> Runnable:
-    """What a case runs, by its ``code``."""
+    """Build the block that a case runs, chosen by its ``code``."""
     chosen = hf if case["code"] == "huggingface" else native
     return chosen(case, state, x, memory)

@@ -29,8 +29,8 @@ def prepare(case: Case, device: str) -> Prepared:
         raise Unsupported(f"a link needs both GPUs, and torch sees {count} here")
     if case["peer_access"] and not torch.cuda.can_device_access_peer(*ends):
         raise Unsupported(f"GPU {case['from']} has no peer access to GPU {case['to']}")
-    both = [ends, ends[::-1]] if case.get("ways") == 2 else [ends]
-    copies = [_Copy(torch, first, second, case) for first, second in both]
+    directions = [ends, ends[::-1]] if case.get("ways") == 2 else [ends]
+    copies = [_Copy(torch, first, second, case) for first, second in directions]
     if len(copies) == 1:
         call = copies[0].run
     else:
@@ -45,7 +45,7 @@ def prepare(case: Case, device: str) -> Prepared:
         _wait(torch, ends)
         call()
         _wait(torch, ends)
-        return next((found for copy in copies if (found := copy.wrong())), None)
+        return next((error for copy in copies if (error := copy.wrong())), None)
 
     return Prepared(call=call, wrong=wrong)
 
@@ -79,14 +79,14 @@ class _Copy:
         self.target.fill_(self._torch.nan)
 
     def wrong(self) -> str | None:
-        """How many numbers are not what was sent, or None."""
-        found = self.target.cpu()
-        bad = int((found != self.source.cpu()).sum())
-        return f"{bad} of {found.numel()} numbers arrived wrong" if bad else None
+        """Return how many received numbers differ from those sent, as a sentence, or None."""
+        received = self.target.cpu()
+        bad = int((received != self.source.cpu()).sum())
+        return f"{bad} of {received.numel()} numbers arrived wrong" if bad else None
 
 
 def _at_once(torch: Any, copies: list[_Copy]) -> Callable[[], None]:
-    """Both directions: the second one's stream waits for the first one's, and back."""
+    """Return a call copying in both directions at once, with streams that wait for each other."""
     first, second = copies
     own, other = (torch.cuda.current_stream(copy.first) for copy in copies)
     begin, end = torch.cuda.Event(), torch.cuda.Event()
@@ -117,13 +117,13 @@ _NOT_ENABLED = 705
 
 
 def switch_off(torch: Any, driver: Any, first: str, second: str) -> None:
-    """No direct access between two GPUs, either way.  Raises Unsupported where CUDA refuses."""
-    for own, other in ((first, second), (second, first)):
-        with torch.cuda.device(own):
-            code = driver.cudaDeviceDisablePeerAccess(int(other[5:]))
+    """Switch off peer access between two GPUs, both ways.  Raises Unsupported if CUDA refuses."""
+    for device, peer in ((first, second), (second, first)):
+        with torch.cuda.device(device):
+            code = driver.cudaDeviceDisablePeerAccess(int(peer[5:]))
             driver.cudaGetLastError()
         if code not in (0, _NOT_ENABLED):
-            raise Unsupported(f"peer access of {own} to {other} stays on: CUDA error {code}")
+            raise Unsupported(f"peer access of {device} to {peer} stays on: CUDA error {code}")
 
 
 def _by_driver(torch: Any, driver: Any, copy: _Copy) -> None:

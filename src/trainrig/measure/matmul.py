@@ -51,9 +51,9 @@ def prepare(case: Case, device: str) -> Prepared:
 
     def wrong() -> str | None:
         """Checks what the latest call left, and spoils it: a call that writes nothing is seen."""
-        found = wrong_answer(left, right, latest[0], dtype, generator)
+        error = wrong_answer(left, right, latest[0], dtype, generator)
         latest[0].fill_(_SPOILED.get(dtype, math.nan))
-        return found
+        return error
 
     conditions = {"fast_accumulate": False} if dtype == "fp8" else {}
     return Prepared(call=call, wrong=wrong, conditions=conditions)
@@ -70,8 +70,8 @@ def _operands(
     """
     m, k, n = mkn
     if dtype == "int8":
-        most = 64 if device == "cpu" else 128
-        make = {"low": -most, "high": most, "device": device, "generator": generator}
+        max_value = 64 if device == "cpu" else 128
+        make = {"low": -max_value, "high": max_value, "device": device, "generator": generator}
         left = torch.randint(size=(m, k), dtype=torch.int8, **make)
         if device == "cpu":
             return left, torch.randint(size=(k, n), dtype=torch.int8, **make)
@@ -93,7 +93,7 @@ def _fp8(torch: Any, device: str) -> Any:
 
 
 def _multiplier(torch: Any, dtype: str, left: torch.Tensor, right: torch.Tensor) -> Any:
-    """The operation that is timed; writes into one output where torch can."""
+    """Return the product to time; it writes into one output where torch supports that."""
     if dtype == "int8":
         return lambda: torch._int_mm(left, right)
     if dtype == "fp8":
@@ -112,7 +112,7 @@ def wrong_answer(
     dtype: str,
     generator: torch.Generator | None = None,
 ) -> str | None:
-    """What is wrong with ``product`` = ``left`` (m,k) · ``right`` (k,n), or None.
+    """Return what is wrong with ``product`` = ``left`` (m,k) · ``right`` (k,n), or None.
 
     An element's error is its output rounding plus √k steps of accumulation, each a
     share of the magnitude that random signs give it: |row of left| · |column of right|

@@ -81,7 +81,7 @@ _USE_PERIOD_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Watched:
-    """What was seen around a measurement; filled in when the watch ends."""
+    """Conditions observed around a measurement; filled in when the watch ends."""
 
     conditions: dict[str, Scalar] = field(default_factory=dict)
     disturbed: str | None = None
@@ -173,7 +173,7 @@ Rule = tuple[float | Missing, float, str]
 
 
 def first_broken(rules: Iterable[Rule]) -> str | None:
-    """The first rule whose share is known and too large, in words."""
+    """Return the text of the first rule whose share is known and too large, or None."""
     for value, most, words in rules:
         if not isinstance(value, Missing) and value > most:
             return words.format(_percent(value))
@@ -181,7 +181,7 @@ def first_broken(rules: Iterable[Rule]) -> str | None:
 
 
 def judge_host(host: HostConditions, threads: OwnThreads) -> str | None:
-    """Why a measurement on the host's processors must not be judged, or None."""
+    """Return why a measurement on the host's processors must not be judged, or None."""
     grain = TICK_S / host.wall_s
     rules = (
         (threads.worst_wait, MAX_THREAD_WAIT, "a thread waited for a core {} of the time"),
@@ -199,7 +199,7 @@ def judge_host(host: HostConditions, threads: OwnThreads) -> str | None:
 
 
 def judge_gpu(gpu: Gpu, threads: OwnThreads) -> str | None:
-    """Why a measurement on a GPU must not be judged, or None.
+    """Return why a measurement on a GPU must not be judged, or None.
 
     A GPU that slowed itself down is none: that is the device, and its conditions say so.
     """
@@ -218,7 +218,7 @@ def _percent(share: float) -> str:
 
 
 def describe_load(host: HostConditions) -> dict[str, Scalar]:
-    """What happened on the host's processors: flat, base SI units, without what is unknown."""
+    """Return the known conditions of the host's processors: flat keys, base SI units."""
     return known(
         {
             "load_1m": host.load_1m,
@@ -283,8 +283,8 @@ class Telemetry:
         self._latest: HostReading = self._load.read(own_cpu_s=0.0)
         devices = value_or(ThisMachine().names("/dev"), ())
         has_driver = any(name.startswith(_DRIVER_DEVICES) for name in devices)
-        more = WEAR if in_detail else frozenset[str]()
-        self._gpus = GpuWatch(more=more) if has_driver else None
+        extra_fields = WEAR if in_detail else frozenset[str]()
+        self._gpus = GpuWatch(more=extra_fields) if has_driver else None
 
     def close(self) -> None:
         """End the driver's reader; the process's end does so, too."""
@@ -365,7 +365,7 @@ def watch_neighbours() -> Iterator[Watched]:
 
 
 def judge(host: HostConditions) -> str | None:
-    """Why a training must not be judged, or None."""
+    """Return why a training must not be judged, or None."""
     grain = TICK_S / host.wall_s
     return first_broken(
         (

@@ -36,7 +36,7 @@ _PERIOD = 8191
 """Numbers repeat after so many elements: exact in fp64, and no part of a page."""
 _PIECE = 4096
 _WHOLE = 0.9
-"""Of the pages, what must lie on the node: the kernel may have moved a few since."""
+"""Share of the pages that must lie on the node; the kernel may have moved a few."""
 _MAPS = "/proc/self/numa_maps"
 
 
@@ -62,30 +62,30 @@ def prepare(case: Case, device: str) -> Prepared:
         _in_threads(touches[:1], fill_all)
     else:
         _in_threads(touches, block.fill_first)
-        numbers = {own: node for node, own in nodes.items()}
-        _check_place(host, block, [numbers[own] for own in touches])
+        numbers = {cpus: node for node, cpus in nodes.items()}
+        _check_place(host, block, [numbers[cpus] for cpus in touches])
     return _gpu_copy(case, device, block) if on_gpu else _host_copy(block, runs)
 
 
 def _threads(
     case: Case, nodes: NodeCpus, usable: frozenset[int], host: Host
 ) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
-    """The processors of each thread that copies, and of the one that touches its memory first."""
-    place, memory = node_in(case["cpus"]), node_in(case["memory"])
-    for node in (place, memory):
+    """Return the processors of each copying thread and of each thread that first touches memory."""
+    cpu_node, memory_node = node_in(case["cpus"]), node_in(case["memory"])
+    for node in (cpu_node, memory_node):
         if node is not None and node not in nodes:
             raise Unsupported(f"node {node} has no processor that this process may use")
-    own = usable if place is None else nodes[place]
+    thread_cpus = usable if cpu_node is None else nodes[cpu_node]
     if case["direction"] != "copy":
-        return [own], [own]
-    runs = [own for _ in own]
+        return [thread_cpus], [thread_cpus]
+    runs = [thread_cpus for _ in thread_cpus]
     if case["cpus"] == ALL:
-        runs = [each for each in nodes.values() for _ in each]
-    touches = runs if memory is None else [nodes[memory]] * len(runs)
+        runs = [node_cpus for node_cpus in nodes.values() for _ in node_cpus]
+    touches = runs if memory_node is None else [nodes[memory_node]] * len(runs)
     # More threads than a quota allows only wait for each other.
     quota = cpu_quota(host)
-    most = max(1, int(quota)) if isinstance(quota, float) else len(runs)
-    step = max(1, -(-len(runs) // most))
+    max_threads = max(1, int(quota)) if isinstance(quota, float) else len(runs)
+    step = max(1, -(-len(runs) // max_threads))
     return runs[::step], touches[::step]
 
 
@@ -98,7 +98,9 @@ class _Block:
         ends = [size // _PIECE * number // count * _PIECE for number in range(count + 1)]
         self.lengths = [last - first for first, last in itertools.pairwise(ends)]
         maps = [mmap.mmap(-1, max(arrays * length, _PIECE)) for length in self.lengths]
-        views: list[np.ndarray[Any, Any]] = [np.frombuffer(own, dtype=np.float64) for own in maps]
+        views: list[np.ndarray[Any, Any]] = [
+            np.frombuffer(mapping, dtype=np.float64) for mapping in maps
+        ]
         pairs = [(view, length // 8) for view, length in zip(views, self.lengths, strict=True)]
         self.sources = [view[:length] for view, length in pairs]
         self.targets = [view[length : 2 * length] for view, length in pairs] if arrays == 2 else []
@@ -114,14 +116,14 @@ class _Block:
             self.targets[number][:] = np.nan
 
     def renew(self, number: int) -> None:
-        """Other numbers in the source, nothing right in the target."""
+        """Write new numbers to the source and wrong ones to the target."""
         import numpy as np
 
         source = self.sources[number]
         pattern = np.arange(_PERIOD, dtype=np.float64) + (self.round + number)
-        whole = source.size // _PERIOD * _PERIOD
-        source[:whole].reshape(-1, _PERIOD)[:] = pattern
-        source[whole:] = pattern[: source.size - whole]
+        whole_periods = source.size // _PERIOD * _PERIOD
+        source[:whole_periods].reshape(-1, _PERIOD)[:] = pattern
+        source[whole_periods:] = pattern[: source.size - whole_periods]
         if self.targets:
             self.targets[number][:] = np.nan
 
@@ -157,16 +159,16 @@ def _check_place(host: Host, block: _Block, nodes: Sequence[int]) -> None:
     text = host.read(_MAPS)
     if isinstance(text, Missing):
         return
-    found = pages_by_node(text, [source.ctypes.data for source in block.sources])
+    pages_on_node = pages_by_node(text, [source.ctypes.data for source in block.sources])
     expected: dict[int, int] = dict.fromkeys(nodes, 0)
     for node, length in zip(nodes, block.lengths, strict=True):
         expected[node] += block.arrays * length // mmap.PAGESIZE
     for node, pages in expected.items():
-        if found and found.get(node, 0) < _WHOLE * pages:
-            there = ", ".join(f"node {number}" for number in sorted(found))
+        if pages_on_node and pages_on_node.get(node, 0) < _WHOLE * pages:
+            actual_nodes = ", ".join(f"node {number}" for number in sorted(pages_on_node))
             raise Unsupported(
-                f"memory that node {node} touched first lies on {there}: the node is full, or a "
-                "policy (numactl, a cpuset) binds this process"
+                f"memory that node {node} touched first lies on {actual_nodes}: the node is full, "
+                "or a policy (numactl, a cpuset) binds this process"
             )
 
 
@@ -177,12 +179,12 @@ def pages_by_node(maps: str, addresses: Sequence[int]) -> dict[int, int]:
     """
     lines = sorted((int(line.split()[0], 16), line) for line in maps.splitlines() if line.strip())
     starts = [start for start, _ in lines]
-    held = {bisect.bisect_right(starts, address) - 1 for address in addresses}
-    found: dict[int, int] = {}
-    for number in held - {-1}:
+    mapping_indices = {bisect.bisect_right(starts, address) - 1 for address in addresses}
+    total_by_node: dict[int, int] = {}
+    for number in mapping_indices - {-1}:
         for node, pages in re.findall(r" N(\d+)=(\d+)", lines[number][1]):
-            found[int(node)] = found.get(int(node), 0) + int(pages)
-    return found
+            total_by_node[int(node)] = total_by_node.get(int(node), 0) + int(pages)
+    return total_by_node
 
 
 # ---- on the host
@@ -190,7 +192,7 @@ def pages_by_node(maps: str, addresses: Sequence[int]) -> dict[int, int]:
 
 @dataclass(slots=True)
 class _Orders:
-    """What the threads of a case wait for; they keep nothing else of it alive when it is over."""
+    """Barrier and stop flag of a case's threads, which hold no other reference to the case."""
 
     gate: threading.Barrier
     is_over: bool = False
@@ -226,7 +228,7 @@ class _Team:
         weakref.finalize(self, orders.stop)
 
     def call(self) -> None:
-        """Until all are done."""
+        """Run one copy on all threads and wait for them."""
         try:
             self._orders.gate.wait()
             self._orders.gate.wait()

@@ -34,7 +34,7 @@ _GENERATION_STEP = 524_309
 
 
 def free_bytes(folder: str) -> int:
-    """What an ordinary user may still write there.  Raises UnavailableError."""
+    """Return the free bytes for an ordinary user in a folder.  Raises UnavailableError."""
     try:
         status = os.statvfs(folder)
     except OSError as error:
@@ -86,7 +86,7 @@ class Scratch:
 
     @property
     def path(self) -> str:
-        """By which this process, and a child that inherits ``file``, can open it."""
+        """Path by which this process, and a child that inherits ``file``, can open it."""
         return f"/proc/self/fd/{self.file}"
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Scratch:
                 os.close(descriptor)
 
     def content(self, block: int) -> bytes:
-        """What block number ``block`` holds since the file was laid down."""
+        """Return the content that block number ``block`` was written with."""
         start = (block * _STEP + self._generation * _GENERATION_STEP) % BLOCK
         return self._base[start : start + BLOCK]
 
@@ -143,12 +143,12 @@ def spread(count: int, wanted: int) -> list[int]:
 
 
 def unchanged(scratch: Scratch, starts: Iterable[int]) -> int:
-    """How many pages at ``starts`` still hold what was laid down there."""
-    found = 0
+    """Count the pages at ``starts`` that still hold their original content."""
+    num_unchanged = 0
     for start in starts:
         block, offset = divmod(start, BLOCK)
-        found += scratch.read(start) == scratch.content(block)[offset : offset + PAGE]
-    return found
+        num_unchanged += scratch.read(start) == scratch.content(block)[offset : offset + PAGE]
+    return num_unchanged
 
 
 def _nameless(folder: str) -> int:

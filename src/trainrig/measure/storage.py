@@ -1,4 +1,4 @@
-"""How `benchmarks.storage` is run: by fio, by Python where fio is missing, or by the loader.
+"""Run `benchmarks.storage` by fio, by Python where fio is missing, or by the data loader.
 
 Answers: the file is read back and compared before and after.  Each page that a timed
 write should have changed is looked at (evenly spread ones of many), then the file
@@ -44,7 +44,7 @@ _NUM_LOOKED_AT = 256
 
 @dataclass(slots=True, kw_only=True)
 class _Session:
-    """What a worker keeps from case to case: a file, laid down once for all cases of one size."""
+    """Scratch file that a worker keeps between cases of one size."""
 
     scratch: Scratch | None = None
     loader: Loader[Any] | None = None
@@ -89,30 +89,30 @@ def prepare(case: Case, device: str) -> Prepared | SelfTimed:
 
 @dataclass(slots=True, kw_only=True)
 class _Written:
-    """Which pages the timed calls wrote, and what they should hold."""
+    """Pages that the timed calls wrote, and their expected content."""
 
     pages: set[int] = field(default_factory=set)
-    """Where in the file they begin."""
+    """Offsets of the pages in the file, in bytes."""
     content: bytes | None = None
-    """Of the first page of each block; None: anything but what was laid down."""
+    """Expected content of each block's first page; None: anything but the original."""
 
 
 def _checker(scratch: Scratch, written: _Written) -> Callable[[], str | None]:
     """Look at what the timed calls wrote; then the whole file has to hold what is laid down."""
 
     def wrong() -> str | None:
-        found = None
+        error = None
         if written.pages:
-            found = wrong_pages(scratch, written)
+            error = wrong_pages(scratch, written)
             written.pages.clear()
             scratch.lay_down()
-        return found or scratch.wrong()
+        return error or scratch.wrong()
 
     return wrong
 
 
 def wrong_pages(scratch: Scratch, written: _Written) -> str | None:
-    """What is wrong with the pages that should have been written, or None."""
+    """Return what is wrong with the pages that should have been written, or None."""
     pages = sorted(written.pages)
     looked_at = [pages[index] for index in spread(len(pages), _NUM_LOOKED_AT)]
     if written.content is None:
@@ -138,15 +138,20 @@ def _by_fio(case: Case, scratch: Scratch) -> SelfTimed:
 
 
 def fio_options(case: Case) -> list[str]:
-    """What fio is told beyond the file and the time."""
+    """Return fio's options besides the file and the time."""
     op = str(case["op"])
     direct = ["--ioengine=libaio", "--direct=1", f"--iodepth={case['depth']}"]
-    how = {
+    pattern_options = {
         "fsync": ["--rw=write", "--ioengine=psync", "--fsync=1"],
         "flushed-write": ["--rw=write", *direct, "--fdatasync=1"],
     }.get(op, [f"--rw={op}", *direct])
-    most = _MAX_WRITTEN if op in WRITES else 1 << 50
-    return [*how, f"--bs={case['block']}", f"--size={case['bytes']}", f"--io_size={most}"]
+    max_bytes = _MAX_WRITTEN if op in WRITES else 1 << 50
+    return [
+        *pattern_options,
+        f"--bs={case['block']}",
+        f"--size={case['bytes']}",
+        f"--io_size={max_bytes}",
+    ]
 
 
 def samples_of(case: Case, statuses: Sequence[FioStatus], settings: Settings) -> Samples:
@@ -167,7 +172,7 @@ def samples_of(case: Case, statuses: Sequence[FioStatus], settings: Settings) ->
 
 
 def _by_python(case: Case, scratch: Scratch) -> Prepared:
-    """One block at a time with the calls of `os`, under the timing loop."""
+    """Read or write one block at a time with `os` calls, under the timing loop."""
     op, block = str(case["op"]), size_in(case, "block")
     places = range(0, scratch.size, block)
     order = list(places)
@@ -208,7 +213,7 @@ def _by_python(case: Case, scratch: Scratch) -> Prepared:
 
 
 def _loader(case: Case, scratch: Scratch) -> Prepared:
-    """The training loader over the file's bytes as token ids."""
+    """Run the training data loader over the file's bytes as token ids."""
     import numpy as np
 
     from trainrig.data.batches import CausalBatches, Shard
@@ -231,8 +236,8 @@ def _loader(case: Case, scratch: Scratch) -> Prepared:
             batch.inputs[:, 1:], batch.labels[:, :-1]
         ):
             return "a batch's labels are not its next tokens"
-        again = batches(step)
-        if not np.array_equal(batch.inputs, again.inputs):
+        repeated = batches(step)
+        if not np.array_equal(batch.inputs, repeated.inputs):
             return f"the loader's batch {step} is not that of its step"
         return scratch.wrong()
 

@@ -37,7 +37,7 @@ class Stretches:
         self._last = self._read()
 
     def is_quiet(self) -> bool:
-        """Whether nothing held our threads up since the last call; the next stretch begins."""
+        """Return whether no own thread was held up since the last call; start the next stretch."""
         before, self._last = self._last, self._read()
         pair = (before, self._last)
         is_quiet = not is_held_up(_threads([pair]))
@@ -50,7 +50,7 @@ class Stretches:
         """Sum up the quiet stretches.  Raises ValueError where there is none."""
         first, last = self._quiet[0][0].host, self._quiet[-1][1].host
         pairs = [(before.host, after.host) for before, after in self._quiet]
-        whole = replace(
+        summed = replace(
             last,
             time_s=first.time_s + sum(after.time_s - before.time_s for before, after in pairs),
             own_cpu_s=first.own_cpu_s + sum(b.own_cpu_s - a.own_cpu_s for a, b in pairs),
@@ -60,7 +60,7 @@ class Stretches:
                 first.throttled_s, [rise(a.throttled_s, b.throttled_s) for a, b in pairs]
             ),
         )
-        return between(first, whole), _threads(self._quiet)
+        return between(first, summed), _threads(self._quiet)
 
     def _read(self) -> _Reading:
         return _Reading(
@@ -72,12 +72,12 @@ class Stretches:
 
 
 def _sum(first: float | Missing, rises: list[float | Missing]) -> float | Missing:
-    missing = next((one for one in (first, *rises) if isinstance(one, Missing)), None)
-    return missing or value_or(first, 0.0) + sum(value_or(one, 0.0) for one in rises)
+    missing = next((value for value in (first, *rises) if isinstance(value, Missing)), None)
+    return missing or value_or(first, 0.0) + sum(value_or(value, 0.0) for value in rises)
 
 
 def _threads(pairs: list[tuple[_Reading, _Reading]]) -> OwnThreads:
-    """How our threads fared in some stretches together."""
+    """Return how long our threads ran and waited over several stretches together."""
     wall = max(sum(after.at_s - before.at_s for before, after in pairs), 1e-9)
     ran = sum(after.main_ran_s - before.main_ran_s for before, after in pairs)
     waits: dict[int, float] = {}

@@ -52,7 +52,7 @@ class Unsupported(TrainrigError):
 
 @contextmanager
 def unsupported_as(words: str) -> Iterator[None]:
-    """What this device or this torch lacks inside it is `Unsupported`: ``words``, and torch's."""
+    """Turn torch's "unsupported" errors inside the body into `Unsupported` with ``words``."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -63,7 +63,7 @@ def unsupported_as(words: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How long a case may take."""
+    """Time limits and target precision of a case."""
 
     max_time: float
     """Seconds for everything: warm-up, calibration, samples.  One call always runs."""
@@ -77,7 +77,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """What the loop saw."""
+    """Samples of the timing loop, with their interval and why it stopped."""
 
     times: tuple[float, ...]
     """Seconds a call, one value a sample, in order."""
@@ -86,12 +86,12 @@ class Samples:
     stop: str
     """``converged``, ``time`` or ``samples``."""
     told_share: float | None = None
-    """Of the time that passed around a sample (host's clock) what the sample tells; the median."""
+    """Median share of the wall time around a sample (host's clock) that the sample accounts for."""
     quiet_share: float = 1.0
-    """Of the samples that were taken those of quiet stretches, which these are; 1 where these are
+    """Share of all samples taken that fell in quiet stretches and were kept; 1 where these are
     all of them."""
     conditions: Case = field(default_factory=dict)
-    """What a program that times itself says besides; nothing from the loop."""
+    """Further conditions from a program that times itself; empty from the loop."""
 
     @property
     def median(self) -> float:
@@ -108,7 +108,7 @@ class Prepared:
     wrong: Callable[[], str | None]
     """Runs the operation once more and says what is wrong with the answer, or None."""
     conditions: Case = field(default_factory=dict)
-    """What its record says besides."""
+    """Further conditions for its record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +124,12 @@ class SelfTimed:
     sample: Callable[[Settings], Samples]
     """Runs the program within the time that is given."""
     wrong: Callable[[], str | None]
-    """What is wrong with what it read or wrote, or None."""
+    """Returns what is wrong with the data it read or wrote, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Warm:
-    """What the warm-up learned, in seconds a call."""
+    """Result of the warm-up, in seconds a call."""
 
     fastest: float
     latest: float
@@ -150,43 +150,43 @@ def sample(
     deadline = start + settings.max_time
     wanted = _sample_time(clock, settings)
     warm = _warm_up(clock, call, start + _warm_up_time(settings), wanted)
-    left = deadline - clock.now()
-    if warm.latest > left:  # a second call would not fit: the first one has to do
+    left_s = deadline - clock.now()
+    if warm.latest > left_s:  # a second call would not fit: the first one has to do
         return _result([warm.latest], 1, "time")
-    count = _batch(warm, wanted, left)
-    taken: list[float] = []
+    count = _batch(warm, wanted, left_s)
+    times: list[float] = []
     quiet: list[float] = []
     shares: list[float] = []
     judged = checked = 0
     is_quiet()  # the warm-up is over
     before = sampling = stretch = clock.now()
     while True:
-        taken.append(clock.time(call, count) / count)
+        times.append(clock.time(call, count) / count)
         now = clock.now()
-        shares.append(taken[-1] * count / max(now - before, 1e-12))
-        if len(taken) == 1 and taken[0] < warm.fastest / 2.0:  # that was still set-up
-            warm = _Warm(fastest=taken[0], latest=taken[0])
+        shares.append(times[-1] * count / max(now - before, 1e-12))
+        if len(times) == 1 and times[0] < warm.fastest / 2.0:  # that was still set-up
+            warm = _Warm(fastest=times[0], latest=times[0])
             count, before = _batch(warm, wanted, deadline - now), now
-            taken.clear()
+            times.clear()
             continue
         out_of_time = now + (now - before) > deadline
-        is_full = len(taken) >= _MAX_SAMPLES
+        is_full = len(times) >= _MAX_SAMPLES
         if out_of_time or is_full or now - stretch >= _STRETCH:
-            quiet += taken[judged:] if is_quiet() else []
-            judged, stretch = len(taken), clock.now()
-            is_short = len(quiet) < min(_MIN_SAMPLES, len(taken))
+            quiet += times[judged:] if is_quiet() else []
+            judged, stretch = len(times), clock.now()
+            is_short = len(quiet) < min(_MIN_SAMPLES, len(times))
             if out_of_time and is_short and now + (now - before) <= deadline + settings.extra_time:
                 out_of_time = False
             # Checking after every sample would stop on the first lucky streak; every tenth of
             # them beyond a hundred keeps the checks themselves cheap.
             is_due = len(quiet) - checked >= max(_MIN_SAMPLES, len(quiet) // 10)
             checked = len(quiet) if is_due else checked
-            least = min(_MIN_TIME, settings.max_time * _MIN_TIME_SHARE)
-            is_due = is_due and now - sampling >= least
+            least_s = min(_MIN_TIME, settings.max_time * _MIN_TIME_SHARE)
+            is_due = is_due and now - sampling >= least_s
             stop = _why_stop(quiet, out_of_time, is_due, settings.target)
             if stop is not None or is_full:
-                found = _chosen(taken, quiet, count, stop or "samples", settings.target)
-                return replace(found, told_share=median(shares))
+                samples = _chosen(times, quiet, count, stop or "samples", settings.target)
+                return replace(samples, told_share=median(shares))
         before = clock.now()
 
 
@@ -248,14 +248,14 @@ def _warm_up(clock: Clock, call: Callable[[], object], until: float, wanted: flo
             count *= 2
 
 
-def _batch(warm: _Warm, wanted: float, left: float) -> int:
-    """How many calls make one sample long enough, with room for _MIN_SAMPLES of them.
+def _batch(warm: _Warm, wanted: float, left_s: float) -> int:
+    """Return the number of calls that make a sample long enough, leaving room for _MIN_SAMPLES.
 
     The fastest batch says how short a call can be; the latest one, slower where the
     machine is busy, what a sample will cost.
     """
     long_enough = round(wanted / max(warm.fastest, 1e-12))
-    fits = math.floor(left / _MIN_SAMPLES / max(warm.latest, 1e-12))
+    fits = math.floor(left_s / _MIN_SAMPLES / max(warm.latest, 1e-12))
     return max(1, min(long_enough, fits))
 
 

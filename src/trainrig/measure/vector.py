@@ -55,7 +55,7 @@ def prepare(case: Case, device: str) -> Prepared:
 def _operation(
     torch: Any, op: str, inputs: list[torch.Tensor], out: torch.Tensor
 ) -> Callable[[], object]:
-    """The operation that is timed."""
+    """Return the operation to time."""
     if op == "add":
         x, y = inputs
         return lambda: torch.add(x, y, out=out)
@@ -78,14 +78,14 @@ def _checker(
     output.fill_(torch.nan)
 
     def wrong() -> str | None:
-        found = wrong_answer(op, dtype, inputs, output, buffers.written_rows(output))
-        if found is None:
+        error = wrong_answer(op, dtype, inputs, output, buffers.written_rows(output))
+        if error is None:
             output.fill_(torch.nan)
             for call in calls:
                 call()
-            found = wrong_answer(op, dtype, inputs, output)
+            error = wrong_answer(op, dtype, inputs, output)
         output.fill_(torch.nan)
-        return found
+        return error
 
     return wrong
 

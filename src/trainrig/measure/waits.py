@@ -1,4 +1,4 @@
-"""How long our own threads were ready to run and had no processor: the sharpest witness of noise.
+"""Time that our own threads were ready to run without a processor: the best sign of noise.
 
 A team of threads is as slow as its last member.  The kernel counts each one's waiting in
 nanoseconds (/proc/self/task/*/schedstat).
@@ -21,37 +21,37 @@ MANY_THREADS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnThreads:
-    """How this process's threads fared in a window, as shares of it."""
+    """Running and waiting time of this process's threads in a window, as shares of it."""
 
     main_ran: float
-    """Time the measuring thread was on a processor."""
+    """Share of the window that the measuring thread was on a processor."""
     worst_wait: float | Missing
     """Time the unluckiest thread was ready to run and had no processor; of many, one in ten."""
 
 
 def is_held_up(threads: OwnThreads) -> bool:
-    """Whether a thread waited for a core, or the measuring thread slept or was stolen from."""
+    """Return whether a thread waited for a core, or the measuring thread slept or lost time."""
     waited = value_or(threads.worst_wait, 0.0)
     return waited > MAX_THREAD_WAIT or threads.main_ran < MIN_MAIN_THREAD
 
 
 def thread_waits(host: Host) -> dict[int, float]:
-    """Thread id → seconds it was ready to run and had no processor; empty where not counted."""
-    found = {}
+    """Return thread id → seconds spent ready to run without a processor; empty if not counted."""
+    wait_by_thread = {}
     names = host.names("/proc/self/task")
     for name in () if isinstance(names, Missing) else names:
         content = host.read(f"/proc/self/task/{name}/schedstat")
         words = [] if isinstance(content, Missing) else content.split()
         waited = integer(words[1], "nanoseconds") if len(words) == 3 else None
         if isinstance(waited, int):
-            found[int(name)] = waited * 1e-9
-    return found
+            wait_by_thread[int(name)] = waited * 1e-9
+    return wait_by_thread
 
 
 def compare_waits(
     before: dict[int, float], after: dict[int, float], *, main_ran: float, wall: float
 ) -> OwnThreads:
-    """How the threads fared; one that started meanwhile counts from its start."""
+    """Compare two readings of thread waits; a thread started in between counts from its start."""
     if not before or not after:
         unknown = Missing("the kernel does not count the waiting of threads")
         return OwnThreads(main_ran=main_ran, worst_wait=unknown)

@@ -108,7 +108,7 @@ def measure_case(request: dict[str, Any], device: str, hold: Callable[[], None])
 
 
 def prepare(request: dict[str, Any], device: str) -> Prepared | SelfTimed:
-    """What the measuring half that the request names makes of its case."""
+    """Prepare the request's case with the measuring module that it names."""
     half = importlib.import_module(request["module"])
     prepared: Prepared | SelfTimed = half.prepare(request["case"], device)
     return prepared
@@ -151,7 +151,7 @@ def _free_gpu_memory() -> None:
 
 
 def introduce(device: str) -> dict[str, Any]:
-    """What this worker runs on, as torch names it; its GPU becomes the current one.
+    """Describe this worker's device as torch names it, and make its GPU the current one.
 
     machine.json has the rest.
     """
@@ -190,7 +190,7 @@ def _capability(device: str) -> str | None:
 
 @cache
 def bind_to_node(device: str) -> int | Missing:
-    """Stay on the processors beside a GPU, and so with its host memory; the node's number.
+    """Bind this process to the GPU's NUMA node and return the node's number.
 
     Of two sockets one is nearer: unbound, a link's rate depends on where the worker started.
     """
@@ -201,13 +201,13 @@ def bind_to_node(device: str) -> int | Missing:
         return Missing("torch does not say where the GPU is")
     address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
     node = integer(host.read(f"/sys/bus/pci/devices/{address}/numa_node"), "node")
-    beside = if_known(lambda number: host.read(f"{NODES}/node{number}/cpulist"), node)
-    cpus = if_known(cpu_numbers, beside)
-    own = if_known(lambda found: found & os.sched_getaffinity(0), cpus)
-    if isinstance(own, Missing) or not own:
-        return own or Missing("none of the processors beside the GPU is this process's")
-    os.sched_setaffinity(0, own)
-    torch.set_num_threads(min(torch.get_num_threads(), len(own)))
+    cpu_list = if_known(lambda number: host.read(f"{NODES}/node{number}/cpulist"), node)
+    cpus = if_known(cpu_numbers, cpu_list)
+    own_cpus = if_known(lambda found: found & os.sched_getaffinity(0), cpus)
+    if isinstance(own_cpus, Missing) or not own_cpus:
+        return own_cpus or Missing("none of the processors beside the GPU is this process's")
+    os.sched_setaffinity(0, own_cpus)
+    torch.set_num_threads(min(torch.get_num_threads(), len(own_cpus)))
     return node
 
 
