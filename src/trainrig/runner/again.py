@@ -1,4 +1,4 @@
-"""What is worth measuring again with the time that is left, and in which order: one table.
+"""Rules for what to measure again in the remaining time, in order of priority: one table.
 
 The first rule counts that names a task which fits the time.  Each round is of fresh workers, one
 after the other, and ends for a task as soon as nothing is left to measure of it; a task that other
@@ -20,23 +20,23 @@ from trainrig.runner.plan import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """What a run knows when it decides what to measure again."""
+    """State of a run from which the repeat rules choose tasks."""
 
     attempts: Attempts
     tasks: Sequence[Task]
-    """What was planned so far, and may be measured again."""
+    """Planned tasks that may be measured again."""
     records: Callable[[], Sequence[Record]]
-    """What the run has written."""
+    """Records the run has written."""
 
     @property
     def required(self) -> list[Task]:
-        """What the verdict needs."""
+        """Return the tasks that the verdict needs."""
         return [task for task in self.tasks if task.planned.required]
 
     def noisy(self, tasks: Iterable[Task]) -> list[Task]:
-        """Tasks with a value that is not the last word."""
-        own = [task for task in tasks if self.attempts.have_value(task)]
-        return [task for task in own if not self.attempts.are_over(task)]
+        """Return tasks whose value may still be improved by further workers."""
+        measured_tasks = [task for task in tasks if self.attempts.have_value(task)]
+        return [task for task in measured_tasks if not self.attempts.are_over(task)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,43 +46,43 @@ class RepeatRule:
     why: str
     tasks: Callable[[RunProgress], Sequence[Task]]
     rounds: int
-    """How often one task is measured again for it, at most."""
+    """Most repeats of one task by this rule."""
     needs_whole_round: bool = False
-    """Whether values that are quiet are in doubt."""
+    """True if the rule doubts quiet values too, and so needs a whole round of workers."""
 
 
-def _missing(known: RunProgress) -> list[Task]:
-    return [task for task in known.required if not known.attempts.at(task)]
+def _missing(progress: RunProgress) -> list[Task]:
+    return [task for task in progress.required if not progress.attempts.at(task)]
 
 
-def _undecided(known: RunProgress) -> list[Task]:
-    return [task for task in known.required if known.attempts.are_undecided(task)]
+def _undecided(progress: RunProgress) -> list[Task]:
+    return [task for task in progress.required if progress.attempts.are_undecided(task)]
 
 
-def _seem_below(known: RunProgress) -> list[Task]:
-    return [task for task in known.tasks if known.attempts.seem_below(task)]
+def _seem_below(progress: RunProgress) -> list[Task]:
+    return [task for task in progress.tasks if progress.attempts.seem_below(task)]
 
 
-def _behind(known: RunProgress) -> list[Task]:
-    return known.attempts.behind_siblings(known.tasks)
+def _behind(progress: RunProgress) -> list[Task]:
+    return progress.attempts.behind_siblings(progress.tasks)
 
 
-def _noisy_required(known: RunProgress) -> list[Task]:
-    return known.noisy(known.required)
+def _noisy_required(progress: RunProgress) -> list[Task]:
+    return progress.noisy(progress.required)
 
 
-def _exceeded(known: RunProgress) -> list[Task]:
-    of_key = {key_of(task): task for task in known.tasks}
-    keys = map(identity_of, exceeded(known.records()))
+def _exceeded(progress: RunProgress) -> list[Task]:
+    of_key = {key_of(task): task for task in progress.tasks}
+    keys = map(identity_of, exceeded(progress.records()))
     return [of_key[key] for key in keys if key in of_key]
 
 
-def _noisy(known: RunProgress) -> list[Task]:
-    return known.noisy(task for task in known.tasks if not task.planned.required)
+def _noisy(progress: RunProgress) -> list[Task]:
+    return progress.noisy(task for task in progress.tasks if not task.planned.required)
 
 
-def _skipped(known: RunProgress) -> list[Task]:
-    return [task for task in known.tasks if not known.attempts.at(task)]
+def _skipped(progress: RunProgress) -> list[Task]:
+    return [task for task in progress.tasks if not progress.attempts.at(task)]
 
 
 _DECIDING = (
@@ -92,7 +92,7 @@ _DECIDING = (
     RepeatRule(why="behind its siblings", tasks=_behind, rounds=1, needs_whole_round=True),
 )
 VERDICT = (*_DECIDING, RepeatRule(why="required and noisy", tasks=_noisy_required, rounds=1))
-"""What a verdict rests on: before anything that is optional begins."""
+"""Rules for the points a verdict rests on, applied before optional points begin."""
 RULES = (
     *_DECIDING,
     RepeatRule(why="required and noisy", tasks=_noisy_required, rounds=2),
@@ -113,18 +113,20 @@ class Again:
         self._rules, self._fits = rules, fits
         self._rounds: Counter[tuple[str, object]] = Counter()
 
-    def rounds(self, known: Callable[[], RunProgress]) -> Iterator[tuple[RepeatRule, list[Task]]]:
-        """The next rule and its tasks, for as long as there is one; each is a round."""
-        while (found := self._next(known())) is not None:
-            rule, tasks = found
+    def rounds(
+        self, progress_now: Callable[[], RunProgress]
+    ) -> Iterator[tuple[RepeatRule, list[Task]]]:
+        """Yield the next rule and its tasks while there is one; each is a round."""
+        while (next_round := self._next(progress_now())) is not None:
+            rule, tasks = next_round
             self._rounds.update((rule.why, key_of(task)) for task in tasks)
             yield rule, tasks
 
-    def _next(self, known: RunProgress) -> tuple[RepeatRule, list[Task]] | None:
+    def _next(self, progress: RunProgress) -> tuple[RepeatRule, list[Task]] | None:
         for rule in self._rules:
             tasks = [
                 task
-                for task in rule.tasks(known)
+                for task in rule.tasks(progress)
                 if self._rounds[rule.why, key_of(task)] < rule.rounds and self._fits(task)
             ]
             if tasks:
@@ -133,6 +135,6 @@ class Again:
 
 
 def may_be_repeated(task: Task) -> bool:
-    """Whether fresh workers can measure a task again, alone."""
+    """Return whether fresh workers can measure a task again, alone."""
     is_own = task.spec.role not in (Role.STEP, Role.COLLECTIVE)
     return is_own and task.count == 1 and task.planned.skip is None and task.fits_memory

@@ -1,4 +1,4 @@
-"""What workers found of each task so far, whether that is the last word, and how long others take.
+"""Attempts of each task so far: whether they suffice, and how long others will take.
 
 A wrong answer is, and a quiet value that says whether its device does what is expected.  What
 failed, timed out, was noisy or decides nothing is still open: also in a run that is resumed.
@@ -30,20 +30,20 @@ Key = tuple[object, ...]
 def _identity(
     device: str | None, index: int | None, count: int, name: str, case: Case
 ) -> tuple[object, ...]:
-    """What attempts at one task share; its case may be written in another order."""
+    """Return the key that attempts at one task share, whatever the order of its case's fields."""
     return (device, index, count, name, *sorted(case.items()))
 
 
 def key_of(task: Task) -> Key:
-    """What attempts at a task share."""
-    where = (task.target.name, task.target.index, task.count)
-    return _identity(*where, task.benchmark, task.case)
+    """Return the key of a task that its attempts share."""
+    device_key = (task.target.name, task.target.index, task.count)
+    return _identity(*device_key, task.benchmark, task.case)
 
 
 def identity_of(point: Record) -> Key:
     """Return the key that a point shares with its task."""
-    where = (point.device, point.device_index, point.num_devices)
-    return _identity(*where, point.benchmark, point.case)
+    device_key = (point.device, point.device_index, point.num_devices)
+    return _identity(*device_key, point.benchmark, point.case)
 
 
 class Attempts:
@@ -59,13 +59,13 @@ class Attempts:
     def resume_from(self, records: Iterable[Record]) -> None:
         """Go on from the records of a run that was cut off; probes of a search are skipped."""
         for record in records:
-            whole = record.metric == "time" and role_of(record.benchmark) is Role.STEP
-            if (record.attempt is not None or whole) and "search" not in record.conditions:
+            is_whole_step = record.metric == "time" and role_of(record.benchmark) is Role.STEP
+            if (record.attempt is not None or is_whole_step) and "search" not in record.conditions:
                 self._found[identity_of(record)].append(record)
         self._scatters = None
 
     def at(self, task: Task) -> Sequence[Record]:
-        """In their order."""
+        """Return a task's attempts in order."""
         return self._found[key_of(task)]
 
     def add(self, task: Task, record: Record) -> None:
@@ -76,26 +76,26 @@ class Attempts:
 
     def points(self, task: Task) -> tuple[Record, ...]:
         """Combine the attempts at a task into points, by the workers' scatter known so far."""
-        known = self._scatters
-        if known is None:
+        scatter_by_class = self._scatters
+        if scatter_by_class is None:
             num_seen = self._num_added
             groups = [group for group in list(self._found.values()) if group]
-            known = scatters(group for group in groups if group[-1].attempt is not None)
+            scatter_by_class = scatters(group for group in groups if group[-1].attempt is not None)
             if num_seen == self._num_added:  # devices are measured side by side, each by a thread
-                self._scatters = known
-        return point_records(self.at(task), known)
+                self._scatters = scatter_by_class
+        return point_records(self.at(task), scatter_by_class)
 
     def have_value(self, task: Task | None = None) -> bool:
-        """Whether any worker measured a task; any task where none is named."""
-        found = chain(*self._found.values()) if task is None else self.at(task)
-        return any(record.status is Status.OK for record in found)
+        """Return whether any worker measured ``task``, or any task at all if None."""
+        measured = chain(*self._found.values()) if task is None else self.at(task)
+        return any(record.status is Status.OK for record in measured)
 
     def expected_of(self, point: Record) -> Record | None:
-        """What was written of a point before it was measured."""
+        """Return the prediction written before the task was measured."""
         return self.expected.get((point.key, point.device_index))
 
     def are_over(self, task: Task) -> bool:
-        """Whether there is nothing left to measure: a wrong answer, or a quiet, decided value."""
+        """Return whether a task is finished: a wrong answer, or a quiet and decided value."""
         attempts = self.at(task)
         if any(record.is_wrong_answer for record in attempts):
             return True
@@ -107,7 +107,7 @@ class Attempts:
         return point.disturbed is None and not self.are_undecided(task)
 
     def are_undecided(self, task: Task) -> bool:
-        """Whether it has a value that does not say yet if the device does what is expected.
+        """Return whether a task has a value too uncertain to compare with its expected band.
 
         Where nothing is expected, it is enough that as many workers answered as make a point.
         """
@@ -121,7 +121,7 @@ class Attempts:
         return ability(point, expected.interval) is Ability.UNDECIDED
 
     def seem_below(self, task: Task) -> bool:
-        """Whether its point is quiet and below its band, and one round alone says so."""
+        """Return whether a task's point is quiet and below its band after one round alone."""
         attempts = self.at(task)
         if not self.have_value(task) or attempts[-1].attempt is None:
             return False
@@ -131,8 +131,8 @@ class Attempts:
         return point.is_usable and point.is_below(band) and (point.rounds or 1) < 2
 
     def behind_siblings(self, tasks: Iterable[Task]) -> list[Task]:
-        """Tasks that put a device behind others of its model, and one round of workers alone."""
-        own = [
+        """Return tasks that, after one round alone, put a device behind others of its model."""
+        device_points = [
             task
             for task in tasks
             if task.target.is_gpu
@@ -140,13 +140,15 @@ class Attempts:
             and self.have_value(task)
             and self.at(task)[-1].attempt is not None
         ]
-        points = [point for task in own for point in self.points(task)]
-        behind = behind_siblings(join(points), chain(*map(self.at, own)))
-        found = {
+        points = [point for task in device_points for point in self.points(task)]
+        behind = behind_siblings(join(points), chain(*map(self.at, device_points)))
+        laggards = {
             _identity(row.device, row.index, row.count, row.benchmark, row.case)
             for _, row in chain(*behind.values())
         }
-        return [t for t in own if key_of(t) in found and len(self.at(t)) <= t.num_workers]
+        return [
+            t for t in device_points if key_of(t) in laggards and len(self.at(t)) <= t.num_workers
+        ]
 
 
 # ---- how long cases take
@@ -171,24 +173,24 @@ class Pace:
             self._seen.setdefault(_kind(task), []).append((_units(task), median(reply.samples)))
 
     def call_time(self, task: Task) -> float:
-        """Projected seconds of one call."""
+        """Return the projected seconds of one call."""
         units = _units(task)
-        seen = sorted(self._seen.get(_kind(task), ()))
-        smaller = [pair for pair in seen if pair[0] <= units] or seen[:1]
+        call_times = sorted(self._seen.get(_kind(task), ()))
+        smaller = [pair for pair in call_times if pair[0] <= units] or call_times[:1]
         if not smaller:
             return units / self._guess(task)
         known_units, seconds = smaller[-1]
         return seconds * max(units / known_units, 1.0)
 
     def _guess(self, task: Task) -> float:
-        """Work units a second of a kind of which nothing is known yet."""
+        """Estimate the work units per second of a kind of task not measured yet."""
         if task.spec.role in (Role.BLOCK, Role.STEP):
             device, dtype = task.target.torch_device, str(dtype_of(task.case))
             rates = [
                 units / seconds
-                for (where, name, kind, *_), seen in list(self._seen.items())
-                if (where, kind) == (device, dtype) and role_of(name) is Role.PRODUCT
-                for units, seconds in seen
+                for (device_name, name, kind, *_), call_times in list(self._seen.items())
+                if (device_name, kind) == (device, dtype) and role_of(name) is Role.PRODUCT
+                for units, seconds in call_times
             ]
             if rates:
                 return _OF_PRODUCTS * max(rates)

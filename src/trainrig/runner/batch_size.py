@@ -1,4 +1,4 @@
-"""Which batch size ``auto`` becomes: the largest that fits, by formula or by trying.
+"""Choose the batch size for ``auto``: the largest that fits, by formula or by trying.
 
 Where a device's memory is known, the formula that `fits` uses gives the first guess; else sizes
 are doubled from 1 on until one does not fit.  Both end at a bound, for beyond it a step takes
@@ -28,20 +28,22 @@ _AHEAD = 3
 
 
 def smaller(batch: int) -> int | None:
-    """What is tried where ``batch`` did not fit; None where nothing is left."""
+    """Return the next smaller size to try where ``batch`` did not fit; None if there is none."""
     return batch // 2 if batch > 1 else None
 
 
-def bound_of(own: Experiment) -> int:
-    """The largest size that ``auto`` becomes."""
-    return MOST["cuda" if own.device.startswith("cuda") else "cpu"]
+def bound_of(experiment: Experiment) -> int:
+    """Return the largest size that ``auto`` may choose."""
+    return MOST["cuda" if experiment.device.startswith("cuda") else "cpu"]
 
 
-def guess(own: Experiment, free: float) -> int:
-    """The largest size that fits in ``free`` bytes of a device by the formula, 1 at the least."""
-    room = free / own.mesh.ranks if own.device == "cpu" else free  # ranks share the host's memory
-    found = largest_batch_size(find(own.model), own.predicted_layout, room)
-    return max(1, min(found, bound_of(own)))
+def guess(experiment: Experiment, free: float) -> int:
+    """Return the largest size, at least 1, that fits in ``free`` bytes by the formula."""
+    room = (
+        free / experiment.mesh.ranks if experiment.device == "cpu" else free
+    )  # ranks share the host's memory
+    largest = largest_batch_size(find(experiment.model), experiment.predicted_layout, room)
+    return max(1, min(largest, bound_of(experiment)))
 
 
 def split_to_fit(reference: Experiment, free: float) -> Experiment:
@@ -58,44 +60,46 @@ def split_to_fit(reference: Experiment, free: float) -> Experiment:
 SAFE = 0.9
 
 
-def by_doubling(own: Experiment, fits: Callable[[Experiment], bool]) -> int:
-    """The largest power of two that ``fits``, up to the bound; 1 where even that does not."""
+def by_doubling(experiment: Experiment, fits: Callable[[Experiment], bool]) -> int:
+    """Return the largest power of two that ``fits``, up to the bound; 1 if none does."""
     batch = 1
-    while batch <= bound_of(own) and fits(own.replace(batch_size=batch, steps=TRIAL_STEPS)):
+    while batch <= bound_of(experiment) and fits(
+        experiment.replace(batch_size=batch, steps=TRIAL_STEPS)
+    ):
         batch *= 2
     return max(1, batch // 2)
 
 
-def state_bytes(own: Experiment) -> int:
-    """Bytes of a rank that no batch size changes: the least that it needs."""
-    shape: ModelShape = find(own.model)
-    found = memory(shape, own.predicted_layout)
-    states = found.weights + found.gradients + found.master + found.optimizer
+def state_bytes(experiment: Experiment) -> int:
+    """Return the bytes of a rank that do not depend on batch size: its least need."""
+    shape: ModelShape = find(experiment.model)
+    memory_use = memory(shape, experiment.predicted_layout)
+    states = memory_use.weights + memory_use.gradients + memory_use.master + memory_use.optimizer
     if (
-        own.layout.traits.ranks.composes and own.layout.sharding.zero
+        experiment.layout.traits.ranks.composes and experiment.layout.sharding.zero
     ):  # a rank never holds more than its part
         return int(states)
     return max(int(states), 4 * parameters(shape).total)  # a rank begins with all weights in fp32
 
 
-def host_bytes(own: Experiment) -> float:
-    """Bytes that all ranks on the host need, about: a step's, and the samples read ahead."""
-    step = float(memory(find(own.model), own.predicted_layout).allocated)
-    return own.mesh.ranks * (step + _AHEAD * 16.0 * own.samples * own.seq_len)
+def host_bytes(experiment: Experiment) -> float:
+    """Return about how many bytes all ranks on the host need: a step's, and prefetched samples."""
+    step = float(memory(find(experiment.model), experiment.predicted_layout).allocated)
+    return experiment.mesh.ranks * (step + _AHEAD * 16.0 * experiment.samples * experiment.seq_len)
 
 
-def states_do_not_fit(own: Experiment, free: float) -> str | None:
-    """Why not even what no batch size changes fits in ``free`` bytes, or None; 0: not known."""
-    needed = state_bytes(own) * (own.mesh.ranks if own.device == "cpu" else 1)
+def states_do_not_fit(experiment: Experiment, free: float) -> str | None:
+    """Return why not even the batch-independent bytes fit in ``free`` (0: unknown), or None."""
+    needed = state_bytes(experiment) * (experiment.mesh.ranks if experiment.device == "cpu" else 1)
     if not free or needed <= free:
         return None
     return f"weights, gradients and optimizer alone need {_not_started(needed, free)}"
 
 
-def swapping(own: Experiment, free: float) -> str | None:
-    """Why a step on the host would swap for long before it failed, or None."""
-    needed = host_bytes(own)
-    if own.device != "cpu" or not free or needed <= MARGIN * free:
+def swapping(experiment: Experiment, free: float) -> str | None:
+    """Return why a step on the host would swap long before it failed, or None."""
+    needed = host_bytes(experiment)
+    if experiment.device != "cpu" or not free or needed <= MARGIN * free:
         return None
     return f"a step needs about {_not_started(needed, free)}"
 

@@ -47,7 +47,7 @@ from trainrig.units import counted, duration_text, parse_count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
-    """What ``trainrig bench`` was asked for; empty fields mean the usual."""
+    """Request of ``trainrig bench``; empty fields mean the defaults."""
 
     benchmark: str
     dtypes: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class BenchRequest:
     path: Path | None = None
     """For disks: a folder on the one that is meant; the run's own without it."""
     ranks: tuple[int, ...] = ()
-    """What ranks exchange is measured with each of these numbers of them."""
+    """Numbers of ranks with which each collective is measured."""
     low: str = ""
     high: str = ""
     """The smallest and the largest size of such a measurement."""
@@ -83,7 +83,9 @@ class BenchRequest:
             "peer-access": self.peer_access,
             "timeout": duration_text(self.timeout) if self.timeout else None,
         }
-        words = [f"--{name}={word}" for name, given in several.items() for word in given]
+        words = [
+            f"--{name}={word}" for name, words_given in several.items() for word in words_given
+        ]
         words += [f"--{name}={word}" for name, word in single.items() if word]
         return [*words, *(["--peak"] if self.peak else [])]
 
@@ -135,11 +137,11 @@ def bench(
 
 
 def _benchable(name: str) -> Benchmark:
-    """The benchmark called ``name``.  UsageError where `bench` does not run it."""
+    """Return the benchmark called ``name``.  Raises UsageError where `bench` does not run it."""
     spec = find(name)
-    known = ", ".join(one.name for one in benchmarks() if one.options)
+    names = ", ".join(entry.name for entry in benchmarks() if entry.options)
     if spec is None:
-        raise UsageError(f"unknown benchmark {name!r}", f"one of: {known}")
+        raise UsageError(f"unknown benchmark {name!r}", f"one of: {names}")
     if not spec.options:
         raise UsageError(f"bench does not run {name}: {spec.title}", f"run: {spec.command}")
     return spec
@@ -165,7 +167,7 @@ def _check_options(spec: Benchmark, request: BenchRequest) -> None:
         if value and option not in spec.options:
             raise UsageError(
                 f"{spec.name} has no --{option}",
-                "choose with " + ", ".join(f"--{known}" for known in spec.options),
+                "choose with " + ", ".join(f"--{option_name}" for option_name in spec.options),
             )
     if request.path is not None and not request.path.is_dir():
         raise UsageError(f"--path {request.path}: no such folder", "name a folder on that disk")
@@ -233,7 +235,7 @@ def _plan_links(spec: Benchmark, request: BenchRequest) -> Plan:
 
 
 def _plan_nodes(spec: Benchmark, request: BenchRequest) -> Plan:
-    """Memory of each NUMA node from each of them, and to each GPU.
+    """Plan copies between each pair of NUMA nodes, and from each node to each GPU.
 
     UnavailableError where the kernel shows no nodes, or they are hidden.
     """
@@ -246,16 +248,16 @@ def _plan_nodes(spec: Benchmark, request: BenchRequest) -> Plan:
     if len(request.sizes) > 1:
         raise UsageError("numa measures one size", "--size 1Gi")
     # Both arrays of a copy together are cold at four times the last-level caches.
-    least = 2 * value_or(cpu_cache_bytes(ThisMachine()), 0)
-    usual = max(USUAL_BYTES, -(-least // (1 << 20)) << 20)
+    min_bytes = 2 * value_or(cpu_cache_bytes(ThisMachine()), 0)
+    usual = max(USUAL_BYTES, -(-min_bytes // (1 << 20)) << 20)
     size = parse_count(request.sizes[0], MAX_BYTES) if request.sizes else usual
-    if size < least:
+    if size < min_bytes:
         raise UsageError(
             f"--size {request.sizes[0]}: caches would answer",
-            f"{-(-least // (1 << 20))}Mi or more, twice the last-level caches",
+            f"{-(-min_bytes // (1 << 20))}Mi or more, twice the last-level caches",
         )
-    for one in placements(list(nodes), size, is_gpu=False):
-        spec.check(one.case)
+    for placement in placements(list(nodes), size, is_gpu=False):
+        spec.check(placement.case)
 
     def plan(scene: Scene) -> Sequence[Block]:
         targets = choose(scene.targets, request.device)
@@ -276,37 +278,38 @@ _ACCESS = {"": (True, False), "both": (True, False), "on": (True,), "off": (Fals
 
 
 def _plan_ranks(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
-    """The cases that ranks share: on the GPUs, a rank each, or on the host."""
+    """Plan the collective cases: one rank on each GPU, or ranks on the host."""
     check_options(spec.name, "--peer-access", [request.peer_access], tuple(_ACCESS))
-    own = place()
-    if own is not None and request.ranks not in ((), (own.ranks,)):
+    rank_place = place()
+    if rank_place is not None and request.ranks not in ((), (rank_place.ranks,)):
         raise UsageError(
-            f"--ranks {request.ranks[0]}, and WORLD_SIZE is {own.ranks}",
+            f"--ranks {request.ranks[0]}, and WORLD_SIZE is {rank_place.ranks}",
             "leave it out: torchrun says how many there are",
         )
-    given = request.ranks if own is None else (own.ranks,)
+    rank_counts = request.ranks if rank_place is None else (rank_place.ranks,)
     selection = Selection(
         budget=budget,
-        nodes=1 if own is None else own.nodes,
-        ranks=given,
+        nodes=1 if rank_place is None else rank_place.nodes,
+        ranks=rank_counts,
         low=request.low,
         high=request.high,
         backend=request.backend or BACKENDS[0],
         # One start of ranks that others have started.
-        peer_access=_ACCESS[request.peer_access][: None if own is None else 1],
+        peer_access=_ACCESS[request.peer_access][: None if rank_place is None else 1],
     )
     _select(spec, request, selection)  # what is wrong with it whatever the machine is
 
     def plan(scene: Scene) -> Sequence[Block]:
         gpus = [target for target in scene.targets if target.is_gpu]
         backend = request.backend or ("nccl" if gpus else "gloo")
-        usual = given or (max(2, len(gpus)) if backend == "nccl" else 2,)
-        if not given and backend == "nccl" and len(gpus) == 1:
+        usual = rank_counts or (max(2, len(gpus)) if backend == "nccl" else 2,)
+        if not rank_counts and backend == "nccl" and len(gpus) == 1:
             usual = (1,)
-        most = max(usual)
-        if backend == "nccl" and most // selection.nodes > len(gpus):
+        max_ranks = max(usual)
+        if backend == "nccl" and max_ranks // selection.nodes > len(gpus):
             raise UsageError(
-                f"{counted(most, 'rank')} by nccl need a GPU each, and torch sees {len(gpus)} here",
+                f"{counted(max_ranks, 'rank')} by nccl need a GPU each, and torch sees "
+                f"{len(gpus)} here",
                 "--backend gloo exchanges what lies on the host; --ranks says how many",
             )
         target = gpus[0] if backend == "nccl" else choose(scene.targets, HOST)[0]
@@ -339,8 +342,8 @@ def _select(spec: Benchmark, request: BenchRequest, selection: Selection) -> Seq
     planned = spec.select(
         replace(selection, dtypes=request.dtypes, sizes=request.sizes, ops=request.ops)
     )
-    for one in planned:
-        spec.check(one.case)
+    for case in planned:
+        spec.check(case.case)
     return planned
 
 
@@ -351,7 +354,7 @@ def _block(spec: Benchmark, target: Target, planned: Sequence[PlannedCase], shar
 
 
 def summary(result: RunOutcome) -> dict[str, Any]:
-    """What ``bench --json`` prints last: where the run lies, and its points."""
+    """Return what ``bench --json`` prints last: the run's folder and its points."""
     head = result.to_dict()
     points = [record for record in read_run(result.run).records if record.is_point]
     sizes = list(_exchanged(points))
@@ -381,19 +384,28 @@ def summary(result: RunOutcome) -> dict[str, Any]:
 
 
 def _exchanged(points: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    """A row for each case of ranks: what others script against."""
-    own = [point for point in points if role_of(point.benchmark) is Role.COLLECTIVE]
-    for group in grouped(own, lambda point: tuple(sorted(point.case.items()))).values():
+    """Return a row for each collective case, as JSON users read it."""
+    collective_points = [point for point in points if role_of(point.benchmark) is Role.COLLECTIVE]
+    for group in grouped(
+        collective_points, lambda point: tuple(sorted(point.case.items()))
+    ).values():
         values = {point.metric: point.value for point in group}
-        first = group[0]
+        representative = group[0]
         yield {
-            **{name: first.case.get(name) for name in ("collective", "ranks", "nodes", "bytes")},
-            **{name: first.case[name] for name in ("from", "to") if name in first.case},
-            "backend": first.case.get("backend"),
-            "peer_access": first.case.get("peer_access", True),
+            **{
+                name: representative.case.get(name)
+                for name in ("collective", "ranks", "nodes", "bytes")
+            },
+            **{
+                name: representative.case[name]
+                for name in ("from", "to")
+                if name in representative.case
+            },
+            "backend": representative.case.get("backend"),
+            "peer_access": representative.case.get("peer_access", True),
             "algorithm_bandwidth": values.get("alg_rate"),
             "bus_bandwidth": values.get("bus_rate"),
             "time_s": values.get("time"),
-            "status": first.status.value,
-            "reason": first.reason,
+            "status": representative.status.value,
+            "reason": representative.reason,
         }

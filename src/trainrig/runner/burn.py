@@ -58,7 +58,7 @@ from trainrig.units import format_quantity
 _STALL_S = 180.0
 """Seconds without an event: a product of a slow processor, memory that is taken."""
 _LATE_S = 300.0
-"""What preparing may take beyond the time of all phases."""
+"""Seconds allowed for preparing, beyond the time of all phases."""
 _TICK_S = 1.0
 _TALK_S = 15.0
 """Between two lines of progress where there is no live view."""
@@ -105,7 +105,7 @@ def burn(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedBurn:
-    """What a request comes to on this machine."""
+    """Burn of a request on this machine: its devices, parts and run."""
 
     golden: Golden
     snapshot: Snapshot
@@ -193,7 +193,7 @@ class _Burn:
             raise self._full
 
     def _leave_out(self, gpu: Gpu) -> None:
-        """Its records: meant, and not burnt."""
+        """Write the records of devices that are left out."""
         name = value_or(gpu.name, "unknown GPU")
         target = Target(
             torch_device="cuda", name=name, index=gpu.index, memory_bytes=0, chip=find_chip(name)
@@ -207,13 +207,14 @@ class _Burn:
     # ---- a lane
 
     def _run_lane(self, parts: Sequence[BurnPart]) -> None:
-        """Its devices side by side; what one of them meets does not stop the others."""
+        """Burn a lane's devices side by side; a fault of one does not stop the others."""
         by_target: dict[Target, list[BurnPart]] = {}
         for part in parts:
             by_target.setdefault(part.target, []).append(part)
         with ThreadPoolExecutor(len(by_target)) as threads:
             futures = [
-                threads.submit(self._run_device, target, own) for target, own in by_target.items()
+                threads.submit(self._run_device, target, device_parts)
+                for target, device_parts in by_target.items()
             ]
             try:
                 self._wait_for(futures)
@@ -224,15 +225,15 @@ class _Burn:
             future.result()
 
     def _wait_for(self, futures: Sequence[Future[None]]) -> None:
-        left: set[Future[None]] = set(futures)
-        while left:
-            _, left = wait(left, timeout=_TICK_S)
+        pending: set[Future[None]] = set(futures)
+        while pending:
+            _, pending = wait(pending, timeout=_TICK_S)
             self._show()
             if self._full is not None:
                 raise self._full
 
     def _run_device(self, target: Target, parts: Sequence[BurnPart]) -> None:
-        """All phases of one device in one process, then its records."""
+        """Run all phases of one device in one process, then write its records."""
         lane = SeenDevice(parts)
         folder = self._run.log_path(f"burn-{target.torch_device.replace(':', '-')}").with_suffix("")
         folder.mkdir()
@@ -243,7 +244,7 @@ class _Burn:
         state = self._states[target]
         state.ends_at = time.monotonic() + sum(part.seconds + part.stress_s for part in parts)
         state.doing = "starting"
-        beside = next((part for part in parts if part.stress_s), None)
+        stressed_part = next((part for part in parts if part.stress_s), None)
 
         def on_event(_: int, event: Mapping[str, Any]) -> None:
             with self._lock:
@@ -266,8 +267,8 @@ class _Burn:
         for part, seen in zip(parts, lane.seen, strict=True):
             self._finish(part, seen, lane, ended)
         program = stress_program()
-        if beside and program and ended.status is Status.OK and not self._stop.is_set():
-            self._run_stress(program, beside)
+        if stressed_part and program and ended.status is Status.OK and not self._stop.is_set():
+            self._run_stress(program, stressed_part)
         state.doing, state.rate = "done" if ended.status is Status.OK else "failed", None
         if ended.status is Status.OK:
             shutil.rmtree(folder, ignore_errors=True)
@@ -282,24 +283,24 @@ class _Burn:
         return phase | dict(self._request.phase_settings)
 
     def _tick(self) -> None:
-        """In the thread of a device: the run is over for it."""
+        """Stop the device's thread when the run is over."""
         if self._stop.is_set():
             raise KeyboardInterrupt
 
     def _run_stress(self, program: str, part: BurnPart) -> None:
-        """stress-ng's verified stressors for a part of the time."""
+        """Run stress-ng's verified stressors for part of the time."""
         self._states[part.target].doing = STRESS
-        found = stress(program, part.stress_s, self._run.log_path(STRESS), self._stop.is_set)
+        outcome = stress(program, part.stress_s, self._run.log_path(STRESS), self._stop.is_set)
         with self._lock:
             record = _planned(part, self._environment).replace(
                 kind=Kind.MEASURED,
                 case=burn_case(STRESS),
                 metric=metric_of(STRESS)[0],
                 unit=metric_of(STRESS)[1],
-                value=found.rate,
-                status=found.status,
-                reason=found.reason,
-                conditions=dict(found.conditions),
+                value=outcome.rate,
+                status=outcome.status,
+                reason=outcome.reason,
+                conditions=dict(outcome.conditions),
             )
             self._append(record)
 
@@ -316,7 +317,7 @@ class _Burn:
             self._stop.set()
 
     def _finish(self, part: BurnPart, seen: SeenPart, lane: SeenDevice, ended: Ended) -> None:
-        """The record of a phase, and its digests."""
+        """Write the record of a phase and check its digests."""
         with self._lock:
             planned = _planned(part, self._environment)
             record = seen.record(planned, ended, is_last=seen is lane.seen[-1])
@@ -339,15 +340,15 @@ class _Burn:
         self._watch(Progress(text=f"{name}: {words}"))
 
     def _sample(self, telemetry: Telemetry) -> None:
-        """A row of the sensors each second, until the burn is over."""
+        """Write a row of sensor readings each second until the burn is over."""
         while not self._stop.wait(_TICK_S):
             row = telemetry.row()
             with self._lock:
                 self._row(TELEMETRY, row)
                 for target, state in self._states.items():
-                    of = "cpu" if target.index is None else f"gpu{target.index}"
-                    state.temperature_c = _number(row.get(f"{of}_temperature_c"))
-                    state.power_w = _number(row.get(f"{of}_power_w"))
+                    series_name = "cpu" if target.index is None else f"gpu{target.index}"
+                    state.temperature_c = _number(row.get(f"{series_name}_temperature_c"))
+                    state.power_w = _number(row.get(f"{series_name}_power_w"))
 
     def _show(self) -> None:
         now = time.monotonic()
@@ -367,7 +368,7 @@ def _number(value: Scalar) -> float | None:
 
 
 def _planned(part: BurnPart, environment: str) -> Record:
-    """What is to be done, written before it is."""
+    """Return the record of a planned part, written before it runs."""
     metric, unit = metric_of(part.mode)
     return Record(
         kind=Kind.PREDICTED,
@@ -386,5 +387,5 @@ def _planned(part: BurnPart, environment: str) -> Record:
 
 
 def summary(result: RunOutcome) -> dict[str, Any]:
-    """What ``burn --json`` prints last; others script against it."""
+    """Return what ``burn --json`` prints last."""
     return {**result.to_dict(), "devices": burn_summary(read_run(result.run))}

@@ -19,7 +19,7 @@ from trainrig.units import counted, format_quantity
 
 @dataclass(slots=True, kw_only=True)
 class BurnState:
-    """What a device does now, for whoever looks on."""
+    """Current state of a device in a burn, for display."""
 
     target: Target
     doing: str = "waiting"
@@ -51,7 +51,7 @@ def state_text(state: BurnState) -> str:
 
 @dataclass(slots=True)
 class SeenPart:
-    """What the events say of one phase."""
+    """Progress of one phase, from its process's events."""
 
     part: BurnPart
     work: float = 0.0
@@ -80,12 +80,12 @@ class SeenPart:
 
     def stamp(self, event: Mapping[str, Any]) -> None:
         """Note when a slice was told of, and what the worker's clock said then."""
-        told = event.get("clock")
-        if isinstance(told, int | float) and math.isfinite(self.busy_s):
-            self.stamps[1:] = [(time.monotonic(), float(told), self.busy_s)]
+        worker_clock = event.get("clock")
+        if isinstance(worker_clock, int | float) and math.isfinite(self.busy_s):
+            self.stamps[1:] = [(time.monotonic(), float(worker_clock), self.busy_s)]
 
     def record(self, planned: Record, ended: Ended, *, is_last: bool = False) -> Record:
-        """The phase's record: a rate, or why there is none.
+        """Return the phase's record: a rate, or why there is none.
 
         ``is_last``: of its process, which must have come to a good end, too.
         """
@@ -94,8 +94,8 @@ class SeenPart:
         status, reason = Status.OK, None
         if self.num_errors:
             status = Status.FAILED
-            first = "; ".join(self.errors[:2]) or "not described"
-            reason = f"{WRONG_ANSWER}: {self.num_errors} in {self.checked_text()}: {first}"
+            first_errors = "; ".join(self.errors[:2]) or "not described"
+            reason = f"{WRONG_ANSWER}: {self.num_errors} in {self.checked_text()}: {first_errors}"
         elif self.failure is not None:
             status, reason = self.failure
         elif not self.is_over or (is_last and ended.status is not Status.OK):

@@ -46,7 +46,7 @@ class Golden:
 
     @classmethod
     def read(cls, path: Path | None) -> Golden:
-        """A file that is not there yet is empty.  DataError for one that is none."""
+        """Read stored digests; a missing file is empty.  Raises DataError for other files."""
         if path is None or not path.exists():
             return cls(path)
         try:
@@ -58,8 +58,10 @@ class Golden:
             try:
                 lines.append(_Line.model_validate_json(text).model_dump())
             except ValidationError as error:
-                where = f"{path}:{number}: {first_problem(error, 'the line')}"
-                raise DataError(where, "a file that trainrig burn --golden has written") from None
+                location = f"{path}:{number}: {first_problem(error, 'the line')}"
+                raise DataError(
+                    location, "a file that trainrig burn --golden has written"
+                ) from None
         return cls(path, lines)
 
     def find(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -82,7 +84,7 @@ class Golden:
 
 
 def key_of(device: str, dtype: str | None, ready: Mapping[str, Any]) -> dict[str, Any]:
-    """What digests depend on, by what a device's process said of itself."""
+    """Return the hardware and software on which digests depend, as a key."""
     key: dict[str, Any] = {"device": device, "dtype": dtype, "version": BENCHMARK.version}
     key |= {name: ready.get(name) for name in _OF_SOFTWARE}
     if device != ready.get("name", device):

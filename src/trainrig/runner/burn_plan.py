@@ -1,4 +1,4 @@
-"""What a burn is asked for, and what that comes to: parts of time, device by device."""
+"""Requests for a burn, and its plan: parts of the time for each device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROGRAM = (sys.executable, "-m", "trainrig.measure.burn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnRequest:
-    """What ``trainrig burn`` was asked for; empty fields mean the usual."""
+    """Request of ``trainrig burn``; empty fields mean the defaults."""
 
     seconds: float = 1200.0
     devices: tuple[str, ...] = ()
@@ -34,9 +34,9 @@ class BurnRequest:
     """To test of each device's memory; nearly all that is free without it."""
     golden: Path | None = None
     phase_settings: Mapping[str, Any] = field(default_factory=dict)
-    """What each phase is told besides: small sizes, for tests."""
+    """Further settings of each phase: small sizes, for tests."""
     program: tuple[str, ...] = _PROGRAM
-    """What burns, called with the folder of its plan; another one plants faults."""
+    """Module that burns, given its plan's folder; tests name one that plants faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class BurnPart:
 
     @property
     def case(self) -> Case:
-        """Of its record."""
+        """Case of its record."""
         return burn_case(self.mode, self.dtype)
 
     @property
@@ -64,9 +64,9 @@ class BurnPart:
 def check_request(request: BurnRequest) -> None:
     """Raise UsageError for a time, a mode or a dtype that cannot be."""
     if not MIN_SECONDS <= request.seconds <= MAX_SECONDS:
-        which = "short" if request.seconds < MIN_SECONDS else "long"
+        direction = "short" if request.seconds < MIN_SECONDS else "long"
         raise UsageError(
-            f"--budget {duration_text(request.seconds)} is too {which}",
+            f"--budget {duration_text(request.seconds)} is too {direction}",
             "from 1s to 7d; 20m is a good one",
         )
     if request.mode not in (*MODES, ALL):
@@ -112,15 +112,17 @@ def plan_parts(
         raise UsageError(f"no device here for mode {request.mode}", "cpu is for the processors")
     lanes = [[t for t in wanted if t.is_gpu], [t for t in wanted if not t.is_gpu]]
     weights = [sum(_weights(wanted[lane[0]])) if lane else 0.0 for lane in lanes]
-    found = []
+    planned_lanes = []
     for lane, weight in zip(lanes, weights, strict=True):
         time_s = request.seconds * weight / sum(weights)
-        found.append(tuple(p for t in lane for p in _parts(t, wanted[t], time_s, stress=stress)))
-    return tuple(filter(None, found))
+        planned_lanes.append(
+            tuple(p for t in lane for p in _parts(t, wanted[t], time_s, stress=stress))
+        )
+    return tuple(filter(None, planned_lanes))
 
 
 def _modes_of(request: BurnRequest, target: Target, *, has_gpus: bool) -> tuple[str, ...]:
-    """What a device is burnt with; beside GPUs, the host by its processors alone."""
+    """Return a device's modes; beside GPUs the host is burnt by its processors alone."""
     modes: tuple[str, ...] = MODES if request.mode == ALL else (request.mode,)
     if target.is_gpu:
         return tuple(mode for mode in modes if mode != CORES)
@@ -137,13 +139,17 @@ def _dtypes_of(request: BurnRequest, target: Target, mode: str) -> Sequence[str 
 def _parts(
     target: Target, modes: Sequence[tuple[str, str | None]], time_s: float, *, stress: bool
 ) -> Iterator[BurnPart]:
-    """The phases of one device, which share the time of its lane."""
-    own = _weights(modes)
-    for (mode, dtype), weight in zip(modes, own, strict=True):
-        seconds = time_s * weight / sum(own)
-        beside = stress_time(seconds) if stress and mode == CORES else 0.0
+    """Return the phases of one device, which share the time of its lane."""
+    weights = _weights(modes)
+    for (mode, dtype), weight in zip(modes, weights, strict=True):
+        seconds = time_s * weight / sum(weights)
+        stress_seconds = stress_time(seconds) if stress and mode == CORES else 0.0
         yield BurnPart(
-            target=target, mode=mode, dtype=dtype, seconds=seconds - beside, stress_s=beside
+            target=target,
+            mode=mode,
+            dtype=dtype,
+            seconds=seconds - stress_seconds,
+            stress_s=stress_seconds,
         )
 
 

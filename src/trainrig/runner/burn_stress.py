@@ -28,7 +28,7 @@ _RATE = re.compile(r"^stress-ng: (?:metrc|info):\s*\[\d+\]\s+cpu\s+(\d+)\s+([\d.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stressed:
-    """What came of it."""
+    """Result of a stress-ng run."""
 
     status: Status
     reason: str | None = None
@@ -38,7 +38,7 @@ class Stressed:
 
 
 def stress_program() -> str | None:
-    """Where stress-ng is, if it is installed."""
+    """Return the path of stress-ng, if it is installed."""
     return shutil.which("stress-ng")
 
 
@@ -47,7 +47,7 @@ def stress_time(seconds: float) -> float:
     return seconds * _SHARE if seconds * _SHARE >= _LEAST_S else 0.0
 
 
-def stress(program: str, wanted: float, log: Path, over: Callable[[], bool]) -> Stressed:
+def stress(program: str, wanted: float, log: Path, should_stop: Callable[[], bool]) -> Stressed:
     """Run its verified stressors on all processors; ``over``: whether to give up."""
     words = ["--cpu", "0", "--cpu-method", "all", "--verify", "--metrics"]
     try:
@@ -57,7 +57,7 @@ def stress(program: str, wanted: float, log: Path, over: Callable[[], bool]) -> 
         return Stressed(status=Status.FAILED, reason=error.message)
     end, code = time.monotonic() + wanted + _LATE_S, None
     try:
-        while code is None and time.monotonic() < end and not over():
+        while code is None and time.monotonic() < end and not should_stop():
             code = child.wait(0.5)
     finally:
         child.end()
@@ -65,7 +65,7 @@ def stress(program: str, wanted: float, log: Path, over: Callable[[], bool]) -> 
 
 
 def read_stress(code: int | None, text: str) -> Stressed:
-    """What exit code and output say."""
+    """Read the result from stress-ng's exit code and output."""
     if code is None:
         return Stressed(status=Status.TIMEOUT, reason="stress-ng did not end in its time")
     failed = _FAILED.search(text)
@@ -74,9 +74,9 @@ def read_stress(code: int | None, text: str) -> Stressed:
         wrong = f"{WRONG_ANSWER}: stress-ng: {words}"
         is_wrong = failed is not None or code == 2
         return Stressed(status=Status.FAILED, reason=wrong if is_wrong else f"stress-ng: {words}")
-    found = _RATE.search(text)
-    if found is None or not int(found[1]):
+    rate_match = _RATE.search(text)
+    if rate_match is None or not int(rate_match[1]):
         return Stressed(status=Status.FAILED, reason="stress-ng did no work")
-    count, took = int(found[1]), float(found[2])
+    count, took = int(rate_match[1]), float(rate_match[2])
     rate = count / took if took else None
     return Stressed(status=Status.OK, rate=rate, conditions={"checked": count, "busy_s": took})

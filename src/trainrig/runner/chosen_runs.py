@@ -1,4 +1,4 @@
-"""Which runs are meant where none is named: the newest one, and the one before it of its kind.
+"""Choose runs where none is named: the newest, and the one before it of its kind.
 
 Two runs are of a kind where the same verb made them on the same machine for the same benchmark, the
 same tools' files or the same models.  Only run.toml and machine.json are read, so that hundreds of
@@ -19,7 +19,7 @@ from trainrig.store.redact import REDACTED, redacted_machine
 from trainrig.store.run_folder import CONFIG, MACHINE, RECORDS, parse_config, read_file
 
 RUNS = Path("runs")
-"""Where runs are made without --out."""
+"""Folder of runs without --out."""
 
 
 def newest_run(parent: Path = RUNS) -> Path:
@@ -60,12 +60,12 @@ def newest_like(old: Path, parent: Path | None = None) -> Path:
 
     Raises DataError where there is none, or where it cannot be read of what kind ``old`` is.
     """
-    known = read_what_is_left(old)  # whatever a run may lie in
-    is_redacted = bool(known.config.get(REDACTED))
-    kind, place = _kind_of(known.config, known.machine), known.path.resolve()
-    runs = find_runs(parent or (place.parent if place.is_dir() else RUNS))
+    old_run = read_what_is_left(old)  # whatever a run may lie in
+    is_redacted = bool(old_run.config.get(REDACTED))
+    kind, old_path = _kind_of(old_run.config, old_run.machine), old_run.path.resolve()
+    runs = find_runs(parent or (old_path.parent if old_path.is_dir() else RUNS))
     for new in reversed(runs):
-        if new.resolve() == place or new.name == known.name:
+        if new.resolve() == old_path or new.name == old_run.name:
             break
         if _has_records(new) and _is_of_kind(new, kind, is_redacted=is_redacted):
             return new
@@ -108,12 +108,12 @@ def _kind(run: Path, *, is_redacted: bool = False) -> tuple[object, ...]:
 
 def _kind_of(config: Mapping[str, Any], machine: Mapping[str, Any] | None) -> tuple[object, ...]:
     """Return what two runs share that can be compared."""
-    tools = sorted({str(one.get("tool")) for one in _tables(config, "imported")})
-    models = sorted({str(one.get("model")) for one in _tables(config, "experiments")})
+    tools = sorted({str(row.get("tool")) for row in _tables(config, "imported")})
+    models = sorted({str(row.get("model")) for row in _tables(config, "experiments")})
     return config.get("verb"), config.get("benchmark"), tools, models, machine_key(machine)
 
 
 def _tables(config: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    found = config.get(name)
-    rows = found if isinstance(found, list) else []
+    value = config.get(name)
+    rows = value if isinstance(value, list) else []
     return [row for row in rows if isinstance(row, Mapping)]

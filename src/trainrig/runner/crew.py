@@ -72,7 +72,7 @@ class Crew:
         if team:
             self._early = ()
         stem = "".join(c if c.isalnum() else "-" for c in label.lower())
-        logs = [self._log_path(f"{stem}-{place}") for place in range(1, number + 1)]
+        logs = [self._log_path(f"{stem}-{ordinal}") for ordinal in range(1, number + 1)]
         team = team or tuple(self._make_worker(target.torch_device, log) for log in logs)
         for worker in team:
             stack.enter_context(worker)
@@ -87,12 +87,12 @@ def _wait_for(
     Also where torch has another device there.
     """
     for number, worker in enumerate(team):
-        left = max(end - time.monotonic(), 0.0)
+        left_s = max(end - time.monotonic(), 0.0)
         try:
-            uuid = worker.wait_ready(min(left, max(left / 2.0, _PATIENCE))).get("uuid")
+            uuid = worker.wait_ready(min(left_s, max(left_s / 2.0, _PATIENCE))).get("uuid")
         except UnavailableError as error:
             return tuple(team[:number]), error.message
         if target.uuid is not None and uuid not in (None, target.uuid):
-            where = target.torch_device
-            return (), f"torch's {where} is {uuid}, and {target.label} is {target.uuid}"
+            device = target.torch_device
+            return (), f"torch's {device} is {uuid}, and {target.label} is {target.uuid}"
     return tuple(team), None

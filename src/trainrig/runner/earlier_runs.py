@@ -1,4 +1,4 @@
-"""What earlier runs on this machine show to a doctor: the GPUs that were there, and what crashed.
+"""Facts for `doctor` from earlier runs on this machine: their GPUs, and a crash.
 
 Only machine.json and the ends of logs are read, so that hundreds of runs cost nothing.
 """
@@ -24,7 +24,7 @@ _MOST_LOGS = 64
 
 
 def with_history(snapshot: Snapshot, folder: Path, besides: str = "") -> Snapshot:
-    """The snapshot with what earlier runs on this machine show: their GPUs, and a crash.
+    """Return the snapshot with GPUs and a crash that earlier runs on this machine show.
 
     ``folder`` holds the runs; ``besides`` names one that is not an earlier one.
     """
@@ -32,8 +32,8 @@ def with_history(snapshot: Snapshot, folder: Path, besides: str = "") -> Snapsho
         return snapshot
     runs = [run for run in find_runs(folder)[-_MOST_RUNS:] if run.name != besides]
     if not runs:
-        none = Missing(f"no runs in {folder}/")
-        health = dataclasses.replace(snapshot.health, earlier_gpus=none, crash=none)
+        no_runs = Missing(f"no runs in {folder}/")
+        health = dataclasses.replace(snapshot.health, earlier_gpus=no_runs, crash=no_runs)
     else:
         health = dataclasses.replace(
             snapshot.health, earlier_gpus=_earlier_gpus(runs, snapshot), crash=_crash(runs[-1])
@@ -68,17 +68,17 @@ def _machine_of(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             return {}
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _crash(run: Path) -> Crash | None:
     for log in sorted((run / LOGS).rglob("*.log"))[:_MOST_LOGS]:
-        found = parse_crash(_tail_of(log), run.name, log.name)
-        if found is not None:
-            return found
+        crash = parse_crash(_tail_of(log), run.name, log.name)
+        if crash is not None:
+            return crash
     return None
 
 

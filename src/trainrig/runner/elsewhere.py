@@ -1,4 +1,4 @@
-"""What files from another machine say of it: a kernel's log, nvidia-smi -q, a bug report.
+"""Read a snapshot of another machine from files: kernel log, nvidia-smi -q, bug report.
 
 Files may be packed (gzip, tar) or lie in a folder.  What they do not hold is missing, so that a
 check of it says that it could not look.
@@ -29,7 +29,7 @@ _NO_LOG = Missing("no kernel log in these files")
 
 
 def snapshot_of(paths: Sequence[Path]) -> tuple[Snapshot, tuple[str, ...]]:
-    """What the files hold of a machine, and what is to be said of files that hold nothing of it.
+    """Return the snapshot in the files, and notes on files without one.
 
     Raises DataError where no file holds anything that is known here.
     """
@@ -42,13 +42,13 @@ def snapshot_of(paths: Sequence[Path]) -> tuple[Snapshot, tuple[str, ...]]:
         for path in _files(paths, stack):
             try:
                 file = ToolFile(path)
-                found = tuple(events_in(_log_lines(file)))
-                is_log = bool(found) or file.is_kernel_log
+                log_events = tuple(events_in(_log_lines(file)))
+                is_log = bool(log_events) or file.is_kernel_log
             except DataError as error:
                 notes.append(error.message)
                 continue
             has_log = has_log or is_log
-            events += found
+            events += log_events
             try:
                 for tool, reading in read_file(path):
                     if reading.gpus or reading.links:
@@ -81,10 +81,10 @@ def _log_lines(file: ToolFile) -> Iterator[str]:
 
 
 def _files(paths: Sequence[Path], stack: ExitStack) -> Iterator[Path]:
-    """The files that are named, in folders and in archives.  Raises DataError."""
+    """Yield the files named, and those in folders and archives.  Raises DataError."""
     for path in paths:
         if path != STDIN and path.is_dir():
-            yield from sorted(each for each in path.rglob("*") if each.is_file())
+            yield from sorted(file for file in path.rglob("*") if file.is_file())
         elif path != STDIN and path.is_file() and tarfile.is_tarfile(path):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             yield from _unpacked(path, folder)

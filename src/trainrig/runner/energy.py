@@ -38,15 +38,16 @@ def gpu_meters(gpus: Sequence[tuple[int, str | None]]) -> Meters:
 
     The driver is asked by a thread: one that hangs is left behind.
     """
-    found: list[Meter | Missing] = []
+    gpu_meter_list: list[Meter | Missing] = []
     asking = threading.Thread(
-        target=lambda: found.extend(gpu_meter(index, uuid) for index, uuid in gpus), daemon=True
+        target=lambda: gpu_meter_list.extend(gpu_meter(index, uuid) for index, uuid in gpus),
+        daemon=True,
     )
     asking.start()
     asking.join(PATIENCE_S)
     if asking.is_alive():
         return Missing(f"NVIDIA's driver did not answer in {PATIENCE_S:g} s")
-    meters = if_known(lambda *all_known: all_known, *found)
+    meters = if_known(lambda *all_known: all_known, *gpu_meter_list)
     return meters or Missing("none of the GPUs is known to NVML")
 
 
@@ -56,24 +57,24 @@ def watch(meters: Meters) -> Iterator[None]:
     if isinstance(meters, Missing):
         yield
         return
-    over, begun = threading.Event(), threading.Event()
+    stop, begun = threading.Event(), threading.Event()
     thread = threading.Thread(
-        target=_read_on, args=(meters, begun, over), name="energy", daemon=True
+        target=_read_on, args=(meters, begun, stop), name="energy", daemon=True
     )
     thread.start()
     begun.wait(_PATIENCE)
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join(_PATIENCE)  # a driver that hangs is left behind
 
 
-def _read_on(meters: Sequence[Meter], begun: threading.Event, over: threading.Event) -> None:
+def _read_on(meters: Sequence[Meter], begun: threading.Event, stop: threading.Event) -> None:
     began = time.monotonic()
     _take(meters)
     begun.set()
-    while not over.wait(min(_LONGEST, max(PERIOD, (time.monotonic() - began) / 1000.0))):
+    while not stop.wait(min(_LONGEST, max(PERIOD, (time.monotonic() - began) / 1000.0))):
         _take(meters)
     _take(meters)
 
@@ -86,7 +87,7 @@ def _take(meters: Sequence[Meter]) -> None:
 def used(
     meters: Meters, rows: Sequence[Mapping[str, Any]], ended: float | None
 ) -> Energy | Missing:
-    """What the steps of ``rows`` used, of which the last was over at ``ended``."""
+    """Return the energy used by the steps of ``rows``; the last one ended at ``ended``."""
     if isinstance(meters, Missing):
         return meters
     if ended is None or not rows:
@@ -95,18 +96,18 @@ def used(
 
 
 def of_devices(meters: Meters, uuids: Sequence[str]) -> Meters:
-    """Of the meters of GPUs those that the ranks had, by the UUIDs that they found."""
+    """Return the meters of the GPUs that the ranks used, by their UUIDs."""
     if isinstance(meters, Missing) or not uuids:
         return meters
-    known = {meter.uuid: meter for meter in meters}
-    absent = [uuid for uuid in uuids if uuid not in known]
+    meter_by_uuid = {meter.uuid: meter for meter in meters}
+    absent = [uuid for uuid in uuids if uuid not in meter_by_uuid]
     if absent:
         return Missing(f"{absent[0]} trained, and another GPU's energy was read")
-    return tuple(known[uuid] for uuid in dict.fromkeys(uuids))
+    return tuple(meter_by_uuid[uuid] for uuid in dict.fromkeys(uuids))
 
 
 def records_of(base: Record, energy: Energy | Missing, steps: int, tokens: int) -> list[Record]:
-    """Joules, joules for each token and mean power of ``steps`` steps; or why there are none.
+    """Return records of energy, energy per token and mean power of ``steps`` steps, or why none.
 
     ``base`` is the record of the steps' time.
     """
@@ -123,14 +124,18 @@ def records_of(base: Record, energy: Energy | Missing, steps: int, tokens: int) 
         )
         return [lacking]
     low, high = energy.interval
-    each = {
+    device_joules = {
         "energy": ("J", 1.0, "of the steps that count, all devices"),
         "energy_per_token": ("J/token", float(tokens), "energy / tokens"),
         "power": ("W", energy.seconds, "energy / seconds"),
     }
     devices = [
-        {"device": each.device, "uuid": each.uuid, "energy_j": each.joules}
-        for each in energy.devices
+        {
+            "device": device_joules.device,
+            "uuid": device_joules.uuid,
+            "energy_j": device_joules.joules,
+        }
+        for device_joules in energy.devices
     ]
     seen = {
         "energy_steps": steps,
@@ -148,7 +153,7 @@ def records_of(base: Record, energy: Energy | Missing, steps: int, tokens: int) 
             derived=Derivation(ids=(base.id,), formula=formula),
             conditions=flat(seen),
         )
-        for number, (metric, (unit, count, formula)) in enumerate(each.items())
+        for number, (metric, (unit, count, formula)) in enumerate(device_joules.items())
     ]
 
 

@@ -60,7 +60,7 @@ _PATIENCE = 6.0
 _SLOWER_LOAD = 1.3
 
 _UNTIMED: Mapping[str, Any] = {"settings": {}, "timeout": 0.0}
-"""Of a request that no worker is sent."""
+"""Id of a request that no worker is sent."""
 
 _SETTLED = ("interval", "confidence", "disturbed")
 """Fields of a point that are computed from the scatter of its class."""
@@ -180,8 +180,8 @@ class Executor:
             self._sentinel.look(workers, threads, self._deadline)
 
     def _unknown(self, tasks: Iterable[Task]) -> list[Task]:
-        """The tasks that are still to be measured: no worker is started where all is known."""
-        found = []
+        """Return tasks still to be measured: no worker is started where all is known."""
+        unmeasured = []
         in_doubt = self._round is not None and self._round.rule.needs_whole_round
         for task in tasks:
             if self._attempts.are_over(task) and not in_doubt:
@@ -189,15 +189,15 @@ class Executor:
             elif task.planned.skip is not None:
                 self.skip(task, task.planned.skip)
             else:
-                found.append(task)
-        return found
+                unmeasured.append(task)
+        return unmeasured
 
     def _run_trainings(self, tasks: Sequence[Task], end: float) -> None:
-        """Tasks that start processes of their own; one that is required begins in any time."""
+        """Run tasks that start their own processes; a required one starts at any time."""
         for task in tasks:
-            left = end - time.monotonic()
-            reason = self._why_not(task, left, left)
-            if reason and not (task.planned.required and task.fits_memory and left > 0.0):
+            left_s = end - time.monotonic()
+            reason = self._why_not(task, left_s, left_s)
+            if reason and not (task.planned.required and task.fits_memory and left_s > 0.0):
                 self.skip(task, reason)
                 continue
             self._emit(task.planned.step, level="running")
@@ -232,19 +232,22 @@ class Executor:
         threads: ThreadPoolExecutor,
         stop: threading.Event,
     ) -> None:
-        """Devices side by side, then in turn what they share, then all of them at once."""
-        own: dict[str, list[Task]] = {device: [] for device in teams}
+        """Measure devices side by side, then shared parts in turn, then all devices at once."""
+        tasks_by_device: dict[str, list[Task]] = {device: [] for device in teams}
         shared: dict[str, list[Task]] = {device: [] for device in teams}
         for task in tasks:
             if task.count == 1:
-                (shared if task.planned.shared else own)[task.target.torch_device].append(task)
-        turns = [task for each in zip_longest(*shared.values()) for task in each if task]
+                (shared if task.planned.shared else tasks_by_device)[
+                    task.target.torch_device
+                ].append(task)
+        turns = [task for turn in zip_longest(*shared.values()) for task in turn if task]
         together = [task for task in tasks if task.count > 1]
         later = sum(self._cost(task) + WORKERS * _MAX_TIME for task in (*turns, *together))
         now = time.monotonic()
         lanes_end = max(end - later, (now + end) / 2)
         futures = [
-            threads.submit(self._run_tasks, lane, teams, lanes_end, stop) for lane in own.values()
+            threads.submit(self._run_tasks, lane, teams, lanes_end, stop)
+            for lane in tasks_by_device.values()
         ]
         wait(futures, return_when=FIRST_EXCEPTION)
         for future in futures:
@@ -255,13 +258,18 @@ class Executor:
     def _run_together(
         self, tasks: Sequence[Task], teams: Teams, end: float, threads: ThreadPoolExecutor
     ) -> None:
-        """Each case on all devices at once: prepared everywhere, then released together."""
-        whole = end - time.monotonic()
+        """Run each case on all devices at once: prepared on each, then released together."""
+        total_s = end - time.monotonic()
         while tasks:
             group, tasks = tasks[: tasks[0].count], tasks[tasks[0].count :]
-            left = end - time.monotonic()
+            left_s = end - time.monotonic()
             reason = next(
-                (why for task in group if (why := self._why_not(task, left, whole))), None
+                (
+                    skip_reason
+                    for task in group
+                    if (skip_reason := self._why_not(task, left_s, total_s))
+                ),
+                None,
             )
             if reason is not None:
                 for task in group:
@@ -312,39 +320,39 @@ class Executor:
         )
 
     def _fits_again(self, task: Task) -> bool:
-        left = self._deadline - time.monotonic() - _SLOWER_LOAD * self._crew.load_time
-        return task.target.torch_device not in self._crew.dead and self._cost(task) < left
+        left_s = self._deadline - time.monotonic() - _SLOWER_LOAD * self._crew.load_time
+        return task.target.torch_device not in self._crew.dead and self._cost(task) < left_s
 
     def _run_tasks(
         self, tasks: Sequence[Task], teams: Teams, end: float, stop: threading.Event
     ) -> None:
-        whole = end - time.monotonic()
+        total_s = end - time.monotonic()
         # In a resumed run what has no attempt at all comes before what was noisy.
         tasks = sorted(tasks, key=lambda task: bool(self._attempts.at(task)))
-        if whole < self._patience:  # there may be time for one: what is quick, of what is needed
+        if total_s < self._patience:  # there may be time for one: what is quick, of what is needed
             tasks.sort(key=lambda task: (not task.planned.required, self._cost(task)))
         for position, task in enumerate(tasks):
-            left = end - time.monotonic()
-            reason = self._why_not(task, left, whole)
+            left_s = end - time.monotonic()
+            reason = self._why_not(task, left_s, total_s)
             if stop.is_set():
                 return
             if reason is not None:
                 self.skip(task, reason)
                 continue
-            share = left / WORKERS / (len(tasks) - position)
+            share = left_s / WORKERS / (len(tasks) - position)
             team = teams[task.target.torch_device]
             self._run_task(task, team, min(max(share, _MIN_TIME), _MAX_TIME), stop)
 
-    def _why_not(self, task: Task, left: float, whole: float) -> str | None:
-        """Why a task is not run, or None."""
+    def _why_not(self, task: Task, left_s: float, total_s: float) -> str | None:
+        """Return why a task is not run, or None."""
         if not task.fits_memory:
             return f"its operands need more than half of the memory of {task.target.name}"
-        if abs(left) < self._patience:
+        if abs(left_s) < self._patience:
             return None
         cost = self._cost(task)
-        is_greedy = cost > _GREEDY * whole and not task.planned.seconds
-        if cost > left * _OVERSTATED if task.planned.required else cost > left or is_greedy:
-            return _no_time(cost, left)
+        is_greedy = cost > _GREEDY * total_s and not task.planned.seconds
+        if cost > left_s * _OVERSTATED if task.planned.required else cost > left_s or is_greedy:
+            return _no_time(cost, left_s)
         return None
 
     def _cost(self, task: Task) -> float:
@@ -372,7 +380,7 @@ class Executor:
         self._append_points(task)
 
     def _is_enough(self, task: Task) -> bool:
-        """Whether one more worker of this round would only say again what is decided."""
+        """Return whether the round's next worker would add nothing to a decided value."""
         is_repeated = self._round is not None and not self._round.rule.needs_whole_round
         return is_repeated and self._attempts.are_over(task)
 
@@ -391,18 +399,18 @@ class Executor:
     def _request(self, task: Task, seconds: float) -> Request:
         call = self._pace.call_time(task)
         wanted = task.planned.seconds or self._wanted(call, seconds)
-        left = self._deadline + self._patience - time.monotonic()
+        left_s = self._deadline + self._patience - time.monotonic()
         overhead = self._pace.overhead(task)
         # A chip has to get hot first, and a disk does not.
         warmup = 0.6 * task.planned.seconds if task.case.get("sustained") else None
-        timeout = max(min(10.0 + 3.0 * (wanted + overhead), left), 1.0)
-        extra = 0.0 if warmup or task.spec.is_disk else min(wanted, left - overhead - wanted)
+        timeout = max(min(10.0 + 3.0 * (wanted + overhead), left_s), 1.0)
+        extra = 0.0 if warmup or task.spec.is_disk else min(wanted, left_s - overhead - wanted)
         return Request(
             benchmark=task.benchmark,
             module=task.spec.module,
             case=task.case,
             settings={
-                "max_time": max(min(wanted, left - overhead), _MIN_TIME),
+                "max_time": max(min(wanted, left_s - overhead), _MIN_TIME),
                 "warmup_time": warmup,
                 "extra_time": max(extra, 0.0),
             },
@@ -420,16 +428,16 @@ class Executor:
         return max(seconds, _GLANCE_CALLS * call)
 
     def _within_budget(self, reply: Reply) -> Reply:
-        """A case that the end of the budget cut short is no fault of the device."""
+        """Mark a case that the budget's end cut short as skipped, not as a fault of the device."""
         if reply.status is Status.TIMEOUT and time.monotonic() >= self._deadline:
-            why = "the budget ended while it ran"
-            return Reply(status=Status.SKIPPED, reason=why, duration=reply.duration)
+            reason = "the budget ended while it ran"
+            return Reply(status=Status.SKIPPED, reason=reason, duration=reply.duration)
         return reply
 
     def _append_points(self, task: Task) -> None:
-        first, *_ = self._write_points(task)
+        main_point, *_ = self._write_points(task)
         self._count(task)
-        self._emit(describe(first, self._attempts.expected_of(first)), level="point")
+        self._emit(describe(main_point, self._attempts.expected_of(main_point)), level="point")
 
     def _write_points(self, task: Task) -> list[Record]:
         """Append what a task comes to, as far as is known now; of points the last counts."""
@@ -446,13 +454,13 @@ class Executor:
         return points
 
     def _settle(self) -> None:
-        """Derive each point once more, now that all workers say how far workers scatter."""
+        """Derive each point again with the workers' scatter over the whole run."""
         for task in self._begun.values():
             before = self._written.get(key_of(task))
             if before is None or before.value is None:
                 continue
-            now = self._attempts.points(task)[0]
-            if any(getattr(now, name) != getattr(before, name) for name in _SETTLED):
+            combined_point = self._attempts.points(task)[0]
+            if any(getattr(combined_point, name) != getattr(before, name) for name in _SETTLED):
                 self._write_points(task)
 
     def _count(self, task: Task) -> None:
@@ -472,19 +480,19 @@ class Executor:
             self._append(skipped_record(task.benchmark, task.case, subject, reason, status))
 
     def _alive(self, tasks: Sequence[Task]) -> list[Task]:
-        """The tasks whose devices came up; of others what an earlier session measured stands."""
-        found = [self._crew.dead.get(task.target.torch_device) for task in tasks]
-        alive, why = [], next(filter(None, found), "")
-        for task, reason in zip(tasks, found, strict=True):
+        """Return tasks whose devices started; others keep what an earlier session measured."""
+        failures = [self._crew.dead.get(task.target.torch_device) for task in tasks]
+        alive, first_failure = [], next(filter(None, failures), "")
+        for task, reason in zip(tasks, failures, strict=True):
             if reason is not None:
                 measured = self._attempts.have_value(task)
                 self.skip(task, MEASURED if measured else reason, Status.FAILED)
-            elif why and task.count > 1:
-                self.skip(task, why)
+            elif first_failure and task.count > 1:
+                self.skip(task, first_failure)
             else:
                 alive.append(task)
-        if why:
-            self._emit(why, level="point")
+        if first_failure:
+            self._emit(first_failure, level="point")
         return alive
 
     def _subject(self, task: Task) -> Subject:
@@ -499,8 +507,8 @@ class Executor:
         return Worker(device, log, tick=self._telemetry.tick)
 
     def _emit(self, text: str, *, level: str) -> None:
-        left = max(self._deadline - time.monotonic(), 0.0)
-        event = Progress(text=text, level=level, done=self.done, total=self.total, left=left)
+        left_s = max(self._deadline - time.monotonic(), 0.0)
+        event = Progress(text=text, level=level, done=self.done, total=self.total, left=left_s)
         if self._round is not None:
             event = replace(event, retry=self._round.done, retries=self._round.total)
         self._watch(event)
@@ -528,7 +536,7 @@ def _meet(barrier: threading.Barrier, timeout: float) -> None:
         barrier.wait(timeout)
 
 
-def _no_time(cost: float, left: float) -> str:
-    if left <= 0.0:
+def _no_time(cost: float, left_s: float) -> str:
+    if left_s <= 0.0:
         return _NO_TURN
-    return f"needs {format_time(cost)}, {format_time(left)} of the budget left for its kind"
+    return f"needs {format_time(cost)}, {format_time(left_s)} of the budget left for its kind"

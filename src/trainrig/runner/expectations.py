@@ -1,4 +1,4 @@
-"""What is known before measuring: claims, expectations and predictions, as records.
+"""Records written before measuring: claims, expectations and predictions.
 
 They are appended to the run before the first measurement, so that none can be adjusted afterwards.
 Expected ranges also hold the plan: the judge reads from them which steps were required.
@@ -59,20 +59,23 @@ _HISTORY_RUNS = 12
 
 
 def claims_for(snapshot: Snapshot, targets: Iterable[Target]) -> tuple[Record, ...]:
-    """Everything that is claimed for the devices of a run."""
+    """Return all data-sheet claims for the devices of a run."""
     gpus, on_bus = value_or(snapshot.gpus, ()), value_or(snapshot.pci_gpus, ())
-    found: list[Record] = []
+    claims: list[Record] = []
     for target in targets:
         if not target.is_gpu:
-            found += host_claims(snapshot, target.name)
+            claims += host_claims(snapshot, target.name)
             continue
         if target.chip is not None:
-            found += gpu_claims(target.chip, target.index)
+            claims += gpu_claims(target.chip, target.index)
         for gpu in gpus:
             if gpu.index == target.index:
-                pci = next((one for one in on_bus if one.address == gpu.pci_address), None)
-                found += link_claims(gpu, target.name, pci, target.chip)
-    return tuple(found)
+                pci = next(
+                    (pci_device for pci_device in on_bus if pci_device.address == gpu.pci_address),
+                    None,
+                )
+                claims += link_claims(gpu, target.name, pci, target.chip)
+    return tuple(claims)
 
 
 def expectations(
@@ -83,7 +86,7 @@ def expectations(
     environment: str,
     demands: Demands | None = None,
 ) -> tuple[Record, ...]:
-    """One prediction a planned case, in the plan's order.
+    """Return one prediction for each planned case, in the plan's order.
 
     Raises UsageError where the user's baseline has none of the cases, or no case is judged by a
     demand.
@@ -99,7 +102,7 @@ def expectations(
     of_hosts = demands
     if any(task.target.is_gpu for task in tasks):
         of_hosts = dataclasses.replace(demands, least={})
-    found = tuple(
+    predictions = tuple(
         expect(
             point,
             limit_of(task, claims),
@@ -111,20 +114,20 @@ def expectations(
         )
         for task, point in zip(tasks, points, strict=True)
     )
-    answered = {record.source for record in found}
+    answered = {record.source for record in predictions}
     if unanswered := [name for name in demands.least if f"--min {name}" not in answered]:
         raise UsageError(f"--min {unanswered[0]}: nothing that is planned here is judged by it")
-    return found
+    return predictions
 
 
-def demands_of(least: Iterable[str] = (), baseline: Path | None = None) -> Demands:
-    """What ``--min bf16=600TFLOPS`` (each one) and ``--baseline RUN``, a folder or bundle, say.
+def demands_of(minimum_rates: Iterable[str] = (), baseline: Path | None = None) -> Demands:
+    """Read the demands of ``--min bf16=600TFLOPS`` (repeatable) and ``--baseline RUN``.
 
     Raises UsageError for what cannot be demanded, DataError for a run that cannot be read.
     """
     units = dict.fromkeys((MEMORY_CLAIM, LINK_CLAIM), "B/s")
     units |= {dtype: "OP/s" if dtype == "int8" else "FLOP/s" for dtype in DTYPES}
-    found, texts = {}, tuple(least)
+    limits, texts = {}, tuple(minimum_rates)
     for text in texts:
         name, _, quantity = text.partition("=")
         value, unit = parse_quantity(quantity)
@@ -133,32 +136,34 @@ def demands_of(least: Iterable[str] = (), baseline: Path | None = None) -> Deman
                 f"--min {text}: cannot be demanded",
                 f"bf16=600TFLOPS, memory=3TB/s; one of: {', '.join(units)}",
             )
-        found[name] = value
+        limits[name] = value
     if baseline is None:
-        return Demands(least=found, requested=texts)
+        return Demands(least=limits, requested=texts)
     run = read_run(baseline)
     points = tuple(record for record in run.records if record.is_point and record.is_usable)
-    return Demands(baseline=points, name=run.name, least=found, requested=texts, path=str(baseline))
+    return Demands(
+        baseline=points, name=run.name, least=limits, requested=texts, path=str(baseline)
+    )
 
 
 def limit_of(task: Task, claims: Iterable[Record]) -> Limit | None:
-    """The claim that is the ceiling of a task on its device."""
-    own = of_device(claims, task.target.name, task.target.index)
-    return ceiling(own, task.benchmark, task.case)
+    """Return the claim that is the ceiling of a task on its device."""
+    device_claims = of_device(claims, task.target.name, task.target.index)
+    return ceiling(device_claims, task.benchmark, task.case)
 
 
 def limit_of_point(point: Record, claims: Iterable[Record]) -> Limit | None:
-    """The claim that bounds a measured point on its device, if one does."""
+    """Return the claim that bounds a measured point on its device, if any."""
     spec = find(point.benchmark)
     metric = spec.metric(point.case, point.metric) if spec else None
     if metric is None or not metric.is_claimed:
         return None
-    own = of_device(claims, point.device, point.device_index)
-    return ceiling(own, point.benchmark, point.case)
+    device_claims = of_device(claims, point.device, point.device_index)
+    return ceiling(device_claims, point.benchmark, point.case)
 
 
 def history_of(parent: Path, but: str, machine: Mapping[str, Any]) -> tuple[Record, ...]:
-    """Points of earlier runs of this machine, under this environment, in the same folder.
+    """Return points of this machine's earlier runs in the folder, under this environment.
 
     ``machine`` is its machine.json.  A run under other power limits is of another state.
 
@@ -167,15 +172,15 @@ def history_of(parent: Path, but: str, machine: Mapping[str, Any]) -> tuple[Reco
     history is a help, not a duty.
     """
     paths = [path for path in find_runs(parent) if path.name != but]
-    found: list[Record] = []
+    points: list[Record] = []
     for run in runs_of(machine_key(machine), paths[-_HISTORY_RUNS:]):
         has_same_limits = _power_limits(run.machine) == _power_limits(machine)
         if not has_same_limits or changes(run.machine or {}, machine):
             continue
         findings = run.verdict.findings if run.verdict else ()
         faulty = {name for f in findings if f.severity == "error" for name in f.records}
-        found += [record for record in run.records if record.is_point and record.id not in faulty]
-    return tuple(found)
+        points += [record for record in run.records if record.is_point and record.id not in faulty]
+    return tuple(points)
 
 
 def _power_limits(machine: Mapping[str, Any] | None) -> list[object]:
@@ -210,7 +215,7 @@ _RATES = ("matmul", "vector", "copy", "storage", "collective")
 _GLOO = Link(name="gloo over loopback", bandwidth=4e8, latency=2e-4, hop=1e-4, ramp=1e-3)
 """Presumed: the bytes of a sum go through the kernel's sockets and are added by the same cores."""
 _UNSURE_CORE = 0.25
-"""What a core's part of all cores' rate adds to a step's uncertainty (natural logarithm)."""
+"""Uncertainty of a step from splitting all cores' rate by core (natural logarithm)."""
 _RESIDENT = 100e6
 """B that a process on the host holds besides its tensors from its first step on: libraries that are
 loaded then, what malloc keeps; seen were 50 to 150 MB."""
@@ -218,7 +223,7 @@ loaded then, what malloc keeps; seen were 50 to 150 MB."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grounds:
-    """What a machine's predictions rest on; read once for a run of experiments."""
+    """Measured rates and corrections behind a machine's predictions, read once per run."""
 
     points: tuple[Record, ...] = ()
     """Rates that were measured on it, the newest last."""
@@ -227,7 +232,7 @@ class Grounds:
 
 
 def grounds_of(parent: Path, machine: str, cores: int) -> Grounds:
-    """From the newest runs in a folder that measured rates of the machine with that key."""
+    """Read the grounds from the newest runs in a folder that measured the machine's rates."""
     paths = [path for path in find_runs(parent) if any(verb in path.name for verb in _VERBS)]
     points = tuple(
         record
@@ -243,9 +248,9 @@ def grounds_of(parent: Path, machine: str, cores: int) -> Grounds:
 
 
 def forecast(
-    own: Experiment, case: Case, target: Target, environment: str, grounds: Grounds
+    experiment: Experiment, case: Case, target: Target, environment: str, grounds: Grounds
 ) -> tuple[Record, ...]:
-    """What to write before ``own`` is trained; never raises: no grounds are a record."""
+    """Return the predictions to write before training; missing grounds become a record."""
     bare = Record(
         kind=Kind.PREDICTED,
         benchmark=TRAINING.name,
@@ -256,40 +261,44 @@ def forecast(
         value=None,
         device=target.name,
         device_index=target.index,
-        device_count=own.mesh.ranks,
+        device_count=experiment.mesh.ranks,
         environment=environment,
         conditions=FROM_RATES,
     )
     try:
-        rates = _rates(own, target, grounds)
-        if own.mesh.ranks == 1 and own.placement.threads == 0:
-            found = predict_metrics(find_model(own.model), own.predicted_layout, rates)
+        rates = _rates(experiment, target, grounds)
+        if experiment.mesh.ranks == 1 and experiment.placement.threads == 0:
+            predicted = predict_metrics(
+                find_model(experiment.model), experiment.predicted_layout, rates
+            )
         else:
-            found, parts = _of_ranks(own, rates, target, case)
+            predicted, parts = _of_ranks(experiment, rates, target, case)
             bare = bare.replace(conditions={**FROM_RATES, **parts})
     except TrainrigError as error:
         reason = f"no target known: {error.message}"
         return (bare.replace(status=Status.MISSING, reason=reason),)
     words = [f"{name}: {rates.provenance[name]}" for name in ("matmul", "stream")]
-    words += [f"collective: {rates.provenance['collective']}"] if own.mesh.ranks > 1 else []
-    return tuple(corrected(bare, one, "; ".join(words), grounds.corrections) for one in found)
+    words += [f"collective: {rates.provenance['collective']}"] if experiment.mesh.ranks > 1 else []
+    return tuple(
+        corrected(bare, metric, "; ".join(words), grounds.corrections) for metric in predicted
+    )
 
 
 def corrected(
-    bare: Record, one: PredictedMetric, source: str, corrections: Mapping[str, float]
+    bare: Record, metric: PredictedMetric, source: str, corrections: Mapping[str, float]
 ) -> Record:
-    """A prediction of the step's model as a record, with what the ledger taught."""
+    """Return a prediction of the step's model as a record, with the ledger's correction."""
     # The plan's own record says what is required; those beside it require nothing.
-    planned = bare.conditions if one.metric == bare.metric else {}
+    planned = bare.conditions if metric.metric == bare.metric else {}
     conditions = {**planned, **FROM_RATES}
-    named = bare.replace(id=new_id(), metric=one.metric, unit=one.unit)
+    named = bare.replace(id=new_id(), metric=metric.metric, unit=metric.unit)
     factor = corrections.get(part_of(named), 1.0)
-    low, high = one.interval
+    low, high = metric.interval
     if factor != 1.0:
         conditions |= {"correction": factor}
         source += f"; corrected by {factor:.3f}, from this machine's ledger"
     return named.replace(
-        value=one.value * factor,
+        value=metric.value * factor,
         interval=(low * factor, high * factor),
         confidence=CONFIDENCE,
         source=source,
@@ -298,18 +307,18 @@ def corrected(
 
 
 def _of_ranks(
-    own: Experiment, rates: Rates, target: Target, case: Case
+    experiment: Experiment, rates: Rates, target: Target, case: Case
 ) -> tuple[tuple[PredictedMetric, ...], dict[str, Scalar]]:
-    """Seconds of a step (80 % interval), FLOP/s of one device, bytes of the fullest device.
+    """Predict a step's seconds (80 % interval), FLOP/s per device and bytes of the fullest device.
 
     And the parts of the step, as a profiled one has them (`train.native.breakdown`).
     """
-    shape, constants = find_model(own.model), fitted()
+    shape, constants = find_model(experiment.model), fitted()
     if not target.is_gpu:
         constants = dataclasses.replace(constants, hidden=0.0)
-    step = predict_step(shape, own.predicted_layout, rates, constants=constants)
+    step = predict_step(shape, experiment.predicted_layout, rates, constants=constants)
     seconds, counted = step.total, float(flops(case))
-    core = _UNSURE_CORE if own.placement.threads else 0.0
+    core = _UNSURE_CORE if experiment.placement.threads else 0.0
     interval = step.interval_with(core, core)
     exposed = float(step.tensor_comm + step.expert_comm + step.pipeline_comm + step.data_comm)
     parts: dict[str, Scalar] = {
@@ -327,31 +336,31 @@ def _of_ranks(
             value=counted / seconds,
             interval=(counted / interval[1], counted / interval[0]),
         ),
-        _memory(own, target),
+        _memory(experiment, target),
     )
     return metrics, parts
 
 
-def _memory(own: Experiment, target: Target) -> PredictedMetric:
-    """Bytes of the fullest device: of the allocator's on a GPU, resident on the host."""
-    found = memory(find_model(own.model), own.predicted_layout)
-    low, high = (float(end) for end in found.interval("allocated"))
-    value = float(found.allocated)
+def _memory(experiment: Experiment, target: Target) -> PredictedMetric:
+    """Predict the bytes of the fullest device: allocated on a GPU, resident on the host."""
+    memory_use = memory(find_model(experiment.model), experiment.predicted_layout)
+    low, high = (float(end) for end in memory_use.interval("allocated"))
+    value = float(memory_use.allocated)
     if not target.is_gpu:
         value, high = value + _RESIDENT, high + 2 * _RESIDENT
     return PredictedMetric(metric="peak_memory", unit="B", value=value, interval=(low, high))
 
 
-def _rates(own: Experiment, target: Target, grounds: Grounds) -> Rates:
-    """Of one rank's device.  UnavailableError where nothing is known of it."""
+def _rates(experiment: Experiment, target: Target, grounds: Grounds) -> Rates:
+    """Return the rates of one rank's device.  Raises UnavailableError where none is known."""
     newest: dict[object, Record] = {}
     for point in grounds.points:
         if point.device == target.name and (point.disturbed is None or point.key not in newest):
             newest[point.key] = point
     rates = rates_of_records(newest.values(), target.chip, power=target.power_limit_w)
-    if target.is_gpu or own.placement.threads == 0:
+    if target.is_gpu or experiment.placement.threads == 0:
         return rates
-    return _of_a_core(rates, max(grounds.cores, own.mesh.ranks))
+    return _of_a_core(rates, max(grounds.cores, experiment.mesh.ranks))
 
 
 def _of_a_core(rates: Rates, cores: int) -> Rates:

@@ -23,7 +23,7 @@ from trainrig.store import find_runs, read_run, write_atomic
 from trainrig.units import format_share
 
 CALIBRATION = "calibration.json"
-"""In the folder of runs."""
+"""File name of stored corrections, in the folder of runs."""
 LAST = 12
 _GLANCE = 3 * LAST
 """Runs that are read for the sentence: some predicted nothing."""
@@ -31,7 +31,7 @@ _SCHEMA = 1
 
 
 def read_ledger(parent: Path, machine: str | None = None, newest: int | None = None) -> Ledger:
-    """The ledger of one ``machine_key`` in a folder of runs; by default that of the newest run.
+    """Read the ledger of ``machine_key`` in a folder of runs; by default of the newest run.
 
     ``newest``: how many runs are read (default: all).
     Raises DataError where the folder holds no run.
@@ -52,24 +52,24 @@ def read_ledger(parent: Path, machine: str | None = None, newest: int | None = N
     usual = machine_key(newest_one.machine) if newest_one is not None else ""
     chosen = usual if machine is None else machine
     of_machine = [run for run in measured or runs if machine_key(run.machine) == chosen]
-    known = {record.device for run in of_machine for record in run.records}
-    own = [
+    devices = {record.device for run in of_machine for record in run.records}
+    device_rows = [
         run
         for run in runs
         if (
-            any(record.device in known for record in run.records)
+            any(record.device in devices for record in run.records)
             if is_imported(run.config)
             else machine_key(run.machine) == chosen
         )
     ]
-    hosts = [host_name(run.machine) for run in own if not is_imported(run.config)]
+    hosts = [host_name(run.machine) for run in device_rows if not is_imported(run.config)]
     host = hosts[-1] if hosts else "imported"
     return Ledger(
         host=host,
         machine=chosen,
-        entries=tuple(e for run in own for e in entries_of(run.name, host, run.records)),
-        num_runs=len(own),
-        others=len(runs) - len(own),
+        entries=tuple(e for run in device_rows for e in entries_of(run.name, host, run.records)),
+        num_runs=len(device_rows),
+        others=len(runs) - len(device_rows),
         unread=tuple(unread),
     )
 
@@ -83,50 +83,50 @@ def runs_of(machine: str, paths: Iterable[Path]) -> Iterator[RunView]:
 
 
 def earlier_runs_of(view: RunView, base: RunView) -> tuple[RunView, ...]:
-    """The runs beside a run's folder that its machine made by the same verb, up to its baseline."""
+    """Return runs beside this one by the same machine and verb, up to its baseline."""
     if view.machine is None or not view.path.is_dir():
         return ()
-    found = find_runs(view.path.parent, began(base.config, base.name))
-    paths = [path for path in found if path.name != view.path.name]
+    candidates = find_runs(view.path.parent, began(base.config, base.name))
+    paths = [path for path in candidates if path.name != view.path.name]
     machine, verb = machine_key(view.machine), view.config.get("verb")
     runs = runs_of(machine, paths[-2 * run_to_run().most_runs :])
     return tuple(run for run in runs if run.config.get("verb") == verb)
 
 
 def ledger_sentence(parent: Path) -> str | None:
-    """``last 12 runs: median error 6 %``; None where nothing was predicted and measured yet."""
+    """Return ``last 12 runs: median error 6 %``, or None without predictions to compare."""
     try:
         ledger = read_ledger(parent, newest=_GLANCE)
     except TrainrigError:
         return None
-    last = set(ledger.runs[-LAST:])
-    errors = [abs(entry.error) for entry in ledger.entries if entry.run in last]
+    last_runs = set(ledger.runs[-LAST:])
+    errors = [abs(entry.error) for entry in ledger.entries if entry.run in last_runs]
     if not errors:
         return None
-    runs = f"last {len(last)} runs" if len(last) > 1 else "last run"
+    runs = f"last {len(last_runs)} runs" if len(last_runs) > 1 else "last run"
     return (
         f"{runs}: median error {format_share(median(errors))} of {len(errors)} predictions, "
         f"worst {format_share(max(errors))}"
     )
 
 
-def store_corrections(parent: Path, machine: str, found: Iterable[Correction]) -> Path:
+def store_corrections(parent: Path, machine: str, corrections: Iterable[Correction]) -> Path:
     """Store those that help for this machine's next predictions; return the file."""
     path = parent / CALIBRATION
-    hosts = dict(_stored(parent)) | {machine: {c.part: c.factor for c in found if c.helps}}
+    hosts = dict(_stored(parent)) | {machine: {c.part: c.factor for c in corrections if c.helps}}
     content = {"schema": _SCHEMA, "hosts": hosts}
     write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
 def corrections_of(parent: Path, machine: str) -> dict[str, float]:
-    """The factors stored for a machine; empty where there are none, or the file cannot be used."""
-    found = _stored(parent).get(machine, {})
-    if not isinstance(found, Mapping):
+    """Return the factors stored for a machine; empty if there are none or the file is unusable."""
+    factors = _stored(parent).get(machine, {})
+    if not isinstance(factors, Mapping):
         return {}
     return {
         part: float(factor)
-        for part, factor in found.items()
+        for part, factor in factors.items()
         if isinstance(factor, int | float) and 0.05 < factor < 20.0
     }
 

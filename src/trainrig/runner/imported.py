@@ -51,23 +51,23 @@ from trainrig.store.writer import store_errors
 from trainrig.workload import find as find_model
 
 _LEAST_BYTES = 1 << 24
-"""From here on a copy of pinned memory runs at its link's full rate."""
+"""Smallest copy in bytes of pinned memory that runs at its link's full rate."""
 
 
 def import_files(
     paths: Sequence[Path], out: Path, tool: str | None = None, given: Given | None = None
 ) -> RunOutcome:
-    """The run in ``out`` that holds what the files hold, judged.
+    """Make a judged run in ``out`` from other tools' files.
 
     ``tool`` reads all of them as that tool's.  Raises DataError, with file and line, for what
     cannot be read; StoreError where it cannot be written.
     """
     _check(given)
-    found = [
+    read_files = [
         (path, name, reading) for path in paths for name, reading in read_file(path, tool, given)
     ]
-    cards = _cards([reading for _, _, reading in found], given)
-    read = [(path, name, _named(reading, cards)) for path, name, reading in found]
+    cards = _cards([reading for _, _, reading in read_files], given)
+    read = [(path, name, _named(reading, cards)) for path, name, reading in read_files]
     readings = [reading for _, _, reading in read]
     snapshot = machine_of(readings)
     gpus = {gpu.index: gpu for reading in readings for gpu in reading.gpus}
@@ -113,7 +113,7 @@ class _Cards:
 
 
 def _cards(readings: Sequence[Reading], given: Given | None) -> _Cards:
-    """Names by a GPU's number: what a file states comes before what the user adds."""
+    """Return card names by GPU number; a file's statement comes before the user's."""
     by_index: dict[int, str] = {}
     for reading in readings:
         for gpu in reading.gpus:
@@ -148,8 +148,8 @@ def _of_card(record: Record, cards: _Cards) -> Record:
         return record.replace(device=record.device or UNNAMED_HOST)
     name = cards.only if index is None else cards.by_index.get(index, cards.only)
     # A training is of one device each; what ranks exchange is of none of them.
-    place = 0 if name and index is None and role is Role.STEP else index
-    return record.replace(device=name or UNNAMED, device_index=place)
+    card_number = 0 if name and index is None and role is Role.STEP else index
+    return record.replace(device=name or UNNAMED, device_index=card_number)
 
 
 def _lacks(reading: Reading) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _lacks(reading: Reading) -> Iterator[str]:
 
 @contextmanager
 def _draft(out: Path) -> Iterator[Path]:
-    """A folder beside the runs, gone afterwards: a run appears whole or not at all."""
+    """Make a temporary folder beside the runs, so that a run appears whole or not at all."""
     with store_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".import-", dir=out))
@@ -173,9 +173,9 @@ def _draft(out: Path) -> Iterator[Path]:
 
 
 def summary(done: RunOutcome) -> dict[str, Any]:
-    """What ``import --json`` prints; others script against it."""
+    """Return what ``import --json`` prints."""
     run = read_run(done.run)
-    files = [dict(each) for each in run.config.get("imported", ())]
+    files = [dict(entry) for entry in run.config.get("imported", ())]
     points = [record for record in run.records if record.is_point]
     return {
         **done.to_dict(),
@@ -227,10 +227,10 @@ def _expectations(
 
 def _limit(point: Record, claims: Sequence[Record]) -> Limit | None:
     spec = find(point.benchmark)
-    own = of_device(claims, point.device, point.device_index)
+    device_claims = of_device(claims, point.device, point.device_index)
     if spec is not None:
         is_rate = point.metric in ("flop_rate", "byte_rate")
-        return ceiling(own, point.benchmark, point.case) if is_rate else None
+        return ceiling(device_claims, point.benchmark, point.case) if is_rate else None
     chip = find_chip(point.device) if point.device else None
     if point.metric == "bus_rate" and chip is not None and point.case.get("nodes") == 1:
         return _of_links(chip)
@@ -246,7 +246,7 @@ def _of_links(chip: Chip) -> Limit | None:
 
 
 def _prediction(point: Record) -> Iterator[Record]:
-    """What was to be expected of a point, by a rule that fits its tool's definition."""
+    """Predict a point, by a rule that fits its tool's definition."""
     spec, limit = find(point.benchmark), point.limit
     if spec is None or limit is None or point.value is None:
         return
@@ -268,15 +268,20 @@ def _prediction(point: Record) -> Iterator[Record]:
             )
     elif spec.role is Role.PRODUCT and spec.is_large(point.case):
         chip = find_chip(point.device) if point.device else None
-        found = expect(bare, limit, (), published_records(), chip)
-        if found.interval is not None:
-            yield found.replace(conditions=tool)
+        expected = expect(bare, limit, (), published_records(), chip)
+        if expected.interval is not None:
+            yield expected.replace(conditions=tool)
 
 
 def machine_of(readings: Sequence[Reading]) -> Snapshot:
-    """What the files state of the machine: its GPUs, their paths, its driver."""
-    known = [gpu for one in readings for gpu in one.gpus if not isinstance(gpu.name, Missing)]
-    gpus = {gpu.index: gpu for gpu in known}
+    """Return the machine as the files state it: GPUs, their links, its driver."""
+    known_gpus = [
+        gpu
+        for file_reading in readings
+        for gpu in file_reading.gpus
+        if not isinstance(gpu.name, Missing)
+    ]
+    gpus = {gpu.index: gpu for gpu in known_gpus}
     for reading in readings:
         for gpu in reading.gpus:
             gpus.setdefault(gpu.index, gpu)
@@ -297,8 +302,8 @@ def machine_of(readings: Sequence[Reading]) -> Snapshot:
     )
 
 
-def blank(kind: type[Any], **known: Any) -> Any:
-    """A part of the machine of which the files say nothing."""
+def blank(kind: type[Any], **values: Any) -> Any:
+    """Return a part of the machine that the files do not describe."""
     return kind(
-        **dict.fromkeys((each.name for each in dataclasses.fields(kind)), NOT_IN_FILE) | known
+        **dict.fromkeys((field.name for field in dataclasses.fields(kind)), NOT_IN_FILE) | values
     )

@@ -81,55 +81,63 @@ def write_scripts(
     site = site_of(snapshot)
     grounds = grounds_of(runs, machine_key(to_dict(snapshot)), site.cores)
     # Which GPUs this machine would take says nothing about those that will run it.
-    ready = [placed(own, site).replace(devices=own.placement.devices) for own in experiments]
+    ready = [
+        placed(experiment, site).replace(devices=experiment.placement.devices)
+        for experiment in experiments
+    ]
     for line in precision_lines(ready, site):
         watch(Progress(text=line, level="stage"))
-    ready = with_data([own.replace(threads=own.placement.threads or 1) for own in ready], watch)
+    ready = with_data(
+        [experiment.replace(threads=experiment.placement.threads or 1) for experiment in ready],
+        watch,
+    )
     folders: list[Path] = []
-    for number, own in enumerate(ready, 1):
-        folder = out.resolve() / f"{number:02d}-{slug_of(own.name)}"
+    for number, experiment in enumerate(ready, 1):
+        folder = out.resolve() / f"{number:02d}-{slug_of(experiment.name)}"
         if folder.exists():
             raise UsageError(f"{folder} is there already", "another folder, or remove it")
-        if own.auto_batch:
+        if experiment.auto_batch:
             raise UsageError("batch_size auto is looked for here, not by others", "name one")
-        if own.placement.bind and not own.device.startswith("cuda"):
+        if experiment.placement.bind and not experiment.device.startswith("cuda"):
             raise UsageError("torchrun binds ranks with GPUs alone", "leave bind out on a CPU")
-        _check_nodes(own, nodes)
+        _check_nodes(experiment, nodes)
         saved = str(folder / "checkpoints")
-        heldout = own.framework == REFERENCE and own.heldout.batches > 0
+        heldout = experiment.framework == REFERENCE and experiment.heldout.batches > 0
         job = Job(probe=False, checkpoint=saved, resume=saved, heldout=heldout)
         job = dataclasses.replace(job, stall_timeout=stall_timeout, elsewhere=True)
-        _as_run(own, folder, snapshot, grounds)
+        _as_run(experiment, folder, snapshot, grounds)
         with store_errors(folder):
-            command = ENGINES[own.framework].command(own, folder, job)
-            (folder / "node.sh").write_text(node_script(own, command, nodes))
-            (folder / "job.sbatch").write_text(sbatch_script(own, folder, nodes))
+            command = ENGINES[experiment.framework].command(experiment, folder, job)
+            (folder / "node.sh").write_text(node_script(experiment, command, nodes))
+            (folder / "job.sbatch").write_text(sbatch_script(experiment, folder, nodes))
         folders.append(folder)
     return folders
 
 
-def _check_nodes(own: Experiment, nodes: int) -> None:
+def _check_nodes(experiment: Experiment, nodes: int) -> None:
     """Raise UsageError where an experiment's ranks cannot be shared out over the nodes."""
-    if own.processes % nodes:
+    if experiment.processes % nodes:
         raise UsageError(
-            f"--nodes {nodes}: {own.processes} ranks cannot be shared out evenly over them",
-            f"a divisor of {own.processes}, or another layout",
+            f"--nodes {nodes}: {experiment.processes} ranks cannot be shared out evenly over them",
+            f"a divisor of {experiment.processes}, or another layout",
         )
-    if nodes > 1 and (devices := own.placement.devices):
+    if nodes > 1 and (devices := experiment.placement.devices):
         raise UsageError(
             f"devices = {devices}: numbers of GPUs on one machine, and there are {nodes}",
             "leave devices out: each rank takes the GPU of its local rank",
         )
 
 
-def _as_run(own: Experiment, folder: Path, snapshot: Snapshot, grounds: Grounds) -> None:
+def _as_run(experiment: Experiment, folder: Path, snapshot: Snapshot, grounds: Grounds) -> None:
     """Make ``folder`` a run, with what is predicted before anything is trained."""
-    fitting = [t for t in find_targets(snapshot) if t.is_gpu == own.device.startswith("cuda")]
-    with create_run(folder.parent, "train", config_of([own])) as run:
+    fitting = [
+        t for t in find_targets(snapshot) if t.is_gpu == experiment.device.startswith("cuda")
+    ]
+    with create_run(folder.parent, "train", config_of([experiment])) as run:
         for target in fitting[:1]:
-            case = case_of(own, read_manifest(Path(own.data)).corpus_sha256)
-            where = environment_of(own, snapshot)
-            for record in forecast(own, case, target, where, grounds):
+            case = case_of(experiment, read_manifest(Path(experiment.data)).corpus_sha256)
+            environment = environment_of(experiment, snapshot)
+            for record in forecast(experiment, case, target, environment, grounds):
                 run.append(record)
     with store_errors(folder):
         run.path.rename(folder)
@@ -184,13 +192,13 @@ def sbatch_script(experiment: Experiment, folder: Path, nodes: int = 1) -> str:
     The task of a node has all of its processors: since Slurm 22.05 ``srun`` gives a task one unless
     it is told how many (slurm.schedmd.com/srun.html, --cpus-per-task).
     """
-    own, where = experiment, shlex.quote(str(folder))
+    own, quoted_folder = experiment, shlex.quote(str(folder))
     log = _in_directive(folder)
     on_gpu, per_node = own.device.startswith("cuda"), own.processes // nodes
     gpus = f"#SBATCH --gpus-per-node={per_node}\n" if on_gpu else ""
-    most = ""
+    limit = ""
     if on_gpu:
-        most = f"""\
+        limit = f"""\
 if [ $per_node -gt {per_node} ]; then
     echo "$per_node ranks a node, and this file asks for {per_node} GPUs a node: write it with" \\
         "trainrig train --write --nodes $SLURM_NNODES" >&2
@@ -198,7 +206,7 @@ if [ $per_node -gt {per_node} ]; then
 fi
 """
     fewest, elastic = own.recovery.min_nproc, ""
-    least = fewest or own.processes
+    floor = fewest or own.processes
     if fewest:
         elastic = "#SBATCH --no-kill\n"
     static = "" if fewest else _STATIC
@@ -220,18 +228,18 @@ if [ $((per_node * SLURM_NNODES)) -ne {own.processes} ]; then
     echo "{own.processes} ranks cannot be shared out over $SLURM_NNODES nodes" >&2
     exit 2
 fi
-{most}export NPROC_PER_NODE=$per_node NNODES=$((({least} + per_node - 1) / per_node)):$SLURM_NNODES
+{limit}export NPROC_PER_NODE=$per_node NNODES=$((({floor} + per_node - 1) / per_node)):$SLURM_NNODES
 {static}export RDZV_ID=$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
 first=$(srun --nodes=1 --ntasks=1 hostname)
 export RDZV=$first:$((20000 + SLURM_JOB_ID % 10000))
-saved=$(ls {where}/checkpoints 2>/dev/null)
+saved=$(ls {quoted_folder}/checkpoints 2>/dev/null)
 srun --kill-on-bad-exit={0 if fewest else 1} --cpus-per-task="$SLURM_CPUS_ON_NODE" \\
-    sh {where}/node.sh && exit 0
+    sh {quoted_folder}/node.sh && exit 0
 code=$?
 # A lost step or the end of the time: the same job goes on from its newest checkpoint, also beyond
 # max_restarts while each allocation brings it further.
 if [ {own.recovery.max_restarts} -gt 0 ]; then
-    if [ "$(ls {where}/checkpoints 2>/dev/null)" != "$saved" ] ||
+    if [ "$(ls {quoted_folder}/checkpoints 2>/dev/null)" != "$saved" ] ||
         [ "${{SLURM_RESTART_COUNT:-0}}" -lt {own.recovery.max_restarts} ]; then
         scontrol requeue "$SLURM_JOB_ID"
     fi
@@ -260,7 +268,7 @@ fi
 
 
 def scripts_document(folders: Sequence[Path]) -> Document:
-    """Which command starts each."""
+    """Return the command that starts each experiment."""
     table = Table(
         columns=(Column("by torchrun", "words"), Column("by Slurm", "words")),
         rows=tuple((f"sh {folder}/node.sh", f"sbatch {folder}/job.sbatch") for folder in folders),

@@ -46,12 +46,12 @@ MOST_SHOWN = 10_000
 _RANKED = 400
 """Layouts among which distinct families are looked for."""
 STEPS = 50
-"""Of a written experiment: enough to measure a step."""
+"""Steps of a written experiment: enough to measure one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What a plan came to."""
+    """Result of a plan: ranked layouts, and files written."""
 
     space: Space
     cluster: Cluster
@@ -59,7 +59,7 @@ class Planned:
     families: tuple[LayoutFamily, ...]
     """The best layout of each way to split the model; what ties with it is counted."""
     answer: Prediction
-    """Of the best layout."""
+    """Answer for the best layout."""
     tokens: float | None
     budget: Budget | None
     upgrades: tuple[Ranked, ...]
@@ -67,13 +67,13 @@ class Planned:
     """The best layout that fits and can be trained here; None where none can."""
     written: tuple[Path, ...]
     asked_to_write: bool = False
-    """Whether files were asked for."""
+    """True if files were asked for."""
     unwritten: StoreError | None = None
-    """Why the files that were asked for could not be written: the search is no less known."""
+    """Reason that the requested files could not be written; the search still stands."""
 
     @property
     def fits(self) -> bool:
-        """Whether any layout does."""
+        """Return whether any layout fits."""
         return self.search.best[0].fits
 
     @property
@@ -83,49 +83,49 @@ class Planned:
 
     @property
     def slower(self) -> float | None:
-        """How many times as long the best that can be trained takes, where it is not the best."""
+        """Return the step time of the best trainable layout over that of the best one."""
         best = self.search.best[0]
         return None if self.trains in (None, best) else self.trains.ranked_by / best.ranked_by
 
     def notes(self) -> tuple[str, ...]:
-        """Which of the families' best are predicted only, and which can be trained."""
+        """Return notes on which layouts are predicted only, and which can be trained."""
         if not self.fits:
             return ()
         several = self.cluster.gpus > self.cluster.gpus_per_node
         reasons: dict[str, list[str]] = {}
-        for number, one in enumerate(self.families, 1):
-            if (reason := predict_only(one.best.layout, self.space.shape)) is not None:
+        for number, candidate in enumerate(self.families, 1):
+            if (reason := predict_only(candidate.best.layout, self.space.shape)) is not None:
                 reasons.setdefault(reason, []).append(str(number))
-        found = [f"predict only: {', '.join(n)}: {reason}" for reason, n in reasons.items()]
+        notes = [f"predict only: {', '.join(n)}: {reason}" for reason, n in reasons.items()]
         if several and self.trains is not None:
             nodes = -(-self.cluster.gpus // self.cluster.gpus_per_node)
-            found.append(
+            notes.append(
                 f"over {nodes} nodes: trainrig train FILE --write launch --nodes {nodes}, then "
                 "sbatch launch/*/job.sbatch; several nodes are unverified on hardware"
             )
         if self.written:
-            found += [f"not written: {one}" for one in self._left_out()]
+            notes += [f"not written: {candidate}" for candidate in self._left_out()]
         if self.trains is None:
-            found.append("none of them can be trained here yet")
+            notes.append("none of them can be trained here yet")
             if self.asked_to_write:
-                found.append("no file is written: no engine here runs any of these layouts")
+                notes.append("no file is written: no engine here runs any of these layouts")
         elif self.slower is not None:
             layout = layout_text(self.trains.layout, fixed=False)
-            found.append(f"the best that can be trained: {layout}: {self.slower:.2f} × the time")
-        return tuple(found)
+            notes.append(f"the best that can be trained: {layout}: {self.slower:.2f} × the time")
+        return tuple(notes)
 
     def _left_out(self) -> list[str]:
-        """Ranks of the best that have no file, with the reason."""
+        """Return the best layouts that have no file, with the reason."""
         reasons: dict[str, list[str]] = {}
-        for number, one in enumerate(self.search.best, 1):
-            if (reason := predict_only(one.layout, self.space.shape)) is not None:
+        for number, candidate in enumerate(self.search.best, 1):
+            if (reason := predict_only(candidate.layout, self.space.shape)) is not None:
                 reasons.setdefault(reason, []).append(f"{number:02d}")
         return [f"{', '.join(numbers)}: {reason}" for reason, numbers in reasons.items()]
 
     def to_dict(self) -> dict[str, Any]:
-        """As others script against it."""
+        """Return the plan as the JSON document that is printed."""
         best, answer = self.search.best, self.answer
-        found = {
+        document = {
             "model": self.space.shape.name,
             "on": self.device,
             **program_dict(answer.question),
@@ -142,62 +142,67 @@ class Planned:
             "mfu": answer.mfu,
             "mfu_causal_half": answer.mfu_half,
             "best": [
-                self._candidate(one) | {"predict_only": predict_only(one.layout, self.space.shape)}
-                for one in best
+                self._candidate(candidate)
+                | {"predict_only": predict_only(candidate.layout, self.space.shape)}
+                for candidate in best
             ],
             "families": [
-                self._candidate(one.best) | {"ties_within_1_percent": one.ties}
-                for one in self.families
+                self._candidate(candidate.best) | {"ties_within_1_percent": candidate.ties}
+                for candidate in self.families
             ],
-            "front": [self._candidate(one) for one in self.search.front],
+            "front": [self._candidate(candidate) for candidate in self.search.front],
             "gap_to_next": None,
             "best_that_trains": None,
             "prediction": prediction_dict(answer, self.tokens),
         }
         if len(best) > 1:
             gap = best[1].ranked_by - best[0].ranked_by
-            found["gap_to_next"] = {"step_time_s": gap, "parts_s": best[0].gap(best[1])}
+            document["gap_to_next"] = {"step_time_s": gap, "parts_s": best[0].gap(best[1])}
         if self.trains is not None:
-            found["best_that_trains"] = self._candidate(self.trains) | {"slower": self.slower}
+            document["best_that_trains"] = self._candidate(self.trains) | {"slower": self.slower}
         if self.budget is not None:
-            found["budget"] = {
+            document["budget"] = {
                 "gpus": self.cluster.gpus,
                 "nodes": -(-self.cluster.gpus // self.cluster.gpus_per_node),
                 "days": self.budget.days,
                 "counts_tried": self.budget.tried,
                 "neighbours": [
-                    {"gpus": one.cluster.gpus, "days": one.days} for one in self.budget.neighbours
+                    {"gpus": candidate.cluster.gpus, "days": candidate.days}
+                    for candidate in self.budget.neighbours
                 ],
             }
         if self.upgrades:
-            found["upgrades"] = [asdict(one) for one in self.upgrades]
+            document["upgrades"] = [asdict(candidate) for candidate in self.upgrades]
         if self.written:
-            found["written"] = [str(path) for path in self.written]
+            document["written"] = [str(path) for path in self.written]
         if self.asked_to_write:
-            found["not_written"] = self._left_out()
-        return found
+            document["not_written"] = self._left_out()
+        return document
 
-    def _candidate(self, one: Candidate) -> dict[str, Any]:
-        """Layouts of one search share the FLOPs of a step, so MFU goes as one over the time."""
-        tokens_per_s = self.answer.tokens / one.ranked_by
+    def _candidate(self, candidate: Candidate) -> dict[str, Any]:
+        """Describe a layout; one search shares a step's FLOPs, so MFU goes as one over the time."""
+        tokens_per_s = self.answer.tokens / candidate.ranked_by
         mfu = self.answer.mfu
         verdict = verdict_of_layout(
-            self.space.shape, one.layout, self.answer.rates.memory_bytes, self.space.host_memory
+            self.space.shape,
+            candidate.layout,
+            self.answer.rates.memory_bytes,
+            self.space.host_memory,
         )
         return {
-            "step_time_s": one.ranked_by,
-            "simulated_step_time_s": one.simulated,
+            "step_time_s": candidate.ranked_by,
+            "simulated_step_time_s": candidate.simulated,
             "step_time_by": step_time_by(
-                is_simulated=one.is_pipeline and one.simulated is not None
+                is_simulated=candidate.is_pipeline and candidate.simulated is not None
             ),
-            "memory_bytes_per_gpu": one.memory,
+            "memory_bytes_per_gpu": candidate.memory,
             "verdict": verdict,
             "fits": verdict == FITS,
             "tokens_per_s": tokens_per_s,
             "tokens_per_day": tokens_per_s * DAY,
-            "mfu": None if mfu is None else mfu * self.answer.time / one.ranked_by,
-            "parts_s": one.parts_of_step,
-            "layout": layout_dict(one.layout),
+            "mfu": None if mfu is None else mfu * self.answer.time / candidate.ranked_by,
+            "parts_s": candidate.parts_of_step,
+            "layout": layout_dict(candidate.layout),
         }
 
 
@@ -223,22 +228,31 @@ def plan(
         budget = gpus_needed(every, cluster, tokens, days)
         cluster = budget.cluster
         every = every.on(cluster)
-    found = search(every, cluster.rates(), top=max(top, _RANKED), simulate=SIMULATED)
-    distinct = families(found.best, top)
-    found = replace(found, best=found.best[:top])
+    result = search(every, cluster.rates(), top=max(top, _RANKED), simulate=SIMULATED)
+    distinct = families(result.best, top)
+    result = replace(result, best=result.best[:top])
     trains = None
-    if found.best[0].fits:
+    if result.best[0].fits:
         shape = every.shape
-        trains = next((one for one in found.best if predict_only(one.layout, shape) is None), None)
-        if trains is not found.best[0]:
+        trains = next(
+            (
+                candidate
+                for candidate in result.best
+                if predict_only(candidate.layout, shape) is None
+            ),
+            None,
+        )
+        if trains is not result.best[0]:
             trains = best_that_trains(every, cluster.rates()) or trains
-    first = found.best[0]
-    if trains is not None and trains.ranked_by < first.ranked_by:  # by another framework than usual
-        smaller = tuple(one for one in found.front if one.memory < trains.memory)
-        found = replace(found, best=(trains, *found.best)[:top], front=(trains, *smaller))
+    fastest = result.best[0]
+    if (
+        trains is not None and trains.ranked_by < fastest.ranked_by
+    ):  # by another framework than usual
+        smaller = tuple(candidate for candidate in result.front if candidate.memory < trains.memory)
+        result = replace(result, best=(trains, *result.best)[:top], front=(trains, *smaller))
         distinct = (LayoutFamily(best=trains, ties=0), *distinct)[:top]
-    best = found.best[0]
-    chosen, before = (found.best, best.ranked_by) if best.fits else ((), None)
+    best = result.best[0]
+    chosen, before = (result.best, best.ranked_by) if best.fits else ((), None)
     ranked = () if what_if is None else upgrades_of_search(every, cluster, before, what_if)
     written: tuple[Path, ...] = ()
     unwritten = None
@@ -250,7 +264,7 @@ def plan(
     return Planned(
         space=every,
         cluster=cluster,
-        search=found,
+        search=result,
         families=distinct,
         answer=predict(
             Question(
@@ -295,14 +309,14 @@ def _node_of(options: Mapping[str, Any]) -> int | None:
 
 
 def _with_gpus(options: Mapping[str, Any], days: float | None) -> Mapping[str, Any]:
-    """Where the number of GPUs is asked for, one node stands for it meanwhile."""
+    """Return the layout with a number of GPUs; one node stands in while it is being sought."""
     if days is None:
         return options
     return {**options, "gpus": one_node(options)}
 
 
 def predict_only(layout: Layout, shape: ModelShape) -> str | None:
-    """Why no framework trains this layout of a model here yet, or None."""
+    """Return why no framework here trains this layout of a model, or None."""
     try:
         refusal = engine_of(layout.framework).supports(layout, shape)
     except UsageError as error:
@@ -311,33 +325,33 @@ def predict_only(layout: Layout, shape: ModelShape) -> str | None:
 
 
 def best_that_trains(space: Space, rates: Rates) -> Candidate | None:
-    """The fastest layout that fits and that can be trained here; None where there is none.
+    """Return the fastest layout that fits and can be trained here, or None.
 
     It is looked for among the layouts that were searched, then among those of each framework.
     """
     for framework in (space.framework, *ENGINES):
         with suppress(UsageError):  # it has no layout of this global batch
             ranked = search(space.replace(framework=framework), rates, top=MOST_SHOWN).best
-            for one in ranked:
-                if one.fits and predict_only(one.layout, space.shape) is None:
-                    seconds, _ = simulated(space.shape, one.layout, rates)
-                    return replace(one, simulated=float(seconds[0]))
+            for candidate in ranked:
+                if candidate.fits and predict_only(candidate.layout, space.shape) is None:
+                    seconds, _ = simulated(space.shape, candidate.layout, rates)
+                    return replace(candidate, simulated=float(seconds[0]))
     return None
 
 
 def write_experiments(
     best: Sequence[Candidate], trains: Candidate | None, model: str, folder: Path
 ) -> tuple[Path, ...]:
-    """An experiment file for each layout that can be trained, in their order.  Raises StoreError.
+    """Write an experiment file for each trainable layout, in order.  Raises StoreError.
 
     ``trains``: the best one that can, where it is none of them.
     """
     files = {
-        f"{number:02d}-{_slug(one)}.toml": experiment_text(one, model)
-        for number, one in enumerate(best, 1)
-        if predict_only(one.layout, find(model)) is None
+        f"{number:02d}-{_slug(candidate)}.toml": experiment_text(candidate, model)
+        for number, candidate in enumerate(best, 1)
+        if predict_only(candidate.layout, find(model)) is None
     }
-    if trains is not None and all(trains.layout != one.layout for one in best):
+    if trains is not None and all(trains.layout != candidate.layout for candidate in best):
         times = trains.ranked_by / best[0].ranked_by
         slower = f"# {times:.2f} times as long as the best, predict only: "
         note = f"{slower}{_slug(best[0])}.\n"
@@ -352,32 +366,35 @@ def write_experiments(
         ) from None
     for name, text in files.items():
         write_atomic(folder / name, text)
-    listed = {f"{number:02d}-{_slug(one)}.toml": one for number, one in enumerate(best, 1)}
+    listed = {
+        f"{number:02d}-{_slug(candidate)}.toml": candidate
+        for number, candidate in enumerate(best, 1)
+    }
     listed |= {f"trains-{_slug(trains)}.toml": trains} if trains is not None else {}
     for name in files:
         _write_launch_files(listed[name], model, folder / name)
     return tuple(folder / name for name in files)
 
 
-def _write_launch_files(one: Candidate, model: str, file: Path) -> None:
-    """In a folder beside a winner's file: what other projects' launchers read of its layout.
+def _write_launch_files(candidate: Candidate, model: str, file: Path) -> None:
+    """Write other projects' launch files for a layout, in a folder beside its experiment.
 
     Each framework's that trains the layout, and torchrun's line.  Raises StoreError.
     """
-    keys = {key: value for key, value in experiment_keys(one, model).items() if key != "tiny"}
-    own, shape = Experiment.of(**keys), find(model)
-    found = {"torchrun.sh": _torchrun(own, file, one.layout)}
+    keys = {key: value for key, value in experiment_keys(candidate, model).items() if key != "tiny"}
+    experiment, shape = Experiment.of(**keys), find(model)
+    texts = {"torchrun.sh": _torchrun(experiment, file, candidate.layout)}
     for name, engine in ENGINES.items():
-        if engine.supports(one.layout.replace(framework=name), shape) is None:
-            found |= engine.files(own)
-    nodes = -(-one.layout.mesh.gpus // one.layout.mesh.gpus_per_node)
-    if nodes > 1 and (text := found.get(_ACCELERATE)) is not None:
+        if engine.supports(candidate.layout.replace(framework=name), shape) is None:
+            texts |= engine.files(experiment)
+    nodes = -(-candidate.layout.mesh.gpus // candidate.layout.mesh.gpus_per_node)
+    if nodes > 1 and (text := texts.get(_ACCELERATE)) is not None:
         several = {"num_machines": nodes, "main_process_port": 29500}
-        found[_ACCELERATE] = json.dumps(json.loads(text) | several, indent=2) + "\n"
+        texts[_ACCELERATE] = json.dumps(json.loads(text) | several, indent=2) + "\n"
     folder = file.with_suffix("")
     with store_errors(folder):
         folder.mkdir(exist_ok=True)
-    for name, text in found.items():
+    for name, text in texts.items():
         if "-probe" not in name:  # of the comparison's steps
             write_atomic(folder / name, text)
 
@@ -385,15 +402,16 @@ def _write_launch_files(one: Candidate, model: str, file: Path) -> None:
 _ACCELERATE = "accelerate_config.json"
 
 
-def _torchrun(own: Experiment, file: Path, layout: Layout) -> str:
-    """The lines that start the ranks of a winner without our supervisor: by Slurm on several nodes.
+def _torchrun(experiment: Experiment, file: Path, layout: Layout) -> str:
+    """Return a script that starts a layout's ranks by torchrun, or by Slurm on several nodes.
 
     What starts several nodes is unverified on hardware.
     """
-    nodes = -(-layout.mesh.gpus // layout.mesh.gpus_per_node)
+    mesh, name, ranks = layout.mesh, experiment.name, experiment.processes
+    nodes = -(-mesh.gpus // mesh.gpus_per_node)
     if nodes > 1:
         return f"""#!/bin/sh
-# {own.name}: its {own.processes} ranks on {nodes} nodes of {layout.mesh.gpus_per_node} GPUs.
+# {name}: its {ranks} ranks on {nodes} nodes of {mesh.gpus_per_node} GPUs.
 # trainrig writes a folder with what they read, with node.sh (torchrun's line on each node) and with
 # job.sbatch, which Slurm runs.  Several nodes are unverified on hardware.
 set -eu
@@ -403,33 +421,39 @@ ls ranks/01-*/job.sbatch >/dev/null 2>&1 ||
 exec sbatch ranks/01-*/job.sbatch
 """
     return f"""#!/bin/sh
-# {own.name}: its {own.processes} ranks by torchrun.  trainrig writes a folder with what they read
+# {name}: its {ranks} ranks by torchrun.  trainrig writes a folder with what they read
 # and with node.sh, which is torchrun's line with its environment; job.sbatch lies there, too.
 set -eu
 cd "$(dirname "$0")"
 ls ranks/01-*/node.sh >/dev/null 2>&1 || trainrig train ../{file.name} --write ranks
-NPROC_PER_NODE={own.processes} exec sh ranks/01-*/node.sh
+NPROC_PER_NODE={ranks} exec sh ranks/01-*/node.sh
 """
 
 
-def experiment_text(one: Candidate, model: str) -> str:
-    """An experiment file: its prediction as a comment, then its keys."""
+def experiment_text(candidate: Candidate, model: str) -> str:
+    """Return an experiment file's text: its prediction as a comment, then its keys."""
+    mesh = candidate.layout.mesh
     comment = (
-        f"# Predicted: {format_time(one.ranked_by)} a step, {format_memory(one.memory)} a GPU, on "
-        f"{one.layout.mesh.gpus} GPUs in nodes of {one.layout.mesh.gpus_per_node}.\n"
+        f"# Predicted: {format_time(candidate.ranked_by)} a step, "
+        f"{format_memory(candidate.memory)} a GPU, on "
+        f"{mesh.gpus} GPUs in nodes of {mesh.gpus_per_node}.\n"
     )
-    return comment + tomli_w.dumps(experiment_keys(one, model))
+    return comment + tomli_w.dumps(experiment_keys(candidate, model))
 
 
-def experiment_keys(one: Candidate, model: str) -> dict[str, Any]:
-    """The keys of an experiment file; what is usual is left out."""
-    layout, own, other = one.layout, Experiment(layout=one.layout), Experiment.of()
-    keys = {name: own.get(name) for name in KEYS_OF_LAYOUT}
+def experiment_keys(candidate: Candidate, model: str) -> dict[str, Any]:
+    """Return the keys of an experiment file, without those at their defaults."""
+    layout, experiment, default = (
+        candidate.layout,
+        Experiment(layout=candidate.layout),
+        Experiment.of(),
+    )
+    keys = {name: experiment.get(name) for name in KEYS_OF_LAYOUT}
     usual = {
-        name: other.get(name) for name in ("parallel", "zero", "shard_size", "offload", *SPLITS)
+        name: default.get(name) for name in ("parallel", "zero", "shard_size", "offload", *SPLITS)
     }
     return {
-        "name": _slug(one),
+        "name": _slug(candidate),
         "model": model,
         "device": "cuda",
         "nproc": layout.mesh.gpus,
@@ -441,7 +465,7 @@ def experiment_keys(one: Candidate, model: str) -> dict[str, Any]:
 
 
 def _tiny(layout: Layout) -> dict[str, int | str]:
-    """What ``--scale tiny`` changes besides the model: a few short samples, by the same mesh.
+    """Return the changes of ``--scale tiny``: few short samples, on the same mesh.
 
     It may be trained on another device, in what that is fastest in.
     """
@@ -455,9 +479,9 @@ def _tiny(layout: Layout) -> dict[str, int | str]:
     }
 
 
-def _slug(one: Candidate) -> str:
-    """``megatron-tp8-pp4-b2``: what tells one winner from another."""
-    layout = one.layout
+def _slug(candidate: Candidate) -> str:
+    """Return a layout's short name, such as ``megatron-tp8-pp4-b2``."""
+    layout = candidate.layout
     words = [layout.framework]
     words += [layout.scheme] if layout.scheme not in ("none", "own") else []
     sizes = {

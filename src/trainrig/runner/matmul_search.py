@@ -1,4 +1,4 @@
-"""Which shape a device multiplies fastest: a look at each of a written list, then the best again.
+"""Find the shape a device multiplies fastest: try a list of shapes, then repeat the best.
 
 One worker per device looks at the shapes, the cheapest first, as far as the time goes.  A look is
 short, so the best of many is partly lucky: the finalists are measured again, in turn, and ranked by
@@ -42,7 +42,7 @@ _USUAL_SIZES = {
     False: ((512, 1024, 2048, 4096), (256, 512, 1024, 2048)),
     True: ((4096, 7168, 8192, 14336), (4096, 8192, 16384)),
 }
-"""On a host and on a GPU: sizes of m and n, and of k.  Tiles fill a chip's processors in waves, the
+"""Sizes of m, n and of k to try, on a host and a GPU.  Tiles fill a chip's processors in waves, the
 last one in part: powers of two and seven times a power of two leave little of it empty on chips of
 46 to 304 processors.  A larger k repays what a tile costs to begin and to end."""
 
@@ -79,8 +79,8 @@ def plan_search(
     blocks = []
     for number, target in enumerate(targets):
         dtypes = request.dtypes or _usual_dtypes(target)
-        left = scene.deadline - time.monotonic() - _SETTLING * (len(targets) - number)
-        end = time.monotonic() + max(left, 0.0) * _SEARCHING / (len(targets) - number)
+        left_s = scene.deadline - time.monotonic() - _SETTLING * (len(targets) - number)
+        end = time.monotonic() + max(left_s, 0.0) * _SEARCHING / (len(targets) - number)
         block = Block(
             name=f"the fastest shapes on {target.label}, in two fresh workers",
             tasks=_search_target(scene, target, request, dtypes, end),
@@ -91,7 +91,7 @@ def plan_search(
 
 
 def _usual_dtypes(target: Target) -> tuple[str, ...]:
-    """On a GPU formats of 16 bits, on a host fp32 and what is faster: nothing that is emulated."""
+    """Return default dtypes: 16-bit ones on a GPU, fp32 and faster on a host; none emulated."""
     if not target.is_gpu:
         return target.arithmetic.trained_in
     narrow = tuple(dtype for dtype in HALF if not target.arithmetic.is_emulated(dtype))
@@ -115,7 +115,7 @@ def _axes(sizes: Sequence[str], *, is_gpu: bool) -> tuple[tuple[int, ...], tuple
 
 
 def usual_shapes(target: Target, dtype: str, sizes: Sequence[str] = ()) -> list[Shape]:
-    """What is looked at on a device: those shapes that fit half of its memory."""
+    """Return the shapes to try on a device: those that fit half of its memory."""
     wide, deep = _axes(sizes, is_gpu=target.is_gpu)
     return [mkn for mkn in product(wide, deep, wide) if _task(target, dtype, mkn).fits_memory]
 
@@ -123,7 +123,7 @@ def usual_shapes(target: Target, dtype: str, sizes: Sequence[str] = ()) -> list[
 def _search_target(
     scene: Scene, target: Target, request: BenchRequest, dtypes: Sequence[str], end: float
 ) -> tuple[Task, ...]:
-    """The winners' tasks of one device, one a dtype."""
+    """Search on one device and return the fastest shape's task for each dtype."""
     scene.watch(Progress(text=f"search for the fastest shapes on {target.label}", level="stage"))
     wide, deep = _axes(request.sizes, is_gpu=target.is_gpu)
     tasks = []
@@ -133,24 +133,24 @@ def _search_target(
         for number, dtype in enumerate(dtypes):
             shapes = usual_shapes(target, dtype, request.sizes)
             seconds = (end - time.monotonic()) / (len(dtypes) - number)
-            found = None
+            fastest = None
             try:
                 worker.wait_ready()
                 look = Prober(scene, target, dtype, worker).look
-                found = find_fastest(shapes, look, seconds=seconds)
+                fastest = find_fastest(shapes, look, seconds=seconds)
             except UnavailableError as error:
                 scene.watch(Progress(text=error.message))
-            if found is None:  # the smallest shape, as an ordinary case, will say why
+            if fastest is None:  # the smallest shape, as an ordinary case, will say why
                 tasks.append(_task(target, dtype, (wide[0], deep[0], wide[0])))
                 continue
             notes: Case = {
                 "peak_of": len(shapes),
-                "peak_measured": found.num_measured,
-                "peak_search_s": found.seconds,
+                "peak_measured": fastest.num_measured,
+                "peak_search_s": fastest.seconds,
                 "peak_axes": f"m and n: {_listed(wide)}; k: {_listed(deep)}",
             }
-            task = _task(target, dtype, found.shape, notes)
-            scene.watch(Progress(text=_text_of(scene, task, found)))
+            task = _task(target, dtype, fastest.shape, notes)
+            scene.watch(Progress(text=_text_of(scene, task, fastest)))
             tasks.append(task)
     return tuple(tasks)
 
@@ -166,7 +166,7 @@ def find_fastest(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> FastestShape | None:
-    """The fastest of ``shapes`` by ``look``, which gives FLOP/s, or None for what does not run.
+    """Return the fastest of ``shapes`` by ``look``, which gives FLOP/s, or None if it cannot run.
 
     None where the cheapest shape does not run.
     """
@@ -185,19 +185,19 @@ def find_fastest(
         elif not rates:
             return None
     finalists = sorted(rates, key=rates.__getitem__, reverse=True)[:_NUM_FINALISTS]
-    again: dict[Shape, list[float]] = {}
+    repeats: dict[Shape, list[float]] = {}
     for _ in range(_ROUNDS):
         for mkn in finalists:
             if (rate := look(mkn)) is not None:
-                again.setdefault(mkn, []).append(rate)
+                repeats.setdefault(mkn, []).append(rate)
         if clock() - start > seconds:
             break
-    if not again:
+    if not repeats:
         return None
-    best = max(again, key=lambda mkn: median(again[mkn]))
+    best = max(repeats, key=lambda mkn: median(repeats[mkn]))
     return FastestShape(
         shape=best,
-        rate=median(again[best]),
+        rate=median(repeats[best]),
         num_measured=num_measured,
         seconds=clock() - start,
     )
@@ -209,16 +209,16 @@ def flops(mkn: Shape) -> int:
     return 2 * m * k * n
 
 
-def _text_of(scene: Scene, task: Task, found: FastestShape) -> str:
+def _text_of(scene: Scene, task: Task, fastest: FastestShape) -> str:
     """``bf16 matmul: fastest of 48 shapes is 4096×2048×4096 at 430 GFLOPS, 98 % of the claim``."""
     unit = BENCHMARK.metrics(task.case)[0].unit
     limit = limit_of(task, scene.claims)
-    of = "claim" if task.target.is_gpu else "reference"
-    share = f", {format_share(found.rate / limit.value)} of the {of}" if limit else ""
+    ceiling = "claim" if task.target.is_gpu else "reference"
+    share = f", {format_share(fastest.rate / limit.value)} of the {ceiling}" if limit else ""
     return (
         f"{task.case['dtype']} matmul: fastest of {task.planned.notes['peak_of']} shapes is "
-        f"{'×'.join(map(str, found.shape))} at {format_quantity(found.rate, unit)}{share} "
-        f"({found.num_measured} shapes measured in {format_time(found.seconds)})"
+        f"{'×'.join(map(str, fastest.shape))} at {format_quantity(fastest.rate, unit)}{share} "
+        f"({fastest.num_measured} shapes measured in {format_time(fastest.seconds)})"
     )
 
 
@@ -248,14 +248,14 @@ class Prober:
         case = matmul_case(self._dtype, *mkn)
         self._scene.watch(Progress(text=f"looking at {case_label(case)}", level="running"))
         call_time = flops(mkn) / self._call_rate if self._call_rate else 0.0
-        left = max(self._scene.deadline - time.monotonic(), 1.0)
+        left_s = max(self._scene.deadline - time.monotonic(), 1.0)
         request = Request(
             benchmark=BENCHMARK.name,
             module=BENCHMARK.module,
             case=case,
             settings={"max_time": max(_LOOK_TIME, _LOOK_CALLS * call_time)},
             # Generous, since a shape may be far slower than the best one.
-            timeout=min(_PATIENCE + 100.0 * call_time, left),
+            timeout=min(_PATIENCE + 100.0 * call_time, left_s),
         )
         reply = self._worker.run(request)
         self._looks[mkn] = number = self._looks.get(mkn, 0) + 1

@@ -1,4 +1,4 @@
-"""What is run, on which device, in which order, and with what share of the time.
+"""Plans of a run: cases, devices, their order, and shares of the time.
 
 What the verdict needs comes before everything else, on all devices, sustained load first; then
 what there is time for.  What does not fit is recorded as skipped, and tried again when everything
@@ -24,9 +24,9 @@ from trainrig.record import Case, dtype_of
 from trainrig.runner.targets import Target
 
 LINKS = "links"
-"""What a person calls the cases that cross what devices share."""
+"""Name under which users select the cases that cross links between devices."""
 MEMORY_SHARE = 0.5
-"""Of a device's memory for one case: the check of the answer and the allocator need the rest."""
+"""Share of a device's memory for one case; the answer's check and allocator need the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +37,18 @@ class Task:
     benchmark: str
     planned: PlannedCase
     count: int = 1
-    """How many devices run it at the same time."""
+    """Number of devices that run it at the same time."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """What its worker needs besides and the case does not say: where data lies."""
+    """Further input for its worker that the case does not name: the folder of the data."""
 
     @property
     def case(self) -> Case:
-        """What is measured."""
+        """Case to measure."""
         return self.planned.case
 
     @property
     def spec(self) -> Benchmark:
-        """What is known of its benchmark."""
+        """Definition of its benchmark."""
         return benchmark(self.benchmark)
 
     @property
@@ -58,7 +58,7 @@ class Task:
 
     @property
     def fits_memory(self) -> bool:
-        """Whether its operands fit on the device with room to spare; a disk's worker sees to it."""
+        """Return whether its operands fit the device with room to spare; disks check themselves."""
         if self.spec.is_disk:
             return True
         return self.spec.memory(self.case) <= MEMORY_SHARE * self.target.memory_bytes
@@ -74,7 +74,7 @@ class Block:
     name: str
     tasks: tuple[Task, ...]
     share: float = 1.0
-    """Of the time that is left for measuring; the shares of a plan add up to 1."""
+    """Share of the remaining time for measuring; the shares of a plan add up to 1."""
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -83,19 +83,25 @@ class Block:
 
 
 def tasks_of(spec: Benchmark, target: Target, planned: Sequence[PlannedCase]) -> tuple[Task, ...]:
-    """Planned cases on a device; nothing that is unverified can be required."""
+    """Return tasks of planned cases on a device; an unverified one is never required."""
     return tuple(
         Task(
             target=target,
             benchmark=spec.name,
-            count=spec.ranks(one.case),
+            count=spec.ranks(planned_case.case),
             planned=replace(
-                one,
-                required=one.required and one.skip is None and "caveat" not in one.notes,
-                notes={**target.notes, **_emulated(spec, target, one.case), **one.notes},
+                planned_case,
+                required=planned_case.required
+                and planned_case.skip is None
+                and "caveat" not in planned_case.notes,
+                notes={
+                    **target.notes,
+                    **_emulated(spec, target, planned_case.case),
+                    **planned_case.notes,
+                },
             ),
         )
-        for one in planned
+        for planned_case in planned
     )
 
 
@@ -111,7 +117,7 @@ def qualify_plan(
     budget: float,
     only: Collection[str] = (),
 ) -> tuple[Block, ...]:
-    """The blocks of a qualification of ``targets`` within ``budget`` seconds.
+    """Plan the blocks of a qualification of ``targets`` within ``budget`` seconds.
 
     On a machine with GPUs the host's arithmetic is not measured, its memory is.  ``only``: names of
     benchmarks, and ``links``: what crosses what devices share; all without it.
@@ -121,7 +127,7 @@ def qualify_plan(
     weighted: list[tuple[float, Block]] = []
     fixed: list[Block] = []
     for group in filter(None, groups):
-        where = group[0].label if len(group) == 1 else f"{len(group)} GPUs"
+        label = group[0].label if len(group) == 1 else f"{len(group)} GPUs"
         planned: dict[str, list[Task]] = {}
         for target in group:
             scope = Scope(
@@ -142,18 +148,21 @@ def qualify_plan(
             if spec.name in planned and (not only or spec.name in only):
                 planned[spec.name] += at_once(spec, group, spec.together())
         for name in [name for name in planned if benchmark(name).max_share is not None]:
-            fixed += _fixed(benchmark(name), where, planned.pop(name), budget)
-        weighted += _blocks(where, planned, is_small=budget < SMALL_BUDGET)
-    left = 1.0 - sum(block.share for block in fixed)
-    whole = sum(weight for weight, _ in weighted)
-    blocks = [*(replace(block, share=left * w / whole) for w, block in weighted), *fixed]
+            fixed += _fixed(benchmark(name), label, planned.pop(name), budget)
+        weighted += _blocks(label, planned, is_small=budget < SMALL_BUDGET)
+    share_left = 1.0 - sum(block.share for block in fixed)
+    total_weight = sum(weight for weight, _ in weighted)
+    blocks = [
+        *(replace(block, share=share_left * w / total_weight) for w, block in weighted),
+        *fixed,
+    ]
     return tuple(sorted(blocks, key=is_optional))
 
 
 def _of_target(
     target: Target, scope: Scope, only: Collection[str]
 ) -> Iterator[tuple[str, Sequence[Task]]]:
-    """What each benchmark measures of a device; a disk's are measured of disks alone."""
+    """Return each benchmark's tasks on a device; disk benchmarks run on disks alone."""
     for spec in benchmarks():
         if spec.is_disk == target.is_disk:
             tasks = tasks_of(spec, target, spec.qualify(scope))
@@ -166,46 +175,50 @@ def _is_among(task: Task, only: Collection[str]) -> bool:
 
 
 def is_optional(block: Block) -> bool:
-    """Whether the verdict needs nothing of it."""
+    """Return whether the verdict needs nothing of the block."""
     return not any(task.planned.required for task in block.tasks)
 
 
-def _fixed(spec: Benchmark, where: str, tasks: Sequence[Task], budget: float) -> list[Block]:
+def _fixed(spec: Benchmark, label: str, tasks: Sequence[Task], budget: float) -> list[Block]:
     """A block of tasks with seconds of their own."""
     seconds = sum(
         t.num_workers * (t.planned.seconds + spec.around) for t in tasks if not t.planned.skip
     )
     share = min(spec.max_share or 0.0, seconds / budget)
-    return [Block(name=f"{spec.name} on {where}", tasks=tuple(tasks), share=share)] if tasks else []
+    return [Block(name=f"{spec.name} on {label}", tasks=tuple(tasks), share=share)] if tasks else []
 
 
 def _blocks(
-    where: str, planned: Mapping[str, Sequence[Task]], *, is_small: bool
+    label: str, planned: Mapping[str, Sequence[Task]], *, is_small: bool
 ) -> list[tuple[float, Block]]:
-    """What a group of devices must do and what it may, with weights; one block of all if small.
+    """Return a group's required and optional blocks with weights; one block if small.
 
     The essentials are sustained load first, then the first case of every step, which tells most,
     before the others; then a bit of every benchmark.
     """
-    tasks = [task for own in planned.values() for task in own]
+    tasks = [task for device_tasks in planned.values() for task in device_tasks]
     if not tasks:
         return []
-    first = {(task.benchmark, task.planned.step): task.case for task in reversed(tasks)}
+    first_case = {(task.benchmark, task.planned.step): task.case for task in reversed(tasks)}
     tasks.sort(
-        key=lambda t: (t.planned.seconds == 0.0, first[t.benchmark, t.planned.step] != t.case)
+        key=lambda t: (t.planned.seconds == 0.0, first_case[t.benchmark, t.planned.step] != t.case)
     )
     if is_small:
         tasks.sort(key=lambda task: not task.planned.required)
-        return [(1.0, Block(name=where, tasks=tuple(tasks)))]
-    place = {id(t): n / len(own) for own in planned.values() for n, t in enumerate(own)}
+        return [(1.0, Block(name=label, tasks=tuple(tasks)))]
+    position = {
+        id(t): n / len(device_tasks)
+        for device_tasks in planned.values()
+        for n, t in enumerate(device_tasks)
+    }
     required = [task for task in tasks if task.planned.required]
-    others = sorted((t for t in tasks if not t.planned.required), key=lambda t: place[id(t)])
+    optional = sorted((t for t in tasks if not t.planned.required), key=lambda t: position[id(t)])
     return [
         (
             sum(benchmark(name).weight for name in {task.benchmark for task in chosen}),
-            Block(name=f"{what} on {where}", tasks=tuple(chosen)),
+            Block(name=f"{title} on {label}", tasks=tuple(chosen)),
         )
-        for what, chosen in (("what the verdict needs", required), ("what else", others))
+        for title, chosen in (("what the verdict needs", required), ("what else", optional))
         if chosen
     ]
 
@@ -213,14 +226,20 @@ def _blocks(
 def at_once(
     spec: Benchmark, targets: Sequence[Target], planned: Sequence[PlannedCase]
 ) -> tuple[Task, ...]:
-    """Cases on several devices at the same time, one after another on all of them."""
+    """Return tasks that run each case on several devices at the same time."""
     return tuple(
         replace(task, count=len(targets))
-        for one in planned
+        for planned_case in planned
         for target in targets
         for task in tasks_of(
             spec,
             target,
-            [replace(one, step=f"{one.step}, {len(targets)} at once", required=False)],
+            [
+                replace(
+                    planned_case,
+                    step=f"{planned_case.step}, {len(targets)} at once",
+                    required=False,
+                )
+            ],
         )
     )

@@ -42,7 +42,7 @@ class Progress:
     retries: int = 0
     """Cases of this round; 0 where they are measured for the first time."""
     left: float = 0.0
-    """Seconds of the budget that are left."""
+    """Remaining seconds of the budget."""
 
 
 Watcher = Callable[[Progress], None]
@@ -68,7 +68,7 @@ def describe(point: Record, expected: Record | None) -> str:
 
 
 def _judgement(point: Record, expected: Record | None) -> str:
-    """How a point stands to what is known of it; that no target is, the verdict says once."""
+    """Return a point's comparison with its target; the verdict says once if there is none."""
     assert point.value is not None
     if expected is None or expected.interval is None:
         share = point.value / point.limit.value if point.limit is not None else 0.0
@@ -109,11 +109,11 @@ def interrupted_once() -> Iterator[None]:
     SIGTERM is what a scheduler or a shutdown sends.  Whoever is in more of a hurry
     has SIGKILL, and the run is valid after that too.
     """
-    seen: list[int] = []
+    signals: list[int] = []
 
     def interrupt(number: int, _: FrameType | None) -> None:
-        seen.append(number)
-        if len(seen) == 1:
+        signals.append(number)
+        if len(signals) == 1:
             raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     try:
@@ -139,14 +139,14 @@ def alone(watch: Watcher, patience: float) -> Iterator[None]:
             path = Path(tempfile.gettempdir(), f"trainrig-{os.getuid()}.lock")
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             lock = stack.enter_context(open(os.open(path, flags, 0o600), "r+", encoding="utf-8"))
-            end, held = time.monotonic() + patience, _is_locked(lock)
-            if not held:
+            end, is_held = time.monotonic() + patience, _is_locked(lock)
+            if not is_held:
                 text = f"process {lock.read(20)} measures on this machine: waiting until it ends"
                 watch(Progress(text=text, level="stage"))
-            while not held and time.monotonic() < end:
+            while not is_held and time.monotonic() < end:
                 time.sleep(min(0.5, patience))
-                held = _is_locked(lock)
-            if held:
+                is_held = _is_locked(lock)
+            if is_held:
                 lock.truncate(0)
                 lock.seek(0)
                 lock.write(str(os.getpid()))
@@ -155,7 +155,7 @@ def alone(watch: Watcher, patience: float) -> Iterator[None]:
 
 
 def _is_locked(lock: TextIO) -> bool:
-    """Whether the lock is ours now."""
+    """Try to take the lock; return whether this process holds it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -33,7 +33,7 @@ from trainrig.store import read_run
 from trainrig.train.config import Experiment, case_of, to_dict
 
 SHARE = 0.25
-"""Of a qualification's time, at most."""
+"""Largest share of a qualification's time for training."""
 
 _SECONDS = (2.0, 8.0)
 # More than a worker comes to within its seconds: the learning rate is the schedule's high part.
@@ -49,7 +49,7 @@ class Text:
     corpus_sha256: str = _UNPREPARED
     reason: str | None = None
     left_out: bool = False
-    """Whether none was wanted: that is no fault."""
+    """True if no text was wanted, which is not a fault."""
 
 
 def with_training(
@@ -66,22 +66,27 @@ def with_training(
     On a machine with GPUs the host does not train.  Where the budget is enough for some of
     many GPUs only, the others are recorded as left out: one of each model comes first.
     """
-    first = {target.name: target for target in reversed(targets)}
+    target_by_name = {target.name: target for target in reversed(targets)}
     devices = trained_on(targets)
-    devices.sort(key=lambda target: first[target.name] is not target)
+    devices.sort(key=lambda target: target_by_name[target.name] is not target)
     count = max(1, int(SHARE * budget / (WORKERS * (_SECONDS[0] + LAUNCH_TIME))))
     count = min(count, len(devices))
-    few = f"the budget is enough for training on {count} of {len(devices)} GPUs"
-    left_out = replace(text, reason=text.reason or few)
-    each = budget / count
-    own = [block for target in devices[:count] for block in _blocks(target, each, text)]
+    reason = f"the budget is enough for training on {count} of {len(devices)} GPUs"
+    left_out = replace(text, reason=text.reason or reason)
+    device_budget = budget / count
+    training_blocks = [
+        block for target in devices[:count] for block in _blocks(target, device_budget, text)
+    ]
     for target in devices[count:]:
-        own += _blocks(target, each, left_out, required=False)
-    whole = sum(block.share for block in own)
-    share = min(SHARE, whole / count)
+        training_blocks += _blocks(target, device_budget, left_out, required=False)
+    total_share = sum(block.share for block in training_blocks)
+    share = min(SHARE, total_share / count)
     all_blocks = (
         *(replace(block, share=block.share * (1.0 - share)) for block in blocks),
-        *(replace(b, share=share * b.share / whole if whole else 0.0) for b in own),
+        *(
+            replace(b, share=share * b.share / total_share if total_share else 0.0)
+            for b in training_blocks
+        ),
     )
     return tuple(sorted(all_blocks, key=is_optional))
 
@@ -125,13 +130,13 @@ def _blocks(
 
 
 def _seconds(budget: float, count: int) -> float:
-    """How long each worker may train each of ``count`` experiments."""
-    least, most = _SECONDS
-    return min(max(SHARE * budget / count / WORKERS - LAUNCH_TIME, least), most)
+    """Return the seconds that each worker may train each of ``count`` experiments."""
+    min_seconds, max_seconds = _SECONDS
+    return min(max(SHARE * budget / count / WORKERS - LAUNCH_TIME, min_seconds), max_seconds)
 
 
 def _experiments(target: Target, budget: float) -> list[Experiment]:
-    """What is trained on a device: the required one first, others where there is time."""
+    """Return the experiments to train on a device: the required one first, then optional ones."""
     if target.is_gpu:
         return [_sized(target, target.arithmetic.fastest, GPU_SIZES + HOST_SIZES)]
     dtypes = list(reversed(target.arithmetic.trained_in))
@@ -141,8 +146,8 @@ def _experiments(target: Target, budget: float) -> list[Experiment]:
 
 
 def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) -> Experiment:
-    """The largest that fits in the memory that a case may take; the smallest if none does."""
-    found = [
+    """Return the largest experiment that fits in memory; the smallest if none does."""
+    sized = [
         Experiment.of(
             model=model,
             batch_size=batch,
@@ -160,8 +165,8 @@ def _sized(target: Target, dtype: str, sizes: Sequence[tuple[str, int, int]]) ->
         for model, batch, seq in sizes
     ]
     room = MEMORY_SHARE * target.memory_bytes
-    fitting = (e for e in found if TRAINING.memory(case_of(e, _UNPREPARED)) <= room)
-    return next(fitting, found[-1])
+    fitting = (e for e in sized if TRAINING.memory(case_of(e, _UNPREPARED)) <= room)
+    return next(fitting, sized[-1])
 
 
 class Trainer:
@@ -203,8 +208,8 @@ def text_to_train_on(
         return Path(base, "trainrig")
 
     def scratch() -> Path:
-        made = tempfile.TemporaryDirectory(prefix="trainrig-", ignore_cleanup_errors=True)
-        return Path(stack.enter_context(made))
+        folder = tempfile.TemporaryDirectory(prefix="trainrig-", ignore_cleanup_errors=True)
+        return Path(stack.enter_context(folder))
 
     for folder in (cache, scratch):
         try:
@@ -221,6 +226,6 @@ def text_to_train_on(
 def _prepared(parent: Path) -> Text:
     from trainrig.data.prepare import prepare
 
-    found = prepare(parent=parent)
-    manifest: Manifest = found.manifest
-    return Text(folder=found.folder.absolute(), corpus_sha256=manifest.corpus_sha256)
+    prepared = prepare(parent=parent)
+    manifest: Manifest = prepared.manifest
+    return Text(folder=prepared.folder.absolute(), corpus_sha256=manifest.corpus_sha256)

@@ -61,7 +61,7 @@ class RankPlace:
 
 
 def place(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
-    """Where torchrun, or a person, put this process; None: it starts its ranks itself.
+    """Read this process's rank from torchrun's environment; None if it starts ranks itself.
 
     UsageError for numbers that are none.
     """
@@ -69,8 +69,8 @@ def place(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
         return None
     rank, ranks = environ["RANK"], environ["WORLD_SIZE"]
     local = environ.get("LOCAL_WORLD_SIZE", "1")
-    whole = all(word.isdecimal() and len(word) < 7 for word in (rank, ranks, local))
-    if not (whole and int(rank) < int(ranks) and 0 < int(local) <= int(ranks)):
+    are_numbers = all(word.isdecimal() and len(word) < 7 for word in (rank, ranks, local))
+    if not (are_numbers and int(rank) < int(ranks) and 0 < int(local) <= int(ranks)):
         raise UsageError(
             f"RANK={rank}, WORLD_SIZE={ranks}, LOCAL_WORLD_SIZE={local} are no place of a rank",
             "torchrun sets them; unset RANK, and the ranks are started here",
@@ -80,10 +80,10 @@ def place(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
     return RankPlace(rank=int(rank), ranks=int(ranks), nodes=nodes, env=env)
 
 
-def follow_first(own: RankPlace, backend: str) -> int:
+def follow_first(rank_place: RankPlace, backend: str) -> int:
     """Be a rank that the first one, elsewhere, leads: its exit code."""
     with tempfile.TemporaryDirectory(prefix="trainrig-") as folder:
-        env = {**own.env, "TRAINRIG_BACKEND": backend, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        env = {**rank_place.env, "TRAINRIG_BACKEND": backend, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         return follow(Command(argv=(*PROGRAM, folder), env=env), Path(folder))
 
 
@@ -116,45 +116,45 @@ class Exchanger:
         self._place = place()
         groups = grouped(tasks, _start_of)
         for number, group in enumerate(groups.values()):
-            left = max(end - time.monotonic(), 0.0)
-            if number == 0 or left > 0.0:
-                self._exchange(group, left / (len(groups) - number), deliver)
+            left_s = max(end - time.monotonic(), 0.0)
+            if number == 0 or left_s > 0.0:
+                self._exchange(group, left_s / (len(groups) - number), deliver)
             else:
                 _leave_out(group, _OUT_OF_TIME, deliver)
 
     def _exchange(self, tasks: Sequence[Task], seconds: float, deliver: Deliver) -> None:
-        """The cases of one number of ranks, in ``seconds``."""
+        """Run the cases of one number of ranks in ``seconds``."""
         end = time.monotonic() + seconds
-        left = sorted(tasks, key=lambda task: int(str(task.case["bytes"])))
+        waiting = sorted(tasks, key=lambda task: int(str(task.case["bytes"])))
         reason = ""
         for _ in range(_STARTS):
             replies: list[Reply] = []
-            ended = self._start(left, end, replies, deliver)
-            left, reason = left[len(replies) :], ended.reason or "the ranks left it out"
-            if not left or ended.status is Status.OK:
+            ended = self._start(waiting, end, replies, deliver)
+            waiting, reason = waiting[len(replies) :], ended.reason or "the ranks left it out"
+            if not waiting or ended.status is Status.OK:
                 break
             replies = replies if self._place is None else []  # the others are gone with it
             is_over = time.monotonic() >= end
             status = Status.SKIPPED if is_over else ended.status
             reason = "the budget ended while it ran" if is_over else reason
-            deliver(left[0], Reply(status=status, reason=reason, duration=ended.duration))
-            left, reason = left[1:], _OUT_OF_TIME if is_over else reason
-            if not left or is_over or not replies:  # nor would others come up
+            deliver(waiting[0], Reply(status=status, reason=reason, duration=ended.duration))
+            waiting, reason = waiting[1:], _OUT_OF_TIME if is_over else reason
+            if not waiting or is_over or not replies:  # nor would others come up
                 break
-        _leave_out(left, reason, deliver)
+        _leave_out(waiting, reason, deliver)
 
     def _start(
         self, tasks: Sequence[Task], end: float, replies: list[Reply], deliver: Deliver
     ) -> Ended:
-        """Ranks for ``tasks``, to their end; their replies, which are delivered at once, too."""
+        """Start ranks for ``tasks``, wait, and return their replies, also delivered at once."""
         self._number += 1
         folder = self._run.path / "logs" / f"ranks-{self._number}"
         folder.mkdir(parents=True)
-        left = end - time.monotonic()
-        room = max(left - START_TIME, 0.0)
-        own = tasks[0].planned.seconds
-        each = room / 2.0 / len(tasks)
-        seconds = own or min(max(each, _SECONDS[0]), _SECONDS[1])
+        left_s = end - time.monotonic()
+        room = max(left_s - START_TIME, 0.0)
+        case_seconds = tasks[0].planned.seconds
+        seconds_per_case = room / 2.0 / len(tasks)
+        seconds = case_seconds or min(max(seconds_per_case, _SECONDS[0]), _SECONDS[1])
         settings = settings_of([task.case for task in tasks], seconds, room)
         (folder / CASES).write_text(json.dumps(settings))
 
@@ -167,7 +167,7 @@ class Exchanger:
         if self._place is not None:
             env, ranks = {**env, **self._place.env}, 1
         command = Command(argv=(*self._program, str(folder)), ranks=ranks, env=env)
-        limit = max(left, _JOINED_BY) + _PATIENCE
+        limit = max(left_s, _JOINED_BY) + _PATIENCE
         return launch(
             command,
             folder,
@@ -188,11 +188,11 @@ def _start_of(task: Task) -> tuple[object, ...]:
 
 
 def environment(task: Task) -> dict[str, str]:
-    """What ranks of such a case have in their environment besides their places."""
-    found = {"TRAINRIG_BACKEND": str(task.case["backend"]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    """Return environment variables of a case's ranks besides those of torchrun."""
+    variables = {"TRAINRIG_BACKEND": str(task.case["backend"]), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if task.case.get("peer_access", True) is False:
-        found["NCCL_P2P_DISABLE"] = "1"
-    return found
+        variables["NCCL_P2P_DISABLE"] = "1"
+    return variables
 
 
 def _reply(event: Mapping[str, Any]) -> Reply:

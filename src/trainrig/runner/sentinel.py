@@ -1,4 +1,4 @@
-"""The same small case on each device at the start of a run, between its blocks and at its end.
+"""Repeat one small case on each device at the start, between blocks and at the end of a run.
 
 It tells a machine that changed under the run (somebody began to use the card, a host's memory is
 busy since then) from one that was slow all along: `analysis.judge_sentinel` reads the series.  The
@@ -23,7 +23,7 @@ from trainrig.store import RunWriter
 _SAMPLING_S, _WARM_UP_S = 0.12, 0.03
 _PATIENCE_S = 20.0
 _LEAST_RUN_S = 60.0
-"""In a shorter run the looks would cost more than a hundredth."""
+"""Shortest run in seconds: in shorter ones the repeats would cost more than 1 %."""
 
 
 class Sentinel:

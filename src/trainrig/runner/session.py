@@ -60,7 +60,7 @@ class Scene:
     """Digest of the software and settings."""
     claims: tuple[Record, ...]
     deadline: float
-    """On time.monotonic."""
+    """End of the run, in seconds of time.monotonic."""
     watch: Watcher
 
 
@@ -93,8 +93,8 @@ def qualify(
     """
     check_budget(budget)
     check_torch()
-    known = [spec.name for spec in benchmarks()] + [LINKS]
-    check_options("qualify", "--only", only, known)
+    names = [spec.name for spec in benchmarks()] + [LINKS]
+    check_options("qualify", "--only", only, names)
     if resume:
         if demands or devices or only:
             raise UsageError("a run that is resumed is judged by what it was started with")
@@ -131,7 +131,7 @@ def qualify(
 def _requested(
     devices: Sequence[str], only: Sequence[str], demands: Demands | None
 ) -> dict[str, Any]:
-    """What run.toml keeps of the request, as its options are typed; what was not given is left out.
+    """Return the request as run.toml keeps it: only options that were given.
 
     It is what the command that makes the run anew is built from.
     """
@@ -235,10 +235,10 @@ def _measure(
     machine = to_dict(snapshot)
     history = history_of(run.path.parent, run.name, machine)
     wanted = expectations(tasks, claims, history, published_records(), environment, demands)
-    known = [record for record in earlier if record.kind is Kind.PREDICTED]
+    predictions = [record for record in earlier if record.kind is Kind.PREDICTED]
     expected = {
         (record.key, record.device_index): record
-        for record in (*known, *_append_missing(run, wanted, earlier))
+        for record in (*predictions, *_append_missing(run, wanted, earlier))
     }
     trainings = TrainRun(
         run=run,
@@ -302,33 +302,37 @@ def _refuse_other_environment(run: RunView, machine: Mapping[str, Any]) -> None:
 
 
 def _show_findings(snapshot: Snapshot, watch: Watcher) -> None:
-    """What the doctor found before anything is measured: it explains much of what follows."""
+    """Show the doctor's findings before anything is measured: they explain later results."""
     words = {"error": "fault", "warning": "warning"}
-    found = [one for one in diagnose(snapshot) if one.severity in words]
-    for one in found:
-        watch(Progress(text=f"{words[one.severity]}: {one.evidence}; fix: {one.fix}"))
-    if not found:
+    findings = [finding for finding in diagnose(snapshot) if finding.severity in words]
+    for finding in findings:
+        watch(Progress(text=f"{words[finding.severity]}: {finding.evidence}; fix: {finding.fix}"))
+    if not findings:
         watch(Progress(text="doctor: nothing found", level="stage"))
 
 
 def _run_blocks(blocks: Sequence[Block], executor: Executor, deadline: float) -> None:
-    """What the verdict needs for as long as it takes, then each other block for its share.
+    """Run required blocks for as long as they take, then each other block for its share.
 
     What the verdict needs may take the time of what it does not, but for the shares of later blocks
     that it needs.
     """
-    whole = max(deadline - time.monotonic(), 0.0)
+    total_s = max(deadline - time.monotonic(), 0.0)
     is_decided = False
     for number, block in enumerate(blocks):
         if is_optional(block) and not is_decided:
             is_decided = True
             executor.decide()
-        left = max(deadline - time.monotonic(), 0.0)
-        later = sum(one.share for one in blocks[number + 1 :] if is_optional(one) is is_decided)
-        part = block.share / (block.share + later) if block.share else 0.0
-        seconds = left * part
+        left_s = max(deadline - time.monotonic(), 0.0)
+        later = sum(
+            later_block.share
+            for later_block in blocks[number + 1 :]
+            if is_optional(later_block) is is_decided
+        )
+        share = block.share / (block.share + later) if block.share else 0.0
+        seconds = left_s * share
         if not is_decided:
-            seconds = max(seconds, left - later * whole)
+            seconds = max(seconds, left_s - later * total_s)
         executor.run_block(block, seconds)
     executor.use_time_left()
 
@@ -337,14 +341,14 @@ def _append_missing(
     run: RunWriter, wanted: Sequence[Record], earlier: Sequence[Record]
 ) -> tuple[Record, ...]:
     """Append what an earlier sitting of this run has not written yet."""
-    there = {(record.kind, record.key, record.device_index) for record in earlier}
+    present = {(record.kind, record.key, record.device_index) for record in earlier}
     return tuple(
         run.append(record)
         for record in wanted
-        if (record.kind, record.key, record.device_index) not in there
+        if (record.kind, record.key, record.device_index) not in present
     )
 
 
 def summary(result: RunOutcome) -> dict[str, Any]:
-    """What ``qualify --json`` prints last; others script against it."""
+    """Return what ``qualify --json`` prints last."""
     return {**result.to_dict(), "num_records": result.num_records}

@@ -31,35 +31,35 @@ from trainrig.train.config import Experiment, from_run
 from trainrig.train.engines import engine_of
 
 REQUEST = "experiment.json"
-"""In the folder of a run, only where ranks are started by others."""
+"""File in a run's folder that exists only where ranks are started by others."""
 
 
 def is_started_elsewhere(run: RunView) -> bool:
-    """Whether ranks of the run are started by others, whose results are not among its records."""
+    """Return whether others started the run's ranks, with results not yet in its records."""
     if not (run.path / REQUEST).is_file():
         return False
     return not any(r.kind is Kind.MEASURED and r.benchmark == TRAINING.name for r in run.records)
 
 
 def with_events(run: RunView) -> tuple[RunView, str | None]:
-    """The run with what its ranks have reported so far; why that is not all.
+    """Return the run with what its ranks reported so far, and why that is incomplete.
 
     Raises DataError where its request cannot be read.
     """
-    own = _experiment(run.path)
-    trained, ended = _trained(run, own)
+    experiment = _experiment(run.path)
+    trained, ended = _trained(run, experiment)
     device = _device(trained, run.machine or {})
-    records = records_of(trained, device, _data_hash(run, own), digest(_software(trained)))
-    first = digest(run.config.get("name"))[:8]  # ids are the same each time that it is read
+    records = records_of(trained, device, _data_hash(run, experiment), digest(_software(trained)))
+    id_prefix = digest(run.config.get("name"))[:8]  # ids are the same each time that it is read
     named = [
-        record.replace(id=f"{first}{number:04x}", run=run.name)
+        record.replace(id=f"{id_prefix}{number:04x}", run=run.name)
         for number, record in enumerate(records)
     ]
     launch = trained.first
     rows = tuple(step_row(row, 1, launch.training_id) for row in launch.result.rows)
-    series = {**run.series, STEPS + slug_of(own.name): rows}
-    whole = dataclasses.replace(run, records=(*run.records, *named), series=series)
-    return whole, ended
+    series = {**run.series, STEPS + slug_of(experiment.name): rows}
+    complete = dataclasses.replace(run, records=(*run.records, *named), series=series)
+    return complete, ended
 
 
 def refuse_resume(run: RunView) -> None:
@@ -71,22 +71,26 @@ def refuse_resume(run: RunView) -> None:
 
 def _experiment(path: Path) -> Experiment:
     try:
-        found = json.loads((path / REQUEST).read_text())["experiment"]
-        return from_run(found, str(path))
+        keys = json.loads((path / REQUEST).read_text())["experiment"]
+        return from_run(keys, str(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path / REQUEST} cannot be read: {error}") from None
 
 
-def _trained(run: RunView, own: Experiment) -> tuple[Trained, str | None]:
-    """What came of it, and why that is not all; None: each rank reached its end."""
-    result = engine_of(own.framework).collect(run.path)
+def _trained(run: RunView, experiment: Experiment) -> tuple[Trained, str | None]:
+    """Return the training's result and why it is incomplete; None if every rank finished."""
+    result = engine_of(experiment.framework).collect(run.path)
     launch = Launch(training_id=digest(run.config.get("name"))[:12], result=result)
     launch.used = Missing("no process of trainrig ran beside its ranks")
     launch.devices = tuple({**device, "index": None} for device in result.devices)
     ends = _ends(run.path, max(result.ranks, 1))
     failed = [f"rank {rank}: {end['reason']}" for rank, end in ends if end["event"] == "failed"]
     stopped = [end for _, end in ends if end["event"] == "stopped"]
-    step = f"step {result.rows[-1]['step'] + 1} of {own.steps}" if result.rows else "its first step"
+    step = (
+        f"step {result.rows[-1]['step'] + 1} of {experiment.steps}"
+        if result.rows
+        else "its first step"
+    )
     ended: str | None = None
     if failed:
         launch.status, launch.reason = Status.FAILED, failed[0]
@@ -98,28 +102,32 @@ def _trained(run: RunView, own: Experiment) -> tuple[Trained, str | None]:
         launch.status, launch.reason = Status.SKIPPED, "no step was trained yet"
     reason = launch.reason or ended
     return (
-        Trained(experiment=own, status=launch.status, reason=reason, rounds=[launch]),
+        Trained(experiment=experiment, status=launch.status, reason=reason, rounds=[launch]),
         launch.reason or ended,
     )
 
 
 def _ends(path: Path, ranks: int) -> list[tuple[int, Mapping[str, Any]]]:
-    """The last word of each rank, of its last start: that it was stopped comes before its end."""
-    found: list[tuple[int, Mapping[str, Any]]] = []
+    """Return the last event of each rank since its last start; a stop outranks its end."""
+    ends: list[tuple[int, Mapping[str, Any]]] = []
     for rank in range(ranks):
         events = [event for _, event in read_events(path, rank)]
-        starts = [number for number, each in enumerate(events) if each["event"] == "start"]
-        own = events[starts[-1] :] if starts else events
-        words = [each for each in own if each["event"] in ("stopped", "failed")]
-        found.append((rank, next(iter([*words, *own[-1:]]), {"event": "absent"})))
-    return found
+        starts = [
+            number for number, rank_event in enumerate(events) if rank_event["event"] == "start"
+        ]
+        rank_events = events[starts[-1] :] if starts else events
+        words = [
+            rank_event for rank_event in rank_events if rank_event["event"] in ("stopped", "failed")
+        ]
+        ends.append((rank, next(iter([*words, *rank_events[-1:]]), {"event": "absent"})))
+    return ends
 
 
 def _device(trained: Trained, machine: Mapping[str, Any]) -> Target:
-    """The device that its first rank had, as records name it."""
+    """Return the first rank's device, as records name it."""
     devices, cpu = trained.first.result.devices, machine.get("cpu")
     model = cpu.get("model") if isinstance(cpu, Mapping) else None
-    name = next((str(each["name"]) for each in devices if each.get("name")), "")
+    name = next((str(device["name"]) for device in devices if device.get("name")), "")
     name = name or (model if isinstance(model, str) else "a processor")
     return Target(
         torch_device=trained.experiment.device or "cpu",
@@ -131,15 +139,15 @@ def _device(trained: Trained, machine: Mapping[str, Any]) -> Target:
 
 
 def _software(trained: Trained) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = (trained.first.result.facts or {}).get("software", {})
-    return found
+    packages: Mapping[str, Any] = (trained.first.result.facts or {}).get("software", {})
+    return packages
 
 
-def _data_hash(run: RunView, own: Experiment) -> str:
-    """Of its text: as it was predicted for, else as it is now."""
-    known: Sequence[Record] = [r for r in run.records if r.benchmark == TRAINING.name]
-    if known:
-        return str(known[0].case["data"])
+def _data_hash(run: RunView, experiment: Experiment) -> str:
+    """Return the hash of the training text: as in its prediction, else as it is now."""
+    predicted: Sequence[Record] = [r for r in run.records if r.benchmark == TRAINING.name]
+    if predicted:
+        return str(predicted[0].case["data"])
     with suppress(TrainrigError, OSError):
-        return read_manifest(Path(own.data)).corpus_sha256
+        return read_manifest(Path(experiment.data)).corpus_sha256
     return ""

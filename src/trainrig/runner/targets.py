@@ -1,4 +1,4 @@
-"""What is measured: the host, each GPU that torch may see, and the disk under a folder."""
+"""Devices to measure: the host, each GPU visible to torch, and the disk under a folder."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ class Target:
     index: int | None
     """The driver's number of a GPU; None for the host."""
     memory_bytes: int
-    """What is free on it for operands."""
+    """Free bytes for operands."""
     chip: Chip | None
     """Its entry in the catalog, where one fits exactly."""
     arithmetic: Arithmetic = UNKNOWN
     """The precision that it is fastest in, and what it only emulates."""
     power_limit_w: float | None = None
-    """What a GPU may draw as it is set now, where that is known."""
+    """Current power limit of a GPU in watts, where known."""
     uuid: str | None = None
-    """What the driver calls a GPU, wherever it is known."""
+    """UUID by the driver, where known."""
     notes: Case = field(default_factory=dict, hash=False)
-    """What the conditions of its points say besides."""
+    """Further conditions for the records of its points."""
     unusable: str | None = None
-    """Why it cannot be measured."""
+    """Reason that it cannot be measured; empty if it can."""
     tool: str = "fio"
-    """What measures a disk: Python where fio cannot be used, another case and indicative only."""
+    """Tool that measures a disk: fio, else Python (another case, indicative only)."""
     tool_note: str = ""
 
     @property
     def is_disk(self) -> bool:
-        """Whether it is the disk under a folder."""
+        """Return whether it is the disk under a folder."""
         return is_disk(self.torch_device)
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a GPU."""
+        """Return whether it is a GPU."""
         return self.index is not None
 
     @property
@@ -90,13 +90,13 @@ def _ask(device: str) -> Mapping[str, Any]:
 
 
 def _has_gpu_node() -> bool:
-    """Whether the kernel offers a GPU: NVIDIA's, a Jetson's, AMD's, Windows' beside WSL."""
+    """Return whether the kernel offers a GPU: NVIDIA, Jetson, AMD, or Windows' under WSL."""
     names = ("nvidia0", "nvhost-gpu", "nvgpu", "kfd", "dxg")
     return any(Path("/dev", name).exists() for name in names)
 
 
 def described(snapshot: Snapshot, ask: Ask = _ask) -> Snapshot:
-    """The snapshot with what torch alone knows of GPUs: that they are there, their memory.
+    """Return the snapshot completed with GPUs and memory that only torch reports.
 
     A container without the driver's tools and a board without NVML have GPUs that no driver
     describes; unified memory and a slice (MIG) have sizes of their own.  torch is asked in a
@@ -107,9 +107,9 @@ def described(snapshot: Snapshot, ask: Ask = _ask) -> Snapshot:
     if vendor is None:
         return snapshot
     if not any(gpu.vendor == vendor for gpu in gpus):
-        first = ask("cuda:0") if _has_gpu_node() else {}
-        count = first.get("num_gpus", 0)
-        listed = [first, *(ask(f"cuda:{number}") for number in range(1, count))][:count]
+        gpu_facts = ask("cuda:0") if _has_gpu_node() else {}
+        count = gpu_facts.get("num_gpus", 0)
+        listed = [gpu_facts, *(ask(f"cuda:{number}") for number in range(1, count))][:count]
         gpus += [
             Gpu.unknown(
                 ONLY_TORCH,
@@ -137,21 +137,21 @@ def _vendor(snapshot: Snapshot) -> str | None:
 
 
 def find_targets(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> tuple[Target, ...]:
-    """The GPUs that torch may use, in its order, then the host."""
+    """Return the GPUs that torch may use, in its order, then the host."""
     vendor = _vendor(snapshot)
     gpus = _visible(value_or(snapshot.gpus, ()), vendor, environ) if vendor else []
-    found = [_gpu_target(gpu, number) for number, gpu in enumerate(gpus)]
-    return (*found, _host_target(snapshot))
+    gpu_targets = [_gpu_target(gpu, number) for number, gpu in enumerate(gpus)]
+    return (*gpu_targets, _host_target(snapshot))
 
 
 def disk_target(snapshot: Snapshot, folder: Path) -> Target:
-    """The disk under an existing folder."""
+    """Return the disk under an existing folder."""
     path = os.path.realpath(folder)
-    place = place_of(path)
+    location = place_of(path)
     name, notes = "unknown disk", {}
-    if not isinstance(place, Missing):
-        name = name_of(place, value_or(snapshot.disks, ()))
-        notes = {"mount": place.mount, "filesystem": place.filesystem}
+    if not isinstance(location, Missing):
+        name = name_of(location, value_or(snapshot.disks, ()))
+        notes = {"mount": location.mount, "filesystem": location.filesystem}
     free, unusable = 0, None
     try:
         free = free_bytes(path)
@@ -173,13 +173,13 @@ def disk_target(snapshot: Snapshot, folder: Path) -> Target:
 
 
 def disk_tool() -> tuple[str, str]:
-    """What disks are measured with here, and why its numbers are only indicative."""
+    """Return the tool that measures disks here, and why its numbers are only indicative."""
     reason = fio.unusable()
     return ("python", f"one request at a time, by Python: {reason}") if reason else ("fio", "")
 
 
 def choose(targets: Sequence[Target], device: str | None) -> tuple[Target, ...]:
-    """The targets that ``--device`` names: ``cpu``, ``gpu``, ``cuda:1``; all without it.
+    """Return the targets that ``--device`` names: ``cpu``, ``gpu``, ``cuda:1``; by default all.
 
     Raises UsageError when there is none.
     """
@@ -191,20 +191,20 @@ def choose(targets: Sequence[Target], device: str | None) -> tuple[Target, ...]:
         or (device in ("gpu", "cuda") and target.is_gpu)
     ]
     if not wanted:
-        there = ", ".join(target.torch_device for target in targets)
-        raise UsageError(f"no such device: {device!r}", f"this machine has: {there}")
+        present = ", ".join(target.torch_device for target in targets)
+        raise UsageError(f"no such device: {device!r}", f"this machine has: {present}")
     return tuple(wanted)
 
 
 def choose_gpus(targets: Sequence[Target], numbers: Sequence[str]) -> tuple[Target, ...]:
-    """The host and, of the GPUs, those with these numbers of the driver's; ``cpu``: none.
+    """Return the host and the GPUs with these driver numbers; none for ``cpu``.
 
     Raises UsageError for a number that no GPU has.
     """
-    there = {str(target.index): target for target in targets if target.is_gpu}
+    gpu_by_number = {str(target.index): target for target in targets if target.is_gpu}
     for number in numbers:
-        if number not in there and number != HOST:
-            hint = f"this machine has: {', '.join((*there, HOST))}"
+        if number not in gpu_by_number and number != HOST:
+            hint = f"this machine has: {', '.join((*gpu_by_number, HOST))}"
             raise UsageError(f"--devices: no GPU {number!r}", hint)
     return tuple(t for t in targets if not numbers or not t.is_gpu or str(t.index) in numbers)
 
@@ -217,7 +217,7 @@ _LISTS = {
 
 
 def _visible(gpus: Sequence[Gpu], vendor: str, environ: Mapping[str, str]) -> list[Gpu]:
-    """The GPUs of torch's vendor that the environment lets through, in its order.
+    """Return the GPUs of torch's vendor that CUDA_VISIBLE_DEVICES and the like let through.
 
     Workers run with CUDA_DEVICE_ORDER=PCI_BUS_ID, so that CUDA's numbers are the
     driver's.  As CUDA does, a list ends at the first entry that names no GPU.  Of slices (MIG) it
@@ -229,8 +229,8 @@ def _visible(gpus: Sequence[Gpu], vendor: str, environ: Mapping[str, str]) -> li
         if name is None:
             continue
         entries = [entry.strip() for entry in environ[name].split(",")]
-        found = [_called(chosen, entry) for entry in entries]
-        chosen = [gpu for gpu in takewhile(lambda gpu: gpu is not None, found) if gpu]
+        visible = [_called(chosen, entry) for entry in entries]
+        chosen = [gpu for gpu in takewhile(lambda gpu: gpu is not None, visible) if gpu]
         if "MIG-" in environ[name] and not chosen:
             raise UsageError(
                 f"{name} names a slice (MIG) of one of several GPUs, and not which",
@@ -256,8 +256,8 @@ def _gpu_target(gpu: Gpu, number: int) -> Target:
     by_id = None if isinstance(gpu.pci_id, Missing) else chip_by_pci_id(gpu.pci_id)
     # A slice of a GPU (MIG) has no claims of its own, and the whole chip's are not its.
     sliced = value_or(gpu.mode.mig, False)
-    whole = find_chip(name) or by_id
-    chip = None if sliced else whole
+    sheet = find_chip(name) or by_id
+    chip = None if sliced else sheet
     capability = value_or(gpu.compute_capability, None)
     total, used = value_or(gpu.memory.total_bytes, 0), value_or(gpu.memory.used_bytes, 0)
     return Target(
@@ -266,7 +266,7 @@ def _gpu_target(gpu: Gpu, number: int) -> Target:
         index=gpu.index,
         memory_bytes=total - used,
         chip=chip,
-        arithmetic=arithmetic_of(Accelerator(chip=chip or whole, capability=capability)),
+        arithmetic=arithmetic_of(Accelerator(chip=chip or sheet, capability=capability)),
         power_limit_w=value_or(gpu.power.limit_w, None),
         uuid=None if sliced or gpu.vendor != "nvidia" else value_or(gpu.uuid, None),
     )

@@ -143,15 +143,15 @@ def train(
             alone=len(ready) == 1,
             resuming=resume is not None,
         )
-        what = "1 experiment" if len(ready) == 1 else f"{len(ready)} experiments"
-        watch(Progress(text=f"{hostname}: {what}", level="stage"))
+        count_text = "1 experiment" if len(ready) == 1 else f"{len(ready)} experiments"
+        watch(Progress(text=f"{hostname}: {count_text}", level="stage"))
         if any(experiment.device == "cuda" and experiment.mesh.ranks > 1 for experiment in ready):
             watch(Progress(text="NCCL, P2P and FSDP on GPUs: unverified on hardware"))
-        again = resume_command({"verb": "train"}, str(run.path))
+        resume_line = resume_command({"verb": "train"}, str(run.path))
         return fill_run(
             run,
             lambda: _train_all(session, ready, lacking, full_scale),
-            f"interrupted; {again} goes on with what is not done",
+            f"interrupted; {resume_line} goes on with what is not done",
         )
 
 
@@ -171,12 +171,12 @@ def _train_all(
             session.run.append(record)
         for claim in session.claims:
             session.run.append(claim)
-    for own, error in zip(ready, lacking, strict=True):
-        if own.name in done:
-            session.restore(own, done[own.name])
+    for experiment, error in zip(ready, lacking, strict=True):
+        if experiment.name in done:
+            session.restore(experiment, done[experiment.name])
         else:
-            session.train(own, error)
-    for number in range(2, 1 + max(own.expected.rounds for own in ready)):
+            session.train(experiment, error)
+    for number in range(2, 1 + max(experiment.expected.rounds for experiment in ready)):
         session.repeat(number)
 
 
@@ -200,16 +200,16 @@ class TrainRun:
     done: int = 0
     """Cases of the run that are over, whatever was measured in them."""
     grounds: Grounds = field(default_factory=Grounds)
-    """What predictions rest on."""
+    """Measured rates and corrections behind the predictions."""
     expected: Mapping[Any, Record] = field(default_factory=dict)
     """Predictions by key and device that stand: with a value, another one is not written."""
     alone: bool = False
-    """One experiment is trained: a batch that does not fit is halved, whoever chose it."""
+    """True if one experiment is trained: a batch that does not fit is then halved."""
     resuming: bool = False
     deadline: float = math.inf
     """When trainings are given up, on time.monotonic."""
     _trained: list[Trained] = field(default_factory=list)
-    """What was trained by this process."""
+    """Experiments trained by this process."""
     _references: list[tuple[Experiment, Probe | None]] = field(default_factory=list)
     _others: int = 0
     _telemetry: TelemetryWriter = field(init=False)
@@ -219,11 +219,11 @@ class TrainRun:
 
     def restore(self, experiment: Experiment, result: TrainingResult) -> None:
         """Count what an earlier process trained in this run, and compare others with it."""
-        own = experiment.replace(auto_batch=False, batch_size=result.layout.batch_size)
-        if is_reference(own, own):
+        resized = experiment.replace(auto_batch=False, batch_size=result.layout.batch_size)
+        if is_reference(resized, resized):
             losses, norms = result.loss.parity.losses, result.loss.parity.grad_norms
             probe = Probe(losses=losses, grad_norms=norms) if losses else None
-            self._references.append((own, probe))
+            self._references.append((resized, probe))
         self.done += 1
         self.watch(Progress(text=f"{experiment.name}: done before", done=self.done))
 
@@ -284,11 +284,11 @@ class TrainRun:
             outcome.status, outcome.reason = launch.status, f"round {number}: {launch.reason}"
 
     def _is_late(self, status: Status) -> bool:
-        """Whether the end of the budget broke it off."""
+        """Return whether the end of the budget cut the training short."""
         return status is Status.TIMEOUT and time.monotonic() >= self.deadline
 
     def measure_step(self, experiment: Experiment, seconds: float) -> Record:
-        """The training step of a qualification: fresh processes train for ``seconds`` each.
+        """Measure a qualification's training step: fresh processes train for ``seconds`` each.
 
         Two that are alike make the number; a third decides where they are not and much time is
         left.  Where little is, each trains for less, and what was trained when the time was over
@@ -298,18 +298,20 @@ class TrainRun:
         outcome = self._new(experiment)
         outcome.must_agree = outcome.compared = True
         half = (self.deadline - time.monotonic()) / WORKERS
-        first = min(seconds, max(half - LAUNCH_TIME, _LEAST_TRAINED))
-        self._train_first(outcome, outcome.slug, Job(probe=False, seconds=first))
+        first_seconds = min(seconds, max(half - LAUNCH_TIME, _LEAST_TRAINED))
+        self._train_first(outcome, outcome.slug, Job(probe=False, seconds=first_seconds))
         if self._is_late(outcome.status) and outcome.first.rows:
             outcome.status, outcome.reason = Status.OK, None
-        launch = max(outcome.first.duration - first, 0.0)
+        launch = max(outcome.first.duration - first_seconds, 0.0)
         number = 2
         while outcome.status is Status.OK and (number == 2 or outcome.disturbed) and number < 4:
-            left = self.deadline - time.monotonic() - 1.2 * launch
-            if left < (0.0 if number == 2 else WORKERS * (launch + first)):
+            left_s = self.deadline - time.monotonic() - 1.2 * launch
+            if left_s < (0.0 if number == 2 else WORKERS * (launch + first_seconds)):
                 break
             slug = f"{outcome.slug}-round-{number}"
-            self._again(outcome, slug, number, seconds=min(first, max(left, _LEAST_TRAINED)))
+            self._again(
+                outcome, slug, number, seconds=min(first_seconds, max(left_s, _LEAST_TRAINED))
+            )
             number += 1
         wrong = not_falling([row["loss"] for row in outcome.first.result.rows])
         if outcome.status is Status.OK and wrong is not None:
@@ -321,7 +323,7 @@ class TrainRun:
         return self._finish(outcome)
 
     def _is_level(self, experiment: Experiment) -> bool:
-        """Whether it is measured for itself: one process of ours, alone in its run."""
+        """Return whether the experiment is one process of our trainer, alone in its run."""
         return self.alone and is_alone(experiment)
 
     def _prepare(self, outcome: Trained) -> None:
@@ -346,23 +348,23 @@ class TrainRun:
             self.grounds = dataclasses.replace(self.grounds, points=points)
 
     def _choose_batch(self, outcome: Trained) -> None:
-        """The size that is trained first, by formula or by doubling."""
+        """Choose the batch size to train first, by formula or by doubling."""
         experiment = outcome.experiment.replace(auto_batch=False)
         free = self._target(experiment).memory_bytes
         folder = checkpoints_of(self.run.path, outcome.slug)
         if self.resuming and newest(folder) is not None:
             samples = Experiment.of(**read_saved(folder).experiment).global_samples
             batch = max(1, samples // (experiment.mesh.dp * experiment.grad_accum))
-            how = "that of its checkpoint"
+            reason = "that of its checkpoint"
         elif free > 0:
-            batch, how = guess(experiment, free), "the largest that should fit, or the bound"
+            batch, reason = guess(experiment, free), "the largest that should fit, or the bound"
         else:
-            batch, how = by_doubling(experiment, self._fits), "the last that did, doubled from 1"
+            batch, reason = by_doubling(experiment, self._fits), "the last that did, doubled from 1"
         outcome.experiment = experiment.replace(batch_size=batch)
-        self.watch(Progress(text=f"{experiment.name}: batch_size auto: {batch}, {how}"))
+        self.watch(Progress(text=f"{experiment.name}: batch_size auto: {batch}, {reason}"))
 
     def _fits(self, experiment: Experiment) -> bool:
-        """Whether a few steps of it train; a size that does not is a record."""
+        """Return whether a few steps train; a size that does not fit becomes a record."""
         trial = self._new(experiment)
         text = f"{experiment.name}: does a batch of {experiment.batch_size} fit?"
         self.watch(Progress(text=text, level="running"))
@@ -439,22 +441,22 @@ class TrainRun:
             shutil.rmtree(job.checkpoint, ignore_errors=True)
 
     def _predict(self, experiment: Experiment) -> None:
-        """Write down what it should take, before it is trained."""
+        """Write the predictions of an experiment before it is trained."""
         case = case_of(experiment, self.texts[experiment.data])
         environment = environment_of(experiment, self.snapshot)
         target = self._target(experiment)
         for record in forecast(experiment, case, target, environment, self.grounds):
-            known = self.expected.get((record.key, record.device_index))
-            if known is None:
+            expected = self.expected.get((record.key, record.device_index))
+            if expected is None:
                 self.run.append(record)
-            elif known.value is None:  # what the plan requires is required of its prediction
-                conditions = {**known.conditions, **record.conditions}
+            elif expected.value is None:  # what the plan requires is required of its prediction
+                conditions = {**expected.conditions, **record.conditions}
                 self.run.append(record.replace(conditions=conditions))
 
     def _target(self, experiment: Experiment) -> Target:
         fitting = choose(self.targets, "cuda" if experiment.device == "cuda" else "cpu")
-        first = experiment.device_numbers[:1]
-        return next((target for target in fitting if target.index in first), fitting[0])
+        first_device = experiment.device_numbers[:1]
+        return next((target for target in fitting if target.index in first_device), fitting[0])
 
     def _train_first(self, outcome: Trained, slug: str, job: Job) -> None:
         launch = Launch()
@@ -527,7 +529,7 @@ class TrainRun:
             launch.status, launch.reason = Status.FAILED, "its ranks ended without a step"
 
     def _launched(self, command: Command, folder: Path, on_event: OnEvent) -> Ended:
-        """How it ended; what it cannot be started for is a fault of this training alone."""
+        """Return the launch's result; a failed start is a fault of this training alone."""
         try:
             with store_errors(folder):
                 return launch(
@@ -544,7 +546,7 @@ class TrainRun:
             (folder / "weights.pt").unlink(missing_ok=True)
 
     def _compare(self, outcome: Trained) -> None:
-        """With one process on the same samples; a reference that failed compares with nothing."""
+        """Compare the loss with one process on the same samples, if that reference trained."""
         if outcome.status is Status.OK and self._is_level(outcome.experiment):
             outcome.compared = True  # it is what others are compared with
         probe = outcome.first.result.probe
@@ -552,30 +554,34 @@ class TrainRun:
             if outcome.status is Status.OK and not outcome.compared:
                 outcome.no_reference = "its framework trained no steps to compare"
             return
-        own = outcome.experiment
-        if is_reference(own, own):
-            self._references.append((own, probe))
-        if too_large := states_do_not_fit(reference_of(own), self._target(own).memory_bytes):
-            own = shortened(own)
-            probe = self._untimed(outcome, own, f"{outcome.experiment.name} with fewer layers")
-        reference = probe and self._reference(outcome, own)
+        compared = outcome.experiment
+        if is_reference(compared, compared):
+            self._references.append((compared, probe))
+        if too_large := states_do_not_fit(
+            reference_of(compared), self._target(compared).memory_bytes
+        ):
+            compared = shortened(compared)
+            probe = self._untimed(outcome, compared, f"{outcome.experiment.name} with fewer layers")
+        reference = probe and self._reference(outcome, compared)
         if probe and reference:
             outcome.compared = True
             if too_large:
-                outcome.compared_with = f"{own.model}: of the whole model, {too_large}"
-            outcome.apart = disagreement(probe, reference, own.precision)
+                outcome.compared_with = f"{compared.model}: of the whole model, {too_large}"
+            outcome.apart = disagreement(probe, reference, compared.precision)
             outcome.reference_loss = reference.losses[0] if reference.losses else None
             outcome.gaps = gaps(probe, reference)
 
     def _reference(self, outcome: Trained, experiment: Experiment) -> Probe | None:
-        for known, reference in self._references:
-            if is_reference(known, experiment):
+        for known_experiment, reference in self._references:
+            if is_reference(known_experiment, experiment):
                 return reference
-        one = split_to_fit(reference_of(experiment), self._target(experiment).memory_bytes)
+        reference_experiment = split_to_fit(
+            reference_of(experiment), self._target(experiment).memory_bytes
+        )
         name = f"the reference of {outcome.experiment.name}"
-        found = self._untimed(outcome, one.replace(steps=1), name)
-        self._references.append((one, found))
-        return found
+        trained = self._untimed(outcome, reference_experiment.replace(steps=1), name)
+        self._references.append((reference_experiment, trained))
+        return trained
 
     def _untimed(self, outcome: Trained, experiment: Experiment, name: str) -> Probe | None:
         """The comparison's five steps of an experiment; ``outcome`` says why not."""

@@ -86,15 +86,15 @@ def opened(
 
 
 def _values(event: Mapping[str, Any]) -> Values:
-    """The numbers of a step, or of a held-out loss."""
-    found = {}
+    """Return the numbers of a step, or of a held-out loss."""
+    values = {}
     if event["event"] == "heldout":
-        found = {"heldout/loss": event["loss"]}
+        values = {"heldout/loss": event["loss"]}
     elif event["event"] == "row":
-        found = {f"train/{name}": event.get(name) for name in ("loss", "grad_norm", "lr")}
+        values = {f"train/{name}": event.get(name) for name in ("loss", "grad_norm", "lr")}
         if event.get("time") and "tokens" in event:
-            found["train/tokens_per_s"] = event["tokens"] / event["time"]
-    return {name: value for name, value in found.items() if value is not None}
+            values["train/tokens_per_s"] = event["tokens"] / event["time"]
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _failures(name: str) -> tuple[type[Exception], ...]:
@@ -124,8 +124,12 @@ def _mlflow(experiment: Experiment, run: Path, slug: str) -> _Log:
     uri = from_env or f"sqlite:///{(run / 'mlflow.db').resolve()}"
     mlflow, entities = import_module("mlflow"), import_module("mlflow.entities")
     client = mlflow.MlflowClient(tracking_uri=uri)
-    known = client.get_experiment_by_name("trainrig")
-    number = known.experiment_id if known else client.create_experiment("trainrig")
+    mlflow_experiment = client.get_experiment_by_name("trainrig")
+    number = (
+        mlflow_experiment.experiment_id
+        if mlflow_experiment
+        else client.create_experiment("trainrig")
+    )
     run_id = client.create_run(number, run_name=f"{run.name}/{slug}").info.run_id
     params = [entities.Param(key, str(value)) for key, value in to_dict(experiment).items()]
     client.log_batch(run_id, params=params)

@@ -65,28 +65,38 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
     if not all(experiment.data for experiment in experiments):
         watch(Progress(text="no --data: Python's standard library is prepared", level="stage"))
         folder = str(prepare().folder)
-    adopted = {own.data: _adopted(Path(own.data), watch) for own in experiments if own.data}
-    found = [
-        own.replace(data=str(adopted.get(own.data, Path(folder)).resolve())) for own in experiments
+    adopted = {
+        requested.data: _adopted(Path(requested.data), watch)
+        for requested in experiments
+        if requested.data
+    }
+    with_folders = [
+        requested.replace(data=str(adopted.get(requested.data, Path(folder)).resolve()))
+        for requested in experiments
     ]
-    found = [own.replace(init=str(Path(own.init).resolve())) if own.init else own for own in found]
-    for init, model in dict.fromkeys((own.init, own.model) for own in found if own.init):
+    with_folders = [
+        requested.replace(init=str(Path(requested.init).resolve())) if requested.init else requested
+        for requested in with_folders
+    ]
+    for init, model in dict.fromkeys(
+        (requested.init, requested.model) for requested in with_folders if requested.init
+    ):
         watch(Progress(text=f"first weights: {init}"))
         check_init(init, model)
-    for data in {Path(own.data) for own in found}:
+    for data in {Path(requested.data) for requested in with_folders}:
         if read_manifest(data).train.num_tokens <= MOST_VERIFIED:
             verify(data)
-    for own in found:
-        shape = find(own.model)
+    for requested in with_folders:
+        shape = find(requested.model)
         open_batches(  # text that is too short, a vocabulary that is too small: refused by this
-            Path(own.data),
+            Path(requested.data),
             "train",
             objective_of(shape),
-            seq_len=own.seq_len,
-            shard=Shard(batch=own.samples, num_ranks=own.mesh.dp, seed=own.seed),
+            seq_len=requested.seq_len,
+            shard=Shard(batch=requested.samples, num_ranks=requested.mesh.dp, seed=requested.seed),
             vocab_size=shape.vocab,
         )
-    return found
+    return with_folders
 
 
 def _adopted(data: Path, watch: Watcher) -> Path:
@@ -143,7 +153,10 @@ def make_ready(
     """
     ready = [placed(experiment, site) for experiment in experiments]
     if len(ready) > 1 or ready[0].mesh.ranks > 1:  # each rank a core of its own
-        ready = [own.replace(threads=own.placement.threads or 1) for own in ready]
+        ready = [
+            placed_experiment.replace(threads=placed_experiment.placement.threads or 1)
+            for placed_experiment in ready
+        ]
     lacking = [lacks(experiment, site) for experiment in ready]
     if all(lacking) and lacking[0] is not None:
         raise lacking[0]
@@ -154,7 +167,7 @@ def make_ready(
 
 
 def lacks(experiment: Experiment, site: Site) -> UnavailableError | None:
-    """What this machine lacks for it."""
+    """Return what this machine lacks for an experiment."""
     try:
         check_site(experiment, site)
         check_logs(experiment)
@@ -170,20 +183,22 @@ def environment_of(experiment: Experiment, snapshot: Snapshot) -> str:
     if not is_external(path):
         return environment_digest(snapshot, all_packages=is_driven(experiment))
     external = inspect_python(path)
-    found = software(ThisMachine(), list(external.folders))
-    found = dataclasses.replace(
-        found,
+    environment = software(ThisMachine(), list(external.folders))
+    environment = dataclasses.replace(
+        environment,
         python=".".join(map(str, external.version)),
         cuda_driver=snapshot.software.cuda_driver,
     )
-    return environment_digest(dataclasses.replace(snapshot, software=found), all_packages=True)
+    return environment_digest(
+        dataclasses.replace(snapshot, software=environment), all_packages=True
+    )
 
 
 def site_of(snapshot: Snapshot, targets: Sequence[Target] | None = None) -> Site:
-    """What this machine has for experiments."""
-    found = find_targets(snapshot) if targets is None else targets
+    """Return what this machine offers to experiments: devices, memory, packages."""
+    chosen_targets = find_targets(snapshot) if targets is None else targets
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    usable = tuple(target.index for target in found if target.index is not None)
+    usable = tuple(target.index for target in chosen_targets if target.index is not None)
     return Site(
         gpus=len(usable),
         cores=cores or 1,
@@ -194,7 +209,7 @@ def site_of(snapshot: Snapshot, targets: Sequence[Target] | None = None) -> Site
             for gpu in _gpus(snapshot)
             if isinstance(gpu.compute_capability, str)
         },
-        arithmetic={target.index: target.arithmetic for target in found},
+        arithmetic={target.index: target.arithmetic for target in chosen_targets},
     )
 
 
@@ -204,45 +219,56 @@ def this_site() -> Site:
 
 
 def precision_lines(experiments: Iterable[Experiment], site: Site) -> tuple[str, ...]:
-    """Why a precision is the usual one here, and a warning where it is emulated; each once."""
+    """Return why a precision is the default here, and warnings where it is emulated, once each."""
     lines: dict[str, None] = {}
-    for own in experiments:
-        has = site.arithmetic_of(own.device, own.device_numbers)
-        line = has.line if own.precision == has.fastest else has.warning(own.precision)
+    for experiment in experiments:
+        arithmetic = site.arithmetic_of(experiment.device, experiment.device_numbers)
+        line = (
+            arithmetic.line
+            if experiment.precision == arithmetic.fastest
+            else arithmetic.warning(experiment.precision)
+        )
         if line is not None:
             lines[line] = None
     return tuple(lines)
 
 
-def meters_of(own: Experiment, snapshot: Snapshot) -> energy.Meters:
-    """What reads the energy of the devices that an experiment is given."""
-    if not own.device.startswith("cuda"):
+def meters_of(experiment: Experiment, snapshot: Snapshot) -> energy.Meters:
+    """Return the energy meters of an experiment's devices."""
+    if not experiment.device.startswith("cuda"):
         return energy.host_meters()
-    given = [gpu for number in own.device_numbers for gpu in _gpus(snapshot) if gpu.index == number]
-    for gpu in given:
+    gpus = [
+        gpu
+        for number in experiment.device_numbers
+        for gpu in _gpus(snapshot)
+        if gpu.index == number
+    ]
+    for gpu in gpus:
         if gpu.vendor != "nvidia":
             return Missing(
                 f"GPU {gpu.index}: the energy of {gpu.vendor.upper()}'s GPUs is not read"
             )
-    return energy.gpu_meters([(gpu.index, value_or(gpu.uuid, None)) for gpu in given])
+    return energy.gpu_meters([(gpu.index, value_or(gpu.uuid, None)) for gpu in gpus])
 
 
 def cpus_of_ranks(
-    own: Experiment, snapshot: Snapshot, host: Host | None = None
+    experiment: Experiment, snapshot: Snapshot, host: Host | None = None
 ) -> tuple[frozenset[int], ...]:
     """The processors that ``bind`` gives each rank; none where it is off or nothing is known."""
     nodes = (
-        node_cpus(host or ThisMachine(), usable := usable_cpus()) if own.placement.bind else None
+        node_cpus(host or ThisMachine(), usable := usable_cpus())
+        if experiment.placement.bind
+        else None
     )
-    if nodes is None or (isinstance(nodes, Missing) and own.device.startswith("cuda")):
+    if nodes is None or (isinstance(nodes, Missing) and experiment.device.startswith("cuda")):
         return ()
-    if not own.device.startswith("cuda"):
-        whole = {0: usable} if isinstance(nodes, Missing) else nodes
-        return spread(host or ThisMachine(), whole, own.processes)
-    beside = beside_gpus(snapshot, value_or(nodes, {}), own.device_numbers)
-    if own.processes == len(beside):
-        return beside
-    return (frozenset().union(*beside) if all(beside) else frozenset(),)
+    if not experiment.device.startswith("cuda"):
+        cpus_by_node = {0: usable} if isinstance(nodes, Missing) else nodes
+        return spread(host or ThisMachine(), cpus_by_node, experiment.processes)
+    gpu_cpus = beside_gpus(snapshot, value_or(nodes, {}), experiment.device_numbers)
+    if experiment.processes == len(gpu_cpus):
+        return gpu_cpus
+    return (frozenset().union(*gpu_cpus) if all(gpu_cpus) else frozenset(),)
 
 
 def devices_of(result: Result, snapshot: Snapshot) -> tuple[Device, ...]:
@@ -323,24 +349,24 @@ def _chosen_by(look: Callable[[], Site]) -> Fastest:
 def _named(experiments: Sequence[Experiment], only: Sequence[str]) -> tuple[Experiment, ...]:
     """The experiments whose name contains one of ``only``; all without any."""
     for text in only:
-        if not any(text.lower() in each.name.lower() for each in experiments):
+        if not any(text.lower() in candidate.name.lower() for candidate in experiments):
             names = ", ".join(experiment.name for experiment in experiments)
             raise UsageError(f"no experiment name contains {text!r}", f"it has: {names}")
     return tuple(
-        each
-        for each in experiments
-        if not only or any(text.lower() in each.name.lower() for text in only)
+        candidate
+        for candidate in experiments
+        if not only or any(text.lower() in candidate.name.lower() for text in only)
     )
 
 
 def at_full_scale(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
-    """A file's experiments as they are at full scale: what others published is of these."""
+    """Return a file's experiments at full scale, the one that published results refer to."""
     try:
         if file is None:
             return ()
         # What others publish without a word is bf16, whatever is fastest here.
-        whole = read_file(file, {"scale": "full"}, lambda *_: HALF[0])
-        return _named(whole, keys.get("only", ()))
+        full_scale = read_file(file, {"scale": "full"}, lambda *_: HALF[0])
+        return _named(full_scale, keys.get("only", ()))
     except UsageError:  # what is wrong at full scale alone is no fault of a tiny run
         return ()
 
@@ -356,7 +382,7 @@ def stall_timeout_of(timeout: float | None) -> float:
 
 
 def config_of(experiments: Sequence[Experiment]) -> dict[str, Any]:
-    """What the run.toml of a training says."""
+    """Return the run.toml of a training."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {
         "trainrig": version("trainrig"),
@@ -368,10 +394,10 @@ def config_of(experiments: Sequence[Experiment]) -> dict[str, Any]:
 
 
 def published_beside(experiments: Sequence[Experiment]) -> Iterator[Record]:
-    """What others published of the same cases."""
-    known = tuple(baselines())
+    """Return published results of the same cases."""
+    published = tuple(baselines())
     for experiment in experiments:
-        for record in baselines_of_case(case_of(experiment, ""), known):
+        for record in baselines_of_case(case_of(experiment, ""), published):
             conditions = {**record.conditions, "experiment": experiment.name}
             yield record.replace(id=new_id(), conditions=conditions)
 
@@ -410,17 +436,21 @@ def resolved(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
         if experiment.data:
             read_manifest(Path(experiment.data))
     return [
-        {**to_dict(own), "warmup": own.warmup_steps, "parallel": own.layout.scheme}
-        for own in experiments
+        {
+            **to_dict(requested),
+            "warmup": requested.warmup_steps,
+            "parallel": requested.layout.scheme,
+        }
+        for requested in experiments
     ]
 
 
 def resolved_document(rows: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> Document:
     """Show what the experiments share as facts, what differs as a table, and ``notes`` below."""
-    first = rows[0]
-    shared = [key for key in first if all(row.get(key) == first[key] for row in rows)]
+    first_row = rows[0]
+    shared = [key for key in first_row if all(row.get(key) == first_row[key] for row in rows)]
     shared = [key for key in shared if key != "name"]
-    differ = [key for key in first if key not in shared]
+    differ = [key for key in first_row if key not in shared]
     columns = [Column(plain_name(key), "words" if key == "name" else "number") for key in differ]
     table = Table(
         columns=tuple(columns),
@@ -428,5 +458,7 @@ def resolved_document(rows: Sequence[dict[str, Any]], notes: Sequence[str] = ())
         title="Experiments",
         notes=(*notes, "nothing was started, nothing was written"),
     )
-    pairs = tuple((plain_name(key), plain_value(first[key])) for key in shared if first[key] != "")
+    pairs = tuple(
+        (plain_name(key), plain_value(first_row[key])) for key in shared if first_row[key] != ""
+    )
     return Document(title="", blocks=(Facts(pairs=pairs, title="All experiments"), table))

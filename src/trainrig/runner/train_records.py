@@ -51,12 +51,12 @@ class Launch:
     """One start of an experiment's processes, and what came of it."""
 
     training_id: str = field(default_factory=new_id)
-    """What the rows of its series are marked with."""
+    """Id that marks its rows in the series file."""
     status: Status = Status.OK
     reason: str | None = None
     result: Result = field(default_factory=Result)
     disturbed: str | None = None
-    """Why its speed must not be judged."""
+    """Reason that its speed must not be judged; None if it may."""
     devices: tuple[Device, ...] = ()
     """That its ranks found to be theirs."""
     used: Energy | Missing = NOT_READ
@@ -72,7 +72,7 @@ class Launch:
 
     @property
     def used_steps(self) -> int:
-        """How many steps `used` is of."""
+        """Number of steps that `used` covers."""
         return len(counted(self.result.stretch or self.result.rows))
 
 
@@ -82,7 +82,7 @@ class Trained:
 
     experiment: Experiment
     slug: str = ""
-    """What its logs are called."""
+    """File-name stem of its logs."""
     auto_batch: bool = False
     """Its batch size was looked for: one that does not fit is not the end."""
     status: Status = Status.OK
@@ -94,15 +94,15 @@ class Trained:
     must_agree: bool = False
     """Its rounds are fresh processes that must be alike fast, else its speed is not judged."""
     apart: str | None = None
-    """Why it is not comparable with the one-process reference; None if it is."""
+    """Reason that it is not comparable with the one-process reference; None if it is."""
     reference_loss: float | None = None
-    """Of the first step in one process."""
+    """Loss of the first step in one process."""
     gaps: tuple[float, float | None] | None = None
-    """How far the losses of both are apart at most, and their first gradient norms; relative."""
+    """Largest relative difference of losses from the reference, and of first gradient norms."""
     compared: bool = False
-    """Whether there was a reference to compare with."""
+    """True if there was a reference to compare with."""
     no_reference: str | None = None
-    """Why there was none: what its reference failed of."""
+    """Reason that there was no reference: how its training failed."""
     compared_with: str | None = None
     """The shorter model that was compared in its place, and why; None: itself."""
     peak: Limit | None = None
@@ -125,66 +125,69 @@ class Trained:
 
     @property
     def wrong_layout(self) -> list[str]:
-        """What was asked for and not found."""
+        """Return the parts of the requested layout that were not observed."""
         if self.found is None:
             return []
-        result, own = self.first.result, self.experiment
-        if 0 < result.ranks < own.processes and self.first.status is Status.OK:
-            own = on_ranks(own, result.ranks)  # that went on without the others
-        return [*wrong_on_ranks(own, result), *device_differences(own, self.first.devices)]
+        result, experiment = self.first.result, self.experiment
+        if 0 < result.ranks < experiment.processes and self.first.status is Status.OK:
+            experiment = on_ranks(experiment, result.ranks)  # that went on without the others
+        return [
+            *wrong_on_ranks(experiment, result),
+            *device_differences(experiment, self.first.devices),
+        ]
 
     @property
     def disturbed(self) -> str | None:
-        """Why its speed must not be judged: no round was quiet, or processes disagree."""
+        """Return why its speed must not be judged: no quiet round, or processes that disagree."""
         if self.must_agree and self.rows:
             combined = self.combined
             return combined.disturbed if combined else None
-        return self.first.disturbed if all(each.disturbed for each in self.rounds) else None
+        return self.first.disturbed if all(launch.disturbed for launch in self.rounds) else None
 
     @property
     def combined(self) -> Combined | None:
-        """The median time of a step with its interval, over the rounds."""
+        """Return the median time of a step with its interval, over the rounds."""
         attempts = []
-        for each in self.rounds:
-            times = [float(row["time"]) for row in each.rows if row["time"] is not None]
+        for launch in self.rounds:
+            times = [float(row["time"]) for row in launch.rows if row["time"] is not None]
             if times:
                 interval = median_interval(times)
                 attempts.append(
-                    Attempt(value=median(times), interval=interval, disturbed=each.disturbed)
+                    Attempt(value=median(times), interval=interval, disturbed=launch.disturbed)
                 )
         required = WORKERS if self.must_agree else 1
         return combine_attempts(attempts, required) if attempts else None
 
     @property
     def clean(self) -> list[Launch]:
-        """The rounds that were not noisy; all where none was quiet."""
-        return [each for each in self.rounds if not each.disturbed] or self.rounds
+        """Return the quiet rounds; all rounds where none was quiet."""
+        return [launch for launch in self.rounds if not launch.disturbed] or self.rounds
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:
-        """The steps that count, of the quiet rounds."""
-        return [row for each in self.clean for row in each.rows]
+        """Return the timed steps of the quiet rounds."""
+        return [row for launch in self.clean for row in launch.rows]
 
     @property
     def energy(self) -> tuple[Energy | Missing, int]:
-        """Of the steps that count of the quiet rounds, and how many steps these are."""
-        known = [
-            (each.used, each.used_steps)
-            for each in self.clean
-            if not isinstance(each.used, Missing)
+        """Return the energy of the quiet rounds' timed steps, and the number of these steps."""
+        readings = [
+            (launch.used, launch.used_steps)
+            for launch in self.clean
+            if not isinstance(launch.used, Missing)
         ]
-        if not known:
+        if not readings:
             used = self.first.used
             return used if isinstance(used, Missing) else NOT_READ, 0
-        return together([used for used, _ in known]), sum(steps for _, steps in known)
+        return together([used for used, _ in readings]), sum(steps for _, steps in readings)
 
     def mean(self, name: str) -> float | None:
-        """Of a column over the middle half of the steps that count: those of a middling time."""
+        """Return the mean of a column over the timed steps with the middle half of step times."""
         ordered = sorted(self.rows, key=lambda row: float(row["time"]))
         quarter = len(ordered) // 4
         values = [row.get(name, 0.0) for row in ordered[quarter : len(ordered) - quarter]]
-        known = [float(value) for value in values if value is not None]
-        return sum(known) / len(known) if known and len(known) == len(values) else None
+        numbers = [float(value) for value in values if value is not None]
+        return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
 
     @property
     def word(self) -> str:
@@ -201,22 +204,24 @@ class Trained:
 
 
 def rates_of(trained: Trained) -> dict[str, float]:
-    """Samples, tokens and FLOPs a second, the FLOPs for each device; and their shares.
+    """Return samples, tokens and (per device) FLOPs per second, and their shares of peaks.
 
     ``mfu`` is the model's FLOPs and ``hfu`` what the hardware did, of the claimed peak;
     ``mfu_of_matmul`` is of the fastest matrix product that was measured.
     """
-    own, seconds = trained.experiment, trained.mean("time")
+    experiment, seconds = trained.experiment, trained.mean("time")
     if not seconds:
         return {}
-    shape = find(own.model)
-    each = (shape, own.batch_size, own.seq_len)
-    written = written_tokens(shape, own.seq_len)
-    flops = own.grad_accum * model_flops(*each, target_seq_len=written)
-    done = own.grad_accum * hardware_flops(*each, target_seq_len=written, recompute=own.recompute)
+    shape = find(experiment.model)
+    each = (shape, experiment.batch_size, experiment.seq_len)
+    written = written_tokens(shape, experiment.seq_len)
+    flops = experiment.grad_accum * model_flops(*each, target_seq_len=written)
+    done = experiment.grad_accum * hardware_flops(
+        *each, target_seq_len=written, recompute=experiment.recompute
+    )
     rates = {
-        "sample_rate": own.global_samples / seconds,
-        "token_rate": own.global_samples * own.seq_len / seconds,
+        "sample_rate": experiment.global_samples / seconds,
+        "token_rate": experiment.global_samples * experiment.seq_len / seconds,
         "flop_rate": flops / seconds,
         "hardware_flop_rate": done / seconds,
     }
@@ -252,22 +257,24 @@ def step_row(event: Mapping[str, Any], number: int, training_id: str) -> dict[st
 
 
 def wrong_on_ranks(experiment: Experiment, result: Result) -> list[str]:
-    """What was asked for and not found, by each rank; what all of them lack is said once."""
+    """Return what each rank lacks of the requested layout; what all lack is said once."""
     requested = requested_layout(experiment)
     everywhere: dict[str, list[int]] = {}
     facts = [(0, result.facts), *((peer.rank, peer.facts) for peer in result.peers)]
-    known = [(rank, each) for rank, each in facts if each is not None]
-    for rank, each in known:
-        found, expected = observed_layout(each), expected_exchanges(experiment, each)
-        apart = (
+    facts_by_rank = [(rank, rank_facts) for rank, rank_facts in facts if rank_facts is not None]
+    for rank, rank_facts in facts_by_rank:
+        observed, expected = observed_layout(rank_facts), expected_exchanges(experiment, rank_facts)
+        rank_words = (
             []
             if expected is None
-            else exchange_differences(expected, found.communication.exchanges)
+            else exchange_differences(expected, observed.communication.exchanges)
         )
-        for words in (*differences(requested, found), *apart):
+        for words in (*differences(requested, observed), *rank_words):
             everywhere.setdefault(words, []).append(rank)
     return [
-        words if len(ranks) == len(known) else f"{words} on rank {', '.join(map(str, ranks))}"
+        words
+        if len(ranks) == len(facts_by_rank)
+        else f"{words} on rank {', '.join(map(str, ranks))}"
         for words, ranks in everywhere.items()
     ]
 
@@ -292,7 +299,7 @@ def records_of(
     environment: str,
     went_on: int | None = None,
 ) -> list[Record]:
-    """A point for each number; one without a value says why there is none.
+    """Return a point for each metric; one without a value gives the reason.
 
     The first, of the time, has what else is known.  ``went_on``: the batch that was tried next.
     """
@@ -314,7 +321,7 @@ def records_of(
         device_index=target.index,
         device_count=trained.experiment.mesh.ranks,
         environment=environment,
-        duration=sum(each.duration for each in trained.rounds),
+        duration=sum(launch.duration for launch in trained.rounds),
         conditions=flat(_facts(trained) | more_facts),
     )
     if trained.status is not Status.OK:
@@ -327,7 +334,7 @@ def records_of(
         base = base.replace(interval=(low, high), confidence=level)
     bare = base.replace(samples=None, interval=None, confidence=None, conditions={})
     values = [(name, unit, value) for name, unit, value in _values(trained) if value is not None]
-    more = [
+    further_points = [
         bare.replace(
             id=f"{base.id[:8]}{number:04x}",
             metric=name,
@@ -342,7 +349,7 @@ def records_of(
     ]
     used, steps = trained.energy
     tokens = trained.experiment.global_samples * trained.experiment.seq_len
-    return [base, *more, *energy.records_of(bare, used, steps, steps * tokens)]
+    return [base, *further_points, *energy.records_of(bare, used, steps, steps * tokens)]
 
 
 def _ends(time: Record, value: float) -> tuple[float, float] | None:
@@ -353,26 +360,26 @@ def _ends(time: Record, value: float) -> tuple[float, float] | None:
 
 
 def _facts(trained: Trained) -> dict[str, Any]:
-    """What its ranks told, how it was judged, and the machine's load when it began."""
-    own, first = trained.experiment, trained.first
-    probe, requested = first.result.probe, requested_layout(own)
+    """Return its ranks' facts, its judgement, and the machine's load when it began."""
+    experiment, launch = trained.experiment, trained.first
+    probe, requested = launch.result.probe, requested_layout(experiment)
     return {
         "row_verdict": trained.word,
-        "steps": own.steps,
+        "steps": experiment.steps,
         "layout_asked": {
             key: value for key in REQUESTED if (value := RANK_KEYS.get(requested, key)) is not None
         },
         "layout_found": None if trained.found is None else trained.found.to_dict(),
         "wrong_layout": trained.wrong_layout,
-        "profiled": first.result.profiled,
-        "no_breakdown_reason": first.result.no_profile or None,
-        "software_found": dict((first.result.facts or {}).get("software", {})),
-        "heldout": [{"step": step, "loss": loss} for step, loss in first.result.heldout],
+        "profiled": launch.result.profiled,
+        "no_breakdown_reason": launch.result.no_profile or None,
+        "software_found": dict((launch.result.facts or {}).get("software", {})),
+        "heldout": [{"step": step, "loss": loss} for step, loss in launch.result.heldout],
         "weight_decay": dict(
-            zip(("decayed", "not_decayed"), first.result.decayed or (), strict=False)
+            zip(("decayed", "not_decayed"), launch.result.decayed or (), strict=False)
         ),
-        "restarts": [dataclasses.asdict(each) for each in first.result.restarts],
-        "straggler": waited_for(first.result.profiles, first.result.hosts),
+        "restarts": [dataclasses.asdict(each) for each in launch.result.restarts],
+        "straggler": waited_for(launch.result.profiles, launch.result.hosts),
         "unigram_entropy": trained.entropy,
         "needs_gpu": trained.needs_gpu,
         "reference_loss": trained.reference_loss,
@@ -381,10 +388,10 @@ def _facts(trained: Trained) -> dict[str, Any]:
             "norm_gap": trained.gaps[1] if trained.gaps else None,
             "compared": trained.compared,
             "not_comparable": trained.apart,
-            "is_reference": is_reference(own, own),
+            "is_reference": is_reference(experiment, experiment),
             "no_reference": trained.no_reference,
             "compared_with": trained.compared_with,
-            "declared": own.expected.why or None,
+            "declared": experiment.expected.why or None,
             "rounding": probe.rounding if probe else None,
             "losses": probe.losses if probe else (),
             "grad_norms": probe.grad_norms if probe else (),
@@ -395,7 +402,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
         ],
         "devices": [
             {**each, "cores": ranges(each["cores"])} if each.get("cores") else each
-            for each in first.devices
+            for each in launch.devices
         ],
         "memory_by_rank": [
             {
@@ -407,10 +414,10 @@ def _facts(trained: Trained) -> dict[str, Any]:
                 "alloc_retries": each.get("retries"),
                 "ooms": each.get("ooms"),
             }
-            for each in first.result.memories
+            for each in launch.result.memories
         ],
-        "cuda_visible_devices": first.result.visible,
-        "load_average": first.load,
+        "cuda_visible_devices": launch.result.visible,
+        "load_average": launch.load,
     }
 
 
@@ -427,8 +434,8 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
     result = trained.first.result
     for name, value in rates_of(trained).items():
         yield name, _RATES[name], value
-    for part in BREAKDOWN:
-        yield f"time.{part}", "s", trained.mean(part)
+    for phase in BREAKDOWN:
+        yield f"time.{phase}", "s", trained.mean(phase)
     yield "peak_memory", "B", result.memory
     yield "reserved_memory", "B", result.reserved
     yield "heldout_loss", "nat", result.heldout[-1][1] if result.heldout else None
@@ -437,7 +444,7 @@ def _values(trained: Trained) -> Iterator[tuple[str, str, float | None]]:
 
 
 def resumed_line(name: str, event: Mapping[str, Any]) -> str:
-    """Where a training goes on, and which save before it was never finished."""
+    """Return the checkpoint a training resumes from, and an unfinished save before it."""
     text = f"{name}: goes on from step {event['step']}"
     if event["broken_off"]:
         steps = ", ".join(map(str, event["broken_off"]))
@@ -454,7 +461,7 @@ def step_line(experiment: Experiment, row: Mapping[str, Any]) -> str:
 
 
 def outcome_line(trained: Trained, records: Mapping[str, Record]) -> str:
-    """What came of a training in a line, from its records by metric."""
+    """Return a training's result as one line, from its records by metric."""
     time, name = records["time"], trained.experiment.name
     if time.status is not Status.OK:
         return f"{name}: {time.status.value}: {time.reason}"

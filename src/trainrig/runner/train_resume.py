@@ -36,7 +36,7 @@ def checkpoints_of(run: Path, slug: str) -> Path:
 
 
 def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...]:
-    """The experiments of a run, as they were resolved; of one alone, more steps or another layout.
+    """Return a run's resolved experiments; a single one may get more steps or another layout.
 
     Raises UsageError where all of them are done, DataError where their text is another one now.
     """
@@ -52,16 +52,18 @@ def experiments_of(path: Path, keys: Mapping[str, Any]) -> tuple[Experiment, ...
             f"{path} names no experiments: an older trainrig trained it",
             "train it anew; trainrig report shows what is there",
         )
-    experiments = tuple(from_run(each, str(path)) for each in stored_experiments)
+    experiments = tuple(from_run(stored, str(path)) for stored in stored_experiments)
     _check_keys(path, keys, alone=len(experiments) == 1)
     if len(experiments) == 1:
-        own = experiments[0].replace(**_batch_that_fitted(run, experiments[0]))
+        experiment = experiments[0].replace(**_batch_that_fitted(run, experiments[0]))
         if "steps" in keys:
             # The rates of steps that were planned stay as they were.
-            planned = {} if own.lr.decay_tokens else {"decay_steps": own.planned_steps}
-            own = own.replace(steps=keys["steps"], **planned)
-        others = {key: keys[key] for key in _CHANGEABLE - {"steps"} if key in keys}
-        experiments = (_under_another_layout(own.replace(**others), keys),)
+            planned = (
+                {} if experiment.lr.decay_tokens else {"decay_steps": experiment.planned_steps}
+            )
+            experiment = experiment.replace(steps=keys["steps"], **planned)
+        changes = {key: keys[key] for key in _CHANGEABLE - {"steps"} if key in keys}
+        experiments = (_under_another_layout(experiment.replace(**changes), keys),)
     if len(done_in(run, experiments)) == len(experiments):
         if len(experiments) == 1:
             steps = experiments[0].steps
@@ -90,8 +92,8 @@ def _check_keys(path: Path, keys: Mapping[str, Any], *, alone: bool) -> None:
         )
 
 
-def _batch_that_fitted(run: RunView, own: Experiment) -> dict[str, Any]:
-    """The last one that was tried under this layout: ``own`` has the one that was asked for."""
+def _batch_that_fitted(run: RunView, experiment: Experiment) -> dict[str, Any]:
+    """Return the last batch size tried under this layout, instead of the requested one."""
 
     def all_else(case: Mapping[str, Any]) -> dict[str, Any]:
         return {key: case[key] for key in case if key not in ("batch_size", "data")}
@@ -101,57 +103,58 @@ def _batch_that_fitted(run: RunView, own: Experiment) -> dict[str, Any]:
         for record in run.records
         if record.kind is Kind.PREDICTED
         and record.benchmark == BENCHMARK
-        and all_else(record.case) == all_else(case_of(own, ""))
+        and all_else(record.case) == all_else(case_of(experiment, ""))
     ]
     return {"batch_size": tried[-1]} if tried else {}
 
 
-def _under_another_layout(own: Experiment, keys: Mapping[str, Any]) -> Experiment:
-    """With the layout that is asked for: as many samples a step, by another batch if need be.
+def _under_another_layout(experiment: Experiment, keys: Mapping[str, Any]) -> Experiment:
+    """Return the experiment under another layout with as many samples per step.
 
     Raises UsageError where these are no equal shares.
     """
     changes = {key: value for key, value in keys.items() if key in _OTHER_LAYOUT}
     if not changes:
-        return own
+        return experiment
     splits = ("tp", "pp", "cp")
-    other = {name: int(changes.get(name, own.get(name))) for name in splits}
-    ranks = math.prod(other.values())
-    if "nproc" not in changes and own.mesh.ranks % ranks:
+    degrees = {name: int(changes.get(name, experiment.get(name))) for name in splits}
+    ranks = math.prod(degrees.values())
+    if "nproc" not in changes and experiment.mesh.ranks % ranks:
         changes["nproc"] = ranks
-    changed = own.replace(**changes)
+    changed = experiment.replace(**changes)
     if "batch_size" not in changes:
-        batch, left = divmod(own.global_samples, changed.mesh.dp * changed.grad_accum)
-        if left == 0 < batch:
+        batch, remainder = divmod(experiment.global_samples, changed.mesh.dp * changed.grad_accum)
+        if remainder == 0 < batch:
             changed = changed.replace(batch_size=batch)
-    if changed.global_samples != own.global_samples:
+    if changed.global_samples != experiment.global_samples:
         raise UsageError(
-            f"a step has {own.global_samples} samples, under this layout {changed.global_samples}",
+            f"a step has {experiment.global_samples} samples, under this layout "
+            f"{changed.global_samples}",
             "--micro-batch and --grad-accum that make as many, over all data-parallel ranks",
         )
     return changed
 
 
 def done_in(run: RunView, experiments: Sequence[Experiment]) -> dict[str, TrainingResult]:
-    """The results of the experiments that ended well, with all their rounds, by name."""
-    rounds = {each.name: each.expected.rounds for each in experiments}
-    steps = {each.name: each.steps for each in experiments}
+    """Return results of finished experiments, with all their rounds, by name."""
+    rounds = {experiment.name: experiment.expected.rounds for experiment in experiments}
+    steps = {experiment.name: experiment.steps for experiment in experiments}
     return {
-        each.name: each
-        for each in results(view_of(run))
-        if each.status == Status.OK.value
-        and each.row_verdict != "FAIL"
-        and not each.layout.differences
-        and not each.reason  # a comparison that was broken off
-        and len(each.timing.rounds) >= rounds.get(each.name, 0)
-        and int(each.settings.get("steps") or 0) >= steps.get(each.name, 0)
+        experiment.name: experiment
+        for experiment in results(view_of(run))
+        if experiment.status == Status.OK.value
+        and experiment.row_verdict != "FAIL"
+        and not experiment.layout.differences
+        and not experiment.reason  # a comparison that was broken off
+        and len(experiment.timing.rounds) >= rounds.get(experiment.name, 0)
+        and int(experiment.settings.get("steps") or 0) >= steps.get(experiment.name, 0)
     }
 
 
 def _check_data(run: RunView, experiments: Sequence[Experiment]) -> None:
-    known = {str(r.case["data"]) for r in run.records if r.benchmark == BENCHMARK and r.samples}
-    for folder in {each.data for each in experiments}:
-        if known and read_manifest(Path(folder)).corpus_sha256[:8] not in known:
+    hashes = {str(r.case["data"]) for r in run.records if r.benchmark == BENCHMARK and r.samples}
+    for folder in {experiment.data for experiment in experiments}:
+        if hashes and read_manifest(Path(folder)).corpus_sha256[:8] not in hashes:
             raise DataError(
                 f"{folder} holds another text than {run.path} was trained on",
                 "prepare that text again, or train from the start",

@@ -38,7 +38,7 @@ ROUNDS = LEAST_ROUNDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What a tuning came to."""
+    """Result of a tuning."""
 
     outcome: RunOutcome
     ranking: tuple[Standing, ...]
@@ -48,12 +48,12 @@ class Tuned:
     """Names of those that cannot be trained here, and why."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As others script against it."""
+        """Return the result as the JSON document that is printed."""
         head = self.outcome.to_dict()
         return {
             "verdict_reason": head.pop("reason"),
             **head,
-            "ranking": [each.to_dict() for each in self.ranking],
+            "ranking": [standing.to_dict() for standing in self.ranking],
             "left_out": list(self.left_out),
             "refused": [{"name": name, "reason": reason} for name, reason in self.refused],
         }
@@ -89,7 +89,7 @@ def tune(
         every = _by_prediction(requested, snapshot, out)
     if keys.get("scale") == "tiny":
         every = _of_one_model(every)
-    best, rest = _trainable(every, top, site, refused)
+    best, remaining = _trainable(every, top, site, refused)
     if not best and refused:
         raise refused[0][1]
     if len(best) < 2:
@@ -100,11 +100,11 @@ def tune(
         raise UsageError(f"{plan} has 1 experiment to train: nothing to rank", hint)
     outcome = train(best, out=out, watch=watch, stall_timeout=stall_timeout)
     view = view_of(read_run(outcome.run))
-    found = standings(training_results.results(view), training_results.predictions(view))
+    ranking = standings(training_results.results(view), training_results.predictions(view))
     return Tuned(
         outcome=outcome,
-        ranking=found,
-        left_out=tuple(own.name for own in rest),
+        ranking=ranking,
+        left_out=tuple(experiment.name for experiment in remaining),
         refused=tuple((name, error.message) for name, error in refused),
     )
 
@@ -115,14 +115,14 @@ def _read(
     site: Site,
     refused: list[tuple[str, TrainrigError]],
 ) -> list[tuple[Path, Sequence[Experiment]]]:
-    """The experiments of each file; what contradicts itself is added to ``refused``."""
-    found: list[tuple[Path, Sequence[Experiment]]] = []
+    """Read each file's experiments; contradictory ones are added to ``refused``."""
+    experiments_by_file: list[tuple[Path, Sequence[Experiment]]] = []
     for path in files:
         try:
-            found.append((path, requested_experiments(path, keys, lambda: site)))
+            experiments_by_file.append((path, requested_experiments(path, keys, lambda: site)))
         except UsageError as error:
             refused.append((path.stem, error))
-    return found
+    return experiments_by_file
 
 
 def _trainable(
@@ -131,79 +131,89 @@ def _trainable(
     site: Site,
     refused: list[tuple[str, TrainrigError]],
 ) -> tuple[list[Experiment], list[Experiment]]:
-    """The first ``top`` that can be trained here, and those behind them, which nobody asked."""
-    found: list[Experiment] = []
-    for number, own in enumerate(experiments):
-        if len(found) == top:
-            return found, list(experiments[number:])
+    """Return the first ``top`` experiments trainable here, and those after them."""
+    trainable: list[Experiment] = []
+    for number, experiment in enumerate(experiments):
+        if len(trainable) == top:
+            return trainable, list(experiments[number:])
         try:
-            error: TrainrigError | None = lacks(placed(own, site), site)
+            error: TrainrigError | None = lacks(placed(experiment, site), site)
         except (UsageError, UnavailableError) as refusal:
             error = refusal
         if error is None:
-            found.append(own)
+            trainable.append(experiment)
         else:
-            refused.append((own.name, error))
-    return found, []
+            refused.append((experiment.name, error))
+    return trainable, []
 
 
 def _of_one_model(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """With one tiny model a family, where there is one that all layouts of it can split.
+    """Replace each family's model by one tiny model that all its layouts can split, if any.
 
     A tiny model has as many layers as its own layout has stages: samples of different models are
     other work, and would have no ratio.
     """
     families: dict[str, list[Experiment]] = {}
-    for own in experiments:
-        families.setdefault(find(own.model).family, []).append(own)
+    for experiment in experiments:
+        families.setdefault(find(experiment.model).family, []).append(experiment)
     shared = {family: _shared_model(members) for family, members in families.items()}
     return [
-        own.replace(model=model) if (model := shared[find(own.model).family]) else own
-        for own in experiments
+        experiment.replace(model=model)
+        if (model := shared[find(experiment.model).family])
+        else experiment
+        for experiment in experiments
     ]
 
 
 def _shared_model(experiments: Sequence[Experiment]) -> str | None:
-    """The smallest of their models that each of them can train; None: no one can be."""
+    """Return the smallest model that all experiments can train, or None."""
     models = sorted(
-        {own.model for own in experiments}, key=lambda model: parameters(find(model)).total
+        {experiment.model for experiment in experiments},
+        key=lambda model: parameters(find(model)).total,
     )
-    return next((model for model in models if all(_fits(own, model) for own in experiments)), None)
+    return next(
+        (model for model in models if all(_fits(experiment, model) for experiment in experiments)),
+        None,
+    )
 
 
-def _fits(own: Experiment, model: str) -> bool:
-    other = own.replace(model=model)
+def _fits(experiment: Experiment, model: str) -> bool:
+    with_model = experiment.replace(model=model)
     try:
-        check(other)
-        engine_of(other.framework).check(other)
+        check(with_model)
+        engine_of(with_model.framework).check(with_model)
     except UsageError:
         return False
     return True
 
 
 def _distinct(files: Sequence[tuple[Path, Sequence[Experiment]]]) -> list[Experiment]:
-    """The experiments of all files; a name that is there already gets its file before it."""
-    found: dict[str, Experiment] = {}
+    """Merge the experiments of all files; a repeated name is prefixed with its file's."""
+    by_name: dict[str, Experiment] = {}
     for path, experiments in files:
-        for own in experiments:
-            name = own.name if own.name not in found else f"{path.stem}: {own.name}"
-            found[name] = own.replace(name=name)
-    return list(found.values())
+        for experiment in experiments:
+            name = (
+                experiment.name
+                if experiment.name not in by_name
+                else f"{path.stem}: {experiment.name}"
+            )
+            by_name[name] = experiment.replace(name=name)
+    return list(by_name.values())
 
 
 def _by_prediction(
     experiments: Sequence[Experiment], snapshot: Snapshot, out: Path
 ) -> list[Experiment]:
-    """The fastest by its predicted time of a sample first; what has no prediction stays behind."""
+    """Sort by predicted time of a sample; experiments without a prediction come last."""
     targets = find_targets(snapshot)
     site = site_of(snapshot, targets)
     grounds = grounds_of(out, machine_key(to_dict(snapshot)), site.cores)
     times: list[float] = []
-    for own in experiments:
-        here = own.replace(device=own.device or ("cuda" if site.gpus else "cpu"))
-        target = choose(targets, here.device)[0]
-        found = forecast(here, case_of(here, ""), target, "", grounds)
-        time = next((each.value for each in found if each.metric == "time"), None)
-        times.append(time / own.global_samples if time else float("inf"))
+    for experiment in experiments:
+        placed = experiment.replace(device=experiment.device or ("cuda" if site.gpus else "cpu"))
+        target = choose(targets, placed.device)[0]
+        predicted = forecast(placed, case_of(placed, ""), target, "", grounds)
+        time = next((record.value for record in predicted if record.metric == "time"), None)
+        times.append(time / experiment.global_samples if time else float("inf"))
     order = sorted(range(len(times)), key=times.__getitem__)
     return [experiments[number] for number in order]

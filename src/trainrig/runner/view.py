@@ -44,7 +44,7 @@ def with_reports(run: RunView) -> RunView:
 
 
 def _reported(run: RunView) -> tuple[RunView, str | None]:
-    """Likewise, and why that is not all."""
+    """Read a run and its ranks' reports, with the reason where these are incomplete."""
     if not (run.path / "experiment.json").is_file():  # before torchrun's part is loaded
         return run, None
     from trainrig.runner.started_elsewhere import is_started_elsewhere, with_events
@@ -98,13 +98,13 @@ def judged_view(run: RunView) -> RunView:
 
 
 def _with_commands_of_today(verdict: Verdict, run: RunView) -> Verdict:
-    """The verdict with advice that can be followed where the run is now."""
+    """Return the verdict with commands that work where the run lies now."""
     path = str(run.path)
     findings = tuple(
-        dataclasses.replace(one, fix=fix)
-        if (fix := moved(one.fix, run.config, path)) != one.fix
-        else one
-        for one in verdict.findings
+        dataclasses.replace(finding, fix=fix)
+        if (fix := moved(finding.fix, run.config, path)) != finding.fix
+        else finding
+        for finding in verdict.findings
     )
     return (
         verdict if findings == verdict.findings else dataclasses.replace(verdict, findings=findings)
@@ -112,7 +112,7 @@ def _with_commands_of_today(verdict: Verdict, run: RunView) -> Verdict:
 
 
 def judged(run: RunView, interrupted: str | None) -> Verdict:
-    """The verdict on what was measured; ``interrupted``: why it is not all."""
+    """Judge what was measured; ``interrupted`` says why it is incomplete."""
     if run.config.get("verb") == "train":
         return judge_trainings(view_of(run), interrupted)
     if run.config.get("verb") == BURN:
@@ -125,16 +125,16 @@ def judged(run: RunView, interrupted: str | None) -> Verdict:
     if is_imported(run.config):
         notes = tuple(map(str, run.config.get("notes", ())))
         return judge_imported(view_of(run), tuple(baselines()), findings, notes)
-    again = resume_command(run.config, str(run.path))
+    resume_line = resume_command(run.config, str(run.path))
     longer = resume_command(run.config, str(run.path), longer=True)
     sentinel = run.series.get(SENTINEL, ())
     speed = of_speed(findings)
-    return judge(run.records, speed, interrupted, again, longer, run.machine, sentinel)
+    return judge(run.records, speed, interrupted, resume_line, longer, run.machine, sentinel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """What came of a run."""
+    """Result of a run: its folder, verdict and summary."""
 
     run: Path
     verdict: Verdict
@@ -144,7 +144,7 @@ class RunOutcome:
     """Normal, slow, faulty or cannot tell."""
 
     def exit_code(self, *, strict: bool = False) -> int:
-        """What the process ends with; ``strict``: what was not judged is not fine."""
+        """Return the process's exit code; with ``strict``, points not judged count as a finding."""
         if self.interrupted:
             return EXIT_INTERRUPTED
         if strict and self.verdict.outcome is Outcome.MEASURED:
@@ -152,7 +152,7 @@ class RunOutcome:
         return _EXIT_CODES[self.verdict.outcome]
 
     def to_dict(self) -> dict[str, Any]:
-        """As every verb that makes a run prints it with ``--json``; others script against it."""
+        """Return the JSON document that every verb that makes a run prints."""
         return {
             "answer": {
                 "word": self.answer.word.value,
@@ -243,11 +243,11 @@ def rates_of_run(path: Path) -> Measured:
     if not gpus:  # what the host has, or what its container may take
         sizes = (run.machine or {}).get("memory")
         sizes = sizes if isinstance(sizes, Mapping) else {}
-        both = [sizes.get(name) for name in ("total_bytes", "limit_bytes")]
-        known = [float(size) for size in both if isinstance(size, int) and size > 0]
-        memory = min(known, default=None)
-    own = tuple(r for r in chosen if r.device == device)
-    return Measured(records=own, device=device, memory=memory)
+        memory_sizes = [sizes.get(name) for name in ("total_bytes", "limit_bytes")]
+        known_sizes = [float(size) for size in memory_sizes if isinstance(size, int) and size > 0]
+        memory = min(known_sizes, default=None)
+    device_points = tuple(r for r in chosen if r.device == device)
+    return Measured(records=device_points, device=device, memory=memory)
 
 
 def training_summary(outcome: RunOutcome) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def training_summary(outcome: RunOutcome) -> dict[str, Any]:
     results = training_results.results(view)
     experiments = [training_results.as_json(result) for result in results]
     is_single = len(experiments) == 1
-    compared = [] if is_single else [dataclasses.asdict(each) for each in speedups(results)]
+    compared = [] if is_single else [dataclasses.asdict(speedup) for speedup in speedups(results)]
     return {
         **(experiments[0] if is_single else {}),
         "verdict_reason": head.pop("reason"),
