@@ -4,9 +4,11 @@ Run as ``python -m trainrig.train.driver_files MODELS FOLDER`` before the driver
 has no models of ours.  MODELS is the package that they come from: transformers or megatron-core.
 It reads FOLDER/experiment.json and adds to the folder
 
-    theirs.json   Hugging Face's class names and configuration, or the arguments of Megatron-Core's
+    theirs.json   Hugging Face's class names and configuration (without a class, a type of model of
+                  its automatic classes), or the arguments of Megatron-Core's
                   TransformerConfig and of the model; objective, and the learning rate of each step
-    weights.pt    the very weights that our engine begins with, whole, under the framework's names
+    weights.pt    the very weights that our engine begins with, whole, under the framework's names;
+                  none of a model that our engine does not build
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from trainrig.train.parity import probe_of
 from trainrig.train.trainer_arguments import parsed
 from trainrig.units import format_memory
 from trainrig.workload import ModelShape
-from trainrig.workload.hf_config import class_names, config_of
+from trainrig.workload.hf_config import class_names, config_of, library_config
 
 
 def main() -> None:
@@ -40,6 +42,10 @@ def main() -> None:
     request = json.loads((folder / "experiment.json").read_text())
     experiment = Experiment.of(**request["experiment"])
     shape = check(experiment)
+    if shape.is_only_predicted:  # transformers builds it, with random weights of its own
+        described = _automatic_model(experiment, library_config(shape))
+        _write(folder, experiment, shape, described, None)
+        return
     given = first_weights(experiment, shape)
     state = models.build(shape, seed=experiment.seed, given=given).state_dict()
     if package == "megatron-core":
@@ -62,6 +68,16 @@ def _hugging_face_model(experiment: Experiment, shape: ModelShape) -> dict[str, 
         "model_class": model_class,
         "config": config,
         "trainer": trainer,
+    }
+
+
+def _automatic_model(experiment: Experiment, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A model of transformers' automatic classes: its type and the keys of its config.json."""
+    return {
+        "config_class": None,
+        "model_class": "AutoModelForCausalLM",
+        "config": {**config, "use_cache": False},
+        "trainer": parsed(experiment.kernels.trainer),
     }
 
 
@@ -102,9 +118,12 @@ def _write(
     experiment: Experiment,
     shape: ModelShape,
     given: Mapping[str, Any],
-    state: Mapping[str, torch.Tensor],
+    state: Mapping[str, torch.Tensor] | None,
 ) -> None:
-    """Write theirs.json and weights.pt: what a driver is ``given``, and what every driver needs."""
+    """Write theirs.json and weights.pt: what a driver is ``given``, and what every driver needs.
+
+    Without ``state`` there is no weights.pt, and the library's first weights are trained.
+    """
     probe, of_probe = probe_of(experiment), ("steps", "optimizer", "lr", "weight_decay", "clip")
     content = {
         **given,
@@ -117,6 +136,8 @@ def _write(
         },
     }
     (folder / "theirs.json").write_text(json.dumps(content))
+    if state is None:
+        return
     check_room(folder, sum(weight.numel() * weight.element_size() for weight in state.values()))
     torch.save(dict(state), folder / "weights.pt")
 

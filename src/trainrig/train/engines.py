@@ -391,6 +391,7 @@ _KNOWN = (
         name="native",
         program=("-m", "trainrig.train.native.rank_main"),
         refuses_layout=refusals.layout_refused_by_native,
+        refuses_model=refusals.model_refused_by_native,
         refuses=refusals.refused_by_native,
     ),
     Framework(
@@ -401,6 +402,7 @@ _KNOWN = (
         files=accelerate_files,
         prepare=("-m", "trainrig.train.driver_files", "transformers"),
         refuses_layout=refusals.layout_refused_by_trainer,
+        refuses_model=refusals.model_refused_by_transformers,
         refuses=refusals.refused_by_trainer,
         lacks=refusals.lacking_for_trainer,
         settings=_HUGGING_FACE,
@@ -413,6 +415,7 @@ _KNOWN = (
         files=deepspeed_files,
         prepare=("-m", "trainrig.train.driver_files", "transformers"),
         refuses_layout=refusals.layout_refused_by_deepspeed,
+        refuses_model=refusals.model_refused_by_transformers,
         refuses=refusals.refused_by_deepspeed,
         lacks=lacking_for_builds,
         settings=_HUGGING_FACE,

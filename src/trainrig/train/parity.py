@@ -33,6 +33,8 @@ from dataclasses import dataclass
 
 from trainrig.benchmarks.training import SPLITS
 from trainrig.train.config import Experiment
+from trainrig.train.trainer_arguments import LIBRARY_TRAINER
+from trainrig.workload import find
 from trainrig.workload.layout import Layout
 from trainrig.workload.model_lookup import with_layers
 
@@ -119,7 +121,7 @@ def reference_of(experiment: Experiment) -> Experiment:
     return experiment.replace(
         **{name: usual.get(name) for name in SPLITS},
         name="one-process reference",
-        framework=REFERENCE,
+        framework=reference_framework(experiment.model),
         parallel="auto",
         python="",
         nproc=1,
@@ -140,6 +142,11 @@ def reference_of(experiment: Experiment) -> Experiment:
         grad_accum=experiment.grad_accum * experiment.mesh.dp,
         optimizer="adamw-fused",
     )
+
+
+def reference_framework(model: str) -> str:
+    """Return the framework of a model's one-process reference: ours, where it builds the model."""
+    return LIBRARY_TRAINER if find(model).is_only_predicted else REFERENCE
 
 
 def in_parts(reference: Experiment, largest: int) -> Experiment:
@@ -163,8 +170,8 @@ def shortened(experiment: Experiment) -> Experiment:
 
 
 def is_alone(own: Experiment) -> bool:
-    """Whether one process of ours trains it."""
-    return own.framework == REFERENCE and own.mesh.ranks == 1
+    """Whether one process of the reference's framework trains it."""
+    return own.framework == reference_framework(own.model) and own.mesh.ranks == 1
 
 
 def is_reference(own: Experiment, other: Experiment) -> bool:

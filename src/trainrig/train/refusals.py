@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainrig.errors import NeedsGpuError, UnavailableError
+from trainrig.errors import NeedsGpuError, UnavailableError, UsageError
 from trainrig.process.python_env import interpreter_for, missing_requirement
 from trainrig.train.config import Experiment
 from trainrig.train.trainer_arguments import lacking, parsed
 from trainrig.workload import ModelShape, find
-from trainrig.workload.hf_config import class_names
+from trainrig.workload.hf_config import class_names, library_config
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import matrices
 
@@ -51,6 +51,48 @@ def refused_by_all(layout: Layout) -> Refusal:
         ),
     )
     return next(((words, hint) for is_broken, words, hint in rules if is_broken), None)
+
+
+def part_not_built(shape: ModelShape) -> str | None:
+    """The part of a model that `trainrig.models` has no code for; None: it builds the model."""
+    if not shape.is_only_predicted:
+        return None
+    moe = shape.moe
+    parts = (
+        (shape.latent.kv_rank, "latent attention"),
+        (shape.state.width, "layers with a state"),
+        (shape.attention.memory_segments, "attention to a memory"),
+        (moe.expert_ffn or moe.shared_experts or moe.dense_layers, "its mixture of experts"),
+        (shape.variant, f"the architecture {shape.variant}"),
+    )
+    return next(name for is_there, name in parts if is_there)
+
+
+def model_refused_by_native(shape: ModelShape) -> Refusal:
+    """Return why our own engine does not train a model: it has no code for a part of it."""
+    if (part := part_not_built(shape)) is None:
+        return None
+    words = f"{shape.name}: trainrig's own models do not have {part}"
+    return words, "--framework huggingface or deepspeed, which train it by its configuration"
+
+
+def model_refused_by_transformers(shape: ModelShape) -> Refusal:
+    """Return why no model of transformers' is made for a shape: its configuration is not known."""
+    if not shape.is_only_predicted:
+        return None
+    try:
+        library_config(shape)
+    except UsageError as error:
+        return error.message, error.hint or ""
+    return None
+
+
+def _refused_of_library_model(own: Experiment) -> Refusal:
+    """Return what is not done with a model that transformers alone builds."""
+    if not own.init or not find(own.model).is_only_predicted:
+        return None
+    words = f"init: {own.model} begins with transformers' own random weights"
+    return words, "leave init out"
 
 
 def refused_by_stages(layout: Layout, shape: ModelShape) -> Refusal:
@@ -192,6 +234,8 @@ def _natives(own: Experiment) -> str | None:
 
 def refused_by_trainer(own: Experiment) -> Refusal:
     """What Trainer does not train, or would train otherwise and not say so."""
+    if (refused := _refused_of_library_model(own)) is not None:
+        return refused
     family = find(own.model).family
     name = _natives(own) or ""
     parsed(own.kernels.trainer)
@@ -348,7 +392,11 @@ def refused_by_deepspeed(own: Experiment) -> Refusal:
     if own.precision == "fp16" and not own.device.startswith("cuda"):
         words = "deepspeed in fp16, whose loss is scaled, on a CPU: its CPU kernels have no fp16"
         return words, "bf16 or fp32, or --device cuda"
-    if own.pp > 1 and class_names(find(own.model))[1] not in _PIPED_BY_DEEPSPEED:
+    if (refused := _refused_of_library_model(own)) is not None:
+        return refused
+    shape = find(own.model)
+    is_piped = not shape.is_only_predicted and class_names(shape)[1] in _PIPED_BY_DEEPSPEED
+    if own.pp > 1 and not is_piped:
         words = f"{own.model} is not cut into stages for DeepSpeed's pipeline: gpt2 and llama are"
         return words, "gpt2 or llama, or --framework native"
     return _refused_options(own)
@@ -413,7 +461,11 @@ def layout_refused_by_megatron(layout: Layout) -> Refusal:
 
 def model_refused_by_megatron(shape: ModelShape) -> Refusal:
     """Models that Megatron-Core computes otherwise."""
-    others = (shape.moe.num_experts, shape.latent.kv_rank, shape.position.rope_scaling is not None)
+    others = (
+        shape.moe.num_experts,
+        shape.is_only_predicted,
+        shape.position.rope_scaling is not None,
+    )
     if shape.family in ("gpt2", "llama", "bert") and not any(others):
         return None
     words = f"{shape.name} ({shape.family}): Megatron-Core computes another model"

@@ -21,6 +21,9 @@ from trainrig.process.python_env import inspect_python, is_external, missing_req
 
 Value = str | int | float | bool
 
+LIBRARY_TRAINER = "huggingface"
+"""The framework that trains, in one process, the reference of models that transformers builds."""
+
 KEYS_FOR = {
     **dict.fromkeys(("per_device_train_batch_size", "per_gpu_train_batch_size"), "batch_size"),
     **dict.fromkeys(("bf16", "fp16", "tf32", "half_precision_backend"), "precision"),

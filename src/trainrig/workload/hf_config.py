@@ -67,6 +67,44 @@ def config_of(shape: ModelShape) -> dict[str, Any]:
     return config
 
 
+def library_config(shape: ModelShape) -> dict[str, Any]:
+    """Return the arguments of `transformers.AutoConfig.for_model` for a model not built here.
+
+    A shape that was read from a config.json has that file's keys; one known by name has the keys of
+    the model type that reads back as this very shape.  Raises UsageError where there is none.
+    """
+    name, _, layers = shape.name.rpartition(":num_layers=")
+    name = name or shape.name
+    if name.endswith(".json"):
+        keys = json.loads(Path(name).read_bytes())
+        inner = keys.get("text_config")
+        if isinstance(inner, dict):  # the language model of one that also reads pictures
+            keys = {"model_type": f"{keys['model_type']}_text"} | inner
+        if layers and isinstance(keys.get("layer_types"), list):
+            keys["layer_types"] = keys["layer_types"][: shape.num_layers]
+        return keys | ({"num_hidden_layers": shape.num_layers} if layers else {})
+    values = SHAPE_KEYS.flat(shape)
+    extra: dict[str, Any] = {"rope_theta": shape.position.rope_theta}
+    if windows := shape.attention.windows:
+        kinds = ["sliding_attention" if window else "full_attention" for window in windows]
+        extra |= {"sliding_window": max(windows), "layer_types": kinds}
+    for kind, family in OTHERS.items():
+        is_kind = kind.replace("_", "").startswith(shape.variant)
+        if not (is_kind or shape.variant == "mixture"):
+            continue
+        config = copied_keys(family, values) | extra | {"model_type": kind}
+        try:
+            known = shape_of_config(config, shape.name)
+        except (DataError, UsageError):
+            continue
+        if known.replace(variant=shape.variant) == shape:
+            return config
+    raise UsageError(
+        f"{shape.name}: the configuration that transformers builds it from is not known",
+        "--model with its config.json",
+    )
+
+
 def read_config(path: Path) -> ModelShape:
     """The shape in the config.json at ``path``; DataError if it is none, or not built here."""
     try:

@@ -27,18 +27,33 @@ TAKES_SHIFTED = "shift_labels" in inspect.signature(ForCausalLMLoss).parameters
 
 
 def model_for(folder: Path, options: dict[str, Any], hf: dict[str, Any]) -> Any:
-    """A new model of the first weights, in fp32 on the host."""
+    """A new model in fp32 on the host, of our first weights or, without those, of the seed's."""
     transformers.set_seed(options["seed"] % 2**32)  # numpy takes no more
-    config = getattr(transformers, hf["config_class"])(**hf["config"])
+    config = _config_of(hf, options["dropout"])
     if options["attention"] != "auto":
         config._attn_implementation = {"plain": "eager"}.get(
             options["attention"], options["attention"]
         )
-    model = getattr(transformers, hf["model_class"])(config)
-    model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
+    model_class = getattr(transformers, hf["model_class"])
+    if hf["config_class"] is None:
+        model = model_class.from_config(config, dtype=torch.float32)
+    else:
+        model = model_class(config)
+        model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
     if not options["device"].startswith("cuda"):
         host_sums.apply(model)
     return model
+
+
+def _config_of(hf: dict[str, Any], dropout: float) -> Any:
+    """The model's configuration; without a class it is that of its ``model_type``."""
+    if hf["config_class"] is not None:
+        return getattr(transformers, hf["config_class"])(**hf["config"])
+    config = transformers.AutoConfig.for_model(**hf["config"])
+    for name in config.to_dict():
+        if "drop" in name and isinstance(getattr(config, name), float):
+            setattr(config, name, dropout)
+    return config
 
 
 def with_adapters(model: Any, options: dict[str, Any]) -> Any:
