@@ -21,7 +21,6 @@ import datetime
 import hashlib
 import json
 import re
-import tomllib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_ar
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from trainrig.errors import DataError, first_problem, invalid
+from trainrig.safe_read import parse_toml, read_settings
 
 SCHEMA_VERSION = 1
 T = TypeVar("T")
@@ -72,11 +72,11 @@ def read_toml(path: Path, kind: type[T], called: str, key: str | None = None) ->
     Raises DataError that begins with ``called``.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = parse_toml(read_settings(path))
         return TypeAdapter(kind).validate_python(content if key is None else content.get(key))
     except ValidationError as error:
         raise invalid(error, called, kind if key is None else None) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{called}: {error}") from None
 
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -57,6 +56,7 @@ from trainrig.catalog.lookup import (
 )
 from trainrig.errors import DataError, UsageError, invalid, reading
 from trainrig.record import read_toml
+from trainrig.safe_read import parse_toml, read_settings
 
 PATH = Path(__file__).parent / "servers.toml"
 _GBIT = 1e9 / 8.0
@@ -315,8 +315,8 @@ def read_server(path: Path) -> Server:
 def _read(path: Path) -> dict[str, Any]:
     try:
         with reading(path, _EXAMPLES):
-            return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            return parse_toml(read_settings(path))
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not TOML: {error}", _EXAMPLES) from None
 
 

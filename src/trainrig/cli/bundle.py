@@ -31,18 +31,20 @@ def command(run: Path, out: Path | None, unpack: Path | None, full: bool, as_jso
     from trainrig.errors import UsageError
     from trainrig.store import is_bundle, pack, read_run
     from trainrig.store import unpack as unpack_bundle
+    from trainrig.store.redact import redacted_name
 
     if unpack is not None and out is not None:
         raise click.UsageError("--out names a bundle to write, --unpack a folder: use one of them")
     if unpack is not None:
-        folder = unpack_bundle(run, unpack)
-        unpacked = {"run": str(folder), "num_records": len(read_run(folder).records)}
+        num_records = len(read_run(run).records)  # what is refused leaves no folder
+        unpacked = {"run": str(unpack_bundle(run, unpack)), "num_records": num_records}
         print_values(unpacked, as_json, "bundle-unpack")
         return
     if is_bundle(run):
         raise UsageError(f"{run} is a bundle already", "unpack it with --unpack DIR")
     data = read_run(run)
-    target = out if out is not None else Path(f"{data.name}.bundle")
+    name = data.name if full else redacted_name(data.name, data.machine or {})
+    target = out if out is not None else Path(f"{name}.bundle")
     digest = pack(data.path, target, redact=not full)
     found = {
         "bundle": str(target),

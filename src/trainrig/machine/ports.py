@@ -15,7 +15,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 from trainrig.machine.health import Listener, Protection, Tunnel
 from trainrig.machine.snapshot import Missing, value_or
 from trainrig.machine.system_access import Host
+from trainrig.safe_read import parse_toml
 from trainrig.units import one_line
 
 _LISTEN = "0A"
@@ -313,7 +313,7 @@ def _frp_config(host: Host, process: _Process) -> Mapping[str, Any] | Missing:
     text = host.read(path)
     if isinstance(text, Missing):
         return text
-    for read in (tomllib.loads, json.loads):
+    for read in (parse_toml, json.loads):
         try:
             parsed = read(text)
         except (ValueError, RecursionError):
@@ -375,17 +375,20 @@ def _tunnel(host: Host, name: str, process: _Process) -> Tunnel:
 
 
 _SECRETS = (
-    ".netrc",
-    ".cache/huggingface/token",
-    ".huggingface/token",
-    ".jupyter/jupyter_server_config.json",
-    ".jupyter/jupyter_server_config.py",
-    ".config/frp/frpc.toml",
-    ".config/frp/frps.toml",
-    ".ssh/id_rsa",
-    ".ssh/id_ed25519",
-    ".kaggle/kaggle.json",
+    *(".netrc", ".git-credentials", ".config/git/credentials", ".pypirc", ".npmrc", ".pgpass"),
+    *(".ssh/id_rsa", ".ssh/id_ed25519", ".ssh/id_ecdsa", ".ssh/id_dsa", ".vault-token"),
+    *(".aws/credentials", ".azure/msal_token_cache.json", ".s3cfg", ".config/rclone/rclone.conf"),
+    ".config/gcloud/application_default_credentials.json",
+    *(".docker/config.json", ".config/containers/auth.json", ".kube/config"),
+    *(".cache/huggingface/token", ".cache/huggingface/stored_tokens", ".huggingface/token"),
+    *(".kaggle/kaggle.json", ".config/kaggle/kaggle.json", ".config/gh/hosts.yml"),
+    *(".jupyter/jupyter_server_config.json", ".jupyter/jupyter_server_config.py"),
+    *(".config/frp/frpc.toml", ".config/frp/frps.toml"),
+    *(".ngrok2/ngrok.yml", ".config/ngrok/ngrok.yml", ".cloudflared/cert.pem"),
 )
+"""Files of a home that hold a secret."""
+_SECRET_FOLDERS = ((".cloudflared", ".json"),)
+"""Folders of a home, and how those of their files end that hold a secret."""
 _GROUP = re.compile(r"^([^:]*):[^:]*:(\d+):([^:]*)$", re.MULTILINE)
 
 
@@ -402,7 +405,12 @@ def _own_group(host: Host, home: str) -> bool:
     return False
 
 
-_SECRET_WORDS = re.compile(r"password|token|\bkey|auth|hf_|PRIVATE KEY", re.IGNORECASE)
+_SECRET_WORDS = re.compile(
+    r"password|token|\bkey|hf_|PRIVATE KEY|secret|credential|auth(?!s\"\s*:\s*\{\s*\})"
+    r"|://[^/\s:@]+:[^@\s]+@|^hvs\.|^[^:#\s]+:[\d*]+:[^:]*:[^:]*:\S",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""Words of a secret; a user and password in an address, Vault's token, a line of .pgpass."""
 
 
 def readable_secrets(host: Host) -> tuple[str, ...] | Missing:
@@ -415,7 +423,13 @@ def readable_secrets(host: Host) -> tuple[str, ...] | Missing:
         return Missing("HOME is not set")
     found = []
     others = 0o004 if _own_group(host, home) else 0o044
-    for name in _SECRETS:
+    listed = [
+        f"{folder}/{name}"
+        for folder, ending in _SECRET_FOLDERS
+        for name in value_or(host.names(f"{home}/{folder}"), ())
+        if name.endswith(ending)
+    ]
+    for name in (*_SECRETS, *listed):
         mode, folder, way = host.mode(f"{home}/{name}"), home, others
         for part in ("", *name.split("/")[:-1]):
             folder = f"{folder}/{part}" if part else folder

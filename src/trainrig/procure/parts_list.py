@@ -29,7 +29,6 @@ Fields of a part that stand in an entry replace the catalog's (``watts = 350``: 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +40,7 @@ from trainrig.errors import DataError, UsageError, invalid, unknown
 from trainrig.procure.part_catalog import own_part
 from trainrig.procure.parts import KINDS, Board, Chassis, GpuCard, Part, PowerSupply
 from trainrig.procure.price_list import Price, currency_of, price_of
+from trainrig.safe_read import parse_toml, read_settings
 
 MOST = 512
 """Pieces of one entry."""
@@ -191,11 +191,11 @@ def read_build(path: Path, prices: Iterable[Price] = (), currency: str = "") -> 
 def read_content(path: Path) -> Mapping[str, Any]:
     """The tables of a list's file.  Raises DataError."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(read_settings(path))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise DataError(f"parts list {path}: {reason}", "trainrig build check FILE.toml") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"parts list {path} is not TOML: {error}", _HINT) from None
 
 

@@ -18,7 +18,6 @@ import configparser
 import dataclasses
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -26,10 +25,14 @@ from typing import Any
 from trainrig.doctor.check import Answer, HealthCheck, answer, finding
 from trainrig.doctor.listening import CHECKS as LISTENING
 from trainrig.doctor.listening import listening
+from trainrig.machine.health import Listener
 from trainrig.machine.ports import frp_file
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
 from trainrig.machine.system_access import Host
 from trainrig.record import Finding
+from trainrig.remote.quick_tunnels import quick_tunnels
+from trainrig.remote.sshd_files import sshd_keywords
+from trainrig.safe_read import parse_toml
 
 _LOOPBACK = frozenset(["127.0.0.1", "localhost", "::1", "[::1]", ""])
 _SSHD = "/etc/ssh/sshd_config"
@@ -66,7 +69,7 @@ def audit(host: Host, home: str, snapshot: Snapshot) -> tuple[Answer, ...]:
             title="No address that is open to everybody leads here",
             reads="/proc/PID/cmdline of cloudflared --url, ngrok, localtunnel, bore, ssh -R ...",
             finds=("quick-tunnel",),
-            judge=lambda seen: _quick_tunnels(host, seen),
+            judge=lambda seen: quick_tunnels(_command_lines(host), _ports(seen)),
         ),
     )
     return tuple(answer(check, snapshot) for check in (*LISTENING, *checks))
@@ -91,7 +94,7 @@ _SSHD_UNDO = f"sudo rm {_SSHD}.d/10-keys-only.conf; sudo systemctl reload ssh"
 def _sshd_runs(snapshot: Snapshot) -> bool:
     """Whether sshd listens, or it is not known."""
     ports = listening(snapshot)
-    return isinstance(ports, Missing) or any(one.service == "ssh" for one in ports)
+    return isinstance(ports, Missing) or any(row.service == "ssh" for row in ports)
 
 
 def _sshd(host: Host, runs: bool) -> Iterator[Finding]:
@@ -109,7 +112,7 @@ def _sshd_findings(host: Host) -> Iterator[Finding]:
         return
     effective = host.run("sshd", "-T", timeout_s=5.0)
     source = "its files" if isinstance(effective, Missing) else "sshd -T"
-    keys = _sshd_keys(host, value_or(effective, text))
+    keys = sshd_keywords(host, value_or(effective, text))
     found = partial(
         finding, undo=_SSHD_UNDO, risk="whoever guesses a password has a shell on this machine"
     )
@@ -150,30 +153,6 @@ def _by_question(keys: Mapping[str, str]) -> bool:
     return asks and keys.get("usepam") == "yes"
 
 
-def _sshd_keys(host: Host, text: str) -> dict[str, str]:
-    """Keys in small letters; the first value counts, and ``Match`` ends what is for everybody."""
-    keys: dict[str, str] = {}
-    for line in text.splitlines():
-        name, _, value = line.strip().replace("=", " ", 1).partition(" ")
-        name, value = name.lower(), value.strip().strip('"').lower()
-        if name == "match":
-            break
-        if name == "include":
-            for path in _included(host, line.split(maxsplit=1)[-1]):
-                for key, found in _sshd_keys(host, value_or(host.read(path), "")).items():
-                    keys.setdefault(key, found)
-        elif name and not name.startswith("#"):
-            keys.setdefault(name, value)
-    return keys
-
-
-def _included(host: Host, pattern: str) -> list[str]:
-    folder, _, glob = pattern.strip().rpartition("/")
-    folder = folder if folder.startswith("/") else f"/etc/ssh/{folder}".rstrip("/")
-    ending = glob.lstrip("*")
-    return [f"{folder}/{n}" for n in value_or(host.names(folder), ()) if n.endswith(ending)]
-
-
 # ---- frp and cloudflared
 
 
@@ -203,6 +182,16 @@ def _frp_files(host: Host, home: str) -> dict[str, str]:
     return paths
 
 
+def _ports(snapshot: Snapshot) -> dict[int, Listener]:
+    """Return what listens, by port."""
+    listeners = listening(snapshot)
+    return {} if isinstance(listeners, Missing) else {row.port: row for row in listeners}
+
+
+def _command_lines(host: Host) -> Iterator[list[str]]:
+    return (words for _, words in _commands(host))
+
+
 def _commands(host: Host) -> Iterator[tuple[str, list[str]]]:
     """Number and words of every process."""
     for pid in value_or(host.names("/proc"), ()):
@@ -219,7 +208,7 @@ def frp_settings(text: str) -> Mapping[str, Any] | None:
     0.0.0.0 and lets ``admin`` in with ``admin``.
     """
     is_old = re.search(r"^\s*\[common\]", text, re.MULTILINE)  # it may be valid TOML as well
-    for read in () if is_old else (tomllib.loads, json.loads):
+    for read in () if is_old else (parse_toml, json.loads):
         try:
             found = read(text)
         except (ValueError, RecursionError):
@@ -299,54 +288,6 @@ def _cloudflared(host: Host, home: str) -> Iterator[Finding]:
             fix = "originRequest.access in it: see what trainrig remote cloudflared writes"
             risk = "without a policy at Cloudflare the address is open to everybody"
             yield finding("cloudflared-no-policy", "warning", evidence, fix, risk=risk)
-
-
-_QUICK = tuple(
-    (name, re.compile(pattern), re.compile(port))
-    for name, pattern, port in (
-        ("cloudflared", r"(?:^|/)cloudflared .*--url\b", r"--url[= ]\S*?:(\d+)"),
-        (
-            "ngrok",
-            r"(?:^|/)ngrok (?:http|tcp)(?!.*--(?:basic-auth|oauth|oidc))\b",
-            r" (?:\S*:)?(\d+)\b",
-        ),
-        ("localtunnel", r"(?:^|/)(?:lt|localtunnel) .*(?:--port|-p)\b", r"(?:--port|-p)[= ](\d+)"),
-        ("bore", r"(?:^|/)bore local\b", r"local (\d+)"),
-        ("tailscale funnel", r"(?:^|/)tailscale funnel\b", r"funnel .*?(\d{2,5})"),
-        (
-            "ssh -R",
-            r"(?:^|/)ssh .*-R.*(?:serveo\.net|localhost\.run|pinggy\.io)",
-            r"-R ?\S*:(\d+) ",
-        ),
-        ("gradio share", r"(?:^|/)frpc_\w+_v[\d.]+ (?:http|tcp)", r"-l (\d+)"),
-    )
-)
-"""What gives a port of this machine an address of the internet that asks nobody: its command line
-and, in it, the port."""
-
-
-def _quick_tunnels(host: Host, snapshot: Snapshot) -> Iterator[Finding]:
-    ports = listening(snapshot)
-    there = {one.port: one for one in (() if isinstance(ports, Missing) else ports)}
-    for _, words in _commands(host):
-        line = " ".join(words)
-        quick = next(((n, port) for n, known_by, port in _QUICK if known_by.search(line)), None)
-        if quick is None:
-            continue
-        name, found = quick[0], quick[1].search(line)
-        number = int(found[1]) if found else 0
-        behind = there.get(number)
-        what = f"port {number}" if number else "a port"
-        safe = behind is not None and behind.protection in ("token", "password")
-        evidence = f"{name} gives {what} of this machine an address that asks nobody who comes"
-        if behind is not None and behind.service:
-            evidence += f"; behind it is {behind.service}, protection: {behind.protection}"
-        fix = (
-            "end it; trainrig remote forward HOST, or trainrig remote cloudflared with an "
-            "access policy"
-        )
-        risk = "whoever learns the address, from a log or by trying, reaches the port"
-        yield finding("quick-tunnel", "warning" if safe else "error", evidence, fix, risk=risk)
 
 
 def _open_hosts(text: str) -> list[str]:

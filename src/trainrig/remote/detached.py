@@ -26,6 +26,7 @@ from typing import Any, Literal
 from trainrig.errors import DataError, UsageError, unknown
 from trainrig.process.programs import signal_session, start_detached, started_at
 from trainrig.remote import tmux_session
+from trainrig.safe_read import make_private
 from trainrig.store import store_errors
 
 State = Literal["running", "ended", "killed", "lost"]
@@ -99,7 +100,7 @@ def start_job(command: Sequence[str], name: str, in_tmux: bool = False) -> Detac
     if session is not None:
         tmux_session.require_tmux()
     with store_errors(folder):
-        folder.mkdir(parents=True, mode=0o700)
+        make_private(folder)
         log, code = folder / "output.log", folder / "code"
         if session is not None:
             pid = tmux_session.start_in_tmux(session, command, log, code)

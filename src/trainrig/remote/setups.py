@@ -26,8 +26,8 @@ from trainrig.errors import DataError, UnavailableError, UsageError, unknown
 from trainrig.process.child import DIE_WITH_PARENT
 from trainrig.process.programs import last_line, run_program
 from trainrig.process.supervisor import Child
+from trainrig.safe_read import MOST_SETTINGS, make_private, read_plain
 from trainrig.store import store_errors
-from trainrig.store.safe_read import MOST_SETTINGS, read_plain
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,40}")
 _CONTROL_S = 20.0
@@ -142,8 +142,8 @@ def write_setup(setup: Setup) -> list[Path]:
     files[unit] = unit_text(setup)
     about = dataclasses.asdict(setup) | {"files": {str(p): _digest(t) for p, t in files.items()}}
     with store_errors(folder):
-        folder.mkdir(parents=True, mode=0o700)
-        unit.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for private in (folder, unit.parent):
+            make_private(private)
         for path, text in {**files, folder / "setup.json": json.dumps(about) + "\n"}.items():
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(text)

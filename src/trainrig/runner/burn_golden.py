@@ -21,6 +21,7 @@ from trainrig.analysis.burn_facts import DIGESTS
 from trainrig.benchmarks.burn import BENCHMARK
 from trainrig.errors import DataError, first_problem
 from trainrig.record import Outcome
+from trainrig.safe_read import read_settings
 from trainrig.store import read_run, write_atomic
 
 _OF_SOFTWARE = ("torch", "cuda", "hip", "cudnn", "capability", "threads")
@@ -37,6 +38,9 @@ class _Line(BaseModel):
     added: str = ""
 
 
+_MOST_BYTES = 1 << 28
+
+
 @dataclass(slots=True)
 class Golden:
     """The digests of a file; none where no file was named."""
@@ -50,7 +54,7 @@ class Golden:
         if path is None or not path.exists():
             return cls(path)
         try:
-            texts = path.read_text(encoding="utf-8").splitlines()
+            texts = read_settings(path, _MOST_BYTES).decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"cannot read {path}: {error}") from None
         lines = []

@@ -22,7 +22,14 @@ from typing import Any
 import tomli_w
 
 from trainrig.errors import DataError
-from trainrig.store.run_folder import CONFIG, MACHINE, parse_config, parse_object
+from trainrig.safe_read import make_private
+from trainrig.store.run_folder import (
+    CONFIG,
+    MACHINE,
+    host_in_name,
+    parse_config,
+    parse_object,
+)
 
 HOST, USER, FOLDER, MAC = "host", "user", "/redacted", "redacted-mac"
 KEPT = frozenset(
@@ -59,6 +66,11 @@ def redacted(name: str, files: Mapping[str, bytes]) -> tuple[str, dict[str, byte
             continue
         kept[file] = _cleaned(file, data, clean)
     return clean(name), kept
+
+
+def redacted_name(name: str, machine: Mapping[str, Any]) -> str:
+    """Return a run's name without its host's: what its redacted bundle is called."""
+    return _cleaner(machine)(name)
 
 
 def redacted_machine(machine: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,8 +119,9 @@ def _cleaner(machine: Mapping[str, Any]) -> Callable[[str], str]:
     """What takes the names of this run's host and user out of a text."""
     host = machine.get("host")
     named = host.get("hostname") if isinstance(host, dict) else None
-    words = {str(named): HOST} if isinstance(named, str) and named else {}
-    words |= {os.uname().nodename: HOST}
+    hosts = [os.uname().nodename, *([named] if isinstance(named, str) else [])]
+    forms = {form for host in hosts for form in (host, host.partition(".")[0], host_in_name(host))}
+    words = dict.fromkeys(filter(None, forms), HOST)
     with suppress(OSError, KeyError, ImportError):  # nobody of that number
         words |= {getpass.getuser(): USER}
     words = {word: by for word, by in words.items() if len(word) > 1 and word not in _COMMON}
@@ -137,7 +150,7 @@ def _salt() -> bytes:
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     path = Path(base) / "trainrig" / "bundle-salt"
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         with suppress(FileExistsError):
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with os.fdopen(handle, "wb") as file:

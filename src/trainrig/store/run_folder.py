@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
 from trainrig.errors import DAMAGED_RUN, DataError
 from trainrig.record import check_schema
-from trainrig.store.safe_read import parse_toml, read_plain
+from trainrig.safe_read import parse_toml, read_plain
 
 CONFIG = "run.toml"
 MACHINE = "machine.json"
@@ -17,6 +18,11 @@ VERDICT = "verdict.json"
 REPORT = "report.html"
 SERIES = "series"
 LOGS = "logs"
+
+
+def host_in_name(host: str) -> str:
+    """Return a host's name as it stands in the names of its runs."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", host).strip("-")[:32]
 
 
 def parse_config(data: bytes | None, path: Path) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import tomli_w
 
 from trainrig.errors import DataError
 from trainrig.record import SCHEMA_VERSION, from_json, verdict_from_json
+from trainrig.safe_read import parse_toml
 from trainrig.store.run_folder import CONFIG, MACHINE, RECORDS, VERDICT, parse_object
-from trainrig.store.safe_read import parse_toml
 
 _NAME = re.compile(r"\d{8}T\d{6}Z-.+-(?P<verb>[a-z]+)-[^-]+")
 """How a run's folder is called."""

@@ -13,7 +13,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import shutil
 import socket
 import stat
@@ -35,6 +34,7 @@ from trainrig.store.run_folder import (
     REPORT,
     SERIES,
     VERDICT,
+    host_in_name,
     parse_config,
     read_file,
 )
@@ -128,12 +128,12 @@ def create_run(parent: Path, verb: str, config: Mapping[str, Any]) -> RunWriter:
     None).  Raises StoreError when ``parent`` cannot be made or written.
     """
     now = datetime.datetime.now(datetime.UTC)
-    host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-") or "host"
+    host = host_in_name(socket.gethostname()) or "host"
     with store_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".run-", dir=parent))
         try:
-            name = f"{now:%Y%m%dT%H%M%SZ}-{host[:32]}-{verb}-{draft.name[-6:].replace('_', '0')}"
+            name = f"{now:%Y%m%dT%H%M%SZ}-{host}-{verb}-{draft.name[-6:].replace('_', '0')}"
             head = {"schema": SCHEMA_VERSION, "name": name, "verb": verb, "started": now}
             text = tomli_w.dumps({**head, **config, **head})
             # An undecodable byte of an argument is no UTF-8, and must not cost the run.

@@ -29,7 +29,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +37,7 @@ from typing import Any
 import tomli_w
 
 from trainrig.errors import DataError, TrainrigError, UsageError, reading, unknown
+from trainrig.safe_read import parse_toml, read_settings
 from trainrig.train.config import KEYS as EXPERIMENT_KEYS
 from trainrig.train.config import Experiment, check, field_text, no_key
 from trainrig.train.engines import SHARING, engine_of
@@ -213,12 +213,10 @@ def _content(path: Path) -> tuple[str, dict[str, Any]]:
     """The text of a file, and what it says."""
     hint = "trainrig plan --write DIR makes such files, and docs/experiments.md shows one"
     try:
-        with reading(path, hint), path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise DataError(f"{path} is no experiment file: it is larger than 16 MiB", hint)
+        with reading(path, hint):
+            data = read_settings(path, _MOST_BYTES)
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
-        return text, tomllib.loads(text)
+        return text, parse_toml(text, _MOST_BYTES)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no TOML: {error}", hint) from None
 

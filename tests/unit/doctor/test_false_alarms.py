@@ -165,6 +165,32 @@ def test_a_closed_home_guards_its_secrets(home: str, group: str, alarm: bool) ->
     assert ("secret-readable" in ids) is alarm
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "alarm"),
+    [
+        (".aws/credentials", "[default]\naws_secret_access_key = x", True),
+        (".docker/config.json", '{"auths": {"ghcr.io": {"auth": "YTpi"}}}', True),
+        (".docker/config.json", '{"auths": {}}', False),
+        (".git-credentials", "https://ada:ghp_x@github.com", True),
+        (".kube/config", "users:\n- user:\n    client-key-data: x", True),
+        (".ssh/id_ecdsa", "-----BEGIN OPENSSH PRIVATE KEY-----", True),
+        (".cloudflared/0f6e.json", '{"AccountTag": "a", "TunnelSecret": "b"}', True),
+        (".cloudflared/config.yml", "tunnel: 0f6e", False),
+        (".pgpass", "db.example:5432:*:ada:hunter2", True),
+        (".npmrc", "registry=https://npm.example/", False),
+    ],
+)
+def test_a_file_that_holds_a_secret_is_known(path: str, text: str, alarm: bool) -> None:
+    place = f"/home/ada/{path}"
+    ids = found(
+        "desktop",
+        environment={"HOME": "/home/ada"},
+        files={place: text},
+        modes={"/home/ada": "755", place.rpartition("/")[0]: "755", place: "644"},
+    )
+    assert ("secret-readable" in ids) is alarm
+
+
 def test_an_open_door_is_a_fault_and_does_not_fail_a_verdict_on_speed() -> None:
     door = finding("port-runs-programs", "error", "jupyter on 0.0.0.0:8888", "stop it")
     lost = finding("gpu-fell-off-bus", "error", "GPU 1", "power it off")

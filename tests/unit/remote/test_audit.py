@@ -73,6 +73,28 @@ CASES = {
         {SSHD: f"Include {SSHD}.d/*.conf\n", f"{SSHD}.d/10-keys-only.conf": KEYS},
         {"ssh-password"},
     ),
+    "several patterns on a line, of digits": (
+        {
+            SSHD: f"Include /etc/none/*.conf {SSHD}.d/[0-9]*.conf\n{KEYS}",
+            f"{SSHD}.d/5-cloud.conf": "PasswordAuthentication\tyes  # the cloud's\n",
+        },
+        {
+            SSHD: f"Include {SSHD}.d/[0-9]*.conf\n{KEYS}",
+            f"{SSHD}.d/x-cloud.conf": "PasswordAuthentication yes\n",
+        },
+        {"ssh-password"},
+    ),
+    "match all": (
+        {SSHD: "Match User x\nPasswordAuthentication no\nMatch all\nPasswordAuthentication yes\n"},
+        {SSHD: f"Match User x\nPasswordAuthentication yes\nMatch all\n{KEYS}"},
+        {"ssh-password"},
+    ),
+    "equals": ({SSHD: "PasswordAuthentication = yes\n"}, {SSHD: KEYS}, {"ssh-password"}),
+    "relative": (
+        {SSHD: f'Include "sshd_config.d/*.conf"\n{KEYS}', f"{SSHD}.d/a.conf": "GatewayPorts yes"},
+        {SSHD: f'Include "other.d/*.conf"\n{KEYS}', f"{SSHD}.d/a.conf": "GatewayPorts yes"},
+        {"ssh-gateway-ports"},
+    ),
     "dashboard": (
         frp(SOUND_FRP + 'webServer.addr = "0.0.0.0"\nwebServer.port = 7500\n'),
         frp(SOUND_FRP + "webServer.port = 7500\n"),
@@ -145,14 +167,50 @@ def test_every_finding_of_the_checks_has_a_case() -> None:
         ("lt --port 3000", 3000),
         ("bore local 5000 --to bore.pub", 5000),
         ("ssh -N -R 80:localhost:8888 serveo.net", 8888),
-        ("ssh -N -R 2222:localhost:22 gate", None),
+        ("ssh -N -R 2222:localhost:22 gate", 22),
+        ("ssh -N -R 127.0.0.1:2222:127.0.0.1:22 gate", None),
+        ("ssh -N -L 2222:localhost:22 gate", None),
+        ("autossh -M 0 -fNR 0.0.0.0:80:localhost:8888 me@vps", 8888),
+        ("ssh -o RemoteForward=9000:localhost:9001 vps", 9001),
+        ("/tmp/.x/kworkerd tunnel --url http://127.0.0.1:7681", 7681),
+        ("cloudflared tunnel --no-autoupdate run --token abc", 0),
+        ("/usr/local/bin/ngrok start --all", 0),
+        ("/usr/share/code/code tunnel --accept-server-license-terms", 0),
+        ("code --no-sandbox", None),
+        ("devtunnel host -p 8888", 8888),
+        ("devtunnel host -p 8888 --allow-anonymous", 8888),
+        ("zrok share public localhost:8501", 8501),
+        ("chisel client http://relay:8080 R:8888:localhost:8889", 8889),
+        ("chisel client http://relay:8080 8888:localhost:8889", None),
+        ("chisel server --port 8080", None),
+        ("rathole client.toml", 0),
+        ("wstunnel client -R tcp://8080:localhost:9000 wss://relay", 9000),
+        ("pagekite.py 8888 me.pagekite.me", 8888),
+        ("playit", 0),
+        ("cpolar http 8080", 8080),
+        ("npc -server=1.2.3.4:8024 -vkey=x", 0),
+        ("tmate -F", 0),
+        ("upterm host --github-user ada -- bash", None),
+        ("python train.py --url http://localhost:8080", None),
         ("/root/.cache/frpc_linux_amd64_v0.3 http -n x -l 7860 -i 127.0.0.1", 7860),
     ],
 )
 def test_an_address_that_asks_nobody_is_known_by_its_command_line(line: str, port) -> None:
     files = {"/proc/9/cmdline": line.replace(" ", "\0") + "\0"}
     found = looked(files)["quick-tunnels"].findings
-    assert [f"port {port} " in one.evidence for one in found] == [True] * (port is not None)
+    place = f"port {port} " if port else "a port "
+    assert [place in finding.evidence for finding in found] == [True] * (port is not None)
+
+
+def test_who_is_asked_at_the_other_end_decides_how_grave_a_tunnel_is() -> None:
+    def severity(line: str) -> str:
+        (found,) = looked({"/proc/9/cmdline": line.replace(" ", "\0")})["quick-tunnels"].findings
+        return found.severity
+
+    assert severity("ngrok http 8888") == "error"
+    assert severity("devtunnel host -p 8888") == "warning"
+    assert severity("devtunnel host -p 8888 --allow-anonymous") == "error"
+    assert severity("ssh -R 80:localhost:8888 vps") == "warning"
 
 
 def test_findings_have_a_fix_a_risk_and_an_undo() -> None:

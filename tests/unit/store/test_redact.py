@@ -9,6 +9,7 @@ import pytest
 
 from trainrig.store import create_run, pack, read_run
 from trainrig.store.bundle import open_bundle
+from trainrig.store.redact import redacted_name
 
 PLANTED = (
     "thehost42",
@@ -56,6 +57,13 @@ def test_planted_secrets_are_not_in_a_bundle(run: Path, tmp_path: Path) -> None:
     pack(run, tmp_path / "b.bundle", redact=True)
     again = json.loads(open_bundle(tmp_path / "b.bundle")[1]["machine.json"])
     assert again["host"]["machine"] == machine["host"]["machine"]
+
+
+def test_a_bundle_is_not_called_after_its_host(run: Path) -> None:
+    machine = {"host": {"hostname": "the_host.lab.example"}}
+    name = redacted_name("20260101T120000Z-the-host-lab-example-qualify-ab12cd", machine)
+    assert name == "20260101T120000Z-host-qualify-ab12cd"
+    assert "the_host" not in redacted_name("of the_host", machine)
 
 
 def test_a_full_bundle_keeps_all(run: Path, tmp_path: Path) -> None:

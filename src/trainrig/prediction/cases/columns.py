@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainrig.errors import DataError, TrainrigError, UsageError, reading, unknown
+from trainrig.safe_read import read_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,9 @@ def read_cells(cells: Mapping[str, str], columns: Sequence[CaseColumn]) -> CaseR
     return _row(1, cells, known, "row")
 
 
+_MOST_BYTES = 1 << 26
+
+
 def read_rows(path: Path, columns: Sequence[CaseColumn]) -> list[CaseRow]:
     """Read a table of cases.
 
@@ -115,8 +119,8 @@ def read_rows(path: Path, columns: Sequence[CaseColumn]) -> list[CaseRow]:
         UsageError: A column is unknown, or a cell is no value of its option, with the line.
     """
     known = _by_name(columns)
-    with reading(path, "name a CSV or JSON Lines file"), path.open("rb") as file:
-        raw = file.read()
+    with reading(path, "name a CSV or JSON Lines file"):
+        raw = read_settings(path, _MOST_BYTES)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:

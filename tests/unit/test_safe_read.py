@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainrig.errors import DataError, StoreError
+from trainrig.safe_read import make_private, parse_toml, read_plain, read_settings
 from trainrig.store import create_run, read_run, resume_run
-from trainrig.store.safe_read import parse_toml, read_plain
 
 
 def test_a_strangers_run_empties_no_file_of_ours(tmp_path: Path) -> None:
@@ -39,6 +39,29 @@ def test_pipes_devices_and_folders_are_no_files(tmp_path: Path) -> None:
     assert read_plain(tmp_path / "large", 11) == bytes(11)
     with pytest.raises(DataError, match="at most 10"):
         read_plain(tmp_path / "large", 10)
+
+
+def test_a_file_that_a_user_names_may_be_a_link_and_is_no_pipe(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"a = 1")
+    (tmp_path / "link").symlink_to("file")
+    assert read_settings(tmp_path / "link") == b"a = 1"
+    os.mkfifo(tmp_path / "pipe")
+    for special in (tmp_path / "pipe", Path("/dev/zero"), Path("/dev/null")):
+        with pytest.raises(DataError, match="pipe or a device"):
+            read_settings(special)
+    with pytest.raises(IsADirectoryError):
+        read_settings(tmp_path)
+    with pytest.raises(DataError, match="at most 4"):
+        read_settings(tmp_path / "file", 4)
+
+
+def test_a_private_folder_is_its_owners_alone_under_any_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_private(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    assert [p.stat().st_mode & 0o777 for p in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700] * 2
 
 
 @pytest.mark.parametrize(
