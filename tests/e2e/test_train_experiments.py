@@ -211,7 +211,7 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no TOML") as caught:
             read_file(write(tmp_path, text), {})
         assert caught.value.message.isprintable()
-    with pytest.raises(DataError, match="at most 16,777,216"):
+    with pytest.raises(DataError, match="a pipe or a device"):
         read_file(Path("/dev/zero"), {})
     with pytest.raises(DataError, match="cannot read"):
         read_file(tmp_path / "absent.toml", {})
