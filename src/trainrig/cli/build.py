@@ -80,8 +80,8 @@ _PART_HELP = {
     "cpu": ("Processor: 7950X.", "none"),
     "board": ("Motherboard: its name, or its chipset (B650E).", "none"),
     "ram": ('"2x 32 GB DDR5-5600 UDIMM".', "none"),
-    "case": ("PC case, by name.", "none"),
-    "cooling": ("Cooler of the processor, by name.", "none"),
+    "case": ('PC case, by name or kind: "ATX case".', "none"),
+    "cooling": ('Cooler of the processor: its name, or "360 mm water-cooled".', "none"),
     "disk": ('"4 TB NVMe", or a name.', "none"),
     "nic": ("Network card, by name.", "none"),
     "riser": ("Riser, by name.", "none"),
@@ -120,8 +120,9 @@ def check(
     trainrig build check machine.toml --psu "1600 W ATX 3.1" --html machine.html
 
     A part is named by the catalog, by enough of its name, or in words: a chip, watts of a
-    supply, a chipset, "2x 32 GB DDR5-5600 UDIMM", "4 TB NVMe".  What is not named is not
-    judged.  With FILE, options stand for its tables.
+    supply, a chipset, "2x 32 GB DDR5-5600 UDIMM", "4 TB NVMe", "360 mm water-cooled", "ATX
+    case"; with a maker before it, in Chinese as well, and a price behind it: "技嘉 B650E @
+    2499".  What is not known is not judged.  With FILE, options stand for its tables.
 
     A list has tables of parts ([[gpu]], [[board]], [[cpu]], [[ram]], [[psu]], [[case]],
     [[cooling]], [[disk]], [[nic]], [[riser]], [[bridge]]), each with part, count and price,

@@ -97,8 +97,8 @@ def _replaces(part: Part, other: Part) -> bool:
             )
         case Cooler(), Cooler():
             same = (part.radiator_mm is None) == (other.radiator_mm is None)
-            sockets = {one.casefold() for one in part.sockets}
-            same = same and sockets >= {one.casefold() for one in other.sockets}
+            sockets = {one.casefold() for one in stated(part.sockets)}
+            same = same and sockets >= {one.casefold() for one in stated(other.sockets)}
             good = _none_more(
                 (part.radiator_mm or 0, part.height_mm or 0, *_noise(part), _taken(other)),
                 (other.radiator_mm or 0, other.height_mm or 0, *_noise(other), _taken(part)),
@@ -295,7 +295,7 @@ def _ram_board(first: Choice, second: Choice) -> bool:
 def _cooler_cpu(first: Choice, second: Choice) -> bool:
     cooler, processor = first.offer.part, second.offer.part
     assert isinstance(cooler, Cooler) and isinstance(processor, Processor)
-    known = {name.casefold() for name in cooler.sockets}
+    known = {name.casefold() for name in stated(cooler.sockets)}
     return processor.socket.casefold() in known and processor.watts <= _taken(cooler)
 
 
@@ -317,7 +317,7 @@ def _disk_board(first: Choice, second: Choice) -> bool:
     disk, board = first.offer.part, second.offer.part
     assert isinstance(disk, DiskPart) and isinstance(board, Board)
     ports = {"m2": board.m2_slots, "sata": board.sata_ports, "u2": board.u2_ports}
-    return first.count <= (ports[disk.interface] or 0)
+    return first.count <= (ports[stated(disk.interface)] or 0)
 
 
 PAIRS = (

@@ -14,18 +14,20 @@ from trainrig.procure.rule_book import Check, check, needs, not_known
 from trainrig.units import counted
 
 
+@needs("cooler", "cooling.sockets")
 def cooler(build: Build) -> Iterator[Check]:
     """The processor is cooled."""
     processors, coolers = build.each(Processor), build.each(Cooler)
     if not processors or not coolers:
         return
     processor, one = processors[0], coolers[0]
-    known = {name.casefold() for name in one.sockets}
+    sockets = stated(one.sockets)
+    known = {name.casefold() for name in sockets}
     yield check(
         "cooler",
         processor.socket.casefold() in known,
         f"{one.name} on {processor.socket}",
-        f"{processor.socket} among {', '.join(one.sockets)}",
+        f"{processor.socket} among {', '.join(sockets)}",
         f"a cooler for {processor.socket}",
     )
     yield check(

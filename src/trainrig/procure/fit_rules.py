@@ -115,7 +115,7 @@ def missing_part(build: Build) -> Iterator[Check]:
             rule="missing-part",
             severity="unknown",
             message="not stated",
-            arithmetic=", ".join(absent),
+            arithmetic=", ".join(f"[[{kind}]]" for kind in absent),
             fix=", ".join(f"--{kind}" for kind in absent),
             not_known=tuple(absent),
         )
@@ -449,6 +449,7 @@ def rack_units(build: Build) -> Iterator[Check]:
     )
 
 
+@needs("disk-ports", "disk.interface")
 def disk_ports(build: Build) -> Iterator[Check]:
     """Each disk has a port."""
     board = build.board

@@ -30,6 +30,9 @@ def memory_type(build: Build) -> Iterator[Check]:
     kinds = {True: "RDIMM", False: "UDIMM", None: "RDIMM or UDIMM"}
     wanted = f"{' or '.join(types) or '?'} {kinds[registered]}"
     for module, _ in modules:
+        if module.memory_type is None:
+            yield not_known("memory-type", module, "memory_type")
+            continue
         form = "SO-DIMM" if module.so_dimm else kinds[module.registered]
         fits = module.memory_type in types or not types
         fits = fits and registered in (None, module.registered)
@@ -96,14 +99,15 @@ def memory_module(build: Build) -> Iterator[Check]:
     if board is not None and board.memory_max_gib and board.memory_slots:
         slot_gib = board.memory_max_gib // board.memory_slots
     for module, count in build.of(MemoryModule):
-        largest = largest_module_gib(module.memory_type, module.registered)
+        generation = module.memory_type
+        largest = largest_module_gib(generation, module.registered) if generation else None
         size, kind = module.capacity_gib, "RDIMM" if module.registered else "UDIMM"
         if largest is not None and size > largest:
             yield check(
                 "memory-module",
                 False,
-                f"no {module.memory_type} {kind} is made of {size} GiB",
-                f"{size} GiB > {largest} GiB, the largest {module.memory_type} {kind}",
+                f"no {generation} {kind} is made of {size} GiB",
+                f"{size} GiB > {largest} GiB, the largest {generation} {kind}",
                 "smaller modules",
             )
         elif slot_gib is not None and size <= slot_gib:

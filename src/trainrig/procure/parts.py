@@ -129,7 +129,7 @@ class MemoryModule:
 
     name: Text
     capacity_gib: Some
-    memory_type: Text
+    memory_type: Text | None = field(default=None, metadata=NEEDED_FIELD)
     registered: bool
     so_dimm: bool = False
     """A short module, for notebooks and a few small boards."""
@@ -191,7 +191,7 @@ class Cooler:
     """Cooling of a processor."""
 
     name: Text
-    sockets: tuple[Text, ...]
+    sockets: tuple[Text, ...] | None = field(default=None, metadata=NEEDED_FIELD)
     watts: Size | None = field(default=None, metadata=NEEDED_FIELD)
     """That it takes away."""
     height_mm: Size | None = None
@@ -207,7 +207,7 @@ class DiskPart:
     name: Text
     capacity_tb: Size
     """As sold, 10^12 bytes."""
-    interface: Literal["m2", "u2", "sata"]
+    interface: Literal["m2", "u2", "sata"] | None = field(default=None, metadata=NEEDED_FIELD)
     watts: Size = 8.0
     endurance_tb: Size | None = None
     qlc: bool = False

@@ -86,7 +86,8 @@ def platforms_file() -> _File:
     """Return the tables of catalog/platforms.toml.  Raises DataError where a source is missing."""
     content = read_toml(PLATFORMS_FILE, _File, PLATFORMS_FILE.name)
     cited = {source for platform in content.platform for source in platform.sources}
-    cited |= {row.source for row in (*content.chipset, *content.module)}
+    cited |= {chipset.source for chipset in content.chipset}
+    cited |= {module.source for module in content.module}
     if missing := sorted(cited - set(content.sources)):
         raise DataError(f"{PLATFORMS_FILE.name}: unknown source {missing[0]!r}")
     return content

@@ -171,6 +171,8 @@ def graded(
 _FORMS = {
     ("board", "slots"): "[{ position = …, lanes = …, generation = … }]",
     ("case", "form_factors"): '["ATX", …]',
+    ("cooling", "sockets"): '["AM5", …]',
+    ("disk", "interface"): '"m2", "u2" or "sata"',
     ("gpu", "connectors"): '{ "8-pin" = …, "12V-2x6" = … }',
     ("psu", "atx"): '"2", "3.0" or "3.1"',
     ("psu", "connectors"): '{ eps = …, "8-pin" = …, "12V-2x6" = … }',

@@ -116,6 +116,28 @@ def test_nothing_at_all_names_both_ways(trainrig) -> None:
         ("ram", "8x 64 GiB DDR5 RDIMM", {"capacity_gib": 64, "registered": True, "count": 8}),
         ("disk", "4 TB NVMe", {"capacity_tb": 4.0, "interface": "m2"}),
         ("disk", "960 GB SATA", {"capacity_tb": 0.96, "interface": "sata"}),
+        ("gpu", "七彩虹 RTX 4090 水冷", {"chip": "RTX 4090", "cooling": "water"}),
+        ("gpu", "RTX 4090 x2", {"chip": "RTX 4090", "count": 2}),
+        ("gpu", "L20", {"cooling": "passive"}),
+        ("board", "技嘉 B650E", {"socket": "AM5", "part": "技嘉 B650E"}),
+        ("board", "微星 B650M 迫击炮 WIFI", {"socket": "AM5", "memory_type": "DDR5"}),
+        ("board", "Biostar Z790 Valkyrie", {"socket": "LGA1700"}),
+        ("cpu", "锐龙 9 7950X", {"part": "AMD Ryzen 9 7950X"}),
+        ("cpu", "AMD 7950X 处理器", {"part": "AMD Ryzen 9 7950X"}),
+        ("ram", "金士顿 DDR5 4×32GB", {"capacity_gib": 32, "memory_type": "DDR5", "count": 4}),
+        ("ram", "2x 32 GB", {"capacity_gib": 32, "memory_type": None}),
+        ("ram", "32GB DDR5 SO-DIMM", {"so_dimm": True}),
+        ("psu", "长城 1000W ATX3.0 金牌全模组", {"watts": 1000.0, "atx": "3.0"}),
+        ("psu", "1000 瓦", {"watts": 1000.0}),
+        ("disk", "爱国者 2TB M.2", {"capacity_tb": 2.0, "interface": "m2"}),
+        ("disk", "2 TB SSD", {"capacity_tb": 2.0, "interface": None}),
+        ("cooling", "瓦尔基里 360 水冷", {"radiator_mm": 360, "part": "瓦尔基里 360 水冷"}),
+        ("cooling", "240 mm AIO", {"radiator_mm": 240}),
+        ("cooling", "air cooler 160 mm", {"height_mm": 160.0}),
+        ("case", "机箱", {"airflow": "tower"}),
+        ("case", "ATX 机箱", {"airflow": "tower", "form_factors": ("ATX",)}),
+        ("case", "4U 服务器机箱", {"airflow": "front-to-back", "rack_units": 4}),
+        ("psu", "1000 W @ 1399", {"watts": 1000.0, "price": 1399.0}),
     ],
 )
 def test_words_are_read(kind: str, text: str, expected: dict) -> None:
@@ -133,6 +155,30 @@ def test_each_chipset_makes_a_board() -> None:
         content = {"board": [entry_of("board", name)], "cpu": [entry_of("cpu", "7950X")]}
         build = build_of(content, "x", is_complete=False, described=content)
         assert build.board is not None and build.board.memory_channels >= 2
+
+
+EIGHT_PARTS = (
+    *("--gpu", "七彩虹 RTX 4090 水冷 @ 15999", "--board", "技嘉 B650E @ 2499"),
+    *("--cpu", "锐龙 9 7950X @ 3999", "--ram", "4x 32GB DDR5 金士顿 @ 1100"),
+    *("--disk", "爱国者 2TB M.2 @ 900", "--psu", "微星 1000W ATX3.0 金牌 @ 1399"),
+    *("--cooling", "瓦尔基里 360 水冷 @ 990", "--case", "机箱 @ 3801", "--currency", "CNY"),
+)
+
+
+def test_eight_parts_in_a_person_s_words_are_one_list(trainrig) -> None:
+    code, content = found(trainrig, *EIGHT_PARTS)
+    assert code == 0 and content["legal"] and content["total"] == 33_987
+    rules = {check["rule"]: check["severity"] for check in content["checks"]}
+    held = ("missing-part", "socket", "memory-type", "psu-watts", "psu-transients", "card-form")
+    assert {rules[rule] for rule in held} == {"ok"}
+    assert {rules[rule] for rule in ("slots", "cooler", "form-factor", "radiator")} == {"unknown"}
+
+
+def test_the_same_eight_parts_with_two_cards_are_refused_by_their_watts(trainrig) -> None:
+    two = [word.replace("七彩虹", "2x 七彩虹") for word in EIGHT_PARTS]
+    code, content = found(trainrig, *two)
+    watts = rule_of(content, "psu-watts")
+    assert code == 1 and watts["severity"] == "error" and "1,218 W" in watts["arithmetic"]
 
 
 # ---- what modules call themselves
