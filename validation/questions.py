@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -21,47 +21,57 @@ from typing import Any
 from trainrig.errors import TrainrigError
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import question
+from trainrig.prediction.verdict import BORDERLINE, DOES_NOT_FIT, FITS
+from trainrig.workload.model_lookup import find
 
 GIB = 1 << 30
 QUESTIONS = Path(__file__).with_name("published") / "questions.csv"
 _USUAL_RANK = 16
+_LONGEST_POSITION = 8192
 _SIZES = {"TP": "tp", "PP": "pp", "CP": "cp", "EP": "ep", "VP": "interleave"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What was asked, and what came out."""
+    """One question's options, and its prediction or refusal."""
 
     row: Mapping[str, str]
     options: Mapping[str, Any]
-    found: Prediction | None
+    prediction: Prediction | None
     refusal: str = ""
 
     @property
     def memory(self) -> tuple[float, float, float] | None:
-        """GiB of the fullest GPU: low end, middle and high end of the interval."""
-        if self.found is None:
+        """GiB of the fullest GPU as the row reports it: low end, middle and high end.
+
+        A longest context and a full card are what is needed, a log's figure what the allocator has
+        reserved, any other what nvidia-smi shows.
+        """
+        if self.prediction is None:
             return None
-        low, high = self.found.memory.interval("device")
-        return float(low) / GIB, float(self.found.memory.total) / GIB, float(high) / GIB
+        memory, stated = self.prediction.memory, self.row["stated"]
+        if not self.row["reported_memory_gib"] or re.search(r"longest|nearly all", stated):
+            (low, high), middle = memory.needed_interval, memory.total
+        elif "reserved" in stated or self.prediction.question.program.saving.logged_memory:
+            (low, high), middle = memory.interval("reserved"), memory.reserved
+        else:
+            (low, high), middle = memory.interval("device"), memory.shown
+        return float(low) / GIB, float(middle) / GIB, float(high) / GIB
 
     @property
     def verdict(self) -> str:
-        """fits, borderline, does not fit or refused."""
-        if self.found is None or self.memory is None:
-            return "refused"
-        low, _, high = self.memory
-        has = self.found.rates.memory_bytes / GIB
-        if not self.found.question.fits_host or low > has:
-            return "does not fit"
-        return "fits" if high <= has else "borderline"
+        """One of `verdict.VERDICTS`, or refused."""
+        return "refused" if self.prediction is None else self.prediction.verdict
 
 
 def options_of(row: Mapping[str, str]) -> dict[str, Any]:
     """Return the options that say what a row's columns say."""
     method, chip = row["method"], re.sub(r"^\d+x ", "", row["chip"])
+    model, vocabulary = row["model"], re.search(r"\(vocab (\d+)\)", row["model"])
+    if vocabulary:
+        model = _with_vocabulary(model[: vocabulary.start()], int(vocabulary[1]))
     options: dict[str, Any] = {
-        "model": row["model"],
+        "model": model,
         "on": chip,
         "gpus": int(row["num_gpus"]),
         "seq_len": int(row["seq"]),
@@ -72,6 +82,13 @@ def options_of(row: Mapping[str, str]) -> dict[str, Any]:
     if row["framework"] and "no --framework" not in method:
         options["framework"] = row["framework"]
     return options | dict((*_trained(method), *_sizes(method), *_kept(method)))
+
+
+def _with_vocabulary(model: str, vocabulary: int) -> str:
+    """Return a named model by its numbers, with another vocabulary."""
+    shape = find(re.sub(r" \d+M\b", "", model).strip())
+    sizes = f"num_layers={shape.num_layers},hidden={shape.hidden},vocab={vocabulary}"
+    return f"{shape.family}:{sizes},max_positions={_LONGEST_POSITION}"
 
 
 def _trained(method: str) -> Iterator[tuple[str, Any]]:
@@ -118,12 +135,12 @@ def ask(row: Mapping[str, str]) -> Answer:
     options, refusal = options_of(row), ""
     for given in (options, {name: options[name] for name in options if name != "framework"}):
         try:
-            return Answer(row=row, options=given, found=predict(question(given)))
+            return Answer(row=row, options=given, prediction=predict(question(given)))
         except TrainrigError as error:
             refusal = f"{error.message}; {error.hint}"
             if "framework" not in refusal:
                 break
-    return Answer(row=row, options=options, found=None, refusal=refusal)
+    return Answer(row=row, options=options, prediction=None, refusal=refusal)
 
 
 def main(arguments: list[str]) -> None:
@@ -131,62 +148,65 @@ def main(arguments: list[str]) -> None:
     file = Path(arguments[0]) if arguments else QUESTIONS
     with file.open(encoding="utf-8", newline="") as lines:
         answers = [ask(row) for row in csv.DictReader(lines)]
-    for one in answers:
-        print(_line(one))
+    for answer in answers:
+        print(_line(answer))
     print()
     for line in _sums(answers):
         print(line)
 
 
-def _line(one: Answer) -> str:
-    row = one.row
-    if one.found is None or one.memory is None:
-        return f"{row['id']}  refused: {one.refusal}"
-    low, middle, high = one.memory
+def _line(answer: Answer) -> str:
+    row, prediction = answer.row, answer.prediction
+    if prediction is None or answer.memory is None:
+        return f"{row['id']}  refused: {answer.refusal}"
+    low, middle, high = answer.memory
     reported = row["reported_memory_gib"] or "-"
-    has = one.found.rates.memory_bytes / GIB
-    step, stated = one.found.time, row["reported_step_s"] or "-"
-    program = one.options.get("framework", "presumed")
+    offered = prediction.rates.memory_bytes / GIB
+    step, stated = prediction.time, row["reported_step_s"] or "-"
+    program = answer.options.get("framework", "presumed")
     return (
         f"{row['id']}  {row['model'][:24]:24} {program:13} "
-        f"{middle:6.1f} ({low:.1f} to {high:.1f}) of {has:.0f} GiB, reported {reported}; "
-        f"{step:.3g} s, reported {stated}; {one.verdict}, "
-        f"ran: {row['reported_runs'] or '-'}{_miss(one)}"
+        f"{middle:6.1f} ({low:.1f} to {high:.1f}) of {offered:.0f} GiB, reported {reported}; "
+        f"{step:.3g} s, reported {stated}; {answer.verdict}, "
+        f"ran: {row['reported_runs'] or '-'}{_miss(answer)}"
     )
 
 
-def _miss(one: Answer) -> str:
-    wrong = {("fits", "no"): "  FALSE YES", ("does not fit", "yes"): "  FALSE NO"}
-    return wrong.get((one.verdict, one.row["reported_runs"]), "")
+def _miss(answer: Answer) -> str:
+    """Return FALSE YES or FALSE NO where the verdict is wrong."""
+    wrong = {(FITS, "no"): "  FALSE YES", (DOES_NOT_FIT, "yes"): "  FALSE NO"}
+    return wrong.get((answer.verdict, answer.row["reported_runs"]), "")
 
 
-def _sums(answers: list[Answer]) -> Iterator[str]:
-    judged = [one for one in answers if one.row["reported_runs"] and one.found is not None]
-    yield f"asked {len(answers)}, refused {sum(one.found is None for one in answers)}"
-    yield f"false yes {sum('YES' in _miss(one) for one in judged)}"
-    yield f"false no {sum('FALSE NO' in _miss(one) for one in judged)}"
-    close = sum(one.verdict == "borderline" for one in judged)
-    yield f"borderline {close} of {len(judged)}"
-    measured = [one for one in answers if one.row["reported_memory_gib"] and one.memory]
-    errors, held, widths = [], 0, []
-    for one in measured:
-        assert one.memory is not None
-        low, middle, high = one.memory
-        stated = float(one.row["reported_memory_gib"])
-        errors.append(abs(middle / stated - 1.0))
-        held += low <= stated <= high
-        widths.append((high - low) / middle)
-    yield f"memory: median error {median(errors):.1%}, interval holds {held} of {len(measured)}, "
-    yield f"  width {median(widths):.0%} of the middle"
-    timed = [one for one in answers if one.row["reported_step_s"] and one.found is not None]
-    ratios = [one.found.time / float(one.row["reported_step_s"]) for one in timed if one.found]
-    inside = 0
-    for one in timed:
-        assert one.found is not None
-        low, high = one.found.interval
-        inside += low <= float(one.row["reported_step_s"]) <= high
-    off = median(abs(ratio - 1.0) for ratio in ratios)
-    yield f"step: median error {off:.1%}, interval holds {inside} of {len(timed)}"
+def _sums(answers: Sequence[Answer]) -> Iterator[str]:
+    refused = sum(answer.prediction is None for answer in answers)
+    yield f"asked {len(answers)}, refused {refused}"
+    judged = [answer for answer in answers if answer.row["reported_runs"] and answer.prediction]
+    yield f"false yes {sum('YES' in _miss(answer) for answer in judged)}"
+    yield f"false no {sum('FALSE NO' in _miss(answer) for answer in judged)}"
+    close = sum(answer.verdict == BORDERLINE for answer in judged)
+    at_limit = sum("longest" in answer.row["stated"] for answer in judged)
+    yield f"borderline {close} of {len(judged)}, where {at_limit} report the longest that fits"
+    memories, times = [], []
+    for answer in answers:
+        if answer.row["reported_memory_gib"] and answer.memory:
+            memories.append((*answer.memory, float(answer.row["reported_memory_gib"])))
+        if answer.row["reported_step_s"] and (prediction := answer.prediction):
+            low, high = prediction.interval
+            times.append((low, prediction.time, high, float(answer.row["reported_step_s"])))
+    yield f"memory: {_errors(memories)}"
+    yield f"step: {_errors(times)}"
+
+
+def _errors(values: Sequence[tuple[float, float, float, float]]) -> str:
+    """Summarise (low end, middle, high end, reported value) of several predictions."""
+    error = median(abs(middle / reported - 1.0) for _, middle, _, reported in values)
+    held = sum(low <= reported <= high for low, _, high, reported in values)
+    width = median((high - low) / middle for low, middle, high, _ in values)
+    return (
+        f"median error {error:.1%}, interval holds {held} of {len(values)}, "
+        f"width {width:.0%} of the middle"
+    )
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ class TrainingOptions(TypedDict, total=False):
     grad_reduce: str
     fp8_params: bool
     optimizer_in_backward: bool
+    offload_checkpoints: bool
     software: str
     loss: str
     overlap: str

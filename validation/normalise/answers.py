@@ -197,13 +197,12 @@ def memory_of(case: Case) -> Three:
     """
     layout, kind = case.layout, case.memory_kind
     if case.offloads_checkpoints:  # a block's alone are here
-        layout = layout.replace(recompute="full")
+        layout = layout.replace(recompute="full", offload_checkpoints=1)
     if case.states_away:  # an update without moments
         layout = layout.replace(offload="none", optimizer="sgd")
     if case.states_away == "gradients":  # and without masters: each leaves as it comes
         layout = layout.replace(states="pure", optimizer_in_backward=1)
     found = memory(case.shape, layout, head=case.head)
-    found = _without_inputs(found, case.shape, layout) if case.offloads_checkpoints else found
     found = _without_experts(found, case.shape) if case.sends_experts else found
     more = _of_other_lengths(case, layout) if case.varies and kind != "allocated" else 0.0
     low, high = _ends(case, layout, found)
@@ -275,16 +274,6 @@ _LEAST_IN_USE = 0.5
 _STATED = 0.07
 """What memory errs by where all cells are stated (natural logarithm, one deviation): the cells of
 training-2.csv are 5 % off, half of all."""
-
-
-def _without_inputs(found: Memory, shape: ModelShape, layout: Layout) -> Memory:
-    """Memory without the inputs of blocks that are computed again, but for two on their way."""
-    if layout.mesh.pp > 1 or shape.num_decoder_layers:
-        return found
-    ranks = layout.mesh.cp * (layout.mesh.tp if layout.mesh.sequence_parallel else 1)
-    each = 2.0 * layout.batch.micro * layout.batch.seq_len * shape.hidden / ranks
-    away = min(max(shape.num_layers - 2, 0) * each, found.activations)
-    return replace(found, activations=found.activations - away, reserved=found.reserved - away)
 
 
 def _without_experts(found: Memory, shape: ModelShape) -> Memory:

@@ -120,6 +120,10 @@ FRAMEWORK = rows(
     ),
     ("--optimizer-in-backward", None, "", "Update each weight when its gradient is there."),
     (
+        *("--offload-checkpoints/--no-offload-checkpoints", None, "as the program does"),
+        "With --recompute full: keep the inputs of blocks in host memory.",
+    ),
+    (
         *("--software", names_in("workload.programs.names", "SOFTWARES"), "current"),
         "Libraries and kernels of a year: {words}.",
     ),
@@ -220,7 +224,7 @@ PRICE = rows(
 )
 
 
-FLAGS = ("sequence_parallel", "optimizer_in_backward", "fp8_params")
+FLAGS = ("sequence_parallel", "optimizer_in_backward", "offload_checkpoints", "fp8_params")
 """Options without a value that are numbers of a layout."""
 
 

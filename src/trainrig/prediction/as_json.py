@@ -131,7 +131,7 @@ def _subject(question: Question, device: str, needed: Memory) -> dict[str, Any]:
         "layout": layout_dict(question.layout),
         "memory_bytes_per_gpu": int(needed.total),
         "memory_allocated_bytes_per_gpu": int(needed.allocated),
-        "interval": {"memory_bytes_per_gpu": [float(end) for end in needed.interval("device")]},
+        "interval": {"memory_bytes_per_gpu": [float(end) for end in needed.needed_interval]},
         "memory_parts_bytes": memory_parts(needed),
         "host_memory_bytes_per_node": int(host_bytes(question.shape, question.layout)),
         "host_memory_limit_bytes": question.cluster.host_memory,

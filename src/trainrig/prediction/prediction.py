@@ -141,9 +141,9 @@ class Prediction:
     def verdict(self) -> str:
         """One of `verdict.VERDICTS`: whether it fits in memory."""
         return verdict_of(
-            self.memory.interval("device"),
+            self.memory.needed_interval,
             self.rates.memory_bytes,
-            fits_host=self.question.fits_host,
+            host=self.question.host_verdict,
         )
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from trainrig.catalog.chip import Chip
 from trainrig.errors import UsageError, unknown
 from trainrig.workload.adapters import METHODS
+from trainrig.workload.families import facts_of
 from trainrig.workload.layout.groups import SOFTWARE
 from trainrig.workload.model import ModelShape, parameters
 from trainrig.workload.programs import (
@@ -291,6 +292,9 @@ class _Asked:
     def _code(self) -> Iterator[Presumption]:
         code, reason = self.program.code, f"{self.program.name}'s default"
         loss = "fused" if self.software.has(code.fuses_loss) else code.loss
+        if self.program.key in facts_of(self.shape).eager_in:
+            yield Presumption("plain_attention", 1, f"{reason} for this family")
+            yield Presumption("loss", "chunked", f"{reason} for this family")
         if self._size("cp") > 1 and code.shared_loss:
             loss = code.shared_loss
         if loss:

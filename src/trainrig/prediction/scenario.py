@@ -36,11 +36,11 @@ from trainrig.prediction.rates.from_chip import (
     takes_any_order,
     usual_tray,
 )
+from trainrig.prediction.verdict import host_verdict
 from trainrig.workload.layout import PLACES, Layout, check_layout, check_sizes, is_legal
 from trainrig.workload.layout.batch_split import samples_of, split_batch
 from trainrig.workload.layout.groups import PRECISIONS, RECOMPUTE, SCALED
 from trainrig.workload.layout_rules import MOST_COUNT, has_schedule, usual_interleave, who_has
-from trainrig.workload.memory import host_bytes
 from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find, note_of
 from trainrig.workload.option_words import usual_word
@@ -97,10 +97,9 @@ class Question:
         return self.presumed.program if self.presumed else find_program(self.layout.framework)
 
     @property
-    def fits_host(self) -> bool:
-        """Whether a node's memory is enough for what is offloaded; where it is not known, it is."""
-        limit = self.cluster.host_memory
-        return limit is None or bool(host_bytes(self.shape, self.layout) <= limit)
+    def host_verdict(self) -> str:
+        """One of `verdict.VERDICTS`: whether a node's memory is enough for what is offloaded."""
+        return host_verdict(self.shape, self.layout, self.cluster.host_memory)
 
 
 def question(given: Options, measured: Measured = NOTHING) -> Question:
@@ -122,7 +121,9 @@ def question(given: Options, measured: Measured = NOTHING) -> Question:
     return Question(shape=shape, layout=layout, cluster=cluster, notes=notes, presumed=presumed)
 
 
-_GIVES_WAY = ("sequence_parallel", "zero", "whole_experts", "overlap", "recompute")
+_GIVES_WAY = (
+    *("sequence_parallel", "zero", "whole_experts", "overlap", "offload_checkpoints", "recompute"),
+)
 """What is presumed only where the layout can be run with it."""
 
 
@@ -298,6 +299,7 @@ WORDS_AND_LENGTHS = (
     ),
     *("lora_rank", "lora_on", "schedule", "recompute", "overlap"),
     *("states", "moments", "software", "quantize", "optimizer_in_backward", "offload_overlap"),
+    "offload_checkpoints",
     *("cp_comm", "loss", "cuda_graphs", "grad_reduce", "fp8_params", "router_spread", "experts"),
 )
 """Fields of a layout that are asked for, besides its sizes."""

@@ -1,15 +1,18 @@
 """Whether a training fits in memory, in three words: the one rule that every verb answers by.
 
-*fits*: the upper end of the interval of what it needs is no more than the card offers.
-*does not fit*: the lower end is more than that, or the host's memory is too small for what is
-offloaded.  *borderline*: the interval has the card's memory in it.  What a card offers is what its
-driver leaves of the nominal size (`catalog.offered_memory`).
+*fits*: the upper end of the interval of what it needs is no more than what there is.
+*does not fit*: the lower end is more.  *borderline*: what there is lies in the interval.
+
+What one GPU needs is the least memory in which a step ends (`Memory.needed_interval`), without the
+blocks that an allocator holds and gives back where it is short; what it offers is what its driver
+leaves of the nominal size (`catalog.offered_memory`).  What is offloaded needs a node's memory by
+the same rule; the worse of both words is the answer.
 """
 
 from __future__ import annotations
 
 from trainrig.workload.layout import Layout
-from trainrig.workload.memory import host_bytes, memory
+from trainrig.workload.memory import host_interval, memory
 from trainrig.workload.model import ModelShape
 
 FITS = "fits"
@@ -18,18 +21,31 @@ DOES_NOT_FIT = "does not fit"
 VERDICTS = (FITS, BORDERLINE, DOES_NOT_FIT)
 
 
-def verdict_of(interval: tuple[float, float], offered: float, *, fits_host: bool = True) -> str:
+def verdict_of(interval: tuple[float, float], offered: float, *, host: str = FITS) -> str:
     """Return one of VERDICTS.
 
     Args:
         interval: Lower and upper end of what one GPU needs, in bytes.
         offered: Bytes that one GPU offers.
-        fits_host: Whether the host's memory is enough for what is offloaded.
+        host: The verdict of a node's own memory, for what is offloaded.
     """
     low, high = interval
-    if low > offered or not fits_host:
-        return DOES_NOT_FIT
-    return FITS if high <= offered else BORDERLINE
+    on_gpu = DOES_NOT_FIT if low > offered else FITS if high <= offered else BORDERLINE
+    return max(on_gpu, host, key=VERDICTS.index)
+
+
+def host_verdict(shape: ModelShape, layout: Layout, host_memory: float | None) -> str:
+    """Return one of VERDICTS for what a node's own memory must hold.
+
+    Args:
+        shape: The model.
+        layout: One layout, in plain whole numbers.
+        host_memory: Bytes of a node's own memory; None: no limit is known.
+    """
+    if host_memory is None:
+        return FITS
+    low, high = host_interval(shape, layout)
+    return verdict_of((float(low), float(high)), host_memory)
 
 
 def verdict_of_layout(
@@ -43,6 +59,6 @@ def verdict_of_layout(
         offered: Bytes that one GPU offers.
         host_memory: Bytes of a node's own memory; None: no limit is known.
     """
-    low, high = memory(shape, layout).interval("device")
-    fits_host = host_memory is None or float(host_bytes(shape, layout)) <= host_memory
-    return verdict_of((float(low), float(high)), offered, fits_host=fits_host)
+    low, high = memory(shape, layout).needed_interval
+    host = host_verdict(shape, layout, host_memory)
+    return verdict_of((float(low), float(high)), offered, host=host)

@@ -241,7 +241,7 @@ def memory_table(memory: Memory, offered: float, verdict: str) -> Table:
     total = float(memory.total)
     parts = [(_LABELS.get(name, name), size) for name, size in memory_parts(memory).items() if size]
     has = Cell("", drawing=Strip(0.0, offered / total)) if total > offered else ""
-    low, high = (f"{float(end) / (1 << 30):.1f}" for end in memory.interval("device"))
+    low, high = (f"{float(end) / (1 << 30):.1f}" for end in memory.needed_interval)
     share = f"{total / offered * 100:.1f}"
     sums = [
         Line(("all", _gib(total), share, verdict_cell(verdict)), "strong"),
@@ -320,15 +320,18 @@ def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
 
 def host_facts(question: Question) -> Iterator[tuple[str, str]]:
     """What a node's own memory must hold, where something is offloaded."""
-    from trainrig.workload.memory import host_bytes
+    from trainrig.workload.memory import host_interval
 
-    needed, limit = float(host_bytes(question.shape, question.layout)), question.cluster.host_memory
-    if not needed:
+    least, most = map(float, host_interval(question.shape, question.layout))
+    limit = question.cluster.host_memory
+    if not least:
         return
-    need, have = format_memory(needed), format_memory(limit or 0.0)
+    need, have = format_memory(least), format_memory(limit or 0.0)
+    if most > least:
+        need = f"{need} to {format_memory(most)}"
     if limit is None:
         yield "host memory", f"{need} a node"
-    elif question.fits_host:
+    elif question.host_verdict != DOES_NOT_FIT:
         yield "host memory", f"{need} a node of {have}"
     else:
         yield "host memory", f"{need} a node, which has {have}: not enough"

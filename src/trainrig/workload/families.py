@@ -45,6 +45,9 @@ class FamilyFacts:
     narrow_softmax: tuple[str, ...] = ()
     """Ages of software (`KernelChoices.software`) whose code has the softmax in the type of the
     scores."""
+    eager_in: tuple[str, ...] = ()
+    """Programs that run this family by transformers' code: attention's scores and all logits are
+    written out."""
     wide_loss: tuple[str, ...] = ()
     """Ages of software whose code widens the logits to fp32 before the loss."""
     dropout: str = ""

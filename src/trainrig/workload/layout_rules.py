@@ -80,6 +80,7 @@ RANGES = (
     _range("target_seq_len", 0, MOST_TOKENS),
     _range("lora_rank", 0, 1 << 16),
     _range("optimizer_in_backward", 0, 1),
+    _range("offload_checkpoints", 0, 1),
     _range("fp8_params", 0, 1),
     Rule(
         lambda c: not 0.0 <= c.x.moe.router_spread <= 4.0,
@@ -315,10 +316,11 @@ RULES = (
         lambda c: f"{_blocks(c.m)} layers are too few for {_stages(c.x)}",
         lambda c: f"stages × interleaving {_blocks(c.m) + _bare_ends(c.x)} at most",
     ),
-    Rule(  # our groups may have one block more than others; elsewhere the longest are of one length
+    Rule(  # Megatron's pipelines have a layout by hand (--pipeline-model-parallel-layout), and our
+        # and torchtitan's groups may have one block more than others
         lambda c: (
             (c.x.mesh.pp > 1)
-            & (not c.x.traits.models.own_models)
+            & (not (c.x.traits.ranks.grad_buffer | c.x.traits.ranks.shards_stages))
             & (longest_stage(c.m, c.x.mesh.pp) % c.x.pipeline.interleave != 0)
         ),
         lambda c: (
@@ -326,7 +328,8 @@ RULES = (
             f"{c.x.pipeline.interleave} interleaved groups"
         ),
         lambda c: (
-            "--framework native, or --interleave " + _divisors(longest_stage(c.m, int(c.x.mesh.pp)))
+            "--framework megatron, or --interleave "
+            + _divisors(longest_stage(c.m, int(c.x.mesh.pp)))
         ),
     ),
     Rule(
@@ -483,6 +486,14 @@ RULES = (
         lambda c: (c.x.memory.offload == "none") & (c.x.overlap.offload != "auto"),
         lambda c: f"offload-overlap {c.x.overlap.offload}: nothing is offloaded that could overlap",
         "--offload host, or leave --offload-overlap out",
+    ),
+    Rule(
+        lambda c: (c.x.memory.offload_checkpoints > 0) & (c.x.memory.recompute != "full"),
+        lambda c: (
+            f"--offload-checkpoints and --recompute {c.x.memory.recompute}: inputs of blocks are "
+            "checkpoints only where whole blocks are computed again"
+        ),
+        "--recompute full, or leave --offload-checkpoints out",
     ),
     Rule(
         lambda c: (c.x.memory.optimizer_in_backward > 0) & (c.x.batch.grad_accum > 1),

@@ -172,7 +172,9 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
 def _formats(shape: ModelShape, layout: Layout, *, is_fused: bool) -> Formats:
     """Bytes of numbers, by what they are."""
     compute, scheme = max(2, dtype_bytes(layout.precision.compute)), scheme_of(layout)
-    autocast = scheme == "autocast" and compute < 4 and layout.scheme != "fsdp"
+    has_fused_adapters = layout.lora.rank > 0 and layout.lora.code == "fused"
+    is_wide = layout.scheme != "fsdp" and not has_fused_adapters
+    autocast = scheme == "autocast" and compute < 4 and is_wide
     # Adapters lie beside weights that were loaded narrow; of quantised ones norms and ends are
     # widened (peft's `prepare_model_for_kbit_training`).  BERT's stream is LayerNorm's wide result.
     is_loaded = layout.lora.rank > 0 and layout.lora.quantize == "none" and shape.family != "bert"
@@ -180,11 +182,14 @@ def _formats(shape: ModelShape, layout: Layout, *, is_fused: bool) -> Formats:
     facts = facts_of(shape)
     is_published = not (layout.traits.models.own_models or autocast)
     narrow_softmax = layout.kernels.software in facts.narrow_softmax and is_published
+    # Scores beside fused kernels are Megatron's fused softmax, or transformers' eager attention.
+    is_eager = layout.kernels.plain_attention and not layout.traits.models.own_kernels
+    has_fused_softmax = is_fused and not is_eager
     return Formats(
         compute=compute,  # fp8 saves bf16
         product_input=_SCALED[layout.precision.scaled] if in_eight_bits(layout) else compute,
         residual=residual,
-        softmax=compute if is_fused or narrow_softmax else 4,
+        softmax=compute if has_fused_softmax or narrow_softmax else 4,
         norm_input=4 if facts.wide_norm_weights else residual,
         head_norm_input=4 if facts.wide_norm_weights else compute,
         autocast=autocast,
@@ -350,7 +355,7 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
     return States(
         weight=own,
         frozen=frozen,
-        frozen_ends=4.0 if numerics.adapters.widens and numerics.formats.autocast else frozen,
+        frozen_ends=_frozen_ends(layout, numerics, frozen),
         weight_copies=float(numerics.formats.compute) if copies else 0.0,
         eight_bits=_quantised(layout, own),
         persistent_grad=lasting,
@@ -361,6 +366,13 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
         update=_update(layout, masters, lasting, state_width),
         grads_add_up=not (layout.traits.models.own_models and masters),
     )
+
+
+def _frozen_ends(layout: Layout, numerics: Numerics, frozen: float) -> float:
+    """Bytes of a number of embedding and head beside adapters."""
+    if layout.lora.code == "mlx" and layout.lora.quantize != "none":
+        return FROZEN[layout.lora.quantize]
+    return 4.0 if numerics.adapters.widens and numerics.formats.autocast else frozen
 
 
 _SCALED = {"": 1.0, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}

@@ -17,7 +17,7 @@ from trainrig.prediction.as_json import layout_dict, verdict_dict
 from trainrig.prediction.cases.columns import CaseRow
 from trainrig.prediction.cases.complete import Case, complete
 from trainrig.prediction.prediction import Prediction, predict
-from trainrig.prediction.verdict import FITS
+from trainrig.prediction.verdict import DOES_NOT_FIT, FITS
 
 
 def answer(case: Case) -> Prediction:
@@ -90,7 +90,7 @@ def _answer(row: CaseRow) -> dict[str, Any]:
 
 def _values(case: Case, found: Prediction) -> dict[str, Any]:
     errors = errors_of(found, case.measured)
-    memory = found.memory.interval("device")
+    memory = found.memory.needed_interval
     return {
         "model": case.question.shape.name,
         "on": found.rates.device,
@@ -131,7 +131,7 @@ def _remark(found: Prediction) -> str | None:
     """Return that the layout needs more than there is, where it does."""
     if found.verdict == FITS:
         return None
-    if not found.question.fits_host:
+    if found.question.host_verdict == DOES_NOT_FIT:
         return "more than a node's host memory"
     share = float(found.memory.total / found.rates.memory_bytes)
     return f"{share:.2g} times the memory of {found.rates.device}"

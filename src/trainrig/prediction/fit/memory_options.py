@@ -57,7 +57,7 @@ _LIGHTER = {
     **dict.fromkeys(("adamw", "adamw-fused"), ("8bit", "paged", "8bit-paged")),
     "adamw-8bit": ("8bit-paged",),
 }
-_FLAGS = ("sequence_parallel", "optimizer_in_backward")
+_FLAGS = ("sequence_parallel", "optimizer_in_backward", "offload_checkpoints")
 _ALTERS = ("states", "optimizer-in-backward", "quantize")
 """Options that change what is computed more than where it is kept: they come after all others."""
 
@@ -95,6 +95,8 @@ def _changes(layout: Layout, can_flash: bool) -> Iterator[Change]:
         yield {"batch_size": size, "grad_accum": micro * accum // size}
     for more in RECOMPUTE[RECOMPUTE.index(layout.memory.recompute) + 1 :]:
         yield {"recompute": more}
+    if layout.memory.recompute == "full" and not layout.memory.offload_checkpoints:
+        yield {"offload_checkpoints": 1}
     for stack in STACKS.get(layout.kernels.stack, ()):
         if can_flash or stack == "fused":
             yield {"kernels": stack}
@@ -203,7 +205,7 @@ class Fit:
     def verdict(self) -> str:
         """One of `verdict.VERDICTS`."""
         return verdict_of(
-            self.memory.interval("device"), self.capacity, fits_host=self.question.fits_host
+            self.memory.needed_interval, self.capacity, host=self.question.host_verdict
         )
 
 
@@ -322,7 +324,7 @@ class _Trial:
         )
 
     def _verdict(self, layout: Layout) -> str:
-        return verdict_of_layout(self.shape, layout, self.rates.memory_bytes)
+        return verdict_of_layout(self.shape, layout, self.rates.memory_bytes, self.host)
 
     def sequence(self, layout: Layout) -> tuple[OptionEffect, ...]:
         """Changes until it fits, else until it is borderline; empty where neither is reached."""

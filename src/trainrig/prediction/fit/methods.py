@@ -56,7 +56,7 @@ class MethodFit:
     @property
     def interval(self) -> tuple[float, float]:
         """80 % interval of what one GPU needs, in bytes."""
-        low, high = self.memory.interval("device")
+        low, high = self.memory.needed_interval
         return float(low), float(high)
 
 
@@ -125,7 +125,7 @@ def method_fit(method: str, asked: Question) -> MethodFit:
     """Return whether one question's training fits, and how far it goes."""
     shape, layout, rates = asked.shape, asked.layout, asked.cluster.rates()
     needed = memory(shape, layout)
-    verdict = verdict_of(needed.interval("device"), rates.memory_bytes, fits_host=asked.fits_host)
+    verdict = verdict_of(needed.needed_interval, rates.memory_bytes, host=asked.host_verdict)
     tokens = None
     if verdict != DOES_NOT_FIT:
         seconds = float(predict_step(shape, layout, rates).total)
@@ -157,14 +157,14 @@ def longest_sequence(asked: Question) -> Reach:
 
 def _reach(asked: Question, most: int, size: Callable[[int], dict[str, int]]) -> Reach:
     """Return the largest numbers by both ends of the interval; more never needs less."""
-    if not asked.fits_host:
+    if asked.host_verdict == DOES_NOT_FIT:
         return Reach(fits=0, borderline=0)
     offered = asked.cluster.rates().memory_bytes
 
     def largest(end: int) -> int:
         def fits(number: int) -> bool:
             layout = asked.layout.replace(**size(number))
-            return float(memory(asked.shape, layout).interval("device")[end]) <= offered
+            return float(memory(asked.shape, layout).needed_interval[end]) <= offered
 
         return largest_fitting(most, fits)
 

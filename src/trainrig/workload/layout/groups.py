@@ -47,6 +47,7 @@ OPTIMIZERS = (
     *("adamw-paged", "adamw-8bit-paged"),
 )
 QUANTIZE = ("none", "int8", "nf4", "nf4-double", "fp4")
+ADAPTER_CODE = ("peft", "fused", "mlx")
 OFFLOAD = ("none", "host", "disk")
 CP_COMM = ("auto", "ring", "zigzag", "all-gather", "ulysses")
 OFFLOAD_OVERLAP = ("auto", "none", "copies", "update", "delayed")
@@ -267,6 +268,9 @@ class MemorySaving:
     """1: a weight is updated as soon as its gradient is there, which is then freed."""
     offload: str = "none"
     """Where the optimizer and its states live."""
+    offload_checkpoints: int = 0
+    """1: inputs of blocks that are computed again wait in the host's memory (Unsloth's gradient
+    checkpointing; activation offloading of torchtune and TRL)."""
 
     def __post_init__(self) -> None:
         check_words(self, self.WORDS)
@@ -369,7 +373,11 @@ class Moe:
 class Lora:
     """Adapters beside frozen weights, and the format of those."""
 
-    WORDS: ClassVar[Mapping[str, Collection[str]]] = {"targets": LORA_ON, "quantize": QUANTIZE}
+    WORDS: ClassVar[Mapping[str, Collection[str]]] = {
+        "targets": LORA_ON,
+        "quantize": QUANTIZE,
+        "code": ADAPTER_CODE,
+    }
 
     rank: int = field(default=0, metadata={"key": "lora_rank"})
     """Rank of the trained adapters on matrices of the blocks; 0: all weights are trained."""
@@ -381,6 +389,12 @@ class Lora:
     quantize: str = "none"
     """How the frozen matrices of the blocks are stored beside adapters (QLoRA); they are widened
     for each product."""
+    code: str = field(default="peft", metadata={"key": "adapter_code"})
+    """Implementation of adapters.  peft: each reads a copy of its input of its own under autocast,
+    and beside quantised blocks embedding, norms and head are fp32 (its
+    `prepare_model_for_kbit_training`); fused: adapters are part of the blocks' kernels, which keep
+    the narrow type, and frozen weights stay as they are published (Unsloth); mlx: embedding and
+    head are quantised as the blocks are (mlx's `nn.quantize`)."""
 
     def __post_init__(self) -> None:
         check_words(self, self.WORDS)

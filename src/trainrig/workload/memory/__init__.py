@@ -102,7 +102,12 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
         if layout.traits.ranks.sub_group:
             some = smaller(layout.traits.ranks.sub_group, at_once)
             at_once = choose(layout.sharding.zero >= 3, some, at_once)
-        parts["optimizer"] = parts["optimizer"] + states.update * at_once * at_end
+        update = states.update * at_once
+        if layout.traits.ranks.flattens_gradients:
+            is_flat = (layout.sharding.zero >= 1) & (layout.sharding.zero < 3)
+            narrow = states.persistent_grad * stage.owned(1)
+            update = update + choose(is_flat & (states.update > 0), narrow, 0.0)
+        parts["optimizer"] = parts["optimizer"] + update * at_end
     yield parts
 
 
@@ -179,6 +184,13 @@ class Memory:
         """What the driver shows: with blocks that the allocator would give back if it had to."""
         return self.reserved + self.context + overheads.CACHED * self.allocated
 
+    @property
+    def needed_interval(self) -> tuple[Bytes, Bytes]:
+        """80 % interval of `total`, in bytes: the one that verdicts are about."""
+        states = self.weights + self.gradients + self.master + self.optimizer
+        others = self.activations + self.logits + self.buffers
+        return overheads.needed_interval(self.total, states * 1.0, others * 1.0)
+
     def interval(self, kind: str = "allocated") -> tuple[Bytes, Bytes]:
         """80 % interval of one ``kind``: allocated, reserved (by the allocator) or device."""
         return overheads.interval(self.allocated if kind == "allocated" else self.reserved, kind)
@@ -221,17 +233,19 @@ def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:
 
     With the optimizer on the host its masters and moments lie there, what ZeRO 2 shards of the
     gradients, and FSDP's shards of weights (`pipeline_stage`); on disk the optimizer's states do
-    not.  Pages of paged optimizers are the host's, too.  Buffers that are passed through are not
-    counted.
+    not.  DeepSpeed updates from gradients in fp32 there, and its ZeRO 3 keeps narrow ones besides.
+    Pages of paged optimizers and offloaded checkpoints are the host's, too.
     """
     most: Bytes = 0.0
     for place in places(shape, layout):
         stage = stage_of(shape, layout, place)
         states, own = stage.states, stage.owned(1)
-        size = states.paged * own
+        size = states.paged * own + stage.offloaded_checkpoints
         if layout.memory.offload != "none":
             on_host = states.master + states.moments if layout.memory.offload == "host" else 0.0
-            grads = states.persistent_grad + states.transient_grad
+            grads: Any = states.persistent_grad + states.transient_grad
+            if (wide := layout.traits.ranks.host_gradient) > grads:
+                grads = wide + choose(layout.sharding.zero >= 3, grads, 0.0)
             size = (
                 size
                 + on_host * own
@@ -244,6 +258,13 @@ def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:
             )
         most = larger(most, size)
     return most * smaller(layout.mesh.gpus_per_node, layout.mesh.gpus)
+
+
+def host_interval(shape: ModelShape, layout: Layout) -> tuple[Bytes, Bytes]:
+    """Return the least and the most bytes of one node's memory that its ranks need there."""
+    least = host_bytes(shape, layout)
+    is_away = layout.memory.offload != "none"
+    return least, least * (layout.traits.ranks.host_buffers if is_away else 1.0)
 
 
 def peak_moment(shape: ModelShape, layout: Layout) -> str:

@@ -373,7 +373,18 @@ class Stage:
     def waiting(self) -> Bytes:
         """Activations of all micro-batches that are under way, of the blocks."""
         plain, crossed = self.of_one
-        return (plain + crossed) * self.in_flight
+        all_blocks = (plain + crossed) * self.in_flight
+        if self.layout.memory.offload_checkpoints:
+            return smaller(all_blocks, 2 * larger(*self._saved))
+        return all_blocks
+
+    @cached_property
+    def offloaded_checkpoints(self) -> Bytes:
+        """Bytes of blocks' inputs that wait in the host's memory, but for two on their way."""
+        if not self.layout.memory.offload_checkpoints:
+            return 0.0
+        plain, crossed = self.of_one
+        return (plain + crossed) * self.in_flight - self.waiting
 
     @cached_property
     def in_flight(self) -> Bytes:

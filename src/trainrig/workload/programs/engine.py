@@ -82,6 +82,15 @@ class RankTraits:
     reduces_to_owner: bool = False
     """ZeRO 1 and 2 sum each bucket on the rank that owns it, one bucket after the other, and what
     an owner copies to the host is done before the next one is summed."""
+    flattens_gradients: bool = False
+    """ZeRO 1 and 2 copy a rank's gradients into one piece before they are widened for the update
+    (`flatten` of DeepSpeed's stage_1_and_2.py)."""
+    host_gradient: float = 0.0
+    """Bytes of a gradient that an offloaded optimizer updates from, beside what ZeRO 3 keeps on the
+    host (DeepSpeed's `fp32_partitioned_groups_flat[i].grad`); 0: the gradient as it comes."""
+    host_buffers: float = 1.0
+    """Most host memory over what states and gradients take: pinned memory is rounded up, and passed
+    through (1.5 is `additional_buffer_factor` of DeepSpeed's own estimators)."""
     offloads_alone: int = 0
     """Stage of ZeRO by which gradients or weights of a single GPU are offloaded, too; 0: none."""
 

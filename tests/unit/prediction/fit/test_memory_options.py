@@ -64,7 +64,7 @@ def by_hand(of: Fit) -> list[tuple[tuple[int, bool, float, float], Layout]]:
         needs = float(memory(shape, layout).total)
         time = float(predict_step(shape, layout, rates).total) / int(layout.global_batch)
         if needs < before:
-            interval = memory(shape, layout).interval("device")
+            interval = memory(shape, layout).needed_interval
             place = VERDICTS.index(verdict_of(interval, rates.memory_bytes))
             last = (layout.memory.optimizer_in_backward, layout.precision.states) != (0, "auto")
             fits = place < VERDICTS.index(DOES_NOT_FIT)
@@ -79,6 +79,7 @@ def neighbours(base: Layout) -> list[Layout]:
     found += [base.replace(offload=where) for where in OFFLOAD if where != "disk"]
     found += [base.replace(optimizer=o) for o in OPTIMIZERS if "8bit" in o or "paged" in o]
     found += [base.replace(optimizer_in_backward=1), base.replace(states="pure")]
+    found.append(base.replace(offload_checkpoints=1))
     found += [base.replace(kernels=stack) for stack in STACKS.get(base.kernels.stack, ())]
     if base.mesh.gpus == 1 and base.memory.offload == "none":
         found += [

@@ -60,7 +60,7 @@ def test_the_largest_sizes_are_the_last_that_fit(model: str) -> None:
     shape, layout, offered = asked.shape, asked.layout, asked.cluster.rates().memory_bytes
 
     def word(**size: int) -> tuple[bool, bool]:
-        low, high = memory(shape, layout.replace(**size)).interval("device")
+        low, high = memory(shape, layout.replace(**size)).needed_interval
         return bool(high <= offered), bool(low <= offered)
 
     batch = largest_micro_batch(asked)
