@@ -33,7 +33,7 @@ def options(description: str) -> argparse.ArgumentParser:
 
 
 def trained_in() -> tuple[str, ...]:
-    """What this processor has in hardware of fp32 and bf16, the fastest first."""
+    """Return what this processor has in hardware of fp32 and bf16, the fastest first."""
     from trainrig.machine import inspect
     from trainrig.runner.targets import host_arithmetic
 
@@ -117,7 +117,7 @@ def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, flo
 
 
 def verdict(met: bool, *, can_tell: bool = True) -> str:
-    """Whether a target was met, in words that can be searched for."""
+    """Return whether a target was met, in words that can be searched for."""
     if not can_tell:
         return "cannot tell"
     return "met" if met else "MISSED"

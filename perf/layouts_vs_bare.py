@@ -71,7 +71,7 @@ def samples_of(own: Experiment, shape: ModelShape, rank: int) -> Any:
 
 
 def ours(own: Experiment, shape: ModelShape, world: Any, events: Any) -> Callable[[int], None]:
-    """So many steps of our engine, as a rank of a training runs them."""
+    """Return as many steps of our engine, as a rank of a training runs them."""
     from trainrig.train.native.collectives import Collectives
     from trainrig.train.native.loop import Engine
     from trainrig.train.native.parallelize import parallelize
@@ -100,7 +100,7 @@ def ours(own: Experiment, shape: ModelShape, world: Any, events: Any) -> Callabl
 
 
 def bare(own: Experiment, shape: ModelShape, world: Any) -> Callable[[int], None]:
-    """So many steps by torch's own calls."""
+    """Return as many steps by torch's own calls."""
     import torch
     from torch.nn.utils import clip_grad_norm_
 

@@ -69,7 +69,7 @@ class Pair:
 
     @property
     def marked(self) -> str | None:
-        """Why ours must not be relied on, or None."""
+        """Return why ours must not be relied on, or None."""
         if self.ours.disturbed is not None:
             return self.ours.disturbed
         return None if self.ours.stop == "converged" else f"stopped by {self.ours.stop}"

@@ -100,7 +100,7 @@ def _watched(device: str) -> None:
 
 
 def _teller() -> Callable[[Row], None]:
-    """What a worker does for each step: one line of JSON to its parent."""
+    """Return what a worker does for each step: one line of JSON to its parent."""
     sink = open(os.devnull, "w")  # noqa: SIM115 - lives as long as the program
 
     def tell(row: Row) -> None:

@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def start(run: RunWriter, arguments: argparse.Namespace) -> Race:
-    """What was asked for, or the usual."""
+    """Return what was asked for, or the usual."""
     snapshot = inspect()
     target = choose(find_targets(snapshot), arguments.device)[0]
     dtype = arguments.dtype or (target.arithmetic.fastest if target.is_gpu else "fp32")

@@ -48,7 +48,7 @@ FINE = {"qualify, four minutes": (0, 3)}
 
 
 def git(*words: str) -> str:
-    """What git prints."""
+    """Return what git prints."""
     done = subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True)
     return done.stdout
 
@@ -115,7 +115,7 @@ def write_state(state: dict[str, dict[str, Any]]) -> None:
 
 
 def is_done(row: dict[str, Any] | None, code: str) -> bool:
-    """Whether it has passed with the code as it is."""
+    """Return whether it has passed with the code as it is."""
     return row is not None and row["passed"] and row["code_state"] == code
 
 

@@ -33,7 +33,7 @@ def find_torch() -> str | None:
 
 
 def describe() -> dict[str, object]:
-    """What identifies this python, its torch, and where its packages lie."""
+    """Return what identifies this python, its torch, and where its packages lie."""
     return {
         "python": sys.executable,
         "version": sys.version.split()[0],

@@ -134,7 +134,7 @@ def run(folder: Path, words: str) -> list[Any]:
 
 
 def prepared(folder: Path) -> None:
-    """What the commands read and find."""
+    """Return what the commands read and find."""
     from trainrig.report import DEMO
     from trainrig.store import unpack
 
@@ -183,7 +183,7 @@ def described_node(node: Any, meanings: dict[str, str], *, is_top: bool = False)
 
 
 def is_table(properties: dict[str, Any]) -> bool:
-    """Whether keys are names of things, and not words that one thing is described with."""
+    """Return whether keys are names of things, and not words that one thing is described with."""
     words = all(key.isidentifier() and key == key.lower() for key in properties)
     return not words or len(properties) > MAP_SIZE
 

@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def claims() -> Iterator[Record]:
-    """What NVIDIA claims; one copy serves both cards."""
+    """Return what NVIDIA claims; one copy serves both cards."""
     chip = find_chip(DEVICE)
     assert chip is not None
     for number, record in enumerate(gpu_claims(chip, None)):
@@ -176,7 +176,7 @@ def trained(records: list[Record], *, accum: int, bridge: bool) -> list[Record]:
 
 
 def findings(records: list[Record]) -> Iterator[Finding]:
-    """What a reader of the figures should notice, with the numbers out of the records."""
+    """Return what a reader of the figures should notice, with the numbers out of the records."""
     bridged, without, rare = (
         next(r for r in trained(records, accum=accum, bridge=bridge) if r.device_count == 2)
         for accum, bridge in ((1, True), (1, False), (4, False))

@@ -208,7 +208,7 @@ def _places(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _noun(node: ast.AST) -> str:
-    """What a translator is shown of an expression."""
+    """Return what a translator is shown of an expression."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name.strip("_") or "value"
@@ -319,7 +319,7 @@ def _of_command(name: str, command: click.Command) -> Iterator[tuple[str, int, s
 
 
 def _is_typed(line: str) -> bool:
-    """Whether a line of help is something to type."""
+    """Return whether a line of help is something to type."""
     return (
         not line
         or line.startswith(("trainrig ", "--", "python ", "ssh "))
@@ -364,7 +364,7 @@ def _composed() -> Iterator[tuple[str, int, str]]:
 
 
 def path_of(language: str) -> Path:
-    """Where a catalogue lies."""
+    """Return where a catalogue lies."""
     return LOCALE / language / "LC_MESSAGES" / "trainrig.po"
 
 

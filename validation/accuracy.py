@@ -175,11 +175,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def later() -> str:
     """The rows that were added after the constants were settled: one line."""
-    found, refused = unseen(training.read())
-    if not found:
+    errors, refused = unseen(training.read())
+    if not errors:
         return "Added after the constants were settled: no row that can be predicted."
-    one = line("", found)
-    groups = ", ".join(dict.fromkeys(o.group for o in found))
+    one = line("", errors)
+    groups = ", ".join(dict.fromkeys(o.group for o in errors))
     words = f"Added after the constants were settled, and unseen by them ({groups}): {one.count}"
     words += f" rows, median error {one.median_error:.1%}, worst {abs(one.worst_error):.1%},"
     words += f" bias {one.bias:+.1%}, {one.coverage:.0%} of them inside the 80 % interval"
@@ -190,8 +190,8 @@ def later() -> str:
 def printed() -> str:
     """The rows whose chip is read from what is printed of the hardware: one line."""
     rows = [row for row in training.read() if not is_stated(row)]
-    found, refused = row_errors(rows, weak)
-    one = line("", found)
+    errors, refused = row_errors(rows, weak)
+    one = line("", errors)
     return (
         "Rows that state no chip, only the hardware, or a limit of its power:"
         f" {one.count} answered and {sum(refused.values())} not; no constant was fitted to"
@@ -202,12 +202,12 @@ def printed() -> str:
 
 
 def page(
-    found: list[RowError], refused: dict[str, int], without: list[RowError], unseen: str
+    errors: list[RowError], refused: dict[str, int], without: list[RowError], unseen: str
 ) -> str:
     """The whole of docs/accuracy.md."""
-    ours, theirs = (lines(one, lambda o: o.group) for one in (found, without))
-    everything, out = line("all", found), line("all", without)
-    layouts = [one for one in found if one.group == "vtrain-multi"]
+    ours, theirs = (lines(one, lambda o: o.group) for one in (errors, without))
+    everything, out = line("all", errors), line("all", without)
+    layouts = [one for one in errors if one.group == "vtrain-multi"]
     parts = [
         "# How far off the predictions are",
         "Made by `python -m validation.accuracy --write`; do not edit. An error is predicted /"
@@ -254,7 +254,7 @@ def page(
         " these rows were in sight, so figures of sources that nobody has looked at will be worse.",
         fenced(theirs),
         "## Time by chip",
-        fenced(lines(found, lambda o: o.case.chip.name)),
+        fenced(lines(errors, lambda o: o.case.chip.name)),
         "## Memory, by kind of figure and source",
         memory_table(),
         MEMORY_WORDS,
@@ -263,7 +263,7 @@ def page(
         page_table(),
         PEER_DOUBTS,
         "## The worst rows",
-        worst(found),
+        worst(errors),
         "Likely causes:\n\n" + CAUSES,
         "## What was left out, and why",
         "\n".join(f"- {n} × {why}" for why, n in sorted(refused.items(), key=lambda i: -i[1])),
@@ -274,7 +274,7 @@ def page(
 
 
 def unread_tables() -> str:
-    """What tables of unread sources came to at first contact."""
+    """Return what tables of unread sources came to at first contact."""
     head = (
         "| table | rows | cells | answered | mean of cells | median cell | a flat 40 % MFU |"
         " in 80 % | memory |\n|---|---|---|---|---|---|---|---|---|\n"
@@ -283,7 +283,7 @@ def unread_tables() -> str:
 
 
 def in_short() -> str:
-    """What to expect, in a few lines."""
+    """Return what to expect, in a few lines."""
     family = protocols()["one family of software left out"][0]
     held, median, p90 = (f"{100 * one:.0f} %" for one in (family.inside, family.median, family.p90))
     return IN_SHORT.replace("FAMILY_HELD", held).replace(
@@ -292,7 +292,7 @@ def in_short() -> str:
 
 
 def opened_tables() -> str:
-    """What the tables that are in the tree come to now, in sight of whoever chose the rules."""
+    """Say what the tables that are in the tree come to now, in sight of whoever chose the rules."""
     head = (
         "| table | rows | cells | answered | median | at most 100 % a cell | p90 | in 80 % |"
         " memory | in 80 % |\n|---|---|---|---|---|---|---|---|---|---|\n"
@@ -304,10 +304,10 @@ def opened_tables() -> str:
 
 def _opened_line(name: str, rows: Sequence[Row]) -> str:
     """One table as it is predicted now."""
-    found = [(row, outcome(row)) for row in rows]
-    cells = cell_lines(one for _, one in found)
+    outcomes = [(row, outcome(row)) for row in rows]
+    cells = cell_lines(one for _, one in outcomes)
     all_cells = summary(cells)
-    timed = [one for row, one in found if any(row[name] for name in TIMED)]
+    timed = [one for row, one in outcomes if any(row[name] for name in TIMED)]
     bounded = fmean(min(1.0, one.median) for one in cells)
     answered = fmean(one.error is not None for one in timed)
     memory, held = all_cells.memory or 0.0, all_cells.memory_inside or 0.0
@@ -338,9 +338,10 @@ def folds_table() -> str:
         "| family left out | rows | cells | median | p90 | in 80 % |\n|---|---|---|---|---|---|\n"
     )
     return head + "\n".join(
-        f"| {name} | {sum(cell[1] for cell in one.cells)} | {len(one.cells)} | {one.median:.1%} |"
-        f" {one.p90:.1%} | {one.inside:.0%} |"
-        for name, one in folds().items()
+        f"| {name} | {sum(cell[1] for cell in fold.cells)} | {len(fold.cells)} "
+        f"| {fold.median:.1%} |"
+        f" {fold.p90:.1%} | {fold.inside:.0%} |"
+        for name, fold in folds().items()
     )
 
 
@@ -421,7 +422,7 @@ def memory_table() -> str:
 
 
 def accuracy_words() -> str:
-    """What is excluded, from the module that excludes it."""
+    """Return what is excluded, from the module that excludes it."""
     words = (__doc__ or "").split("\n\n")[2]
     return " ".join(words.split())
 
@@ -453,37 +454,39 @@ def short(
 
 def fenced(table: list[ErrorSummary]) -> str:
     """A table in monospace."""
-    wide = max(len(one.name) for one in table)
+    wide = max(len(summary.name) for summary in table)
     head = f"{'':{wide}}     n  median     p90   worst    bias  in 80 %"
     rows = [
-        f"{one.name:{wide}} {one.count:5d} {one.median_error:7.1%} {one.p90_error:7.1%}"
-        f" {abs(one.worst_error):7.1%} {one.bias:+7.1%} {one.coverage or 0.0:8.0%}"
-        for one in table
+        f"{summary.name:{wide}} {summary.count:5d} {summary.median_error:7.1%} "
+        f"{summary.p90_error:7.1%}"
+        f" {abs(summary.worst_error):7.1%} {summary.bias:+7.1%} {summary.coverage or 0.0:8.0%}"
+        for summary in table
     ]
     return "\n".join(["```text", head, *rows, "```"])
 
 
-def worst(found: list[RowError], num: int = 15) -> str:
+def worst(errors: list[RowError], num: int = 15) -> str:
     """The rows that are furthest off."""
-    ordered = sorted(found, key=lambda one: -abs(one.error))[:num]
+    ordered = sorted(errors, key=lambda row_error: -abs(row_error.error))[:num]
     rows = [
-        f"| {one.number} | {one.group} | {label_of(one)} | {one.measured:.4g} |"
-        f" {one.predicted:.4g} |"
-        for one in ordered
+        f"| {row_error.number} | {row_error.group} | {label_of(row_error)} "
+        f"| {row_error.measured:.4g} |"
+        f" {row_error.predicted:.4g} |"
+        for row_error in ordered
     ]
     return "\n".join(
         ["| row | group | what | measured s | predicted s |", "|---|---|---|---|---|", *rows]
     )
 
 
-def label_of(one: RowError) -> str:
+def label_of(row_error: RowError) -> str:
     """``MPT-7b on 8 A100 SXM4 80GB, tp 1 pp 1 zero 3, 2 × 16 of 2048, flash``."""
-    case, x = one.case, one.case.layout
+    case, x = row_error.case, row_error.case.layout
     how = (
         f"tp {x.mesh.tp} pp {x.mesh.pp} zero {x.sharding.zero}, {x.batch.micro} × "
         f"{x.batch.grad_accum}"
     )
-    name = (one.row.get("model") or case.shape.name)[:32]
+    name = (row_error.row.get("model") or case.shape.name)[:32]
     return (
         f"{name} on {x.mesh.gpus} {case.chip.name}, {how} of {x.batch.seq_len}, "
         f"{x.precision.compute}, {x.kernels.stack}, recompute {x.memory.recompute}"
@@ -507,7 +510,7 @@ def memory_outcomes(rows: Iterable[Row], *, later: bool = False) -> list[RowErro
 
     ``later``: of the unseen rows alone.
     """
-    found = []
+    outcomes = []
     for number, row in enumerate(rows):
         kind = row.get("memory_kind", "")
         if (
@@ -522,7 +525,7 @@ def memory_outcomes(rows: Iterable[Row], *, later: bool = False) -> list[RowErro
             measured = positive(row, "memory_bytes_per_gpu")
         except TrainrigError:
             continue
-        found.append(
+        outcomes.append(
             RowError(
                 number=number,
                 row=row,
@@ -533,12 +536,12 @@ def memory_outcomes(rows: Iterable[Row], *, later: bool = False) -> list[RowErro
                 high=high,
             )
         )
-    return found
+    return outcomes
 
 
-def spearman(found: list[RowError]) -> float:
+def spearman(errors: list[RowError]) -> float:
     """Rank correlation of measured and predicted times."""
-    return float(spearmanr([o.measured for o in found], [o.predicted for o in found]).statistic)
+    return float(spearmanr([o.measured for o in errors], [o.predicted for o in errors]).statistic)
 
 
 if __name__ == "__main__":

@@ -94,11 +94,11 @@ class Allocator:
         self._keep(block)
 
     def _joined(self, first: Block, second: Block) -> Block:
-        for each in (first, second):
-            if each.is_free:
-                free = self._free[each.is_small]
-                free.pop(bisect.bisect_left(free, (each.size, each.start), key=lambda e: e[:2]))
-                each.is_free = False
+        for block in (first, second):
+            if block.is_free:
+                free = self._free[block.is_small]
+                free.pop(bisect.bisect_left(free, (block.size, block.start), key=lambda e: e[:2]))
+                block.is_free = False
         first.size, first.after = first.size + second.size, second.after
         if second.after:
             second.after.before = first
@@ -152,13 +152,13 @@ LAST: list[Traced] = []
 
 def replayed(events: Iterable[Event], limit: float = float("inf")) -> Allocator:
     """The allocator behind all events.  MemoryError where they do not fit."""
-    found, blocks = Allocator(limit=limit), dict[int, Block]()
+    allocator, blocks = Allocator(limit=limit), dict[int, Block]()
     for key, size in events:
         if size >= 0:
-            blocks[key] = found.allocate(max(1, size))
+            blocks[key] = allocator.allocate(max(1, size))
         elif key in blocks:
-            found.release(blocks.pop(key))
-    return found
+            allocator.release(blocks.pop(key))
+    return allocator
 
 
 def least(events: list[Event], plenty: Allocator) -> float:
@@ -175,7 +175,7 @@ def least(events: list[Event], plenty: Allocator) -> float:
 
 
 def traced(name: str, times: int, mode: str, more: dict[str, Any]) -> list[Event]:
-    """What a step asks for."""
+    """Return what a step asks for."""
     family, layers, batch_size, seq = families.STEPS[name]
     with patch.object(families, "Answering", Traced):
         families.step_peak(family, min(layers, 12), times * batch_size, seq, mode, **more)
@@ -183,7 +183,7 @@ def traced(name: str, times: int, mode: str, more: dict[str, Any]) -> list[Event
 
 
 def varied() -> Iterator[tuple[str, float]]:
-    """What batches of many lengths hold besides, over the bytes of the loss of the longest.
+    """Return what batches of many lengths hold besides, over the bytes of the loss of the longest.
 
     Forty batches of 1 and of 4 examples, lengths spread as a lognormal of 0.8 and cut at 2048, the
     longest among them anywhere; eight times each.
@@ -191,18 +191,18 @@ def varied() -> Iterator[tuple[str, float]]:
     family = families.STEPS["Qwen2.5 7B"][0]
     for mode, more in families.WAYS[3:5] + families.WAYS[6:]:
         for batch_size in (1, 4):
-            told = memory(
+            predicted = memory(
                 family.shape(4), families.layout_of("sdpa", mode, batch_size, 2048, **more)
             )
             loss = 12.0 * batch_size * 2048 * family.shape(4).vocab
-            held = []
+            shares = []
             for seed in range(8):
                 lengths = _lengths(random.Random(seed), batch_size)
                 with patch.object(families, "Answering", Traced):
                     families.step_peak(family, 4, batch_size, 0, mode, lengths=lengths, **more)
-                found = replayed(LAST.pop().events)
-                held.append((found.peak_reserved - told.reserved) / loss)
-            yield f"{mode} {more} of {batch_size}", sum(held) / len(held)
+                allocator = replayed(LAST.pop().events)
+                shares.append((allocator.peak_reserved - predicted.reserved) / loss)
+            yield f"{mode} {more} of {batch_size}", sum(shares) / len(shares)
 
 
 def _lengths(numbers: random.Random, batch_size: int) -> list[int]:
@@ -210,9 +210,9 @@ def _lengths(numbers: random.Random, batch_size: int) -> list[int]:
         max(numbers.lognormvariate(math.log(512), 0.8) for _ in range(batch_size))
         for _ in range(40)
     ]
-    found = [min(2048, int(length)) for length in drawn]
-    found[numbers.randrange(40)] = 2048
-    return found
+    lengths = [min(2048, int(length)) for length in drawn]
+    lengths[numbers.randrange(40)] = 2048
+    return lengths
 
 
 def main() -> int:
@@ -228,13 +228,14 @@ def main() -> int:
                 events = traced(name, times, mode, more)
                 plenty = replayed(events)
                 layout = families.layout_of("sdpa", mode, times * batch_size, seq, **more)
-                told = memory(family.shape(min(layers, 12)), layout)
+                predicted = memory(family.shape(min(layers, 12)), layout)
                 reserved.append(plenty.peak_reserved / plenty.peak_allocated)
                 needed.append(least(events, plenty) / plenty.peak_allocated)
                 words = " ".join((mode, *(f"{key}={value}" for key, value in more.items())))
                 print(
                     f"{name:14}x{times} {words:33}{plenty.peak_allocated / 2**30:7.2f} GiB"
-                    f"  reserved {reserved[-1]:5.3f}, told {told.reserved / told.allocated:5.3f}"
+                    f"  reserved {reserved[-1]:5.3f}, "
+                    f"told {predicted.reserved / predicted.allocated:5.3f}"
                     f"  needed {needed[-1]:5.3f}",
                     flush=True,
                 )

@@ -87,18 +87,18 @@ def cases() -> Iterator[Line]:
 
 
 def _notebook_lines() -> Iterator[Line]:
-    found = notebooks()
-    errors = [abs(one.error) for one in found]
+    rows = notebooks()
+    errors = [abs(row.error) for row in rows]
     middle = median(errors)
     yield Line(
-        what=f"notebooks on 3090 Ti and 4090, {len(found)} steps",
+        what=f"notebooks on 3090 Ti and 4090, {len(rows)} steps",
         asked="median 7 %",
         today=f"{middle:.1%}",
         is_met=middle <= 0.07,
     )
-    alone = [o for o in found if "HF" in o.row["framework"] and o.case.layout.mesh.gpus == 1]
-    off = [abs(one.error) for one in alone]
-    near = sum(one <= 0.12 for one in off)
+    alone = [o for o in rows if "HF" in o.row["framework"] and o.case.layout.mesh.gpus == 1]
+    off = [abs(row.error) for row in alone]
+    near = sum(row <= 0.12 for row in off)
     yield Line(
         what="each of Hugging Face's on one card",
         asked="12 %",
@@ -106,18 +106,18 @@ def _notebook_lines() -> Iterator[Line]:
         is_met=near == len(off),
     )
     held = [
-        abs(memory_of(one.case)[1] / positive(one.row, "memory_bytes_per_gpu") - 1.0)
-        for one in found
+        abs(memory_of(row.case)[1] / positive(row.row, "memory_bytes_per_gpu") - 1.0)
+        for row in rows
     ]
     yield Line(
         what="their memory",
         asked="7 %",
-        today=f"median {median(held):.1%}, {sum(one <= 0.07 for one in held)} of {len(held)}"
+        today=f"median {median(held):.1%}, {sum(row <= 0.07 for row in held)} of {len(held)}"
         " within",
         is_met=median(held) <= 0.07,
     )
-    hard = [o for o in found if o.case.layout.memory.offload == "host" or o.case.layout.mesh.tp > 1]
-    inside = sum(one.inside for one in hard)
+    hard = [o for o in rows if o.case.layout.memory.offload == "host" or o.case.layout.mesh.tp > 1]
+    inside = sum(row.inside for row in hard)
     yield Line(
         what="ZeRO-2 with a host optimizer, tensor parallelism over PCIe",
         asked="in their intervals",
@@ -214,26 +214,26 @@ def _large() -> Iterator[Line]:
     yield _held("the same in 80 GB, selective recomputation", found[1])
 
 
-def _held(what: str, found: Prediction) -> Line:
-    """Whether a layout that ran fits, and what it takes."""
-    share = found.memory.total / found.rates.memory_bytes
+def _held(what: str, prediction: Prediction) -> Line:
+    """Return whether a layout that ran fits, and what it takes."""
+    share = prediction.memory.total / prediction.rates.memory_bytes
     return Line(
         what=what,
         asked="fits",
-        today=f"{found.memory.total / GIB:.1f} GiB, {share:.2f} of the card",
-        is_met=found.verdict != DOES_NOT_FIT,
+        today=f"{prediction.memory.total / GIB:.1f} GiB, {share:.2f} of the card",
+        is_met=prediction.verdict != DOES_NOT_FIT,
     )
 
 
-def _hours(found: Prediction) -> float:
-    return found.days(1e12) * 24 * int(found.layout.mesh.gpus)
+def _hours(prediction: Prediction) -> float:
+    return prediction.days(1e12) * 24 * int(prediction.layout.mesh.gpus)
 
 
 def table() -> str:
     """The cases as markdown."""
     rows = [
-        f"| {one.what} | {one.asked} | {one.today} | {'yes' if one.is_met else 'no'} |"
-        for one in cases()
+        f"| {line.what} | {line.asked} | {line.today} | {'yes' if line.is_met else 'no'} |"
+        for line in cases()
     ]
     return "\n".join(["| case | asked | today | met |", "|---|---|---|---|", *rows])
 

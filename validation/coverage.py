@@ -87,7 +87,7 @@ class Kind:
     correlation: float
     points: int
     mixed: bool = False
-    """Whether points of a class differ in their bias: from an eighth of it to twice as much."""
+    """True if points of a class differ in their bias: from an eighth of it to twice as much."""
 
     @property
     def name(self) -> str:
@@ -114,8 +114,8 @@ def worker_logs(kind: Kind, rng: np.random.Generator, classes: int) -> np.ndarra
             kind.bias * np.exp(rng.uniform(-math.log(8.0), math.log(2.0), shape[:2]))[..., None]
         )
     middles = np.median(np.stack(samples), axis=0) * _WITHIN
-    found: np.ndarray = middles + rng.normal(0.0, 1.0, shape) * biases
-    return found
+    logs: np.ndarray = middles + rng.normal(0.0, 1.0, shape) * biases
+    return logs
 
 
 def simulate(kind: Kind, *, points: int = POINTS, seed: int = 1) -> Counted:
@@ -168,7 +168,7 @@ def _place(record: Record) -> Place:
 
 
 def recorded(runs: Sequence[Sequence[Record]]) -> tuple[Counted, list[str]]:
-    """How often what one run states holds the pooled median of all, and what it missed."""
+    """Return how often what one run states holds the pooled median of all, and what it missed."""
     attempts = [
         grouped([r for r in run if r.attempt is not None and r.status is Status.OK], _place)
         for run in runs
@@ -187,10 +187,10 @@ def recorded(runs: Sequence[Sequence[Record]]) -> tuple[Counted, list[str]]:
             pooled = _as_metric(group[0], median(quiet), point)
             low, high = point.interval
             stated = point.confidence is not None and point.disturbed is None
-            held = low <= pooled <= high
+            is_inside = low <= pooled <= high
             width = (high - low) / 2.0 / point.value
-            counted.count(stated, point.disturbed is not None, held, width)
-            if stated and not held:
+            counted.count(stated, point.disturbed is not None, is_inside, width)
+            if stated and not is_inside:
                 off = point.value / pooled - 1.0
                 missed.append(f"{place[0]} {dict(group[0].case)}: {off:+.1%}, ±{width:.1%}")
     return counted, missed
@@ -209,9 +209,9 @@ def main(words: list[str] | None = None) -> int:
     """Print the table; 1 where an interval that is stated holds too rarely or too often."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", nargs="+", type=Path, help="folders with runs of one machine")
-    given = parser.parse_args(words)
-    if given.runs:
-        folders = [run for parent in given.runs for run in find_runs(parent)]
+    options = parser.parse_args(words)
+    if options.runs:
+        folders = [run for parent in options.runs for run in find_runs(parent)]
         counted, missed = recorded([read_run(folder).records for folder in folders])
         print(counted.line, *missed, sep="\n")
         return 0

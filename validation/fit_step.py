@@ -53,7 +53,7 @@ def stated() -> list[Row]:
 
 
 def is_stated(row: Row) -> bool:
-    """Whether a row names its chip, and no limit of its power."""
+    """Return whether a row names its chip, and no limit of its power."""
     cells = Cells(row)
     return bool(cells["chip"]) and "limit" not in cells.word("hardware")
 
@@ -93,10 +93,10 @@ def write(constants: Constants) -> None:
 
 
 def composed(
-    kept: list[tuple[int, Row, Case, float]], found: Profile, constants: Constants
+    kept: list[tuple[int, Row, Case, float]], profile: Profile, constants: Constants
 ) -> list[RowError]:
     """Outcomes of profiled rows with other constants than the fitted ones."""
-    step = compose(found, constants)
+    step = compose(profile, constants)
     low, high = step.interval_with(*np.array([case.spreads for _, _, case, _ in kept]).T)
     total: Any = step.total
     return [
@@ -113,16 +113,16 @@ def composed(
     ]
 
 
-def fit(kept: list[Any], found: Profile, without: str | None = None) -> Constants:
+def fit(kept: list[Any], profile: Profile, left_out_group: str | None = None) -> Constants:
     """Constants fitted to all groups but one; their interval's sides from the same groups."""
     groups = np.array([row.get("group", "") for _, row, _, _ in kept])
     measured = np.array([time for _, _, _, time in kept])
-    weights = _weights(groups, without)
+    weights = _weights(groups, left_out_group)
     names = list(BOUNDS)
 
     def loss(vector: list[float]) -> float:
         constants = dataclasses.replace(BELIEVED, **dict(zip(names, vector, strict=True)))
-        error = np.log(compose(found, constants).total / measured)
+        error = np.log(compose(profile, constants).total / measured)
         size = np.sqrt(error**2 + 0.015**2)
         size = np.minimum(size, 0.5 + 0.1 * size)
         pull = sum(
@@ -133,13 +133,13 @@ def fit(kept: list[Any], found: Profile, without: str | None = None) -> Constant
 
     vector = _descend(loss, [getattr(BELIEVED, name) for name in names], names)
     best = dataclasses.replace(BELIEVED, **dict(zip(names, vector, strict=True)))
-    return with_sides(best, ratios(kept, found, best), weights)
+    return with_sides(best, ratios(kept, profile, best), weights)
 
 
-def _weights(groups: Any, without: str | None) -> Any:
+def _weights(groups: Any, left_out_group: str | None) -> Any:
     """Each group counts the same, the one that is left out nothing."""
-    weights = np.array([1.0 / (groups == one).sum() for one in groups])
-    weights[groups == without] = 0.0
+    weights = np.array([1.0 / (groups == group).sum() for group in groups])
+    weights[groups == left_out_group] = 0.0
     return weights / weights.sum()
 
 
@@ -163,16 +163,16 @@ def _descend(loss: Any, start: list[float], names: list[str]) -> list[float]:
     return vector
 
 
-def ratios(kept: list[Any], found: Profile, constants: Constants) -> Any:
+def ratios(kept: list[Any], profile: Profile, constants: Constants) -> Any:
     """Of each row, its error against what the parts of its step are unsure by; below 0: faster.
 
     Of the error, what blank cells and an unknown class of chips are allowed is taken off first.
     """
-    step = compose(found, dataclasses.replace(constants, faster=1.0, slower=1.0))
+    step = compose(profile, dataclasses.replace(constants, faster=1.0, slower=1.0))
     error = np.log(np.array([time for _, _, _, time in kept]) / step.total)
     faster, slower = np.array([case.spreads for _, _, case, _ in kept]).T
-    allowed = np.where(error < 0, faster, slower) ** 2 + found.unsure**2
-    parts = np.sqrt(np.maximum(step.slower**2 - found.unsure**2, 1e-12))
+    allowed = np.where(error < 0, faster, slower) ** 2 + profile.unsure**2
+    parts = np.sqrt(np.maximum(step.slower**2 - profile.unsure**2, 1e-12))
     return np.sign(error) * np.sqrt(np.maximum(error**2 - allowed, 0.0)) / parts
 
 
@@ -188,11 +188,13 @@ def with_sides(constants: Constants, found: Any, weights: Any) -> Constants:
     )
 
 
-def left_out(kept: list[Any], found: Profile) -> list[RowError]:
+def left_out(kept: list[Any], profile: Profile) -> list[RowError]:
     """Outcomes of every group by constants that were fitted without it."""
     groups = dict.fromkeys(row.get("group", "") for _, row, _, _ in kept)
     outcomes = []
     for group in groups:
-        constants = fit(kept, found, without=group)
-        outcomes += [one for one in composed(kept, found, constants) if one.group == group]
-    return sorted(outcomes, key=lambda one: one.number)
+        constants = fit(kept, profile, left_out_group=group)
+        outcomes += [
+            outcome for outcome in composed(kept, profile, constants) if outcome.group == group
+        ]
+    return sorted(outcomes, key=lambda outcome: outcome.number)

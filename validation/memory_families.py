@@ -161,11 +161,11 @@ class Family:
         words = {**self.words, self.depth: layers}
         if self.kind == "t5":
             words["num_decoder_layers"] = layers
-        found = transformers.AutoConfig.for_model(self.kind, **words)
-        found.use_cache = False
+        config = transformers.AutoConfig.for_model(self.kind, **words)
+        config.use_cache = False
         if self.kind == "t5":
-            found.decoder_start_token_id = found.pad_token_id = 0
-        return found
+            config.decoder_start_token_id = config.pad_token_id = 0
+        return config
 
     def build(self, layers: int, attention: str, mode: str) -> Any:
         """The model in training, on the meta device."""
@@ -177,7 +177,7 @@ class Family:
         return model.train()
 
     def shape(self, layers: int) -> ModelShape:
-        """What a user's config.json would be read as."""
+        """Return what a user's config.json would be read as."""
         return shape_of_config(self.config(layers).to_dict(), self.kind)
 
 
@@ -263,13 +263,13 @@ COLUMNS = ("family", "mode", "attention", "bytes", "shape")
 
 def shape_words(name: str) -> str:
     """The numbers of a family's shape of three blocks, those that are not usual, as JSON."""
-    found = FAMILIES[name].shape(3).flat()
-    usual = {key: each.default for key, each in SHAPE_KEYS.fields().items()}
-    return json.dumps({key: value for key, value in found.items() if value != usual[key]})
+    numbers = FAMILIES[name].shape(3).flat()
+    usual = {key: field.default for key, field in SHAPE_KEYS.fields().items()}
+    return json.dumps({key: value for key, value in numbers.items() if value != usual[key]})
 
 
 def layout_of(attention: str, mode: str, batch_size: int, seq: int, **more: Any) -> Layout:
-    """What a user would say of it."""
+    """Return what a user would say of it."""
     return Layout.of(
         framework="huggingface",
         batch_size=batch_size,
@@ -298,9 +298,9 @@ def kept(family: Family, layers: int, attention: str, mode: str) -> int:
     before = tracker.now
     with as_trained(), tracker, _cast_in(mode):
         loss = model(**_inputs(BATCH, SEQ)).loss
-    found = tracker.now - before
+    bytes_kept = tracker.now - before
     del loss
-    return found
+    return bytes_kept
 
 
 BATCH, SEQ = 4, 512
@@ -319,9 +319,9 @@ def blocks(name: str) -> Iterator[Row]:
             weights = stage.block_parameters()
             if shape.num_decoder_layers:
                 weights += stage.block_parameters(decoder=True)
-            each = BATCH * SEQ * shape.hidden
-            measured = ((three - one) / 2 - stage.states.weight_copies * weights) / each
-            yield name, mode, attention, measured, sum(stage.of_one) / 3 / each
+            column_bytes = BATCH * SEQ * shape.hidden
+            measured = ((three - one) / 2 - stage.states.weight_copies * weights) / column_bytes
+            yield name, mode, attention, measured, sum(stage.of_one) / 3 / column_bytes
 
 
 def step_peak(
@@ -387,8 +387,8 @@ def steps(name: str) -> Iterator[tuple[str, float, float]]:
     shape = family.shape(layers)
     for mode, more in WAYS:
         peak = step_peak(family, layers, batch_size, seq, mode, **more)
-        found = memory(shape, layout_of("sdpa", mode, batch_size, seq, **more))
-        yield " ".join((mode, *(f"{k}={v}" for k, v in more.items()))), peak, found.allocated
+        predicted = memory(shape, layout_of("sdpa", mode, batch_size, seq, **more))
+        yield " ".join((mode, *(f"{k}={v}" for k, v in more.items()))), peak, predicted.allocated
 
 
 def main() -> int:

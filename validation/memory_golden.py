@@ -155,7 +155,7 @@ COLUMNS = ("model", "layout", "peak_bytes")
 
 
 def describe(layout: Layout) -> str:
-    """What differs from a plain layout, as `name=value` words."""
+    """Return what differs from a plain layout, as `name=value` words."""
     usual = Layout()
     return " ".join(
         f"{name}={value}" for name, value in layout.flat().items() if value != usual.get(name)

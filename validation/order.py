@@ -64,22 +64,24 @@ class Recorded:
     def __init__(self, runs: Sequence[Path], brief: float) -> None:
         """``brief``: of calls below so many seconds the quiet stretches are found."""
         records = [record for run in runs for record in read_run(run).records]
-        own = [r for r in records if r.attempt is not None and r.status is Status.OK and r.value]
+        successes = [
+            r for r in records if r.attempt is not None and r.status is Status.OK and r.value
+        ]
         self._brief = brief
-        self._of_case = grouped(own, _case)
-        self._of_benchmark = grouped(own, lambda record: record.benchmark)
+        self._of_case = grouped(successes, _case)
+        self._of_benchmark = grouped(successes, lambda record: record.benchmark)
 
     def __call__(self, asked: Asked, reply: Reply) -> Reply:
         """One of the recorded attempts in place of a healthy worker's reply."""
         request, rng = asked.request, asked.rng
         key = (request.benchmark, tuple(sorted(request.case.items())))
-        found = self._of_case.get(key) or self._of_benchmark.get(request.benchmark)
-        if not found or reply.status is not Status.OK:
+        recorded = self._of_case.get(key) or self._of_benchmark.get(request.benchmark)
+        if not recorded or reply.status is not Status.OK:
             return reply
-        drawn = rng.choice(found)
+        drawn = rng.choice(recorded)
         value, disturbed = drawn.value or 1.0, drawn.disturbed
         if disturbed and value < self._brief:
-            quiet = [record for record in found if record.disturbed is None]
+            quiet = [record for record in recorded if record.disturbed is None]
             value = rng.choice(quiet).value or value if quiet else value
             disturbed = None
         samples = tuple(value * (1.0 + rng.gauss(0.0, _SCATTER)) for _ in range(12))
@@ -138,13 +140,16 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--brief", type=float, default=0.0, help="seconds of a call")
     parser.add_argument("--without", type=float, default=60.0, help="s of training and disk")
-    given = parser.parse_args(words)
-    noise = Recorded(given.runs, given.brief)
+    options = parser.parse_args(words)
+    noise = Recorded(options.runs, options.brief)
     for policy in policies():
-        budget = BUDGET - given.without
-        found = [counts(run(policy, noise, budget, seed)) for seed in range(RUNS)]
-        means = {name: statistics.fmean(one[name] for one in found) for name in found[0]}
-        worst = max(one["noisy"] for one in found)
+        budget = BUDGET - options.without
+        counted = [counts(run(policy, noise, budget, seed)) for seed in range(RUNS)]
+        means = {
+            name: statistics.fmean(counts_of_run[name] for counts_of_run in counted)
+            for name in counted[0]
+        }
+        worst = max(counts_of_run["noisy"] for counts_of_run in counted)
         print(
             f"{policy.name:32s} required {means['required']:.0f}: quiet {means['quiet']:.1f}, "
             f"bound {means['bound']:.1f}; all {means['points']:.1f}: noisy {means['noisy']:.1%} "

@@ -65,10 +65,10 @@ class Outcome:
     cell: str
     error: float | None
     inside: bool = False
-    """Whether the measured time lies in the stated interval of 80 %."""
+    """True if the measured time lies in the stated interval of 80 %."""
     flat: float | None
     is_asked: bool = True
-    """Whether a refusal counts: `is_asked` of the row."""
+    """True if a refusal counts: `is_asked` of the row."""
     refused: str = ""
     memory: float | None = None
     """The error of a GPU's memory, where it is printed and predicted."""
@@ -104,7 +104,7 @@ class CellLine:
 def outcome(row: Row) -> Outcome:
     """The errors of one row."""
     printed = flat_by_print(row)
-    found = Outcome(
+    scored = Outcome(
         cell=cell_of(row),
         error=None,
         flat=flat_by_parameters(row) if printed is None else printed,
@@ -113,43 +113,43 @@ def outcome(row: Row) -> Outcome:
     try:
         case = case_of(row)
     except TrainrigError as error:
-        return replace(found, refused=str(error))
+        return replace(scored, refused=str(error))
     try:
         held, (low, memory, high) = positive(row, "memory_bytes_per_gpu"), memory_of(case)
-        found = replace(found, memory=memory / held - 1.0, is_memory_inside=low <= held <= high)
+        scored = replace(scored, memory=memory / held - 1.0, is_memory_inside=low <= held <= high)
     except TrainrigError:
         pass
     try:
         measured = measured_time(row, case)
         low, predicted, high = time_of(case)
     except TrainrigError as error:
-        return replace(found, refused=str(error))
+        return replace(scored, refused=str(error))
     return replace(
-        found,
+        scored,
         error=predicted / measured - 1.0,
         inside=low <= measured <= high,
         flat=flat_error(case, measured),
     )
 
 
-def strict_outcome(row: Row, found: Outcome) -> Outcome:
+def strict_outcome(row: Row, tolerant: Outcome) -> Outcome:
     """The errors of one row where the product is asked with its normalised form.
 
     ``found``: those of the row as it is read, which has more words than options.
     """
-    if found.error is None:
-        return found
+    if tolerant.error is None:
+        return tolerant
     try:
         strict = read_cells(normalise(row).row, case_columns())
         predicted = answer(complete(strict))
     except TrainrigError as error:
-        return replace(found, error=None, refused=str(error))
+        return replace(tolerant, error=None, refused=str(error))
     errors = errors_of(predicted, strict.measured)
-    return replace(found, error=errors.time, inside=bool(errors.is_inside))
+    return replace(tolerant, error=errors.time, inside=bool(errors.is_inside))
 
 
 def is_asked(row: Row) -> bool:
-    """Whether a row prints how fast a step was, and its source names the chip."""
+    """Return whether a row prints how fast a step was, and its source names the chip."""
     return "not named" not in row["hardware"] and any(row.get(name) for name in TIMED)
 
 
@@ -191,17 +191,17 @@ def flat_by_parameters(row: Row) -> float | None:
 def cell_lines(outcomes: Iterable[Outcome]) -> list[CellLine]:
     """One line a cell, by name; rows whose measured time isn't known are left out."""
     groups: dict[str, list[Outcome]] = {}
-    for one in outcomes:
-        if one.scored is not None:
-            groups.setdefault(one.cell, []).append(one)
-    found = []
+    for outcome in outcomes:
+        if outcome.scored is not None:
+            groups.setdefault(outcome.cell, []).append(outcome)
+    lines = []
     for name, members in sorted(groups.items()):
-        signed = [one.scored for one in members if one.scored is not None]
-        errors = [abs(one) for one in signed]
-        answered = [one for one in members if one.error is not None]
-        memory = [one for one in members if one.memory is not None]
-        flat = [abs(one.flat) for one in members if one.flat is not None]
-        found.append(
+        signed = [outcome.scored for outcome in members if outcome.scored is not None]
+        errors = [abs(outcome) for outcome in signed]
+        answered = [outcome for outcome in members if outcome.error is not None]
+        memory = [outcome for outcome in members if outcome.memory is not None]
+        flat = [abs(outcome.flat) for outcome in members if outcome.flat is not None]
+        lines.append(
             CellLine(
                 name=name,
                 num=len(members),
@@ -209,31 +209,33 @@ def cell_lines(outcomes: Iterable[Outcome]) -> list[CellLine]:
                 median=median(errors),
                 p90=float(np.quantile(errors, 0.9)),
                 bias=median(signed),
-                inside=fmean(one.inside for one in answered) if answered else 0.0,
+                inside=fmean(outcome.inside for outcome in answered) if answered else 0.0,
                 flat=median(flat) if flat else None,
-                memory=median(abs(one.memory or 0.0) for one in memory) if memory else None,
-                memory_inside=fmean(one.is_memory_inside for one in memory) if memory else None,
+                memory=median(abs(outcome.memory or 0.0) for outcome in memory) if memory else None,
+                memory_inside=fmean(outcome.is_memory_inside for outcome in memory)
+                if memory
+                else None,
             )
         )
-    return found
+    return lines
 
 
 def summary(cells: Sequence[CellLine]) -> CellLine:
     """The mean over cells; its ``inside`` over those with an answer."""
-    inside = [one.inside for one in cells if one.answered]
-    memory = [one.memory for one in cells if one.memory is not None]
-    held = [one.memory_inside for one in cells if one.memory_inside is not None]
+    inside = [cell.inside for cell in cells if cell.answered]
+    memory = [cell.memory for cell in cells if cell.memory is not None]
+    memory_inside = [cell.memory_inside for cell in cells if cell.memory_inside is not None]
     return CellLine(
         name="mean of cells",
-        num=sum(one.num for one in cells),
-        answered=fmean(one.answered for one in cells),
-        median=fmean(one.median for one in cells),
-        p90=fmean(one.p90 for one in cells),
-        bias=fmean(one.bias for one in cells),
+        num=sum(cell.num for cell in cells),
+        answered=fmean(cell.answered for cell in cells),
+        median=fmean(cell.median for cell in cells),
+        p90=fmean(cell.p90 for cell in cells),
+        bias=fmean(cell.bias for cell in cells),
         inside=fmean(inside) if inside else 0.0,
-        flat=fmean(one.flat for one in cells if one.flat is not None),
+        flat=fmean(cell.flat for cell in cells if cell.flat is not None),
         memory=fmean(memory) if memory else None,
-        memory_inside=fmean(held) if held else None,
+        memory_inside=fmean(memory_inside) if memory_inside else None,
     )
 
 
@@ -244,7 +246,7 @@ def read(path: Path = TABLE) -> list[Row]:
 
 
 def half_of(group: str) -> str:
-    """Which half of a third table a source is dealt to: choose, or unseen."""
+    """Return which half of a third table a source is dealt to: choose, or unseen."""
     digit = int(hashlib.sha256(group.encode()).hexdigest()[0], 16)
     return "unseen" if digit % 2 else "choose"
 

@@ -70,7 +70,7 @@ class Peer:
     """Its modules, its system and a case: what it says.  Raises whatever it raises."""
 
     def answer(self, modules: Any, case: Case) -> Answer | str:
-        """What it says of a case, or why it says nothing."""
+        """Return what it says of a case, or why it says nothing."""
         if case.chip.name not in self.systems:
             return "chip"
         if reason := unlike_all(case) or self.why_not(case):
@@ -88,10 +88,10 @@ class Peer:
 def imported(peer: Peer) -> Any | None:
     """Its modules, by their last names; None where they cannot be imported."""
     try:
-        found = [importlib.import_module(name) for name in peer.modules]
+        modules = [importlib.import_module(name) for name in peer.modules]
     except ImportError:
         return None
-    return dict(zip(peer.modules, found, strict=True))
+    return dict(zip(peer.modules, modules, strict=True))
 
 
 def commit_of(modules: Mapping[str, Any]) -> str:
@@ -105,8 +105,8 @@ def commit_of(modules: Mapping[str, Any]) -> str:
         packed = (folder / "packed-refs").read_text(encoding="utf-8") if name != head else ""
     except OSError:
         return "unknown"
-    found = re.search(rf"^(\w+) {re.escape(name)}$", packed, re.MULTILINE)
-    return (found[1] if found else head)[:12]
+    match = re.search(rf"^(\w+) {re.escape(name)}$", packed, re.MULTILINE)
+    return (match[1] if match else head)[:12]
 
 
 def _root(module: Any) -> Path:
@@ -115,7 +115,7 @@ def _root(module: Any) -> Path:
 
 
 def unlike_all(case: Case) -> str:
-    """What of a case none of the peers has a word for; empty: nothing."""
+    """Return what of a case none of the peers has a word for; empty: nothing."""
     shape, x = case.shape, case.layout
     windows = [one for one in shape.attention.windows if 0 < one < case.timed.batch.seq_len]
     reasons = {

@@ -59,7 +59,7 @@ class Line:
     """What ours said at first contact, of the batch that `measured` is of: a row that prints a rate
     may have been read with another one then."""
     is_refused: bool = False
-    """Whether it said nothing then."""
+    """True if it said nothing then."""
     answers: Mapping[str, float] = field(default_factory=dict)
     """Peers' seconds, by the peer's column."""
     held: float | None = None
@@ -104,12 +104,12 @@ def columns() -> list[str]:
 
 
 def read_lines(path: Path = PATH) -> tuple[list[Line], dict[str, Told]]:
-    """What the peers answered, and of each, by its name, what it was and did not answer.
+    """Return what the peers answered, and of each, by its name, what it was and did not answer.
 
     DataError where the file is no such file.
     """
     text = path.read_text(encoding="utf-8").splitlines()
-    heads = [one for one in text if one.startswith("#")]
+    heads = [line for line in text if line.startswith("#")]
     rows = list(csv.DictReader(text[len(heads) :]))
     if rows and list(rows[0]) != columns():
         raise DataError(f"{path.name}: columns are not those of validation.peers")
@@ -143,8 +143,8 @@ def _told_of(head: str) -> tuple[str, Told]:
     name, _, rest = head.removeprefix("# ").partition(" ")
     commit, _, listed = rest.partition(": ")
     unanswered = {}
-    for one in filter(None, listed.split("; ")):
-        num, _, reason = one.partition(" x ")
+    for part in filter(None, listed.split("; ")):
+        num, _, reason = part.partition(" x ")
         unanswered[reason] = int(num)
     return name, Told(commit=commit, unanswered=unanswered)
 
@@ -153,17 +153,27 @@ def write_lines(lines: Iterable[Line], told: Mapping[str, Told], path: Path = PA
     """Write peers.csv."""
     with path.open("w", encoding="utf-8", newline="") as file:
         for name, its in told.items():
-            ordered = sorted(its.unanswered.items(), key=lambda each: (-each[1], each[0]))
+            ordered = sorted(
+                its.unanswered.items(), key=lambda reason_count: (-reason_count[1], reason_count[0])
+            )
             listed = "; ".join(f"{num} x {reason.replace(';', ',')}" for reason, num in ordered)
             file.write(f"# {name} {its.commit}: {listed}\n")
         out = csv.writer(file, lineterminator="\n")
         out.writerow(columns())
-        for one in lines:
-            first = REFUSED if one.is_refused else _cell(one.first)
-            seconds = [_cell(one.answers.get(peer.column)) for peer in PEERS]
-            needs = [_cell(one.needs.get(peer.column)) for peer in PEERS]
-            front = [one.table, one.row, one.group, one.chip, one.cell, _cell(one.measured), first]
-            out.writerow([*front, *seconds, _cell(one.held), _cell(one.first_bytes), *needs])
+        for line in lines:
+            first = REFUSED if line.is_refused else _cell(line.first)
+            seconds = [_cell(line.answers.get(peer.column)) for peer in PEERS]
+            needs = [_cell(line.needs.get(peer.column)) for peer in PEERS]
+            front = [
+                line.table,
+                line.row,
+                line.group,
+                line.chip,
+                line.cell,
+                _cell(line.measured),
+                first,
+            ]
+            out.writerow([*front, *seconds, _cell(line.held), _cell(line.first_bytes), *needs])
 
 
 def _cell(value: float | None) -> str:
@@ -280,42 +290,42 @@ def first_contacts(folder: Path) -> dict[tuple[int, int], First]:
     intervals, and ``meas``, the measured seconds as they were read) and ``tN.csv``, the table of
     its day.  Rows meet by what is printed in all columns that both have.
     """
-    found: dict[tuple[int, int], First] = {}
+    first_by_row: dict[tuple[int, int], First] = {}
     for table in LATER:
         said = json.loads((folder / f"fc{table}.json").read_text(encoding="utf-8"))
         then, now = read(folder / f"t{table}.csv"), table_rows(table)
-        found |= {(table, at): one for at, one in met(then, now, said).items()}
-    return found
+        first_by_row |= {(table, at): one for at, one in met(then, now, said).items()}
+    return first_by_row
 
 
 def met(
     then: Sequence[Row], now: Sequence[Row], said: Iterable[Mapping[str, Any]]
 ) -> dict[int, First]:
-    """What was said of rows of a table of then, by the numbers of the rows of now."""
+    """Return what was said of rows of a table of then, by the numbers of the rows of now."""
     names = [name for name in then[0] if name in now[0]] if then and now else []
     places: dict[tuple[str, ...], list[int]] = {}
     for at, row in enumerate(now):
         places.setdefault(tuple(row[name] for name in names), []).append(at)
-    found = {}
-    for one in said:
-        if free := places.get(tuple(then[one["n"]][name] for name in names)):
-            time, memory, measured = (one.get(name) for name in ("time", "memory", "meas"))
-            found[free.pop(0)] = First(
+    first_by_row = {}
+    for answer in said:
+        if free := places.get(tuple(then[answer["n"]][name] for name in names)):
+            time, memory, measured = (answer.get(name) for name in ("time", "memory", "meas"))
+            first_by_row[free.pop(0)] = First(
                 ratio=time[1] / measured if time and measured else None,
                 is_refused=not time,
                 memory_bytes=memory[1] if memory else None,
             )
-    return found
+    return first_by_row
 
 
 def kept(lines: Iterable[Line]) -> dict[tuple[int, int], First]:
     """First contacts as peers.csv has them, where nothing else is at hand."""
     return {
-        one.key: First(
-            ratio=None if one.first is None else one.first / one.measured,
-            is_refused=one.is_refused,
-            memory_bytes=one.first_bytes,
+        line.key: First(
+            ratio=None if line.first is None else line.first / line.measured,
+            is_refused=line.is_refused,
+            memory_bytes=line.first_bytes,
         )
-        for one in lines
-        if one.table in LATER
+        for line in lines
+        if line.table in LATER
     }

@@ -87,27 +87,32 @@ class Standing:
 
 
 def standing(entries: Sequence[Entry]) -> Standing | None:
-    """How a peer and ours did on common rows; None where there are none."""
+    """Return how a peer and ours did on common rows; None where there are none."""
     cells: dict[str, list[Entry]] = {}
-    for one in entries:
-        cells.setdefault(one.cell, []).append(one)
+    for entry in entries:
+        cells.setdefault(entry.cell, []).append(entry)
     if not cells:
         return None
-    peer = [median(abs(one.peer) for one in of) for of in cells.values()]
-    ours = [median(abs(one.ours) for one in of) for of in cells.values()]
-    known = [[abs(one.flat) for one in of if one.flat is not None] for of in cells.values()]
+    peer = [median(abs(entry.peer) for entry in cell_entries) for cell_entries in cells.values()]
+    ours = [median(abs(entry.ours) for entry in cell_entries) for cell_entries in cells.values()]
+    known = [
+        [abs(entry.flat) for entry in cell_entries if entry.flat is not None]
+        for cell_entries in cells.values()
+    ]
     return Standing(
         rows=len(entries),
         cells=len(cells),
         peer=_figures(peer),
         ours=_figures(ours),
-        flat=_figures([median(of) for of in known if of]) if any(known) else None,
+        flat=_figures([median(cell_entries) for cell_entries in known if cell_entries])
+        if any(known)
+        else None,
         nearer=sum(a < b for a, b in zip(ours, peer, strict=True)),
     )
 
 
 def _figures(medians: Sequence[float]) -> Figures:
-    bounded = fmean(min(1.0, one) for one in medians)
+    bounded = fmean(min(1.0, median_error) for median_error in medians)
     return Figures(mean=fmean(medians), bounded=bounded, middle=median(medians))
 
 
@@ -146,20 +151,22 @@ def ours_of(line: Line) -> float | None:
 
 def entries(lines: Iterable[Line], peer: Peer, *, now: bool = False) -> list[Entry]:
     """Common rows of a peer; ``now``: beside ours of today, these rows in sight."""
-    found = []
+    common = []
     for line in lines:
         answer = line.answers.get(peer.column)
         if answer is None or (ours := ours_of(line)) is None:
             continue
         flat, today_ours, _ = today(*line.key)
         error = answer / line.measured - 1.0
-        found.append(Entry(cell=line.cell, peer=error, ours=today_ours if now else ours, flat=flat))
-    return found
+        common.append(
+            Entry(cell=line.cell, peer=error, ours=today_ours if now else ours, flat=flat)
+        )
+    return common
 
 
 def memory_entries(lines: Iterable[Line], peer: Peer, *, now: bool = False) -> list[Entry]:
     """Likewise of a GPU's memory: ours at first contact; ``now``: ours of today, on all tables."""
-    found = []
+    common = []
     for line in lines:
         need, held = line.needs.get(peer.column), line.held
         if need is None or held is None:
@@ -167,8 +174,8 @@ def memory_entries(lines: Iterable[Line], peer: Peer, *, now: bool = False) -> l
         then = None if line.first_bytes is None else line.first_bytes / held - 1.0
         ours = today(*line.key)[2] if now else then
         if ours is not None:
-            found.append(Entry(cell=line.cell, peer=need / held - 1.0, ours=ours, flat=None))
-    return found
+            common.append(Entry(cell=line.cell, peer=need / held - 1.0, ours=ours, flat=None))
+    return common
 
 
 SCOPES: Mapping[str, tuple[int, ...]] = {
@@ -181,17 +188,17 @@ SCOPES: Mapping[str, tuple[int, ...]] = {
 
 def standings(lines: Sequence[Line], peer: Peer) -> dict[str, Standing]:
     """A peer's standing by table and together, without its home and beside ours of today."""
-    found = {
+    standing_by_name = {
         name: standing(entries([one for one in lines if one.table in tables], peer))
         for name, tables in SCOPES.items()
     }
-    found["all, not at home"] = standing(
+    standing_by_name["all, not at home"] = standing(
         entries([one for one in lines if one.group not in peer.home], peer)
     )
-    found["all, ours of today"] = standing(entries(lines, peer, now=True))
-    found["memory, first contact"] = standing(memory_entries(lines, peer))
-    found["memory, ours of today"] = standing(memory_entries(lines, peer, now=True))
-    return {name: one for name, one in found.items() if one}
+    standing_by_name["all, ours of today"] = standing(entries(lines, peer, now=True))
+    standing_by_name["memory, first contact"] = standing(memory_entries(lines, peer))
+    standing_by_name["memory, ours of today"] = standing(memory_entries(lines, peer, now=True))
+    return {name: one for name, one in standing_by_name.items() if one}
 
 
 HONEST = ("tables 1 and 2", "table 8", "tables 3 to 8", "all", "all, not at home")
@@ -200,16 +207,14 @@ SHOWN = (*HONEST, "all, ours of today", "memory, first contact", "memory, ours o
 
 
 def page_table() -> str:
-    """What docs/accuracy.md says: each peer beside ours, and where it is nearer."""
+    """Return what docs/accuracy.md says: each peer beside ours, and where it is nearer."""
     lines, told = read_lines()
-    found, better = [], []
+    rows, better = [], []
     for peer in PEERS:
         each = standings(lines, peer)
         if not peer.home:
             del each["all, not at home"]
-        found += [
-            f"| {peer.name}, {name} {_cells_of(each[name])}" for name in SHOWN if name in each
-        ]
+        rows += [f"| {peer.name}, {name} {_cells_of(each[name])}" for name in SHOWN if name in each]
         better += [f"- {peer.name}, {words}" for words in nearer_peer(each)]
     head = (
         "| predictor, rows | rows | cells | mean of cells: its, ours, flat 40 % MFU |"
@@ -219,7 +224,7 @@ def page_table() -> str:
     unanswered = [f"- {words}" for words in reasons(told)]
     return "\n\n".join(
         [
-            head + "\n".join(found),
+            head + "\n".join(rows),
             "Where a peer is nearer than ours (mean of cells; the same with a cell at most 100 %;"
             " median cell; by table, too):",
             "\n".join(better) or "- nowhere",
@@ -229,44 +234,46 @@ def page_table() -> str:
     )
 
 
-def nearer_peer(each: Mapping[str, Standing]) -> list[str]:
-    """Where a peer's figures are smaller than ours, with both."""
-    found = []
-    for name, one in each.items():
+def nearer_peer(standing_by_name: Mapping[str, Standing]) -> list[str]:
+    """Return where a peer's figures are smaller than ours, with both."""
+    sentences = []
+    for name, standing in standing_by_name.items():
         if "today" in name:
             continue
         pairs = {
-            "mean": (one.peer.mean, one.ours.mean),
-            "at most 100 %": (one.peer.bounded, one.ours.bounded),
-            "median cell": (one.peer.middle, one.ours.middle),
+            "mean": (standing.peer.mean, standing.ours.mean),
+            "at most 100 %": (standing.peer.bounded, standing.ours.bounded),
+            "median cell": (standing.peer.middle, standing.ours.middle),
         }
         smaller = [
             f"{of} {its:.1%} to ours {our:.1%}" for of, (its, our) in pairs.items() if its < our
         ]
         if smaller:
-            found.append(f"{name} ({one.cells} cells): {'; '.join(smaller)}")
-    return found
+            sentences.append(f"{name} ({standing.cells} cells): {'; '.join(smaller)}")
+    return sentences
 
 
-def _cells_of(one: Standing) -> str:
+def _cells_of(standing: Standing) -> str:
     three = [
         ", ".join(
-            f"{getattr(who, of):.1%}" for who in (one.peer, one.ours, one.flat) if who is not None
+            f"{getattr(who, figure):.1%}"
+            for who in (standing.peer, standing.ours, standing.flat)
+            if who is not None
         )
-        for of in ("mean", "bounded", "middle")
+        for figure in ("mean", "bounded", "middle")
     ]
-    return f"| {one.rows} | {one.cells} | {' | '.join(three)} | {one.nearer} |"
+    return f"| {standing.rows} | {standing.cells} | {' | '.join(three)} | {standing.nearer} |"
 
 
 def reasons(told: Mapping[str, Told], most: int = 12) -> list[str]:
     """Of each peer, what it did not answer and why, the most frequent first."""
-    found = []
-    for name, one in told.items():
-        listed = [f"{num} {reason}" for reason, num in one.unanswered.items()][:most]
-        rest = sum(one.unanswered.values()) - sum(list(one.unanswered.values())[:most])
+    sentences = []
+    for name, peer_head in told.items():
+        listed = [f"{num} {reason}" for reason, num in peer_head.unanswered.items()][:most]
+        rest = sum(peer_head.unanswered.values()) - sum(list(peer_head.unanswered.values())[:most])
         end = f"; {rest} for other reasons" if rest else ""
-        found.append(f"{name} ({one.commit}): {'; '.join(listed)}{end}")
-    return found
+        sentences.append(f"{name} ({peer_head.commit}): {'; '.join(listed)}{end}")
+    return sentences
 
 
 def main(argv: Sequence[str] | None = None) -> None:

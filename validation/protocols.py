@@ -148,7 +148,7 @@ def known() -> tuple[tuple[Known, ...], list[Any], Any]:
             kept.append((place, row, case, measured))
         except TrainrigError:
             pass
-        one = Known(
+        row_known = Known(
             row=row,
             cell=cell_of(row),
             family=row["group"] if table == 3 else family_of(row),
@@ -159,7 +159,7 @@ def known() -> tuple[tuple[Known, ...], list[Any], Any]:
             table=table,
             is_fitted=is_fitted and is_stated(row),
         )
-        found.append(one)
+        found.append(row_known)
     return tuple(found), kept, stack(profiles)
 
 
@@ -169,55 +169,55 @@ def year_of(row: Row) -> int:
 
 
 def has_time(row: Row) -> bool:
-    """Whether a row prints how long a step took."""
+    """Return whether a row prints how long a step took."""
     return bool((row.get("step_time_s") or "").strip() or row.get("tokens_per_s_per_gpu"))
 
 
-def outcomes(constants: Constants, of: Iterable[Known]) -> list[Outcome]:
+def outcomes(constants: Constants, rows: Iterable[Known]) -> list[Outcome]:
     """Errors of rows by some constants."""
-    _, kept, found = known()
-    errors = composed(kept, found, constants)
+    _, kept, profile = known()
+    errors = composed(kept, profile, constants)
     return [
         Outcome(
-            cell=one.cell,
-            error=None if one.place is None else errors[one.place].error,
-            inside=one.place is not None and errors[one.place].inside,
-            flat=one.flat,
-            is_asked=is_asked(one.row),
+            cell=row.cell,
+            error=None if row.place is None else errors[row.place].error,
+            inside=row.place is not None and errors[row.place].inside,
+            flat=row.flat,
+            is_asked=is_asked(row.row),
         )
-        for one in of
+        for row in rows
     ]
 
 
 def fitted_without(left: Callable[[Known], bool]) -> Constants:
     """Constants fitted to the rows of the first table that are not left out, and their sides."""
-    rows, kept, found = known()
+    rows, kept, profile = known()
     places = tuple(o.place for o in rows if o.place is not None and o.is_fitted and not left(o))
     constants = _fitted_to(places)
     rest = [o for o in rows if o.place is not None and o.table < 3 and not left(o)]
-    return sides_of(rest, constants, ratios(kept, found, constants))
+    return sides_of(rest, constants, ratios(kept, profile, constants))
 
 
 @cache
 def _fitted_to(places: tuple[int, ...]) -> Constants:
     """Constants fitted to some of the profiled rows; what is believed where there are none."""
-    _, kept, found = known()
+    _, kept, profile = known()
     if not places:
         return BELIEVED
-    part = {name: values[..., places] for name, values in found.flat().items()}
+    part = {name: values[..., places] for name, values in profile.flat().items()}
     return fit([kept[place] for place in places], Profile.of(**part))
 
 
-def score(found: Sequence[Outcome]) -> Score:
+def score(outcomes: Sequence[Outcome]) -> Score:
     """Weighted means over the cells of some outcomes."""
     groups: dict[str, list[Outcome]] = {}
-    for one in found:
-        if one.scored is not None:
-            groups.setdefault(one.cell, []).append(one)
+    for outcome in outcomes:
+        if outcome.scored is not None:
+            groups.setdefault(outcome.cell, []).append(outcome)
     table = []
     for name, members in sorted(groups.items()):
-        signed = np.array([one.scored for one in members], dtype=float)
-        inside = [one.inside for one in members if one.error is not None]
+        signed = np.array([outcome.scored for outcome in members], dtype=float)
+        inside = [outcome.inside for outcome in members if outcome.error is not None]
         answered = len(inside) / len(members)
         low = float(np.mean(inside)) if inside else np.nan
         sizes = (float(np.median(abs(signed))), float(np.quantile(abs(signed), 0.9)))
@@ -254,7 +254,7 @@ def weights(sources: Sequence[str]) -> Any:
     return np.array([share[name] / count[name] for name in sources])
 
 
-def sides_of(answered: Sequence[Known], constants: Constants, found: Any) -> Constants:
+def sides_of(answered: Sequence[Known], constants: Constants, ratios: Any) -> Constants:
     """The constants with the interval's sides that hold `TARGET` of answered rows (`ratios`).
 
     Cells weigh as in `score`.  What is believed is the least: what is published in tables is more
@@ -262,11 +262,11 @@ def sides_of(answered: Sequence[Known], constants: Constants, found: Any) -> Con
     """
     if not answered:
         return constants
-    cells = [one.cell for one in answered]
+    cells = [row.cell for row in answered]
     names = list(dict.fromkeys(cells))
-    each = dict(zip(names, weights([name.split()[0] for name in names]), strict=True))
-    share = np.array([each[cell] / cells.count(cell) for cell in cells])
-    sided = with_sides(constants, found[[one.place for one in answered]], share)
+    weight_by_cell = dict(zip(names, weights([name.split()[0] for name in names]), strict=True))
+    share = np.array([weight_by_cell[cell] / cells.count(cell) for cell in cells])
+    sided = with_sides(constants, ratios[[row.place for row in answered]], share)
     least = {name: max(getattr(sided, name), getattr(BELIEVED, name)) for name in SIDES}
     return dataclasses.replace(sided, **least)
 
@@ -277,15 +277,15 @@ def conformal(constants: Constants) -> Constants:
     Those of the third are other programs, or on other chips: `table` has what is wider for them.
     """
     rows, kept, profiles = known()
-    found = np.full(len(kept), np.nan)
-    for name in dict.fromkeys(one.family for one in rows if one.table == 1):
-        left = fitted_without(lambda one, name=name: one.family == name)  # type: ignore[misc]
-        places = [one.place for one in rows if one.family == name and one.place is not None]
-        found[places] = ratios(kept, profiles, left)[places]
-    others = np.isnan(found)  # of families that no fit has seen
-    found[others] = ratios(kept, profiles, constants)[others]
-    known_runs = [one for one in rows if one.place is not None and one.table < 3]
-    return sides_of(known_runs, constants, found)
+    row_ratios = np.full(len(kept), np.nan)
+    for name in dict.fromkeys(row.family for row in rows if row.table == 1):
+        left = fitted_without(lambda row, name=name: row.family == name)  # type: ignore[misc]
+        places = [row.place for row in rows if row.family == name and row.place is not None]
+        row_ratios[places] = ratios(kept, profiles, left)[places]
+    others = np.isnan(row_ratios)  # of families that no fit has seen
+    row_ratios[others] = ratios(kept, profiles, constants)[others]
+    known_runs = [row for row in rows if row.place is not None and row.table < 3]
+    return sides_of(known_runs, constants, row_ratios)
 
 
 def compared_runs() -> str:
@@ -310,53 +310,54 @@ def compared_runs() -> str:
 def by_parts(part: Callable[[Known], str]) -> list[Pair]:
     """Each part by constants that were fitted without it."""
     rows, _, _ = known()
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for name in dict.fromkeys(map(part, rows)):
-        members = [one for one in rows if part(one) == name]
-        left = fitted_without(lambda one, name=name: part(one) == name)  # type: ignore[misc]
-        found += zip(members, outcomes(left, members), strict=True)
-    return found
+        members = [row for row in rows if part(row) == name]
+        left = fitted_without(lambda row, name=name: part(row) == name)  # type: ignore[misc]
+        pairs += zip(members, outcomes(left, members), strict=True)
+    return pairs
 
 
 def rolling() -> list[Pair]:
     """Each year's rows by constants fitted to the years before."""
     rows, _, _ = known()
-    years = sorted({one.year for one in rows})
-    found: list[Pair] = []
+    years = sorted({row.year for row in rows})
+    pairs: list[Pair] = []
     for year in years[1:]:
-        constants = fitted_without(lambda one, year=year: one.year >= year)  # type: ignore[misc]
-        members = [one for one in rows if one.year == year]
-        found += zip(members, outcomes(constants, members), strict=True)
-    return found
+        constants = fitted_without(lambda row, year=year: row.year >= year)  # type: ignore[misc]
+        members = [row for row in rows if row.year == year]
+        pairs += zip(members, outcomes(constants, members), strict=True)
+    return pairs
 
 
-def flat(of: Iterable[Known]) -> list[Outcome]:
+def flat(rows: Iterable[Known]) -> list[Outcome]:
     """Errors of rows by a flat MFU."""
     return [
-        Outcome(cell=one.cell, error=None, flat=one.flat, is_asked=is_asked(one.row)) for one in of
+        Outcome(cell=row.cell, error=None, flat=row.flat, is_asked=is_asked(row.row))
+        for row in rows
     ]
 
 
 def over_time() -> dict[int, tuple[Score, Score, Score]]:
     """By year of three tables' rows: fitted to the years before, by priors, by a flat MFU."""
-    found: dict[int, tuple[Score, Score, Score]] = {}
+    scores_by_year: dict[int, tuple[Score, Score, Score]] = {}
     pairs = rolling()
-    for year in sorted({one.year for one, _ in pairs}):
-        members = [one for one, _ in pairs if one.year == year]
-        fitted_before = [outcome for one, outcome in pairs if one.year == year]
-        if any(one.scored is not None for one in fitted_before):
+    for year in sorted({row.year for row, _ in pairs}):
+        members = [row for row, _ in pairs if row.year == year]
+        fitted_before = [outcome for row, outcome in pairs if row.year == year]
+        if any(row.scored is not None for row in fitted_before):
             priors = outcomes(BELIEVED, members)
-            found[year] = (score(fitted_before), score(priors), score(flat(members)))
-    return found
+            scores_by_year[year] = (score(fitted_before), score(priors), score(flat(members)))
+    return scores_by_year
 
 
 def folds() -> dict[str, Score]:
     """Each family of software of two tables by constants that were fitted without it."""
-    pairs = [pair for pair in by_parts(lambda one: one.family) if pair[0].table < 3]
-    found: dict[str, list[Outcome]] = {}
-    for one, outcome in pairs:
-        found.setdefault(one.family, []).append(outcome)
-    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    pairs = [pair for pair in by_parts(lambda row: row.family) if pair[0].table < 3]
+    outcomes_by_family: dict[str, list[Outcome]] = {}
+    for row, outcome in pairs:
+        outcomes_by_family.setdefault(row.family, []).append(outcome)
+    ordered = sorted(outcomes_by_family.items(), key=lambda item: -len(item[1]))
     return {name: score(outcomes) for name, outcomes in ordered}
 
 
@@ -364,9 +365,9 @@ def folds() -> dict[str, Score]:
 def protocols() -> dict[str, tuple[Score, Score]]:
     """Every protocol by name, and what stands beside them: of two tables, and of all three."""
     rows, _, _ = known()
-    found = {
-        "one family of software left out": by_parts(lambda one: one.family),
-        "one generation of chips left out": by_parts(lambda one: one.generation),
+    pairs_by_protocol = {
+        "one family of software left out": by_parts(lambda row: row.family),
+        "one generation of chips left out": by_parts(lambda row: row.generation),
         "fitted until a year, the next scored": rolling(),
         "unfitted priors": list(zip(rows, outcomes(BELIEVED, rows), strict=True)),
         "shipped constants": list(zip(rows, outcomes(fitted(), rows), strict=True)),
@@ -374,10 +375,10 @@ def protocols() -> dict[str, tuple[Score, Score]]:
     }
     return {
         name: (
-            score([outcome for one, outcome in pairs if one.table < 3]),
+            score([outcome for row, outcome in pairs if row.table < 3]),
             score([outcome for _, outcome in pairs]),
         )
-        for name, pairs in found.items()
+        for name, pairs in pairs_by_protocol.items()
     }
 
 
@@ -390,10 +391,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.write:
         COMPARED.write_text(compared_runs(), encoding="utf-8")
         compared.cache_clear()
-    found = protocols()
+    scores_by_protocol = protocols()
     for at, of in enumerate(("training.csv and training-2.csv", "and training-3.csv, too")):
         print(f"{of:38} cells  median     p90  in 80 %  answered")
-        for name, scores in found.items():
+        for name, scores in scores_by_protocol.items():
             one = scores[at]
             print(
                 f"{name:38} {len(one.cells):5d} {one.median:7.1%} {one.p90:7.1%} {one.inside:8.0%}"
@@ -401,7 +402,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             )
     if options.cells:
         print(f"\n{'':44}     n  median     p90    bias  in 80 %")
-        for name, num, middle, p90, bias, inside in next(iter(found.values()))[1].cells:
+        for name, num, middle, p90, bias, inside in next(iter(scores_by_protocol.values()))[
+            1
+        ].cells:
             print(f"{name:44} {num:5d} {middle:7.1%} {p90:7.1%} {bias:+7.1%} {inside:8.0%}")
 
 

@@ -117,7 +117,7 @@ def products() -> Iterator[Compared]:
 
 
 def _dtype(record: Record, rates: Rates) -> str:
-    """What the product ran in: TF32 where a source allowed it and the chip has it."""
+    """Return what the product ran in: TF32 where a source allowed it and the chip has it."""
     allowed = "TF32" in str(record.conditions.get("printed_dtype", "")).upper()
     return "tf32" if allowed and rates.peaks.get("tf32") else str(record.case["dtype"])
 
@@ -340,15 +340,15 @@ PULL = 0.003
 def compared(table: str, keep: Callable[[str], bool] = lambda _: True) -> list[Compared]:
     """A table's figures under the constants as they are now."""
     forget()
-    return [one for one in TABLES[table]() if keep(one.family)]
+    return [figure for figure in TABLES[table]() if keep(figure.family)]
 
 
-def loss(found: Iterable[Compared]) -> float:
+def loss(comparisons: Iterable[Compared]) -> float:
     """Mean over groups of the mean absolute logarithm, blunted."""
     groups = defaultdict(list)
-    for one in found:
-        size = abs(math.log(one.ratio))
-        groups[one.family, one.device].append(min(size, 0.5 + 0.1 * size))
+    for comparison in comparisons:
+        size = abs(math.log(comparison.ratio))
+        groups[comparison.family, comparison.device].append(min(size, 0.5 + 0.1 * size))
     return sum(sum(errors) / len(errors) for errors in groups.values()) / len(groups)
 
 
@@ -405,23 +405,23 @@ def leave_out(table: str) -> list[Compared]:
     Empty where there is one source alone.
     """
     before = {path: value_at(path) for path in FITTED[table]}
-    found: list[Compared] = []
+    comparisons: list[Compared] = []
     families = sorted({one.family for one in compared(table)})
     for family in families if len(families) > 1 else ():
         fit(table, family.__ne__, rounds=3)
-        found += compared(table, family.__eq__)
+        comparisons += compared(table, family.__eq__)
         for path, value in before.items():
             put(path, value)
     forget()
-    return found
+    return comparisons
 
 
-def line(words: str, found: list[Compared]) -> str:
+def line(words: str, comparisons: list[Compared]) -> str:
     """One line of the table of errors, in per cent."""
-    errors = [one.error for one in found]
-    bias = quantile([one.ratio for one in found], 0.5) - 1.0
+    errors = [comparison.error for comparison in comparisons]
+    bias = quantile([comparison.ratio for comparison in comparisons], 0.5) - 1.0
     return (
-        f"{words:44.44s} {len(found):5d} {100 * quantile(errors, 0.5):8.1f} "
+        f"{words:44.44s} {len(comparisons):5d} {100 * quantile(errors, 0.5):8.1f} "
         f"{100 * quantile(errors, 0.9):8.1f} {100 * bias:+8.1f}"
     )
 
@@ -430,11 +430,11 @@ def show(left_out: bool) -> None:
     """Print the errors by table, by source and chip."""
     print(f"{'error of time, %':44s} {'n':>5s} {'median':>8s} {'p90':>8s} {'bias':>8s}")
     for table in TABLES:
-        found = compared(table)
-        print(line(table, found))
+        comparisons = compared(table)
+        print(line(table, comparisons))
         groups = defaultdict(list)
-        for one in found:
-            groups[one.device, one.family].append(one)
+        for comparison in comparisons:
+            groups[comparison.device, comparison.family].append(comparison)
         for (device, family), some in sorted(groups.items()):
             print(line(f"    {device}: {family}", some))
         if left_out:

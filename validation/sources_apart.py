@@ -76,14 +76,16 @@ def owner_of(row: Row) -> str:
 
 
 def set_up(case: Case) -> tuple[object, ...]:
-    """What must be the same of two rows."""
+    """Return what must be the same of two rows."""
     shape = (getattr(case.shape, name) for name in SHAPE)
     return (case.chip.name, *shape, *(case.layout.get(name) for name in (*SPLIT, *WORK)))
 
 
 def prints(rows: Iterable[Row]) -> dict[tuple[object, ...], list[Print]]:
     """The set-ups that more than one owner prints."""
-    found: dict[tuple[object, ...], dict[str, list[Print]]] = defaultdict(lambda: defaultdict(list))
+    prints_by_setup: dict[tuple[object, ...], dict[str, list[Print]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for row in rows:
         try:
             case = case_of(row)
@@ -91,7 +93,7 @@ def prints(rows: Iterable[Row]) -> dict[tuple[object, ...], list[Print]]:
         except TrainrigError:
             continue
         tokens = float(case.layout.global_batch) * case.timed.batch.seq_len
-        found[set_up(case)][owner_of(row)].append(
+        prints_by_setup[set_up(case)][owner_of(row)].append(
             Print(
                 owner_of(row),
                 measured / tokens,
@@ -101,18 +103,18 @@ def prints(rows: Iterable[Row]) -> dict[tuple[object, ...], list[Print]]:
         )
     return {
         what: [_middle(members) for members in owners.values()]
-        for what, owners in found.items()
+        for what, owners in prints_by_setup.items()
         if len(owners) > 1
     }
 
 
 def _middle(members: Sequence[Print]) -> Print:
     """A source's medians."""
-    flats = [abs(one.flat) for one in members if one.flat is not None]
+    flats = [abs(member.flat) for member in members if member.flat is not None]
     return Print(
         members[0].owner,
-        median(one.per_token for one in members),
-        median(one.ours for one in members),
+        median(member.per_token for member in members),
+        median(member.ours for member in members),
         median(flats) if flats else None,
     )
 
@@ -127,16 +129,16 @@ def apart(members: Sequence[Print]) -> float:
     return fmean(abs(one.per_token / other.per_token - 1.0) for one, other in both)
 
 
-def table(found: dict[tuple[object, ...], list[Print]]) -> str:
+def table(prints_by_setup: dict[tuple[object, ...], list[Print]]) -> str:
     """The three predictors of the same rows, one a line."""
-    others = [apart(members) for members in found.values()]
-    ours = [fmean(one.ours for one in members) for members in found.values()]
+    others = [apart(members) for members in prints_by_setup.values()]
+    ours = [fmean(print_.ours for print_ in members) for members in prints_by_setup.values()]
     flat = [
         fmean(known)
-        for members in found.values()
-        if (known := [one.flat for one in members if one.flat is not None])
+        for members in prints_by_setup.values()
+        if (known := [print_.flat for print_ in members if print_.flat is not None])
     ]
-    owners = {one.owner for members in found.values() for one in members}
+    owners = {print_.owner for members in prints_by_setup.values() for print_ in members}
     lines = [
         f"| {name} | {fmean(x):.1%} | {median(x):.1%} | {np.quantile(x, 0.9):.1%} |"
         for name, x in (
@@ -146,7 +148,8 @@ def table(found: dict[tuple[object, ...], list[Print]]) -> str:
         )
     ]
     return (
-        f"{len(found)} set-ups that are the same by every column are printed by more than one of"
+        f"{len(prints_by_setup)} set-ups that are the same by every column are printed by "
+        "more than one of"
         f" {len(owners)} owners (`python -m validation.sources_apart`):\n\n"
         "| predicted by | mean | median | p90 |\n|---|---|---|---|\n" + "\n".join(lines)
     )
@@ -164,12 +167,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pairs", action="store_true", help="each set-up, furthest apart first")
     options = parser.parse_args(argv)
-    found = prints(every_row())
-    print(table(found))
+    prints_by_setup = prints(every_row())
+    print(table(prints_by_setup))
     if options.pairs:
         print()
-        for what, members in sorted(found.items(), key=lambda item: -apart(item[1])):
-            who = ", ".join(f"{one.owner} {one.ours:.0%}" for one in members)
+        for what, members in sorted(prints_by_setup.items(), key=lambda item: -apart(item[1])):
+            who = ", ".join(f"{print_.owner} {print_.ours:.0%}" for print_ in members)
             print(f"{apart(members):7.1%}  {', '.join(map(str, what))}: {who}")
 
 

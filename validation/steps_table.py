@@ -51,14 +51,14 @@ def steps() -> Iterator[dict[str, str]]:
 
 
 def _is_stated(row: Row, case: Case) -> bool:
-    """Whether the model's depth and width, the length and the number of GPUs were printed."""
+    """Say whether the model's depth and width, the length and the number of GPUs were printed."""
     sizes = {"layers": case.shape.num_layers, "hidden": case.shape.hidden}
     sizes |= {"seq": case.layout.batch.seq_len, "num_gpus": int(case.layout.mesh.gpus)}
     return all(row[name] == str(size) for name, size in sizes.items())
 
 
 def _may_have_another_link(case: Case) -> bool:
-    """Whether nobody says how cards reach each other that may be bridged."""
+    """Return whether nobody says how cards reach each other that may be bridged."""
     chip = case.chip
     may_be_bridged = chip.link.name not in (None, "none") and chip.board.cooling != "module"
     return "link" in case.presumed and may_be_bridged

@@ -86,7 +86,7 @@ def _figure(record: Record) -> Iterator[_Figure]:
 
 
 def num_published(chip: Chip, dtype: str) -> int:
-    """How many large products of stated shape were published for the chip; one for a search."""
+    """Say how many large products of stated shape were published for the chip; one for a search."""
     kind = _kind(dtype)
     searched = any(f.searched and f.chip == chip and f.kind == kind for f in _figures())
     return len(_stated(chip, kind)) or int(searched)
@@ -94,20 +94,20 @@ def num_published(chip: Chip, dtype: str) -> int:
 
 def _stated(chip: Chip, kind: str) -> list[float]:
     """Shares of the claim that stated large shapes reached."""
-    own = [f for f in _figures() if f.chip == chip and f.kind == kind and not f.searched]
-    large = [f.share for f in own if f.size >= 8192]
-    return large or [f.share for f in own if f.size >= 4096]
+    shares = [f for f in _figures() if f.chip == chip and f.kind == kind and not f.searched]
+    large = [f.share for f in shares if f.size >= 8192]
+    return large or [f.share for f in shares if f.size >= 4096]
 
 
 @cache
 def _of_searched() -> float:
     """Share of a searched maximum that stated shapes reach, where a chip has both."""
-    found = []
+    shares = []
     for figure in _figures():
         stated = _stated(figure.chip, figure.kind) if figure.searched else []
         if stated:
-            found.append(median(stated) / figure.share)
-    return min(median(found), 1.0)
+            shares.append(median(stated) / figure.share)
+    return min(median(shares), 1.0)
 
 
 def _share(chip: Chip, kind: str, claimed: float) -> float:
@@ -161,15 +161,15 @@ def stream_rate(chip: Chip) -> float:
 
 @cache
 def _link_share() -> float:
-    found = []
+    shares = []
     for record in published_for("copy"):
         chip = find_chip(record.device or "")
         if record.case.get("direction") not in ("h2d", "d2h") or chip is None or not record.value:
             continue
         if chip.pcie.generation and chip.pcie.lanes:
             claimed = pcie_bandwidth(chip.pcie.generation, chip.pcie.lanes).high
-            found.append(record.value / claimed)
-    return median(found)
+            shares.append(record.value / claimed)
+    return median(shares)
 
 
 def link_rate(generation: int, lanes: int) -> float:
@@ -188,8 +188,8 @@ def _layers() -> dict[tuple[str | None, frozenset[tuple[str, object]]], float]:
 
 def layer_rate(chip: Chip, case: Case) -> float:
     """FLOP/s of a layer."""
-    known = _layers().get((chip.name, frozenset(case.items())))
-    return known or _OF_PRODUCTS * (product_rate(chip, str(case["dtype"])) or _UNKNOWN_RATE)
+    rate = _layers().get((chip.name, frozenset(case.items())))
+    return rate or _OF_PRODUCTS * (product_rate(chip, str(case["dtype"])) or _UNKNOWN_RATE)
 
 
 def size_share(*sizes: float) -> float:

@@ -90,20 +90,26 @@ def residual_of(row: Row, case: Case) -> Residual | None:
 
 def widths(residuals: Sequence[Residual]) -> list[Width]:
     """Each column of `UNSURE`, those first that most rows leave blank."""
-    share = alike([one.cell for one in residuals])
-    off = np.minimum([abs(one.log) for one in residuals], CUT)
-    columns = [name for name in UNSURE if any(name in one.presumed for one in residuals)]
-    blank = np.array([[name in one.presumed for name in columns] for one in residuals])
-    own = np.array([one.own for one in residuals])
+    share = alike([residual.cell for residual in residuals])
+    off = np.minimum([abs(residual.log) for residual in residuals], CUT)
+    columns = [name for name in UNSURE if any(name in residual.presumed for residual in residuals)]
+    blank = np.array([[name in residual.presumed for name in columns] for residual in residuals])
+    own = np.array([residual.own for residual in residuals])
     squares = not_negative(blank * 1.0, (EIGHTY * off) ** 2 - own**2, share)
-    found = []
+    fitted_widths = []
     for at, name in enumerate(columns):
         is_blank = blank[:, at]
         cells = [
-            len({one.cell for one, there in zip(residuals, is_blank, strict=True) if there == side})
+            len(
+                {
+                    residual.cell
+                    for residual, there in zip(residuals, is_blank, strict=True)
+                    if there == side
+                }
+            )
             for side in (True, False)
         ]
-        found.append(
+        fitted_widths.append(
             Width(
                 column=name,
                 num_rows=int(is_blank.sum()),
@@ -113,14 +119,17 @@ def widths(residuals: Sequence[Residual]) -> list[Width]:
                 found=float(squares[at] ** 0.5) if min(cells) >= FEWEST else None,
             )
         )
-    return sorted(found, key=lambda one: -one.num_rows)
+    return sorted(fitted_widths, key=lambda residual: -residual.num_rows)
 
 
 def held(residuals: Sequence[Residual], widths: Mapping[str, float]) -> float:
     """Share of the rows that lie in their interval by such widths, cells weighing alike."""
-    share = alike([one.cell for one in residuals])
-    wide = [math.hypot(one.own, *(widths.get(n, 0.0) for n in one.presumed)) for one in residuals]
-    inside = np.array([abs(one.log) for one in residuals]) <= wide
+    share = alike([residual.cell for residual in residuals])
+    wide = [
+        math.hypot(residual.own, *(widths.get(n, 0.0) for n in residual.presumed))
+        for residual in residuals
+    ]
+    inside = np.array([abs(residual.log) for residual in residuals]) <= wide
     return float((share * inside).sum() / share.sum())
 
 
@@ -135,19 +144,19 @@ def not_negative(terms: Any, wanted: Any, weights: Any) -> Any:
 
     Least weighted squares, a column at a time until nothing moves: few columns, and convex.
     """
-    found = np.zeros(terms.shape[1])
+    solution = np.zeros(terms.shape[1])
     scale = (weights[:, None] * terms**2).sum(axis=0)
     left = np.array(wanted, dtype=float)
     for _ in range(10_000):
-        before = found.copy()
-        for at in range(len(found)):
+        before = solution.copy()
+        for at in range(len(solution)):
             more = (weights * terms[:, at] * left).sum() / max(scale[at], 1e-12)
-            new = max(0.0, found[at] + more)
-            left -= (new - found[at]) * terms[:, at]
-            found[at] = new
-        if abs(found - before).max() < 1e-9:
+            new = max(0.0, solution[at] + more)
+            left -= (new - solution[at]) * terms[:, at]
+            solution[at] = new
+        if abs(solution - before).max() < 1e-9:
             break
-    return found
+    return solution
 
 
 def quantile(values: Any, weights: Any, share: float = 0.8) -> float:
@@ -163,8 +172,8 @@ def needed(case: Case) -> float | None:
     """Share of a GPU's memory that a run needs by our count, where it states how it is kept."""
     if {"recompute", "zero_stage", "micro_batch", "kernel_stack", "layers"} & set(case.presumed):
         return None
-    found = memory(case.shape, case.layout, head=case.head).total
-    return float(found / case.rates.memory_bytes)
+    bytes_needed = memory(case.shape, case.layout, head=case.head).total
+    return float(bytes_needed / case.rates.memory_bytes)
 
 
 def cases() -> Iterable[tuple[Row, Case]]:
@@ -180,18 +189,20 @@ def cases() -> Iterable[tuple[Row, Case]]:
 def main() -> None:
     """Print both tables."""
     known = list(cases())
-    found = [one for row, case in known if (one := residual_of(row, case)) is not None]
+    residuals = [
+        residual for row, case in known if (residual := residual_of(row, case)) is not None
+    ]
     print(f"{'':20}  rows  cells  80 % of it blank  stated   fits  in use")
-    for width in widths(found):
+    for width in widths(residuals):
         fits = "" if width.found is None else f"{width.found:.2f}"
         print(
             f"{width.column:20} {width.num_rows:5d} {width.num_cells:6d} {width.with_it:17.2f}"
             f" {width.without:7.2f} {fits:>6} {UNSURE[width.column]:7.2f}"
         )
-    fitting = {width.column: width.found or 0.0 for width in widths(found)}
+    fitting = {width.column: width.found or 0.0 for width in widths(residuals)}
     print("\nheld in the interval of 80 %, mean of cells:")
     for words, each in (("as in use", UNSURE), ("as fits", fitting), ("none wider", {})):
-        print(f"  {words:10} {held(found, each):6.1%}")
+        print(f"  {words:10} {held(residuals, each):6.1%}")
     shares = [(cell_of(row), share) for row, case in known if (share := needed(case)) is not None]
     weights = alike([cell for cell, _ in shares])
     above = np.array([share for _, share in shares])

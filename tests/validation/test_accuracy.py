@@ -141,7 +141,9 @@ def test_a_group_left_out_has_no_say() -> None:
         (n, row, case, time * (5.0 if row["group"] == "mosaic" else 1.0))
         for n, row, case, time in kept
     ]
-    assert fit(spoiled, profile, without="mosaic") == fit(kept, profile, without="mosaic")
+    assert fit(spoiled, profile, left_out_group="mosaic") == fit(
+        kept, profile, left_out_group="mosaic"
+    )
     assert fit(spoiled, profile) != fit(kept, profile)
 
 

@@ -38,8 +38,8 @@ def predict_rows(rows: Iterable[Row], *, simulate: bool = False) -> Iterator[dic
     from trainrig.process.pool import ordered_map  # one answer needs no processes, and no numpy
 
     ask = partial(_answers, simulate=simulate)
-    for number, found in enumerate(ordered_map(ask, rows, at_least=500 if simulate else 2000)):
-        yield {"row": number} | found
+    for number, answer in enumerate(ordered_map(ask, rows, at_least=500 if simulate else 2000)):
+        yield {"row": number} | answer
 
 
 def predict_row(row: Row, *, simulate: bool = False) -> dict[str, Any]:
@@ -56,29 +56,39 @@ def predict_row(row: Row, *, simulate: bool = False) -> dict[str, Any]:
 
 def _answers(rows: Sequence[Row], *, simulate: bool) -> list[dict[str, Any]]:
     """`predict_row` of each; pipelines of one form run together."""
-    known = [_known(tuple(row.get(name) or "" for name in READ), simulate) for row in rows]
+    known_rows = [_known(tuple(row.get(name) or "" for name in READ), simulate) for row in rows]
     if not simulate:
-        return [_answer(one) for one in known]
+        return [_answer(known_row) for known_row in known_rows]
     from trainrig.prediction.step.simulate import simulated_together
 
     try:
-        seconds = iter(simulated_together([one.stages for one in known if one.stages is not None]))
+        seconds = iter(
+            simulated_together(
+                [known_row.stages for known_row in known_rows if known_row.stages is not None]
+            )
+        )
     except Exception as error:  # noqa: BLE001 - likewise: each by itself, to find whose fault it is
         if len(rows) > 1:
             return [_answers([row], simulate=True)[0] for row in rows]
-        known, seconds = [_Known(reason=_mistake(error))], iter(())
+        known_rows, seconds = [_Known(reason=_mistake(error))], iter(())
     return [
-        _answer(one, simulated_step_time_s=None if one.stages is None else next(seconds))
-        for one in known
+        _answer(
+            known_row, simulated_step_time_s=None if known_row.stages is None else next(seconds)
+        )
+        for known_row in known_rows
     ]
 
 
-def _answer(one: _Known, **more: float | None) -> dict[str, Any]:
-    found = {"step_time_s": one.time, "memory_bytes_per_gpu": one.memory}
-    middles = {name: None if three is None else three[1] for name, three in found.items()}
-    rate = None if one.time is None else one.tokens / one.time[1]
-    ends = {name: None if three is None else three[::2] for name, three in found.items()}
-    words = {"presumed": list(one.presumed), "remark": one.remark, "reason": one.reason}
+def _answer(known_row: _Known, **more: float | None) -> dict[str, Any]:
+    answer = {"step_time_s": known_row.time, "memory_bytes_per_gpu": known_row.memory}
+    middles = {name: None if three is None else three[1] for name, three in answer.items()}
+    rate = None if known_row.time is None else known_row.tokens / known_row.time[1]
+    ends = {name: None if three is None else three[::2] for name, three in answer.items()}
+    words = {
+        "presumed": list(known_row.presumed),
+        "remark": known_row.remark,
+        "reason": known_row.reason,
+    }
     return {**middles, **more, "tokens_per_s_per_gpu": rate, "interval": ends, **words}
 
 
@@ -93,14 +103,14 @@ class _Known:
     presumed: tuple[str, ...] = ()
     remark: str | None = None
     reason: str | None = None
-    """Why there is no answer."""
+    """Reason that there is no answer."""
     stages: tuple[Layout, StepTime, Mapping[str, float]] | None = None
     """What a simulation starts from."""
 
 
 @lru_cache(maxsize=1 << 14)
 def _known(row: tuple[str, ...], simulate: bool) -> _Known:
-    """What is known of a row, which may come again."""
+    """Return what is known of a row, which may come again."""
     try:
         case = case_of(dict(zip(READ, row, strict=True)))
         questions = case.shape, case.timed, case.rates
@@ -202,26 +212,29 @@ def memory_of(case: Case) -> Three:
         layout = layout.replace(offload="none", optimizer="sgd")
     if case.states_away == "gradients":  # and without masters: each leaves as it comes
         layout = layout.replace(states="pure", optimizer_in_backward=1)
-    found = memory(case.shape, layout, head=case.head)
-    found = _without_experts(found, case.shape) if case.sends_experts else found
+    memory_use = memory(case.shape, layout, head=case.head)
+    memory_use = _without_experts(memory_use, case.shape) if case.sends_experts else memory_use
     more = _of_other_lengths(case, layout) if case.varies and kind != "allocated" else 0.0
-    low, high = _ends(case, layout, found)
+    low, high = _ends(case, layout, memory_use)
     unsure = (name for name in case.presumed if name not in case.by_program)
     wider = math.exp(math.hypot(*(_MEMORY_UNSURE.get(name, 0.0) for name in unsure)))
     low, high = low / wider, (high + _MOST * more) * wider
     middles = {
-        "allocated": found.allocated,
-        "reserved": found.reserved + more,
-        "device": found.shown + more,
+        "allocated": memory_use.allocated,
+        "reserved": memory_use.reserved + more,
+        "device": memory_use.shown + more,
     }
     if case.allocates_once:
-        middles |= {"reserved": found.allocated, "device": found.allocated + found.context}
+        middles |= {
+            "reserved": memory_use.allocated,
+            "device": memory_use.allocated + memory_use.context,
+        }
     middle, most = middles[kind or "reserved"], float(case.rates.memory_bytes)
     if case.preallocates and kind in ("device", ""):
-        taken = _TAKEN_AHEAD * most
-        high = max(high, taken + found.context)
-        middle = max(middle, taken) if kind else middle
-    most -= 0.0 if kind == "device" else found.context
+        preallocated = _TAKEN_AHEAD * most
+        high = max(high, preallocated + memory_use.context)
+        middle = max(middle, preallocated) if kind else middle
+    most -= 0.0 if kind == "device" else memory_use.context
     if middle > most:
         low = min(low, _LEAST_IN_USE * most)
     high = min(high, max(float(case.rates.memory_bytes), low))
@@ -231,10 +244,10 @@ def memory_of(case: Case) -> Three:
     return min(low, middle), middle, max(middle, high)
 
 
-def _ends(case: Case, layout: Layout, found: Memory) -> tuple[float, float]:
+def _ends(case: Case, layout: Layout, memory_use: Memory) -> tuple[float, float]:
     """80 % interval of the bytes, from the least to the most that what is presumed leaves open."""
     kind = case.memory_kind
-    low, high = _interval(found, kind)
+    low, high = _interval(memory_use, kind)
     if "offload" in case.presumed:
         away = memory(case.shape, layout.replace(offload="host"), head=case.head)
         low = min(low, _interval(away, kind)[0])
@@ -276,15 +289,15 @@ _STATED = 0.07
 training-2.csv are 5 % off, half of all."""
 
 
-def _without_experts(found: Memory, shape: ModelShape) -> Memory:
+def _without_experts(memory_use: Memory, shape: ModelShape) -> Memory:
     """Memory without a mixture's experts, whose weights and states are on the host."""
     num = parameters(shape)
     mixed = shape.num_layers - shape.moe.dense_layers
     left = 1.0 - mixed * expert_parameters(shape) / num.total
     names = ("weights", "gradients", "master", "optimizer")
-    here = {name: left * getattr(found, name) for name in names}
-    away = sum(getattr(found, name) - here[name] for name in names)
-    return replace(found, **here, reserved=found.reserved - away)
+    here = {name: left * getattr(memory_use, name) for name in names}
+    away = sum(getattr(memory_use, name) - here[name] for name in names)
+    return replace(memory_use, **here, reserved=memory_use.reserved - away)
 
 
 def _of_other_lengths(case: Case, layout: Layout) -> float:
@@ -301,8 +314,8 @@ def _of_other_lengths(case: Case, layout: Layout) -> float:
     return float(_OTHER_LENGTHS * loss_bytes(case.shape, layout, numerics, rows))
 
 
-def _interval(found: Memory, kind: str) -> tuple[float, float]:
+def _interval(memory_use: Memory, kind: str) -> tuple[float, float]:
     """80 % interval of one kind, or of all where nobody says which."""
     if kind:
-        return found.interval(kind)
-    return found.interval("allocated")[0], found.interval("device")[1]
+        return memory_use.interval(kind)
+    return memory_use.interval("allocated")[0], memory_use.interval("device")[1]

@@ -90,9 +90,9 @@ class Case:
     mean_seq: int = 0
     """Tokens of a sequence on average, where the layout's are the most; 0: they are the mean."""
     varies: bool = False
-    """Whether micro-batches are as long as their examples, not all alike."""
+    """True if micro-batches are as long as their examples, not all alike."""
     preallocates: bool = False
-    """Whether the program takes most of a GPU's memory at once."""
+    """True if the program takes most of a GPU's memory at once."""
     memory_kind: str = "allocated"
     """Whose bytes: the framework's peak, what its allocator reserved, or the device's; "" where
     nobody says whose."""
@@ -103,7 +103,7 @@ class Case:
     spread: float = 0.0
     """What they add to the half widths of the interval of the time (natural logarithm)."""
     is_compared: bool = True
-    """Whether published steps of this program on this chip were compared with predictions."""
+    """True if published steps of this program on this chip were compared with predictions."""
     offloads_checkpoints: bool = False
     """Inputs of blocks that are computed again wait on the host."""
     allocates_once: bool = False
@@ -118,15 +118,15 @@ class Case:
 
     @property
     def spreads(self) -> tuple[float, float]:
-        """What the row adds to the interval's half widths, towards shorter and longer steps."""
+        """Say what the row adds to the interval's half widths, towards shorter and longer steps."""
         faster, slower = (0.0, 0.0) if self.is_compared else _UNCOMPARED
         return math.hypot(self.spread, faster), math.hypot(self.spread, slower)
 
     @property
     def timed(self) -> Layout:
         """The layout whose step is timed: of sequences as long as they are on average."""
-        found = self.layout.replace(seq_len=self.mean_seq) if self.mean_seq else self.layout
-        return found.replace(recompute="none") if self.moves else found
+        timed_layout = self.layout.replace(seq_len=self.mean_seq) if self.mean_seq else self.layout
+        return timed_layout.replace(recompute="none") if self.moves else timed_layout
 
 
 def case_of(row: Row) -> Case:
@@ -191,9 +191,9 @@ def _searched(row: Row, case: Case) -> Case | None:
         for zero in (1, 3)
         for ep in spread
     ]
-    cases = [found for more in tries if (found := _with(row, more))]
+    cases = [split for more in tries if (split := _with(row, more))]
     least = min(map(_share, cases), default=0.0)
-    cases = [found for found in cases if _share(found) <= max(1.0, least)]
+    cases = [split for split in cases if _share(split) <= max(1.0, least)]
     return min(cases, key=_seconds, default=None)
 
 
@@ -208,7 +208,7 @@ def _share(case: Case) -> float:
 
 
 def _is_part(case: Case) -> bool:
-    """Whether a whole model cannot have been run, whatever is not known of how."""
+    """Return whether a whole model cannot have been run, whatever is not known of how."""
     least = memory(case.shape, case.layout.replace(recompute="full", batch_size=1)).total
     return bool(least > _TOO_MUCH * case.rates.memory_bytes)
 
@@ -252,14 +252,14 @@ def _splits(case: Case, cells: Cells) -> list[dict[str, str]]:
     else:
         tries += [(tp, 1, 1) for tp in inside[1:]] + [(inside[-1], pp, 1) for pp in _STAGES]
     samples = cells.whole("global_batch", 0) * cells.splits_models or x.mesh.gpus
-    tries = [each for each in tries if x.mesh.gpus // each[0] <= samples] or tries
-    found = []
+    tries = [split for split in tries if x.mesh.gpus // split[0] <= samples] or tries
+    splits = []
     for tp, pp, ep in tries:
         whole = tp * pp * (ep if pp > 1 else 1)
         if x.mesh.gpus % whole == 0 and pp <= case.shape.num_layers and max(tp, pp, ep) > 1:
             sizes = {"tp": tp, "pp": pp} | ({"ep": ep} if ep > 1 else {})
-            found.append({name: str(size) for name, size in sizes.items()})
-    return found
+            splits.append({name: str(size) for name, size in sizes.items()})
+    return splits
 
 
 def _expert_ranks(case: Case) -> list[int]:

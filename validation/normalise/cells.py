@@ -130,10 +130,10 @@ class Cells:
         return tuple(self._presumed)
 
     def word(self, name: str) -> str:
-        """What stands there, in small letters."""
-        if (found := self._words.get(name)) is None:
-            found = self._words[name] = self[name].lower()
-        return found
+        """Return what stands there, in small letters."""
+        if (word := self._words.get(name)) is None:
+            word = self._words[name] = self[name].lower()
+        return word
 
     def text_of(self, *names: str) -> str:
         """What stands in several cells, in small letters, apart by ``; ``: no word is of two."""
@@ -163,21 +163,21 @@ class Cells:
             return float(text)
         except ValueError:
             pass
-        found = _NUMBER.fullmatch(text.lower())
-        if found is None and (ends := _RANGE.fullmatch(text.lower())):
+        match = _NUMBER.fullmatch(text.lower())
+        if match is None and (ends := _RANGE.fullmatch(text.lower())):
             self.presume(name if name in UNSURE else "global_batch")
-            found = _NUMBER.fullmatch(ends[1])  # a ramp's end, or the longest
-        if found is None and (power := re.search(r"\b2 ?(?:\^|\*\*) ?(\d{1,2})\b", text)):
+            match = _NUMBER.fullmatch(ends[1])  # a ramp's end, or the longest
+        if match is None and (power := re.search(r"\b2 ?(?:\^|\*\*) ?(\d{1,2})\b", text)):
             return 2.0 ** int(power[1])
-        if found is None and name in _BINARY:  # `bs 4 per GPU`, `4096 packed`, `2M tokens/step`
+        if match is None and name in _BINARY:  # `bs 4 per GPU`, `4096 packed`, `2M tokens/step`
             self.presume(name)
-            found = _FIRST_NUMBER.search(text.lower())
-        if found is None:
+            match = _FIRST_NUMBER.search(text.lower())
+        if match is None:
             raise UsageError(f"{name} = {text[:40]!r}: not a number")
         thousand = 1024 if name in _BINARY else 1000
         factor = {"": 1, "k": thousand, "m": thousand**2, "b": 1 if name == "params_b" else 1e9}
-        value = float(found[1].replace(",", "").replace("_", "")) * factor[found[2]]
-        return float(round(value)) if found[2] and name in _BINARY else value
+        value = float(match[1].replace(",", "").replace("_", "")) * factor[match[2]]
+        return float(round(value)) if match[2] and name in _BINARY else value
 
     def choice(
         self, name: str, known: tuple[str, ...], default: str, *, is_unsure: bool = True
@@ -199,14 +199,14 @@ class Cells:
     @cached_property
     def program(self) -> Program:
         """What trains, and what it does by default: a benchmark's rows as its submissions do."""
-        found = named = program_of(self.word("framework"))
+        program = named = program_of(self.word("framework"))
         for benchmark in benchmarks():
             if self._is_of(benchmark, named):
-                found = benchmark.laid_over(found)
-        return found
+                program = benchmark.laid_over(program)
+        return program
 
     def _is_of(self, benchmark: Submissions, named: Program) -> bool:
-        """Whether a row that names a program is of a benchmark, or of its task."""
+        """Return whether a row that names a program is of a benchmark, or of its task."""
         is_other = named.trains_as in ("fsdp", "deepspeed") or named.code.transformers_models
         if benchmark.runs and (is_other or named.code.other_runtime):
             return False
@@ -225,7 +225,7 @@ class Cells:
 
     @cached_property
     def is_transformers_5(self) -> bool:
-        """Whether transformers' models are those of its version 5, which is of January 2026."""
+        """Say whether transformers' models are those of its version 5, which is of January 2026."""
         is_named = mentions("transformers5", self.text_of("framework", "kernel_stack", "model"))
         return self.program.code.transformers_models is True and (
             is_named or self.is_since("2026-01")
@@ -233,12 +233,12 @@ class Cells:
 
     @property
     def splits_models(self) -> bool:
-        """Whether the program is of Megatron's family, whose ranks may share a sample."""
+        """Return whether the program is of Megatron's family, whose ranks may share a sample."""
         return self.program.trains_as == "megatron"
 
     @property
     def is_fsdp(self) -> bool:
-        """Whether the program shards weights by default, or is named with what does."""
+        """Return whether the program shards weights by default, or is named with what does."""
         return self.program.spreading.shards_weights is True
 
     def does(self, trait: Since, *, undated: bool = False) -> bool:
@@ -255,14 +255,14 @@ class Cells:
         return (self._stated or max(self._dated, self._released)) >= month
 
     def is_before(self, month: str) -> bool:
-        """Whether the row is dated, and of an earlier month."""
+        """Return whether the row is dated, and of an earlier month."""
         return "" < self._dated < month and not self.is_since(month)
 
     @cached_property
     def _stated(self) -> str:
         """Year and month of the row's date; a year alone is its first."""
-        found = re.match(r"(20\d\d)(-[01]\d)?", self["date"])
-        return found[1] + (found[2] or "-01") if found else ""
+        match = re.match(r"(20\d\d)(-[01]\d)?", self["date"])
+        return match[1] + (match[2] or "-01") if match else ""
 
     @cached_property
     def _dated(self) -> str:
@@ -276,7 +276,7 @@ class Cells:
 
     @property
     def is_xla(self) -> bool:
-        """Whether a program is of those that XLA compiles."""
+        """Return whether a program is of those that XLA compiles."""
         return self.program.code.xla is True
 
     @cached_property
@@ -286,22 +286,22 @@ class Cells:
 
     @cached_property
     def is_pretraining(self) -> bool:
-        """Whether a model is trained from its beginning."""
+        """Return whether a model is trained from its beginning."""
         return "pretrain" in self._kind
 
     @property
     def is_finetuning(self) -> bool:
-        """Whether all weights of a trained model are trained further, and no more is said."""
+        """Say whether all weights of a trained model are trained further, and no more is said."""
         return re.fullmatch(r"(full(parameter)?)?(finetun\w*|ft)", self._kind) is not None
 
     @property
     def is_more(self) -> bool:
-        """Whether pairs, a second model, or text that is made first belong to a step, too."""
+        """Say whether pairs, a second model, or text that is made first belong to a step, too."""
         return mentions("besides", self.word("kind"))
 
     @cached_property
     def is_tuning(self) -> bool:
-        """Whether a trained model is trained further, on examples of a task."""
+        """Return whether a trained model is trained further, on examples of a task."""
         return mentions("tuning", self.word("kind"))
 
     @cached_property
@@ -311,7 +311,7 @@ class Cells:
 
     @cached_property
     def is_adapted(self) -> bool:
-        """Whether adapters are trained beside frozen weights."""
+        """Return whether adapters are trained beside frozen weights."""
         return any(word in self.adapters for word in ("lora", "peft", "adapter", "dora"))
 
     @property
@@ -333,7 +333,7 @@ def means(name: str, word: str) -> str | None:
 
 
 def mentions(name: str, text: str) -> bool:
-    """Whether any of a column's patterns is found in a text."""
+    """Return whether any of a column's patterns is found in a text."""
     return means(name, text) is not None
 
 

@@ -33,8 +33,8 @@ def named_month(words: str) -> str:
     '2024-12'
     """
     months = [f"{one[1]}-{one[2]}" for one in _MONTH.finditer(words)]
-    found = _CALENDAR.finditer(words)
-    months.extend(f"20{one[1] or one[3]}-{int(one[2] or one[4]):02d}" for one in found)
+    calendar_dates = _CALENDAR.finditer(words)
+    months.extend(f"20{one[1] or one[3]}-{int(one[2] or one[4]):02d}" for one in calendar_dates)
     months.append(released("software", words))
     return max(months, default="")
 
@@ -47,8 +47,8 @@ def released(what: str, words: str) -> str:
     '2024-07'
     """
     words = re.sub(r"[\s_-]+", "-", words)
-    found = (month for pattern, month in _releases()[what] if re.search(pattern, words))
-    return next(found, "")
+    months = (month for pattern, month in _releases()[what] if re.search(pattern, words))
+    return next(months, "")
 
 
 @lru_cache(maxsize=1)

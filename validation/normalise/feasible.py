@@ -50,8 +50,8 @@ def made_legal(shape: ModelShape, layout: Layout, cells: Cells) -> Pair:
     if broken is None:
         return shape, layout
     for helps_alone in (True, False):  # some rules are met by two changes together
-        if found := _changed(shape, layout, broken, helps_alone=helps_alone):
-            pair, names = found
+        if changed := _changed(shape, layout, broken, helps_alone=helps_alone):
+            pair, names = changed
             cells.presume(*names)
             return pair
     raise broken
@@ -86,12 +86,12 @@ def _broken(shape: ModelShape, layout: Layout) -> UsageError | None:
 
 
 def is_legal(shape: ModelShape, layout: Layout) -> bool:
-    """Whether no rule forbids the layout."""
+    """Return whether no rule forbids the layout."""
     return _broken(shape, layout) is None
 
 
 def _evened(shape: ModelShape, layout: Layout) -> ModelShape:
-    """What has to be legal: a run that was trained had stages of some length.
+    """Return what has to be legal: a run that was trained had stages of some length.
 
     DeepSpeed deals layers by weight, Megatron counts embedding and loss as layers: a stage has at
     most what rounding up gives.
@@ -146,7 +146,7 @@ def _padded_heads(shape: ModelShape, layout: Layout) -> Pair:
 
 
 def _as_llama(shape: ModelShape) -> dict[str, object]:
-    """What turns a GPT into a Llama that computes as much."""
+    """Return what turns a GPT into a Llama that computes as much."""
     return {
         "family": "llama",
         "rope_theta": 1e4,
@@ -210,8 +210,8 @@ def _made_to_fit(shape: ModelShape, layout: Layout, cells: Cells, capacity: floa
     is_free = "micro_batch" in cells.presumed
     least = {"batch_size": 1, "grad_accum": samples} if is_free else {}
 
-    def share(one: Layout) -> float:
-        return float(memory(shape, one.replace(**least)).total / capacity)
+    def share(candidate: Layout) -> float:
+        return float(memory(shape, candidate.replace(**least)).total / capacity)
 
     is_whole = mentions("replicas", cells.word("framework")) and not layout.sharding.zero
     if not (cells["zero_stage"] or is_whole) and layout.mesh.gpus > layout.mesh.tp * layout.mesh.pp:
@@ -293,9 +293,9 @@ def _fitting(
     sizes = [samples] + [1 << n for n in range(10, -1, -1) if 1 << n < samples]
     sizes = [size for size in sizes if size <= most]
     for size in sizes:
-        one = layout.replace(batch_size=size, grad_accum=samples // size)
-        if samples % size == 0 and memory(shape, one).total <= capacity:
-            return one
+        candidate = layout.replace(batch_size=size, grad_accum=samples // size)
+        if samples % size == 0 and memory(shape, candidate).total <= capacity:
+            return candidate
     return layout.replace(batch_size=1, grad_accum=samples)
 
 

@@ -38,18 +38,18 @@ def chip_of(cells: Cells) -> Chip:
         raise UsageError("a neural engine beside the GPU: not modelled")
     name, printed = cells["chip"], _PLURAL.sub(r"\1", cells["hardware"])
     if name:
-        found = find_chip(name) or find_chip(f"RTX {name}") or _of_size(name) or _usual(name, cells)
-        if found is None and _has_size(near := _named_in(name, cells), name):
-            found = near
+        chip = find_chip(name) or find_chip(f"RTX {name}") or _of_size(name) or _usual(name, cells)
+        if chip is None and _has_size(near := _named_in(name, cells), name):
+            chip = near
     else:
-        found = find_chip(printed) or find_chip(f"RTX {printed}") or _named_in(printed, cells)
-    found = found or _of_line(f"{name} {printed}".lower(), cells)
-    if found is None:
+        chip = find_chip(printed) or find_chip(f"RTX {printed}") or _named_in(printed, cells)
+    chip = chip or _of_line(f"{name} {printed}".lower(), cells)
+    if chip is None:
         what = (
             f"{name[:60]!r} is not in the catalog" if name else "not stated, or none of the catalog"
         )
         raise UsageError(f"chip: {what}")
-    return found
+    return chip
 
 
 def _of_line(printed: str, cells: Cells) -> Chip | None:
@@ -115,11 +115,11 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
     instance = next(known, "")
     parts = [(i, j) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
     for i, j in sorted(parts, key=lambda ends: len("".join(words[slice(*ends)])), reverse=True):
-        found = find_chip("".join(words[i:j])) if besides <= set(words[i:j]) else None
-        if found is not None and "-".join(words[i:j]) not in instance.split("-")[:-1]:
+        chip = find_chip("".join(words[i:j])) if besides <= set(words[i:j]) else None
+        if chip is not None and "-".join(words[i:j]) not in instance.split("-")[:-1]:
             longer = " ".join(words[i : j + 1])  # an M2 Ultra is no M2
             larger = _usual(longer, cells) if "".join(words[j : j + 1]).isalpha() else None
-            return larger or _held_by(found, counted, cells)
+            return larger or _held_by(chip, counted, cells)
     if besides:
         return None
     if server := server_in(counted):
@@ -132,8 +132,8 @@ def _named_in(printed: str, cells: Cells) -> Chip | None:
     for at in range(len(words)):
         for text in (" ".join(words[at : at + 2]), words[at]):
             fitting = (_usual(text + detail, cells) for detail in more)
-            if any(map(str.isdigit, text)) and (found := next(filter(None, fitting), None)):
-                return found
+            if any(map(str.isdigit, text)) and (chip := next(filter(None, fitting), None)):
+                return chip
     return None
 
 
@@ -168,11 +168,18 @@ def _held_by(chip: Chip, printed: str, cells: Cells) -> Chip:
     if size is None or chip.vendor not in _SHARED_MEMORY or chip.memory.size is None:
         return chip
     wanted = float(size[1]) * 2**30
-    held = [one for one in candidates(chip.name) if (one.memory.size or 0.0) >= 0.99 * wanted]
-    if chip in held or not held:
+    large_enough = [
+        candidate
+        for candidate in candidates(chip.name)
+        if (candidate.memory.size or 0.0) >= 0.99 * wanted
+    ]
+    if chip in large_enough or not large_enough:
         return chip
     cells.presume("chip")
-    return min(held, key=lambda one: (one.memory.size or 0.0, -(one.compute.num_sms or 0)))
+    return min(
+        large_enough,
+        key=lambda candidate: (candidate.memory.size or 0.0, -(candidate.compute.num_sms or 0)),
+    )
 
 
 _SLICE = re.compile(r"\b(?:tpu[ -]*)?(v[2-6][a-z]*|(?:tpu|v)[ -]*7x?|ironwood)-(\d+)\b")
@@ -189,12 +196,12 @@ def tpu_slice(printed: str) -> tuple[str, int] | None:
 
     Source: cloud.google.com/tpu/docs, "TPU versions".
     """
-    found = _SLICE.search(printed.lower())
-    if found is None:
+    match = _SLICE.search(printed.lower())
+    if match is None:
         return None
-    chip = _generation(found[1])
+    chip = _generation(match[1])
     name = "TPU7x" if chip == "7x" else f"TPU {chip}"
-    return name, int(found[2]) // (1 if chip in ("v5e", "v6e") else 2)
+    return name, int(match[2]) // (1 if chip in ("v5e", "v6e") else 2)
 
 
 _SHARED_MEMORY = ("Apple",)
@@ -204,7 +211,7 @@ _PARTS = {"laptop", "mobile", "mig", "grid", "vgpu"}
 
 
 def _has_size(chip: Chip | None, name: str) -> bool:
-    """Whether a chip has the memory that stands behind its name, where one does."""
+    """Return whether a chip has the memory that stands behind its name, where one does."""
     stated = _MEMORY.search(name)
     if chip is None or stated is None or chip.memory.size is None:
         return True
@@ -215,10 +222,10 @@ def _has_size(chip: Chip | None, name: str) -> bool:
 def _of_size(name: str) -> Chip | None:
     """``RTX 4090 24GB``: the chip without its memory, if that is its memory."""
     stated = _MEMORY.search(name)
-    found = find_chip(name[: stated.start()]) if stated else None
-    if stated is None or found is None or found.memory.size is None:
+    chip = find_chip(name[: stated.start()]) if stated else None
+    if stated is None or chip is None or chip.memory.size is None:
         return None
-    return found if _has_size(found, name) else None
+    return chip if _has_size(chip, name) else None
 
 
 def _usual(name: str, cells: Cells) -> Chip | None:
@@ -290,7 +297,7 @@ _OF_DISK = 5e9
 
 
 def _is_newest_attention(cells: Cells, chip: Chip) -> bool:
-    """Whether the attention that is named was written for the chip's generation.
+    """Return whether the attention that is named was written for the chip's generation.
 
     FlashAttention-3 is Hopper's (Shah et al. 2024), FlashAttention-4 Blackwell's, cuDNN has one for
     either, AITER and Composable Kernel have AMD's Instincts'.
@@ -302,7 +309,7 @@ def _is_newest_attention(cells: Cells, chip: Chip) -> bool:
 
 
 def _calls_amd_s(cells: Cells, chip: Chip, words: str) -> bool:
-    """Whether attention that is called on an Instinct is AMD's own, though nobody names it.
+    """Return whether attention that is called on an Instinct is AMD's own, though nobody names it.
 
     The package flash-attn is built on Composable Kernel (its csrc/flash_attn_ck), fast since
     2024-07, when its backward pass was rewritten (ROCm/flash-attention #44), and Megatron calls it.
@@ -366,10 +373,10 @@ def _named_fabric(words: str, node: int, port: float | None) -> float | None:
     ``8x 400 Gb/s`` is of eight ports, ``400 Gb/s per GPU`` of one for each of ``node`` devices; so
     is what an adapter has (``ConnectX-7, 400 Gb/s``), if it is what such modules' own ports have.
     """
-    if found := _FABRIC_RATE.search(words):
-        rate = float(found[2]) * {"T": 1e12, "G": 1e9}[found[3].upper()] / 8.0
+    if rate_match := _FABRIC_RATE.search(words):
+        rate = float(rate_match[2]) * {"T": 1e12, "G": 1e9}[rate_match[3].upper()] / 8.0
         is_own = _ADAPTER.search(words) is not None and rate == port
-        rate *= int(found[1]) if found[1] else node if found[4] or is_own else 1
+        rate *= int(rate_match[1]) if rate_match[1] else node if rate_match[4] or is_own else 1
         return min(rate, _BY_TCP) if _TCP.search(words.lower()) else rate
     return next((rate for pattern, rate in _FABRICS if pattern.search(words.lower())), None)
 

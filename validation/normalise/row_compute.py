@@ -43,13 +43,13 @@ def precision_of(cells: Cells, chip: Chip) -> str:
         for pattern, name in meanings()["precision"]
         if re.search(pattern, word if name == "fp32" else plain)
     )
-    found = next(named, None)
-    if found is None:
+    precision = next(named, None)
+    if precision is None:
         return _usual_precision(cells, chip)
-    if found == "amp":  # sixteen bits, and which is not said
+    if precision == "amp":  # sixteen bits, and which is not said
         cells.presume("precision")
         return _sixteen(chip)
-    return "tf32" if found == "fp32" and _multiplies_tf32(cells, chip) else found
+    return "tf32" if precision == "fp32" and _multiplies_tf32(cells, chip) else precision
 
 
 def _usual_precision(cells: Cells, chip: Chip) -> str:
@@ -70,7 +70,7 @@ def _sixteen(chip: Chip) -> str:
 
 
 def _multiplies_tf32(cells: Cells, chip: Chip) -> bool:
-    """Whether what is called fp32 is multiplied as TF32: by the program, or torch before 1.12.
+    """Say whether what is called fp32 is multiplied as TF32: by the program, or torch before 1.12.
 
     Its `allow_tf32` of products was on from 1.7 to 1.11 and is off since (release notes of 1.12,
     2022-06).
@@ -87,7 +87,7 @@ def _multiplies_tf32(cells: Cells, chip: Chip) -> bool:
 
 
 def narrow_of(cells: Cells, chip: Chip) -> str:
-    """What is multiplied where it is narrower than fp8, or int8 instead; empty: neither.
+    """Return what is multiplied where it is narrower than fp8, or int8 instead; empty: neither.
 
     NVFP4 or MXFP4; int8 of a pre-training (AQT, torchao), but for weights that are stored so.
     Where no format is stated it is FP4 if the program's trait says so of NVIDIA's chips that have
@@ -111,13 +111,13 @@ def quantized_of(cells: Cells) -> str:
     A pre-training freezes none: its 8 bits are what is multiplied (`narrow_of`).
     """
     words = cells.text_of("precision", "dtype", "kind")
-    found = means("quantize", words) or "none"
-    is_product = found == "int8" or re.search(r"fp-?4", words)
-    return "none" if is_product and _trains_whole(cells) else found
+    format_name = means("quantize", words) or "none"
+    is_product = format_name == "int8" or re.search(r"fp-?4", words)
+    return "none" if is_product and _trains_whole(cells) else format_name
 
 
 def _trains_whole(cells: Cells) -> bool:
-    """Whether no weights are frozen: narrow numbers are then what is multiplied."""
+    """Return whether no weights are frozen: narrow numbers are then what is multiplied."""
     return cells.is_pretraining and not cells.is_adapted
 
 
@@ -207,7 +207,7 @@ def _kernels_of_xla(cells: Cells, chip: Chip, program: Program) -> str:
 
 
 def _has_te_layers(cells: Cells, chip: Chip, framework: str, program: Program) -> bool:
-    """Whether layers are Transformer Engine's, or as new: a trait, or Megatron's default.
+    """Return whether layers are Transformer Engine's, or as new: a trait, or Megatron's default.
 
     Megatron's are since December 2023 (its option --transformer-impl), AMD's build has them for its
     chips of 2023 and later (rocm.docs.amd.com, "Training a model with Megatron-LM"), and a chip of
@@ -227,13 +227,13 @@ def _has_te_layers(cells: Cells, chip: Chip, framework: str, program: Program) -
 def _undenied(cells: Cells) -> Program:
     """The program without the kernels that a row denies it."""
     text = cells.text_of("framework", "kernel_stack")
-    found = cells.program
+    program = cells.program
     if mentions("own_layers", text):
-        found = PROGRAM_KEYS.replace(found, transformer_engine=False)
+        program = PROGRAM_KEYS.replace(program, transformer_engine=False)
     is_plain = (
-        found.code.kernels == "compiled" and "compil" in text and "compil" not in affirmed(text)
+        program.code.kernels == "compiled" and "compil" in text and "compil" not in affirmed(text)
     )
-    return PROGRAM_KEYS.replace(found, kernels="") if is_plain else found
+    return PROGRAM_KEYS.replace(program, kernels="") if is_plain else program
 
 
 def is_flash2(cells: Cells) -> bool:
@@ -243,12 +243,12 @@ def is_flash2(cells: Cells) -> bool:
 
 
 def has_scores(cells: Cells) -> bool:
-    """Whether attention's scores lie in memory, by name."""
+    """Return whether attention's scores lie in memory, by name."""
     return mentions("scores", cells.word("kernel_stack"))
 
 
 def lacks_kernel(cells: Cells, chip: Chip) -> bool:
-    """Whether torch has no fused attention that trains on the chip.
+    """Return whether torch has no fused attention that trains on the chip.
 
     On Intel's it has since 2.11 (intel/torch-xpu-ops #2232; released in March 2026).
     """
@@ -275,8 +275,8 @@ def loss_of(cells: Cells) -> str:
     compiles = cells.program.code.compiles_loss
     if compiles is not None and not cells.does(compiles, undated=True):
         return "whole"
-    if found := means("loss", words):
-        return found
+    if loss := means("loss", words):
+        return loss
     if cells.does(cells.program.code.fuses_loss):
         return "fused"
     shared = cells.program.code.shared_loss if cells.whole("cp", 1) > 1 else ""
@@ -319,11 +319,11 @@ def graphs_of(cells: Cells, chip: Chip, shape: ModelShape) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def _named_graphs(words: str) -> str:
-    """What words in small letters say of CUDA graphs; "": nothing.
+    """Return what words in small letters say of CUDA graphs; "": nothing.
 
     none: where all are denied (``full-iteration graph; no CUDA graph``), or the only ones named.
     """
-    if any(not found["kind"] for found in _NO_GRAPHS.finditer(words)):
+    if any(not match["kind"] for match in _NO_GRAPHS.finditer(words)):
         return "none"
     left = affirmed(_NO_GRAPHS.sub("", words))
     return means("graphs", left) or ("none" if _ANY_GRAPHS.search(words) else "")
@@ -343,7 +343,7 @@ denied (``CUDA graphs, no recompute``) is not theirs."""
 
 
 def is_all_to_all(cells: Cells) -> bool:
-    """Whether plain all-to-all is named as experts' dispatcher."""
+    """Return whether plain all-to-all is named as experts' dispatcher."""
     return mentions("plain_dispatch", cells.text_of("kernel_stack"))
 
 

@@ -46,22 +46,22 @@ class RowError:
 
     @property
     def inside(self) -> bool:
-        """Whether the measured time lies in the 80 % interval."""
+        """Return whether the measured time lies in the 80 % interval."""
         return self.low <= self.measured <= self.high
 
 
 def left_out_by(row: Row) -> str:
-    """Why a row does not count although it could be predicted; empty where it counts."""
+    """Return why a row does not count although it could be predicted; empty where it counts."""
     return "added after the constants were settled" if is_unseen(row) else weak(row)
 
 
 def is_unseen(row: Row) -> bool:
-    """Whether a row was added after the constants were settled."""
+    """Return whether a row was added after the constants were settled."""
     return row.get("unseen_since", "") > LAST_CHANGED
 
 
 def weak(row: Row) -> str:
-    """Why a row says little however old it is; empty where it counts."""
+    """Return why a row says little however old it is; empty where it counts."""
     if row.get("grade", "") not in ("A", "B", ""):  # a table without grades counts whole
         return "grade C"
     if Cells(row)["mean_seq"]:
@@ -73,7 +73,7 @@ def row_errors(
     rows: Iterable[Row], left_out: Callable[[Row], str] = left_out_by
 ) -> tuple[list[RowError], Counter[str]]:
     """Step times of the rows that count; how many do not, by reason."""
-    found: list[RowError] = []
+    errors: list[RowError] = []
     refused: Counter[str] = Counter()
     for number, row in enumerate(rows):
         if reason := left_out(row):
@@ -81,14 +81,14 @@ def row_errors(
             continue
         try:
             case = case_of(row)
-            found.append(RowError(number, row, case, measured_time(row, case), *time_of(case)))
+            errors.append(RowError(number, row, case, measured_time(row, case), *time_of(case)))
         except TrainrigError as error:
             refused[str(error)] += 1
-    return found, refused
+    return errors, refused
 
 
 def says_time(row: Row) -> bool:
-    """Whether a row prints how long a step took, in any way; of no other is there an error."""
+    """Say whether a row prints how long a step took, in any way; of no other is there an error."""
     return any((row.get(name) or "").strip() for name in (*TIMED, *BY_FLOPS))
 
 
@@ -158,16 +158,20 @@ def positive(row: Row, name: str) -> float:
     return value
 
 
-def lines(found: Iterable[RowError], name: Callable[[RowError], str]) -> list[ErrorSummary]:
+def lines(errors: Iterable[RowError], name: Callable[[RowError], str]) -> list[ErrorSummary]:
     """Errors by name, in the order of their first rows."""
-    return [line(key, members) for key, members in grouped(found, name).items()]
+    return [line(key, members) for key, members in grouped(errors, name).items()]
 
 
 def line(name: str, members: Sequence[RowError]) -> ErrorSummary:
     """Errors of some rows, at least one."""
-    return summarise_errors(name, [one.error for one in members], [one.inside for one in members])
+    return summarise_errors(
+        name,
+        [row_error.error for row_error in members],
+        [row_error.inside for row_error in members],
+    )
 
 
 def mean_of_medians(groups: Sequence[ErrorSummary]) -> float:
     """Each group counts the same."""
-    return sum(one.median_error for one in groups) / len(groups)
+    return sum(group.median_error for group in groups) / len(groups)

@@ -75,11 +75,13 @@ def sizes_of(cells: Cells, shape: ModelShape) -> dict[str, int]:
 
 def _node_of(cells: Cells, gpus: int, tp: int) -> int:
     """Devices of a node: as stated or counted in words, else as many as fill whole servers."""
-    all_in_text, each = _counts(cells.word("hardware") or cells.word("chip"))
-    each = each or (all_in_text if 1 < all_in_text < gpus and all_in_text <= 2 * _NODE else 0)
+    all_in_text, per_node = _counts(cells.word("hardware") or cells.word("chip"))
+    per_node = per_node or (
+        all_in_text if 1 < all_in_text < gpus and all_in_text <= 2 * _NODE else 0
+    )
     most = min(_of_server(cells) or _NODE, gpus)
     filled = max(n for n in range(1, most + 1) if gpus % n == 0)
-    filled = each if each and gpus % each == 0 else filled
+    filled = per_node if per_node and gpus % per_node == 0 else filled
     node = min(cells.whole("gpus_per_node", filled), gpus)
     if not cells["gpus_per_node"] and tp > node and gpus % (most := math.lcm(node, tp)) == 0:
         node = most  # tensor parallelism stays where links are quick: such nodes are larger
@@ -192,31 +194,31 @@ def _counts(printed: str) -> tuple[int, int]:
     words = re.sub(r"(?<=\d),(?=\d{3}\b)", "", printed[:400])
     for pattern, number in meanings()["number"]:
         words = re.sub(pattern, number, words)
-    found: dict[str, list[int]] = {"nodes": [], "each": [], "devices": [], "cores": []}
+    counts: dict[str, list[int]] = {"nodes": [], "each": [], "devices": [], "cores": []}
     for pattern, what in meanings()["count"]:
         for match in re.finditer(pattern, words):
             for name, number in zip(what.split(), match.groups(), strict=True):
-                found[name].append(int(number))
+                counts[name].append(int(number))
         words = re.sub(pattern, " ", words)
-    devices = max(found["devices"] + [n // 2 for n in found["cores"]], default=0)
-    nodes, each = max(found["nodes"], default=0), max(found["each"], default=0)
+    devices = max(counts["devices"] + [n // 2 for n in counts["cores"]], default=0)
+    nodes, per_node = max(counts["nodes"], default=0), max(counts["each"], default=0)
     if not nodes:
-        return devices or each, each
+        return devices or per_node, per_node
     server = server_in(printed)
-    each = each or (devices if devices <= _NODE else 0)
-    each = each or (0 if devices else (server and server.gpus) or _NODE)
-    total = nodes * each if each else devices
-    return total, each or (total // nodes if total % nodes == 0 else 0)
+    per_node = per_node or (devices if devices <= _NODE else 0)
+    per_node = per_node or (0 if devices else (server and server.gpus) or _NODE)
+    total = nodes * per_node if per_node else devices
+    return total, per_node or (total // nodes if total % nodes == 0 else 0)
 
 
 def _of_nodes(cells: Cells) -> int:
     """Devices of a cell that counts nodes: ``64x8``, ``64 nodes``; 0: it doesn't."""
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(\d{1,6})\s*(?:nodes?|hosts?|servers?)?\s*(?:[x×*]\s*(\d{1,4}))?", cells.word("num_gpus")
     )
-    if found is None or cells["num_gpus"].isdigit():
+    if match is None or cells["num_gpus"].isdigit():
         return 0
-    return int(found[1]) * int(found[2] or cells.whole("gpus_per_node", _NODE))
+    return int(match[1]) * int(match[2] or cells.whole("gpus_per_node", _NODE))
 
 
 _NODE = 8
@@ -292,11 +294,11 @@ def _global_batch(cells: Cells) -> int:
     if batch and re.search(r"tok|[mM]$", cells["global_batch"]):
         return max(1, round(batch / cells.whole("seq", 2048)))
     words = cells.text_of("kernel_stack", "framework")
-    found = None if batch or not cells["seq"] else _BATCH_OF_TOKENS.search(words)
-    if found is None:
+    token_batch = None if batch or not cells["seq"] else _BATCH_OF_TOKENS.search(words)
+    if token_batch is None:
         return batch
-    factor = {"": 1, "k": 1024, "m": 1024**2}[found[2] or found[4] or ""]
-    tokens = float((found[1] or found[3]).replace(",", "")) * factor
+    factor = {"": 1, "k": 1024, "m": 1024**2}[token_batch[2] or token_batch[4] or ""]
+    tokens = float((token_batch[1] or token_batch[3]).replace(",", "")) * factor
     return max(1, round(tokens / cells.whole("seq")))
 
 
@@ -385,14 +387,14 @@ slower, four times as many of each), presumed: 512 samples of 1024."""
 
 
 def sends_once(cells: Cells) -> bool:
-    """Whether tokens leave once for each node, by the program or the kernels that are named."""
+    """Say whether tokens leave once for each node, by the program or the kernels that are named."""
     if is_all_to_all(cells):
         return False
     return program_of(cells.text_of("kernel_stack", "framework")).spreading.sends_once is True
 
 
 def overlaps_dispatch(cells: Cells, chip: Chip, layout: Layout) -> bool:
-    """Whether tokens' way to experts runs beside computation: on Hopper, or beyond a node.
+    """Return whether tokens' way to experts runs beside computation: on Hopper, or beyond a node.
 
     With graphs of whole iterations it does inside a node, too.  Where kernels of that way are
     named, and nothing of an overlap, they run alone: it is an option.  Recipes of tunings lack it.
@@ -406,7 +408,7 @@ def overlaps_dispatch(cells: Cells, chip: Chip, layout: Layout) -> bool:
 
 
 def cuts_no_expert(cells: Cells, shape: ModelShape) -> bool:
-    """Whether tensor parallelism leaves experts whole that are no wider than the model."""
+    """Return whether tensor parallelism leaves experts whole that are no wider than the model."""
     is_narrow = 0 < shape.expert_width <= shape.hidden
     return is_narrow and cells.does(cells.program.spreading.whole_experts)
 
@@ -487,7 +489,7 @@ def overlap_of(cells: Cells, chip: Chip, kernels: str) -> str:
 
 
 def interleaves(layout: Layout) -> bool:
-    """Whether stages are interleaved where nobody says: in today's Megatron with 1F1B."""
+    """Return whether stages are interleaved where nobody says: in today's Megatron with 1F1B."""
     return layout.overlaps == "tensor" and layout.pipeline.schedule == "1f1b"
 
 
@@ -506,7 +508,7 @@ def most_groups(shape: ModelShape, layout: Layout) -> int:
 
 
 def splits_sequence(layout: Layout, cells: Cells) -> bool:
-    """Whether tensor parallelism goes with sequence parallelism where nobody says.
+    """Return whether tensor parallelism goes with sequence parallelism where nobody says.
 
     NeMo's recipes switch it on, Megatron-Core demands it of mixtures (its guide on experts), and
     Megatron's scripts of 2023 and later have it (examples/pretrain_gpt_distributed_with_mp.sh,

@@ -25,15 +25,15 @@ def length_of(cells: Cells, shape: ModelShape) -> int:
     A round number that programs of transformers' models state is the most that an example may have,
     and a micro-batch is as long as its longest: how long that is nobody says.
     """
-    found = cells.whole("seq", _of_mean(cells, shape) or usual_length(cells, shape))
+    tokens = cells.whole("seq", _of_mean(cells, shape) or usual_length(cells, shape))
     is_most = cells.program.code.transformers_models and not (
-        longest(cells, found) or cells["mean_seq"]
+        longest(cells, tokens) or cells["mean_seq"]
     )
     if not cells["seq"]:
         cells.presume("seq_len")
     if cells.is_tuning and (is_most or not cells["seq"]):
         cells.presume("mean_seq")
-    return found
+    return tokens
 
 
 def _of_mean(cells: Cells, shape: ModelShape) -> int:
@@ -55,9 +55,9 @@ def stated_mean(cells: Cells) -> int:
 
 @lru_cache(maxsize=1 << 12)
 def _mean_in(words: str) -> int:
-    found = _MEAN.search(words)
-    number = (found[1] or found[3] or found[5]).replace(",", "") if found else "0"
-    is_thousands = found is not None and (found[2] or found[4])
+    match = _MEAN.search(words)
+    number = (match[1] or match[3] or match[5]).replace(",", "") if match else "0"
+    is_thousands = match is not None and (match[2] or match[4])
     return round(float(number) * (1024 if is_thousands else 1))
 
 
@@ -72,10 +72,10 @@ _MEAN = re.compile(
 
 def batch_tokens(cells: Cells) -> int:
     """Tokens of a micro-batch where that is its limit (fairseq's max-tokens); 0: it isn't."""
-    found = _IN_TOKENS.search(cells.word("micro_batch") or cells.word("framework"))
-    if found is None:
+    match = _IN_TOKENS.search(cells.word("micro_batch") or cells.word("framework"))
+    if match is None:
         return 0
-    return int(re.sub("[,_]", "", found[1] or found[2])) * (1024 if found[3] else 1)
+    return int(re.sub("[,_]", "", match[1] or match[2])) * (1024 if match[3] else 1)
 
 
 _IN_TOKENS = re.compile(
@@ -132,8 +132,8 @@ presumed between them)."""
 def _longest_stated(cells: Cells) -> int:
     """Tokens that an example may have at most, where words beside the program say so; 0: none."""
     words = cells.text_of("framework", "kernel_stack")
-    found = _STATED.search(words)
-    return int(found[1].replace(",", "")) if found else 0
+    match = _STATED.search(words)
+    return int(match[1].replace(",", "")) if match else 0
 
 
 _STATED = re.compile(
@@ -148,8 +148,8 @@ def _pretrained(cells: Cells) -> int:
 
     GPT-3's and Llama's 2,048, Llama 2's 4,096 (2023-07), Llama 3's 8,192 (2024-04); others follow.
     """
-    if found := means("seq", cells.word("model")):
-        return int(found)
+    if tokens := means("seq", cells.word("model")):
+        return int(tokens)
     return 8192 if cells.is_since("2024-07") else 4096 if cells.is_since("2023-07") else 2048
 
 
@@ -229,7 +229,7 @@ def varies(cells: Cells, layout: Layout, mean_seq: int) -> bool:
 
 
 def _even(cells: Cells) -> bool:
-    """Whether words say that all micro-batches have as many tokens."""
+    """Return whether words say that all micro-batches have as many tokens."""
     words = cells.text_of("kind", "framework", "kernel_stack")
     return re.search(r"pack|padding.?free|\bfake|synthetic|dummy|random data", words) is not None
 

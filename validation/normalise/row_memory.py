@@ -59,12 +59,12 @@ _CHECKPOINTING = ("fsdp", "trainer")
 
 
 def _sends_activations(cells: Cells) -> bool:
-    """Whether activations, and no optimizer, are said to go to the host."""
+    """Return whether activations, and no optimizer, are said to go to the host."""
     return re.match(r"activ", cells.word("offload")) is not None
 
 
 def moves_activations(cells: Cells, chip: Chip, zero: int) -> bool:
-    """Whether activations that do not fit go to the host and back, instead of being made again.
+    """Say whether activations that do not fit go to the host and back, instead of being made again.
 
     Where that is said, and with sharded weights on Grace, whose link to the chip hides the way.
     """
@@ -75,7 +75,7 @@ def moves_activations(cells: Cells, chip: Chip, zero: int) -> bool:
 
 
 def offloads_checkpoints(cells: Cells) -> bool:
-    """Whether blocks that are computed again have their inputs on the host, as words say."""
+    """Return whether blocks that are computed again have their inputs on the host, as words say."""
     return mentions("checkpoints_away", cells.text_of("recompute", "offload"))
 
 
@@ -89,7 +89,7 @@ def states_away_of(cells: Cells, scheme: str) -> str:
 
 
 def sends_experts(cells: Cells, shape: ModelShape) -> bool:
-    """Whether a mixture's experts are on the host: what says so names no states of theirs."""
+    """Say whether a mixture's experts are on the host: what says so names no states of theirs."""
     return shape.moe.num_experts > 0 and mentions("experts_away", cells.word("offload"))
 
 
@@ -97,16 +97,16 @@ def rank_of(cells: Cells, quantize: str) -> int:
     """Rank of adapters, 0 where all weights are trained; not stated: peft's default."""
     if not cells.is_adapted and quantize == "none":
         return 0
-    found = re.search(r"\br(?:ank)?[-_ =]*(\d{1,4})\b", cells.adapters)
-    return min(max(int(found[1]), 1), 1024) if found else 8
+    match = re.search(r"\br(?:ank)?[-_ =]*(\d{1,4})\b", cells.adapters)
+    return min(max(int(match[1]), 1), 1024) if match else 8
 
 
 def grad_reduce_of(cells: Cells, precision: str) -> str:
     """One of GRAD_REDUCE: what gradients are summed over ranks in, by words or the program."""
     if precision in ("fp16", "fp32", "tf32"):  # in no other format than their own
         return "auto"
-    found = means("grad_reduce", cells.text_of("kernel_stack", "dtype"))
-    return found or cells.program.numbers.grad_reduce or "auto"
+    dtype = means("grad_reduce", cells.text_of("kernel_stack", "dtype"))
+    return dtype or cells.program.numbers.grad_reduce or "auto"
 
 
 def has_narrow_weights(cells: Cells, precision: str) -> bool:
@@ -117,7 +117,7 @@ def has_narrow_weights(cells: Cells, precision: str) -> bool:
 
 
 def has_scaled_blocks(cells: Cells) -> bool:
-    """Whether fp8's scales are of blocks, in Transformer Engine's own format and not MXFP8."""
+    """Say whether fp8's scales are of blocks, in Transformer Engine's own format and not MXFP8."""
     return re.search(r"block|sub-?channel", cells.text_of("precision", "dtype")) is not None
 
 
@@ -128,11 +128,11 @@ def scaled_of(cells: Cells, precision: str, narrow: str, vendor: str) -> str:
     """
     words = cells.text_of("precision", "dtype")
     named = re.search(r"\b(mx|nv)[-_ ]?(fp-?[48])\b|\bfp8[-_ ](mx)\b", words)
-    found = "mxfp8" if named and named[3] else "".join(named.groups("")) if named else ""
-    found = found.replace("-", "")
-    if not found and narrow == "fp4":
-        found = "nvfp4" if vendor == "NVIDIA" else "mxfp4"
-    return found if precision == "fp8" and found in SCALED else ""
+    scaled = "mxfp8" if named and named[3] else "".join(named.groups("")) if named else ""
+    scaled = scaled.replace("-", "")
+    if not scaled and narrow == "fp4":
+        scaled = "nvfp4" if vendor == "NVIDIA" else "mxfp4"
+    return scaled if precision == "fp8" and scaled in SCALED else ""
 
 
 def states_of(cells: Cells, family: str) -> str:
@@ -196,7 +196,7 @@ _PLAIN = ("2023-06", "2025-08")
 
 
 def updates_in_backward(cells: Cells) -> bool:
-    """Whether the optimizer updates each weight inside backward."""
+    """Return whether the optimizer updates each weight inside backward."""
     word = cells.word("optimizer")
     return bool(re.search(r"(in|fused)[-_ ]*(the[-_ ]*)?(bwd|backward)|lomo", word))
 

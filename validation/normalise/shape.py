@@ -57,19 +57,19 @@ _COLUMNS = (*_MIXTURE.values(), *_PLAIN.values(), "model", "params_b", "seq", "t
 
 
 def _mixture_of(cells: Cells) -> dict[str, int]:
-    """What a row states of its mixture of experts: nothing of a dense model."""
-    found = {field: cells.whole(name, 0) for field, name in _MIXTURE.items() if cells[name]}
-    if found.get("num_experts", 0) <= 1 and (cells["num_experts"] or _is_dense(cells)):
+    """Return what a row states of its mixture of experts: nothing of a dense model."""
+    mixture = {field: cells.whole(name, 0) for field, name in _MIXTURE.items() if cells[name]}
+    if mixture.get("num_experts", 0) <= 1 and (cells["num_experts"] or _is_dense(cells)):
         return {}
-    found = {field: n for field, n in found.items() if n or field in _MAY_BE_NONE}
+    mixture = {field: n for field, n in mixture.items() if n or field in _MAY_BE_NONE}
     words = set(re.split("[^a-z]+", cells.word("model")))
     if several := _SEVERAL.search(cells.word("model")) or _EXPERTS.search(cells.word("model")):
-        found = {"num_experts": int(several[1])} | found
+        mixture = {"num_experts": int(several[1])} | mixture
     is_named = words & {"moe", "dmoe", "mixtral", "experts", "switch"}
-    if any(found.values()) or is_named or _active_of(cells) or _is_spread(cells):
+    if any(mixture.values()) or is_named or _active_of(cells) or _is_spread(cells):
         if _EVERY_SECOND.search(cells.word("model")) and cells["layers"]:
-            found = {"dense_layers": cells.whole("layers") // 2} | found
-        return {"num_experts": 0} | found
+            mixture = {"dense_layers": cells.whole("layers") // 2} | mixture
+        return {"num_experts": 0} | mixture
     return {}
 
 
@@ -80,7 +80,7 @@ _EVERY_SECOND = re.compile(
 
 
 def _is_dense(cells: Cells) -> bool:
-    """Whether the model's words say that it has no experts: ``Llama 4 dense``, ``no MoE``."""
+    """Say whether the model's words say that it has no experts: ``Llama 4 dense``, ``no MoE``."""
     word = cells.word("model")
     if _NAMED.search(affirmed(word)):
         return False  # "dense" are some of its layers
@@ -91,7 +91,7 @@ _NAMED = re.compile(r"moe\b|\bexperts?\b|\bmixtral\b")
 
 
 def _is_spread(cells: Cells) -> bool:
-    """Whether devices share experts, of a model that is not known as one without."""
+    """Return whether devices share experts, of a model that is not known as one without."""
     known = spelled(cells["model"])
     return cells.whole("ep", 1) > 1 and (known is None or bool(known.moe.num_experts))
 
@@ -106,8 +106,8 @@ _SEVERAL = re.compile(r"\b(\d{1,3})[x*×](\d+(?:\.\d+)?)([bm])")
 
 def _active_of(cells: Cells) -> float:
     """Parameters that a token meets, by a mixture's name; 0: it does not say."""
-    found = _ACTIVE.search(cells.word("model"))
-    return float(found[2]) * {"b": 1e9, "m": 1e6}[found[3]] if found else 0.0
+    match = _ACTIVE.search(cells.word("model"))
+    return float(match[2]) * {"b": 1e9, "m": 1e6}[match[3]] if match else 0.0
 
 
 def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
@@ -162,7 +162,7 @@ def _published(cells: Cells, mixture: Mapping[str, int]) -> ModelShape | None:
 
 
 def _is_number_of(cells: Cells, shape: ModelShape) -> bool:
-    """Whether the printed number of parameters is the shape's."""
+    """Return whether the printed number of parameters is the shape's."""
     return abs(math.log(parameters(shape).total / _printed(cells))) < _MOST_APART
 
 
@@ -215,8 +215,8 @@ def _shape_of(row: tuple[str, ...]) -> tuple[ModelShape, tuple[str, ...]]:
 
 def _numbers_of(model: str) -> dict[str, str]:
     """Numbers in the model's cell, in small letters: ``gpt (24 layers, hidden 1024)``."""
-    found = ((name, pattern.search(model)) for name, pattern in _NUMBERS)
-    return vision_numbers(model) | {name: match[1] for name, match in found if match}
+    matches = ((name, pattern.search(model)) for name, pattern in _NUMBERS)
+    return vision_numbers(model) | {name: match[1] for name, match in matches if match}
 
 
 _NUMBERS = (
@@ -300,16 +300,19 @@ def _dense(
 ) -> ModelShape:
     """A model without experts: gated and tied as the number of parameters says, or as is usual."""
     if family == "t5":  # layers of each stack, or of both together, and T5 1.1's are gated
-        each = numbers["num_layers"]
+        num_layers = numbers["num_layers"]
         nets: list[dict[str, Any]] = [{}]
         nets += [{"gated_ffn": True, "activation": "gelu_tanh", "tied": False}]
-        depths = [{"num_layers": n, "num_decoder_layers": n} for n in (each, max(1, each // 2))]
+        depths = [
+            {"num_layers": n, "num_decoder_layers": n}
+            for n in (num_layers, max(1, num_layers // 2))
+        ]
         shapes = [custom(family, **numbers | both | net) for both in depths for net in nets]
         return _nearest(shapes, cells)
     if family == "bert":
         return custom(family, **numbers)
     shared: dict[str, Any] = {"num_kv_heads": kv_heads}
-    is_tanh = any(one in cells.word("model") for one in _TANH)
+    is_tanh = any(word in cells.word("model") for word in _TANH)
     plain: dict[str, Any] = {"activation": "gelu_tanh" if is_tanh else "gelu"}
     gated, ungated = ("llama", shared), ("llama", shared | {"gated_ffn": False} | plain)
     if family == "llama":
@@ -402,8 +405,8 @@ def _wanted(cells: Cells) -> float:
         cells.presume("layers")
     if cells["params_b"]:
         wanted = cells.number("params_b") * 1e9
-    elif found := re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z0-9])", cells.word("model")):
-        wanted = float(found[1]) * {"t": 1e12, "b": 1e9, "m": 1e6}[found[2]]
+    elif match := re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z0-9])", cells.word("model")):
+        wanted = float(match[1]) * {"t": 1e12, "b": 1e9, "m": 1e6}[match[2]]
     else:
         if not cells["model"]:
             raise UsageError(f"{lacking}: not stated")
@@ -456,8 +459,8 @@ def _of_total(cells: Cells, numbers: dict[str, Any]) -> ModelShape:
         return shape
     width = shape.expert_width
     thin = shape.replace(expert_ffn=1)
-    each = (parameters(shape.replace(expert_ffn=2)).total - parameters(thin).total) or 1
-    found = 1 + (_printed(cells) - parameters(thin).total) / each
+    per_width = (parameters(shape.replace(expert_ffn=2)).total - parameters(thin).total) or 1
+    found = 1 + (_printed(cells) - parameters(thin).total) / per_width
     cells.presume("ffn")
     near = 64 * max(1, round(found / 64)) if width / 16 < found < width * 16 else width
     return shape.replace(expert_ffn=near)
@@ -536,7 +539,7 @@ _IMAGE = re.compile(r"(?<![\d.])([1-9]\d\d)(?!\d| ?(?:m|b|mio|million|params)\b)
 
 
 def is_vision(model: str) -> bool:
-    """Whether the words, in small letters, name a transformer of one image's patches."""
+    """Return whether the words, in small letters, name a transformer of one image's patches."""
     return _VISION.search(model) is not None
 
 
@@ -544,8 +547,8 @@ def vision_numbers(model: str) -> dict[str, str]:
     """Cells that a vision transformer's name fills: sizes, and a vocabulary of few classes."""
     if not is_vision(model):
         return {}
-    found = _VISION_SIZED.search(model)
-    letter = found and (found[1] or found[2])[0]
+    match = _VISION_SIZED.search(model)
+    letter = match and (match[1] or match[2])[0]
     sizes = next((size for name, size in meanings()["vision"] if name[0] == letter), "")
     numbers = zip(("layers", "hidden", "heads", "ffn"), sizes.split(), strict=False)
     return {"vocab": "1000", **dict(numbers)}

@@ -175,5 +175,5 @@ def _text(value: Any) -> str:
 
 
 def _repeats(widths: tuple[int, ...], period: int) -> bool:
-    """Whether each layer's width is that of the layer a period before it."""
+    """Return whether each layer's width is that of the layer a period before it."""
     return all(width == widths[at % period] for at, width in enumerate(widths))

@@ -115,16 +115,16 @@ _DENIED = re.compile(
 
 @lru_cache(maxsize=1 << 12)
 def program_of(words: str) -> Program:
-    """What words in small letters name: of each trait what the first entry states that has it.
+    """Say what words in small letters name: of each trait what the first entry states that has it.
 
     What one of them always does it does, since whatever month another one does.  Its name is that
     of the first that spreads a model, if any: what is beside it (kernels, a container, the library
     below) makes no other program of it.
     """
     words = affirmed(words)
-    found = [one for one in programs() if one.pattern.search(words)]
-    meant_not = {name for one in found for name in one.instead_of}
-    named = [one.program for one in found if one.program.name not in meant_not]
+    entries = [entry for entry in programs() if entry.pattern.search(words)]
+    meant_not = {name for entry in entries for name in entry.instead_of}
+    named = [entry.program for entry in entries if entry.program.name not in meant_not]
     traits: dict[str, Any] = {}
     for trait in TRAITS:
         values = (PROGRAM_KEYS.get(program, trait) for program in named)
@@ -151,8 +151,8 @@ def compared() -> frozenset[tuple[str, str]]:
     Written by `python -m validation.protocols --write` from the rows that constants and intervals
     come from.  Raises DataError where the file is none.
     """
-    found = read_toml(COMPARED, list[Compared], COMPARED.name, "compared")
-    return frozenset((one.program, chip) for one in found for chip in one.chips)
+    rows = read_toml(COMPARED, list[Compared], COMPARED.name, "compared")
+    return frozenset((row.program, chip) for row in rows for chip in row.chips)
 
 
 def torch_version(words: str) -> tuple[int, int]:
@@ -160,5 +160,5 @@ def torch_version(words: str) -> tuple[int, int]:
 
     A container of NVIDIA's is called by its month: ``pytorch 21.11``.
     """
-    found = re.search(r"torch (\d)\.(\d+)", words)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r"torch (\d)\.(\d+)", words)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
