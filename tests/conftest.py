@@ -28,8 +28,8 @@ pytest_plugins = ["pytester"]
 # spin take three times as much of them.  It is read once, when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Bytecode is kept, whatever the environment says: else every command that a test starts compiles the
-# package again, and every worker all test modules.
+# Bytecode is kept, whatever the environment says: else every command that a test starts compiles
+# the package again, and every worker all test modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

@@ -14,7 +14,7 @@ from trainrig.runner.bench import BenchRequest, bench
 from trainrig.store import find_runs, read_run
 
 
-def trainrig(*arguments: str) -> subprocess.CompletedProcess[str]:
+def bench_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "trainrig", "bench", *arguments],
         capture_output=True,
@@ -48,11 +48,10 @@ def trainrig(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=" ".join,
 )
-def test_nonsense_is_one_line_and_leaves_nothing(tmp_path: Path, arguments, word):
-    done = trainrig(*arguments, "--out", str(tmp_path))
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("== ")]
+def test_nonsense_is_one_line_and_leaves_nothing(trainrig, tmp_path: Path, arguments, word):
+    code, out, err = trainrig("bench", *arguments, "--out", str(tmp_path))
+    assert (code, out) == (2, ""), err
+    lines = [line for line in err.splitlines() if not line.startswith("== ")]
     assert lines[0].startswith("trainrig: ")
     assert word.lower() in lines[0].lower()
     assert all(line.startswith("  hint: ") for line in lines[1:])
@@ -61,7 +60,7 @@ def test_nonsense_is_one_line_and_leaves_nothing(tmp_path: Path, arguments, word
 
 def test_what_is_asked_for_is_measured(tmp_path: Path):
     sizes = ["--size", "64", "--size", "48x32x16"]
-    done = trainrig(
+    done = bench_process(
         "matmul", "--dtype", "fp32", *sizes, "--budget", "6s", "--json", "--out", str(tmp_path)
     )
     assert done.returncode in (0, 1, 3), done.stderr
