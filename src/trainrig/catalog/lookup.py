@@ -36,6 +36,10 @@ _VENDOR_WORDS = frozenset(
 _WORD = re.compile(r"(?:[^\W_]|[.+])+")
 # A chip's number with its letters, as H100 or 4090; 80GB is a size.
 _NUMBER = re.compile(r"(?!\d+gb$)[a-z]*\d{2,}[a-z]*")
+_PCI_ID = re.compile(
+    r"(?:(?P<vendor>[0-9a-f]{4}):|(?:[\w .,()]* )?device )(?P<device>[0-9a-f]{4})(?: \(rev \w+\))?",
+    re.IGNORECASE,
+)
 _MAX_NAME = 200
 _MAX_CANDIDATES = 12
 
@@ -60,9 +64,13 @@ def find_chip(name: str) -> Chip | None:
 
 
 def chip_by_pci_id(pci_id: str) -> Chip | None:
-    """The chip with the PCI id ``vendor:device`` (``10de:2684``), or None."""
-    wanted = pci_id.strip().lower()
-    return next((chip for chip in load_chips() if wanted in chip.pci_ids), None)
+    """Return the chip with a PCI id (``10de:2684``), or that lspci calls ``Device 2684``."""
+    match = _PCI_ID.fullmatch(pci_id.strip())
+    if match is None:
+        return None
+    wanted = f"{match['vendor'] or ''}:{match['device']}".lower()
+    chips = [chip for chip in load_chips() if any(own.endswith(wanted) for own in chip.pci_ids)]
+    return chips[0] if len(chips) == 1 else None
 
 
 def candidates(name: str) -> tuple[Chip, ...]:

@@ -94,6 +94,17 @@ class Server:
     url: str | None = None
     date: str | None = None
 
+    @property
+    def switch_bandwidth(self) -> float | None:
+        """NVSwitch total in B/s, both ways: link bandwidth of a chip × chips; None without one."""
+        link = self.chip.link
+        is_rack = link.name == "NVLink" and link.domain == self.gpus
+        if self.gpus is None or link.bandwidth is None:
+            return None
+        return (
+            self.gpus * link.bandwidth if is_rack or "NVSwitch" in (self.joined_by or "") else None
+        )
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -104,14 +115,28 @@ class _ServerEntry(_Strict):
     aliases: Annotated[tuple[Text, ...], Field(strict=False)] = ()
     chip: Text
     gpus: Count
-    fabric_gbps: Size
+    fabric_gbps: Size | None = None
     cpu: Text | None = None
     memory_gib: Size | None = None
     joined_by: Text
-    ports: Text
+    ports: Text | None = None
     source: Text
     url: Annotated[str, Field(pattern=r"^https?://")]
     date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+
+
+class _Pattern(_Strict):
+    """A form of instance names that say which chips an instance has, and how many."""
+
+    form: Text
+    """Regular expression with the groups ``chip``, and ``gpus`` where the name has their number."""
+    chip: Text | None = None
+    """The chip, where the name does not say it."""
+    gpus: Count | None = None
+    suffix: str = ""
+    """What follows the chip's name in the catalog."""
+    is_module: bool = False
+    """Whether the chip is a module with NVSwitches beside it."""
 
 
 class _Slice(_Strict):
@@ -125,6 +150,7 @@ class _ServersFile(_Strict):
     exchanged_memory: dict[Text, list[Count]]
     slices: dict[Text, _Slice]
     instances: dict[Text, Text]
+    pattern: list[_Pattern]
     server: list[_ServerEntry]
 
 
@@ -152,7 +178,7 @@ def load_servers() -> dict[str, Server]:
 def _server_of(entry: _ServerEntry) -> Server:
     return Server(
         chip=require_chip(entry.chip),
-        fabric=entry.fabric_gbps * _GBIT,
+        fabric=None if entry.fabric_gbps is None else entry.fabric_gbps * _GBIT,
         memory=None if entry.memory_gib is None else entry.memory_gib * 1024.0**3,
         **entry.model_dump(exclude={"chip", "fabric_gbps", "memory_gib", "aliases"}),
     )
@@ -173,14 +199,14 @@ def find_server(text: str) -> Server:
     if (known := named_server(text)) is not None:
         return known
     if (counted := _counted(text)) is None:
-        if (found := _machine(text)) is not None:
+        if (found := named_machine(text)) is not None:
             return found
         chip, short = _named_chip(text)
         return Server(name=chip.name, chip=chip, requested_name=short)
     number, of = counted
     if number < 1:
         raise UsageError(f"{text.strip()}: no chips at all", "as 8x MI350X")
-    if (known := _machine(of)) is not None:
+    if (known := named_machine(of)) is not None:
         return dataclasses.replace(known, nodes=number)
     chip, short = _named_chip(of)
     return Server(name=chip.name, chip=chip, gpus=number, requested_name=short)
@@ -204,12 +230,35 @@ def _counted(text: str) -> tuple[int, str] | None:
 
 
 def _is_known(name: str) -> bool:
-    return bool(find_chip(name) or _machine(name) or candidates(name))
+    return bool(find_chip(name) or named_machine(name) or candidates(name))
 
 
-def _machine(name: str) -> Server | None:
-    """A server of the catalog, a rack or a cloud's instance; None: none is called so."""
-    return named_server(name) or _rack(name) or _slice(name) or _instance(name)
+def named_machine(name: str) -> Server | None:
+    """Return the server, rack, slice or cloud's instance of a name, or None."""
+    name = _without_provider(name)
+    return named_server(name) or _rack(name) or _slice(name) or _of_pattern(name) or _instance(name)
+
+
+def _of_pattern(text: str) -> Server | None:
+    """Return the machine whose name says its chips: ``BM.GPU.H100.8``, ``HGX H20``."""
+    name = re.sub(r"[\s._-]+", "-", text.strip().casefold()).removeprefix("standard-")
+    if len(name) > _MAX_NAME:
+        return None
+    for pattern in _file().pattern:
+        match = re.fullmatch(pattern.form, name)
+        if match is None:
+            continue
+        called = pattern.chip or f"{match['chip'].replace('-', ' ')}{pattern.suffix}"
+        chip = find_chip(called) or most_common(called)
+        if chip is None or (pattern.is_module and "SXM" not in (chip.product.form_factor or "")):
+            continue
+        return Server(
+            name=text.strip(),
+            chip=chip,
+            gpus=pattern.gpus or int(match["gpus"]),
+            joined_by="NVSwitches" if pattern.is_module else None,
+        )
+    return None
 
 
 def _without_provider(text: str) -> str:
@@ -254,6 +303,7 @@ def _rack(text: str) -> Server | None:
 def _instance(text: str) -> Server | None:
     """A cloud's instance by its line, ``a3-megagpu-8g``, and how many chips its name says."""
     name = text.strip().casefold()
+    name = name.replace("_", "-").removeprefix("standard-")
     line = next((one for one in instances() if re.match(rf"{one}[.-]", name)), None)
     if line is None or re.search(r"\s", name):
         return None
@@ -299,6 +349,7 @@ def server_dict(server: Server) -> dict[str, Any]:
         "memory_bytes": server.memory,
         "cpu": server.cpu,
         "joined_by": server.joined_by,
+        "switch_bytes_per_s": server.switch_bandwidth,
         "ports": server.ports,
         "source": {"title": server.source, "url": server.url, "date": server.date},
     }

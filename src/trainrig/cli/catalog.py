@@ -40,7 +40,7 @@ def command(
     from trainrig.catalog.fields import chip_dict
     from trainrig.catalog.load import load_chips
     from trainrig.catalog.lookup import chips_named, find_chip
-    from trainrig.catalog.servers import named_server
+    from trainrig.catalog.servers import named_machine
     from trainrig.cli.output import answer
     from trainrig.report import chip_report
 
@@ -50,7 +50,7 @@ def command(
     if models:
         _show_models(as_json)
         return
-    server = None if compare or find_chip(" ".join(name)) else named_server(" ".join(name))
+    server = None if compare or find_chip(" ".join(name)) else named_machine(" ".join(name))
     if servers or server is not None:
         _show_servers(server, as_json)
         return

@@ -160,17 +160,29 @@ def servers_document(servers: Sequence[Server]) -> Document:
     def gbits(server: Server) -> str | None:
         return None if server.fabric is None else f"{server.fabric * 8e-9:,.0f}"
 
+    def switched(server: Server) -> str | None:
+        total = server.switch_bandwidth
+        return None if total is None else f"{total * 1e-12:.3g}"
+
     shown = table(
         servers,
         column("server", lambda server: server.name, kind="code"),
         column("chips", lambda server: f"{server.gpus} × {server.chip.name}", kind="words"),
         column("Gb/s", gbits),
+        column("NVSwitch, TB/s", switched),
         column("joined by", lambda server: server.joined_by, kind="words"),
         column("ports", lambda server: server.ports, kind="words", optional=1),
         column("CPU", lambda server: server.cpu, kind="words", optional=2),
     )
-    notes = [f"{server.name}: {server.source}, {server.date}" for server in servers]
-    words = "Gb/s: of the node into the network, one way. Blank: its document does not say."
+    notes = [
+        f"{server.name}: {server.source}, {server.date}"
+        for server in servers
+        if server.source is not None
+    ]
+    words = (
+        "Gb/s: of the node into the network, one way. NVSwitch: links of all chips, both ways. "
+        "Blank: its document does not say."
+    )
     below = tuple(Paragraph(text, "dim") for text in (words, *notes))
     return Document(title="servers", blocks=(shown, *below))
 

@@ -301,3 +301,17 @@ def test_no_name_means_two_chips() -> None:
     for chip in load_chips():
         for name in (chip.name, *chip.short_names, *chip.aliases):
             assert owners.setdefault(normalise(name), chip.name) == chip.name
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["10de:2684", "10DE:2684", "Device 2684", "NVIDIA Corporation Device 2684 (rev a1)"],
+)
+def test_a_device_is_found_as_lspci_prints_it(text: str) -> None:
+    assert require_chip(text).name == "RTX 4090"
+
+
+@pytest.mark.parametrize("text", ["Device 0000", "2684", "Device 268"])
+def test_an_id_that_is_no_chip_s_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        require_chip(text)

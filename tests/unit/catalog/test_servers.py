@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -216,3 +217,57 @@ def test_a_server_s_name_may_be_written_in_any_way() -> None:
     for server in known_servers():
         assert find_server(server.name.lower().replace(" ", "-")) == server
         assert normalise(server.name)
+
+
+# ---- names as sold
+
+
+@pytest.mark.parametrize(
+    ("name", "chip", "gpus"),
+    [
+        ("DGX A100 640GB", "A100 SXM4 80GB", 8),
+        ("DGX A100 320GB", "A100 SXM4 40GB", 8),
+        ("DGX-2", "V100 SXM2 32GB", 16),
+        ("HGX H20", "H20 96GB", 8),
+        ("H100 HGX", "H100 SXM5 80GB", 8),
+        ("GB200 NVL72", "GB200", 72),
+        ("Atlas 800T A2", "Ascend 910B", 8),
+        ("CloudMatrix 384", "Ascend 910C", 384),
+        ("Standard_ND96isr_H200_v5", "H200 SXM 141GB", 8),
+        ("Standard_ND96isr_MI300X_v5", "MI300X", 8),
+        ("Standard_ND96amsr_A100_v4", "A100 SXM4 80GB", 8),
+        ("Standard_NC48ads_A100_v4", "A100 PCIe 80GB", 2),
+        ("BM.GPU.H100.8", "H100 SXM5 80GB", 8),
+        ("BM.GPU.A100-v2.8", "A100 SXM4 80GB", 8),
+        ("BM.GPU4.8", "A100 SXM4 40GB", 8),
+        ("gd-8xh100ib-i128", "H100 SXM5 80GB", 8),
+        ("TPU v5p-256", "TPU v5p", 128),
+        ("trn3.48xlarge", "Trainium3", None),
+    ],
+)
+def test_a_machine_is_found_by_the_name_it_is_sold_under(name, chip, gpus, trainrig) -> None:
+    server = find_server(name)
+    assert (server.chip.name, server.gpus) == (chip, gpus)
+    code, out, err = trainrig("catalog", name, "--json")
+    assert code == 0, err
+    content = json.loads(out)
+    assert (content["chip"], content["gpus"]) == (chip, gpus)
+
+
+@pytest.mark.parametrize("name", ["HGX RTX 4090", "HGX", "BM.GPU.X1.8", "Standard_D8s_v5"])
+def test_a_name_of_no_machine_is_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        find_server(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "total"),
+    [("DGX A100", 4.8e12), ("DGX H100", 7.2e12), ("DGX B200", 14.4e12), ("GB200 NVL72", 129.6e12)],
+)
+def test_nvswitches_carry_the_links_of_all_chips(name: str, total: float) -> None:
+    assert find_server(name).switch_bandwidth == pytest.approx(total)
+
+
+@pytest.mark.parametrize("name", ["CloudMatrix 384", "g5.48xlarge", "8x H100 SXM5 80GB", "DGX-1"])
+def test_without_a_known_nvswitch_there_is_no_total(name: str) -> None:
+    assert find_server(name).switch_bandwidth is None
