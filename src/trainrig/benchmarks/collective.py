@@ -96,7 +96,7 @@ def _metrics(case: Case) -> tuple[spec.Metric, ...]:
 
 
 def _bytes(text: str) -> int:
-    """A size as nccl-tests reads it: 1K, 1KB and 1Ki are 1024 bytes."""
+    """Return a size as nccl-tests reads it: 1K, 1KB and 1Ki are 1024 bytes."""
     plain = text.strip().rstrip("bB")
     is_decimal = plain[-1:].lower() in ("k", "m", "g")
     return parse_count(f"{plain}i" if is_decimal else plain, MAX_BYTES)
@@ -162,7 +162,7 @@ def _select(selection: spec.Selection) -> list[spec.PlannedCase]:
 
 
 def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
-    """All GPUs together, where time is left: wrong answers and lost ranks are judged.
+    """Plan collectives over all GPUs if time is left: wrong answers and lost ranks are judged.
 
     A host alone exchanges nothing that a verdict needs.
     """

@@ -44,7 +44,7 @@ _DIRECTION_TEXT = {"h2d": "host to GPU", "d2h": "GPU to host", "d2d": "within th
 
 
 def copy_case(direction: str, num_bytes: int = _USUAL_BYTES, memory: str = "host") -> Case:
-    """A copy case; copies are always measured cold."""
+    """Return a copy case; copies are always measured cold."""
     return {"direction": direction, "bytes": num_bytes, "memory": memory, "cache": "cold"}
 
 
@@ -69,7 +69,7 @@ def arrays_on_device(case: Case) -> int:
 
 
 def _memory(case: Case) -> int:
-    """One set; more where there is room (`measure.buffers`)."""
+    """Return the bytes of one buffer set; more are used where there is room (`measure.buffers`)."""
     return arrays_on_device(case) * spec.size_in(case, "bytes") + 4 * 8 * spec.CHECK_ELEMENTS
 
 
@@ -119,7 +119,7 @@ def _claim(case: Case) -> spec.Claim | None:
 
 
 def _crosses(direction: str, memory: str) -> spec.LevelRule:
-    """A level of the waterfall of a link."""
+    """Return the rule of one level in a link's waterfall."""
     link = spec.Quantity(
         name=_DIRECTION_TEXT[direction], metric="byte_rate", order=30 + LINKS.index(direction)
     )

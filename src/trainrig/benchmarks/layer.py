@@ -82,7 +82,7 @@ _IMPORT = 2.0
 def layer_case(
     layer: str, dtype: str, passes: str, batch: int, seq: int, code: str = "trainrig"
 ) -> Case:
-    """A whole layer in its model's own size; theirs with the published tables' attention."""
+    """Return a whole layer's case at its model's size; Hugging Face's with published attention."""
     shape = named(LAYERS[layer][0])
     return {
         "layer": layer,
@@ -109,7 +109,7 @@ def code_text(case: Case) -> str:
 
 
 def code_framework(case: Case) -> str:
-    """The framework whose kernels a case's code launches, as a layout calls it."""
+    """Return the framework whose kernels a case's code launches, as a layout calls it."""
     return "huggingface" if case.get("code") == "huggingface" else Layout().framework
 
 
@@ -154,7 +154,7 @@ def _check_more(case: Case) -> None:
 
 
 def layer_shape(case: Case) -> tuple[ModelShape, bool]:
-    """The shape that a case means, and whether its decoder block.  UsageError if none fits."""
+    """Return a case's model shape, and whether its decoder block.  UsageError if none fits."""
     layer = str(case.get("layer"))
     if layer in PARTS:
         name, decoder = LAYERS[_BERT]
@@ -179,7 +179,7 @@ def layer_shape(case: Case) -> tuple[ModelShape, bool]:
 
 
 def layer_tokens(case: Case) -> tuple[int, int]:
-    """(batch, seq) of a case.  UsageError where m is no whole number of sequences."""
+    """Return (batch, seq) of a case.  UsageError where m is no whole number of sequences."""
     if str(case.get("layer")) not in PARTS:
         return size_of(case, "batch_size"), size_of(case, "seq_len")
     tokens = size_of(case, "m")
@@ -216,7 +216,7 @@ def layer_work(case: Case) -> Work:
 
 
 def size_of(case: Case, axis: str) -> int:
-    """A size of a case.  UsageError unless it is a whole number in range."""
+    """Return a size of a case.  UsageError unless it is a whole number in range."""
     return spec.count_of("layer", case, axis, MAX_SIZE)
 
 
@@ -286,7 +286,7 @@ def _planned(case: Case, *, required: bool) -> spec.PlannedCase:
 
 
 def _name(case: Case) -> str:
-    """The layer, and its width where it is not that of the model that it is named after."""
+    """Return the layer's name, with its width where that differs from the model of this name."""
     name, hidden = str(case.get("layer")), case.get("hidden")
     usual = named(LAYERS[name][0]).hidden if name in LAYERS else hidden
     return name if hidden in (None, usual) else f"{name} of width {hidden}"

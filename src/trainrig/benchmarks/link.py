@@ -36,7 +36,7 @@ def pair_case(first: int, second: int, *, peer_access: bool, ways: int | None = 
 
 
 def size_of(case: Case) -> int:
-    """Bytes of one copy of a case."""
+    """Return bytes of one copy of a case."""
     return SMALL if "clock" in case else SIZE
 
 

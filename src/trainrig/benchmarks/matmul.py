@@ -44,12 +44,12 @@ _WARM = 0.1
 
 
 def matmul_case(dtype: str, m: int, k: int | None = None, n: int | None = None) -> Case:
-    """A matmul case; square unless all three sizes are given."""
+    """Return a matmul case; square unless all three sizes are given."""
     return {"dtype": dtype, "m": m, "k": k or m, "n": n or m, "cache": "hot"}
 
 
 def shape(case: Case) -> tuple[int, int, int]:
-    """(m, k, n) of a checked case."""
+    """Return (m, k, n) of a checked case."""
     return spec.size_in(case, "m"), spec.size_in(case, "k"), spec.size_in(case, "n")
 
 
@@ -111,7 +111,7 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
 def _at_sizes(
     scope: spec.Scope, dtypes: Sequence[str], sizes: Sequence[int], required: set[str]
 ) -> list[spec.PlannedCase]:
-    """All dtypes at the first size, then at the second, and so on.
+    """Plan all dtypes at the first size, then at the second, and so on.
 
     Of a required dtype the sizes that load the device are required.
     """
@@ -129,7 +129,7 @@ def _planned(dtype: str, *sizes: int, required: bool = True) -> spec.PlannedCase
 
 
 def _together() -> list[spec.PlannedCase]:
-    """The largest product on all GPUs at once: they share power, air and PCIe."""
+    """Plan the largest product on all GPUs at once: they share power, air and PCIe."""
     return [replace(_planned("fp16", _GPU_SIZES[0]), notes={"caveat": UNVERIFIED})]
 
 

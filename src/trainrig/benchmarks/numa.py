@@ -41,7 +41,7 @@ def node_text(number: int) -> str:
 
 
 def node_in(word: object) -> int | None:
-    """The node that a case is bound to; None of the other words."""
+    """Return the NUMA node number in a case's word; None for ``any``, ``all`` and ``own``."""
     match = _NODE.fullmatch(str(word))
     return int(match[1]) if match else None
 

@@ -76,7 +76,7 @@ class Metric:
     """True if `Benchmark.claim` is an upper bound of this metric."""
 
     def of(self, seconds: float) -> float:
-        """Its value where a call takes ``seconds``."""
+        """Return the metric's value for a call of ``seconds``."""
         return seconds if self.amount is None else self.amount / seconds
 
 
@@ -87,7 +87,7 @@ PEAK, MEMORY_CLAIM, LINK_CLAIM = "matmul", "memory", "link"
 
 
 def peak_claim(case: Case) -> Claim:
-    """The peak of a case's dtype and of the type that torch sums in.
+    """Return the peak of a case's dtype and of the type that torch sums in.
 
     fp32; int32 for integers, fp64 for fp64: fp16's peak with fp16 accumulation bounds nothing that
     is run here.
@@ -348,11 +348,11 @@ class Benchmark:
 
     @property
     def command(self) -> str:
-        """The command that runs it."""
+        """Return the command that runs it."""
         return self.verb or f"trainrig bench {self.name}"
 
     def metric(self, case: Case, name: str) -> Metric | None:
-        """The metric of a case that is called ``name``."""
+        """Return the metric of a case that is called ``name``."""
         return next((metric for metric in self.metrics(case) if metric.name == name), None)
 
 
@@ -365,7 +365,7 @@ def register(addition: Benchmark) -> None:
 
 
 def benchmarks() -> tuple[Benchmark, ...]:
-    """Every benchmark, in order."""
+    """Return every benchmark, in order."""
     return _in_order(tuple((name, id(entry)) for name, entry in _registered.items()))
 
 
@@ -376,7 +376,7 @@ def _in_order(registered: tuple[tuple[str, int], ...]) -> tuple[Benchmark, ...]:
 
 
 def find(name: str) -> Benchmark | None:
-    """The benchmark called ``name``; None where a record names one that is not run here."""
+    """Find the benchmark called ``name``; None for a record of one that is not run here."""
     match = _registered.get(name) or _own().get(name)
     match = match or next((entry for entry in benchmarks() if name in entry.former), None)
     if match is None:
@@ -395,7 +395,7 @@ def _of_plugin(name: str) -> Benchmark | None:
 
 
 def benchmark(name: str) -> Benchmark:
-    """The benchmark called ``name``.  Raises UsageError where there is none that can be loaded."""
+    """Return the benchmark called ``name``.  Raises UsageError if none can be loaded."""
     if (match := find(name) or _of_plugin(name)) is None:
         raise UsageError(
             f"unknown benchmark {name!r}",
@@ -419,7 +419,7 @@ def role_of(name: str) -> Role | None:
 
 
 def case_text(name: str, case: Case) -> str:
-    """``fp16 8192 × 8192 × 8192``, ``scale fp32, 64 Mi elements, cold``."""
+    """Return ``fp16 8192 × 8192 × 8192``, ``scale fp32, 64 Mi elements, cold``."""
     case = {key: value for key, value in case.items() if value is not None}
     match = find(name)
     if match is None and "model" in case:  # an experiment: a training step by another name
@@ -428,7 +428,7 @@ def case_text(name: str, case: Case) -> str:
 
 
 def _by_name(case: Case) -> str:
-    """A case that no benchmark labels: ``p2p, peer access off, from 0, to 1``."""
+    """Return a case that no benchmark labels: ``p2p, peer access off, from 0, to 1``."""
     words = []
     for name, value in case.items():
         spaced = name.replace("_", " ")
@@ -440,7 +440,7 @@ def _by_name(case: Case) -> str:
 
 
 def sizes_text(case: Case) -> list[str]:
-    """``batch 8``, ``seq 256``: the sizes of a sample that a case has."""
+    """Return ``batch 8``, ``seq 256``: the sizes of a sample that a case has."""
     sizes = (("batch", case.get("batch_size")), ("seq", case.get("seq_len")))
     return [f"{name} {size}" for name, size in sizes if size]
 
@@ -497,7 +497,7 @@ def check_options(name: str, option: str, given: Sequence[str], known: Sequence[
 
 
 def sizes_of(text: str, nums: Sequence[int], most: int, hint: str) -> tuple[int, ...]:
-    """``64x128`` as (64, 128).  Raises UsageError unless ``nums`` holds how many sizes it has."""
+    """Parse ``64x128`` as (64, 128).  UsageError if the number of sizes is not in ``nums``."""
     parts = text.lower().replace("×", "x").split("x")
     if len(parts) not in nums:
         raise UsageError(f"not a size: {text!r}", hint)
@@ -510,7 +510,7 @@ def one_of(known: Sequence[str]) -> str:
 
 
 def count_of(name: str, case: Case, key: str, most: int) -> int:
-    """A size of a case.  Raises UsageError unless it is a whole number from 1 to ``most``."""
+    """Return a size of a case.  Raises UsageError unless it is an integer from 1 to ``most``."""
     size = case.get(key)
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= most:
         raise UsageError(f"{name} size {key} = {size!r}", f"a whole number from 1 to {most}")
@@ -518,11 +518,11 @@ def count_of(name: str, case: Case, key: str, most: int) -> int:
 
 
 def number_in(case: Case, key: str) -> float:
-    """A size of a case that a stranger wrote; 0 where it is no number."""
+    """Return a size of a case that a stranger wrote; 0 where it is no number."""
     value = case.get(key)
     return float(value) if isinstance(value, int | float) else 0.0
 
 
 def size_in(case: Case, key: str) -> int:
-    """A size of a case that was checked."""
+    """Return a size of a case that was checked."""
     return int(str(case[key]))

@@ -69,7 +69,7 @@ _TEXTS = {
 
 
 def storage_case(op: str, tool: str, num_bytes: int = USUAL_BYTES) -> Case:
-    """The case of an operation with a tool; tokens have one tool, the loader."""
+    """Return the case of an operation with a tool; tokens have one tool, the loader."""
     if op == "tokens":
         return {
             "op": op,
@@ -101,7 +101,7 @@ def _check_more(case: Case) -> None:
 
 
 def call_bytes(case: Case) -> int:
-    """Bytes of one call."""
+    """Return bytes of one call."""
     if case["op"] == "tokens":
         return spec.size_in(case, "batch_size") * spec.size_in(case, "seq_len") * TOKEN_BYTES
     return spec.size_in(case, "block")
@@ -128,12 +128,12 @@ def _metrics(case: Case) -> tuple[spec.Metric, ...]:
 
 
 def allowed_bytes(free: int) -> int:
-    """The largest file that may be written where ``free`` bytes are free, in whole blocks."""
+    """Return largest file that may be written where ``free`` bytes are free, in whole blocks."""
     return min(MAX_BYTES, int(free * MAX_SHARE_OF_FREE)) // BLOCK * BLOCK
 
 
 def _qualify(scope: spec.Scope) -> Sequence[spec.PlannedCase]:
-    """Every operation, in a file and for a time that the disk and the budget allow."""
+    """Plan every operation, with a file size and time that the disk and the budget allow."""
     size = USUAL_BYTES
     while size > allowed_bytes(scope.free_bytes) and size >= _SMALLEST:
         size //= 2
@@ -191,7 +191,7 @@ def _label(case: Case) -> str:
 
 
 def _sequential(op: str, order: int) -> spec.LevelRule:
-    """A disk bounds the loading of data and checkpoints, no arithmetic: a waterfall of its own."""
+    """Return a level of the disk's own waterfall: disks bound loading and checkpoints only."""
     step, label = _TEXTS[op]
     return spec.LevelRule(
         quantity=spec.Quantity(name=step, metric="byte_rate", order=order),

@@ -139,7 +139,7 @@ def _metrics(case: Case) -> tuple[spec.Metric, ...]:
 
 
 def layout_of(case: Case) -> Layout:
-    """The layout of one process that trains a case."""
+    """Return the layout of one process that trains a case."""
     batch, seq, accum = _numbers(case)
     return Layout.of(
         gpus_per_node=1,
@@ -156,14 +156,14 @@ def layout_of(case: Case) -> Layout:
 
 
 def memory(case: Case) -> int:
-    """Bytes of tensors that a step needs on its device."""
+    """Return bytes of tensors that a step needs on its device."""
     from trainrig.workload.memory import memory as needed  # numpy: no spec needs it to be read
 
     return int(needed(find(str(case["model"])), layout_of(case)).allocated)
 
 
 def _label(case: Case) -> str:
-    """An experiment by its name; what others published has none."""
+    """Return an experiment's name, or its settings for a published one without a name."""
     if case.get("experiment"):
         return str(case["experiment"])
     named = " ".join(str(word) for word in (dtype_of(case), case.get("model")) if word)
@@ -194,7 +194,7 @@ _DEFAULTS: Case = {
 
 
 def options_of(case: Case, changed: str = "") -> str | None:
-    """The options of ``trainrig train`` that train a case again, with one option ``changed``.
+    """Return options of ``trainrig train`` that train a case again, with one option ``changed``.
 
     None for a model that ``--model`` does not know, as other tools' logs have them.
     """

@@ -28,7 +28,7 @@ _MOST_SELECTED = 1 << 33
 
 
 def vector_case(op: str, num_elements: int, cache: str, dtype: str = "fp32") -> Case:
-    """A vector case."""
+    """Return a vector case."""
     return {"op": op, "dtype": dtype, "num_elements": num_elements, "cache": cache}
 
 
@@ -51,7 +51,7 @@ def _metrics(case: Case) -> tuple[spec.Metric, ...]:
 
 
 def _memory(case: Case) -> int:
-    """One set and the check's fp64 copies; a cold case takes more where there is room."""
+    """Return the bytes of one buffer set and the check's fp64 copies; cold cases may use more."""
     checked = min(spec.size_in(case, "num_elements"), spec.CHECK_ELEMENTS)
     return _work(case).num_bytes + 4 * 8 * checked
 

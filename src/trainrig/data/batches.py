@@ -47,11 +47,11 @@ class Shard:
 
     @property
     def global_batch(self) -> int:
-        """Samples of all ranks in one step."""
+        """Return samples of all ranks in one step."""
         return self.batch * self.num_ranks
 
     def numbers(self, step: int) -> Ints:
-        """The run's sample numbers of this rank in ``step``, shape (batch,)."""
+        """Return the run's sample numbers of this rank in ``step``, shape (batch,)."""
         first = step * self.global_batch + self.rank * self.batch
         return np.arange(first, first + self.batch, dtype=np.int64)
 
@@ -78,7 +78,7 @@ class CausalBatches:
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch; they share the token that ends one and labels the other."""
+        """Return samples of an epoch; they share the token that ends one and labels the other."""
         return _num_samples(self.tokens.size - 1, self.seq_len)
 
     def __call__(self, step: int) -> Batch:
@@ -109,7 +109,7 @@ class MaskedBatches:
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch."""
+        """Return samples of an epoch."""
         return _num_samples(self.tokens.size, self._text_len)
 
     def __call__(self, step: int) -> Batch:
@@ -150,7 +150,7 @@ class SpanBatches:
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch."""
+        """Return samples of an epoch."""
         return _num_samples(self.tokens.size, self.sizes.num_tokens)
 
     def __call__(self, step: int) -> Batch:
@@ -187,7 +187,7 @@ def _check_samples(num_samples: int, length: int, tokens: NDArray[Any]) -> None:
 
 
 def _rows(batches: Batches, step: int, stride: int, length: int | None = None) -> Ints:
-    """This rank's samples of ``step``, one each ``stride`` tokens: (batch, length or stride)."""
+    """Return this rank's samples of ``step``, one every ``stride`` tokens: (batch, length)."""
     shard, count = batches.shard, batches.num_samples
     epochs, places = np.divmod(shard.numbers(step), count)
     places = permute(places, count, shard.seed, epochs)

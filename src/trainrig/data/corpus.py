@@ -70,7 +70,7 @@ class TextDocument:
     """True if its file's name says it is held out; None if no file says."""
 
     def add_to(self, digest: Any) -> None:
-        """Its part of a corpus' hash."""
+        """Add the document to a corpus' hash."""
         data = self.data
         digest.update(len(data).to_bytes(8, "little") + data)
         if self.heldout:
@@ -78,7 +78,7 @@ class TextDocument:
 
     @property
     def data(self) -> bytes:
-        """The text in UTF-8."""
+        """Return the text in UTF-8."""
         return self.text.encode()
 
 
@@ -107,7 +107,7 @@ class Corpus:
     """Files that say no part, for which the others' parts hold nothing out."""
 
     def read(self) -> Iterator[TextDocument | Skipped]:
-        """All documents, and what was passed over.  Raises DataError for unreadable files."""
+        """Yield all documents, and what was passed over.  Raises DataError for unreadable files."""
         for path in self.files:
             with reading(path, _TEXT_HINT):
                 for item in _read_file(path, self.text_key):
@@ -116,12 +116,12 @@ class Corpus:
                     yield item
 
     def documents(self) -> Iterator[TextDocument]:
-        """The documents alone."""
+        """Return the documents alone."""
         return (item for item in self.read() if isinstance(item, TextDocument))
 
 
 def open_corpus(paths: tuple[Path, ...], text_key: str = "text") -> Corpus:
-    """The files that ``paths`` name, each once; the standard library where there are none.
+    """Return the files that ``paths`` name, each once; the standard library where there are none.
 
     Raises DataError for a path that is neither a file nor a folder.
     """
@@ -188,7 +188,7 @@ def _holds_tables(folder: Path) -> bool:
 
 
 def standard_library() -> Corpus:
-    """The running Python's modules, without tests and what belongs to this machine."""
+    """Return the running Python's modules, without tests and what belongs to this machine."""
     files = [
         p for p in _walk(Path(sysconfig.get_path("stdlib")), _NOT_LIBRARY) if p.suffix == ".py"
     ]
@@ -243,17 +243,17 @@ def survey(corpus: Corpus) -> Survey:
 
 
 def chance(data: bytes | memoryview) -> float:
-    """A number in [0, 1) that depends on the document alone: equal documents fall together."""
+    """Return a number in [0, 1) that depends on the document alone, so equal ones fall together."""
     return int.from_bytes(hashlib.sha256(data).digest()[:6], "little") / 2**48
 
 
 def is_heldout(data: bytes | memoryview) -> bool:
-    """One document in twenty."""
+    """Return True for one document in twenty, chosen by its content's hash."""
     return chance(data) < 0.05
 
 
 def _walk(folder: Path, unwanted: re.Pattern[str]) -> Iterator[Path]:
-    """The files below ``folder`` in the order of their paths, without unwanted names."""
+    """Yield the files below ``folder`` in the order of their paths, without unwanted names."""
 
     def refuse(error: OSError) -> None:
         raise DataError(f"cannot read {error.filename}: {error.strerror}", _TEXT_HINT)
@@ -279,7 +279,7 @@ def _read_file(path: Path, text_key: str) -> Iterator[TextDocument | Skipped]:
 
 
 def _read_table(path: Path, text_key: str) -> Iterator[TextDocument | Skipped]:
-    """One document a row, a batch of rows at a time.  DataError names the file and the row."""
+    """Yield one document per row, read in batches.  DataError names the file and the row."""
     if find_spec("pyarrow") is None:
         raise UnavailableError(f"{path}: pyarrow is not installed", "pip install pyarrow")
     import pyarrow
@@ -305,7 +305,7 @@ def _read_table(path: Path, text_key: str) -> Iterator[TextDocument | Skipped]:
 
 
 def _batches(path: Path) -> Iterator[Any]:
-    """Rows of a parquet file, or of an Arrow file of either form (`datasets` writes streams)."""
+    """Yield row batches of a parquet or Arrow file (`datasets` writes Arrow streams)."""
     import pyarrow.ipc
     import pyarrow.parquet
 

@@ -95,7 +95,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a prepared folder.  Raises DataError when there is none that fits."""
+    """Return the manifest of a prepared folder.  Raises DataError when there is none that fits."""
     path = folder / MANIFEST
     try:
         with reading(path, _HINT):
@@ -110,7 +110,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def open_part(folder: Path, name: str, vocab_size: int | None = None) -> Indexed:
-    """The tokens of one of PARTS, checked against the manifest.
+    """Return the tokens of one of PARTS, checked against the manifest.
 
     With ``vocab_size``, the model's, ids beyond it are refused.  Raises DataError.
     """
@@ -127,7 +127,7 @@ def open_part(folder: Path, name: str, vocab_size: int | None = None) -> Indexed
 
 
 def _build(kind: type[T], content: Any, path: Path) -> T:
-    """A dataclass from JSON whose fields have the annotated types.  Unknown fields are refused."""
+    """Build a dataclass from JSON and check its types.  Unknown fields are refused."""
     fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if not isinstance(content, dict) or content.keys() != fields.keys():
         raise DataError(f"{path} is damaged: the fields of its {kind.__name__.lower()}", _HINT)

@@ -39,7 +39,7 @@ _PIECE = 1 << 20
 
 
 def dtype_for(vocab_size: int) -> str:
-    """The smallest type that Megatron uses for these ids: two bytes below 65,500, else four."""
+    """Return smallest type that Megatron uses for these ids: two bytes below 65,500, else four."""
     return "<u2" if vocab_size < 65500 else "<i4"
 
 
@@ -99,11 +99,11 @@ class Indexed:
         return self.starts.size - 1
 
     def document(self, number: int) -> NDArray[Any]:
-        """The ids of one document."""
+        """Return the ids of one document."""
         return self.tokens[self.starts[number] : self.starts[number + 1]]
 
     def max_token(self) -> int:
-        """The largest id: reads the whole file.  Raises DataError for a negative one."""
+        """Return the largest id: reads the whole file.  Raises DataError for a negative one."""
         if int(self.tokens.min()) < 0:
             raise DataError(f"{_path(self.prefix, '.bin')} has negative token ids", _AGAIN)
         return int(self.tokens.max())
@@ -146,7 +146,7 @@ def open_indexed(prefix: Path) -> Indexed:
 
 
 def _read_index(path: Path) -> tuple[np.dtype[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The dtype of the ids; lengths, byte offsets, document marks."""
+    """Return the dtype of the ids; lengths, byte offsets, document marks."""
     size = _size(path)
     raw = _map(path, np.dtype("u1")) if size else np.zeros(0, "u1")
     if size < _HEADER.size:

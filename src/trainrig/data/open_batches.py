@@ -30,7 +30,7 @@ def open_batches(
     shard: Shard,
     vocab_size: int | None = None,
 ) -> Batches:
-    """The batches of one part (train, heldout) for one of OBJECTIVES.
+    """Return the batches of one part (train, heldout) for one of OBJECTIVES.
 
     ``vocab_size`` is the model's, the tokenizer's unless given: ids beyond it are refused.
     Raises DataError for data that do not fit, UsageError for a sequence that cannot be.

@@ -126,7 +126,7 @@ def prepare(
 
 
 def pairs_of(paths: tuple[Path, ...]) -> list[Path]:
-    """The prefixes of Megatron's pairs NAME.bin and NAME.idx at ``paths``; none if there is text.
+    """Return the prefixes of Megatron's NAME.bin and NAME.idx at ``paths``; none if text is there.
 
     A path is a prefix, one of its two files, or a folder.  Raises DataError for half a pair.
     """
@@ -248,7 +248,7 @@ MOST_VERIFIED = 1 << 28
 
 
 def verify(folder: Path) -> Manifest:
-    """The manifest of a prepared folder, once every file has been found as it says."""
+    """Return the manifest of a prepared folder, once every file has been found as it says."""
     manifest = read_manifest(folder)
     hashes = {f"{name}.bin": getattr(manifest, name).sha256 for name in PARTS}
     for name in PARTS:

@@ -46,12 +46,12 @@ def random_bits(seed: int, *counters: Ints | int) -> Bits:
 
 
 def random_below(limit: int, bits: Bits) -> Ints:
-    """Whole numbers in [0, limit) from random bits; the bias is below limit / 2**64."""
+    """Return whole numbers in [0, limit) from random bits; the bias is below limit / 2**64."""
     return (bits % np.uint64(limit)).astype(np.int64)
 
 
 def random_shares(bits: Bits) -> NDArray[np.float64]:
-    """Numbers in [0, 1) from the upper 53 of the random bits."""
+    """Return numbers in [0, 1) from the upper 53 of the random bits."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -67,7 +67,7 @@ def permute(places: Ints, count: int, seed: int, epochs: Ints) -> Ints:
 
 
 def _feistel(values: Bits, half: int, seed: int, epochs: Ints) -> Bits:
-    """A permutation of range(4 ** half), another one for each epoch."""
+    """Return a permutation of range(4 ** half), another one for each epoch."""
     shift, low = np.uint64(half), np.uint64(2**half - 1)
     left, right = values >> shift, values & low
     for number in range(_ROUNDS):

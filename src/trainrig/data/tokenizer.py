@@ -59,7 +59,7 @@ class TextTokenizer:
     """The id of what is not in the vocabulary; byte-level tokenizers have none."""
 
     def encode(self, texts: Iterable[str]) -> Iterator[Ints]:
-        """The ids of each text, with the end token behind them where there is one."""
+        """Yield the ids of each text, with the end token behind them where there is one."""
         end = [] if self.info.end is None else [self.info.end]
         for group in _groups(texts):
             pieces = [piece for text in group for piece in _cut(text)]
@@ -69,13 +69,13 @@ class TextTokenizer:
                 yield np.array([*ids, *end], dtype=np.int64)
 
     def decode(self, ids: Ints) -> str:
-        """The text of these ids, end tokens left out."""
+        """Return the text of these ids, end tokens left out."""
         text: str = self.tokenizer.decode([int(token) for token in ids if token != self.info.end])
         return text
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TextTokenizer:
-    """A byte-level BPE of at most ``vocab_size`` entries; a short text gives fewer."""
+    """Return a byte-level BPE of at most ``vocab_size`` entries; a short text gives fewer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     check_vocab_size(vocab_size)
@@ -103,7 +103,7 @@ def check_vocab_size(vocab_size: int) -> None:
 
 
 def load_tokenizer(path: Path) -> TextTokenizer:
-    """A tokenizer.json, GPT-2's vocab.json with merges.txt, or BERT's vocab.txt.
+    """Load a tokenizer.json, GPT-2's vocab.json with merges.txt, or BERT's vocab.txt.
 
     ``path``: the file, or a folder that holds one.  Raises DataError for what is none.
     """
@@ -204,7 +204,7 @@ def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _cut(text: str) -> Iterator[str]:
-    """``text`` in pieces, cut before lines that begin with a letter or the like.
+    """Yield ``text`` in pieces, cut before lines that begin with a letter or the like.
 
     There a byte-level tokenizer's words end anyway, so that the ids are those of the whole
     text; a text without such lines is cut where it must be.

@@ -38,7 +38,7 @@ class Subject:
 
 
 def attempt_record(request: Request, reply: Reply, subject: Subject, attempt: int) -> Record:
-    """One worker's samples of one case, or why there are none."""
+    """Return one worker's samples of one case, or why there are none."""
     ok = reply.status is Status.OK
     interval = median_interval(reply.samples) if ok else None
     record = Record(
@@ -69,7 +69,7 @@ ScatterClass = tuple[object, ...]
 
 
 def scatter_class(attempt: Record) -> ScatterClass:
-    """The class of an attempt: its benchmark, the device and how many of them, and its size.
+    """Return the class of an attempt: its benchmark, the device and how many of them, and its size.
 
     Two sizes: what the device decides, and what launches or caches do (`Benchmark.is_large`).
     """

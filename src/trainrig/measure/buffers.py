@@ -93,7 +93,7 @@ def _assumed_cache_bytes(device: str) -> int:
 
 
 def rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """One call that makes the calls in turn; a single call is returned as it is."""
+    """Return one call that makes the calls in turn; a single call is returned as it is."""
     if len(calls) == 1:
         return calls[0]
     turn = cycle(calls)
@@ -172,7 +172,7 @@ def _free_bytes(device: str) -> int:
 def rows(
     torch: Any, count: int, num_elements: int, dtype: Any, device: str, *, pinned: bool = False
 ) -> torch.Tensor:
-    """(count, num_elements), each row on its own 256-byte boundary, all pages touched.
+    """Return (count, num_elements), each row on its own 256-byte boundary, all pages touched.
 
     The first touch goes through torch's own parallel loop, so that on a machine
     with several memory nodes each thread's share lies near it.

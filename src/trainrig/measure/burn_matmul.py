@@ -229,7 +229,7 @@ class Products:
         return errors, num_wrong + len(errors) - min(num_wrong, MOST_SHOWN)
 
     def _product_text(self, number: int, differs: torch.Tensor, count: int) -> str:
-        """``product 17 differs from the first: row 3, bit 0 (the lowest)``."""
+        """Return ``product 17 differs from the first: row 3, bit 0 (the lowest)``."""
         rows = differs.nonzero().flatten().tolist()
         name = f"product {self._done + number + 1} differs from the first"
         if number >= count - 2 and (exact := self._elements(self._out[number % 2])):
@@ -311,11 +311,11 @@ class Products:
                 yield row, column, (product_block - exact).abs(), exact.abs().mul_(share).add_(sums)
 
     def finish(self) -> Slice:
-        """Both results and the operands, whole."""
+        """Compare both results and the operands in full."""
         start = time.perf_counter()
         errors = self._operands_changed()
         return error_slice(time.perf_counter() - start, errors)
 
     def facts(self) -> dict[str, Any]:
-        """Its sizes."""
+        """Return the sizes m, k and n."""
         return {"m": self.m, "k": self.k, "n": self.n}

@@ -48,7 +48,7 @@ class BurnCheck(Protocol):
         ...
 
     def finish(self) -> Slice:
-        """The last comparison, of what lies in memory."""
+        """Make the last comparison, of data that stays in memory."""
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class BurnCheck(Protocol):
 
 
 def as_words(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor as integers of its own width, or of 64 bits where its rows allow."""
+    """View a contiguous tensor as integers of its width, or of 64 bits where its rows allow."""
     import torch
 
     row_bytes = tensor.shape[-1] * tensor.element_size() if tensor.ndim else 0
@@ -83,7 +83,7 @@ def bit_text(bit: int, element_bytes: int) -> str:
 
 
 def bits_of(words: Sequence[int], element_bytes: int) -> str:
-    """The bits that are set in some differences (exclusive or) of words."""
+    """Return the bits that are set in some differences (exclusive or) of words."""
     together = 0
     for word in words:
         together |= word % 2 ** (8 * element_bytes)
@@ -97,7 +97,7 @@ _FEW_BITS = 6
 
 
 def error_slice(seconds: float, errors: Sequence[str]) -> Slice:
-    """A slice without work of its own that found something, or nothing."""
+    """Return a slice that adds only errors (perhaps none) and no work."""
     return Slice(
         work=0.0,
         seconds=seconds,

@@ -198,7 +198,7 @@ class DeterministicSteps:
         return error_slice(0.0, ())
 
     def facts(self) -> dict[str, Any]:
-        """The digest of each step."""
+        """Return the digest of each step."""
         rows = self._first.tolist()
         return {f"digest_{number}": digest_of(row) for number, row in enumerate(rows, start=1)}
 

@@ -27,7 +27,7 @@ class Clock(Protocol):
         """Wall or device seconds that ``count`` calls take together."""
 
     def now(self) -> float:
-        """Seconds on a steady clock, for budgets."""
+        """Return seconds on a steady clock, for budgets."""
 
 
 class HostClock:
@@ -38,14 +38,14 @@ class HostClock:
     overhead = 1e-6
 
     def time(self, call: Callable[[], object], count: int) -> float:
-        """Seconds of ``count`` calls."""
+        """Time ``count`` calls; return their total in seconds."""
         start = time.perf_counter_ns()
         for _ in repeat(None, count):
             call()
         return (time.perf_counter_ns() - start) * 1e-9
 
     def now(self) -> float:
-        """Seconds on perf_counter."""
+        """Return seconds on perf_counter."""
         return time.perf_counter()
 
 
@@ -81,10 +81,10 @@ class CudaClock:
         return float(self._start.elapsed_time(self._end)) * 1e-3
 
     def now(self) -> float:
-        """Seconds on the host's perf_counter."""
+        """Return seconds on the host's perf_counter."""
         return time.perf_counter()
 
 
 def clock_for(device: str) -> Clock:
-    """The clock of a device: ``cpu``, ``cuda:N`` or ``disk:FOLDER``."""
+    """Return the clock of a device: ``cpu``, ``cuda:N`` or ``disk:FOLDER``."""
     return CudaClock(device) if device.startswith("cuda") else HostClock()

@@ -98,7 +98,7 @@ def _serve(folder: Path, events: Events) -> None:
 
 
 def _host() -> str:
-    """This host's name, and the address by which it reaches the first rank."""
+    """Return this host's name and the address by which it reaches the first rank."""
     master = os.environ.get("MASTER_ADDR", "127.0.0.1")
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((master, 9))
@@ -113,7 +113,7 @@ class Projection:
         self._took: dict[str, tuple[float, float]] = {}
 
     def learn(self, case: Case, seconds: float) -> None:
-        """It took so long."""
+        """Record the case's duration in seconds."""
         self._took[str(case["collective"])] = (spec.number_in(case, "bytes"), seconds)
 
     def why_not(self, case: Case, left_s: float) -> str | None:
@@ -150,7 +150,7 @@ class AllRanks:
         return values
 
     def count(self, value: int) -> int:
-        """A number of the first rank's, in all of them: quicker than an object."""
+        """Broadcast an integer of the first rank; faster than `broadcast` of an object."""
         number = self.torch.tensor([value])
         self.dist.broadcast(number, src=0, group=self.host)
         return int(number)
@@ -177,7 +177,7 @@ class GroupClock:
         self.overhead = self._own.overhead
 
     def time(self, call: Callable[[], object], count: int) -> float:
-        """Seconds of ``count`` calls, mean of the ranks, in all of them."""
+        """Time ``count`` calls; return the mean over ranks in seconds, in all ranks."""
         self._group.count(count)
         return self._timed(call, count)
 
@@ -187,7 +187,7 @@ class GroupClock:
         return self._group.mean(self._own.time(call, count))
 
     def now(self) -> float:
-        """Seconds of the first rank's clock, for budgets."""
+        """Return seconds of the first rank's clock, for budgets."""
         return self._own.now()
 
     def follow(self, call: Callable[[], object]) -> None:
@@ -196,7 +196,7 @@ class GroupClock:
             self._timed(call, count)
 
     def release(self) -> None:
-        """The first rank is done."""
+        """Tell the other ranks that the first one is done."""
         self._group.count(0)
 
 
@@ -260,7 +260,7 @@ def _measure(group: AllRanks, case: Case, seconds: float, events: Events) -> dic
 def _prepared(
     group: AllRanks, case: Case
 ) -> tuple[CheckedCollective | None, tuple[str, str] | None]:
-    """The exchange, or its status and reason: no memory, no such operation."""
+    """Return the exchange, or its status and reason: no memory, no such operation."""
     try:
         exchange = CheckedCollective(group, case)
     except Exception as error:  # noqa: BLE001 - the edge: torch raises nearly everything
@@ -310,7 +310,7 @@ class CheckedCollective:
         self.call = self._operation()
 
     def _operation(self) -> Callable[[], object]:
-        """The operation that is timed: it is done, or enqueued on a GPU, when it returns."""
+        """Return the operation to time: it is done, or enqueued on a GPU, when it returns."""
         source, target, function = self.source, self.target, self._function
 
         def reduced() -> None:

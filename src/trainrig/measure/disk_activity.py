@@ -57,7 +57,7 @@ def is_disk(device: str) -> bool:
 
 
 def folder_of(device: str) -> str:
-    """The folder of ``disk:FOLDER``."""
+    """Return the folder of ``disk:FOLDER``."""
     return device.removeprefix(PREFIX)
 
 
@@ -117,7 +117,7 @@ def moved_on(host: Host, number: tuple[int, int]) -> Moved | Missing:
 
 
 def write_cache(host: Host, number: tuple[int, int]) -> str | Missing:
-    """``write back`` where the disk holds writes in a cache of its own, else ``write through``."""
+    """Return ``write back`` if the disk caches writes, else ``write through``."""
     folder = "/sys/dev/block/{}:{}".format(*number)
     mode = host.read(f"{folder}/queue/write_cache")
     if isinstance(mode, Missing):  # a partition: its disk has the queue

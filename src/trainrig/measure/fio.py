@@ -100,7 +100,7 @@ def run(options: Sequence[str], file: int, seconds: float) -> tuple[FioStatus, .
 
 
 def parse(output: str) -> tuple[FioStatus, ...]:
-    """The objects in what fio printed, in order; lines between them are skipped.
+    """Return the objects in what fio printed, in order; lines between them are skipped.
 
     Raises UnavailableError for anything that is not fio's JSON of one job, and
     where the job failed.

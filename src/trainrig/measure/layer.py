@@ -43,7 +43,7 @@ is off by a rounding for each so many tokens; seen: one for 45 in bf16, for 157 
 
 
 def prepare(case: Case, device: str) -> Prepared:
-    """One pass with fresh gradients, ready to be timed, and the check of what it left."""
+    """Prepare one pass with fresh gradients, and the check of its results."""
     if case["dtype"] == "tf32" and device == "cpu":
         raise Unsupported("tf32 is a mode of NVIDIA's tensor cores; this is a CPU")
     with unsupported_as(f"{case['dtype']} layers do not run here"):
@@ -80,7 +80,7 @@ def _prepare(case: Case, device: str) -> Prepared:
 
 
 def torch_dtypes(name: str) -> tuple[Any, Any]:
-    """The dtype that is computed in, and the reference's."""
+    """Return the dtype that is computed in, and the reference's."""
     import torch
 
     dtype = torch_dtype(name)
@@ -121,7 +121,7 @@ def _repeated(sequences: torch.Tensor, times: int, dtype: Any) -> torch.Tensor:
 def _caller(
     runnable: Runnable, dy: torch.Tensor | None, latest: dict[str, torch.Tensor]
 ) -> Callable[[], None]:
-    """One pass.  Backward makes new gradients: nothing is zeroed and nothing added up."""
+    """Return a call of one pass.  Backward makes new gradients: none are zeroed or accumulated."""
     import torch
 
     wanted = {**runnable.inputs, **runnable.weights}
@@ -231,5 +231,5 @@ def _errors(right: torch.Tensor, result: torch.Tensor, scale: float) -> tuple[fl
 
 
 def _largest(values: list[float]) -> float:
-    """The largest; NaN if one is."""
+    """Return the largest; NaN if one is."""
     return math.nan if any(map(math.isnan, values)) else max(values)

@@ -150,7 +150,7 @@ def _gpu_now(device: str, *, since: float | None = None) -> Gpu:
 
 
 def gpu_uuid(device: str) -> str | None:
-    """``GPU-`` and what torch says; None where its build says nothing."""
+    """Return ``GPU-`` and what torch says; None where its build says nothing."""
     import torch
 
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
@@ -230,7 +230,7 @@ def describe_load(host: HostConditions) -> dict[str, Scalar]:
 
 
 def describe_host(host: HostConditions, threads: OwnThreads) -> dict[str, Scalar]:
-    """`describe_load`, and how the measuring threads fared."""
+    """Return `describe_load`, and how the measuring threads fared."""
     return describe_load(host) | known(
         {
             "thread_wait_share": threads.worst_wait,
@@ -260,12 +260,12 @@ def describe_gpu(gpu: Gpu) -> dict[str, Scalar]:
 
 
 def known(values: dict[str, Scalar | Missing]) -> dict[str, Scalar]:
-    """The values that are not Missing."""
+    """Return the values that are not Missing."""
     return {name: value for name, value in values.items() if not isinstance(value, Missing)}
 
 
 def suspended_s() -> float | Missing:
-    """Seconds since boot in which the machine was suspended; the monotonic clock stands still."""
+    """Return the seconds since boot that the machine was suspended (the monotonic clock stops)."""
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return Missing("this system has no clock that counts while it is suspended")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic())
@@ -292,7 +292,7 @@ class Telemetry:
             self._gpus.close()
 
     def row(self) -> dict[str, Scalar]:
-        """One row: what the host did since the last one, and each GPU now."""
+        """Return one row: what the host did since the last one, and each GPU now."""
         reading = self._load.read(own_cpu_s=0.0)
         host = between(self._latest, reading)
         self._latest = reading
@@ -321,7 +321,7 @@ class Telemetry:
         return row
 
     def _host_in_detail(self) -> dict[str, Scalar]:
-        """The hottest sensor of the processors, and what they used since the first row."""
+        """Return the hottest sensor of the processors, and what they used since the first row."""
         host, row = ThisMachine(), dict[str, Scalar]()
         read = (scaled(host.read(path), 1e-3, "temperature", most=2e5) for path in self._heat)
         degrees = [value for value in read if not isinstance(value, Missing)]
@@ -347,7 +347,7 @@ def _telemetry() -> Telemetry:
 
 
 def telemetry_row() -> dict[str, Scalar]:
-    """The next row of series/telemetry.jsonl: ``t`` in seconds since 1970, then base SI units.
+    """Return next row of series/telemetry.jsonl: ``t`` in seconds since 1970, then base SI units.
 
     ``m`` is the monotonic clock's, which orders rows; ``suspended_s`` what the machine has slept.
     ``cpu_share`` is what all processes used of all processors since the last row.

@@ -41,7 +41,7 @@ _MAPS = "/proc/self/numa_maps"
 
 
 def prepare(case: Case, device: str) -> Prepared:
-    """The threads, their memory, the call to time and its check."""
+    """Prepare the threads and their memory; return the call to time and its check."""
     on_gpu = case["direction"] != "copy"
     if on_gpu != device.startswith("cuda"):
         raise Unsupported(f"{case['direction']} is not for {device}")
@@ -133,7 +133,7 @@ class _Block:
 
 
 def _in_threads(cpus: Sequence[Collection[int]], work: Callable[[int], object]) -> None:
-    """``work(number)`` on each of these processors, one after the other; the first error."""
+    """Call ``work(number)`` on each of these processors in turn; raise the first error."""
     failures: list[BaseException] = []
 
     def run(number: int) -> None:
@@ -263,7 +263,7 @@ def _host_copy(block: _Block, runs: Sequence[frozenset[int]]) -> Prepared:
 
 
 def _gpu_copy(case: Case, device: str, block: _Block) -> Prepared:
-    """One copy of registered memory.  Unverified on hardware with several nodes."""
+    """Return a copy from registered host memory to a GPU.  Unverified on hardware."""
     import numpy as np
     import torch
 

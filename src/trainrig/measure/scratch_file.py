@@ -120,7 +120,7 @@ class Scratch:
                 )
 
     def read(self, start: int, count: int = PAGE) -> bytes:
-        """Bytes past the page cache; both numbers are multiples of PAGE."""
+        """Read bytes past the page cache; both numbers are multiples of PAGE."""
         read = os.preadv(self.direct, [memoryview(self._buffer)[:count]], start)
         return self._buffer[:read]
 
@@ -152,7 +152,7 @@ def unchanged(scratch: Scratch, starts: Iterable[int]) -> int:
 
 
 def _nameless(folder: str) -> int:
-    """A descriptor of a new file that has no name."""
+    """Return a descriptor of a new file that has no name."""
     try:
         with suppress(OSError):  # not every file system has it
             return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)

@@ -50,7 +50,7 @@ class _Session:
     loader: Loader[Any] | None = None
 
     def file(self, folder: str, size: int) -> Scratch:
-        """The file for the next case; what the last case left running is ended."""
+        """Return the file for the next case, after ending what the last case left running."""
         self._end_loader()
         if self.scratch is None or (self.scratch.folder, self.scratch.size) != (folder, size):
             self.close()
@@ -74,7 +74,7 @@ SESSION = _Session()
 
 
 def prepare(case: Case, device: str) -> Prepared | SelfTimed:
-    """The file of the case's size, what is timed on it, and its check."""
+    """Prepare a file of the case's size; return the operation to time and its check."""
     if not is_disk(device):
         raise Unsupported(f"storage is for a folder on a disk, not for {device}")
     tool = str(case["tool"])
@@ -155,7 +155,7 @@ def fio_options(case: Case) -> list[str]:
 
 
 def samples_of(case: Case, statuses: Sequence[FioStatus], settings: Settings) -> Samples:
-    """The samples in what fio counted, without the warm-up.  Raises UnavailableError for none."""
+    """Return samples from fio's counters, without the warm-up.  UnavailableError if none."""
     op = str(case["op"])
     way = {"randread": "read", "fsync": "sync", "flushed-write": "write"}.get(op, op)
     if op == "fsync":

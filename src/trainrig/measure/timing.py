@@ -95,7 +95,7 @@ class Samples:
 
     @property
     def median(self) -> float:
-        """Seconds a call."""
+        """Return seconds a call."""
         return median(self.times)
 
 
@@ -193,7 +193,7 @@ def sample(
 def _chosen(
     times: list[float], quiet: list[float], count: int, stop: str, target: float
 ) -> Samples:
-    """The samples of quiet stretches where they are enough for a level of confidence, else all."""
+    """Return the samples of quiet stretches if enough for a confidence level, else all."""
     if len(quiet) == len(times):
         return _result(times, count, stop)
     if len(quiet) >= _LEAST_QUIET:
@@ -203,7 +203,7 @@ def _chosen(
 
 
 def from_another_loop(times: list[float], count: int, target: float, conditions: Case) -> Samples:
-    """The samples that a program with a loop of its own took: judged as ours are."""
+    """Return the samples that a program with a loop of its own took: judged as ours are."""
     stop = "converged" if _is_converged(times, target) else "time"
     samples = _result(times, count, stop)
     return replace(samples, conditions=conditions)
@@ -222,7 +222,7 @@ def _warm_up_time(settings: Settings) -> float:
 
 
 def _sample_time(clock: Clock, settings: Settings) -> float:
-    """Seconds that a sample should last; longer in a long run, so that it holds few thousands."""
+    """Return the seconds a sample should last; longer in long runs, to bound their number."""
     return max(
         _SAMPLE_TIME,
         _STEPS_PER_SAMPLE * clock.resolution,
@@ -268,7 +268,7 @@ def _why_stop(times: list[float], out_of_time: bool, is_due: bool, target: float
 
 
 def _is_converged(times: list[float], target: float) -> bool:
-    """The interval is tight, and the halves' medians agree as well."""
+    """Return whether the interval is tight and the medians of both halves agree."""
     if len(times) < _MIN_SAMPLES:
         return False
     middle = median(times)

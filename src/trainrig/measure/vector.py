@@ -123,7 +123,7 @@ def wrong_answer(
 
 
 def reference(op: str, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """The operation in fp64, written out by its definition.
+    """Return the operation in fp64, written out by its definition.
 
     gelu(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³))), Hendrycks and Gimpel 2016.
     """

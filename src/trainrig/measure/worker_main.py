@@ -60,13 +60,13 @@ def main() -> None:
 
 
 def _go_on() -> None:
-    """A case that waits for nobody between preparing and timing."""
+    """Do nothing: a case that waits for no other between preparing and timing."""
 
 
 def run_case(
     request: dict[str, Any], device: str, hold: Callable[[], None] = _go_on
 ) -> dict[str, Any]:
-    """One reply for one request; every failure of the case itself becomes a status."""
+    """Return one reply for one request; every failure of the case itself becomes a status."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     start = time.perf_counter()
     reply: dict[str, Any] = _classify(lambda: measure_case(request, device, hold))

@@ -47,7 +47,7 @@ def guess(experiment: Experiment, free: float) -> int:
 
 
 def split_to_fit(reference: Experiment, free: float) -> Experiment:
-    """A one-process reference in micro-batches that fit ``free`` bytes by the formula; 0: unknown.
+    """Split a one-process reference into micro-batches that fit ``free`` bytes (0: unknown).
 
     The formula leaves out what other processes and the allocator's rounding take: a tenth.
     """

@@ -174,7 +174,7 @@ def _check_options(spec: Benchmark, request: BenchRequest) -> None:
 
 
 def _plan_search(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
-    """A search for the fastest shape on the GPUs, on the host where there are none."""
+    """Return a search for the fastest shape on the GPUs, on the host where there are none."""
     search = importlib.import_module(spec.search)
     search.check_search(request, budget)
 
@@ -188,7 +188,7 @@ def _plan_search(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
 
 
 def _plan_disk(spec: Benchmark, request: BenchRequest, budget: float) -> Plan:
-    """The disk under ``--path``."""
+    """Return the disk under ``--path``."""
     tool, note = disk_tool()
     planned = _select(spec, request, replace(Selection(budget=budget), tool=tool, tool_note=note))
 

@@ -134,7 +134,7 @@ def plan_burn(request: BurnRequest) -> PlannedBurn:
 def _left_out(
     request: BurnRequest, snapshot: Snapshot, environ: Mapping[str, str]
 ) -> tuple[Gpu, ...]:
-    """A wheel of torch without CUDA must not make a burn of GPUs one of the processors alone."""
+    """Return GPUs left out of a burn: a CPU-only torch must not silently burn the host alone."""
     software = snapshot.software
     is_built = software.torch_cuda is not None or software.torch_hip is not None
     if request.devices or request.mode == CORES or is_built or "CUDA_VISIBLE_DEVICES" in environ:

@@ -34,12 +34,12 @@ class BurnState:
 
     @property
     def label(self) -> str:
-        """``RTX 4090 #0``."""
+        """Return a text such as ``RTX 4090 #0``."""
         return self.target.label
 
 
 def state_text(state: BurnState) -> str:
-    """``RTX 4090 #0: matmul bf16 161 TFLOPS, 0 errors, 66 °C, 412 W, 120 s left``."""
+    """Return ``RTX 4090 #0: matmul bf16 161 TFLOPS, 0 errors, 66 °C, 412 W, 120 s left``."""
     words = [f"{state.target.label}: {state.doing}"]
     if state.rate is not None:
         words[0] += f" {format_quantity(state.rate, state.unit)}"
@@ -68,11 +68,11 @@ class SeenPart:
     the worker's own clock, and the seconds of work until then."""
 
     def checked_text(self) -> str:
-        """``3,120 results compared``."""
+        """Return a text such as ``3,120 results compared``."""
         return f"{self.checked:,} results compared"
 
     def clocks(self) -> tuple[float, float]:
-        """Seconds between the first slice and the last: the worker's, and this process's."""
+        """Return seconds between the first slice and the last: the worker's, and this process's."""
         if len(self.stamps) < 2:
             return 0.0, 0.0
         first, last = self.stamps

@@ -57,7 +57,7 @@ class BurnPart:
 
     @property
     def name(self) -> str:
-        """``matmul bf16``."""
+        """Return a text such as ``matmul bf16``."""
         return part_name(self.case)
 
 
@@ -166,7 +166,7 @@ def _usual_dtypes(target: Target) -> tuple[str, ...]:
 
 
 def memory_of(text: str) -> int:
-    """Bytes of ``4GiB``.  UsageError for what is no size."""
+    """Return bytes of ``4GiB``.  UsageError for what is no size."""
     try:
         return parse_count(text.strip().removesuffix("B"), 1 << 50)
     except UsageError:

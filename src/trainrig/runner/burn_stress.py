@@ -43,7 +43,7 @@ def stress_program() -> str | None:
 
 
 def stress_time(seconds: float) -> float:
-    """Its part of the processors' time; 0 where that is too short to say anything."""
+    """Return stress-ng's part of the core phase in seconds; 0 if too short to be useful."""
     return seconds * _SHARE if seconds * _SHARE >= _LEAST_S else 0.0
 
 

@@ -23,7 +23,7 @@ RUNS = Path("runs")
 
 
 def newest_run(parent: Path = RUNS) -> Path:
-    """The run in a folder that began last.  Raises DataError where it holds none."""
+    """Return the run in a folder that began last.  Raises DataError where it holds none."""
     runs = find_runs(parent)
     if not runs:
         raise DataError(
@@ -34,7 +34,7 @@ def newest_run(parent: Path = RUNS) -> Path:
 
 
 def newest_pair(parent: Path = RUNS) -> tuple[Path, Path]:
-    """The newest run with records, and before it in the pair the one of its kind that preceded it.
+    """Return the newest run with records, preceded by the run of its kind before it.
 
     Raises DataError where there are no two, or where it cannot be read of what kind the newest is.
     """
@@ -54,7 +54,7 @@ def newest_pair(parent: Path = RUNS) -> tuple[Path, Path]:
 
 
 def newest_like(old: Path, parent: Path | None = None) -> Path:
-    """The newest run of the kind of ``old`` that began after it, by default among its neighbours.
+    """Return the newest run of ``old``'s kind that began after it, by default from its folder.
 
     A bundle has no neighbours: the newest run in runs/ of its kind is meant.
 

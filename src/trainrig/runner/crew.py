@@ -42,7 +42,7 @@ class Crew:
     def assemble(
         self, name: str, targets: Sequence[Target], number: int, end: float, stack: ExitStack
     ) -> Teams:
-        """``number`` workers for each device that comes up before ``end``; ``stack`` ends them.
+        """Start ``number`` workers on each device that is up before ``end``; ``stack`` ends them.
 
         Where one is ready when the time is over, it is all of its team.
         """
@@ -82,7 +82,7 @@ class Crew:
 def _wait_for(
     target: Target, team: Sequence[Worker], end: float
 ) -> tuple[tuple[Worker, ...], str | None]:
-    """The workers of a team that are ready, and why the next one is not.
+    """Return the workers of a team that are ready, and why the next one is not.
 
     Also where torch has another device there.
     """

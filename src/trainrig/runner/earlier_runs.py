@@ -42,7 +42,7 @@ def with_history(snapshot: Snapshot, folder: Path, besides: str = "") -> Snapsho
 
 
 def _earlier_gpus(runs: list[Path], snapshot: Snapshot) -> tuple[EarlierGpu, ...] | Missing:
-    """The GPUs of the newest run that was made on this machine."""
+    """Return the GPUs of the newest run that was made on this machine."""
     if isinstance(snapshot.host.machine, Missing):
         return snapshot.host.machine
     for run in reversed(runs):

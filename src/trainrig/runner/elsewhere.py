@@ -93,7 +93,7 @@ def _files(paths: Sequence[Path], stack: ExitStack) -> Iterator[Path]:
 
 
 def _unpacked(path: Path, folder: Path) -> Iterator[Path]:
-    """The files of an archive, under names of our own.  Raises DataError."""
+    """Yield the files of an archive, under names of our own.  Raises DataError."""
     size = 0
     try:
         with tarfile.open(path) as archive:

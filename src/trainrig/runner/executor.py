@@ -362,7 +362,7 @@ class Executor:
     def _run_task(
         self, task: Task, team: Sequence[Worker], seconds: float, stop: threading.Event
     ) -> None:
-        """One case in each worker in turn, then its point."""
+        """Run one case in each worker in turn, then derive its point."""
         label = f"{task.planned.step} {case_label(task.case)}"
         self._emit(label, level="running")
         for number, worker in enumerate(team[: task.num_workers]):
@@ -418,7 +418,7 @@ class Executor:
         )
 
     def _wanted(self, call: float, seconds: float) -> float:
-        """Seconds of sampling: ten samples of a slow call, or a glance at a very slow one.
+        """Return the seconds of sampling: ten samples of a slow call, fewer of a very slow one.
 
         A call that cannot have ten samples in the time allowed will not converge
         whatever it is given, so it is not given more than shows its size.

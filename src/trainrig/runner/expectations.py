@@ -190,7 +190,7 @@ def _power_limits(machine: Mapping[str, Any] | None) -> list[object]:
 
 
 def _point(task: Task, environment: str) -> Record:
-    """The record that a prediction fills in: which case on which device."""
+    """Return an empty record of a task (case and device) for a prediction to fill in."""
     spec = benchmark(task.benchmark)
     metric = spec.metrics(task.case)[0]
     return Record(
@@ -364,7 +364,7 @@ def _rates(experiment: Experiment, target: Target, grounds: Grounds) -> Rates:
 
 
 def _of_a_core(rates: Rates, cores: int) -> Rates:
-    """One thread of a processor that was measured with all of its cores."""
+    """Return the rates of one thread from those measured with all of a processor's cores."""
     products, streams = rates.matmuls, rates.streams
     sustained = {dtype: rate / cores for dtype, rate in products.sustained.items()}
     return rates.replace(

@@ -75,7 +75,7 @@ def read_ledger(parent: Path, machine: str | None = None, newest: int | None = N
 
 
 def runs_of(machine: str, paths: Iterable[Path]) -> Iterator[RunView]:
-    """The runs of the machine with that key; one that cannot be read is passed over."""
+    """Yield the runs of the machine with that key; one that cannot be read is passed over."""
     for path in paths:
         with suppress(TrainrigError):
             if machine_key((run := read_run(path)).machine) == machine:

@@ -125,7 +125,7 @@ def _cards(readings: Sequence[Reading], given: Given | None) -> _Cards:
 
 
 def _named(reading: Reading, cards: _Cards) -> Reading:
-    """The reading with the card of every GPU, where another file or the user names it."""
+    """Return the reading with the card of every GPU, where another file or the user names it."""
     records = [_of_card(record, cards) for record in reading.records]
     gpus = [
         dataclasses.replace(gpu, name=name)
@@ -153,7 +153,7 @@ def _of_card(record: Record, cards: _Cards) -> Record:
 
 
 def _lacks(reading: Reading) -> Iterator[str]:
-    """That numbers stand alone since no file says which card they are of."""
+    """Return a note where no file names the card that numbers belong to."""
     if any(r.device == UNNAMED and r.unit not in ("", "1") for r in reading.records) or any(
         isinstance(gpu.name, Missing) for gpu in reading.gpus
     ):

@@ -249,7 +249,7 @@ exit $code
 
 
 def _in_directive(folder: Path) -> str:
-    """A folder as ``#SBATCH --output="..."`` takes it: % is doubled, a line cannot break.
+    """Return a folder as ``#SBATCH --output="..."`` takes it: % is doubled, a line cannot break.
 
     Raises UsageError for what would end the quotes or the line.
     """

@@ -78,7 +78,7 @@ class Block:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """Its devices, in the order of its tasks."""
+        """Return its devices, in the order of its tasks."""
         return tuple({task.target.torch_device: task.target for task in self.tasks}.values())
 
 
@@ -180,7 +180,7 @@ def is_optional(block: Block) -> bool:
 
 
 def _fixed(spec: Benchmark, label: str, tasks: Sequence[Task], budget: float) -> list[Block]:
-    """A block of tasks with seconds of their own."""
+    """Return a block of tasks with seconds of their own."""
     seconds = sum(
         t.num_workers * (t.planned.seconds + spec.around) for t in tasks if not t.planned.skip
     )

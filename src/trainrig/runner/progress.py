@@ -49,11 +49,11 @@ Watcher = Callable[[Progress], None]
 
 
 def null_progress(_: Progress) -> None:
-    """A watcher that ignores everything."""
+    """Ignore all progress."""
 
 
 def describe(point: Record, expected: Record | None) -> str:
-    """``matmul bf16 4096 × 4096 × 4096: 161 TFLOPS, normal for RTX 4090 (..., n = 3)``."""
+    """Return ``matmul bf16 4096 × 4096 × 4096: 161 TFLOPS, normal for RTX 4090 (..., n = 3)``."""
     name = f"{point.benchmark} {case_text(point.benchmark, point.case)}"
     if point.status is not Status.OK or point.value is None:
         return f"{name}: {point.status.value}, {point.reason}"
@@ -92,7 +92,7 @@ def _range(low: float, high: float, unit: str) -> str:
 
 
 def _spread(point: Record) -> str:
-    """The half-width of the interval where it is wide enough to matter."""
+    """Return the half-width of the interval where it is wide enough to matter."""
     if point.interval is None or not point.value:
         return ""
     share = (point.interval[1] - point.interval[0]) / 2.0 / point.value
@@ -104,7 +104,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def interrupted_once() -> Iterator[None]:
-    """The first SIGINT or SIGTERM is a KeyboardInterrupt; the closing of the run is not disturbed.
+    """Turn the first SIGINT or SIGTERM into KeyboardInterrupt; ignore later ones.
 
     SIGTERM is what a scheduler or a shutdown sends.  Whoever is in more of a hurry
     has SIGKILL, and the run is valid after that too.

@@ -58,7 +58,7 @@ def with_training(
     budget: float,
     text: Text,
 ) -> tuple[Block, ...]:
-    """A qualification's blocks and training steps sized to device and budget.
+    """Return a qualification's blocks and training steps sized to device and budget.
 
     They come behind all else that the verdict needs: what they should take is predicted from the
     rates that were measured before.
@@ -92,7 +92,7 @@ def with_training(
 
 
 def trained_on(targets: Sequence[Target]) -> list[Target]:
-    """The GPUs of a machine, and its host where there is none."""
+    """Return the GPUs of a machine, and its host where there is none."""
     return [target for target in targets if target.is_gpu] or list(targets)
 
 
@@ -193,7 +193,7 @@ class Trainer:
 def text_to_train_on(
     budget: float, watch: Watcher, stack: ExitStack, environ: Mapping[str, str] = os.environ
 ) -> Text:
-    """The standard library, prepared now or before; not where ``budget`` is too small.
+    """Return the standard library, prepared now or before; not where ``budget`` is too small.
 
     ``stack``: a scratch folder goes with it.
     """

@@ -327,7 +327,7 @@ class TrainRun:
         return self.alone and is_alone(experiment)
 
     def _prepare(self, outcome: Trained) -> None:
-        """The batch size that is trained first, and the ceiling of a level."""
+        """Choose the first batch size and measure the ceiling below the step, where needed."""
         experiment = outcome.experiment
         if experiment.auto_batch:
             self._choose_batch(outcome)
@@ -584,7 +584,7 @@ class TrainRun:
         return trained
 
     def _untimed(self, outcome: Trained, experiment: Experiment, name: str) -> Probe | None:
-        """The comparison's five steps of an experiment; ``outcome`` says why not."""
+        """Return the comparison's five steps of an experiment; ``outcome`` says why not."""
         self.watch(Progress(text=name, level="running"))
         self._others += 1
         reason = states_do_not_fit(experiment, self._target(experiment).memory_bytes)

@@ -57,7 +57,7 @@ from trainrig.workload.option_words import option_of
 
 
 def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experiment]:
-    """Each with the folder of its tokens; Python's standard library where none is named.
+    """Return experiments with their token folders; the standard library is the default text.
 
     Raises DataError for a folder that does not hold what its manifest says.
     """
@@ -100,7 +100,7 @@ def with_data(experiments: Sequence[Experiment], watch: Watcher) -> list[Experim
 
 
 def _adopted(data: Path, watch: Watcher) -> Path:
-    """The prepared folder of ``data``: itself, or made of another program's .bin and .idx."""
+    """Return prepared folder of ``data``: itself, or made of another program's .bin and .idx."""
     if (data / MANIFEST).exists() or not pairs_of((data,)):
         return data
     watch(Progress(text=f"{data}: tokens of another program, checked and copied", level="stage"))
@@ -126,7 +126,7 @@ _INIT_TIMEOUT = 900.0
 
 
 def placed(experiment: Experiment, site: Site) -> Experiment:
-    """With the device it runs on, and the interpreter where it is not ours."""
+    """Return the experiment with its device, and its Python interpreter if not ours."""
     device = experiment.device or ("cuda" if site.gpus or experiment.placement.devices else "cpu")
     if device not in ("cpu", "cuda"):
         raise UsageError(
@@ -146,7 +146,7 @@ def placed(experiment: Experiment, site: Site) -> Experiment:
 def make_ready(
     experiments: Sequence[Experiment], site: Site, watch: Watcher
 ) -> tuple[list[Experiment], list[UnavailableError | None]]:
-    """The experiments with devices and data, and of each what this machine lacks for it.
+    """Return the experiments with devices and data, and of each what this machine lacks for it.
 
     Raises what the first lacks where nothing can be trained; and for a port that is taken, before
     a run is made.
@@ -254,7 +254,7 @@ def meters_of(experiment: Experiment, snapshot: Snapshot) -> energy.Meters:
 def cpus_of_ranks(
     experiment: Experiment, snapshot: Snapshot, host: Host | None = None
 ) -> tuple[frozenset[int], ...]:
-    """The processors that ``bind`` gives each rank; none where it is off or nothing is known."""
+    """Return processors that ``bind`` gives each rank; none where it is off or nothing is known."""
     nodes = (
         node_cpus(host or ThisMachine(), usable := usable_cpus())
         if experiment.placement.bind
@@ -272,7 +272,7 @@ def cpus_of_ranks(
 
 
 def devices_of(result: Result, snapshot: Snapshot) -> tuple[Device, ...]:
-    """The devices that the ranks observed, with the driver's numbers of GPUs."""
+    """Return the devices that the ranks observed, with the driver's numbers of GPUs."""
     numbers = {value_or(gpu.uuid, ""): gpu.index for gpu in _gpus(snapshot)}
     return tuple(
         {**device, "index": numbers.get(device.get("uuid") or "-")} for device in result.devices
@@ -291,7 +291,7 @@ _MATMUL_SIZE = {False: 1024, True: 8192}
 def requested_experiments(
     file: Path | None, keys: Mapping[str, Any], look: Callable[[], Site] = this_site
 ) -> tuple[Experiment, ...]:
-    """The experiments of a file, or the one that keys of the command line describe.
+    """Return the experiments of a file, or the one that keys of the command line describe.
 
     ``look``: at what there is, where the precision is left to the device.  Raises UsageError,
     DataError.
@@ -347,7 +347,7 @@ def _chosen_by(look: Callable[[], Site]) -> Fastest:
 
 
 def _named(experiments: Sequence[Experiment], only: Sequence[str]) -> tuple[Experiment, ...]:
-    """The experiments whose name contains one of ``only``; all without any."""
+    """Return the experiments whose name contains one of ``only``; all without any."""
     for text in only:
         if not any(text.lower() in candidate.name.lower() for candidate in experiments):
             names = ", ".join(experiment.name for experiment in experiments)
@@ -372,7 +372,7 @@ def at_full_scale(file: Path | None, keys: Mapping[str, Any]) -> tuple[Experimen
 
 
 def stall_timeout_of(timeout: float | None) -> float:
-    """Seconds in which no rank moves until a training is given up.  Raises UsageError."""
+    """Return seconds in which no rank moves until a training is given up.  Raises UsageError."""
     if timeout is None:
         return STALL_TIMEOUT
     if not 1.0 <= timeout <= MAX_STALL_TIMEOUT:
@@ -410,7 +410,7 @@ def measure_ceiling(
     environment: str,
     watch: Watcher,
 ) -> Record | None:
-    """The rate of a large matrix product of the same dtype, the level below a step."""
+    """Return the rate of a large matrix product of the same dtype, the level below a step."""
     if target.arithmetic.is_emulated(dtype):  # on a processor a hundred times slower
         return None
     case = matmul_case(dtype, _MATMUL_SIZE[target.is_gpu])
@@ -428,7 +428,7 @@ def measure_ceiling(
 
 
 def resolved(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
-    """Each experiment's keys with every default filled in, once its data and words are checked.
+    """Return each experiment's keys with all defaults, after checking its data and words.
 
     What only the machine decides (its GPUs, its interpreters) is not asked: a plan is for another.
     """

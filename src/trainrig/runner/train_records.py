@@ -67,7 +67,7 @@ class Launch:
 
     @property
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """Its steps that count."""
+        """Return the timed steps, without warm-up."""
         return counted(self.result.rows)
 
     @property
@@ -114,12 +114,12 @@ class Trained:
 
     @property
     def first(self) -> Launch:
-        """The round that says what it computes; the others are for its speed."""
+        """Return the first round, whose losses and layout are reported; others add timing."""
         return self.rounds[0] if self.rounds else Launch()
 
     @property
     def found(self) -> RankLayout | None:
-        """The layout that was found; None if it did not come so far."""
+        """Return the layout that was found; None if it did not come so far."""
         facts = self.first.result.facts
         return observed_layout(facts) if facts is not None else None
 
@@ -234,12 +234,12 @@ def rates_of(trained: Trained) -> dict[str, float]:
 
 
 def slug_of(name: str) -> str:
-    """A name as part of a file's name."""
+    """Return a name in a form fit for file names."""
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "experiment"
 
 
 def step_row(event: Mapping[str, Any], number: int, training_id: str) -> dict[str, Any]:
-    """A step as the series ``steps-<slug>`` has it; ``number``: of the round."""
+    """Return a step as the series ``steps-<slug>`` has it; ``number``: of the round."""
     seconds, tokens = event.get("time"), event.get("tokens")
     return {
         "step": event["step"],
@@ -353,7 +353,7 @@ def records_of(
 
 
 def _ends(time: Record, value: float) -> tuple[float, float] | None:
-    """The interval of a rate: the longest time is the lowest."""
+    """Return the interval of a rate: the longest time is the lowest."""
     if not time.value or time.interval is None:
         return None
     return value * time.value / time.interval[1], value * time.value / time.interval[0]
@@ -453,7 +453,7 @@ def resumed_line(name: str, event: Mapping[str, Any]) -> str:
 
 
 def step_line(experiment: Experiment, row: Mapping[str, Any]) -> str:
-    """A step in a line, while others follow."""
+    """Return a step in a line, while others follow."""
     loss, speed = row["loss"], row["tokens_per_s"]
     text = f"{experiment.name}: step {row['step'] + 1} of {experiment.steps}: loss "
     text += "no number" if loss is None else f"{loss:.3f}"

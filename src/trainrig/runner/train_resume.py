@@ -31,7 +31,7 @@ _CHANGEABLE = {"steps", "checkpoint_every", "checkpoint_interval", "keep_checkpo
 
 
 def checkpoints_of(run: Path, slug: str) -> Path:
-    """The folder of the checkpoints of an experiment of a run, which its logs call ``slug``."""
+    """Return folder of the checkpoints of an experiment of a run, which its logs call ``slug``."""
     return run / FOLDER / slug
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # to read a run loads no numpy
 
 
 def with_reports(run: RunView) -> RunView:
-    """A run with what its ranks reported where others started them; any other as it is."""
+    """Return a run with what its ranks reported where others started them; any other as it is."""
     return _reported(run)[0]
 
 
@@ -53,21 +53,21 @@ def _reported(run: RunView) -> tuple[RunView, str | None]:
 
 
 def view_of(run: RunView) -> RunView:
-    """A run with its records by today's names, and the published figures beside it."""
+    """Return a run with its records by today's names, and the published figures beside it."""
     run = with_reports(run)
     records = tuple(map(_with_todays_names, run.records))
     return dataclasses.replace(run, records=records, baselines=Later(_published()))
 
 
 def _published() -> Iterator[Record]:
-    """Every published figure, read when the first one is asked for."""
+    """Yield all published figures, read when the first one is requested."""
     from trainrig.catalog.published import published_records
 
     yield from published_records()
 
 
 def _with_todays_names(record: Record) -> Record:
-    """A record of before batch_size and seq_len were called so."""
+    """Return an old record with ``batch_size`` and ``seq_len`` under today's names."""
     case = dict(record.case)
     for former, name in (("batch", "batch_size"), ("seq", "seq_len")):
         if former in case:
@@ -76,7 +76,7 @@ def _with_todays_names(record: Record) -> Record:
 
 
 def judged_view(run: RunView) -> RunView:
-    """A run with its verdict, or one for what is there: cut off, or with records lost since."""
+    """Return a run with its verdict, judged again if it was cut off or lost records."""
     run, ended = _reported(run)
     view = view_of(run)
     if ended is not None or (run.path / "experiment.json").is_file():
