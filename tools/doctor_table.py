@@ -7,7 +7,9 @@ Without --write it prints the page.  A test compares the file with what this pri
 
 from __future__ import annotations
 
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,18 +76,34 @@ def _checks() -> Iterator[str]:
 
 
 def _xids() -> Iterator[str]:
-    from trainrig.doctor.check import xid_meanings
-
     yield "## Xid: what the driver's error numbers mean"
     yield ""
     yield "Source: NVIDIA, XID Errors, read in November 2026 (`src/trainrig/doctor/xid.toml`)."
     yield ""
     yield "| Xid | meaning | severity | next step |"
     yield "|---|---|---|---|"
-    for code, row in xid_meanings().items():
-        step = row["next"].replace("{gpu}", "N").replace("|", "\\|")
-        yield f"| {code} | {row['meaning']} | {row['severity']} | {step} |"
+    for codes, row in _rows("xid.toml"):
+        yield f"| {codes} | {row['meaning']} | {row['severity']} | {row['next']} |"
     yield ""
+    yield "## SXid: what the error numbers of NVSwitch are about"
+    yield ""
+    yield "Source: NVIDIA's open kernel modules, read in November 2026 (`doctor/sxid.toml`)."
+    yield ""
+    yield "| SXid | part of the switch | next step |"
+    yield "|---|---|---|"
+    for codes, row in _rows("sxid.toml"):
+        yield f"| {codes} | {row['meaning']} | {row['next']} |"
+    yield ""
+
+
+def _rows(name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a table of error numbers, ready for Markdown, lowest number first."""
+    table = tomllib.loads((ROOT / "src/trainrig/doctor" / name).read_text())
+    for codes, row in sorted(table.items(), key=lambda item: int(re.split("[-,]", item[0])[0])):
+        yield (
+            codes,
+            {key: text.replace("{gpu}", "N").replace("|", "\\|") for key, text in row.items()},
+        )
 
 
 def _root() -> Iterator[str]:

@@ -34,6 +34,7 @@ DATA = {
     "doctor/findings.toml": ("cause", "risk", "undo"),
     "doctor/logged.toml": ("evidence", "fix"),
     "doctor/xid.toml": ("meaning", "next"),
+    "doctor/sxid.toml": ("meaning", "next"),
     "importers/trainings/*.toml": ("title", "definition", "judged_by", "memory")
     + ("no_timers", "zero_timers", "no_end", "no_memory"),
     "install/build_errors.toml": ("cause", "fix"),

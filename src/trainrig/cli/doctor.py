@@ -45,15 +45,16 @@ def command(
     crashed.  Each finding has its cause, its risk, the exact fix, whether that
     needs a reboot, and how to undo it.  Needs no root and changes nothing without
     --apply.  With FILE it reads what another machine printed (dmesg, journalctl -k,
-    nvidia-smi -q, nvidia-bug-report.log.gz, a folder or tar of them; - is standard
-    input): the same checks on what they hold.  Exit code 1 where something is at fault, else 0.
+    nvidia-smi -q, lspci -vvv, dmidecode, smartctl, lsblk -J, nvidia-bug-report.log.gz,
+    a folder or tar of them; - is standard input): the same checks on what they hold.
+    Exit code 1 where something is at fault, else 0.
     """
     import os
 
     from trainrig.cli.output import answer, say
     from trainrig.doctor import Answer, answers, answers_of_files, what_root_adds
     from trainrig.doctor.remedy import apply_remedies
-    from trainrig.errors import EXIT_FINDING, EXIT_OK, UsageError
+    from trainrig.errors import EXIT_FINDING, EXIT_OK, DataError, UsageError
     from trainrig.machine import inspect
     from trainrig.report.doctor_report import doctor_document, to_dict
     from trainrig.report.render.markdown import to_markdown
@@ -70,8 +71,15 @@ def command(
     def look() -> tuple[Answer, ...]:
         nonlocal notes
         if file:
-            snapshot, notes = snapshot_of(file)
-            return answers_of_files(snapshot)
+            machine = snapshot_of(file)
+            notes = machine.notes
+            of_files = answers_of_files(machine.snapshot, machine.incomplete)
+            if all(each.state == "not checkable" for each in of_files):
+                raise DataError(
+                    "; ".join(("no check is answered by what these files hold", *notes)),
+                    "add dmesg, nvidia-smi -q, lspci -vvv, dmidecode, smartctl -x of that machine",
+                )
+            return of_files
         return answers(with_history(inspect(patience_s=_PATIENCE_S, with_health=True), runs))
 
     found = look()
@@ -79,7 +87,7 @@ def command(
     if apply:
         found, changes = apply_remedies(found, look)
     for note in notes:
-        say(f"not read: {note}", err=True)
+        say(f"note: {note}", err=True)
     missed = () if file or os.geteuid() == 0 else what_root_adds(found)
     if as_markdown:
         click.echo(to_markdown(doctor_document(found, missed, changes)))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from trainrig.doctor import connections, crash, driver, fitting, gpu_state, host, listening, logged
 from trainrig.doctor.check import Answer, HealthCheck, answer
@@ -44,14 +44,24 @@ def answers(snapshot: Snapshot) -> tuple[Answer, ...]:
     return tuple(answer(check, snapshot) for check in CHECKS)
 
 
-def answers_of_files(snapshot: Snapshot) -> tuple[Answer, ...]:
-    """What came of each check of a machine that only files describe; they lack most of it."""
+def answers_of_files(snapshot: Snapshot, incomplete: Set[str] = frozenset()) -> tuple[Answer, ...]:
+    """Return what came of each check of a machine that only files describe.
+
+    Args:
+        snapshot: The machine.
+        incomplete: Facts, by path, of which the files hold a part: no healthy answer rests on them.
+    """
     return tuple(
-        dataclasses.replace(own, state="not checkable", reason="not in these files")
-        if own.state in ("not checkable", "not applicable")
-        else own
-        for own in answers(snapshot)
+        dataclasses.replace(given, state="not checkable", reason="not in these files")
+        if given.state in ("not checkable", "not applicable")
+        or (given.state == "healthy" and _rests_on(given.check, incomplete))
+        else given
+        for given in answers(snapshot)
     )
+
+
+def _rests_on(check: HealthCheck, facts: Set[str]) -> bool:
+    return any(not facts.isdisjoint(fact.split("|")) for fact in check.facts)
 
 
 def diagnose(snapshot: Snapshot) -> tuple[Finding, ...]:

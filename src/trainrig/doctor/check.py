@@ -71,9 +71,9 @@ class HealthCheck:
     facts: tuple[str, ...] = ()
     """Values of the snapshot that a healthy answer rests on, by path: ``gpus.ecc.remap_failed``.
 
-    Of a list each element must state its value.  ``a|b`` is satisfied by either.  A path that ends
-    in ``?`` also takes the reason why a program is absent for an answer.  Without any of its facts
-    a check does not look at all."""
+    Of a list each element must state its value, of a path that ends in ``*`` one of them.  ``a|b``
+    is satisfied by either.  A path that ends in ``?`` also takes the reason why a program is absent
+    for an answer.  Without any of its facts a check does not look at all."""
     needs: Callable[[Snapshot], object] = needs_nothing
     """Condition to look at all: `NotApplicable` says that there is nothing to look at, `Missing`
     why the check cannot look."""
@@ -103,25 +103,27 @@ def answer(check: HealthCheck, snapshot: Snapshot) -> Answer:
         return Answer(check=check, state="not applicable", reason=needed.reason)
     if isinstance(needed, Missing):
         return Answer(check=check, state="not checkable", reason=needed.reason)
-    facts = [[_values(snapshot, path) for path in fact.split("|")] for fact in check.facts]
-    unknown = [paths for paths in facts if not any(map(_is_known, paths))]
-    has_a_value = any(not isinstance(v, Missing) for paths in facts for vs in paths for v in vs)
+    facts = [{path: _values(snapshot, path) for path in fact.split("|")} for fact in check.facts]
+    unknown = [fact for fact in facts if not any(_is_known(*item) for item in fact.items())]
+    has_a_value = any(_is_known("*", values) for fact in facts for values in fact.values())
     judged = check.judge(snapshot) if has_a_value or not facts else ()
     findings = by_severity(explained(finding) for finding in judged)
     if unknown and not findings:
-        reasons = [v.reason for vs in unknown[0] for v in vs if isinstance(v, Missing)]
-        return Answer(check=check, state="not checkable", reason=reasons[0])
+        values = [value for values in unknown[0].values() for value in values]
+        reason = next(value.reason for value in values if isinstance(value, Missing))
+        return Answer(check=check, state="not checkable", reason=reason)
     state = _STATES[findings[0].severity] if findings else "healthy"
     return Answer(check=check, state=state, reason=check.note(snapshot), findings=findings)
 
 
-def _is_known(values: Sequence[object]) -> bool:
-    return not any(isinstance(value, Missing) for value in values)
+def _is_known(path: str, values: Sequence[object]) -> bool:
+    is_missing = [isinstance(value, Missing) for value in values]
+    return not all(is_missing) if path.endswith("*") else not any(is_missing)
 
 
 def _values(value: Any, path: str) -> list[Any]:
     """Return the values at a path, one for each element of the lists that it leads through."""
-    name, _, rest_of_path = path.partition(".")
+    name, _, rest_of_path = path.rstrip("*").partition(".")
     value = getattr(value, name.rstrip("?"))
     if isinstance(value, Missing):
         is_answer = name.endswith("?") and value not in (NOT_READ, NOT_IN_FILE)
@@ -155,12 +157,20 @@ def meanings() -> Mapping[str, Mapping[str, Any]]:
 
 
 @cache
-def xid_meanings() -> Mapping[str, Mapping[str, str]]:
-    """Xid → its meaning, next step and severity."""
-    return _table("xid.toml")
+def meanings_by_number(name: str) -> Mapping[int, Mapping[str, str]]:
+    """Return number → meaning and next step of a table whose keys list numbers: ``1-4, 6``.
+
+    Args:
+        name: File in this folder: ``xid.toml``, ``sxid.toml``.
+    """
+    by_number = {}
+    for key, row in _table(name).items():
+        for part in key.split(","):
+            first, _, last = part.strip().partition("-")
+            by_number.update(dict.fromkeys(range(int(first), int(last or first) + 1), row))
+    return by_number
 
 
-@cache
 def _table(name: str) -> Mapping[str, Mapping[str, Any]]:
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     return {key: value for key, value in tomllib.loads(text).items() if isinstance(value, dict)}

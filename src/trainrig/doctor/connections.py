@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from trainrig.doctor.check import (
     HealthCheck,
     NotApplicable,
+    device_name,
+    devices,
     finding,
     gpus_of,
     is_mobile,
+    needs_devices,
     needs_gpus,
     needs_health,
     numbers,
@@ -39,16 +42,22 @@ _MOST_LINK_DOWNS = 10
 
 def _widths(snapshot: Snapshot) -> Iterator[Finding]:
     """NVML's maximum counts only those lanes of a card that its slot has too; the bus all."""
-    devices = {device.address: device for device in value_or(snapshot.pci_gpus, ())}
+    on_bus = {device.address: device for device in value_or(snapshot.pci_gpus, ())}
     for gpu in gpus_of(snapshot):
-        device = devices.get(gpu.pci_address) if isinstance(gpu.pci_address, str) else None
+        device = on_bus.get(gpu.pci_address) if isinstance(gpu.pci_address, str) else None
         widths = [gpu.link.max_width, device.link.max_width if device else None]
         lanes = max((width for width in widths if isinstance(width, int)), default=0)
         if isinstance(gpu.link.width, int) and gpu.link.width < lanes:
             slot = device.slot.max_width if device else None
             if is_mobile(gpu) and isinstance(slot, int) and slot <= gpu.link.width:
                 continue  # soldered with fewer lanes
-            yield _narrow(gpu, gpu.link.width, lanes, slot)
+            yield _narrow(f"GPU {gpu.index}", gpu.link.width, lanes, slot)
+    described = {gpu.pci_address for gpu in gpus_of(snapshot)}
+    for device in devices(snapshot):
+        width, lanes = value_or(device.link.width, 0), value_or(device.link.max_width, 0)
+        if device.address not in described and 0 < width < lanes:
+            shown = f"{device_name(device)} at {device.address}"
+            yield _narrow(shown, width, lanes, device.slot.max_width)
 
 
 def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
@@ -64,14 +73,24 @@ def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
         evidence = f"GPU {gpu.index} runs its link at generation {now} of {most} under load"
         fix = "set the slot's link speed in the firmware to automatic; reseat the card"
         yield finding("pcie-link-below-max", "warning", evidence, fix)
+    described = {gpu.pci_address for gpu in gpus_of(snapshot)}
+    for device in devices(snapshot):
+        now, most = device.link.generation, device.link.max_generation
+        if device.address in described or isinstance(now, Missing) or isinstance(most, Missing):
+            continue
+        if now < most:
+            shown = f"{device_name(device)} at {device.address}"
+            evidence = f"{shown} runs its link at generation {now} of {most}, as an idle one does"
+            fix = "look again under load: sudo lspci -vv | grep LnkSta"
+            yield finding("pcie-link-below-max", "info", evidence, fix)
     if idle:
         evidence = f"{numbers(idle)} idle, with a slow link to save power"
         fix = "nothing, if it rises under load: trainrig bench copy"
         yield finding("pcie-link-below-max", "info", evidence, fix)
 
 
-def _narrow(gpu: Gpu, width: int, card: int, slot: int | Missing | None) -> Finding:
-    evidence = f"GPU {gpu.index} has {width} of its {card} PCIe lanes"
+def _narrow(shown: str, width: int, card: int, slot: int | Missing | None) -> Finding:
+    evidence = f"{shown} has {width} of its {card} PCIe lanes"
     if isinstance(slot, int) and slot <= width:
         evidence += f"; its slot has {slot}"
         fix = "move it to a wider slot, or check how the board shares lanes between slots"
@@ -202,18 +221,27 @@ def _redirected(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _window(snapshot: Snapshot) -> Iterator[Finding]:
-    small = [
-        gpu
-        for gpu in gpus_of(snapshot)
-        if "GeForce" in value_or(gpu.name, "")
-        and isinstance(gpu.memory.bar1_bytes, int)
-        and gpu.memory.bar1_bytes <= _SMALL_WINDOW
-        and value_or(gpu.memory.total_bytes, 0) > 8 * _SMALL_WINDOW
-    ]
+    small = [gpu for gpu in _small_windows(snapshot) if "GeForce" in value_or(gpu.name, "")]
     if small:
         evidence = f"{numbers(small)}: the host sees 256 MiB of its memory at a time"
         fix = "in the firmware: Above 4G Decoding on, Re-Size BAR on; CSM off"
         yield finding("resizable-bar-off", "info", evidence, fix)
+
+
+def _small_windows(snapshot: Snapshot) -> list[Gpu]:
+    return [
+        gpu
+        for gpu in gpus_of(snapshot)
+        if isinstance(gpu.memory.bar1_bytes, int)
+        and gpu.memory.bar1_bytes <= _SMALL_WINDOW
+        and value_or(gpu.memory.total_bytes, 0) > 8 * _SMALL_WINDOW
+    ]
+
+
+def _window_note(snapshot: Snapshot) -> str:
+    """Say of cards without resizable BAR that a small window is all that they have."""
+    small = _small_windows(snapshot)
+    return f"{numbers(small)}: a window of 256 MiB, as cards of this kind have" if small else ""
 
 
 # ---- network cards
@@ -332,13 +360,13 @@ CHECKS = (
         finds=("pcie-link-below-max", "pcie-errors"),
         judge=lambda snapshot: (*_widths(snapshot), *_speeds(snapshot), *_replays(snapshot)),
         facts=(
-            "gpus.link.width",
-            "gpus.link.max_width",
-            "gpus.link.generation",
-            "gpus.link.max_generation",
+            "gpus.link.width|pci_gpus.link.width",
+            "gpus.link.max_width|pci_gpus.link.max_width",
+            "gpus.link.generation|pci_gpus.link.generation",
+            "gpus.link.max_generation|pci_gpus.link.max_generation",
         ),
         note=_pcie_note,
-        needs=needs_gpus,
+        needs=needs_devices,
     ),
     HealthCheck(
         id="nvlink",
@@ -377,6 +405,7 @@ CHECKS = (
         finds=("resizable-bar-off",),
         judge=_window,
         facts=("gpus.memory.bar1_bytes",),
+        note=_window_note,
         needs=needs_gpus,
     ),
     HealthCheck(

@@ -19,7 +19,14 @@ from trainrig.doctor.check import (
     needs_health,
 )
 from trainrig.machine.health import DriverState, Health
-from trainrig.machine.snapshot import ONLY_TORCH, Missing, PciGpu, Snapshot, value_or
+from trainrig.machine.snapshot import (
+    NOT_IN_FILE,
+    ONLY_TORCH,
+    Missing,
+    PciGpu,
+    Snapshot,
+    value_or,
+)
 from trainrig.record import Finding
 
 _LEAST_SWITCHED = 8
@@ -38,7 +45,7 @@ def _drivers(snapshot: Snapshot) -> Iterator[Finding]:
             yield _without(snapshot, device, shown)
         elif device.driver in _OTHER_DRIVERS:
             yield _held(snapshot, device, shown)
-        elif device.pci_id.startswith(NVIDIA_ID):
+        elif device.pci_id.startswith(NVIDIA_ID) and snapshot.gpus != NOT_IN_FILE:
             yield _silent(snapshot, shown)
 
 
@@ -244,7 +251,7 @@ CHECKS = (
         reads="/sys/bus/pci, NVML, DKMS",
         finds=("gpu-without-driver", "gpu-not-in-container", "gpu-not-described"),
         judge=lambda snapshot: (*_drivers(snapshot), *_undescribed(snapshot)),
-        facts=("pci_gpus",),
+        facts=("pci_gpus.driver", "gpus?"),
         needs=needs_devices,
     ),
     HealthCheck(

@@ -16,10 +16,10 @@ from trainrig.doctor.check import (
     finding,
     gpus_of,
     is_mobile,
+    meanings_by_number,
     needs_gpus,
     needs_health,
     numbers,
-    xid_meanings,
 )
 from trainrig.machine.health import KernelEvent
 from trainrig.machine.snapshot import (
@@ -260,12 +260,15 @@ def _xids(snapshot: Snapshot) -> Iterator[Finding]:
             worst.setdefault((event.code, event.pci_address or ""), event)
     latest = {(e.code, e.pci_address or ""): e.text for e in events if e.kind == "xid"}
     for (code, address), event in worst.items():
-        known = xid_meanings().get(str(code), {})
+        known = meanings_by_number("xid.toml").get(code)
         places = {gpu.pci_address: str(gpu.index) for gpu in gpus_of(snapshot)}
         number = places.get(address, address)
-        severity: Severity = known.get("severity", "warning")  # type: ignore[assignment]
-        meaning = known.get("meaning", "not in this program's table")
-        fix = known.get("next", "look it up: docs.nvidia.com/deploy/xid-errors")
+        row = known or {
+            "severity": "warning",
+            "meaning": "no meaning of this number is known here",
+            "next": "look it up: docs.nvidia.com/deploy/xid-errors",
+        }
+        severity: Severity = row["severity"]  # type: ignore[assignment]
         text = latest[code, address]
         if code == _RECOVERY and _RECOVERED.search(text):
             continue
@@ -273,10 +276,11 @@ def _xids(snapshot: Snapshot) -> Iterator[Finding]:
             severity = "warning"
         by = f", program {event.program}" if event.program else ""
         times = sum(e.count for e in events if e.code == code and e.pci_address == address)
-        evidence = f"GPU {number}: Xid {code} ({times} in the log{by}): {meaning}"
+        name = f"Xid {code}" if known else f"unknown Xid {code}"
+        evidence = f"GPU {number}: {name} ({times} in the log{by}): {row['meaning']}"
         if code == _RECOVERY:
             evidence += f": {text}"
-        yield finding(f"xid-{severity}", severity, evidence, fix.replace("{gpu}", number))
+        yield finding(f"xid-{severity}", severity, evidence, row["next"].replace("{gpu}", number))
 
 
 # ---- heat, fans, other programs

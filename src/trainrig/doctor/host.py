@@ -57,7 +57,12 @@ def _room(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _modules(snapshot: Snapshot) -> Iterator[Finding]:
-    dimms = value_or(snapshot.memory.dimms, ())
+    # What a virtual machine shows as modules has no speed.
+    dimms = [
+        dimm
+        for dimm in value_or(snapshot.memory.dimms, ())
+        if isinstance(dimm.speed_mt_per_s, float)
+    ]
     sizes = sorted({dimm.size_bytes for dimm in dimms if isinstance(dimm.size_bytes, int)})
     if len(sizes) > 1:
         shown = " + ".join(format_memory(dimm.size_bytes) for dimm in dimms if _sized(dimm))  # type: ignore[arg-type]
@@ -285,7 +290,7 @@ CHECKS = (
         reads="smartctl -j, /proc/mdstat",
         finds=("disk-failing", "disk-errors", "disk-worn", "raid-degraded"),
         judge=_disks,
-        facts=("health.disks",),
+        facts=("health.disks.passed*",),
         root="the disks' own reports (SMART, NVMe)",
     ),
     HealthCheck(
@@ -294,7 +299,7 @@ CHECKS = (
         reads="lsblk",
         finds=("disk-full",),
         judge=_space,
-        facts=("disks",),
+        facts=("disks.mounts.available_bytes*",),
     ),
     HealthCheck(
         id="filesystems",

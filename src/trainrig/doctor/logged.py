@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from trainrig.doctor.check import HealthCheck, finding, gpus_of
+from trainrig.doctor.check import HealthCheck, finding, gpus_of, meanings_by_number
 from trainrig.machine.health import KernelEvent
 from trainrig.machine.snapshot import Missing, Snapshot, value_or
 from trainrig.record import Finding, Severity, read_by, read_toml
@@ -24,6 +24,8 @@ class _Meaning:
     fix: str
     worse: tuple[str, ...] = ()
     milder: tuple[str, ...] = ()
+    least: int = 1
+    """Count from which on it is a finding: a link is lost once at each boot."""
 
 
 @cache
@@ -42,17 +44,20 @@ def _logged(snapshot: Snapshot) -> Iterator[Finding]:
     }
     for event in events:
         meaning = _meanings().get(event.kind)
-        if meaning is not None:
+        if meaning is not None and event.count >= meaning.least:
+            row = meanings_by_number("sxid.toml").get(event.code or 0)
             evidence = meaning.evidence.format(
                 place=_place(event, places),
                 count=event.count,
                 code=event.code,
+                part=row["meaning"] if row else f"unknown SXid {event.code}",
                 quoted_severity=event.severity or "",
                 program=event.program or "a program",
                 quoted=event.text,
             )
             evidence = " ".join(evidence.split()).replace("GPU GPU ", "GPU ")
-            yield finding(meaning.finding, _severity(event, meaning), evidence, meaning.fix)
+            fix = row["next"] if row and event.kind == "sxid" else meaning.fix
+            yield finding(meaning.finding, _severity(event, meaning), evidence, fix)
 
 
 def _place(event: KernelEvent, places: Mapping[str, str]) -> str:

@@ -65,8 +65,10 @@ class FileLine:
 
 _IS_LOG = re.compile(
     r"^(?:<\d+>)?\[ *\d+\.\d{3,6}\] |\bkernel: |^kern +:\w+ *: |^NVRM: |\] NVRM: |SXid \(PCI:"
+    r"|^\d,\d+,\d+,[-c];",
+    re.MULTILINE,
 )
-"""Lines that the kernel alone writes: dmesg, dmesg -x, journalctl, syslog."""
+"""Lines that the kernel alone writes: dmesg, dmesg -x, journalctl, syslog, /dev/kmsg."""
 
 
 class ToolFile:
@@ -100,10 +102,11 @@ class ToolFile:
         if not self._decoded_start.strip():
             raise DataError(f"{self.name} is empty", _READABLE)
 
-    @property
+    @cached_property
     def is_kernel_log(self) -> bool:
-        """Whether the kernel wrote a line at its beginning, of interest or not."""
-        return any(_IS_LOG.search(line) for line in self.head.split("\n"))
+        """Whether the kernel wrote a line of it, of interest or not."""
+        pieces = ("\n".join(line.text for line in piece) for piece in self.pieces())
+        return _IS_LOG.search(self.head) is not None or any(map(_IS_LOG.search, pieces))
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:

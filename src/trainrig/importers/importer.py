@@ -28,6 +28,7 @@ from trainrig import plugins
 from trainrig.errors import DataError, unknown
 from trainrig.importers.file import FilePart, ToolFile
 from trainrig.importers.runs import Marks, find_formats, find_runs
+from trainrig.machine.captured import names_of_outputs
 from trainrig.record import UNNAMED as UNNAMED
 from trainrig.record import UNNAMED_HOST as UNNAMED_HOST
 from trainrig.record import Case, Record
@@ -192,9 +193,10 @@ def _nothing(file: ToolFile, tool_names: Sequence[str]) -> DataError:
     if tool_names:
         names = ", ".join(tool_names)
         return DataError(f"{file.name}: no result of {names} in it", "was it cut off?")
-    if file.is_kernel_log:
+    described = ["a kernel's log"] if file.is_kernel_log else names_of_outputs(file.head)
+    if described:
         return DataError(
-            f"{file.name}: a kernel's log, which holds no results",
+            f"{file.name}: {', '.join(described)}, which holds no results",
             f"what it says of the machine: trainrig doctor {shlex.quote(str(file.path))}",
         )
     names = ", ".join(one.name for one in importers())

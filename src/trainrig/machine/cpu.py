@@ -72,10 +72,13 @@ def cpu_info(host: Host) -> Cpu:
 
 
 def lscpu_fields(output: str | Missing) -> Fields | Missing:
-    """Field → value of `lscpu -J`, flat or nested; a repeated field keeps its first value.
+    """Return field → value of lscpu's JSON, flat or nested, or of its text.
 
-    A machine with two kinds of cores repeats the model name: the names are joined.
+    A repeated field keeps its first value; a machine with two kinds of cores repeats the model
+    name: the names are joined.
     """
+    if isinstance(output, str) and output.lstrip().startswith("Architecture:"):
+        return fields_of(output)
     value = json_object(output, "lscpu")
     if isinstance(value, Missing):
         return value

@@ -1,23 +1,20 @@
 """The host's own health: disks, file systems, network cards, sensors, settings, tools.
 
-Read from sysfs and /proc where that needs no root; disks' own reports (SMART) come from
-`smartctl -j`, which needs root.  smartctl's exit code is a set of bits in which a sick disk sets
-some, so its JSON is read whatever it ends with.
+Read from sysfs and /proc where that needs no root; disks' own reports (SMART) come from `smart`.
 
-Sources: smartctl(8) and its JSON; the kernel's Documentation/hwmon/sysfs-interface.rst,
+Sources: the kernel's Documentation/hwmon/sysfs-interface.rst,
 admin-guide/ras (EDAC), ABI/stable/sysfs-class-infiniband, ABI/testing/sysfs-fs-ext4, md.rst.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from trainrig.machine.driver_state import driver_state, pci_states
 from trainrig.machine.health import (
-    DiskHealth,
     FileSystem,
     GpuProcess,
     Health,
@@ -27,14 +24,13 @@ from trainrig.machine.health import (
     Toolchain,
 )
 from trainrig.machine.kernel_log import kernel_events
-from trainrig.machine.parse import first, integer, json_object, number, text
+from trainrig.machine.parse import first, integer, number, text
 from trainrig.machine.pci import read_link
 from trainrig.machine.ports import listeners, readable_secrets, tunnels
+from trainrig.machine.smart import disk_health
 from trainrig.machine.snapshot import Disk, Gpu, Missing, PciGpu, value_or
 from trainrig.machine.system_access import Host
 
-_MOST_DISKS = 24
-_SMART_S = 1.5
 _CPU = "/sys/devices/system/cpu"
 _DATA_FILE_SYSTEMS = re.compile(
     r"ext[234]|xfs|btrfs|zfs|f2fs|ntfs3?|fuseblk|vfat|exfat|nfs4?|cifs|smb3|lustre|(?:fuse\.)?ceph"
@@ -57,7 +53,7 @@ def health(
         log = pool.submit(kernel_events, host)
         sockets = pool.submit(listeners, host)
         clients = pool.submit(tunnels, host)
-        smart = pool.submit(disk_health, host, tuple(disks))
+        smart = pool.submit(disk_health, host, [disk.name for disk in disks])
         mounts = pool.submit(filesystems, host)
         cards = pool.submit(network_ports, host)
         tools = pool.submit(toolchain, host)
@@ -79,74 +75,7 @@ def health(
     )
 
 
-# ---- disks and file systems
-
-
-def disk_health(host: Host, disks: tuple[Disk, ...]) -> tuple[DiskHealth, ...] | Missing:
-    """What disks report of themselves; why none did, where none did."""
-    named = [disk.name for disk in disks if not disk.name.startswith(("vd", "xvd", "md", "dm-"))]
-    if not named:
-        return Missing("no disk that could report (virtual disks cannot)")
-    found, reasons = [], []
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        answers = pool.map(lambda name: _smart(host, name), named[:_MOST_DISKS])
-        for one in answers:
-            if isinstance(one, Missing):
-                reasons.append(one)
-            else:
-                found.append(one)
-    return tuple(found) if found else reasons[0]
-
-
-def _smart(host: Host, name: str) -> DiskHealth | Missing:
-    output = host.run(
-        "smartctl", "-j", "-H", "-A", f"/dev/{name}", timeout_s=_SMART_S, any_exit=True
-    )
-    value = json_object(output, "smartctl")
-    if isinstance(value, Missing):
-        return value
-    tool = value.get("smartctl")
-    messages = tool.get("messages") if isinstance(tool, dict) else None
-    status = value.get("smart_status")
-    if not isinstance(status, dict) and "temperature" not in value:
-        why = messages[0].get("string") if isinstance(messages, list) and messages else "no answer"
-        return Missing(f"smartctl {name}: {str(why)[:120]}")
-    passed = status.get("passed") if isinstance(status, dict) else None
-    nvme = value.get("nvme_smart_health_information_log")
-    nvme = nvme if isinstance(nvme, dict) else {}
-    spare, least = nvme.get("available_spare"), nvme.get("available_spare_threshold")
-    low: bool | Missing = Missing("no spare reported")
-    if isinstance(spare, int) and isinstance(least, int):
-        low = spare < least
-    heat = value.get("temperature")
-    return DiskHealth(
-        name=name,
-        passed=passed if isinstance(passed, bool) else Missing("no overall result"),
-        used=_used(nvme),
-        spare_low=low,
-        media_errors=integer(nvme.get("media_errors"), "media errors"),
-        reallocated=_attribute(value, 5),
-        pending=_attribute(value, 197),
-        temperature_c=number(
-            heat.get("current") if isinstance(heat, dict) else None, "heat", most=200
-        ),
-    )
-
-
-def _used(log: Mapping[str, object]) -> float | Missing:
-    """NVMe counts beyond 100 % where a disk outlives its rating, up to 255."""
-    share = number(log.get("percentage_used"), "wear", most=255)
-    return share if isinstance(share, Missing) else share / 100
-
-
-def _attribute(value: Mapping[str, object], wanted: int) -> int | Missing:
-    table = value.get("ata_smart_attributes")
-    rows = table.get("table") if isinstance(table, dict) else None
-    for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, dict) and row.get("id") == wanted:
-            raw = row.get("raw")
-            return integer(raw.get("value") if isinstance(raw, dict) else None, "attribute")
-    return Missing(f"no attribute {wanted}")
+# ---- file systems
 
 
 def filesystems(host: Host) -> tuple[FileSystem, ...] | Missing:

@@ -22,10 +22,10 @@ from trainrig.record import read_by, read_toml
 _LOG_FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 _MOST_LINES = 200_000
 _LONGEST = 300
-# Times before a line's words: of dmesg, of dmesg -T, of the journal and of syslog.
+# Times before a line's words: of dmesg, of dmesg -T, of the journal, of syslog and of /dev/kmsg.
 _TIME = re.compile(
     r"^(?:<\d+>|kern\s*:\w+\s*: |[\d-]+T[\d:,.+-]+ |\w{3} +\d+ [\d:]+ \S+ (?:kernel: )?"
-    r"|\[[^\]]{3,40}\] |kernel: )+"
+    r"|\[[^\]]{3,40}\] |\d+,\d+,\d+,[^;]{1,9};|kernel: )+"
 )
 _PCI = r"(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
 _CONTINUED = re.compile(r"^\s*NVRM: (?:\(PCI ID|fallen off the bus|installed in this system)")

@@ -1,7 +1,7 @@
-"""Read a snapshot of another machine from files: kernel log, nvidia-smi -q, bug report.
+"""A machine as its files describe it: a kernel's log, nvidia-smi -q, lspci, a bug report.
 
-Files may be packed (gzip, tar) or lie in a folder.  What they do not hold is missing, so that a
-check of it says that it could not look.
+Files may be packed (gzip, tar) or lie in a folder, and one may hold the outputs of many tools.
+What they do not hold is missing, so that a check of it says that it could not look.
 """
 
 from __future__ import annotations
@@ -13,14 +13,23 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainrig.errors import DataError
 from trainrig.importers import Reading, read_file
 from trainrig.importers.file import STDIN, ToolFile
-from trainrig.machine.health import DriverState, Health, HostSettings, KernelEvent, Toolchain
+from trainrig.machine.captured import CapturedHost, sections
+from trainrig.machine.cpu import cpu_info
+from trainrig.machine.disks import disks
+from trainrig.machine.driver_state import driver_state
+from trainrig.machine.health import Health, KernelEvent, Toolchain
+from trainrig.machine.host_state import filesystems, settings
 from trainrig.machine.kernel_log import events_in
-from trainrig.machine.snapshot import Missing, Snapshot
+from trainrig.machine.lspci import parse_lspci
+from trainrig.machine.memory import memory_info
+from trainrig.machine.smart import disk_health
+from trainrig.machine.snapshot import Missing, Snapshot, if_known
 from trainrig.runner.imported import blank, machine_of
 
 _MOST_MEMBERS = 4096
@@ -28,56 +37,100 @@ _MOST_UNPACKED = 1 << 31
 _NO_LOG = Missing("no kernel log in these files")
 
 
-def snapshot_of(paths: Sequence[Path]) -> tuple[Snapshot, tuple[str, ...]]:
-    """Return the snapshot in the files, and notes on files without one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherMachine:
+    """A machine that only files describe."""
+
+    snapshot: Snapshot
+    notes: tuple[str, ...]
+    """Files, or parts of them, that no check reads, a sentence each."""
+    incomplete: frozenset[str]
+    """Facts of which the files hold a part, by path: what is in them is a finding, and what is not
+    in them may be elsewhere."""
+
+
+def snapshot_of(paths: Sequence[Path]) -> OtherMachine:
+    """Return the machine that the files describe.
 
     Raises DataError where no file holds anything that is known here.
     """
-    readings: list[Reading] = []
-    events: list[KernelEvent] = []
-    notes: list[str] = []
-    results: list[Path] = []
-    has_log = False
+    gathered = _Gathered()
     with ExitStack() as stack:
         for path in _files(paths, stack):
-            try:
-                file = ToolFile(path)
-                log_events = tuple(events_in(_log_lines(file)))
-                is_log = bool(log_events) or file.is_kernel_log
-            except DataError as error:
-                notes.append(error.message)
-                continue
-            has_log = has_log or is_log
-            events += log_events
-            try:
-                for tool, reading in read_file(path):
-                    if reading.gpus or reading.links:
-                        readings.append(reading)
-                    else:
-                        results.append(path)
-                        notes.append(f"{file.name}: results of {tool}, which no check reads")
-            except DataError as error:
-                if not is_log:
-                    notes.append(error.message)
-    if not has_log and not readings:
-        hint = "give a kernel log (dmesg, journalctl -k), nvidia-smi -q or nvidia-bug-report.log.gz"
-        if results:
-            names = " ".join(shlex.quote(str(path)) for path in dict.fromkeys(results))
-            hint = f"they are judged by: trainrig import {names}"
-        raise DataError(notes[0] if notes else "no file in it", hint)
+            gathered.read(path)
+    gathered.check()
+    host = gathered.host
+    on_bus = parse_lspci(host.run("lspci"))
+    has_log = gathered.has_log or bool(gathered.events)
     health = blank(
         Health,
-        driver=blank(DriverState),
+        driver=driver_state(host),
+        bus=if_known(lambda gpus: tuple(state for _, state in gpus), on_bus),
+        kernel_log=tuple(gathered.events) if has_log else _NO_LOG,
+        disks=disk_health(host, host.disk_names),
+        filesystems=filesystems(host),
         toolchain=blank(Toolchain),
-        settings=blank(HostSettings),
-        kernel_log=tuple(events) if has_log else _NO_LOG,
+        settings=settings(host),
     )
-    return dataclasses.replace(machine_of(readings), health=health), tuple(notes)
+    snapshot = dataclasses.replace(
+        machine_of(gathered.readings),
+        cpu=cpu_info(host),
+        memory=memory_info(host),
+        disks=disks(host),
+        pci_gpus=if_known(lambda gpus: tuple(gpu for gpu, _ in gpus), on_bus),
+        health=health,
+    )
+    incomplete = frozenset() if gathered.has_log else frozenset(["health.kernel_log"])
+    return OtherMachine(snapshot=snapshot, notes=tuple(gathered.notes), incomplete=incomplete)
 
 
-def _log_lines(file: ToolFile) -> Iterator[str]:
-    for line in file.lines():
-        yield line.text
+class _Gathered:
+    """The facts in the files that were read."""
+
+    def __init__(self) -> None:
+        self.readings: list[Reading] = []
+        self.events: list[KernelEvent] = []
+        self.notes: list[str] = []
+        self.results: list[Path] = []
+        self.host = CapturedHost()
+        self.has_log = self.has_outputs = False
+
+    def read(self, path: Path) -> None:
+        """Add the facts in one file."""
+        try:
+            file = ToolFile(path)
+            events = tuple(events_in(line.text for line in file.lines()))
+            lines = (line.text for piece in file.pieces() for line in piece)
+            outputs = [self.host.add(section) for section in sections(lines)]
+        except DataError as error:
+            self.notes.append(error.message)
+            return
+        self.events += events
+        self.has_log = self.has_log or file.is_kernel_log
+        self.has_outputs = self.has_outputs or any(outputs)
+        try:
+            for tool, reading in read_file(path):
+                if reading.gpus or reading.links:
+                    self.readings.append(reading)
+                    self.notes += [f"{file.name}: {note}" for note in reading.notes]
+                else:
+                    self.results.append(path)
+                    self.notes.append(f"{file.name}: results of {tool}, which no check reads")
+        except DataError as error:
+            if not (events or file.is_kernel_log or any(outputs)):
+                self.notes.append(error.message)
+
+    def check(self) -> None:
+        """Raise DataError where no file holds a fact."""
+        if self.events or self.has_log or self.has_outputs or self.readings:
+            return
+        hint = "give dmesg, journalctl -k, nvidia-smi -q, lspci -vvv or nvidia-bug-report.log.gz"
+        if self.results:
+            # Files of an archive are gone by now.
+            there = [path for path in dict.fromkeys(self.results) if path == STDIN or path.exists()]
+            names = " ".join(shlex.quote(str(path)) for path in there) or "FILE"
+            hint = f"they are judged by: trainrig import {names}"
+        raise DataError(self.notes[0] if self.notes else "no file in it", hint)
 
 
 def _files(paths: Sequence[Path], stack: ExitStack) -> Iterator[Path]:

@@ -18,8 +18,8 @@ BOOT = (Path(__file__).parent / "boot.txt").read_text()
 """Messages of healthy boots, in the forms of the kernel's and the drivers' sources."""
 
 
-def test_a_boot_has_no_event() -> None:
-    assert parse_kernel_log(BOOT) == ()
+def test_a_boot_has_no_error_and_each_link_is_lost_once() -> None:
+    assert [event.kind for event in parse_kernel_log(BOOT)] == ["carrier-lost"]
 
 
 ERRORS = [
@@ -39,6 +39,24 @@ ERRORS = [
         "0000:41:00.0",
     ),
     ("Memory cgroup out of memory: Killed process 7 (python) total-vm:1kB", "out-of-memory", None),
+    ("NVRM: rm_init_adapter(0) failed", "gpu-init-failed", None),
+    ("nvidia: probe of 0000:01:00.0 failed with error -1", "gpu-init-failed", "0000:01:00.0"),
+    (
+        "nvidia 0000:01:00.0: probe with driver nvidia failed with error -1",
+        "gpu-init-failed",
+        "0000:01:00.0",
+    ),
+    ("NVRM: The NVIDIA probe routine was not called for 1 device(s).", "driver-silent", None),
+    ("NVRM: API mismatch: the client has the version 550.54, but", "version-mismatch", None),
+    ("Kernel panic - not syncing: Fatal exception", "panic", None),
+    ("{1}[Hardware Error]: event severity: fatal", "machine-check", None),
+    ("nvme0n1: I/O Cmd(0x2) @ LBA 8, 8 blocks, I/O Error (sct 0x2 / sc 0x81)", "disk", None),
+    ("mlx5_core 0000:41:00.0 ib0: Link down", "carrier-lost", "0000:41:00.0"),
+    (
+        "pcieport 0000:00:01.1: broken device, retraining non-functional downstream link",
+        "link-down",
+        "0000:00:01.1",
+    ),
 ]
 
 
@@ -51,6 +69,7 @@ ERRORS = [
         "[Sun Feb 23 16:24:18 2025] ",
         "Nov 20 10:00:00 host kernel: ",
         "<3>[ 1.5] ",
+        "3,3973,227996636,-;",
     ],
 )
 def test_an_error_is_read_behind_any_time(
@@ -77,6 +96,47 @@ def test_errors_are_counted_by_device_and_not_lines() -> None:
     ]
     (edac,) = parse_kernel_log("EDAC MC0: 12 CE memory read error on CPU_SrcID#0_MC#0_DIMM#1 (x)")
     assert (edac.count, edac.device) == (12, "CPU_SrcID#0_MC#0_DIMM#1")
+
+
+def findings(log: str, tmp_path: Path) -> list[str]:
+    """Severity and evidence of each finding in a kernel's log."""
+    (tmp_path / "dmesg.txt").write_text(log)
+    words = ["doctor", str(tmp_path / "dmesg.txt"), "--json"]
+    done = CliRunner().invoke(cli, words, standalone_mode=False)
+    assert done.exception is None, done.exception
+    return [f"{one['severity']} {one['evidence']}" for one in json.loads(done.stdout)["findings"]]
+
+
+def test_numbers_that_are_not_in_nvidia_s_tables_are_called_unknown(tmp_path: Path) -> None:
+    xid = "[ 1.0] NVRM: Xid (PCI:0000:9b:00): {}, pid=1"
+    sxid = "[ 1.0] nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): {}, Non-fatal, Link 5"
+    log = [xid.format(138), xid.format(126), sxid.format(20034), sxid.format(31999)]
+    shown = findings("\n".join(log), tmp_path)
+    assert any("unknown Xid 138 (1 in the log)" in line for line in shown)
+    assert any("Xid 126 (1 in the log): an error of a copy engine" in line for line in shown)
+    assert any(line.startswith("warning") and "the wire of an NVLink" in line for line in shown)
+    assert any("unknown SXid 31999" in line for line in shown)
+
+
+def test_a_link_that_is_lost_again_and_again_is_found(tmp_path: Path) -> None:
+    line = "Aug 17 06:18:06 host systemd-networkd[5398]: ib6: lost carrier"
+    assert findings(f"[    1.000000] x\n{line}", tmp_path) == []
+    many = "[    1.000000] x\n" + f"{line}\n" * 6
+    assert "ib6 lost its link 6 times" in findings(many, tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("NVIDIA-SMI has failed because it couldn't communicate with the driver.", "not reach"),
+        ("Failed to initialize NVML: Driver/library version mismatch", "two versions"),
+        ("Unable to determine the device handle for GPU 0000:41:00.0: GPU is lost.", "off the bus"),
+    ],
+)
+def test_what_nvidia_smi_says_instead_of_its_table_is_read(
+    text: str, words: str, tmp_path: Path
+) -> None:
+    assert words in findings(text, tmp_path)[0]
 
 
 # ---- files of another machine

@@ -112,7 +112,7 @@ def test_an_error_of_a_gpu_that_is_gone_is_still_found() -> None:
 )
 def test_not_there_is_told_from_not_readable(needed: object, state: str) -> None:
     check = dataclasses.replace(
-        CHECK, needs=lambda _: needed, judge=lambda _: (), note=lambda _: ""
+        CHECK, needs=lambda _: needed, facts=(), judge=lambda _: (), note=lambda _: ""
     )
     assert answer(check, snapshot_of(CPU)).state == state
 

@@ -1,0 +1,126 @@
+"""Outputs of system tools from another machine: the same checks on what they hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from trainrig.cli.main import cli
+from trainrig.errors import DataError
+from trainrig.machine.captured import CapturedHost, sections
+from trainrig.machine.lspci import parse_lspci
+from trainrig.machine.snapshot import Missing
+
+LSPCI = """\
+00:01.0 PCI bridge: Intel Corporation Device 1bbc (rev 11)
+\tKernel driver in use: pcieport
+19:00.0 3D controller [0302]: NVIDIA Corporation GH100 [H100 SXM5 80GB] [10de:2330] (rev a1)
+\tNUMA node: 0
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM L1, Exit Latency L1 <4us
+\t\tLnkSta:\tSpeed 32GT/s (ok), Width x8 (downgraded)
+\tKernel driver in use: nouveau
+\tKernel modules: nouveau
+
+3b:00.0 VGA compatible controller: NVIDIA Corporation Device 2684 (rev ff)
+\t!!! Unknown header type 7f
+\tKernel driver in use: nvidia
+5e:00.0 VGA compatible controller: ASPEED Technology, Inc. ASPEED Graphics Family (rev 41)
+"""
+MODULES = """\
+Handle 0x0011, DMI type 17, 84 bytes
+Memory Device
+\tSize: 16384 MB
+\tLocator: DIMM_A1
+\tSpeed: 3200 MT/s
+\tConfigured Memory Speed: {speed} MT/s
+
+Handle 0x0012, DMI type 17, 84 bytes
+Memory Device
+\tSize: 16384 MB
+\tLocator: DIMM_B1
+\tSpeed: 3200 MT/s
+\tConfigured Memory Speed: 3200 MT/s
+"""
+SMART_NVME = """\
+smartctl 7.2 2020-12-30 r5155 [x86_64-linux-5.15.0] (local build)
+=== START OF INFORMATION SECTION ===
+Model Number:                       Example SSD 1TB
+=== START OF SMART DATA SECTION ===
+SMART overall-health self-assessment test result: {result}
+Critical Warning:                   0x00
+Available Spare:                    {spare}%
+Available Spare Threshold:          10%
+Percentage Used:                    3%
+Media and Data Integrity Errors:    1,024
+"""
+SMART_ATA = """\
+smartctl 7.2 2020-12-30 r5155 [x86_64-linux-5.15.0] (local build)
+Device Model:     Example HDD
+SMART overall-health self-assessment test result: PASSED
+ID# ATTRIBUTE_NAME          FLAG     VALUE WORST THRESH TYPE      UPDATED  WHEN_FAILED RAW_VALUE
+  5 Reallocated_Sector_Ct   0x0033   100   100   010    Pre-fail  Always       -       24
+197 Current_Pending_Sector  0x0032   100   100   000    Old_age   Always       -       0
+"""
+
+
+def findings(tmp_path: Path, **files: str) -> tuple[dict[str, str], list[str]]:
+    """State of each check that was answered, and the ids of findings."""
+    for name, text in files.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    done = CliRunner().invoke(cli, ["doctor", str(tmp_path), "--json"], standalone_mode=False)
+    assert done.exception is None, done.exception
+    checks = json.loads(done.stdout)["checks"]
+    states = {each["id"]: each["state"] for each in checks if each["state"] != "not checkable"}
+    return states, [name for each in checks for name in each["findings"]]
+
+
+def test_lspci_shows_a_wrong_driver_a_dead_card_and_missing_lanes(tmp_path: Path) -> None:
+    states, ids = findings(tmp_path, lspci=LSPCI)
+    assert ids == ["gpu-without-driver", "gpu-fell-off-bus", "pcie-link-below-max"]
+    assert states == {"gpu-driver": "fault", "gpu-on-bus": "fault", "pcie": "warning"}
+
+
+def test_lspci_without_drivers_and_links_says_nothing_of_them() -> None:
+    plain = [line for line in LSPCI.splitlines() if not line.startswith("\t")]
+    gpus = parse_lspci("\n".join(plain))
+    assert isinstance(gpus, tuple)
+    assert [gpu.pci_id for gpu, _ in gpus] == ["10de:2330", "10de:2684"]
+    assert all(isinstance(gpu.driver, Missing) for gpu, _ in gpus)
+    assert all(isinstance(gpu.link.width, Missing) for gpu, _ in gpus)
+    assert [state.answers for _, state in gpus] == [True, False]
+
+
+@pytest.mark.parametrize(("speed", "state"), [(3200, "healthy"), (2133, "warning")])
+def test_dmidecode_shows_modules_below_their_rate(tmp_path: Path, speed: int, state: str) -> None:
+    states, _ = findings(tmp_path, dmidecode=MODULES.format(speed=speed))
+    assert states == {"memory-modules": state}
+
+
+def test_smartctl_s_text_shows_what_its_json_does(tmp_path: Path) -> None:
+    worn = SMART_NVME.format(result="FAILED!", spare=3)
+    states, ids = findings(tmp_path, nvme=worn, ata=SMART_ATA)
+    assert states == {"disks": "fault"}
+    assert sorted(ids) == ["disk-errors", "disk-errors", "disk-failing"]
+
+
+def test_a_report_with_many_outputs_is_cut_into_them() -> None:
+    line = "_" * 44
+    report = f"{line}\n\n/sbin/lspci\n{LSPCI}\n{line}\n\ndmidecode\n{MODULES.format(speed=3200)}\n"
+    host = CapturedHost()
+    added = [host.add(section) for section in sections(report.splitlines())]
+    assert added == [False, True, True]
+    assert "DIMM_A1" in str(host.run("dmidecode", "-t", "17"))
+    assert "DIMM_A1" not in str(host.run("lspci"))
+
+
+def test_files_that_answer_no_check_are_refused_and_say_what_to_add(tmp_path: Path) -> None:
+    (tmp_path / "lscpu.txt").write_text("Architecture:        x86_64\nCPU(s):   96\n")
+    done = CliRunner().invoke(cli, ["doctor", str(tmp_path)], standalone_mode=False)
+    assert isinstance(done.exception, DataError)
+    assert "lspci" in str(done.exception.hint)
+    done = CliRunner().invoke(cli, ["import", str(tmp_path / "lscpu.txt")], standalone_mode=False)
+    assert isinstance(done.exception, DataError)
+    assert "trainrig doctor" in str(done.exception.hint)
