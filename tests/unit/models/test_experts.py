@@ -8,6 +8,7 @@ import pytest
 
 from trainrig import models, workload
 from trainrig.errors import UsageError
+from trainrig.models import experts
 
 torch = pytest.importorskip("torch", reason="needs torch")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
@@ -99,3 +100,23 @@ def test_a_mixture_that_formulas_alone_know_is_not_built() -> None:
         models.build(workload.named("qwen3-30B-A3B"), device="meta")
     with pytest.raises(UsageError, match="latent attention is predicted, not trained yet"):
         models.build(workload.named("deepseek-v3"), device="meta")
+
+
+def test_one_kernel_for_all_experts_computes_what_one_product_after_another_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In bf16, as on an accelerator, with an expert that has no rows."""
+    layer = models.build(SHAPE, dtype=torch.bfloat16).blocks[0].ffn.experts
+    rows = torch.randn(9, 64, generator=torch.Generator().manual_seed(3), dtype=torch.bfloat16)
+    counts = torch.tensor([4, 0, 2, 3])
+    results, gradients = [], []
+    for is_grouped in (False, True):
+        monkeypatch.setattr(experts, "has_grouped_products", lambda _, value=is_grouped: value)
+        result = layer(rows, counts)
+        results.append(result)
+        (result * result.detach()).sum().backward()
+        gradients.append([weight.grad.clone() for weight in layer.parameters()])
+        layer.zero_grad()
+    torch.testing.assert_close(*results, rtol=2e-2, atol=1e-3)
+    for alone, grouped in zip(*gradients, strict=True):
+        torch.testing.assert_close(alone, grouped, rtol=5e-2, atol=1e-3)

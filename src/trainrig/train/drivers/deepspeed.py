@@ -150,9 +150,11 @@ class Zero:
 
     def _share_of_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Of a micro-batch, in the mean over all targets of the step."""
-        logits, precision = logits.float().flatten(0, 1), self.task.options["precision"]
-        begun = self.data_ranks / float(self._targets)
-        self.narrowing = self.narrowing or common.narrowing(logits, labels, begun, precision)
+        logits = logits.float().flatten(0, 1)
+        if not self.narrowing:  # once: the host waits for the number of targets
+            begun = self.data_ranks / float(self._targets)
+            precision = self.task.options["precision"]
+            self.narrowing = common.narrowing(logits, labels, begun, precision)
         total = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
         return total / self._targets
 

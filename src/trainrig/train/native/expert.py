@@ -59,7 +59,7 @@ def _exchange(group: Any, ranks: int, experts: nn.Module, rows: Tensor, counts: 
     got: Tensor = all_to_all_single_autograd(rows, received, sent, group)
     expert = torch.arange(by_sender.shape[1], device=rows.device).repeat(ranks)
     order = expert.repeat_interleave(arriving).argsort(stable=True)
-    results = experts(got[order], by_sender.sum(0).tolist())
+    results = experts(got[order], by_sender.sum(0))
     unsorted = torch.empty_like(results).index_copy(0, order, results)
     back: Tensor = all_to_all_single_autograd(unsorted, sent, received, group)
     return back
