@@ -501,7 +501,7 @@ def test_every_fault_is_a_finding() -> None:
     wrong = trained(result=Result(rows=trained().first.result.rows, facts=facts))
     assert [f.id for f in findings_of(wrong)] == ["layout-not-as-asked"]
     assert wrong.word == "DIFFERS"
-    apart = trained(apart="loss of step 0: 13.856")
+    apart = trained(not_comparable="loss of step 0: 13.856")
     assert [f.id for f in findings_of(apart)] == ["not-comparable"]
     assert apart.word == "DIFFERS"
     other = tuple(row(step, other=0.2, forward=0.01) for step in range(8))
@@ -512,7 +512,7 @@ def test_every_fault_is_a_finding() -> None:
 def test_the_tables_show_every_experiment_and_why_one_failed() -> None:
     alone = trained()
     alone.experiment = alone.experiment.replace(name="one|process\x1b[2J")
-    rows = [summary_of(alone), summary_of(trained(apart="loss of step 0: 13.856"))]
+    rows = [summary_of(alone), summary_of(trained(not_comparable="loss of step 0: 13.856"))]
     document = training_document(training_view(*rows))
     text = printed(document)
     assert "2 ranks, fp32, as DistributedDataParallel" in text
@@ -580,7 +580,7 @@ def test_a_stored_run_shows_its_experiments_on_every_page() -> None:
 
     alone = trained()
     alone.experiment = alone.experiment.replace(name="<b>one</b>")
-    view = stored_view(alone, trained(apart="loss of step 0: 13.856"))
+    view = stored_view(alone, trained(not_comparable="loss of step 0: 13.856"))
     page = render_html([view])
     assert "<h2>Experiments</h2>" in page and "&lt;b&gt;one&lt;/b&gt;" in page
     assert "<b>one</b>" not in page and "loss of step 0: 13.856" in page

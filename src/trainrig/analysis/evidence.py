@@ -176,7 +176,7 @@ def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:
 def bench_command(record: Record, *, peak: bool = False) -> str:
     """The command that measures this again; empty where none does."""
     spec = find(record.benchmark)
-    if spec is None or (options := spec.again(record.case)) is None:
+    if spec is None or (options := spec.remeasure_options(record.case)) is None:
         return ""
     words = [spec.command, options, "--peak" if peak and spec.search else ""]
     return " ".join(word for word in words if word)

@@ -221,7 +221,7 @@ BENCHMARK = spec.Benchmark(
     cost=spec.CaseCost(fixed=0.02, fill=(5e8, 1e11)),
     qualify=_qualify,
     max_share=0.15,
-    around=1.0,
+    launch_seconds=1.0,
     options={
         "op": ", ".join(OPS),
         "size": "bytes of the buffer: 1MiB",

@@ -411,7 +411,7 @@ BENCHMARK = spec.Benchmark(
     memory=_memory,
     # A reference is computed in a wider type, which takes a few calls' time more.
     cost=spec.CaseCost(
-        once=lambda case: _IMPORT if case.get("code") == "huggingface" else 0.0, calls=8.0
+        first_case=lambda case: _IMPORT if case.get("code") == "huggingface" else 0.0, calls=8.0
     ),
     qualify=_qualify,
     weight=3.0,

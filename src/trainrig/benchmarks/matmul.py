@@ -178,7 +178,7 @@ BENCHMARK = spec.Benchmark(
     workers=lambda case: 1 if case.get("sustained") else spec.WORKERS,
     cost=spec.CaseCost(fill=(3e8, 3e10)),  # normal values are drawn, and the check computes in fp64
     qualify=_qualify,
-    together=_together,
+    qualify_together=_together,
     weight=5.0,
     options={
         "dtype": " ".join(DTYPES),
@@ -188,7 +188,9 @@ BENCHMARK = spec.Benchmark(
     },
     select=_select,
     search="trainrig.runner.matmul_search",
-    again=lambda case: f"--dtype {case['dtype']}" if case.get("dtype") in DTYPES else "",
+    remeasure_options=lambda case: (
+        f"--dtype {case['dtype']}" if case.get("dtype") in DTYPES else ""
+    ),
     label=_label,
     sizes=frozenset(["m", "k", "n"]),
     levels=(

@@ -190,7 +190,7 @@ class CaseCost:
 
     fixed: float = 0.03
     """Seconds."""
-    once: Callable[[Case], float] = lambda _: 0.0
+    first_case: Callable[[Case], float] = lambda _: 0.0
     """Seconds spent once, by the first case that needs them: an import."""
     fill: tuple[float, float] = (1.5e9, 1e11)
     """Bytes of `Benchmark.memory` a second, on a host and on a GPU: operands and their check."""
@@ -279,13 +279,13 @@ class Benchmark:
 
     qualify: Callable[[Scope], Sequence[PlannedCase]] = lambda _: ()
     """Returns the cases that a qualification runs on one device."""
-    together: Callable[[], Sequence[PlannedCase]] = lambda: ()
+    qualify_together: Callable[[], Sequence[PlannedCase]] = lambda: ()
     """Returns the cases that a qualification runs on all GPUs at once."""
     weight: float = 1.0
     """Parts of the time that the benchmarks of a device divide among them."""
     max_share: float | None = None
     """Largest share of a qualification's time for cases with their own seconds (no weight)."""
-    around: float = 0.0
+    launch_seconds: float = 0.0
     """Seconds that such a case takes around those, in each worker."""
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -296,7 +296,7 @@ class Benchmark:
     """Behind ``--peak``: the module whose `plan_search` finds the fastest case."""
     verb: str = ""
     """Verb that runs it, if not `bench`."""
-    again: Callable[[Case], str | None] = lambda _: ""
+    remeasure_options: Callable[[Case], str | None] = lambda _: ""
     """Options that measure such a case again: known words only, for people paste them and the
     record may be a stranger's.  None: no command does."""
 

@@ -223,7 +223,7 @@ BENCHMARK = spec.Benchmark(
     cost=spec.CaseCost(fixed=0.3, fill=(5e8, 5e8), calls=0.0),
     qualify=_qualify,
     max_share=_SHARE,
-    around=_AROUND,
+    launch_seconds=_AROUND,
     options={
         "size": "bytes of the file: 256MiB",
         "op": ", ".join(OPS),

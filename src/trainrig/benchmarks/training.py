@@ -233,9 +233,9 @@ BENCHMARK = spec.Benchmark(
     memory=memory,
     # A training's model is built and its text opened; its first steps settle memory and kernels.
     cost=spec.CaseCost(fixed=1.0),
-    around=LAUNCH_TIME,
+    launch_seconds=LAUNCH_TIME,
     verb="trainrig train",
-    again=options_of,
+    remeasure_options=options_of,
     label=_label,
     sizes=frozenset(["batch_size", "seq_len"]),
     levels=(

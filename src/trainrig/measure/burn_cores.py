@@ -31,7 +31,7 @@ _PARTS = ("product fp64", "product fp32", "square roots", "exponentials", "sort"
 
 
 @dataclass(slots=True)
-class _Found:
+class _CoreOutcome:
     """Rounds and errors of one processor in a slice."""
 
     errors: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Cores:
         self._integers = torch.randint(-(2**31), 2**31, (size, size), **draw)
         self.cores = tuple(sorted(os.sched_getaffinity(0)))
         self._unit_time = UnitTime(_MOST_ROUNDS)
-        first_core = [_Found()]
+        first_core = [_CoreOutcome()]
         self._first: list[torch.Tensor] = []
         self._on_all(first_core, self.cores[:1], self._make_first)
         self._done = 0
@@ -80,10 +80,10 @@ class Cores:
         ]
         return [as_words(result.contiguous()) for result in results]
 
-    def _make_first(self, _: _Found, __: int) -> None:
+    def _make_first(self, _: _CoreOutcome, __: int) -> None:
         self._first = self._round()
 
-    def _compare_rounds(self, outcome: _Found, core: int, count: int) -> None:
+    def _compare_rounds(self, outcome: _CoreOutcome, core: int, count: int) -> None:
         import torch
 
         for number in range(count):
@@ -100,11 +100,11 @@ class Cores:
                 outcome.errors.append(text)
             outcome.rounds += 1
 
-    def _on_all(self, outcomes: Sequence[_Found], cores: Sequence[int], work: Any) -> None:
+    def _on_all(self, outcomes: Sequence[_CoreOutcome], cores: Sequence[int], work: Any) -> None:
         """Call ``work(outcome, core)`` in a thread on each processor; raise the first failure."""
         import torch
 
-        def run(core_outcome: _Found, core: int) -> None:
+        def run(core_outcome: _CoreOutcome, core: int) -> None:
             try:
                 os.sched_setaffinity(0, {core})  # of this thread alone
                 torch.set_num_threads(1)
@@ -127,7 +127,7 @@ class Cores:
     def run(self, seconds: float) -> Slice:
         """Compute and compare rounds on all processors for about ``seconds``."""
         count = self._unit_time.count(seconds)
-        outcomes = [_Found() for _ in self.cores]
+        outcomes = [_CoreOutcome() for _ in self.cores]
         start = time.perf_counter()
         self._on_all(
             outcomes,

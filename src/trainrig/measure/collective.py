@@ -161,7 +161,7 @@ class AllRanks:
         self.dist.all_reduce(number, group=self.host)
         return float(number) / self.size
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until all ranks have arrived (barrier)."""
         self.dist.barrier(group=self.host)
 
@@ -183,7 +183,7 @@ class GroupClock:
 
     def _timed(self, call: Callable[[], object], count: int) -> float:
         self._beat()
-        self._group.meet()
+        self._group.barrier()
         return self._group.mean(self._own.time(call, count))
 
     def now(self) -> float:
@@ -229,7 +229,7 @@ def _measure(group: AllRanks, case: Case, seconds: float, events: Events) -> dic
             raise
         missing = f"{case['backend']} has no {case['collective']} in this torch: "
         return row(Status.MISSING, missing + first_line(error))
-    if (rank_error := _first(group, wrong)) is not None:
+    if (rank_error := _first_error(group, wrong)) is not None:
         return row(Status.FAILED, f"{WRONG_ANSWER} before timing: {rank_error}")
     clock = GroupClock(group, beat)
     with noise.watch(group.device) as watched:
@@ -240,7 +240,7 @@ def _measure(group: AllRanks, case: Case, seconds: float, events: Events) -> dic
             samples = None
             clock.follow(exchange.call)
     beat()
-    if (rank_error := _first(group, exchange.wrong())) is not None:
+    if (rank_error := _first_error(group, exchange.wrong())) is not None:
         return row(Status.FAILED, f"{WRONG_ANSWER} after timing: {rank_error}")
     if samples is None:
         return row(Status.OK)
@@ -269,7 +269,7 @@ def _prepared(
     return exchange, None
 
 
-def _first(group: AllRanks, wrong: str | None) -> str | None:
+def _first_error(group: AllRanks, wrong: str | None) -> str | None:
     """Return the error of the first rank that has one, with its number, or None."""
     errors = group.gather(wrong)
     return next((f"rank {rank}: {error}" for rank, error in enumerate(errors) if error), None)
@@ -347,11 +347,11 @@ class CheckedCollective:
     def wrong(self) -> str | None:
         """Return what is wrong with the results so far or with one further call, or None."""
         self._wait()
-        error = self._left() if self._round else None
+        error = self._target_error() if self._round else None
         self._fill()
         self.call()  # also where something was wrong: the other ranks do not know, and call it
         self._wait()
-        return error or self._left()
+        return error or self._target_error()
 
     def _wait(self) -> None:
         if self._group.device != "cpu":
@@ -366,13 +366,15 @@ class CheckedCollective:
         if self.op == "broadcast" and rank:
             self.source.fill_(self._group.torch.nan)
         else:
-            self._each(self.source, self._numbers(rank), lambda piece, right: piece.copy_(right))
+            self._for_each_piece(
+                self.source, self._numbers(rank), lambda piece, right: piece.copy_(right)
+            )
 
     def _numbers(self, rank: int, offset: int = 0) -> Any:
         """Return the values of ``rank`` from element ``offset`` on, repeating after a block."""
         return (self._block + (offset + 17 * rank + 31 * self._round)).remainder(_PERIOD).float()
 
-    def _left(self) -> str | None:
+    def _target_error(self) -> str | None:
         """Return what is wrong with the target, or None."""
         for words, part, right in self._expected():
             bad = 0
@@ -381,7 +383,7 @@ class CheckedCollective:
                 nonlocal bad
                 bad += int((piece != expected).sum())
 
-            self._each(part, right, look)
+            self._for_each_piece(part, right, look)
             if bad:
                 return f"{bad} of {part.numel()} numbers of {self.op}{words} are wrong"
         return None
@@ -413,7 +415,7 @@ class CheckedCollective:
                     sender = (rank - 1) % size if first is None else int(str(first))
                     yield f", from rank {sender},", self.target, self._numbers(sender)
 
-    def _each(self, values: Any, block: Any, do: Callable[[Any, Any], object]) -> None:
+    def _for_each_piece(self, values: Any, block: Any, do: Callable[[Any, Any], object]) -> None:
         """Call ``do`` with each piece of ``values`` and the matching piece of the block."""
         for start in range(0, values.numel(), _BLOCK):
             piece = values[start : start + _BLOCK]

@@ -85,7 +85,7 @@ class Samples:
     interval: Interval
     stop: str
     """``converged``, ``time`` or ``samples``."""
-    told_share: float | None = None
+    accounted_share: float | None = None
     """Median share of the wall time around a sample (host's clock) that the sample accounts for."""
     quiet_share: float = 1.0
     """Share of all samples taken that fell in quiet stretches and were kept; 1 where these are
@@ -186,7 +186,7 @@ def sample(
             stop = _why_stop(quiet, out_of_time, is_due, settings.target)
             if stop is not None or is_full:
                 samples = _chosen(times, quiet, count, stop or "samples", settings.target)
-                return replace(samples, told_share=median(shares))
+                return replace(samples, accounted_share=median(shares))
         before = clock.now()
 
 

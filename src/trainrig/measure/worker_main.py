@@ -121,8 +121,8 @@ def _sample(
         return prepared.sample(settings)
     samples = sample(clock, prepared.call, settings, watched.is_quiet)
     watched.quiet_share = samples.quiet_share if samples.quiet_share < 1.0 else None
-    if samples.told_share is not None:
-        watched.conditions[TOLD_SHARE] = samples.told_share
+    if samples.accounted_share is not None:
+        watched.conditions[TOLD_SHARE] = samples.accounted_share
     watched.keep_busy = noise.queue_more(prepared.call, samples.median)
     return replace(samples, conditions=prepared.conditions)
 

@@ -105,7 +105,7 @@ RULES = (
 )
 
 
-class Again:
+class RepeatPlan:
     """Walks through rules; knows how often each task was measured again for each."""
 
     def __init__(self, rules: Sequence[RepeatRule], fits: Callable[[Task], bool]) -> None:

@@ -200,10 +200,10 @@ class Pace:
         """Projected seconds of everything but the sampling: operands, checks, first calls."""
         spec, cost = task.spec, task.spec.cost
         if spec.role is Role.STEP:
-            return spec.around
+            return spec.launch_seconds
         fill = spec.memory(task.case) / cost.fill[task.target.is_gpu]
         calls = cost.calls * self.call_time(task) if cost.calls else 0.0
-        return cost.fixed + cost.once(task.case) + fill + calls
+        return cost.fixed + cost.first_case(task.case) + fill + calls
 
 
 def _kind(task: Task) -> tuple[str, ...]:

@@ -49,7 +49,13 @@ from trainrig.runner.burn_golden import Golden, key_of
 from trainrig.runner.burn_plan import BurnPart, BurnRequest, check_request, plan_parts
 from trainrig.runner.burn_stress import stress, stress_program
 from trainrig.runner.expectations import claims_for, limit_of_point
-from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
+from trainrig.runner.progress import (
+    Progress,
+    Watcher,
+    hold_machine_lock,
+    interrupted_once,
+    null_progress,
+)
 from trainrig.runner.targets import Target, described, find_targets
 from trainrig.runner.view import RunOutcome, fill_run
 from trainrig.store import RunWriter, create_run, read_run
@@ -94,7 +100,7 @@ def burn(
     run = create_run(out, BENCHMARK.name, config)
 
     def fill() -> None:
-        with alone(watch, request.seconds):
+        with hold_machine_lock(watch, request.seconds):
             _Burn(run, request, planned, watch, look).carry_out()
 
     with run, interrupted_once():

@@ -31,7 +31,14 @@ from trainrig.measure import noise
 from trainrig.measure.aggregate import Subject, attempt_record, skipped_record
 from trainrig.process.worker import Reply, Request, Worker
 from trainrig.record import Record, Status, case_label
-from trainrig.runner.again import RULES, VERDICT, Again, RepeatRule, RunProgress, may_be_repeated
+from trainrig.runner.again import (
+    RULES,
+    VERDICT,
+    RepeatPlan,
+    RepeatRule,
+    RunProgress,
+    may_be_repeated,
+)
 from trainrig.runner.attempts import Attempts, Pace, key_of
 from trainrig.runner.crew import Crew, MakeWorker, Teams
 from trainrig.runner.expectations import limit_of_point
@@ -303,7 +310,7 @@ class Executor:
 
     def _measure_again(self, rules: Sequence[RepeatRule]) -> None:
         """Fresh workers, round by round, for as long as even one task fits the time."""
-        for rule, tasks in Again(rules, self._fits_again).rounds(self._progress_of_run):
+        for rule, tasks in RepeatPlan(rules, self._fits_again).rounds(self._progress_of_run):
             load_time = _SLOWER_LOAD * self._crew.load_time
             seconds = self._deadline - time.monotonic()
             if seconds > load_time:

@@ -146,7 +146,7 @@ def qualify_plan(
                 planned.setdefault(name, []).extend(tasks)
         for spec in benchmarks() if len(group) > 1 else ():
             if spec.name in planned and (not only or spec.name in only):
-                planned[spec.name] += at_once(spec, group, spec.together())
+                planned[spec.name] += at_once(spec, group, spec.qualify_together())
         for name in [name for name in planned if benchmark(name).max_share is not None]:
             fixed += _fixed(benchmark(name), label, planned.pop(name), budget)
         weighted += _blocks(label, planned, is_small=budget < SMALL_BUDGET)
@@ -182,7 +182,9 @@ def is_optional(block: Block) -> bool:
 def _fixed(spec: Benchmark, label: str, tasks: Sequence[Task], budget: float) -> list[Block]:
     """Return a block of tasks with seconds of their own."""
     seconds = sum(
-        t.num_workers * (t.planned.seconds + spec.around) for t in tasks if not t.planned.skip
+        t.num_workers * (t.planned.seconds + spec.launch_seconds)
+        for t in tasks
+        if not t.planned.skip
     )
     share = min(spec.max_share or 0.0, seconds / budget)
     return [Block(name=f"{spec.name} on {label}", tasks=tuple(tasks), share=share)] if tasks else []

@@ -129,7 +129,7 @@ def interrupted_once() -> Iterator[None]:
 
 
 @contextmanager
-def alone(watch: Watcher, patience: float) -> Iterator[None]:
+def hold_machine_lock(watch: Watcher, patience: float) -> Iterator[None]:
     """Hold this user's lock on the machine: two runs at a time would be each other's noise.
 
     Waits ``patience`` seconds at most for whoever holds it, then goes on beside it.

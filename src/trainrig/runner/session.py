@@ -33,7 +33,13 @@ from trainrig.runner.earlier_runs import with_history
 from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import claims_for, expectations, history_of
 from trainrig.runner.plan import LINKS, Block, is_optional, qualify_plan
-from trainrig.runner.progress import Progress, Watcher, alone, interrupted_once, null_progress
+from trainrig.runner.progress import (
+    Progress,
+    Watcher,
+    hold_machine_lock,
+    interrupted_once,
+    null_progress,
+)
 from trainrig.runner.qualified_training import (
     Trainer,
     text_to_train_on,
@@ -170,7 +176,7 @@ def carry_out(
     def fill() -> None:
         try:
             with ExitStack() as stack:
-                stack.enter_context(alone(watch, budget))
+                stack.enter_context(hold_machine_lock(watch, budget))
                 deadline = time.monotonic() + budget - _CLOSING
                 numbers = (1, 2) if early and budget < SMALL_BUDGET else ()
                 workers = [Worker(HOST, run.log_path(f"host-{number}")) for number in numbers]

@@ -567,7 +567,7 @@ class TrainRun:
             outcome.compared = True
             if too_large:
                 outcome.compared_with = f"{compared.model}: of the whole model, {too_large}"
-            outcome.apart = disagreement(probe, reference, compared.precision)
+            outcome.not_comparable = disagreement(probe, reference, compared.precision)
             outcome.reference_loss = reference.losses[0] if reference.losses else None
             outcome.gaps = gaps(probe, reference)
 

@@ -93,7 +93,7 @@ class Trained:
     """The first one, and those for its speed alone."""
     must_agree: bool = False
     """Its rounds are fresh processes that must be alike fast, else its speed is not judged."""
-    apart: str | None = None
+    not_comparable: str | None = None
     """Reason that it is not comparable with the one-process reference; None if it is."""
     reference_loss: float | None = None
     """Loss of the first step in one process."""
@@ -196,7 +196,7 @@ class Trained:
             return "FAIL" if self.status is not Status.SKIPPED else "skipped"
         if self.wrong_layout:
             return "DIFFERS"
-        if self.apart is not None:
+        if self.not_comparable is not None:
             return "DIFFERS" if self.experiment.expected.comparable else "NOT COMPARABLE"
         if self.compared:
             return "agreed"
@@ -387,7 +387,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
             "loss_gap": trained.gaps[0] if trained.gaps else None,
             "norm_gap": trained.gaps[1] if trained.gaps else None,
             "compared": trained.compared,
-            "not_comparable": trained.apart,
+            "not_comparable": trained.not_comparable,
             "is_reference": is_reference(experiment, experiment),
             "no_reference": trained.no_reference,
             "compared_with": trained.compared_with,

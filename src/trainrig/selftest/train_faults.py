@@ -258,7 +258,7 @@ def _one_rank() -> Trained:
 
 
 def _apart() -> Trained:
-    return _two(apart=disagreement(_scaled_probe(), _reference(), "fp32"))
+    return _two(not_comparable=disagreement(_scaled_probe(), _reference(), "fp32"))
 
 
 def _scaled_probe() -> Probe:

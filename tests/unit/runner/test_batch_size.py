@@ -108,7 +108,7 @@ def test_a_model_that_fits_no_device_is_compared_with_fewer_layers(
         ("llama-7B:num_layers=2", 8, 3),
         ("llama-7B:num_layers=2", 1, 0),
     ]
-    assert outcome.compared and outcome.apart is None
+    assert outcome.compared and outcome.not_comparable is None
     assert str(outcome.compared_with).startswith("llama-7B:num_layers=2: of the whole model, ")
 
 

@@ -18,7 +18,7 @@ from trainrig.record import Kind, Status
 from trainrig.runner import progress, session
 from trainrig.runner.expectations import demands_of
 from trainrig.runner.plan import Block, qualify_plan
-from trainrig.runner.progress import alone
+from trainrig.runner.progress import hold_machine_lock
 from trainrig.runner.targets import Target
 from trainrig.store import find_runs, read_run
 
@@ -65,12 +65,12 @@ def test_a_second_run_waits_for_the_first_and_says_so(machine, monkeypatch):
         other.write("4711")
         other.flush()
         fcntl.flock(other, fcntl.LOCK_EX)
-        with alone(heard.append, patience=0.1):  # and goes on when its patience ends
+        with hold_machine_lock(heard.append, patience=0.1):  # and goes on when its patience ends
             assert waits and set(waits) == {0.1}
     assert [event.text for event in heard] == [
         "process 4711 measures on this machine: waiting until it ends"
     ]
-    with alone(heard.append, patience=60.0), open(other.name) as held:
+    with hold_machine_lock(heard.append, patience=60.0), open(other.name) as held:
         assert held.read() == str(os.getpid())
         with pytest.raises(BlockingIOError):
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
