@@ -115,6 +115,10 @@ class ComputeUnits:
     int32_cores: Count | None = known("INT32 cores", "count")
     tensor_cores: Count | None = known("tensor cores", "count")
     tensor_generation: Count | None = known("tensor generation")
+    rt_cores: Count | None = known("RT cores", "count")
+    """Ray-tracing units; a training does not use them."""
+    sparsity: Text | None = known("structured sparsity")
+    """Pattern of zeros that doubles the tensor peaks, ``2:4``; the peaks here are dense."""
     capability: Text | None = known("compute capability", key="compute_capability")
     """CUDA's compute capability, ``8.9``; AMD's LLVM target, ``gfx942``."""
     base_clock: Size | None = known("base clock", "Hz", base_mhz=1e6)
@@ -214,6 +218,10 @@ class Chip:
     board: BoardNeeds = part(BoardNeeds)
     mig_instances: Annotated[int, Field(ge=0)] | None = known("MIG instances", "count")
     """Most instances that one chip can be cut into; 0 where it cannot."""
+    mig_profiles: Annotated[tuple[Text, ...], Field(strict=False)] = known(
+        "MIG profiles", default=()
+    )
+    """Sizes of its instances, as nvidia-smi names them: ``1g.10gb``."""
     pci_ids: Annotated[tuple[PciId, ...], Field(strict=False)] = known("PCI ids", default=())
     """``vendor:device``, lower-case hexadecimal: ``10de:2684``."""
     aliases: Annotated[tuple[Text, ...], Field(strict=False)] = known("reported as", default=())
