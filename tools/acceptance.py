@@ -37,6 +37,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     ),
     "qualify, four minutes": (*TRAINRIG, "qualify", "--budget", "4m", *OUT),
     "validation: accuracy": ("-m", "validation.accuracy"),
+    "validation: translations": ("-m", "validation.translations"),
     "validation: peers": ("-m", "validation.peers"),
     "validation: rates": ("-m", "validation.rates"),
     "validation: memory": ("-m", "validation.memory_golden"),

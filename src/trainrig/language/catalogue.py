@@ -1,9 +1,9 @@
 """A gettext catalogue asked for finished sentences: ``3 of 5 ran`` is ``{n} of {total} ran``.
 
-An entry with places is a form.  The forms that can fit a text are those whose rarest word is in it;
-of those that fit, the one with the most letters of its own is taken, and what stands in its places
-is translated in turn.  Where no form fits, the text is taken apart at its sentence ends,
-semicolons, colons and commas.  Text without a word (numbers, units) is not looked up.
+An entry with places is a form.  A text can often be read in several ways: as one form or another,
+or as parts between commas.  The reading is taken that leaves the fewest letters without an entry,
+and of those the one with the fewest parts; what stands in the places of a form is read in turn.
+Quoted text stays as it is, and no reading breaks it.
 """
 
 from __future__ import annotations
@@ -27,58 +27,65 @@ PLACE = re.compile(r"\{(\w*)\}")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]+")
 _GAP = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff\uff00-\uffef])| +(?=（)")
 """Spaces between Chinese and Chinese, and before a wide bracket."""
+_DEEPEST = 8
+"""Levels of forms in places of forms."""
+_MOST_SPLITS = 100
+"""Ways to divide a text among the places of one form."""
 _MOST_REJOINED = 8
 """Parts of a text among which an entry of several parts is sought."""
-_DEEPEST = 8
-"""Forms in places of forms."""
-_ENDS = (("\n", "\n"), ("  ", "  "), (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"))
-"""Where a text is taken apart; what joins the parts again."""
-_SIGNS = (" = ", " ≤ ", " ≥ ", " + ")
-"""Where arithmetic is taken apart: ``230 W processor + 92 W rest = 322 W``."""
-_TYPED = re.compile(r"((?:fp|bf|tf|int)\d+|\d+\.|#\d+) (.+)")
-"""``fp16 matmul``, ``2. RTX 4090``."""
-_SENTENCE_ENDS = ("\n", "  ", ". ", "; ")
+_ENDS = {"\n": "\n", "  ": "  ", ". ": "。", "; ": "；", ": ": "：", ", ": "，"}
+"""Where a text is divided, and what joins the parts again."""
+_SIGNS = (" = ", " ≤ ", " ≥ ", " < ", " > ", " + ")
+"""Where arithmetic is divided: ``230 W processor + 92 W rest = 322 W``."""
+_SENTENCE_ENDS = ("\n", "  ", ". ", "; ", ": ", *_SIGNS)
+_LAST_MARKS = ((r"\.", "。"), (r"\?", "？"), (":", "："), (r" \.\.\.", "……"))
+_TRIMMED = (
+    (re.compile(r"((?:fp|bf|tf|int)\d+|\d+\.|#\d+) (.+)"), "{} {}"),  # fp16 matmul; 2. RTX 4090
+    (re.compile(r"(.+?) ([-−+±×] ?\d\S*(?: \S+)?)"), "{} {}"),  # pipeline bubble +46.2 ms
+    (re.compile(r"(.+?) \((.+)\)", re.DOTALL), "{}（{}）"),  # Xeon(R) (skipped: no time is left)
+    (re.compile(r"\(([^)]+)\)"), "（{}）"),
+    *((re.compile(rf"(.+){end}", re.DOTALL), f"{{}}{new}") for end, new in _LAST_MARKS),
+)
+"""What stands around a text that has an entry, and how it is written in Chinese."""
 _COPIED = ("toml", "quoted")
 """How names of places begin that hold what is typed, or what others printed: it stays."""
 _COUNT = "number"
+"""How names of places begin that hold a number alone."""
 _AMOUNT_ALONE = re.compile(r"\d[\d.,]*[kMBT]?(?: to \d[\d.,]*)?")
-"""What begins the names of places that hold a number alone."""
-_OWN_FOR_A_PLACE = 9
-"""A form with fewer letters for each of its places, like ``{quantity} of {name}``, is taken only
-where in each place stands a number, a name, or what has an entry."""
+_QUOTED = re.compile(r"(?<![\w'\"])(['\"])([^\n]+?)\1(?![\w\"])(?!'(?!s\b))")
+"""What stands between quotes: it stays."""
 _PROSE = re.compile(r"(?:^|\s)(?:[A-Z]?[a-z]{2,})(?=[\s,;:]|\.\s|\.?$)")
 """A word that is no name."""
-_NUMBER = re.compile(r"[-−+±~$€¥<>×]?\d\S*(?: \S+){0,2}")
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-"""``'a name'``: what somebody typed, which stays."""
-_AMOUNT = re.compile(r"(.+?) ([-−+±×] ?\d\S*(?: \S+)?)")
-"""``pipeline bubble +46.2 ms``."""
-_BRACKETED = re.compile(r"(.+?) \((.+)\)", re.DOTALL)
-"""``Xeon(R) (skipped: no time is left)``: brackets of a name begin behind no space."""
+_SENTENCE_WORD = re.compile(r"(?:^|\s)[a-z]{2,}(?=[\s,;:]|\.\s|\.?$)")
+_NUMBER = re.compile(r"[-−+±~$€¥<>×]?\d\S*(?: \S+){0,3}")
 _BY_ITSELF = re.compile(r"(?:^|(?<=[,:;] )|(?<=[(\[]))[a-z][a-z0-9_]*(?=$|[,:;)\]])")
 """A word between marks: ``chip`` in ``it reads: chip, model``."""
 _FIRST_MARK = 0xE000
-"""Letters for private use, which no text has: they stand for names while a text is translated."""
-_CHANGE = re.compile(r"\D+ [-−+±]\d\S*(?: \S+)?")
-"""``gradient + weight collectives +11.7 ms``: an amount, no sum."""
-_REST = r"((?:(?:[,;:] | \().*?)?)"
-"""What may stand in a place next to a place: nothing, or what is added behind a word."""
+"""The first of the letters for private use, which no text has: they stand for names."""
+_ADDED = re.compile(r"[,;:](?!\d)| \(")
+"""How a place begins that follows another place at once: what is added behind a word."""
 _MARKS = {":": "：", "?": "？"}
 _ONE_OF = re.compile(r"one of: ([^;]+)")
 """``one of: matmul, link``: names to type, which stay."""
 _CHOICE = "one of: {names}"
 _LIST = re.compile(r"[\w+./-]+(?:, [\w+./-]+)* (or|and) [\w+./-]+")
+_ENTRY, _FORM, _DIVIDED, _AS_IS = range(4)
+
+Split = tuple[tuple[str, ...], tuple[str, ...]]
+"""The pieces of text of a form, and the names of the places between them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """An entry with places."""
+class Reading:
+    """A text read by entries of the catalogue."""
 
-    pattern: re.Pattern[str]
-    names: tuple[str, ...]
-    pieces: tuple[str, ...]
-    """Its own text, between the places."""
     translation: str
+    cost: float
+    """Letters that no entry has, and the parts that the text was divided into."""
+    kind: int
+    """_ENTRY, _FORM, _DIVIDED or _AS_IS: what the whole text was read as."""
+    literal: int = 0
+    """Letters of the form's own text, of a _FORM."""
 
 
 class Catalogue:
@@ -88,16 +95,17 @@ class Catalogue:
         """``names``: what stays wherever it is a text, a part or a place by itself."""
         self._names = frozenset(names)
         self._whole = {msgid: text for msgid, text in entries.items() if msgid and text}
+        self._quoted = {match[2] for msgid in self._whole for match in _QUOTED.finditer(msgid)}
         forms = [_split(msgid) for msgid in self._whole if PLACE.search(msgid)]
-        words = [set(_words(" ".join(pieces))) for pieces, _ in forms]
-        frequency = Counter(word for each in words for word in each)
-        self._forms: defaultdict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]]
-        self._forms = defaultdict(list)
-        for form, own in zip(forms, words, strict=True):
-            if own:
-                self._forms[min(own, key=lambda word: (frequency[word], word))].append(form)
-        self._compiled: dict[tuple[tuple[str, ...], tuple[str, ...]], Form] = {}
+        words = [set(_free_words(pieces)) or set(_words(" ".join(pieces))) for pieces, _ in forms]
+        frequency = Counter(itertools.chain.from_iterable(words))
+        self._forms: defaultdict[str, list[Split]] = defaultdict(list)
+        for form, form_words in zip(forms, words, strict=True):
+            if form_words:
+                rarest = min(form_words, key=lambda word: (frequency[word], word))
+                self._forms[rarest].append(form)
         self.translate = lru_cache(20_000)(self._translate)
+        self._read = lru_cache(100_000)(self._best_reading)
 
     @staticmethod
     def of(language: str, *, keeps_names: bool = False) -> Catalogue:
@@ -105,213 +113,245 @@ class Catalogue:
 
         ``keeps_names``: for messages, in which the names of INPUT_KEYS are what is to be typed.
         """
-        found = gettext.translation(DOMAIN, FOLDER, [language.replace("-", "_")])
-        entries: Mapping[object, str] = vars(found)["_catalog"]
         names = INPUT_KEYS.read_text(encoding="utf-8").split() if keeps_names else ()
-        return Catalogue(
-            {msgid: text for msgid, text in entries.items() if isinstance(msgid, str)}, names
-        )
+        return Catalogue(Catalogue.entries_of(language), names)
+
+    @staticmethod
+    def entries_of(language: str) -> dict[str, str]:
+        """Return each text and its translation; raises FileNotFoundError where there are none."""
+        translations = gettext.translation(DOMAIN, FOLDER, [language.replace("-", "_")])
+        entries: Mapping[object, str] = vars(translations)["_catalog"]
+        return {msgid: text for msgid, text in entries.items() if isinstance(msgid, str)}
 
     def translate_message(self, text: str) -> str:
-        """The text with each of its names as it is typed, whatever they mean on a page."""
-        found: list[str] = []
+        """Translate a message, but none of its names that are to be typed."""
+        if text in self._whole and text not in self._names:
+            return self._whole[text]
+        names: list[str] = []
 
         def mark(match: re.Match[str]) -> str:
-            if match[0] not in self._names:
-                return match[0]
-            found.append(match[0])
-            return chr(_FIRST_MARK + len(found) - 1)
+            return _marked(match[0], names) if match[0] in self._names else match[0]
 
-        if text in self._whole and text not in self._names:  # a text of ours, word for word
-            return self._whole[text]
-        shown = self.translate(_BY_ITSELF.sub(mark, text))
-        for number, name in enumerate(found):
-            shown = shown.replace(chr(_FIRST_MARK + number), name)
-        return shown
+        return _unmarked(self.translate(_BY_ITSELF.sub(mark, text)), names)
 
     def _translate(self, text: str) -> str:
-        return self._found(text, 0) or text
+        if text in self._whole or _WORD.search(text) is None:
+            return self._whole.get(text, text)
+        quoted: list[str] = []
 
-    def _found(self, text: str, depth: int) -> str | None:
-        """The translation, or None where nothing of the text has an entry."""
-        if depth > _DEEPEST or text in self._names or _WORD.search(text) is None:
-            return None
-        if _QUOTED.fullmatch(text) is not None:
-            return None
+        def mark(match: re.Match[str]) -> str:
+            is_ours = match[2] in self._quoted
+            return match[0] if is_ours else match[1] + _marked(match[2], quoted) + match[1]
+
+        reading = self._read(_QUOTED.sub(mark, text), 0)
+        if quoted and reading.kind in (_DIVIDED, _AS_IS):  # the quotes may be those of a form
+            unmarked = self._read(text, 0)
+            reading = unmarked if unmarked.kind == _FORM else reading
+        return _unmarked(reading.translation, quoted)
+
+    def _best_reading(self, text: str, depth: int) -> Reading:
+        """Return the reading of the text that costs the least."""
+        as_is = Reading(text, _letters(text), _AS_IS)
+        if text in self._names:
+            return Reading(text, 0, _ENTRY)
+        if depth > _DEEPEST or _WORD.search(text) is None:
+            return as_is
         inner = text.strip()
         if inner != text:
             start = text.index(inner)
-            found = self._found(inner, depth)
-            return found and text[:start] + found + text[start + len(inner) :]
+            reading = self._read(inner, depth)
+            around = text[:start], text[start + len(inner) :]
+            return Reading(reading.translation.join(around), reading.cost, reading.kind)
         spellings = [text]
         if not any(letter.isdigit() for letter in text.partition(" ")[0]):
             spellings += [text[:1].lower() + text[1:], text[:1].upper() + text[1:]]
-        for spelled in dict.fromkeys(spellings):
-            if (found := self._entry(spelled)) is not None:
-                return text if found == spelled else found  # left as it is: as it was written
-            if (found := self._formed(spelled, depth, is_whole=True)) is not None:
-                return found
-        return self._apart(text, depth) or self._formed(text, depth, is_whole=False)
+        for spelling in dict.fromkeys(spellings):
+            if (entry := self._entry(spelling)) is not None:
+                return Reading(text if entry == spelling else entry, 0.5, _ENTRY)
+        readings = itertools.chain(
+            *(self._as_forms(spelling, depth) for spelling in dict.fromkeys(spellings)),
+            self._divided(text, depth),
+        )
+        return min(readings, key=lambda reading: reading.cost, default=as_is)
 
     def _entry(self, text: str) -> str | None:
-        """The entry that is the text, but for its end; or of names to choose from, which stay."""
-        if (found := self._whole.get(text)) is not None:
-            return found
-        if (found := self._whole.get(f"{text}.")) is not None:  # a sentence taken out of a text
-            return found.removesuffix("。")
+        """Return the translation of a text that is an entry, but for its end."""
+        if (whole := self._whole.get(text)) is not None:
+            return whole
+        if (whole := self._whole.get(f"{text}.")) is not None:  # a sentence taken out of a text
+            return whole.removesuffix("。")
         if (head := self._whole.get(text[:-1])) is not None and text[-1] in _MARKS:
             return head + _MARKS[text[-1]]
-        if (choice := _ONE_OF.fullmatch(text)) is not None and _CHOICE in self._whole:
-            return _filled(self._whole[_CHOICE], {"names": choice[1]})
         return None
 
-    def _formed(self, text: str, depth: int, *, is_whole: bool) -> str | None:
-        """The text as a form; ``is_whole``: one with as many sentences as the text."""
-        candidates = [form for word in set(_words(text)) for form in self._forms.get(word, ())]
-        candidates.sort(key=lambda form: (-sum(map(len, form[0])), len(form[1])))
-        for pieces, names in candidates:
-            if not _can_hold(text, pieces):
-                continue
-            form = self._compiled.get((pieces, names)) or self._compile(pieces, names)
-            match = form.pattern.fullmatch(text)
-            if match is None:
-                continue
-            found = list(zip(form.names, match.groups(), strict=True))
-            if (is_whole and not _is_of_one_text(text, form, found)) or not self._fits(
-                form, found, depth
-            ):
-                continue
-            values = {
-                name: value if name.startswith(_COPIED) else self._found(value, depth + 1) or value
-                for name, value in found
-            }
-            return _filled(form.translation, values)
-        return None
+    def _as_forms(self, text: str, depth: int) -> Iterator[Reading]:
+        """Yield the readings of a text as a form with values in its places."""
+        for word in dict.fromkeys(_words(text)):
+            for pieces, names in self._forms.get(word, ()):
+                for values in itertools.islice(_values(text, pieces), _MOST_SPLITS):
+                    if (reading := self._filled_form(pieces, names, values, depth)) is not None:
+                        yield reading
 
-    def _fits(self, form: Form, found: Sequence[tuple[str, str]], depth: int) -> bool:
-        """Whether each place holds what may stand there; what is copied may be anything."""
-        own = [(name, value) for name, value in found if not name.startswith(_COPIED)]
-        if not all(_is_whole_value(value) for _, value in own):
-            return False
-        if any(
-            name.startswith(_COUNT) and not _AMOUNT_ALONE.fullmatch(value) for name, value in own
-        ):
-            return False
-        return _own(form.pieces) >= _OWN_FOR_A_PLACE * len(found) or all(
-            ": " not in value and (_is_plain(value) or self._is_known(value, depth))
-            for _, value in own
-        )
-
-    def _is_known(self, text: str, depth: int) -> bool:
-        """Whether an entry, a name or a form is the whole text, but for a data type before it."""
-        if text in self._names:
-            return True
-        if (typed := _TYPED.fullmatch(text)) is not None:
-            text = typed[2]
-        spellings = dict.fromkeys((text, text[:1].upper() + text[1:], text[:1].lower() + text[1:]))
-        return depth < _DEEPEST and (
-            any(each in self._whole for each in spellings)
-            or any(self._formed(each, depth + 1, is_whole=True) is not None for each in spellings)
-        )
-
-    def _compile(self, pieces: tuple[str, ...], names: tuple[str, ...]) -> Form:
+    def _filled_form(
+        self, pieces: Sequence[str], names: Sequence[str], values: Sequence[str], depth: int
+    ) -> Reading | None:
+        """Return the reading of a form with these values; None where a place cannot hold its."""
+        literal = sum(map(_letters, pieces))
+        cost, translations = 2.0 - _LITERAL * sum(map(len, pieces)), {}
+        is_short = literal < _SHORT_FOR_A_PLACE * len(names)
+        for name, value in zip(names, values, strict=True):
+            if name.startswith(_COPIED):
+                translations[name] = value
+                cost += 0 if literal >= _LONG else _letters(value)
+                continue
+            reading = self._read(value, depth + 1)
+            if not _may_hold(name, value, reading, is_short=is_short):
+                return None
+            translations[name] = reading.translation
+            cost += reading.cost + _strangeness(value, reading, literal)
+        for piece, before, value in zip(pieces[1:], values, values[1:], strict=False):
+            if piece == " " and " " in before and value.isalpha():
+                cost += _LAST_WORD
         msgid = pieces[0] + "".join(
             f"{{{name}}}{piece}" for name, piece in zip(names, pieces[1:], strict=True)
         )
-        pattern = re.escape(pieces[0])
-        for last, piece in itertools.pairwise(pieces):
-            is_next_to_place = not last and pattern.endswith(")")
-            pattern += (_REST if is_next_to_place else "(.*?)") + re.escape(piece)
-        form = Form(re.compile(pattern, re.DOTALL), names, pieces, self._whole[msgid])
-        self._compiled[pieces, names] = form
-        return form
+        return Reading(_filled(self._whole[msgid], translations), cost, _FORM, literal)
 
-    def _apart(self, text: str, depth: int) -> str | None:
-        """The parts of a text translated each by itself; None where none of them is known."""
-        if (listed := _LIST.fullmatch(text)) is not None:
-            joined = {"or": "或", "and": "和"}[listed[1]]
-            return f" {joined} ".join(text.rsplit(f" {listed[1]} ", 1))
-        if " or " in text and not any(map(_PROSE.search, text.split(" or "))):
-            return text.replace(" or ", " 或 ")
-        if (around := self._around_mark(text, depth)) is not None:
-            return around
-        for mark, joined in _ENDS:
-            parts = self._rejoined(list(_parts(text, mark)), mark)
+    def _divided(self, text: str, depth: int) -> Iterator[Reading]:
+        """Yield the readings of a text in parts: between marks, terms of a sum, in brackets."""
+        if (choice := _ONE_OF.fullmatch(text)) is not None and _CHOICE in self._whole:
+            translation = _filled(self._whole[_CHOICE], {"names": choice[1]})
+            yield Reading(translation, _letters(choice[1]), _ENTRY)
+        yield from _choices(text)
+        for mark, joined in _ENDS.items():
+            parts = list(_parts(text, mark))
             if len(parts) > 1:
-                known = [self._found(part, depth + 1) for part in parts]
-                found = [new or old for new, old in zip(known, parts, strict=True)]
-                return _joined(found, mark, joined) if any(known) else None
-        if _CHANGE.fullmatch(text) is not None:
-            return self._trimmed(text, depth)
-        return self._of_arithmetic(text, depth) or self._trimmed(text, depth)
+                yield self._joined(self._rejoined(parts, mark, depth), mark, joined)
+        for sign in _SIGNS:
+            if sign in text and any(map(str.isdigit, text)):
+                readings = [self._read(part, depth + 1) for part in text.split(sign)]
+                terms = sign.join(reading.translation for reading in readings)
+                yield Reading(terms, _sum(readings), _DIVIDED)
+        yield from self._trimmed(text, depth)
 
-    def _rejoined(self, parts: list[str], mark: str) -> list[str]:
-        """The parts, but those in one that are an entry with such marks in it."""
-        if not 2 < len(parts) <= _MOST_REJOINED:
-            return parts
-        for begin, end in itertools.combinations(range(len(parts) + 1), 2):
-            if 1 < end - begin < len(parts):
-                whole = mark.join(parts[begin:end])
-                if self._is_entry(whole):
-                    return [*parts[:begin], whole, *parts[end:]]
-        return parts
+    def _trimmed(self, text: str, depth: int) -> Iterator[Reading]:
+        """Yield the readings of a text without its data type, amount, bracket or full stop."""
+        for pattern, form in _TRIMMED:
+            match = pattern.fullmatch(text)
+            if match is not None and all(map(_is_whole_value, match.groups())):
+                readings = [self._read(part, depth + 1) for part in match.groups()]
+                if any(reading.kind != _AS_IS for reading in readings):
+                    whole = form.format(*(reading.translation for reading in readings))
+                    yield Reading(whole, _sum(readings), _DIVIDED)
 
-    def _is_entry(self, text: str) -> bool:
-        return text in self._whole or text[:1].lower() + text[1:] in self._whole
+    def _rejoined(self, parts: list[str], mark: str, depth: int) -> list[Reading]:
+        """Return readings of the parts, those in one that cost less when they are read as one."""
+        if len(parts) > _MOST_REJOINED:
+            return [self._read(part, depth + 1) for part in parts]
+        best: list[tuple[float, list[Reading]]] = [(0.0, [])]
+        for end in range(1, len(parts) + 1):
+            ways = []
+            for begin in range(end):
+                if end - begin < len(parts):
+                    reading = self._read(mark.join(parts[begin:end]), depth + 1)
+                    if end - begin == 1 or reading.kind in (_ENTRY, _FORM):
+                        cost, readings = best[begin]
+                        ways.append((cost + reading.cost + 1, [*readings, reading]))
+            best.append(min(ways, key=lambda way: way[0]))
+        return best[-1][1]
 
-    def _around_mark(self, text: str, depth: int) -> str | None:
-        """A text of two parts, one of which is an entry that has such marks itself."""
-        for mark, joined in _ENDS[-2:]:
-            head, _, tail = text.rpartition(mark)  # and a word behind it
-            if head and self._is_known(head, depth) and not any(each in tail for each, _ in _ENDS):
-                parts = [self._found(head, depth) or head, self._found(tail, depth) or tail]
-                return _joined(parts, mark, joined)
-        head, _, tail = text.partition(": ")  # AMD EPYC: Layer by batch and part: bf16
-        if ": " in tail and any(self._is_known(t, depth) for t in (tail, tail.rpartition(", ")[0])):
-            return f"{self._found(head, depth) or head}：{self._found(tail, depth)}"
-        return None
-
-    def _of_arithmetic(self, text: str, depth: int) -> str | None:
-        """The terms of a sum with its figures translated each by itself."""
-        mark = next((mark for mark in _SIGNS if mark in text), None)
-        if mark is None or not any(letter.isdigit() for letter in text):
-            return None
-        parts = text.split(mark)
-        known = [self._found(part, depth + 1) for part in parts]
-        found = [new or old for new, old in zip(known, parts, strict=True)]
-        return mark.join(found) if any(known) else None
-
-    def _trimmed(self, text: str, depth: int) -> str | None:
-        """The text without what stands around it: a data type, a bracket, its full stop."""
-        if (typed := _TYPED.fullmatch(text)) is not None:
-            whole = self._found(typed[2], depth + 1)
-            return whole and f"{typed[1]} {whole}"
-        if (amount := _AMOUNT.fullmatch(text)) is not None:
-            whole = self._found(amount[1], depth + 1)
-            return whole and f"{whole} {amount[2]}"
-        for end, new in ((".", "。"), ("?", "？"), (":", "："), (" ...", "……")):
-            if text.endswith(end) and (whole := self._found(text.removesuffix(end), depth + 1)):
-                return whole + new
-        if text[:1] == "(" and text.find(")") == len(text) - 1:
-            whole = self._found(text[1:-1], depth + 1)
-            return whole and f"（{whole}）"
-        if (bracketed := _BRACKETED.fullmatch(text)) is not None and all(
-            map(_is_whole_value, bracketed.groups())
-        ):
-            before, inside = bracketed.groups()
-            new_before, new_inside = self._found(before, depth + 1), self._found(inside, depth + 1)
-            if new_before or new_inside:
-                return f"{new_before or before}（{new_inside or inside}）"
-        return None
+    def _joined(self, readings: Sequence[Reading], mark: str, joined: str) -> Reading:
+        """Join parts with the mark between them that Chinese has, but names with ``, ``."""
+        text = readings[0].translation
+        for last, reading in itertools.pairwise(readings):
+            part = reading.translation
+            is_plain = mark == ", " and not (ends_wide(last.translation) or is_wide(part[:1]))
+            text += (mark if is_plain else joined) + part
+        if all(reading.kind == _AS_IS for reading in readings):
+            text = mark.join(reading.translation for reading in readings)
+            return Reading(text, _sum(readings), _AS_IS)
+        return Reading(text, _sum(readings), _DIVIDED)
 
 
-def _joined(parts: list[str], mark: str, joined: str) -> str:
-    """The parts with the mark between them that Chinese has, but between names ``, ``."""
-    text = parts[0]
-    for last, part in itertools.pairwise(parts):
-        is_plain = mark == ", " and not (ends_wide(last) or is_wide(part[:1]))
-        text += (mark if is_plain else joined) + part
+def _choices(text: str) -> Iterator[Reading]:
+    """Yield a list of names with the word before its last one translated."""
+    if (listed := _LIST.fullmatch(text)) is not None:
+        joined = {"or": "或", "and": "和"}[listed[1]]
+        names = f" {joined} ".join(text.rsplit(f" {listed[1]} ", 1))
+        yield Reading(names, _letters(text) - 1, _DIVIDED)
+    elif " or " in text and not any(map(_PROSE.search, text.split(" or "))):
+        yield Reading(text.replace(" or ", " 或 "), _letters(text) - 2, _DIVIDED)
+
+
+_LITERAL = 0.001
+"""What each letter and sign of a form takes off its cost: of two that fit, the longer one."""
+_DIVIDED_VALUE = 3
+"""Cost of a value with a comma, colon or full stop of its own."""
+_LONG = 10
+"""Letters of a form that is surely meant, so that what it quotes may be anything."""
+_SHORT_FOR_A_PLACE = 9
+"""A form with fewer letters for each of its places, like ``{quantity} of {name}``, is read only
+where in each place stands a number, a name, or what has an entry."""
+_KNOWN = 6
+"""Cost below which a text in parts is known: what it costs to divide it, and no more."""
+_LONGER_INSIDE = 9
+"""Cost of a form in a place of a form that has fewer letters: ``{name} off`` is hardly meant."""
+_LAST_WORD = 10
+"""Cost of a place that holds the word behind a value of several words: it belongs to them."""
+_UNKNOWN_VALUE = 4
+"""Cost of a value of several words of which none has an entry."""
+
+
+def _sum(readings: Sequence[Reading]) -> float:
+    """Return the cost of a text that is divided into parts."""
+    return sum(reading.cost for reading in readings) + 1 + len(readings)
+
+
+def _letters(text: str) -> int:
+    return sum(map(str.isalpha, text))
+
+
+def _marked(value: str, marked: list[str]) -> str:
+    """Return the letter that stands for a value while the text around it is translated."""
+    marked.append(value)
+    return chr(_FIRST_MARK + len(marked) - 1)
+
+
+def _unmarked(text: str, marked: Sequence[str]) -> str:
+    for number, value in enumerate(marked):
+        text = text.replace(chr(_FIRST_MARK + number), value)
     return text
+
+
+def _values(text: str, pieces: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the ways to divide a text among the places between the pieces of a form."""
+    first, *others = pieces
+    if text.startswith(first) and text.endswith(others[-1]) and _can_hold(text, pieces):
+        yield from _divisions(text[len(first) :], others, follows_place=False)
+
+
+def _divisions(
+    text: str, pieces: Sequence[str], *, follows_place: bool
+) -> Iterator[tuple[str, ...]]:
+    """Yield the values of the places before each of the pieces, the last of which ends the text."""
+    piece, *others = pieces
+    if follows_place and not (
+        _ADDED.match(text) or (text.startswith(piece) if piece else not text)
+    ):
+        return
+    if not others:
+        if text.endswith(piece):
+            yield (text[: len(text) - len(piece)],)
+        return
+    at = 0
+    while (at := text.find(piece, at)) >= 0:
+        rest = text[at + len(piece) :]
+        if _can_hold(rest, others):
+            for values in _divisions(rest, others, follows_place=not piece):
+                yield (text[:at], *values)
+        if at >= len(text):
+            return
+        at += 1
 
 
 def _filled(form: str, values: Mapping[str, str]) -> str:
@@ -319,36 +359,43 @@ def _filled(form: str, values: Mapping[str, str]) -> str:
     return _GAP.sub("", text)
 
 
+def _may_hold(name: str, value: str, reading: Reading, *, is_short: bool) -> bool:
+    """Return whether a place of a form may hold a value, as it is read."""
+    if not _is_whole_value(value):
+        return False
+    if name.startswith(_COUNT) and not _AMOUNT_ALONE.fullmatch(value):
+        return False
+    is_known = reading.kind in (_ENTRY, _FORM) or reading.cost < _KNOWN
+    return not is_short or is_known or _is_plain(value)
+
+
+def _strangeness(value: str, reading: Reading, literal: int) -> int:
+    """Return the cost of a value that a form of so many letters would hardly have."""
+    cost = _DIVIDED_VALUE if value.startswith("%") else 0
+    if reading.kind == _FORM and reading.literal > literal and not _NUMBER.fullmatch(value):
+        cost += _LONGER_INSIDE
+    if reading.kind == _AS_IS and len(_PROSE.findall(value)) > 1:
+        cost += _UNKNOWN_VALUE
+    marks = (*_ENDS, *_SIGNS) if reading.kind == _DIVIDED else _SENTENCE_ENDS
+    if reading.kind in (_DIVIDED, _AS_IS) and any(mark in value for mark in marks):
+        cost += _DIVIDED_VALUE
+    return cost
+
+
 def _is_plain(text: str) -> bool:
-    """Whether the text is a number with its unit, a name, or quoted."""
-    return any(each.fullmatch(text) for each in (_NUMBER, _QUOTED)) or _PROSE.search(text) is None
-
-
-def _is_of_one_text(text: str, form: Form, found: Sequence[tuple[str, str]]) -> bool:
-    """Whether the form has the text's ends of sentences, and its outer places hold a part each."""
-    is_long = _own(form.pieces) >= _OWN_FOR_A_PLACE  # what it quotes may be sentences
-    copied = [value for name, value in found if is_long and name.startswith(_COPIED)]
-    if any(
-        mark in text and all(mark not in each for each in (*form.pieces, *copied))
-        for mark in _SENTENCE_ENDS
-    ):
-        return False
-    if not form.pieces[0] and ": " in found[0][1]:  # "x: y is missing": the form is of y
-        return False
-    outer = [(form.pieces[0], found[0]), (form.pieces[-1], found[-1])]
-    return all(piece or value in copied or ", " not in value for piece, (_, value) in outer)
+    """Whether the text is a number with its unit, or names."""
+    return _NUMBER.fullmatch(text) is not None or _SENTENCE_WORD.search(text) is None
 
 
 def _is_whole_value(text: str) -> bool:
     """Whether it may stand in a place: no half of brackets, no end that something follows."""
-    return not text.endswith((":", ";", ",")) and all(
-        text.count(first) == text.count(last) for first, last in ("()", "[]", "（）")
-    )
-
-
-def _own(pieces: tuple[str, ...]) -> int:
-    """Letters of a form's own."""
-    return sum(letter.isalpha() for piece in pieces for letter in piece)
+    if text.endswith((":", ";", ",")) or (text.startswith(" (") and not text.endswith(")")):
+        return False
+    for first, last in ("()", "[]", "（）"):
+        depths = itertools.accumulate((letter == first) - (letter == last) for letter in text)
+        if text.count(first) != text.count(last) or min(depths, default=0) < 0:
+            return False
+    return True
 
 
 def ends_wide(text: str) -> bool:
@@ -356,8 +403,7 @@ def ends_wide(text: str) -> bool:
     return is_wide(text.rstrip(")]'\"。、")[-1:])
 
 
-def _split(msgid: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The pieces of text of a form, and the names of the places between them."""
+def _split(msgid: str) -> Split:
     parts = PLACE.split(msgid)
     return tuple(parts[::2]), tuple(parts[1::2])
 
@@ -366,7 +412,15 @@ def _words(text: str) -> Iterator[str]:
     return (word.lower() for word in _WORD.findall(text))
 
 
-def _can_hold(text: str, pieces: tuple[str, ...]) -> bool:
+def _free_words(pieces: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a form that touch no place: a text has them as they are."""
+    text = "{".join(pieces)
+    for match in _WORD.finditer(text):
+        if "{" not in text[max(match.start() - 1, 0) : match.end() + 1]:
+            yield match[0].lower()
+
+
+def _can_hold(text: str, pieces: Sequence[str]) -> bool:
     """Whether the pieces stand in the text, one behind the other: cheaper than to match them."""
     at = 0
     for piece in pieces:
