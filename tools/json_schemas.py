@@ -36,6 +36,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "doctor": ("doctor",),
     "catalog": ("catalog RTX-4090", "catalog MI300X"),
     "catalog-compare": ("catalog --compare RTX-4090 MI300X",),
+    "catalog-part": ("catalog ConnectX-7",),
     "catalog-server": ("catalog DGX-H100",),
     "env": ("env --on RTX-4090 --os ubuntu24", "env --on RTX-4090 --os ubuntu24 --out env.sh"),
     "env-explain": ("env --explain build.log",),

@@ -11,6 +11,7 @@ from trainrig.errors import UsageError
 
 if TYPE_CHECKING:
     from trainrig.catalog.servers import Server
+    from trainrig.procure.parts import Part
     from trainrig.report.document import Document
 
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def command(
     name: tuple[str, ...], compare: bool, models: bool, servers: bool, as_json: bool
 ) -> None:
-    """Show what vendors claim: all chips, one chip with its sources, or several side by side.
+    """Show what vendors claim: all chips, one with its sources, several side by side, a part.
 
     \b
     trainrig catalog RTX 4090
@@ -31,6 +32,7 @@ def command(
     trainrig catalog 10de:2684
     trainrig catalog --models
     trainrig catalog DGX H100
+    trainrig catalog ConnectX-7
     trainrig catalog --compare "RTX 4090" "A100 SXM4 80GB"
 
     A name is matched exactly, never to a neighbour; a short one that fits several
@@ -39,10 +41,12 @@ def command(
     """
     from trainrig.catalog.fields import chip_dict
     from trainrig.catalog.load import load_chips
-    from trainrig.catalog.lookup import chips_named, find_chip
+    from trainrig.catalog.lookup import candidates, chips_named, find_chip
     from trainrig.catalog.servers import named_machine
     from trainrig.cli.output import answer
+    from trainrig.procure.part_catalog import part_dict
     from trainrig.report import chip_report
+    from trainrig.report.build_report import part_document
 
     if name and (models or servers):
         which = "models" if models else "servers"
@@ -53,6 +57,10 @@ def command(
     server = None if compare or find_chip(" ".join(name)) else named_machine(" ".join(name))
     if servers or server is not None:
         _show_servers(server, as_json)
+        return
+    part = None if compare or not name else _part_named(" ".join(name))
+    if part is not None and not candidates(" ".join(name)):
+        answer(as_json, lambda: part_dict(part), lambda: part_document(part), schema="catalog-part")
         return
     if compare and len(name) < 2:
         raise UsageError("--compare needs two chips or more", "quote names that have spaces")
@@ -74,6 +82,14 @@ def command(
         return chip_report.chip_document(chips[0]) if wanted else chip_report.list_document(chips)
 
     answer(as_json, content, document, schema="catalog-compare" if compare else "")
+
+
+def _part_named(name: str) -> Part | None:
+    """Return the part of any kind that a name means, its maker left out: ``ConnectX-7``."""
+    from trainrig.procure.part_catalog import find_part
+    from trainrig.procure.parts import KINDS
+
+    return next(filter(None, (find_part(kind, name) for kind in KINDS)), None)
 
 
 def _show_models(as_json: bool) -> None:

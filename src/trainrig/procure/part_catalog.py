@@ -40,7 +40,7 @@ import trainrig.catalog
 from trainrig.catalog.chip import Chip, Provenance, Source
 from trainrig.catalog.lookup import find_chip, normalise, require_chip
 from trainrig.errors import DataError, UsageError, invalid, unknown
-from trainrig.procure.parts import KINDS, GpuCard, Part, field_names, required_fields
+from trainrig.procure.parts import KINDS, GpuCard, Part, field_names, kind_of, required_fields
 from trainrig.record import read_toml
 
 PARTS_DIR = Path(trainrig.catalog.__file__).parent / "parts"
@@ -170,6 +170,20 @@ def all_names() -> Iterator[tuple[str, str]]:
     for kind, parts in load_parts().items():
         for part in parts:
             yield kind, part.name
+
+
+def part_dict(part: Part) -> dict[str, Any]:
+    """Return a part for JSON: its kind, its known fields, and where each was read."""
+    known = {name: value for name, value in _values(part).items() if value not in (None, ())}
+    return {
+        "name": part.name,
+        "kind": kind_of(part),
+        "fields": known,
+        "sources": {
+            name: {"title": origin.source.title, "url": origin.source.url}
+            for name, origin in part.provenance.items()
+        },
+    }
 
 
 def _values(part: Part) -> dict[str, Any]:

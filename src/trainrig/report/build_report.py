@@ -32,12 +32,14 @@ from trainrig.units import (
     format_count,
     format_money,
     format_share,
+    plain_name,
     signed_share,
 )
 
 if TYPE_CHECKING:  # the catalog of parts is read where a build is checked
     from trainrig.procure.build_rules import BuildReport
     from trainrig.procure.build_search import Suggestion, Suggestions
+    from trainrig.procure.parts import Part
     from trainrig.procure.parts_list import PartCount
     from trainrig.procure.price_list import Price
     from trainrig.procure.rule_book import Check
@@ -195,6 +197,26 @@ def _checks_table(report: BuildReport) -> Table:
         words("arithmetic", lambda one: one.arithmetic),
         column("of the limit", bar, kind="drawing", optional=1),
     )
+
+
+def part_document(part: Part) -> Document:
+    """Return a part of the catalog: each known figure with the document it was read in."""
+    from trainrig.procure.part_catalog import part_dict
+
+    content = part_dict(part)
+
+    def shown(name: str) -> str:
+        value = content["fields"][name]
+        return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    stated = [name for name in content["fields"] if name in part.provenance]
+    rows = table(
+        stated,
+        words("", plain_name),
+        words("value", shown),
+        words("source", lambda name: Cell(content["sources"][name]["title"], "dim")),
+    )
+    return Document(title=part.name, blocks=(Paragraph(part.name, "strong"), rows))
 
 
 def suggestions_document(found: Suggestions) -> Document:

@@ -192,8 +192,8 @@ def _compared(cells: Sequence[str], figures: Sequence[float | None]) -> Iterator
     for place, (cell, figure) in enumerate(zip(cells, figures, strict=True)):
         if not cell:
             yield Cell("unknown", "dim")
-        elif place == 0 or not first or not figure:
-            yield Cell(cell)
+        elif place == 0 or not first or not figure or DOUBT in cell or DOUBT in cells[0]:
+            yield Cell(cell)  # what is not verified neither wins nor loses
         else:
             ratio = figure / first
             tone: Tone = "good" if ratio >= CLEARLY else "bad" if ratio <= 1 / CLEARLY else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -122,3 +123,12 @@ def test_a_broken_file_is_one_line(tmp_path: Path, text: str, said: str) -> None
 
 def test_the_data_files_are_one_a_kind() -> None:
     assert len(list(PARTS_DIR.glob("*.toml"))) == len(KINDS)
+
+
+def test_a_network_card_is_shown_by_the_catalog(trainrig) -> None:
+    code, out, _ = trainrig("catalog", "ConnectX-7", "--json")
+    content = json.loads(out)
+    assert code == 0 and content["kind"] == "nic" and content["fields"]["gbps"] == 400
+    assert content["sources"]["gbps"]["url"].startswith("https://docs.nvidia.com")
+    code, out, _ = trainrig("catalog", "ConnectX-7")
+    assert code == 0 and "400" in out

@@ -16,6 +16,7 @@ from trainrig.cli.catalog import command
 from trainrig.errors import UsageError
 from trainrig.report.chip_report import compare_document
 from trainrig.report.document import Table
+from trainrig.report.render.markdown import to_markdown
 
 
 def run(*args: str, columns: int = 100) -> Result:
@@ -140,3 +141,12 @@ def test_chips_side_by_side_begin_with_what_training_asks_about() -> None:
     assert first[-4:] == ["memory", "bandwidth", "TDP", "16 bit for each watt"]
     cells = dict(zip(labels, (cells for _, cells in table.lines()), strict=True))
     assert cells["16 bit for each watt"][2].small == "×2.12"
+
+
+def test_a_figure_that_is_not_verified_neither_wins_nor_loses() -> None:
+    chips = (require_chip("A800 PCIe 80GB"), require_chip("A100 PCIe 80GB"))
+    for ordered in (chips, chips[::-1]):
+        text = to_markdown(compare_document(ordered))
+        watts = next(line for line in text.splitlines() if "16 bit for each watt" in line)
+        assert "?" in watts and "×" not in watts
+        assert "×1.00" in next(line for line in text.splitlines() if "bandwidth" in line)
