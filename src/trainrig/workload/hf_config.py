@@ -76,7 +76,7 @@ def library_config(shape: ModelShape) -> dict[str, Any]:
     name, _, layers = shape.name.rpartition(":num_layers=")
     name = name or shape.name
     if name.endswith(".json"):
-        keys = json.loads(Path(name).read_bytes())
+        keys: dict[str, Any] = json.loads(Path(name).read_bytes())
         inner = keys.get("text_config")
         if isinstance(inner, dict):  # the language model of one that also reads pictures
             keys = {"model_type": f"{keys['model_type']}_text"} | inner
