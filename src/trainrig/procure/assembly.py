@@ -91,6 +91,7 @@ def _arrive(report: BuildReport) -> Iterator[str]:
 
 def _table(report: BuildReport) -> Iterator[str]:
     build, board = report.build, report.build.board
+    yield "Static electricity: touch bare metal that is earthed, or wear a wrist strap; no carpet"
     yield f"{', '.join(_listed(report, 'cpu')) or 'Processor'} into " + (
         board.name if board else "the board"
     )
@@ -164,7 +165,7 @@ def _all_gpus(report: BuildReport) -> Iterator[str]:
 def _load(report: BuildReport) -> Iterator[str]:
     power = report.power
     yield "`trainrig qualify`: all GPUs at once; a PASS or a MEASURED without findings"
-    yield "A burn of the GPUs for an hour (gpu-burn), watching temperatures and clocks"
+    yield "A burn for an hour: `trainrig burn --budget 1h`; every result is compared"
     yield f"A meter at the outlet: near {power.wall:,.0f} W, and steady"
     yield "Touch the power plugs after the hour: warm is fine, hot is not"
     yield "`trainrig train` of a small model over night; its steps' times stay level"

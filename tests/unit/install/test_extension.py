@@ -91,6 +91,9 @@ LOGS = {
     "GNU version! gcc versions later than 13 are not supported!",
     "cuda-torch-mismatch": "RuntimeError:\nThe detected CUDA version (12.4) mismatches the version "
     "that was used to compile\nPyTorch (13.0). Please make sure to use the same CUDA versions.",
+    "apex-cuda-mismatch": "RuntimeError: Cuda extensions are being compiled with a version of Cuda "
+    "that does not match the version used to compile Pytorch binaries.  Pytorch binaries were "
+    "compiled with Cuda 11.3.\nIn some cases, a minor-version mismatch will not cause later errors",
     "toolkit-missing": "OSError: CUDA_HOME environment variable is not set. Please set it to your "
     "CUDA install root.",
     "architecture-unknown": "nvcc fatal   : Unsupported gpu architecture 'compute_120'",

@@ -104,6 +104,15 @@ def test_only_what_fits_the_card_is_installed() -> None:
     assert "amp_C" not in plain and "step_cuda" not in plain and "use_toolkit" not in plain
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_head_names_other_ways_to_a_driver_and_how_each_is_undone(system: str) -> None:
+    text = script(choose(target_named(["RTX 4090"], system, None), "driver"), Mirrors())
+    head = text.split("set -euo pipefail")[0]
+    assert ".run" in head and "telinit 3" in head and "--uninstall" in head
+    assert "docker run --rm --gpus all" in head
+    assert ("ubuntu-drivers" in head) == system.startswith("ubuntu")
+
+
 def test_volta_gets_the_proprietary_modules() -> None:
     volta = script(choose(target_named(["V100 SXM2 32GB"], "ubuntu22", None), "driver"), Mirrors())
     assert "need nvidia-driver-580\n" in volta and "nvidia-driver-580-open" not in volta

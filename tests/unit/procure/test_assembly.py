@@ -32,6 +32,13 @@ def test_a_list_that_is_not_legal_says_so_first() -> None:
     assert "not legal" in text.split("## 1.")[0] and "missing-part" in text
 
 
+def test_static_electricity_comes_first_and_the_burn_is_trainrig_s_own() -> None:
+    text = as_markdown(checked(ONE))
+    table = text.split("## 3.")[1]
+    assert table.splitlines()[2].startswith("- [ ] Static electricity")
+    assert "`trainrig burn --budget 1h`" in text and "gpu-burn" not in text
+
+
 def test_every_stage_has_something_to_do() -> None:
     assert all(stage.items for stage in steps_of(checked(changed(ONE, gpu=None))))
 
