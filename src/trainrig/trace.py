@@ -42,6 +42,8 @@ Step = dict[str, Any]
 
 STEP, WAIT, PHASE = "trainrig:step", "trainrig:wait", "trainrig:phase:"
 """Annotations that a recorder leaves on the host's timeline."""
+PIPED = "trainrig_has_stages"
+"""Key of a trace's own data: true where the training has pipeline stages."""
 HOST_GAP = 2e-4
 """Seconds without an operation that are no more the host's way to the next one."""
 

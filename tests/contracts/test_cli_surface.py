@@ -102,7 +102,7 @@ def test_the_surface_is_as_promised() -> None:
             "--sequence-parallel --pp --interleave --schedule --cp --ep --offload "
             "--checkpoint-every --checkpoint-interval --keep-checkpoints --max-restarts "
             "--min-nproc --p2p --bind --only --rounds --scale --timeout --write --nodes --dry-run "
-            "--out --resume --detach --tmux --strict --json",
+            "--out --resume --trace --detach --tmux --strict --json",
             "tune": "PLAN --top --steps --rounds --data --device --scale --timeout --out --strict "
             "--json",
             "generate": "RUN --prompt --max-tokens --temperature --top-k --seed --device --json",

@@ -47,6 +47,7 @@ PLACE = {"on", "rates", "link", "host_memory", "fabric_gbps", "p2p", "chip", "cl
 ABOUT_RUNS = {"out", "resume", "timeout", "only", "dry_run", "strict", "as_json", "write"} | {
     "nodes",
     "detach",
+    "trace",
     "tmux",
 }
 ABOUT_ANSWERS = {

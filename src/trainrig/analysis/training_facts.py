@@ -29,6 +29,8 @@ _VERDICT = "row_verdict"
 GONE_ON = "went_on"
 """The condition of one that did not fit: the batch size that was tried next."""
 SOFTWARE = "software_found"
+TRACES = "traces"
+"""The condition with the paths of the traces that ranks kept, in the run's folder."""
 FACTS = (
     *("layout_asked", "layout_found", "wrong_layout", "parity", "straggler", "unigram_entropy"),
     *("profiled", "rounds", "devices", "memory_by_rank", "needs_gpu", "restarts"),

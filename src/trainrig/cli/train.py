@@ -155,6 +155,7 @@ _COMMON = (
 @options(_WHAT, _LAYOUT, _FILE)
 @OUT
 @option("--resume", **RUN, help="Resume an interrupted run from its last checkpoint.")
+@option("--trace", is_flag=True, help="Keep the profiler's trace of each rank beside the run.")
 @DETACH
 @STRICT
 @json_option("Print the result as one JSON object, last.")
@@ -168,6 +169,7 @@ def command(
     write: Path | None,
     nodes: int | None,
     dry_run: bool | None,
+    trace: bool,
     detach: str,
     strict: bool,
     as_json: bool,
@@ -245,6 +247,7 @@ def command(
         stall_timeout=stall_timeout,
         resume=resume,
         full_scale=train_prepare.at_full_scale(file, given),
+        trace=trace,
     )
     with output.best_effort():
         if as_json:

@@ -29,6 +29,16 @@ from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.runs import Marks
 from trainrig.record import Case, Record
 from trainrig.stats import median
+from trainrig.trace import (
+    PIPED,
+    STEP,
+    MissingActivityError,
+    TraceEvent,
+    break_down,
+    is_complete,
+    read_event,
+    step_spans,
+)
 from trainrig.units import format_memory
 
 if TYPE_CHECKING:
@@ -40,6 +50,8 @@ _COLLECTIVE = re.compile(r"^(?:nccl|rccl)|ncclDevKernel|ncclKernel", re.IGNORECA
 _STEP = re.compile(r"^ProfilerStep#\d+$")
 _LARGEST_US = 1e18
 _MOST_WITHOUT_EVENT = 1 << 28
+_MOST_BEFORE_STEP = 1_000_000
+"""Events that are held while no step of ours has been seen."""
 _TOP = 3
 
 
@@ -71,18 +83,61 @@ class _Gpu:
         """Nanoseconds."""
 
 
+class _OwnSteps:
+    """Steps that `trainrig train --trace` recorded: the events that their breakdown is made of."""
+
+    def __init__(self) -> None:
+        self._events: list[TraceEvent] = []
+        self._num_steps = 0
+
+    def take(self, event: Any) -> None:
+        """Keep an event from the first step on; of other programs' traces none is kept."""
+        if not isinstance(event, dict) or not is_complete(event):
+            return
+        is_step = event.get("name") == STEP and event.get("cat") == "user_annotation"
+        self._num_steps += is_step
+        if is_step or event.get("cat") != "python_function":
+            self._events.append(read_event(event))
+        if not self._num_steps and len(self._events) > _MOST_BEFORE_STEP:
+            self._events.clear()
+
+    def records(self, file: FilePart, given: Given, *, on_device: bool) -> Iterator[Record]:
+        """Yield the parts of the step of median length, as the run that it is of has them."""
+        if not self._num_steps:
+            return
+        piped = re.search(rf'"{PIPED}"\s*:\s*true', file.file.head) is not None
+        try:
+            steps = [
+                break_down(self._events, span, piped=piped, on_device=on_device)
+                for span in step_spans(self._events)
+            ]
+        except MissingActivityError as error:
+            raise file.refuse(None, str(error)) from None
+        middle = sorted(steps, key=lambda step: step["step_s"])[len(steps) // 2]
+        case: Case = {"trace": file.name, "tool": IMPORTER.name}
+        for part, seconds in middle.items():
+            if part.endswith("_s"):
+                metric = (f"profiled_{part.removesuffix('_s')}", "s")
+                yield point(
+                    file, None, "trace", case, metric, seconds, device=given.device or "rank"
+                )
+
+
 def _read(file: FilePart, given: Given) -> Reading:
     gpus: dict[int, _Gpu] = {}
     steps: list[float] = []
+    own_steps = _OwnSteps()
     with file.file.open() as raw:
         lines = _Lines(raw)
         try:
             for number, event in enumerate(ijson.items(lines, "traceEvents.item", use_float=True)):
                 lines.since_event = 0
                 _take(file, number, event, gpus, steps)
+                own_steps.take(event)
         except (ijson.JSONError, EOFError, OSError, ValueError) as error:
             raise _refused(file, lines.line, error) from None
-    if not gpus:
+    breakdown = list(own_steps.records(file, given, on_device=bool(gpus)))
+    if not gpus and not breakdown:
         raise file.refuse(
             None,
             "no GPU kernel in it",
@@ -98,6 +153,7 @@ def _read(file: FilePart, given: Given) -> Reading:
         for index, gpu in sorted(gpus.items())
         for record in _records(file, index, gpu, steps, device or given.device)
     ]
+    records += breakdown
     return Reading(version=word(version[1]) if version else None, records=records)
 
 

@@ -57,6 +57,8 @@ class Paragraph:
     text: str
     tone: Tone = ""
     label: str = ""
+    files: tuple[str, ...] = ()
+    """Paths of files in the run's folder, which a page links to."""
 
 
 @dataclass(frozen=True, slots=True)

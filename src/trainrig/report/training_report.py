@@ -18,6 +18,7 @@ from trainrig.analysis.compare_training import (
     worth_of_fusing,
 )
 from trainrig.analysis.training_baselines import PublishedFigure, published_figures
+from trainrig.analysis.training_facts import TRACES
 from trainrig.analysis.training_results import (
     TrainingPrediction,
     TrainingResult,
@@ -96,6 +97,7 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
         ]
     blocks += [
         *_profiled(results, predicted),
+        *_traces(view),
         *published_table(published),
     ]
     failed = [
@@ -527,6 +529,18 @@ def _profiled(
             column("overlapped", lambda line: line[1].overlapped_s, format_time),
             title="Steps under torch's profiler: own work, waits and bubble add up to the step",
         )
+
+
+def _traces(view: RunView) -> Iterator[doc.Paragraph]:
+    """Yield where the ranks' traces lie, once for all experiments."""
+    files = tuple(
+        dict.fromkeys(
+            path for record in view.records for path in record.conditions.get(TRACES) or ()
+        )
+    )
+    if files:
+        words = "Traces of the profiled steps, for Perfetto or trainrig import:"
+        yield doc.Paragraph(words, files=files)
 
 
 def _remarks(

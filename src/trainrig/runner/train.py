@@ -108,11 +108,13 @@ def train(
     stall_timeout: float = STALL_TIMEOUT,
     resume: Path | None = None,
     full_scale: Sequence[Experiment] = (),
+    trace: bool = False,
 ) -> RunOutcome:
     """Train experiments one after another in a new run, and judge them.
 
     ``full_scale`` are the same ones at the size of what others published, where they are tiny.
-    ``resume`` goes on with a run, whose experiments these are (`train_resume`).
+    ``resume`` goes on with a run, whose experiments these are (`train_resume`).  ``trace``: the
+    profiler's trace of each rank is kept below the run's logs.
     """
     for experiment in experiments:  # before any data is prepared
         check(experiment)
@@ -142,6 +144,7 @@ def train(
             grounds=grounds_of(run.path.parent, machine_key(to_dict(snapshot)), site.cores),
             alone=len(ready) == 1,
             resuming=resume is not None,
+            trace=trace,
         )
         count_text = "1 experiment" if len(ready) == 1 else f"{len(ready)} experiments"
         watch(Progress(text=f"{hostname}: {count_text}", level="stage"))
@@ -206,6 +209,8 @@ class TrainRun:
     alone: bool = False
     """True if one experiment is trained: a batch that does not fit is then halved."""
     resuming: bool = False
+    trace: bool = False
+    """Ranks keep the traces of their profiled steps."""
     deadline: float = math.inf
     """When trainings are given up, on time.monotonic."""
     _trained: list[Trained] = field(default_factory=list)
@@ -421,16 +426,15 @@ class TrainRun:
             outcome.status, outcome.reason = Status.OOM, reason
             return
         self._predict(experiment)
-        slug = outcome.slug
-        if outcome.auto_batch:
-            slug += f"-batch-{experiment.batch_size}"
-        job = Job()
+        slug = outcome.folder_name
+        job = Job(trace=self.trace)
         if experiment.framework == REFERENCE:  # it saves, goes on, and says its held-out loss
             folder = checkpoints_of(self.run.path, outcome.slug)
             goes_on = self.resuming and newest(folder) is not None
             if not goes_on:  # those of a batch that did not fit
                 shutil.rmtree(folder, ignore_errors=True)
             job = Job(
+                trace=self.trace,
                 probe=not self._is_level(experiment),
                 checkpoint=str(folder),
                 resume=str(folder) if goes_on or experiment.recovery.max_restarts else "",

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainrig.analysis.judge_training import waited_for
-from trainrig.analysis.training_facts import BREAKDOWN, GONE_ON, NOTHING_TRAINED, counted, flat
+from trainrig.analysis.training_facts import (
+    BREAKDOWN,
+    GONE_ON,
+    NOTHING_TRAINED,
+    TRACES,
+    counted,
+    flat,
+)
 from trainrig.benchmarks.spec import WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.machine.energy import Energy, together
@@ -25,6 +32,7 @@ from trainrig.record import Kind, Limit, Record, Status, new_id
 from trainrig.runner import energy
 from trainrig.runner.targets import Target
 from trainrig.stats import Attempt, Combined, combine_attempts, median, median_interval
+from trainrig.store.run_folder import LOGS
 from trainrig.train.config import Experiment, case_of
 from trainrig.train.engines import Result
 from trainrig.train.fewer_ranks import on_ranks
@@ -111,6 +119,11 @@ class Trained:
     """The fastest matrix product of its precision, where it was measured beside it."""
     entropy: float | None = None
     """Nats of the text's token frequencies, where its held-out loss can be compared with them."""
+
+    @property
+    def folder_name(self) -> str:
+        """Return the name of its folder in the run's logs."""
+        return f"{self.slug}-batch-{self.experiment.batch_size}" if self.auto_batch else self.slug
 
     @property
     def first(self) -> Launch:
@@ -373,6 +386,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
         "wrong_layout": trained.wrong_layout,
         "profiled": launch.result.profiled,
         "no_breakdown_reason": launch.result.no_profile or None,
+        TRACES: [f"{LOGS}/{trained.folder_name}/{name}" for name in launch.result.traces] or None,
         "software_found": dict((launch.result.facts or {}).get("software", {})),
         "heldout": [{"step": step, "loss": loss} for step, loss in launch.result.heldout],
         "weight_decay": dict(

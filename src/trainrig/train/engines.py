@@ -132,6 +132,8 @@ class Result:
     """After each rank that was lost."""
     profiles: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     """Of each rank its profiled steps: seconds by part (`trainrig.trace`)."""
+    traces: tuple[str, ...] = ()
+    """Names of the traces that ranks kept, in the folder of their events."""
     no_profile: str = ""
     """Why a profiler that ran has no parts of a step; empty where it has them or did not run."""
 
@@ -166,6 +168,8 @@ class Job:
     """Seconds without a move of any rank after which each ends by itself; 0: others see to it."""
     heldout: bool = False
     """The held-out loss is taken, by our engine."""
+    trace: bool = False
+    """Each rank keeps the trace of its profiled steps beside its events."""
     elsewhere: bool = False
     """Other machines run it: its environment has nothing that only this one is."""
 
@@ -292,6 +296,7 @@ class Framework:
             hosts=tuple(process_of(run, rank)[0] for rank in ranks),
             restarts=restarts_of(first),
             profiles=tuple(tuple(each.get("steps", ())) for each in profiles),
+            traces=tuple(each["trace"] for each in profiles if each.get("trace")),
             no_profile=next((each["missing"] for each in profiles if each.get("missing")), ""),
             probe=Probe(
                 losses=tuple(probe["losses"]),

@@ -33,7 +33,8 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
             yield f"{'#' * (level + 1)} {_escape(block.title)}"
         case doc.Paragraph():
             label = f"**{_escape(block.label)}.** " if block.label else ""
-            yield label + _escape(block.text)
+            links = "".join(f" [{_escape(path)}]({path})" for path in block.files)
+            yield label + _escape(block.text) + links
         case doc.Badge():
             yield from _badge(block, level)
         case doc.Facts():

@@ -73,7 +73,7 @@ class _Printer:
                 return
             case doc.Paragraph():
                 label = f"{block.label}: " if block.label else ""
-                self._line(label + block.text, block.tone)
+                self._line(" ".join([label + block.text, *block.files]), block.tone)
             case doc.Badge():
                 self._verdict(block)
             case doc.Facts():

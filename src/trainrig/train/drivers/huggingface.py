@@ -39,7 +39,7 @@ from trainrig.train.drivers.huggingface_model import (
     with_adapters,
 )
 from trainrig.train.drivers.huggingface_timer import TAKES_NORM, Timed
-from trainrig.train.native.breakdown import STEPS
+from trainrig.train.native.breakdown import STEPS, trace_file
 
 OPTIMIZERS = {
     "adamw": "adamw_torch",
@@ -94,7 +94,9 @@ def _timed(folder: Path, events: Events, request: dict[str, Any], hf: dict[str, 
     on_gpu = options["device"].startswith("cuda")
     before = 0 if on_gpu else common.memory_before("cpu")
     # On one CPU there is nothing but a step's own work.
-    more = STEPS + 1 if request["probe"] and (common.SIZE > 1 or on_gpu) else 0
+    is_kept = request.get("trace", False)
+    is_profiled = is_kept or (request["probe"] and (common.SIZE > 1 or on_gpu))
+    more = STEPS + 1 if is_profiled else 0
     plain = request.get("plain_loss", False)
     trainer = trainer_for(folder, options, hf, plain=plain, more=more)
 
@@ -105,7 +107,8 @@ def _timed(folder: Path, events: Events, request: dict[str, Any], hf: dict[str, 
         used = [gpu for gpu in gpus if torch.cuda.max_memory_allocated(gpu)] if on_gpu else ["cpu"]
         events.emit("memory", **common.memory_of(used, before))
 
-    trainer.prepare(hf["rates"], options, events, events.emit, trained=trained)
+    keep = trace_file(folder, common.RANK, is_kept=is_kept)
+    trainer.prepare(hf["rates"], options, events, events.emit, trained=trained, keep=keep)
     trainer.train()
 
 

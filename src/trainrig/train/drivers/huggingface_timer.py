@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,13 +51,15 @@ class Timed(Trainer):
         emit: Any,
         *,
         trained: Callable[[], None] = lambda: None,
+        keep: Path | None = None,
     ) -> None:
         """What the marks and the schedule need; ``emit`` is silent where nobody is to be told.
 
-        ``trained``: called when the steps that are asked for are over.
+        ``trained``: called when the steps that are asked for are over; ``keep``: the file of the
+        profiler's trace.
         """
         self.rates, self.options, self.events, self.emit = rates, options, events, emit
-        self._trained, self._recorder = trained, Recorder()
+        self._trained, self._recorder = trained, Recorder(keep=keep)
         self._recorded = ExitStack()
         self.watch = stopwatch_for(options["device"])
         self.steps: list[Marked[Any]] = []

@@ -27,7 +27,7 @@ import torch.distributed as dist
 import trainrig.train.native.host_sums as host_sums
 from trainrig.process.events import Events
 from trainrig.train.drivers import common
-from trainrig.train.native.breakdown import phase, profiled
+from trainrig.train.native.breakdown import phase, profiled, trace_file
 from trainrig.train.native.step_timer import Stopwatch, stopwatch_for
 
 PATIENCE = timedelta(hours=2)
@@ -99,12 +99,8 @@ def train(folder: Path, events: Events, make: Callable[[StepTask], DrivenEngine]
     _steps(engine, task, given["rates"], events, events.emit)
     events.emit("trained")
     events.emit("memory", **common.memory_of([device], before))
-    if request["probe"] and (common.SIZE > 1 or device != "cpu"):
-        events.set_position(part="the profiled steps")
-        last = len(given["rates"]) - 1
-        watch.recording = phase
-        step = _marked(engine, watch, last, given["rates"][last])
-        events.emit("breakdown", **profiled(step, piped=task.piped))
+    if request.get("trace") or (request["probe"] and (common.SIZE > 1 or device != "cpu")):
+        _profile(engine, task, events)
     del engine
     gc.collect()
     if request["probe"]:
@@ -148,6 +144,17 @@ def _marked(
         engine.step(number, rate)
 
     return step
+
+
+def _profile(engine: DrivenEngine, task: StepTask, events: Events) -> None:
+    """A few more steps under the profiler, at the last step's learning rate."""
+    events.set_position(part="the profiled steps")
+    rates = task.given["rates"]
+    task.watch.recording = phase
+    step = _marked(engine, task.watch, len(rates) - 1, rates[-1])
+    is_kept = task.request.get("trace", False)
+    keep = trace_file(task.folder, common.RANK, is_kept=is_kept)
+    events.emit("breakdown", **profiled(step, piped=task.piped, keep=keep))
 
 
 def _steps(

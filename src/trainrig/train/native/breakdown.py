@@ -9,10 +9,13 @@ Imports torch and `trainrig.trace` alone: drivers of other engines have it, too.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +24,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from trainrig.trace import (
     PHASE,
+    PIPED,
     STEP,
     WAIT,
     MissingActivityError,
@@ -35,8 +39,14 @@ STEPS = 5
 class Recorder:
     """Steps under the profiler: `start`, a few times `step`, `stop`."""
 
-    def __init__(self, *, piped: bool = False) -> None:
-        """``piped``: a pipeline has stages."""
+    def __init__(self, *, piped: bool = False, keep: Path | None = None) -> None:
+        """Prepare a profiler.
+
+        Args:
+            piped: The training has pipeline stages.
+            keep: The file that the trace is written to, packed by gzip; None: it is not kept.
+        """
+        self._keep = keep
         self._piped, self._on_gpu = piped, torch.cuda.is_available()
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
         self._profile = profile(activities=kinds, record_shapes=True)
@@ -45,6 +55,7 @@ class Recorder:
     def start(self) -> None:
         """From here on everything is recorded."""
         self._profile.start()
+        self._profile.add_metadata_json(PIPED, json.dumps(self._piped))
         self._waits.__enter__()
 
     @contextlib.contextmanager
@@ -59,10 +70,12 @@ class Recorder:
         """Return what is emitted of the steps since `start`.
 
         Returns:
-            ``steps``, the parts of each step; ``missing``, why there are none, else empty.
+            ``steps``, the parts of each step; ``missing``, why there are none, else empty;
+            ``trace``, the name of the file that is kept.
         """
         self._waits.__exit__(None, None, None)
         self._profile.stop()
+        kept = {"trace": self._keep.name} if self._keep else {}
         events = read_events(self._trace())
         try:
             steps = [
@@ -70,27 +83,37 @@ class Recorder:
                 for span in step_spans(events)
             ]
         except MissingActivityError as error:
-            return {"steps": [], "missing": str(error)}
-        return {"steps": steps, "missing": ""}
+            return {"steps": [], "missing": str(error), **kept}
+        return {"steps": steps, "missing": "", **kept}
 
     def _trace(self) -> Any:
         """The trace that Kineto exports: it alone has streams and which operation launched what."""
         with tempfile.TemporaryDirectory(prefix="trainrig-") as folder:
             path = os.path.join(folder, "trace.json")
             self._profile.export_chrome_trace(path)
+            if self._keep is not None:
+                with open(path, "rb") as file, gzip.open(self._keep, "wb", 6) as kept:
+                    shutil.copyfileobj(file, kept)
             with open(path, encoding="utf-8", errors="replace") as file:
                 return json.load(file)
 
 
-def profiled(step: Callable[[], None], *, piped: bool, steps: int = STEPS) -> dict[str, Any]:
-    """Profile ``steps`` calls, after one that is not looked at; see `Recorder.stop`."""
+def profiled(
+    step: Callable[[], None], *, piped: bool, keep: Path | None = None, steps: int = STEPS
+) -> dict[str, Any]:
+    """Profile ``steps`` calls, after one that is not looked at; see `Recorder`."""
     step()  # as many steps are under way then as later
-    recorder = Recorder(piped=piped)
+    recorder = Recorder(piped=piped, keep=keep)
     recorder.start()
     for _ in range(steps):
         with recorder.step():
             step()
     return recorder.stop()
+
+
+def trace_file(folder: Path, rank: int, *, is_kept: bool) -> Path | None:
+    """Return where a rank's trace is kept, below the folder of its events; None: nowhere."""
+    return folder / f"trace-rank{rank}.json.gz" if is_kept else None
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[Any]:

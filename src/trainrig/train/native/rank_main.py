@@ -37,7 +37,7 @@ from trainrig.train.drivers.common import memory_before, memory_of
 from trainrig.train.engines import Job
 from trainrig.train.fewer_ranks import on_ranks
 from trainrig.train.native import checkpoint, gpu, layout_observed
-from trainrig.train.native.breakdown import phase, profiled
+from trainrig.train.native.breakdown import phase, profiled, trace_file
 from trainrig.train.native.collectives import Collectives
 from trainrig.train.native.data_parallel import ManyDevices
 from trainrig.train.native.loop import Engine, Row
@@ -182,8 +182,8 @@ def _timed(experiment: Experiment, own: _Rank, job: Job, memory: Memory) -> bool
             events.set_position(part="the held-out loss")
             engine.on_heldout(engine.next_step, engine.heldout_loss())
         events.emit("memory", **memory())
-        if job.probe and (own.world is not None or own.device != "cpu"):
-            _profile(engine, own)
+        if job.trace or (job.probe and (own.world is not None or own.device != "cpu")):
+            _profile(engine, own, is_kept=job.trace)
     return True
 
 
@@ -231,12 +231,13 @@ def _look(engine: Engine, own: _Rank) -> None:
     own.events.emit("weight_decay", decayed=decayed, not_decayed=spared)
 
 
-def _profile(engine: Engine, own: _Rank) -> None:
+def _profile(engine: Engine, own: _Rank, *, is_kept: bool) -> None:
     """Where a step's time goes: a few more of them, which belong to no training any more."""
     own.events.set_position(part="the profiled steps")
     piped = engine.experiment.mesh.pp > 1
     engine.watch.recording = phase
-    own.events.emit("breakdown", **profiled(engine.step, piped=piped))
+    keep = trace_file(own.events.folder, own.events.rank, is_kept=is_kept)
+    own.events.emit("breakdown", **profiled(engine.step, piped=piped, keep=keep))
     engine.watch.end()
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
-from trainrig.trace import TraceEvent, break_down
+from trainrig.importers import read_file
+from trainrig.trace import PIPED, TraceEvent, break_down
 from trainrig.train.native import breakdown
 
 
@@ -112,3 +116,38 @@ def test_a_gpu_whose_kernels_were_not_recorded_is_told_and_has_no_parts(
     recorded = recorder.stop()
     assert recorded["steps"] == []
     assert "CUPTI" in recorded["missing"]
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_a_kept_trace_is_read_back_to_the_same_parts(tmp_path: Path, piped: bool) -> None:
+    """Importing the file gives the parts of the step of median length, as the rank told them."""
+    keep = breakdown.trace_file(tmp_path, 3, is_kept=True)
+    matrix = torch.ones(64, 64)
+
+    def step() -> None:
+        torch.mm(matrix, matrix)
+
+    told = breakdown.profiled(step, piped=piped, keep=keep, steps=3)
+    assert keep is not None and told["trace"] == keep.name
+    ((tool, reading),) = read_file(keep)
+    assert tool == "torch-profiler"
+    middle = sorted(told["steps"], key=lambda parts: parts["step_s"])[1]
+    read = {record.metric.removeprefix("profiled_"): record.value for record in reading.records}
+    assert read == {name[:-2]: middle[name] for name in middle if name.endswith("_s")}
+
+
+def test_whether_there_were_stages_is_read_from_the_trace(tmp_path: Path) -> None:
+    """A message in a step is a wait for a stage only where the training had stages."""
+    for piped in (False, True):
+        spans = [("trainrig:step", "user_annotation", 0, 100), ("gloo:recv", "cpu_op", 0, 40)]
+        spans += [("trainrig:wait", "user_annotation", 0, 40), ("aten::mm", "cpu_op", 40, 60)]
+        events = [
+            {"ph": "X", "name": name, "cat": kind, "ts": start, "dur": duration, "tid": 1}
+            for name, kind, start, duration in spans
+        ]
+        path = tmp_path / f"trace-{piped}.json"
+        path.write_text(json.dumps({PIPED: piped, "traceEvents": events}))
+        ((_, reading),) = read_file(path)
+        read = {record.metric: record.value for record in reading.records}
+        waits = (read["profiled_communication"], read["profiled_bubble"])
+        assert waits == pytest.approx((0.0, 4e-5) if piped else (4e-5, 0.0))
