@@ -2,6 +2,7 @@
 
     python tools/selftest_table.py --write            every fault
     python tools/selftest_table.py --write links      a family or a check; other rows stay
+    python tools/selftest_table.py --thresholds       src/trainrig/selftest/thresholds.toml
 
 runs `trainrig selftest` and writes what came out; without --write it prints the page.  A test holds
 the page's faults and checks against the registry; how long each took is of the machine it ran on.
@@ -25,9 +26,12 @@ Written by `python tools/selftest_table.py --write`.
 Every check of trainrig ships the fault that it must catch. `trainrig selftest` plants each one
 below the check: in a tensor, in the bytes of a file, in what a driver or a program answers, in a
 process that is stopped or killed. The check itself is the one that every verb uses, and is told
-nothing. Beside each fault stands a healthy twin, the same scene without it; whatever a check says
-of a twin is a false alarm. The command looks at all twins five times, `make acceptance` fifty
-times.
+nothing. What counts is the outcome: the verdict, its exit code, the severity of the finding. A
+fault at a threshold stands 10 % beyond it, at random places whose seed is printed (`--seed`
+repeats them). Beside each fault stands a healthy twin: the same scene without it, or 10 % inside
+the threshold; whatever a check says of a twin is a false alarm. The command looks at all twins
+five times, `make acceptance` fifty times. `python -m validation.selftest_breaks` breaks the checks
+themselves, one after the other, and counts how many breaks the command notices.
 
 A fault that has several places (each bit of a number, each place in a file) is planted in all of
 them, and counts as caught when every one was seen. "After" is the time from the question to the
@@ -78,6 +82,16 @@ def page(only: Sequence[str] = ()) -> Iterator[str]:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def write_thresholds() -> None:
+    """State every threshold as the code has it now."""
+    import tomli_w
+
+    from trainrig.selftest.threshold_faults import PATH, actual_numbers
+
+    head = "# Every number that decides a verdict, stated a second time: see threshold_faults.py.\n"
+    PATH.write_text(head + "\n" + tomli_w.dumps(actual_numbers()), encoding="utf-8")
+
+
 def _time(seconds: float | None) -> str:
     from trainrig.units import format_time
 
@@ -98,7 +112,9 @@ def rows_of(text: str) -> dict[tuple[str, str], tuple[str, str]]:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--write"]:
         PAGE.write_text("\n".join(page(sys.argv[2:])) + "\n", encoding="utf-8")
+    elif sys.argv[1:] == ["--thresholds"]:
+        write_thresholds()
     elif sys.argv[1:]:
-        sys.exit("usage: python tools/selftest_table.py [--write [WORD ...]]")
+        sys.exit("usage: python tools/selftest_table.py [--write [WORD ...] | --thresholds]")
     else:
         print("\n".join(page()))

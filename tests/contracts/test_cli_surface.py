@@ -61,7 +61,7 @@ def test_the_surface_is_as_promised() -> None:
             "burn": "--budget --devices --mode --dtype --memory --golden --out --detach --tmux "
             "--json",
             "doctor": "FILE... --markdown --apply --runs --json",
-            "selftest": "--only --clean-runs --list --json",
+            "selftest": "--only --clean-runs --seed --list --json",
             "inspect": "--json --wait",
             "top": "--interval --once --json",
             "metrics": "--port --bind --token-file --once --json",

@@ -22,9 +22,17 @@ from trainrig.cli.verb import json_option, option, verb
     default=5,
     help="How often every healthy twin is looked at.",
 )
+@option(
+    "--seed",
+    type=click.IntRange(0, 2**32),
+    default_text="drawn, and printed",
+    help="Seed of the random places in which faults are planted.",
+)
 @option("--list", "as_list", is_flag=True, help="List the faults and plant none.")
 @json_option()
-def command(only: tuple[str, ...], clean_runs: int, as_list: bool, as_json: bool) -> int:
+def command(
+    only: tuple[str, ...], clean_runs: int, seed: int | None, as_list: bool, as_json: bool
+) -> int:
     """Does trainrig see what it should?  Plants a fault below each check, and looks.
 
     \b
@@ -33,10 +41,13 @@ def command(only: tuple[str, ...], clean_runs: int, as_list: bool, as_json: bool
     trainrig selftest --json
 
     A flipped bit, an x8 link, a hung rank, a full disk ...: each is planted where the
-    check cannot know of it, in tensors, files, processes, drivers' answers.  Healthy
-    twins must raise nothing.  Changes nothing on this machine.  Exit code 1 where a
-    fault was missed or a healthy twin accused, else 0.
+    check cannot know of it, in tensors, files, processes, drivers' answers, at random
+    places and 10 % beyond each threshold.  What counts is the outcome: verdict, exit
+    code, severity.  Healthy twins, 10 % inside, must raise nothing.  Changes nothing on
+    this machine.  Exit code 1 where a fault was missed or a healthy twin accused, else 0.
     """
+    import random
+
     from trainrig.cli.output import answer
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.selftest.page import listed, selftest_document
@@ -48,7 +59,8 @@ def command(only: tuple[str, ...], clean_runs: int, as_list: bool, as_json: bool
         rows = [{"fault": fault.name, "check": fault.check} for fault in faults]
         answer(as_json, lambda: {"faults": rows}, lambda: listed(faults), schema="selftest-list")
         return EXIT_OK
-    result = run_all(only, clean_runs, watch=_say)
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
+    result = run_all(only, clean_runs, watch=_say, seed=seed)
     answer(as_json, result.to_dict, lambda: selftest_document(result))
     return EXIT_OK if result.is_sound else EXIT_FINDING
 

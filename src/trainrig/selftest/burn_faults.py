@@ -21,6 +21,7 @@ from trainrig.analysis.judge_burn import judge_burn
 from trainrig.benchmarks.burn import BENCHMARK, LEAST_MEMORY, burn_case
 from trainrig.record import WRONG_ANSWER, Kind, Record, RunView, Scalar, Status
 from trainrig.selftest import burn_planted
+from trainrig.selftest.outcome import verdict_lines
 from trainrig.selftest.registry import HEALTHY, Fault
 
 TAKES_S = 20.0
@@ -44,14 +45,25 @@ def faults() -> Iterator[Fault]:
             twin=f"{planted.check} {planted.phase.get('dtype')}",
         )
     for name, finds, spoil in _JUDGED:
+        outcome = _OUTCOMES.get(name, _UNKNOWN if finds in _NOT_JUDGED else _FAIL)
         yield Fault(
             name=name,
             check="burn.verdict",
             inject=partial(_judged, spoil),
             observe=_observe_judged,
             finds=finds,
+            says=f"{outcome} {finds}:",
             twin="burn.verdict",
         )
+
+
+_FAIL, _UNKNOWN, _NAMED = "FAIL exit 1 error", "INCOMPLETE exit 3 error", "PASS exit 0 warning"
+_NOT_JUDGED = ("step-not-done", "sensor-stopped", "sensor-stuck")
+_OUTCOMES = {
+    "corrected memory errors under load": _NAMED,
+    "a card 4 % behind its sibling": _NAMED,
+}
+"""Faults that end otherwise than most of their finding."""
 
 
 # ---- bits
@@ -260,4 +272,4 @@ def _judged(spoil: Spoil, _: Path, variant: Any) -> Iterator[RunView]:
 
 
 def _observe_judged(view: RunView) -> Iterable[str]:
-    return [f"{found.id}: {found.evidence}" for found in judge_burn(view).findings]
+    return verdict_lines(judge_burn(view))

@@ -14,18 +14,19 @@ keeps cells of a buffer from changing.  A healthy twin runs in the same mode wit
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainrig.measure.burn import make_check, reset_torch
+from trainrig.selftest.registry import plant_seed
 
 if TYPE_CHECKING:
     import torch
 
 _SIZE = 64
-_ROW, _COLUMN = 3, 5
 _MATMUL_BITS = {"bf16": 16, "fp16": 16, "fp32": 32, "fp64": 64}
 _MANTISSA = {"bf16": 7, "fp16": 10, "fp32": 23, "fp64": 52}
 NAN, NEGATIVE_ZERO = "NaN", "-0"
@@ -172,6 +173,8 @@ class _Fault:
     how: str
     bit: int | None
     special: str = ""
+    share: float = 0.0
+    """Where in the tensor: 0 is its first element, below 1."""
     calls: int = 0
     pairs: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -196,7 +199,7 @@ class _Fault:
 
         own = tensor.detach()
         flat = own.view(-1) if own.is_contiguous() else own.t().reshape(-1)
-        place = min(_ROW * _SIZE + _COLUMN, flat.numel() - 1)
+        place = int(self.share * flat.numel())
         if self.special:
             flat[place] = float("nan") if self.special == NAN else -0.0
             return
@@ -210,29 +213,37 @@ class _Fault:
         """A cell that does not take what is written; or the first cell of all is also the last."""
         flat = buffer.view(-1)
         if self.how == "stuck":
-            flat[7] = flat[7] | (1 << 9) if self.bit else flat[7] & ~(1 << 9)
+            place = int(self.share * flat.numel())
+            flat[place] = flat[place] | (1 << 9) if self.bit else flat[place] & ~(1 << 9)
         elif flat.numel() > 64:
             flat[0] = flat[64]
 
 
-def _fault_of(fault: BurnFault, variant: str) -> _Fault:
+def _fault_of(fault: BurnFault, variant: str, share: float) -> _Fault:
     operation, _, how = fault.where.rpartition(".")
     dtype = str(fault.phase["dtype"] or ("fp32" if "exp" in operation else "fp64"))
     if variant in (NAN, NEGATIVE_ZERO):
-        return _Fault(operation, how, None, special=variant)
+        return _Fault(operation, how, None, special=variant, share=share)
     if how == "stuck":
-        return _Fault(operation, how, int(variant == "at 1"))
+        return _Fault(operation, how, int(variant == "at 1"), share=share)
     names = {bit_name(dtype, bit): bit for bit in range(_MATMUL_BITS[dtype])}
-    return _Fault(operation, how, names.get(variant))
+    return _Fault(operation, how, names.get(variant), share=share)
 
 
 @contextmanager
-def inject(fault: BurnFault, variant: str | None) -> Iterator[None]:
-    """The fault below everything that torch does; ``variant`` None: the same, and healthy.
+def inject(fault: BurnFault, variant: str | None, share: float | None = None) -> Iterator[None]:
+    """Put a fault below everything that torch does.
 
     Threads that begin inside have it too: the check of processors makes one for each.
+
+    Args:
+        fault: What is planted.
+        variant: The bit, by name; None for the same scene without the fault.
+        share: Where in the tensor, from 0 to below 1; None for a place that the seed decides.
     """
-    active = None if variant is None else _fault_of(fault, variant)
+    if share is None:
+        share = random.Random(f"{plant_seed()} {fault.name} {variant}").random()
+    active = None if variant is None else _fault_of(fault, variant, share)
     with _mode(active), _threads_with(active):
         yield
 

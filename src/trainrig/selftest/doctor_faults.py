@@ -93,6 +93,8 @@ class FaultHost:
     base: str
     finding: str
     evidence: str
+    severity: str
+    """How grave it is."""
     source: str
     check: str = ""
     """The check that sees it, where several have this finding; empty: the first of them."""
@@ -309,6 +311,7 @@ def faults() -> Iterator[Fault]:
             check=f"doctor.{host.seen_by}",
             finds=host.finding,
             says=host.evidence,
+            begins=f"{host.severity} {host.finding}:",
             inject=partial(_open, host),
             observe=_diagnose,
         )
@@ -322,5 +325,5 @@ def _open(host: FaultHost, folder: Path, variant: Any) -> Iterator[_Scene]:
 def _diagnose(scene: _Scene) -> Iterable[str]:
     found = scene.host.findings(scene.state, scene.folder)
     if scene.state is scene.host.repaired:
-        found = tuple(one for one in found if one.id not in scene.host.allowed)
-    return [f"{one.id}: {one.evidence}" for one in found]
+        found = tuple(finding for finding in found if finding.id not in scene.host.allowed)
+    return [f"{finding.severity} {finding.id}: {finding.evidence}" for finding in found]

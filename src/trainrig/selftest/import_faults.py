@@ -15,6 +15,7 @@ from unittest import mock
 
 from trainrig.errors import DataError
 from trainrig.runner.imported import import_files
+from trainrig.selftest.outcome import verdict_lines
 from trainrig.selftest.registry import HEALTHY, Fault
 
 TAKES_S = 3.0
@@ -29,6 +30,7 @@ def faults() -> Iterator[Fault]:
                 name=row["name"],
                 check=f"import.{file['tool']}",
                 finds=row["finds"],
+                says=f"{row['outcome']} {row['finds']}:",
                 inject=partial(_printed, file["text"], row["replace"]),
                 observe=_imported,
                 twin=f"file {number}",
@@ -55,4 +57,4 @@ def _imported(path: Path) -> Iterable[str]:
     except DataError as error:
         return [error.message]
 
-    return [f"{one.id}: {one.evidence}" for one in done.verdict.findings if one.severity != "info"]
+    return verdict_lines(done.verdict, "warning")

@@ -12,25 +12,46 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from trainrig.analysis.judge import judge
+from trainrig.analysis.judge import IMPLAUSIBLE, judge
 from trainrig.analysis.judge_classes import class_rules
-from trainrig.analysis.judge_sentinel import changes_of
+from trainrig.analysis.rows import SIBLING_MARGIN
 from trainrig.analysis.watched_rules import watch_rules
 from trainrig.benchmarks.layer import BENCHMARK as LAYER
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.storage import BENCHMARK as STORAGE
 from trainrig.benchmarks.storage import storage_case
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
+from trainrig.benchmarks.training import MAX_OTHER
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Reply, Request
-from trainrig.record import PARENT_CLOCK, WORKER_CLOCK, Case, Kind, Limit, Record, Status
-from trainrig.selftest.registry import HEALTHY, Fault, named_faults, plant_seed
+from trainrig.record import (
+    PARENT_CLOCK,
+    TOLD_SHARE,
+    WORKER_CLOCK,
+    Case,
+    Kind,
+    Limit,
+    Record,
+    Scalar,
+    Severity,
+    Status,
+)
+from trainrig.selftest.outcome import verdict_lines
+from trainrig.selftest.registry import (
+    HEALTHY,
+    TENTH,
+    Fault,
+    Scene,
+    named_faults,
+    threshold_fault,
+)
 from trainrig.train.config import Experiment, case_of
 
+_CARD = "RTX 4090"
 _BAND, _HEALTHY_RATE = (150e12, 180e12), 165e12
 _LIMIT = Limit(value=165.2e12, source="RTX 4090 data sheet, fp16 dense, fp32 accumulation")
 _SIZES = (8192, 16384)
@@ -50,72 +71,85 @@ Answer = Callable[[_Question, Reply], Reply]
 """What a worker says in place of a healthy one's reply."""
 
 
+_FAIL, _INCOMPLETE = "FAIL exit 1 error", "INCOMPLETE exit 3 error"
+_NAMED, _DOUBTFUL = "PASS exit 0 warning", "INCOMPLETE exit 3 warning"
+
+
 def faults() -> Iterator[Fault]:
-    """One for each finding of the judge."""
-    answers: tuple[tuple[str, str, Answer], ...] = (
-        ("a clock that was halved under load", "below-band", _slower(2.0)),
-        ("one of eight cards at 92 %", "odd-device", _slower(1 / 0.92, gpu=5)),
-        ("a card that slows itself down for heat", "throttled", _with(conditions=_HOT)),
+    """One for each finding of the judge; then its thresholds, a tenth beyond and a tenth inside."""
+    answers: tuple[tuple[str, str, str, Answer], ...] = (
+        ("a clock that was halved under load", _FAIL, "below-band", _slower(2.0)),
+        ("one of eight cards at 92 %", _FAIL, "odd-device", _slower(1 / 0.92, gpu=5)),
+        ("a card that slows itself down for heat", _NAMED, "throttled", _with(conditions=_HOT)),
+        ("a hot card that is below its band", _FAIL, "throttled", _hot_and_slow),
         (
             "one wrong row in the product of one worker",
+            _FAIL,
             "wrong-answer",
             _says("wrong answer after timing: 1 of 4096 rows of the product are wrong", 1),
         ),
         (
             "a card that falls off the bus",
+            _FAIL,
             "device-failed",
             _says("AcceleratorError: CUDA error: GPU is lost"),
         ),
-        ("a worker that runs out of its time", "case-failed", _timeout),
-        ("a clock that is wrong: twice the data sheet", "implausible", _slower(0.4)),
-        ("a worker whose clock is off by 3 %", "clock-wrong", _off_clock),
+        ("a worker that runs out of its time", _DOUBTFUL, "case-failed", _timeout),
+        ("the larger of two sizes that runs out of its time", _INCOMPLETE, "step-not-done", _late),
+        ("a clock that is wrong: twice the data sheet", _FAIL, "implausible", _slower(0.4)),
         (
             "others on the processors of every worker",
+            _NAMED,
             "noisy",
             _with(disturbed="other processes used 40 % of the processors"),
         ),
+        (
+            "a required step of which no worker came back",
+            _INCOMPLETE,
+            "step-not-done",
+            _none,
+        ),
     )
-    rows = ((name, finds, partial(_workers, answer)) for name, finds, answer in answers)
+    rows = ((name, says, finds, partial(_workers, answer)) for name, says, finds, answer in answers)
     yield from named_faults("judge", rows, _judged, "workers")
-    yield Fault(
-        name="a required step of which no worker came back",
-        check="judge.step-not-done",
-        says="step-not-done",
-        inject=partial(_workers, _none),
-        observe=_judged,
-        twin="workers",
-    )
-    yield from named_faults(
-        "judge", (("a neighbour that begins and stays", "machine-changed", _looks),), _changes
-    )
     others = (
-        ("a disk whose writes are held by a cache", "write-held-by-cache", _disk),
-        ("time of a step that belongs to none of its parts", "time-in-no-part", _step),
-        ("products of fp64 far below their claim", "below-claim", _doubles),
-        ("layers far below their card's products", "layers-slow", _layers),
+        (
+            "a disk whose writes are held by a cache",
+            "PASS exit 0 info",
+            "write-held-by-cache",
+            _disk,
+        ),
     )
     yield from named_faults("judge", others, _judged)
+    for name, says, finds, scene in _THRESHOLDS:
+        yield threshold_fault(name, f"judge.{finds}", f"{says} {finds}:", scene, _judged, finds)
 
 
-def _changes(scene: Sequence[dict[str, Any]]) -> Iterable[str]:
-    return [f"{one.id}: {one.evidence}" for one in changes_of(scene)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What the judge is handed."""
+
+    records: Sequence[Record]
+    sentinel: Sequence[dict[str, Any]] = ()
+    least: Severity = "info"
+    """How grave a finding is that counts."""
 
 
-@contextmanager
-def _looks(folder: Path, variant: Any) -> Iterator[Sequence[dict[str, Any]]]:
-    """Eight looks at a card that goes slower at a random one: a tenth beyond the limit."""
-    share = watch_rules().sentinel["gpu"] * (0.9 if variant is HEALTHY else 1.1)
-    place = random.Random(plant_seed()).randrange(1, 7)
-    yield [
+def _neighbour(rng: random.Random, towards: float) -> _Run:
+    """Eight looks at a card that goes slower, or faster, at a random one."""
+    share = watch_rules().sentinel["gpu"] * (1.0 + towards * TENTH)
+    place, is_slower = rng.randrange(1, 7), rng.random() < 0.5
+    looks = [
         {
             "t": 1.8e9 + 30.0 * look,
             "m": 30.0 * look,
-            "device": "RTX 4090",
+            "device": _CARD,
             "index": 0,
-            "time_s": 1e-3 * (1.0 + share if look >= place else 1.0),
+            "time_s": 1e-3 * (1.0 + share if (look >= place) is is_slower else 1.0),
         }
         for look in range(8)
     ]
+    return _Run(records=healthy_records(), sentinel=looks)
 
 
 def _slower(factor: float, gpu: int | None = None) -> Answer:
@@ -139,15 +173,71 @@ def _says(reason: str, worker: int | None = None) -> Answer:
     return lambda question, reply: failed if worker in (None, question.worker) else reply
 
 
-def _off_clock(question: _Question, reply: Reply) -> Reply:
-    """The second worker of the last card, since its first request."""
-    if (question.gpu, question.worker) != (7, 1):
-        return reply
-    clocks = {WORKER_CLOCK: 97.0 - _LATE_S, PARENT_CLOCK: 100.0}
-    return dataclasses.replace(reply, conditions={**reply.conditions, **clocks})
+def _hot_and_slow(question: _Question, reply: Reply) -> Reply:
+    return _with(conditions=_HOT)(question, _slower(2.0)(question, reply))
+
+
+def _late(question: _Question, reply: Reply) -> Reply:
+    return _timeout(question, reply) if question.size == _SIZES[-1] else reply
+
+
+def _healthy(_: _Question, reply: Reply) -> Reply:
+    return reply
+
+
+@cache
+def healthy_records() -> tuple[Record, ...]:
+    """Return the records of eight cards that reach what is expected of them."""
+    return tuple(_records_of(_healthy))
+
+
+def _at_rate(rate: float, gpu: int | None = None) -> Answer:
+    """Cards, or one of them, at a rate."""
+    return _slower(_HEALTHY_RATE / rate, gpu)
+
+
+def _below_band(_: random.Random, towards: float) -> _Run:
+    return _Run(records=_records_of(_at_rate(_BAND[0] * (1.0 - towards * TENTH))))
+
+
+def _behind(rng: random.Random, towards: float) -> _Run:
+    share = 1.0 - SIBLING_MARGIN * (1.0 + towards * TENTH)
+    return _Run(records=_records_of(_at_rate(share * _HEALTHY_RATE, rng.randrange(8))))
+
+
+def _too_fast(_: random.Random, towards: float) -> _Run:
+    rate = _LIMIT.value * IMPLAUSIBLE * (1.0 + towards * TENTH)
+    return _Run(records=_records_of(_at_rate(rate)), least="warning")
+
+
+def _clock_told(rng: random.Random, towards: float) -> _Run:
+    """One worker whose clock is off its parent's since its first request."""
+    gpu, worker, passed = rng.randrange(8), rng.randrange(4), rng.uniform(50.0, 200.0)
+    apart = watch_rules().clocks_apart * (1.0 + towards * TENTH) * passed + _LATE_S
+    told = passed + rng.choice((-1.0, 1.0)) * apart
+    clocks: dict[str, Scalar] = {WORKER_CLOCK: told, PARENT_CLOCK: passed}
+    return _Run(records=_records_of(_with_conditions(gpu, worker, clocks)))
+
+
+def _share_told(rng: random.Random, towards: float) -> _Run:
+    """One worker whose samples do not fill the time that they took."""
+    apart = watch_rules().samples_apart * (1.0 + towards * TENTH)
+    share: dict[str, Scalar] = {TOLD_SHARE: 1.0 + rng.choice((-1.0, 1.0)) * apart}
+    answer = _with_conditions(rng.randrange(8), rng.randrange(4), share)
+    return _Run(records=_records_of(answer))
+
+
+def _with_conditions(gpu: int, worker: int, conditions: dict[str, Scalar]) -> Answer:
+    def answer(question: _Question, reply: Reply) -> Reply:
+        if (question.gpu, question.worker) != (gpu, worker):
+            return reply
+        return dataclasses.replace(reply, conditions={**reply.conditions, **conditions})
+
+    return answer
 
 
 _LATE_S = 0.3
+"""How late a process may be told that an event has happened."""
 
 
 def _timeout(question: _Question, reply: Reply) -> Reply:
@@ -161,24 +251,27 @@ def _none(question: _Question, reply: Reply) -> Reply:
 
 
 @contextmanager
-def _workers(answer: Answer, folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
+def _workers(answer: Answer, _: Path, variant: Any) -> Iterator[_Run]:
+    yield _Run(records=_records_of(_healthy if variant is HEALTHY else answer))
+
+
+def _records_of(answer: Answer) -> list[Record]:
     """Eight cards, two sizes, four workers each."""
     records: list[Record] = []
     for gpu in range(8):
         for size in _SIZES:
             case: Case = {"dtype": "fp16", "m": size, "k": size, "n": size, "cache": "hot"}
             request = Request(benchmark=MATMUL.name, case=case, settings={}, timeout=20.0)
-            subject = Subject(device="RTX 4090", index=gpu, count=1, environment="self-test")
-            taken = []
+            subject = Subject(device=_CARD, index=gpu, count=1, environment="self-test")
+            attempts = []
             for worker in range(4):
                 call = 2.0 * size**3 / (_HEALTHY_RATE * (1.0 + 0.001 * (worker - gpu % 3)))
-                reply = _clean_reply(call)
-                if variant is not HEALTHY:
-                    reply = answer(_Question(gpu=gpu, size=size, worker=worker), reply)
-                taken.append(attempt_record(request, reply, subject, worker + 1))
-            points = [point.replace(limit=_LIMIT) for point in point_records(taken)]
-            records += [_planned(point) for point in points] + taken + points
-    yield records
+                question = _Question(gpu=gpu, size=size, worker=worker)
+                reply = answer(question, _clean_reply(call))
+                attempts.append(attempt_record(request, reply, subject, worker + 1))
+            points = [point.replace(limit=_LIMIT) for point in point_records(attempts)]
+            records += [_planned(point) for point in points] + attempts + points
+    return records
 
 
 def _clean_reply(call: float) -> Reply:
@@ -224,36 +317,38 @@ def _point(benchmark: str, case: Case, metric: str, unit: str, value: float) -> 
 
 
 @contextmanager
-def _disk(folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
+def _disk(_: Path, variant: Any) -> Iterator[_Run]:
     """A disk's rates as fio tells them."""
     write = 1.0e9 if variant is HEALTHY else 3.7e9
     rates = {"read": 1.2e9, "write": write, "flushed-write": 1.2e8}
-    yield [
+    yield _beside_healthy(
         _point(STORAGE.name, storage_case(op, "fio"), "byte_rate", "B/s", rate)
         for op, rate in rates.items()
-    ]
+    )
 
 
-@contextmanager
-def _step(folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
-    """A training step of 100 ms and what its marks leave over."""
+def _beside_healthy(records: Iterable[Record]) -> _Run:
+    """Records beside those of healthy cards: what is wrong with them decides the verdict."""
+    return _Run(records=[*healthy_records(), *records])
+
+
+def _judged(run: _Run) -> Iterable[str]:
+    return verdict_lines(judge(run.records, sentinel=run.sentinel), run.least)
+
+
+def _step(rng: random.Random, towards: float) -> _Run:
+    """A training step of 100 ms and what its marks leave over, or count twice."""
     case = case_of(Experiment.of(model="gpt2-small-cpu"), "0123456789")
-    other = 0.001 if variant is HEALTHY else 0.03
-    yield [
+    left = rng.choice((-1.0, 1.0)) * MAX_OTHER * (1.0 + towards * TENTH)
+    return _beside_healthy(
         _point(TRAINING.name, case, metric, "s", value)
-        for metric, value in {"time": 0.1, "time.other": other}.items()
-    ]
+        for metric, value in {"time": 0.1, "time.other": 0.1 * left}.items()
+    )
 
 
-def _judged(records: Sequence[Record]) -> Iterable[str]:
-    return [f"{one.id}: {one.evidence}" for one in judge(records).findings]
-
-
-@contextmanager
-def _layers(folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
-    """A product and a layer of one card: a tenth below the least share, or a tenth above it."""
-    share = class_rules().layers.least_of_products * (1.1 if variant is HEALTHY else 0.9)
-    product: Case = {"dtype": "bf16", "m": 8192, "k": 8192, "n": 8192, "cache": "hot"}
+def _layers(_: random.Random, towards: float) -> _Run:
+    """A layer of a card that has products."""
+    share = class_rules().layers.least_of_products * (1.0 - towards * TENTH)
     layer: Case = {
         "layer": "GPT-2 medium block",
         "dtype": "bf16",
@@ -266,30 +361,41 @@ def _layers(folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
         "code": "trainrig",
         "attention": "sdpa",
     }
-    rates = ((MATMUL.name, product, 1.0), (LAYER.name, layer, share))
-    yield [
-        dataclasses.replace(
-            _point(name, case, "flop_rate", "FLOP/s", of_healthy * _HEALTHY_RATE),
-            device="RTX 4090",
-            device_index=0,
-            interval=(0.999 * of_healthy * _HEALTHY_RATE, 1.001 * of_healthy * _HEALTHY_RATE),
-        )
-        for name, case, of_healthy in rates
-    ]
+    return _beside_healthy([_point_of_card(LAYER.name, layer, share * _HEALTHY_RATE)])
 
 
-@contextmanager
-def _doubles(folder: Path, variant: Any) -> Iterator[Sequence[Record]]:
-    """A type that nothing is predicted of, a tenth below its least share, or a tenth above it."""
+def _doubles(_: random.Random, towards: float) -> _Run:
+    """Products of a type that nothing is predicted of."""
     (rule,) = class_rules().claim
-    rate = rule.least * 67e12 * (1.1 if variant is HEALTHY else 0.9)
+    rate = rule.least * 67e12 * (1.0 - towards * TENTH)
     case: Case = {"dtype": rule.dtype, "m": 8192, "k": 8192, "n": 8192, "cache": "hot"}
-    yield [
-        dataclasses.replace(
-            _point(MATMUL.name, case, "flop_rate", "FLOP/s", rate),
-            device="H100 SXM5 80GB",
-            device_index=0,
-            interval=(0.999 * rate, 1.001 * rate),
-            limit=Limit(value=67e12, source="data sheet"),
-        )
-    ]
+    limit = Limit(value=67e12, source="data sheet")
+    return _beside_healthy([_point_of_card(MATMUL.name, case, rate, limit)])
+
+
+def _point_of_card(benchmark: str, case: Case, rate: float, limit: Limit | None = None) -> Record:
+    return dataclasses.replace(
+        _point(benchmark, case, "flop_rate", "FLOP/s", rate),
+        device=_CARD,
+        device_index=0,
+        interval=(0.999 * rate, 1.001 * rate),
+        limit=limit,
+    )
+
+
+_THRESHOLDS: tuple[tuple[str, str, str, Scene], ...] = (
+    ("cards below their band", _FAIL, "below-band", _below_band),
+    ("one card behind its siblings", _FAIL, "odd-device", _behind),
+    ("a rate that no chip reaches", _FAIL, "implausible", _too_fast),
+    ("a worker whose clock is off", _INCOMPLETE, "clock-wrong", _clock_told),
+    ("samples that do not fill their time", _INCOMPLETE, "clock-wrong", _share_told),
+    ("a neighbour that begins or ends", _INCOMPLETE, "machine-changed", _neighbour),
+    ("time of a step that belongs to none of its parts", _NAMED, "time-in-no-part", _step),
+    ("products of fp64 far below their claim", _FAIL, "below-claim", _doubles),
+    (
+        "layers far below their card's products",
+        "MEASURED exit 0 warning",
+        "layers-slow",
+        _layers,
+    ),
+)

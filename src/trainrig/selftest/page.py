@@ -19,7 +19,7 @@ def summary(result: SelfTest) -> str:
     return (
         f"{caught} of {counted(len(planted), 'fault')} caught ({trials} trials){rest}; "
         f"{counted(len(result.alarms), 'false alarm')} in {counted(result.clean_runs, 'clean run')}"
-        f"; {format_time(result.seconds)}"
+        f"; {format_time(result.seconds)}; seed {result.seed}"
     )
 
 

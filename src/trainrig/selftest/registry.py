@@ -15,10 +15,11 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -35,11 +36,20 @@ HEALTHY = None
 
 SEED = "TRAINRIG_SELFTEST_SEED"
 """Variable with the seed of the places in which faults are planted."""
+TENTH = 0.1
+"""How far beyond a threshold a fault is planted, and how far inside it the twin stays."""
+TRIALS = 3
+"""In how many random places a fault at a threshold is planted."""
 
 
 def plant_seed() -> int:
     """Return the seed of random places: the same in all processes of one self-test."""
     return int(os.environ.get(SEED, "1"))
+
+
+def places() -> random.Random:
+    """Return a source of random places that is the same in all processes of one self-test."""
+    return random.Random(plant_seed())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +68,8 @@ class Fault:
     """What a line must hold to count as this fault found, and not another."""
     finds: str = ""
     """Id of the finding that it must raise, where the check has findings."""
+    begins: str = ""
+    """How such a line must begin: the severity and the finding."""
     needs: Callable[[], str | None] = lambda: None
     """Why this machine cannot show it, for want of a part; None where it can."""
     variants: Sequence[Any] = ("",)
@@ -67,24 +79,61 @@ class Fault:
 
 
 def named_faults(
-    room: str,
-    rows: Iterable[tuple[str, str, Callable[[Path, Any], AbstractContextManager[Any]]]],
+    family: str,
+    rows: Iterable[tuple[str, str, str, Callable[[Path, Any], AbstractContextManager[Any]]]],
     observe: Callable[[Any], Iterable[str]],
     twin: str = "",
 ) -> Iterator[Fault]:
-    """A fault for each row: what is wrong, the finding that it must raise, what plants it.
+    """Yield a fault for each row.
 
-    ``twin``: as a `Fault` has it.
+    Args:
+        family: The family's name, the first part of each check's.
+        rows: What is wrong, the outcome that must come (``FAIL exit 1 error``), the finding's id,
+            and what opens the scene.
+        observe: As a `Fault` has it.
+        twin: As a `Fault` has it.
     """
-    for name, finds, inject in rows:
+    for name, outcome, finds, inject in rows:
         yield Fault(
             name=name,
-            check=f"{room}.{finds}",
+            check=f"{family}.{finds}",
+            says=f"{outcome} {finds}:",
             finds=finds,
             inject=inject,
             observe=observe,
             twin=twin,
         )
+
+
+Scene = Callable[[random.Random, float], Any]
+"""(places, +1 for a tenth beyond the threshold or -1 for a tenth inside it) → what is looked at."""
+
+
+def threshold_fault(
+    name: str,
+    check: str,
+    says: str,
+    scene: Scene,
+    observe: Callable[[Any], Iterable[str]],
+    finds: str = "",
+) -> Fault:
+    """Return a fault a tenth beyond a threshold, at random places; its twin is a tenth inside."""
+
+    @contextmanager
+    def inject(_: Path, variant: Any) -> Iterator[Any]:
+        seed, towards = (plant_seed(), -1.0) if variant is HEALTHY else (variant, 1.0)
+        yield scene(random.Random(seed), towards)
+
+    first = plant_seed()
+    return Fault(
+        name=name,
+        check=check,
+        says=says,
+        finds=finds,
+        inject=inject,
+        observe=observe,
+        variants=range(first, first + TRIALS),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +171,7 @@ class SelfTest:
     alarms: tuple[Alarm, ...]
     clean_runs: int
     seconds: float
+    seed: int = 1
 
     @property
     def missed(self) -> tuple[FaultResult, ...]:
@@ -144,6 +194,7 @@ class SelfTest:
             "false_alarms": len(self.alarms),
             "alarms": [asdict(alarm) for alarm in self.alarms],
             "seconds": round(self.seconds, 1),
+            "seed": self.seed,
         }
 
 
@@ -231,7 +282,8 @@ def _plant(fault: Fault) -> FaultResult:
 
 def _is_of(fault: Fault, line: str) -> bool:
     """Whether a check's words are of this fault."""
-    return fault.says in line and fault.finds in line and not line.startswith(_BROKE)
+    is_whole = fault.says in line and fault.finds in line and line.startswith(fault.begins)
+    return is_whole and not line.startswith(_BROKE)
 
 
 def _result(fault: Fault, **found: Any) -> FaultResult:

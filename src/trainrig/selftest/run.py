@@ -21,6 +21,7 @@ from trainrig.process.child import PARENT, die_with_parent
 from trainrig.process.supervisor import Child
 from trainrig.selftest.registry import (
     CLEAN_RUNS,
+    SEED,
     Alarm,
     Event,
     Fault,
@@ -28,6 +29,7 @@ from trainrig.selftest.registry import (
     SelfTest,
     all_faults,
     families,
+    plant_seed,
     prove,
 )
 
@@ -84,12 +86,22 @@ def run_all(
     clean_runs: int = CLEAN_RUNS,
     watch: Watch = lambda _: None,
     limit_s: float = FAMILY_LIMIT_S,
+    seed: int | None = None,
 ) -> SelfTest:
-    """Plant every fault, or those that ``only`` names; ``watch`` is told each as it comes.
+    """Plant every fault, and look at every healthy twin.
 
-    Raises UsageError for a word of ``only`` that names none.
+    Args:
+        only: Names of families, checks or findings, or beginnings of faults' names; empty: all.
+        clean_runs: How often each healthy twin is looked at.
+        watch: Called with each result as it comes.
+        limit_s: Seconds that a family may take.
+        seed: Seed of the random places; None for one of `plant_seed`.
+
+    Raises:
+        UsageError: A word of ``only`` names none.
     """
     start = time.monotonic()
+    seed = plant_seed() if seed is None else seed
     left = list(all_faults(only).items())
     left.sort(key=lambda row: -_weight(row[0]))
     running: list[_Family] = []
@@ -99,7 +111,9 @@ def run_all(
             while left or running:
                 while left and _may_start(left[0][0], running):
                     name, faults = left.pop(0)
-                    running.append(_start(name, faults, Path(folder), clean_runs, only, limit_s))
+                    running.append(
+                        _start(name, faults, Path(folder), clean_runs, only, limit_s, seed)
+                    )
                 time.sleep(_POLL_S)
                 for family in list(running):
                     news, has_ended = _look_at(family, limit_s)
@@ -117,6 +131,7 @@ def run_all(
         alarms=tuple(event for event in events if isinstance(event, Alarm)),
         clean_runs=clean_runs,
         seconds=time.monotonic() - start,
+        seed=seed,
     )
 
 
@@ -153,11 +168,12 @@ def _start(
     clean_runs: int,
     only: Sequence[str],
     limit_s: float,
+    seed: int,
 ) -> _Family:
     lines = folder / f"{name}.jsonl"
     module = "trainrig.selftest.run"
     command = [sys.executable, "-m", module, str(lines), name, str(clean_runs), *only]
-    env = {**os.environ, PARENT: str(os.getpid())}
+    env = {**os.environ, PARENT: str(os.getpid()), SEED: str(seed)}
     return _Family(
         name=name,
         faults=faults,

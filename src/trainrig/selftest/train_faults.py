@@ -21,6 +21,7 @@ from trainrig.process.lost_ranks import Restart
 from trainrig.record import RunView, Status
 from trainrig.runner.targets import Target
 from trainrig.runner.train_records import Launch, Trained, records_of, step_row
+from trainrig.selftest.outcome import verdict_lines
 from trainrig.selftest.registry import HEALTHY, Fault, named_faults
 from trainrig.train.config import Experiment, to_dict
 from trainrig.train.divergence import Diverged
@@ -40,6 +41,9 @@ _TINY: dict[str, Any] = {
 _OWN = Experiment.of(
     model="gpt2", batch_size=4, seq_len=16, steps=2, precision="fp32", warmup=0, threads=1
 )
+
+
+_FAIL, _NAMED = "FAIL exit 1 error", "PASS exit 0 warning"
 
 
 def faults() -> Iterator[Fault]:
@@ -62,16 +66,16 @@ def faults() -> Iterator[Fault]:
             twin="probe",
         )
     planted = (
-        ("a slow rank that the others wait for", "rank-waited-for", _slow_rank),
-        ("a rank that was killed, and a training that went on", "rank-lost", _lost),
-        ("a training that broke", "training-failed", _broken),
-        ("one rank in place of two", "layout-not-as-asked", _one_rank),
-        ("losses that are not those of one process", "not-comparable", _apart),
-        ("a reference that could not be trained", "no-reference", _no_reference),
-        ("a model that learned token frequencies alone", "does-not-learn", _unlearned),
-        ("a batch that does not fit", "batch-too-large", _too_large),
+        ("a slow rank that the others wait for", _NAMED, "rank-waited-for", _slow_rank),
+        ("a rank that was killed, and a training that went on", _NAMED, "rank-lost", _lost),
+        ("a training that broke", _FAIL, "training-failed", _broken),
+        ("one rank in place of two", _FAIL, "layout-not-as-asked", _one_rank),
+        ("losses that are not those of one process", _FAIL, "not-comparable", _apart),
+        ("a reference that could not be trained", _FAIL, "no-reference", _no_reference),
+        ("a model that learned token frequencies alone", _NAMED, "does-not-learn", _unlearned),
+        ("a batch that does not fit", _NAMED, "batch-too-large", _too_large),
     )
-    rows = ((name, finds, partial(_run_view, trained)) for name, finds, trained in planted)
+    rows = ((*words, partial(_run_view, trained)) for *words, trained in planted)
     yield from named_faults("train", rows, _judged, "run")
     yield Fault(
         name="a loss that does not fall",
@@ -303,7 +307,7 @@ def _run_view(trained: Callable[[], Trained], folder: Path, variant: Any) -> Ite
 
 
 def _judged(view: RunView) -> Iterable[str]:
-    return [f"{one.id}: {one.evidence}" for one in judge_trainings(view).findings]
+    return verdict_lines(judge_trainings(view))
 
 
 @contextmanager

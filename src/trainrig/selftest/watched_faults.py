@@ -10,10 +10,8 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from trainrig.analysis.burn_facts import TELEMETRY, WORK
@@ -24,10 +22,9 @@ from trainrig.analysis.watched_rules import WatchedQuantity, WatchLimit, watch_r
 from trainrig.catalog.lookup import require_chip
 from trainrig.record import Kind, Outcome, RunView, Severity
 from trainrig.selftest.burn_faults import healthy_view
-from trainrig.selftest.registry import HEALTHY, Fault, plant_seed
+from trainrig.selftest.outcome import verdict_lines
+from trainrig.selftest.registry import TENTH, Fault, threshold_fault
 
-TRIALS = 3
-_TENTH = 0.1
 _CARD = "RTX 4090"
 _FACTS = {"slowdown_temperature_c": 90.0, "power_limit_w": 450.0}
 _LINK = {"max_generation": 4, "max_width": 16, "generation": 4, "width": 16}
@@ -122,15 +119,19 @@ def _fault(
     outcome = Outcome.INCOMPLETE if finds in NOT_DONE else Outcome.FAIL
     outcome = Outcome.PASS if severity == "warning" else outcome
     outcome = ends or outcome
-    first = plant_seed()
-    return Fault(
-        name=name,
-        check="burn.watched",
-        inject=partial(_opened, change, severity),
-        observe=_observe,
-        finds=finds,
-        says=f"{outcome} {severity} {finds}: RTX 4090 #1" if _names(finds) else str(outcome),
-        variants=tuple(range(first, first + TRIALS)),
+    exit_code = {Outcome.PASS: 0, Outcome.FAIL: 1, Outcome.INCOMPLETE: 3}[outcome]
+    says = f"{outcome} exit {exit_code} {severity} {finds}:"
+
+    def scene(places: random.Random, towards: float) -> BrokenBurn:
+        return BrokenBurn(view=change(watched_view(), places, towards), severity=severity)
+
+    return threshold_fault(
+        name,
+        "burn.watched",
+        f"{says} RTX 4090 #1" if _names(finds) else says,
+        scene,
+        _observe,
+        finds,
     )
 
 
@@ -139,22 +140,8 @@ def _names(finds: str) -> bool:
     return finds not in ("machine-suspended", "sensor-stopped", "clock-wrong", "step-not-done")
 
 
-@contextmanager
-def _opened(change: Break, severity: Severity, _: Path, variant: Any) -> Iterator[BrokenBurn]:
-    seed = plant_seed() if variant is HEALTHY else variant
-    towards = -1.0 if variant is HEALTHY else 1.0
-    view = change(watched_view(), random.Random(seed), towards)
-    yield BrokenBurn(view=view, severity=severity)
-
-
 def _observe(scene: BrokenBurn) -> Iterable[str]:
-    verdict = judge_burn(scene.view)
-    graver = ("error",) if scene.severity == "error" else ("error", "warning")
-    return [
-        f"{verdict.outcome} {one.severity} {one.id}: {one.evidence}"
-        for one in verdict.findings
-        if one.severity in graver
-    ]
+    return verdict_lines(judge_burn(scene.view), scene.severity)
 
 
 # ---- how each is broken
@@ -215,19 +202,19 @@ def _narrowed(limit: WatchLimit, view: RunView, rng: random.Random, towards: flo
 
 
 def _at_most(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
-    high = _bound_of(limit) * (1.0 + towards * _TENTH)
+    high = _bound_of(limit) * (1.0 + towards * TENTH)
     return _set(view, _stretch(rng, limit.seconds), **{limit.quantity: high})
 
 
 def _at_least(limit: WatchLimit, view: RunView, _: random.Random, towards: float) -> RunView:
     """From the first second on: what falls is another fault."""
-    low = _bound_of(limit) * (1.0 - towards * _TENTH)
+    low = _bound_of(limit) * (1.0 - towards * TENTH)
     reason = "sw_power_cap" if limit.of == "boost_clock" else "none"
     return _set(view, range(200), **{limit.quantity: low, "throttle_reasons": reason})
 
 
 def _falls(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
-    drop = (1.0 - limit.value) * (1.0 + towards * _TENTH)
+    drop = (1.0 - limit.value) * (1.0 + towards * TENTH)
     places = _stretch(rng, limit.seconds)
     return _set(view, places, **{limit.quantity: lambda value: value * (1.0 - drop)})
 
@@ -240,12 +227,12 @@ def _counted(limit: WatchLimit, view: RunView, rng: random.Random, towards: floa
 def _rises(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
     places = range(rng.randrange(_FIRST, _LAST), 200)
     least = max(limit.count, limit.value * 199 / 3600.0)
-    rise = max(1, round(least * (1.0 + _TENTH))) if towards > 0.0 else int(least * (1.0 - _TENTH))
+    rise = max(1, round(least * (1.0 + TENTH))) if towards > 0.0 else int(least * (1.0 - TENTH))
     return _set(view, places, **{limit.quantity: lambda value: value + rise})
 
 
 def _shares(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
-    num = limit.value * 200 * (1.0 + towards * _TENTH)
+    num = limit.value * 200 * (1.0 + towards * TENTH)
     seconds = rng.sample(range(200), k=int(num) + (towards > 0.0))
     return _set(view, seconds, **{limit.quantity: rng.choice(limit.words)})
 
@@ -263,7 +250,7 @@ _BREAKS: Mapping[str, Callable[[WatchLimit, RunView, random.Random, float], RunV
 def _unread(
     quantity: WatchedQuantity, view: RunView, rng: random.Random, towards: float
 ) -> RunView:
-    share = watch_rules().least_read * (1.0 - towards * _TENTH)
+    share = watch_rules().least_read * (1.0 - towards * TENTH)
     # The last seconds stay: a sensor that stopped is another fault.
     lost = rng.sample(range(190), k=round((1.0 - share) * 200))
     return _set(view, lost, **{quantity.name: None})
@@ -275,7 +262,7 @@ def _implausible(
     bound = getattr(quantity, word) * (_FACTS[quantity.most_of] if quantity.most_of else 1.0)
     if word == "least" and quantity.most_of:
         bound = quantity.least
-    beyond = bound * (1.0 + towards * _TENTH * (1.0 if word == "most" else -1.0))
+    beyond = bound * (1.0 + towards * TENTH * (1.0 if word == "most" else -1.0))
     places = range(200) if "clock" in quantity.name else _stretch(rng, 3.0)
     wobble = iter(range(1000))
     return _set(
@@ -296,7 +283,7 @@ def _goes_back(
 
 
 def _gap(view: RunView, rng: random.Random, towards: float) -> RunView:
-    seconds = int(watch_rules().longest_gap_s * (1.0 + towards * _TENTH))
+    seconds = int(watch_rules().longest_gap_s * (1.0 + towards * TENTH))
     start = rng.randrange(_FIRST, _LAST - seconds)
     rows = view.series[TELEMETRY]
     left = rows[:start] + rows[start + seconds :]
@@ -305,7 +292,7 @@ def _gap(view: RunView, rng: random.Random, towards: float) -> RunView:
 
 def _suspended(view: RunView, rng: random.Random, towards: float) -> RunView:
     at, seconds = rng.randrange(_FIRST, _LAST), watch_rules().most_suspended_s
-    slept = seconds * (1.0 + towards * _TENTH)
+    slept = seconds * (1.0 + towards * TENTH)
     return _rows(
         view, lambda now, row: {**row, "suspended_s": row["suspended_s"] + slept * (now >= at)}
     )
@@ -314,7 +301,7 @@ def _suspended(view: RunView, rng: random.Random, towards: float) -> RunView:
 def _clock(view: RunView, rng: random.Random, towards: float) -> RunView:
     """A worker's clock that is a tenth more off than is allowed, or a tenth less."""
     passed = rng.uniform(300.0, 600.0)
-    apart = watch_rules().clocks_apart * (1.0 + towards * _TENTH) * passed
+    apart = watch_rules().clocks_apart * (1.0 + towards * TENTH) * passed
     told = passed + rng.choice((-1.0, 1.0)) * (apart + 0.3)
     return _points(view, rng, clock_s=told, elapsed_s=passed)
 
@@ -347,7 +334,7 @@ def _slow_cards(view: RunView, _: random.Random, towards: float) -> RunView:
     expected = least_rate(_CARD, "bf16", 450.0)
     assert expected is not None
     share = next(rule.least for rule in watch_rules().rate if rule.least)
-    rate = share * expected[0] * (1.0 - towards * _TENTH)
+    rate = share * expected[0] * (1.0 - towards * TENTH)
     records = tuple(
         r.replace(value=rate, conditions={**r.conditions, "rate": rate})
         if r.kind is Kind.MEASURED and r.case["mode"] == "matmul"
@@ -360,7 +347,7 @@ def _slow_cards(view: RunView, _: random.Random, towards: float) -> RunView:
 def _falling_rate(view: RunView, rng: random.Random, towards: float) -> RunView:
     rule = next(rule for rule in watch_rules().rate if rule.falls)
     assert rule.falls is not None
-    drop = (1.0 - rule.falls) * (1.0 + towards * _TENTH)
+    drop = (1.0 - rule.falls) * (1.0 + towards * TENTH)
     places = {1000.0 + second for second in _stretch(rng, rule.seconds)}
     slices = tuple(
         {**row, "rate": row["rate"] * (1.0 - drop)}

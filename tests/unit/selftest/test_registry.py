@@ -151,8 +151,14 @@ def test_a_word_that_names_nothing_is_refused() -> None:
         all_faults(["nothing"])
 
 
+def test_a_line_must_begin_with_its_severity() -> None:
+    (one,) = planted(begins="error", sees=lambda scene: ["warning found it"] if scene else [])
+    assert isinstance(one, FaultResult) and one.caught is False
+
+
 def test_a_family_in_its_own_process() -> None:
-    result = run_all(["bundle.hash"], clean_runs=1)
+    result = run_all(["bundle.hash"], clean_runs=1, seed=7)
+    assert result.seed == 7
     assert result.is_sound and len(result.results) == 2 and result.clean_runs == 1
     assert {"faults", "false_alarms", "clean_runs"} <= set(result.to_dict())
 
