@@ -69,6 +69,7 @@ def test_all_layouts_agree_with_one_process(tmp_path: Path) -> None:
 
 
 QUESTIONS = (
+    ("gpt-neo-1.3B", "RTX 4090", 2, 16),
     ("gpt2", "RTX 4090", 1, 32),
     ("gpt2-medium", "RTX 3090", 2, 32),
     ("gpt2-xl", "A100 SXM4 80GB", 4, 64),
@@ -82,16 +83,10 @@ QUESTIONS = (
     ("llama-70B", "GB200", 64, 256),
 )
 DEEP_RANKS = 16
-SMOKED = ("gpt-neo-1.3B", "RTX 4090", 2, 16)
 
 
-@pytest.mark.parametrize(
-    ("model", "chip", "gpus", "samples"),
-    [
-        pytest.param(*SMOKED, marks=pytest.mark.smoke),
-        *(pytest.param(*question, marks=pytest.mark.acceptance) for question in QUESTIONS),
-    ],
-)
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("model", "chip", "gpus", "samples"), QUESTIONS)
 def test_the_winner_of_a_plan_trains(
     model: str, chip: str, gpus: int, samples: int, tmp_path: Path
 ) -> None:

@@ -39,12 +39,6 @@ MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
 smoke, acceptance = pytest.mark.smoke, pytest.mark.acceptance
 
 
-@pytest.fixture(scope="module")
-def data(prepared_text: Path) -> str:
-    """A small prepared corpus."""
-    return str(prepared_text)
-
-
 def experiment(data: str, **changes: Any) -> Experiment:
     keys = {"model": MODEL, "data": data, "batch_size": 2, "seq_len": 16, "steps": 6}
     return experiment_of(keys | {"precision": "fp32", "device": "cpu", "nproc": 2} | changes)
@@ -180,7 +174,7 @@ def ranks_of(folder: Path) -> list[psutil.Process]:
         pytest.param(
             *(signal.SIGKILL, Status.FAILED, "rank 1 was ended by SIGKILL"),
             id="killed",
-            marks=smoke,
+            marks=acceptance,
         ),
         pytest.param(
             *(signal.SIGSTOP, Status.TIMEOUT, "rank 0 waits in "), id="hung", marks=acceptance
@@ -208,16 +202,8 @@ def test_a_lost_rank_ends_the_others(
     assert ranks_of(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param("gpt2", marks=smoke),
-        *(
-            pytest.param(name, marks=acceptance)
-            for name in ("bert-base", "t5-base", "llama-1B", "gpt-neo-1.3B")
-        ),
-    ],
-)
+@acceptance
+@pytest.mark.parametrize("model", ["gpt2", "bert-base", "t5-base", "llama-1B", "gpt-neo-1.3B"])
 def test_hugging_face_trains_what_one_process_of_ours_does(
     data: str, tmp_path: Path, model: str
 ) -> None:

@@ -79,7 +79,7 @@ def test_what_cannot_be_trained_here_gives_its_place_to_the_next(
     assert "1 GPUs cannot be divided" in str(refused.value.hint)
 
 
-@pytest.mark.smoke
+@pytest.mark.acceptance
 def test_the_slower_layout_is_ranked_behind_though_the_plan_has_it_first(
     trainrig: Run, tmp_path: Path, prepared_text: Path
 ) -> None:

@@ -31,12 +31,6 @@ MANY = {"batch_size": 32, "seq_len": 32}
 _REFERENCES: dict[tuple[Any, ...], Probe] = {}
 
 
-@pytest.fixture(scope="module")
-def data(prepared_text: Path) -> str:
-    """A small prepared corpus."""
-    return str(prepared_text)
-
-
 def experiment(data: str, framework: str, **changes: Any) -> Experiment:
     packages = {"megatron": "megatron.core", "huggingface": "transformers", "native": "torch"}
     package = packages.get(framework, framework)
@@ -262,7 +256,7 @@ def test_deepspeed_keeps_weights_and_states_on_a_disk(data: str, tmp_path: Path)
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"lora_rank": 4, "recompute": "full"}, id="lora", marks=smoke),
+        pytest.param({"lora_rank": 4, "recompute": "full"}, id="lora", marks=acceptance),
         pytest.param({"lora_rank": 4, "model": LLAMA, "nproc": 1}, id="llama", marks=acceptance),
         pytest.param({"optimizer": "adafactor"}, id="adafactor", marks=acceptance),
         pytest.param(

@@ -1,6 +1,6 @@
 """Engines in places of their own: another environment, torchrun's ranks, compiled blocks.
 
-All of it trains on real ranks for minutes: ``make smoke``, ``make acceptance``.
+All of it trains on real ranks for minutes: ``make acceptance``.
 """
 
 from __future__ import annotations
@@ -28,15 +28,9 @@ from trainrig.train.engines import ENGINES, Job, Result
 from trainrig.train.layout_check import differences, observed_layout, requested_layout
 from trainrig.train.parity import Probe, disagreement, reference_of
 
-smoke, acceptance = pytest.mark.smoke, pytest.mark.acceptance
+acceptance = pytest.mark.acceptance
 SRC = Path(__file__).resolve().parents[2] / "src"
 MODEL = "gpt2:num_layers=2,hidden=32,num_heads=2,vocab=512,max_positions=32"
-
-
-@pytest.fixture(scope="module")
-def data(prepared_text: Path) -> str:
-    """A small prepared corpus."""
-    return str(prepared_text)
 
 
 def experiment(data: str, **changes: Any) -> Experiment:
@@ -103,7 +97,7 @@ def measured(run: RunView) -> Record:
     return next(r for r in run.records if r.metric == "time" and r.kind is Kind.MEASURED)
 
 
-@smoke
+@acceptance
 def test_hugging_face_trains_in_an_environment_that_knows_nothing_of_ours(
     data: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +162,7 @@ def test_torchrun_starts_the_same_ranks(data: str, tmp_path: Path) -> None:
     assert differences(requested_layout(own), observed_layout(facts_of(theirs))) == []
 
 
-@smoke
+@acceptance
 def test_more_ranks_than_the_experiment_has_are_refused(data: str, tmp_path: Path) -> None:
     own = experiment(data, nproc=1)
     request = {"experiment": to_dict(own), "probe": False}
