@@ -18,6 +18,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -131,6 +132,26 @@ def prepared_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(40):
         (folder / f"{number}.txt").write_text(" ".join(chance.choices(words, k=400)))
     return prepare((folder,), out=folder.parent / "prepared", vocab_size=400).folder
+
+
+@pytest.fixture(scope="session")
+def data(prepared_text: Path) -> str:
+    """The folder of `prepared_text`, as an experiment names it."""
+    return str(prepared_text)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One Chromium for all pages."""
+    from playwright.sync_api import sync_playwright
+
+    arguments = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
+    arguments += ["--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as playwright:
+        program = shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -40,12 +40,6 @@ smoke, acceptance = pytest.mark.smoke, pytest.mark.acceptance
 NATIVE = ENGINES["native"]
 
 
-@pytest.fixture(scope="module")
-def data(prepared_text: Path) -> str:
-    """A small prepared corpus."""
-    return str(prepared_text)
-
-
 def experiment(data: str, **changes: Any) -> Experiment:
     keys = {"model": MODEL, "data": data, "batch_size": 2, "seq_len": 16, "steps": STEPS}
     keys |= {"precision": "fp32", "device": "cpu", "nproc": 2, "checkpoint_every": 3}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +12,14 @@ from tests.unit.procure.test_build_rules import ONE, changed, part
 pytestmark = pytest.mark.needs("chromium")
 
 CHECKS = (Path(__file__).resolve().parents[2] / "tests" / "support" / "page_checks.js").read_text()
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = shutil.which("chromium")
-        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 def look(browser: Any, file: Path) -> None:
-    for theme in ("light", "dark"):
-        for width in (390, 1440):
-            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
-            page.set_content(file.read_text())
-            assert page.evaluate(CHECKS) == [], (width, theme)
-            page.close()
+    for theme, width in (("light", 390), ("dark", 1440)):
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+        page.set_content(file.read_text())
+        assert page.evaluate(CHECKS) == [], (width, theme)
+        page.close()
 
 
 TWO = changed(ONE, gpu=part("MSI RTX 4090 Ventus 3X OC", 2), psu=part("Seasonic Vertex GX-1000"))
