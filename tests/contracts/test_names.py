@@ -12,6 +12,7 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,7 @@ reads them beside a training; a matmul as it is described, measured and rated; a
 benchmark and as others published it."""
 
 
+@cache
 def names() -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
     """Files and public classes by name."""
     files: dict[str, list[Path]] = defaultdict(list)

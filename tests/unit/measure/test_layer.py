@@ -77,13 +77,17 @@ def found_by(checked: Case) -> str | None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_right_answers_raise_no_alarm(name: str, code: str) -> None:
     needs(code)
-    for dtype in ("fp32", "bf16", "fp16"):
-        for attention in ("sdpa", "plain"):
-            for batch, seq in ((2, 16), (3, 9)):
-                chosen = case(
-                    name, code=code, dtype=dtype, attention=attention, batch_size=batch, seq_len=seq
-                )
-                assert found_by(chosen) is None, chosen
+    for dtype, attention, batch, seq in (
+        ("fp32", "sdpa", 2, 16),
+        ("fp32", "plain", 3, 9),
+        ("bf16", "plain", 2, 16),
+        ("bf16", "sdpa", 3, 9),
+        ("fp16", "sdpa", 3, 9),
+    ):
+        chosen = case(
+            name, code=code, dtype=dtype, attention=attention, batch_size=batch, seq_len=seq
+        )
+        assert found_by(chosen) is None, chosen
     assert found_by(case(name, code=code, **{"pass": "forward"})) is None
 
 

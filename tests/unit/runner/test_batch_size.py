@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from in_process import launch_here
 from trainrig.analysis.training_results import results
 from trainrig.errors import DataError, UsageError
 from trainrig.process.supervisor import Ended
@@ -34,12 +35,6 @@ MODEL = "gpt2:num_layers=1,hidden=32,num_heads=2,vocab=512,max_positions=32"
 def experiment(**changes: Any) -> Experiment:
     keys = {"model": MODEL, "seq_len": 16, "steps": 6, "device": "cpu", "precision": "fp32"}
     return experiment_of(keys | {"batch_size": "auto"} | changes)
-
-
-@pytest.fixture(scope="module")
-def data(prepared_text: Path) -> str:
-    """A small prepared corpus."""
-    return str(prepared_text)
 
 
 def test_auto_is_a_word_of_the_key(tmp_path: Path) -> None:
@@ -156,14 +151,13 @@ def little_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
     """A machine on which no more than 4 samples fit, or ``param``; what was tried on it."""
     most = getattr(request, "param", 4)
     tried: list[int] = []
-    real = runner.launch
 
     def launch(command: Any, folder: Path, **how: Any) -> Ended:
         asked = json.loads((folder / "experiment.json").read_text())["experiment"]
         tried.append(asked["batch_size"])
         if asked["batch_size"] > most:
             return Ended(status=Status.OOM, reason="rank 0: out of memory")
-        return real(command, folder, **how)
+        return launch_here(command, folder, **how)
 
     monkeypatch.setattr(runner, "launch", launch)
     return tried

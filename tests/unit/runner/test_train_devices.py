@@ -54,12 +54,6 @@ def machine(count: int = 4) -> Snapshot:
     return dataclasses.replace(snapshot, gpus=tuple(gpus))
 
 
-@pytest.fixture(scope="module")
-def data(prepared_text: Path) -> str:
-    """A small prepared corpus."""
-    return str(prepared_text)
-
-
 # ---- what is asked for
 
 

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainrig.prediction.cases.complete import Case, check_row, complete
 from trainrig.prediction.cluster import FLASH_VERSIONS
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import question
+from trainrig.process import pool
 from trainrig.workload.layout import groups
 from trainrig.workload.programs import FRAMEWORKS
 
@@ -190,8 +192,10 @@ def test_a_layout_that_cannot_be_run_has_a_reason_and_the_others_an_answer(tmp_p
     assert first.keys() == second.keys()
 
 
-@pytest.mark.parametrize("num", [3, 2100])  # here, and in other processes
-def test_a_mistake_in_one_row_is_its_reason(monkeypatch: pytest.MonkeyPatch, num: int) -> None:
+@pytest.mark.parametrize("at_least", [2000, 4], ids=["here", "in other processes"])
+def test_a_mistake_in_one_row_is_its_reason(monkeypatch: pytest.MonkeyPatch, at_least: int) -> None:
+    num, divided = 5, partial(pool.ordered_map, at_least=at_least, together=2)
+    monkeypatch.setattr(pool, "ordered_map", divided)
     real = cases.answers.complete
 
     def broken(row: CaseRow) -> Case:

@@ -45,9 +45,13 @@ def calls(rates: Rates, m: Any, n: Any, k: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("found", CHIPS, ids=lambda chip: chip.name)
-def test_every_chip_of_the_catalog_has_rates(found: Chip) -> None:
-    rates = rates_of_chip(found)
+def test_every_chip_of_the_catalog_has_rates() -> None:
+    for chip in CHIPS:
+        check_rates(chip)
+
+
+def check_rates(chip: Chip) -> None:
+    rates = rates_of_chip(chip)
     for dtype in ("fp32", "tf32", "bf16", "fp16", "fp8", "int8"):
         assert 0 < rates.matmul(4096, 4096, 4096, dtype=dtype) < 10
     for words, time in calls(rates, 2048, 1024, 16).items():
@@ -55,7 +59,7 @@ def test_every_chip_of_the_catalog_has_rates(found: Chip) -> None:
     assert set(rates.spread) == set(rates.provenance) == set(OPERATIONS)
     assert all(0 < spread < 1.5 for spread in rates.spread.values())
     assert min(rates.launch, rates.host_link, rates.disk, rates.memory_bytes) > 0
-    assert rates.power == found.board.tdp  # unknown stays unknown
+    assert rates.power == chip.board.tdp  # unknown stays unknown
 
 
 @pytest.mark.parametrize(

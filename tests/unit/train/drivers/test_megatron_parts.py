@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("megatron.core", reason="needs megatron-core")
-from trainrig.train.drivers import megatron
-
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_fp16s_loss_is_scaled_by_what_the_optimizer_divides_by(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else gradients are 2^32 times too small; and from 2^32 down the first steps overflow."""
+    pytest.importorskip("megatron.core", reason="needs megatron-core")
     from megatron.core import optimizer
+
+    from trainrig.train.drivers import megatron
 
     given: list[Any] = []
 
