@@ -64,6 +64,7 @@ def command(
 
     Exit code 1 where nothing fits.
     """
+    from trainrig.cli import progress
     from trainrig.cli.output import publish
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.report.prediction_report import plan_document
@@ -77,7 +78,9 @@ def command(
         days=days,
         what_if=what_if,
         write=write,
+        watch=progress.on_stderr(),
     )
+    progress.clear()
     if found.unwritten is not None and as_json:  # one JSON value, which is the error's
         raise found.unwritten
     publish(

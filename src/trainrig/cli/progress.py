@@ -46,6 +46,12 @@ def on_stderr() -> Watcher:
     return watch
 
 
+def clear() -> None:
+    """Remove what runs now from the terminal, before an answer is printed."""
+    if sys.stderr.isatty():
+        _say(_CLEAR_LINE, nl=False)
+
+
 def _say(text: str, *, nl: bool = True) -> None:
     """Print progress; that stderr is closed or its disk full must never fail the run."""
     with suppress(OSError):
@@ -68,7 +74,7 @@ def print_run(run: Path) -> None:
     from trainrig.runner.view import view_of
     from trainrig.store import read_run
 
-    click.echo(_CLEAR_LINE if sys.stderr.isatty() else "", err=True, nl=False)
+    clear()
     with output.best_effort():
         output.print_text(run_document([view_of(read_run(run))]))
         if (sentence := ledger_sentence(run.parent)) is not None:

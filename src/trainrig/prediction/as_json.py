@@ -112,7 +112,9 @@ def _method_dict(found: MethodFit) -> dict[str, Any]:
         "seq_len": dataclasses.asdict(found.seq_len),
         "host_memory_bytes_per_node": found.host_memory,
         "framework": layout.framework,
-        "launch": launch_line(found.question.program.key, found.question.shape, layout),
+        "launch": launch_line(
+            found.question.program.key, found.question.shape, layout, found.question.model
+        ),
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainrig.workload.layout import Layout
 from trainrig.workload.model import ModelShape
+from trainrig.workload.presets import hub_names
 
 PATH = Path(__file__).parent / "launch_lines.toml"
 
@@ -29,13 +30,18 @@ class LaunchKeys:
     """The program whose entry holds for this one, too."""
     start: str = ""
     """The command before its keys."""
+    nodes_start: str = ""
+    """The command where there are several nodes, to be run on each."""
     pair: str = ""
     """How a key and its value are written."""
     keys: Keys = field(default_factory=dict)
     adapters: Keys = field(default_factory=dict)
     four_bits: Keys = field(default_factory=dict)
     eight_bits: Keys = field(default_factory=dict)
+    fp16: Keys = field(default_factory=dict)
+    bf16: Keys = field(default_factory=dict)
     several: Keys = field(default_factory=dict)
+    nodes: Keys = field(default_factory=dict)
     sharded: Keys = field(default_factory=dict)
     split: Keys = field(default_factory=dict)
     recomputed: Keys = field(default_factory=dict)
@@ -51,18 +57,22 @@ def programs() -> dict[str, LaunchKeys]:
     return {name: found[one.like] if one.like else one for name, one in found.items()}
 
 
-def launch_line(program: str, shape: ModelShape, layout: Layout) -> str | None:
+def launch_line(program: str, shape: ModelShape, layout: Layout, model: str = "") -> str | None:
     """Return the line that starts a layout; None where the program's keys for it are not known.
 
     Args:
         program: A program's name, as ``--framework`` takes it.
         shape: The model.
         layout: What is run.
+        model: The model's name as it was typed.
     """
     known = programs().get(program)
     if known is None or (layout.lora.rank and not known.adapters):
         return None
-    values = values_of(shape, layout, known)
+    has_nodes = layout.mesh.gpus > layout.mesh.gpus_per_node
+    if has_nodes and not (known.nodes_start or known.nodes):
+        return None
+    values = values_of(shape, layout, known) | {"hub": hub_name(shape, model)}
     holds = holds_of(layout)
     pairs = dict(known.keys)
     for name, is_so in holds.items():
@@ -73,7 +83,15 @@ def launch_line(program: str, shape: ModelShape, layout: Layout) -> str | None:
         for key, value in pairs.items()
         if "{optimizer}" not in value or values["optimizer"]
     ]
-    return " ".join([known.start.format(**values), *words])
+    start = known.nodes_start if has_nodes and known.nodes_start else known.start
+    return " ".join([start.format(**values), *words])
+
+
+def hub_name(shape: ModelShape, model: str = "") -> str:
+    """Return a model's repository on huggingface.co, as it was typed or is known; else MODEL."""
+    if "/" in model and not model.endswith(".json"):
+        return model
+    return hub_names().get(shape.name, "MODEL")
 
 
 def holds_of(layout: Layout) -> dict[str, bool]:
@@ -83,7 +101,10 @@ def holds_of(layout: Layout) -> dict[str, bool]:
         "adapters": layout.lora.rank > 0,
         "four_bits": quantize not in ("none", "int8"),
         "eight_bits": quantize == "int8",
+        "fp16": layout.precision.compute == "fp16",
+        "bf16": layout.precision.compute == "bf16",
         "several": bool(mesh.gpus > 1),
+        "nodes": bool(mesh.gpus > mesh.gpus_per_node),
         "sharded": bool(layout.sharding.zero >= 2),
         "split": bool(mesh.tp * mesh.pp > 1),
         "recomputed": layout.memory.recompute != "none",
@@ -100,7 +121,8 @@ def values_of(shape: ModelShape, layout: Layout, program: LaunchKeys) -> dict[st
         "global_batch": layout.global_batch,
         "seq_len": layout.batch.seq_len,
         "gpus": layout.mesh.gpus,
-        "gpus_per_node": layout.mesh.gpus_per_node,
+        "gpus_per_node": min(layout.mesh.gpus, layout.mesh.gpus_per_node),
+        "nodes": -(-layout.mesh.gpus // layout.mesh.gpus_per_node),
         "tp": layout.mesh.tp,
         "pp": layout.mesh.pp,
         "zero": layout.sharding.zero,

@@ -90,6 +90,8 @@ class Question:
     """What was presumed of names that say less or more than is known."""
     presumed: Presumed | None = None
     """The program that trains, and what it does by default; None: the layout says it all."""
+    model: str = ""
+    """The model's name as it was typed."""
 
     @property
     def program(self) -> Program:
@@ -117,8 +119,15 @@ def question(given: Options, measured: Measured = NOTHING) -> Question:
             presumed = presumed.without(key)
             layout = _asked_layout(options, cluster, presumed)
     check_layout(shape, layout)
-    notes = notes_of(str(given.get("model", "")), shape, cluster)
-    return Question(shape=shape, layout=layout, cluster=cluster, notes=notes, presumed=presumed)
+    model = str(given["model"])
+    return Question(
+        shape=shape,
+        layout=layout,
+        cluster=cluster,
+        notes=notes_of(model, shape, cluster),
+        presumed=presumed,
+        model=model,
+    )
 
 
 _GIVES_WAY = (
@@ -411,7 +420,17 @@ def _nodes(options: Options, server: Server | None, chip: Chip | None, link: str
     """Return how many GPUs there are, and how they come in nodes.  Raises UsageError."""
     sold = server.gpus if server else None
     whole = (sold or 1) * server.nodes if server else 1
-    gpus = options.get("gpus", max(_split(options), whole))
+    split = _split(options)
+    is_counted = server is not None and sold and (server.name == server.chip.name or whole > sold)
+    if is_counted and "gpus" not in options and split > whole:
+        sizes = " ".join(
+            f"--{name} {options[name]}" for name in ("tp", "pp", "cp") if name in options
+        )
+        raise UsageError(
+            f'--on "{options["on"]}" has {whole} GPUs, and {sizes} need {split} for one copy',
+            f"--gpus {split}, or smaller sizes",
+        )
+    gpus = options.get("gpus", max(split, whole))
     unit = unit_size(chip, options.get("gpus_per_node"), sold, gpus)
     per_node, trays = joined_units(chip, unit, gpus, link)
     if chip is not None and unit > 0 and link not in JOIN_NO_TRAYS:

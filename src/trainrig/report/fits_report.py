@@ -32,12 +32,13 @@ from trainrig.report.prediction_report import (
     place_text,
     verdict_cell,
 )
-from trainrig.report.presumed_text import program_line
+from trainrig.report.presumed_text import note_lines, program_line
 from trainrig.units import format_count, format_memory
 
 if TYPE_CHECKING:
     from trainrig.prediction.fit.memory_options import Fit, OptionEffect
     from trainrig.prediction.fit.methods import FitAnswer, MethodFit, Reach
+    from trainrig.prediction.scenario import Question
 
 _MOST_OPTIONS = 12
 METHOD_NAMES = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
@@ -62,14 +63,14 @@ def fits_document(found: FitAnswer) -> Document:
     best = min((one.verdict for one in found.methods), key=list(VERDICT_TONES).index)
     blocks: list[Block] = [
         Paragraph(title, VERDICT_TONES[best]),
+        *note_lines(asked.question),
         *program_line(asked.question),
-        *(Paragraph(note, "warn", label="Note") for note in asked.question.notes),
         methods_table(found),
         Facts(tuple(_layouts(found)), "Layouts"),
         *_lines_to_paste(found.methods),
         Paragraph(f"{_IN_WORDS[found.method]}, part by part", "strong"),
         memory_table(asked.memory, asked.capacity, asked.verdict),
-        Facts(tuple(_fit_facts(asked)), "Memory"),
+        Facts((*_fit_facts(asked), *_other_splits(found)), "Memory"),
         *_option_table(asked),
     ]
     return Document(title=title, blocks=tuple(blocks))
@@ -134,11 +135,14 @@ def _lines_to_paste(methods: Sequence[MethodFit]) -> Iterator[Block]:
     pairs = tuple(
         (METHOD_NAMES[one.method], line)
         for one in methods
-        if one.verdict != DOES_NOT_FIT
-        and (line := launch_line(one.question.program.key, one.question.shape, one.question.layout))
+        if one.verdict != DOES_NOT_FIT and (line := _line_to_paste(one.question))
     )
     if pairs:
         yield Facts(pairs, "To run it")
+
+
+def _line_to_paste(question: Question) -> str | None:
+    return launch_line(question.program.key, question.shape, question.layout, question.model)
 
 
 def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
@@ -153,6 +157,11 @@ def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
     elif found.verdict == DOES_NOT_FIT:
         yield "not enough together", ", ".join(found.tried) or "no option is left"
         yield "else", "more GPUs, or a smaller model"
+
+
+def _other_splits(found: FitAnswer) -> Iterator[tuple[str, str]]:
+    if found.plan_line is not None:
+        yield "other splits", found.plan_line
 
 
 def _changes(found: Fit, effects: Sequence[OptionEffect]) -> str:

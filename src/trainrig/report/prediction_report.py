@@ -34,7 +34,7 @@ from trainrig.report.document import (
     table,
     words,
 )
-from trainrig.report.presumed_text import program_line
+from trainrig.report.presumed_text import note_lines, program_line
 from trainrig.stats import ErrorSummary
 from trainrig.units import (
     DAY,
@@ -174,10 +174,15 @@ def prediction_document(
         Paragraph(
             f"{title}, {found.question.program.name}: {answer}", VERDICT_TONES[found.verdict]
         ),
+        *note_lines(found.question),
         *program_line(found.question),
         _time_table(found),
         Facts(tuple(_facts(found, tokens)), "Prediction"),
-        *(Paragraph(warning, "warn", label="Warning") for warning in found.warnings),
+        *(
+            Paragraph(warning, "warn", label="Warning")
+            for warning in found.warnings
+            if warning not in found.question.notes
+        ),
         memory_table(found.memory, found.rates.memory_bytes, found.verdict),
         *_published_table(found),
         *_upgrade_table(upgrades),
@@ -363,11 +368,13 @@ def plan_document(
         f"{found.considered:,} layouts in {format_time(found.seconds)}, {found.fitting:,} fit"
     )
     blocks: list[Block] = [
+        *note_lines(best.question),
         *program_line(best.question),
         Paragraph(f"{title}: {searched}", "strong"),
     ]
     if found.best[0].fits:
         blocks = [
+            *note_lines(best.question),
             *program_line(best.question),
             Paragraph(_plan_answer(best, tokens), "strong"),
             Paragraph(layout_text(best.layout)),
@@ -392,7 +399,8 @@ def plan_document(
         blocks.append(Paragraph("ties: others of its kind that take less than 1 % longer", "dim"))
     if any(_is_borderline(space, one, limit) for one in shown):
         room = f"its interval of memory has the {format_memory(limit)} in it that a GPU offers"
-        blocks.append(Paragraph(f"borderline: {room}", "dim"))
+        order = "behind those that surely fit where times differ by less than 1 %"
+        blocks.append(Paragraph(f"borderline: {room}; {order}", "dim"))
     if len(shown) > 1:
         blocks.append(Paragraph(gap_text(*shown[:2])))
     chosen = _worth_showing(found.front)

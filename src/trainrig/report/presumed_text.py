@@ -79,6 +79,26 @@ def _of_numbers(values: Mapping[str, Any], layout: Layout) -> Iterator[str]:
         yield f"{layout.precision.number_format}{scheme}"
 
 
+def note_lines(question: Question) -> Iterator[Paragraph]:
+    """Yield what was presumed of the names of the model and the machine."""
+    for note in question.notes:
+        yield Paragraph(note, "warn", label="Note")
+
+
+def program_lines(questions: Mapping[str, Question]) -> Iterator[Paragraph]:
+    """Yield the programs and defaults of one question on several machines, each text once.
+
+    Args:
+        questions: The question on each machine, by the machine's name.
+    """
+    machines: dict[str, list[str]] = {}
+    for name, question in questions.items():
+        for line in program_line(question):
+            machines.setdefault(line.text, []).append(name)
+    for text, names in machines.items():
+        yield Paragraph(text, label="" if len(machines) == 1 else ", ".join(names))
+
+
 def program_line(question: Question, *without: str) -> Iterator[Paragraph]:
     """Yield the first line of an answer about a question."""
     if question.presumed is not None:

@@ -31,7 +31,7 @@ from trainrig.report.prediction_report import (
     place_text,
     verdict_cell,
 )
-from trainrig.report.presumed_text import program_line
+from trainrig.report.presumed_text import program_lines
 from trainrig.units import (
     counted,
     format_count,
@@ -80,7 +80,7 @@ def predictions_beside(
         column("", _verdict, kind="code"),
     ]
     blocks: list[Block] = [
-        *program_line(known[0].question),
+        *program_lines({one.name: one.found.question for one in several if one.found}),
         Paragraph(title, "strong"),
         table(several, *shown, line=lambda one, cells: Line(cells, "" if one.may_fit else "dim")),
         Facts(tuple((one.name, _words(one, tokens)) for one in several), "Layouts"),
@@ -108,7 +108,7 @@ def fits_beside(several: Sequence[Beside[FitAnswer]]) -> Document:
         line=lambda one, cells: Line(cells, "dim" if one.found is None else ""),
     )
     blocks: list[Block] = [
-        *program_line(known[0].asked.question),
+        *program_lines({one.name: one.found.asked.question for one in several if one.found}),
         Paragraph(title, "strong"),
         rows,
     ]

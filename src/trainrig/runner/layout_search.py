@@ -25,20 +25,36 @@ from trainrig.prediction.as_json import layout_dict, prediction_dict, program_di
 from trainrig.prediction.cluster import Cluster
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.rates import Rates
-from trainrig.prediction.scenario import NOTHING, Question, one_node, positive, space
-from trainrig.prediction.search import SIMULATED, Candidate, LayoutFamily, Ranking, families, search
+from trainrig.prediction.scenario import (
+    NOTHING,
+    Question,
+    notes_of,
+    one_node,
+    positive,
+    space,
+)
+from trainrig.prediction.search import (
+    SIMULATED,
+    TIE,
+    Candidate,
+    LayoutFamily,
+    Ranking,
+    families,
+    search,
+)
 from trainrig.prediction.search.gpu_count import Budget, gpus_needed
 from trainrig.prediction.search.space import Space
 from trainrig.prediction.search.upgrades import Ranked, upgrades_of_search
 from trainrig.prediction.step.simulate import simulated
 from trainrig.prediction.verdict import FITS, verdict_of_layout
 from trainrig.report.prediction_report import layout_text
+from trainrig.runner.progress import Progress, Watcher, null_progress
 from trainrig.runner.view import rates_of_run
 from trainrig.store import store_errors, write_atomic
 from trainrig.train.config import KEYS_OF_LAYOUT, Experiment
 from trainrig.train.config_file import AUTO
 from trainrig.train.engines import ENGINES, engine_of
-from trainrig.units import DAY, format_memory, format_time
+from trainrig.units import DAY, counted, format_memory, format_time
 from trainrig.workload import ModelShape, find
 from trainrig.workload.layout import Layout
 
@@ -215,6 +231,7 @@ def plan(
     days: float | None = None,
     what_if: str | None = None,
     write: Path | None = None,
+    watch: Watcher = null_progress,
 ) -> Planned:
     """Search for the best layouts of what is asked.  Raises UsageError for what cannot be."""
     if not 1 <= top <= MOST_SHOWN:
@@ -225,7 +242,12 @@ def plan(
     )
     budget = None
     if days is not None and tokens is not None:
-        budget = gpus_needed(every, cluster, tokens, days)
+        watch(Progress(text="searching for the number of GPUs", level="stage"))
+
+        def searching(gpus: int) -> None:
+            watch(Progress(text=f"searching layouts on {counted(gpus, 'GPU')}", level="running"))
+
+        budget = gpus_needed(every, cluster, tokens, days, searching)
         cluster = budget.cluster
         every = every.on(cluster)
     result = search(every, cluster.rates(), top=max(top, _RANKED), simulate=SIMULATED)
@@ -246,7 +268,7 @@ def plan(
             trains = best_that_trains(every, cluster.rates()) or trains
     fastest = result.best[0]
     if (
-        trains is not None and trains.ranked_by < fastest.ranked_by
+        trains is not None and (1.0 + TIE) * trains.ranked_by < fastest.ranked_by
     ):  # by another framework than usual
         smaller = tuple(candidate for candidate in result.front if candidate.memory < trains.memory)
         result = replace(result, best=(trains, *result.best)[:top], front=(trains, *smaller))
@@ -271,7 +293,9 @@ def plan(
                 shape=every.shape,
                 layout=best.layout,
                 cluster=cluster,
+                notes=notes_of(str(options["model"]), every.shape, cluster),
                 presumed=every.presumed_of(best.layout),
+                model=str(options["model"]),
             )
         ),
         tokens=tokens,

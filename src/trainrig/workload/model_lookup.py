@@ -11,7 +11,16 @@ from typing import Any
 
 from trainrig.errors import UsageError
 from trainrig.workload.model import FAMILIES, ModelShape, parameters
-from trainrig.workload.presets import NAMED, custom, named, published, spellings, table, wordlist
+from trainrig.workload.presets import (
+    NAMED,
+    custom,
+    known,
+    named,
+    published,
+    spellings,
+    table,
+    wordlist,
+)
 
 
 def find(text: str) -> ModelShape:
@@ -38,7 +47,16 @@ def note_of(text: str, shape: ModelShape) -> str | None:
     words = set(re.split(r"[ _.-]+", short.lower()))
     if _is_name(short) and words & set(wordlist("towers")):
         return f"{short} is priced as its language model, {shape.name}, without its other tower"
+    if _is_name(short) and _pointed(short) != _pointed(shape.name) and _is_beginning(short, shape):
+        return f"{short} is read as {shape.name}, the only known name that begins so"
     return None
+
+
+def _is_beginning(short: str, shape: ModelShape) -> bool:
+    """Return whether a name was only the beginning of the model's."""
+    return (
+        known(short) is None and _other_name(short) is None and _only_beginning(short) == shape.name
+    )
 
 
 def _is_name(text: str) -> bool:

@@ -323,6 +323,12 @@ def wordlist(kind: str) -> tuple[str, ...]:
     return tuple(_file()["words"][kind])
 
 
+def hub_names() -> dict[str, str]:
+    """Return the repositories on huggingface.co of known models, by their names."""
+    names: dict[str, str] = _file()["hub"]
+    return names
+
+
 def table(kind: str) -> dict[str, Any]:
     """A table of published_models.toml."""
     found: dict[str, Any] = _file()[kind]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,8 @@ MEASURED = {
 }
 """Columns that say what was measured: the prediction's error is printed beside it.  Of several that
 say how long a step took the first that is given counts."""
+DERIVED = "dp"
+"""Column that follows from others, as in JSON's layouts; it is left out where `gpus` is given."""
 FORMER = {
     "gpus": ("num_gpus", "nodes", "dp"),
     "on": ("hardware",),
@@ -100,7 +102,7 @@ def read_cells(cells: Mapping[str, str], columns: Sequence[CaseColumn]) -> CaseR
     """
     known = _by_name(columns)
     for column in cells:
-        _check_column(column, {*known, ID, *MEASURED}, "row")
+        _check_column(column, _with_derived({*known, ID, *MEASURED}, cells), "row")
     return _row(1, cells, known, "row")
 
 
@@ -148,6 +150,7 @@ def _of_csv(
     table = csv.reader(lines, delimiter=between, strict=True)
     try:
         columns = [_plain(cell) for cell in next(table, [])]
+        names = _with_derived(names, columns)
         if not any(columns):
             raise DataError(f"{name}: its first line names no columns", _EXAMPLE)
         for column in columns:
@@ -177,8 +180,9 @@ def _of_json(
             found = None
         if not isinstance(found, dict):
             raise DataError(f"{name}:{number}: no JSON object", 'as {"model": "gpt2", "gpus": 8}')
-        for key in found:
-            _check_column(_plain(key), names, f"{name}:{number}")
+        keys = [_plain(key) for key in found]
+        for key in keys:
+            _check_column(key, _with_derived(names, keys), f"{name}:{number}")
         yield number, {_plain(key): _cell(key, value, name, number) for key, value in found.items()}
 
 
@@ -208,7 +212,7 @@ def _row(
     stated: dict[str, str] = {}
     measured: dict[str, float] = {}
     for cell, text in cells.items():
-        if not text or cell == ID:
+        if not text or cell in (ID, DERIVED):
             continue
         with at_place(f"{name}:{line}: {cell}"):
             if cell in MEASURED:
@@ -219,6 +223,10 @@ def _row(
                 raise UsageError(f"{other} is given, too", "one of them for a row")
             options[column.option] = column.read(text)
     return CaseRow(line=line, name=cells.get(ID, ""), options=options, measured=measured)
+
+
+def _with_derived(names: Set[str], columns: Container[str]) -> Set[str]:
+    return names | {DERIVED} if "gpus" in columns else names
 
 
 def _check_column(column: str, names: Set[str], place: str) -> None:

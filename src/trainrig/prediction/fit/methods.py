@@ -8,6 +8,7 @@ micro-batch and the longest sequence that fit, and those that are borderline.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from trainrig.errors import UsageError
 from trainrig.prediction.fit.memory_options import Fit, fit, largest_fitting
 from trainrig.prediction.scenario import NOTHING, Measured, Options, Question, question
 from trainrig.prediction.step import predict_step
-from trainrig.prediction.verdict import DOES_NOT_FIT, verdict_of
+from trainrig.prediction.verdict import DOES_NOT_FIT, FITS, verdict_of
 from trainrig.workload.adapters import METHODS
 from trainrig.workload.memory import Memory, host_bytes, memory
 
@@ -70,6 +71,8 @@ class FitAnswer:
     methods: tuple[MethodFit, ...]
     refused: dict[str, str]
     """Ways that the program or the model does not have, and why."""
+    plan_line: str | None = None
+    """Command that searches all splits over the GPUs, where the asked layout does not fit."""
 
     @property
     def verdict(self) -> str:
@@ -97,7 +100,33 @@ def fits(given: Options, measured: Measured = NOTHING) -> FitAnswer:
             refused[name] = error.message
         else:
             found.append(method_fit(name, one))
-    return FitAnswer(asked=fit(asked), method=method, methods=tuple(found), refused=refused)
+    answer = fit(asked)
+    return FitAnswer(
+        asked=answer,
+        method=method,
+        methods=tuple(found),
+        refused=refused,
+        plan_line=None if answer.verdict == FITS else _plan_line(given, asked, method),
+    )
+
+
+def _plan_line(given: Options, asked: Question, method: str) -> str | None:
+    """Return a ``trainrig plan`` about the same training; None for one GPU or unnamed machines."""
+    if asked.layout.mesh.gpus == 1 or given.get("on") is None:
+        return None
+    options = {name: given[name] for name in _PLANNED if given.get(name) is not None}
+    options |= {"gpus": asked.layout.mesh.gpus, "global_batch": int(asked.layout.global_batch)}
+    if method != "full":
+        options["method"] = method
+    words = (f"--{name.replace('_', '-')} {shlex.quote(str(options[name]))}" for name in options)
+    return " ".join(["trainrig plan", *words])
+
+
+_PLANNED = (
+    *("model", "on", "gpus", "gpus_per_node", "link", "framework", "method", "lora_rank"),
+    *("quantize", "seq_len", "precision", "kernels", "optimizer", "offload", "global_batch"),
+)
+"""Options of ``fits`` that say which training and which machines, not how it is split."""
 
 
 def method_of(asked: Question) -> str:

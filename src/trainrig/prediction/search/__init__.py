@@ -21,6 +21,7 @@ from trainrig.prediction.rates import Rates
 from trainrig.prediction.search.space import Space, layouts
 from trainrig.prediction.step import PARTS, StepTime, predict_step
 from trainrig.prediction.step.simulate import simulated
+from trainrig.prediction.verdict import VERDICTS, verdict_of_layout
 from trainrig.process.pool import ordered_map
 from trainrig.workload.layout import Layout
 from trainrig.workload.memory import host_bytes, memory
@@ -168,7 +169,8 @@ def search(space: Space, rates: Rates, *, top: int = 10, simulate: int = 0) -> R
             pool = pool[np.lexsort((needs[pool], taken))]
             front_at, fastest = pool[_undominated(needs[pool])], pool
         front = tuple(candidate(at, seconds.get(int(at))) for at in front_at)
-        best = tuple(candidate(at, seconds.get(int(at))) for at in fastest[:top])
+        ranked = (candidate(at, seconds.get(int(at))) for at in fastest[:top])
+        best = surest_first(tuple(ranked), space, rates)
     else:
         smallest = min(range(len(groups)), key=lambda number: priced[number][0].min())
         layout = groups[smallest].at(int(np.argmin(priced[smallest][0])))
@@ -181,6 +183,31 @@ def search(space: Space, rates: Rates, *, top: int = 10, simulate: int = 0) -> R
         best=best,
         front=front,
     )
+
+
+def surest_first(ranked: Sequence[Candidate], space: Space, rates: Rates) -> tuple[Candidate, ...]:
+    """Return candidates with those that surely fit before borderline ones that are as fast.
+
+    Args:
+        ranked: Candidates, fastest first; times that differ by less than `TIE` are the same.
+        space: The layouts that they are of.
+        rates: The machines' rates, with the memory that a GPU offers.
+    """
+    ordered: list[Candidate] = []
+    left = list(ranked)
+    while left:
+        limit = (1.0 + TIE) * left[0].ranked_by
+        tied = [candidate for candidate in left if candidate.ranked_by < limit]
+        ordered += sorted(tied, key=lambda candidate: _place(candidate, space, rates))
+        left = left[len(tied) :]
+    return tuple(ordered)
+
+
+def _place(candidate: Candidate, space: Space, rates: Rates) -> int:
+    verdict = verdict_of_layout(
+        space.shape, candidate.layout, rates.memory_bytes, space.host_memory
+    )
+    return VERDICTS.index(verdict)
 
 
 def _undominated(needs: NDArray[np.float64]) -> NDArray[np.bool_]:

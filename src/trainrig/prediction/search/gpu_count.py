@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from trainrig.errors import UsageError
@@ -58,7 +58,50 @@ class Budget:
         return self.days * self.cluster.gpus
 
 
-def gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> Budget:
+Watch = Callable[[int], None]
+"""Called with a number of GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Searches of one training on different numbers of GPUs."""
+
+    space: Space
+    cluster: Cluster
+    tokens: float
+    watch: Watch | None = None
+
+    def least_days(self, gpus: int) -> float:
+        """Days at the claimed peak: a lower bound.
+
+        So of causal attention what is seen counts, and forward alone where most weights are frozen:
+        nothing but adapters needs gradients of weights, nor of inputs what lies before the first.
+        """
+        layout = self.space.base
+        peak = self.cluster.rates().peaks.get(layout.precision.compute)
+        if peak is None:
+            return 0.0
+        seq_len, written = layout.batch.seq_len, layout.batch.target_seq_len
+        flops = model_flops(self.space.shape, 1, seq_len, target_seq_len=written, half=True)
+        least = flops / 3.0 if layout.lora.rank else flops
+        return self.tokens / seq_len * least / (peak * gpus) / DAY
+
+    def budget_of(self, gpus: int) -> Budget | None:
+        """The best layout on so many GPUs; None where none makes the batch or fits."""
+        if self.watch is not None:
+            self.watch(gpus)
+        there = self.cluster.on(gpus)
+        try:
+            best = search(self.space.on(there), there.rates(), top=1, simulate=SIMULATED).best[0]
+        except UsageError:  # no layout makes the global batch
+            return None
+        steps = self.tokens / (self.space.global_batch * self.space.base.batch.seq_len)
+        return Budget(cluster=there, days=steps * best.ranked_by / DAY) if best.fits else None
+
+
+def gpus_needed(
+    space: Space, cluster: Cluster, tokens: float, days: float, watch: Watch | None = None
+) -> Budget:
     """Return the GPUs that train ``tokens`` within ``days`` at the fewest GPU-days.
 
     Args:
@@ -66,99 +109,99 @@ def gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> B
         cluster: The machines, of which so many are taken.
         tokens: Of the whole training.
         days: That it may take.
+        watch: Called with each number of GPUs before its layouts are searched.
 
     Raises:
         UsageError: No count up to MOST_GPUS does; a global batch that would do is proposed.
     """
-    found = _gpus_needed(space, cluster, tokens, days)
+    found = _gpus_needed(_Counts(space, cluster, tokens, watch), days)
     if found.days <= days:
         return found
     reached = f"; {found.cluster.gpus} take {found.days:.3g} days" if found.days < math.inf else ""
     raise UsageError(
         f"no number of GPUs up to {MOST_GPUS} trains {tokens:.3g} tokens in {days:g} days "
         f"with a global batch of {space.global_batch}{reached}",
-        _proposal(space, cluster, tokens, days, found.days),
+        _proposal(_Counts(space, cluster, tokens, watch), days, found.days),
     )
 
 
-def _proposal(space: Space, cluster: Cluster, tokens: float, days: float, reached: float) -> str:
+def _proposal(counts: _Counts, days: float, reached: float) -> str:
     """A global batch with which it can be done, as a hint."""
     if reached < math.inf:
         first = math.ceil(math.log2(max(2.0, reached / days)))
         for power in range(first, first + _DOUBLINGS):
-            batch = space.global_batch << power
-            found = _gpus_needed(space.replace(global_batch=batch), cluster, tokens, days)
+            batch = counts.space.global_batch << power
+            larger = replace(counts, space=counts.space.replace(global_batch=batch))
+            found = _gpus_needed(larger, days)
             if found.days <= days:
                 gpus = counted(found.cluster.gpus, "GPU")
                 return f"--global-batch {batch}: {found.days:.3g} days on {gpus}; or more days"
     return "more days, a larger --global-batch, or a faster chip"
 
 
-def _gpus_needed(space: Space, cluster: Cluster, tokens: float, days: float) -> Budget:
+def _gpus_needed(counts: _Counts, days: float) -> Budget:
     """As `gpus_needed`; where no count is in time, the quickest, of endless days where none is."""
-    quickest, slow, tried = _first_in_time(space, cluster, tokens, days)
+    quickest, slow, tried = _first_in_time(counts, days)
     if quickest is None:
-        return Budget(cluster=cluster, days=math.inf, tried=tried)
+        return Budget(cluster=counts.cluster, days=math.inf, tried=tried)
     if quickest.days > days:
         return replace(quickest, tried=tried)
     in_time = [quickest]
-    for count in _between(slow, quickest.cluster.gpus, cluster):
+    for gpus in _between(slow, quickest.cluster.gpus, counts.cluster):
         tried += 1
-        there = _at(space, cluster, count, tokens)
-        if there is not None and there.days <= days:
-            in_time.append(there)
+        budget = counts.budget_of(gpus)
+        if budget is not None and budget.days <= days:
+            in_time.append(budget)
         if len(in_time) > _MORE_IN_TIME:
             break
-    least = min(one.gpu_days for one in in_time)
-    cheap = [one for one in in_time if one.gpu_days <= (1.0 + _EQUAL) * least]
-    best = min(cheap, key=lambda one: one.cluster.gpus)
-    fewest = min(in_time, key=lambda one: one.cluster.gpus)
-    beside = {one.cluster.gpus: one for one in _neighbours(space, cluster, best, tokens)}
+    least = min(budget.gpu_days for budget in in_time)
+    cheap = [budget for budget in in_time if budget.gpu_days <= (1.0 + _EQUAL) * least]
+    best = min(cheap, key=lambda budget: budget.cluster.gpus)
+    fewest = min(in_time, key=lambda budget: budget.cluster.gpus)
+    neighbours = {budget.cluster.gpus: budget for budget in _neighbours(counts, best)}
     if fewest is not best:
-        beside[fewest.cluster.gpus] = fewest
-    neighbours = tuple(beside[gpus] for gpus in sorted(beside))
-    return replace(best, tried=tried, neighbours=neighbours)
+        neighbours[fewest.cluster.gpus] = fewest
+    ordered = tuple(neighbours[gpus] for gpus in sorted(neighbours))
+    return replace(best, tried=tried, neighbours=ordered)
 
 
-def _first_in_time(
-    space: Space, cluster: Cluster, tokens: float, days: float
-) -> tuple[Budget | None, int, int]:
-    """The first count of `_counts` in time, else the quickest; the last too slow; how many tried.
+def _first_in_time(counts: _Counts, days: float) -> tuple[Budget | None, int, int]:
+    """The first count in time, else the quickest; the last too slow; how many were tried.
 
     None where no count makes the batch or fits.
     """
     slow, tried, stale = 0, 0, 0
     quickest: Budget | None = None
-    for count in _counts(cluster.tray, cluster.gpus_per_node):
-        if _least_days(space, cluster, count, tokens) > days:
-            slow = count
+    for gpus in _tried_counts(counts.cluster.tray, counts.cluster.gpus_per_node):
+        if counts.least_days(gpus) > days:
+            slow = gpus
             continue
         tried += 1
-        there = _at(space, cluster, count, tokens)
+        budget = counts.budget_of(gpus)
         stale += quickest is not None
-        if there is not None and (quickest is None or there.days < quickest.days):
-            quickest, stale = there, 0
+        if budget is not None and (quickest is None or budget.days < quickest.days):
+            quickest, stale = budget, 0
         if stale == _STALE:  # the batch is shared out: more GPUs wait
             break
-        if there is not None and there.days <= days:
+        if budget is not None and budget.days <= days:
             break
-        slow = count if there is not None else slow
+        slow = gpus if budget is not None else slow
     return quickest, slow, tried
 
 
-def _neighbours(space: Space, cluster: Cluster, best: Budget, tokens: float) -> tuple[Budget, ...]:
+def _neighbours(counts: _Counts, best: Budget) -> tuple[Budget, ...]:
     """What the nearest other counts take: any within a tray, whole trays, whole nodes beyond."""
-    gpus = best.cluster.gpus
+    gpus, cluster = best.cluster.gpus, counts.cluster
     fewer = [gpus - n * _step(gpus - 1, cluster) for n in range(1, _BESIDE + 1)]
     more = [gpus + n * _step(gpus, cluster) for n in range(1, _BESIDE + 1)]
     found: list[Budget] = []
-    for counts in (fewer, more):
-        there = (_at(space, cluster, count, tokens) for count in counts if count > 0)
-        found += itertools.islice((one for one in there if one is not None), 1)
+    for numbers in (fewer, more):
+        budgets = (counts.budget_of(number) for number in numbers if number > 0)
+        found += itertools.islice((budget for budget in budgets if budget is not None), 1)
     return tuple(found)
 
 
-def _counts(tray: int, per_node: int) -> Iterator[int]:
+def _tried_counts(tray: int, per_node: int) -> Iterator[int]:
     """1, 2, 4, … within a tray, then of trays within a node; whole nodes beyond."""
     count = 1
     while count < per_node:
@@ -184,34 +227,3 @@ def _step(gpus: int, cluster: Cluster) -> int:
     if gpus >= cluster.gpus_per_node:
         return cluster.gpus_per_node
     return cluster.tray if gpus >= cluster.tray else 1
-
-
-def _least_days(space: Space, cluster: Cluster, gpus: int, tokens: float) -> float:
-    """Days at the claimed peak: a lower bound.
-
-    So of causal attention what is seen counts, and forward alone where most weights are frozen:
-    nothing but adapters needs gradients of weights, nor of inputs what lies before the first.
-    """
-    peak = cluster.rates().peaks.get(space.base.precision.compute)
-    if peak is None:
-        return 0.0
-    flops = model_flops(
-        space.shape,
-        1,
-        space.base.batch.seq_len,
-        target_seq_len=space.base.batch.target_seq_len,
-        half=True,
-    )
-    least = flops / 3.0 if space.base.lora.rank else flops
-    return tokens / space.base.batch.seq_len * least / (peak * gpus) / DAY
-
-
-def _at(space: Space, cluster: Cluster, gpus: int, tokens: float) -> Budget | None:
-    """The best layout on so many GPUs, None where none makes the batch or fits."""
-    there = cluster.on(gpus)
-    try:
-        best = search(space.on(there), there.rates(), top=1, simulate=SIMULATED).best[0]
-    except UsageError:  # no layout makes the global batch
-        return None
-    steps = tokens / (space.global_batch * space.base.batch.seq_len)
-    return Budget(cluster=there, days=steps * best.ranked_by / DAY) if best.fits else None
