@@ -93,9 +93,9 @@ class FaultHost:
     base: str
     finding: str
     evidence: str
-    severity: str
-    """How grave it is."""
     source: str
+    severity: str = ""
+    """How grave it is; a test holds every host to saying so."""
     check: str = ""
     """The check that sees it, where several have this finding; empty: the first of them."""
     allowed: list[str] = field(default_factory=list)

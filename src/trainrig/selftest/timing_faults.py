@@ -82,7 +82,7 @@ def _looked_at(timed: _Timed) -> Iterable[str]:
     samples = timed.samples
     if samples.stop != "converged":
         return [f"not converged: {samples.stop}"]
-    told = samples.told_share
+    told = samples.accounted_share
     if told is not None and abs(told - 1.0) > watch_rules().samples_apart:
         return [f"clock off: its samples tell {told:.2f} of the time"]
     if abs(samples.median / timed.true_s - 1.0) > TARGET_HALF_WIDTH:

@@ -13,6 +13,7 @@ import pytest
 
 from trainrig.doctor import CHECKS
 from trainrig.errors import UsageError
+from trainrig.selftest.doctor_faults import fault_hosts
 from trainrig.selftest.registry import (
     Alarm,
     Event,
@@ -81,6 +82,11 @@ def test_every_finding_of_the_doctor_has_its_fault() -> None:
 @pytest.mark.parametrize("check", ["bundle.hash", "store.write", "store.read"])
 def test_a_check_without_findings_has_its_fault(check: str) -> None:
     assert check in {fault.check for fault in FAULTS}
+
+
+def test_every_host_says_how_grave_its_fault_is() -> None:
+    unsaid = [host.finding for host in fault_hosts() if host.severity == ""]
+    assert not unsaid
 
 
 def test_names_are_told_apart() -> None:
