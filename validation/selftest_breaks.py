@@ -7,8 +7,8 @@
 
 Each break replaces a piece of source in a copy of the package (selftest_breaks.toml: file, old,
 new) and runs the families of the self-test that are named there, which has to end with exit code 1.
-The unbroken copy has to end with 0.  The first breaks are those of an audit, of which the self-test had
-noticed 2 of 14; the others are of every module that judges.
+The unbroken copy has to end with 0.  The first breaks are those of an audit, of which the self-test
+had noticed 2 of 14; the others are of every module that judges.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def noticed(package: Path, broken: Break, *, whole: bool, seed: int) -> tuple[bo
     return code == 1, words
 
 
-def _selftest(package: Path, only: tuple[str, ...], seed: int) -> tuple[int, str]:
+def _selftest(package: Path, only: tuple[str, ...], seed: int) -> tuple[int | None, str]:
     words = [word for name in only for word in ("--only", name)]
     command = [sys.executable, "-B", "-m", "trainrig", "selftest", "--clean-runs", "1"]
     env = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
