@@ -28,7 +28,7 @@ from trainrig.analysis.rows import attempts, note_of, rows
 from trainrig.analysis.run_to_run import (
     RunMargin,
     earlier_values,
-    margin_for,
+    margins_for,
     run_to_run,
     runs_to_learn_from,
 )
@@ -108,11 +108,18 @@ class Judged:
     """The smallest relative change that would have been called here."""
     margin: RunMargin
     """What two runs of it differ by anyway."""
+    behind_siblings: float | None = None
+    """Change of this GPU over the median change of the others, where that is what made it worse."""
+
+    @property
+    def decisive_ratio(self) -> float:
+        """New over old value; against the siblings' change where that was judged."""
+        return self.comparison.ratio if self.behind_siblings is None else self.behind_siblings
 
     @property
     def gain(self) -> float:
-        """By what factor it is better: above 1 for a higher rate and for a shorter time."""
-        return self.comparison.ratio if self.pair.more_is_better else 1.0 / self.comparison.ratio
+        """Factor by which it is better: above 1 for a higher rate and for a shorter time."""
+        return self.decisive_ratio if self.pair.more_is_better else 1.0 / self.decisive_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +185,8 @@ def compare_runs(old: RunView, new: RunView, earlier: Sequence[RunView] = ()) ->
     pairs = [replace(pair, reason=_why_not(pair, *values)) for pair in _pairs(old, new)]
     fair = _once(pair for pair in pairs if not pair.reason)
     history = earlier_values(runs_to_learn_from(old, new, earlier))
-    margins = [_margin(pair, history) for pair in fair]
+    sides = [(pair.record, pair.record.device_index) for pair in fair]
+    margins = margins_for([(r, history.get((r.key, index), ())) for r, index in sides])
     judged = _judge(fair, margins, *values, _scatters(pairs, *values))
     left = _other_versions([pair for pair in pairs if pair.reason])
     side_by_side = _side_by_side(left)
@@ -317,12 +325,6 @@ def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str:
     return ""
 
 
-def _margin(pair: Pair, history: Mapping[_Identity, Sequence[float]]) -> RunMargin:
-    """What two runs of a case differ by anyway."""
-    record = pair.record
-    return margin_for(record, history.get((record.key, record.device_index), ()))
-
-
 def _judge(
     pairs: Sequence[Pair],
     margins: Sequence[RunMargin],
@@ -336,15 +338,19 @@ def _judge(
         if pair.old is not None and pair.new is not None
     ]
     better = [pair.more_is_better for pair in pairs]
-    own = [p_beyond(one, 0.0, margin.value) for one, margin in zip(found, margins, strict=True)]
+    own = [
+        margin.p_value(one, float(pair.old.value or 1.0) if pair.old else 1.0)
+        for one, margin, pair in zip(found, margins, pairs, strict=True)
+    ]
     behind = [_behind_siblings(place, pairs, found) for place in range(len(pairs))]
+    is_behind = [fallen.p_value < p for p, fallen in zip(own, behind, strict=True)]
     found = [
         replace(one, p_value=min(p, fallen.p_value))  # its interval is of what was measured
         for one, p, fallen in zip(found, own, behind, strict=True)
     ]
     decide = [
-        replace(one, ratio=fallen.ratio) if fallen.p_value < p else one
-        for one, p, fallen in zip(found, own, behind, strict=True)
+        replace(one, ratio=fallen.ratio) if falls else one
+        for one, falls, fallen in zip(found, is_behind, behind, strict=True)
     ]
     changes = judge_changes(list(zip(decide, better, strict=True)))
     called = sum(p <= 1.0 - CONFIDENCE for _, p in changes)
@@ -358,9 +364,10 @@ def _judge(
             adjusted_p=p,
             smallest_visible=smallest_visible(comparison, level, margin.value),
             margin=margin,
+            behind_siblings=fallen.ratio if falls and change is Change.WORSE else None,
         )
-        for pair, margin, comparison, (change, p) in zip(
-            pairs, margins, found, changes, strict=True
+        for pair, margin, comparison, (change, p), falls, fallen in zip(
+            pairs, margins, found, changes, is_behind, behind, strict=True
         )
     ]
 
@@ -460,6 +467,7 @@ def to_dict(comparison: RunComparison) -> dict[str, Any]:
                 "p_value": each.comparison.p_value,
                 "adjusted_p": each.adjusted_p,
                 "smallest_visible": each.smallest_visible,
+                "behind_siblings": each.behind_siblings,
             }
             for each in comparison.judged
         ],

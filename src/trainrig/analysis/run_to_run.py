@@ -1,15 +1,16 @@
-"""What two runs of one machine differ by anyway: learned from its earlier runs, else by class.
+"""How far two runs of one machine lie apart though nothing changed: learned, else stated by class.
 
-`validation.run_to_run` simulates the rule: false calls, what is found, and what cannot be told.
+The new run is held against the level of the baseline: the mean of the baseline and of those earlier
+runs that are on its level, since one run is shifted as far as the next.  `validation.run_to_run`
+simulates the rule: false calls, what is found, and what cannot be told.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -18,15 +19,17 @@ from pydantic import ConfigDict
 from trainrig.analysis.machine_key import machine_key
 from trainrig.benchmarks.spec import Role, role_of
 from trainrig.record import Record, RunView, began, read_by, read_toml
+from trainrig.scatter import SMALLEST_SCATTER, student
+from trainrig.stats import CONFIDENCE, Comparison, p_beyond
 
 PATH = Path(__file__).parent / "run_to_run.toml"
 _PAIRS = 1.96 * math.sqrt(2.0)
-"""Nineteen pairs in twenty of normal values lie within so many standard deviations."""
-_LEARNED = 2.6 * math.sqrt(2.0)
-"""Of a scatter that is learned of a few runs: it is a guess itself."""
-_MEDIAN_STEP = 0.6745 * math.sqrt(2.0)
-"""The median difference of two normal values that follow each other, in standard deviations: one
-that fell for good adds one large step to many, which does not move the median."""
+"""Standard deviations of one run within which nineteen of twenty pairs of runs lie."""
+_MOST_FREEDOM = 1000.0
+"""Degrees of freedom beyond which Student's t is the normal distribution."""
+_LEAST_DIRECT = 0.5
+"""Share of the margin of two single runs by which the new run differs from the baseline itself, and
+not only from the mean of its level: the baseline may be the first run after a change."""
 _CONFIG = ConfigDict(extra="forbid")
 
 
@@ -44,7 +47,7 @@ class RunToRun:
     """The whole file."""
 
     least_runs: int
-    weight: float
+    step_chance: float
     most_runs: int
     classes: tuple[RunClass, ...]
 
@@ -69,37 +72,107 @@ def kind_of(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMargin:
-    """The logarithm of what two runs differ by anyway, and where that is known from."""
+    """Spread of one case between runs of a machine that did not change, and where it is known from.
 
-    value: float
+    All values are natural logarithms.
+    """
+
+    spread: float
+    """Standard deviation of one run."""
+    freedom: float = _MOST_FREEDOM
+    """Degrees of freedom of the spread."""
+    level: float | None = None
+    """Mean of the runs on the baseline's level; None: the baseline alone."""
+    num_level: int = 1
+    """Number of runs in that mean."""
     runs: int = 0
-    """Of how many earlier runs it was learned; 0: stated for the class."""
+    """Number of earlier runs that the spread was learned from; 0: stated for the class."""
 
     @property
-    def text(self) -> str:
-        """``6 %, of 4 earlier runs of this machine``."""
-        share = f"{math.expm1(self.value):.1%}"
-        return f"{share}, of {self.runs} earlier runs" if self.runs else f"{share}, presumed"
+    def value(self) -> float:
+        """Distance from the level within which nineteen of twenty unchanged runs lie."""
+        error = self.spread * math.sqrt(1.0 + 1.0 / self.num_level)
+        return student(self.freedom, CONFIDENCE) * error
+
+    def p_value(self, comparison: Comparison, old: float) -> float:
+        """Return the p-value of a change beyond what runs and workers differ by.
+
+        Args:
+            comparison: new over old run, by their workers.
+            old: value of the baseline, above 0.
+        """
+        direct = math.log(comparison.ratio)
+        shift = self.level - math.log(old) if self.level is not None else 0.0
+        pairs = student(self.freedom, CONFIDENCE) * math.sqrt(2.0) * self.spread
+        if direct * (direct - shift) <= 0.0 or abs(direct) < _LEAST_DIRECT * pairs:
+            return 1.0
+        return p_beyond(comparison, shift, self.value)
 
 
-def margin_for(record: Record, earlier: Sequence[float] = ()) -> RunMargin:
-    """Return the margin of a case.
+def margins_for(cases: Sequence[tuple[Record, Sequence[float]]]) -> list[RunMargin]:
+    """Return the margin of each case.
+
+    Where too few runs measured a case, its spread is the stated one of its class.  Otherwise it is
+    that of the earlier runs about their mean, by Student's t; about two means where the runs show
+    a step, so that a change of the past neither widens the margin nor moves the level.  No case is
+    presumed calmer than half of its class: a few runs are close together by chance, too.
 
     Args:
-        record: the case; its class decides where too little was measured before.
-        earlier: its values in earlier runs of this machine, one a run in their order, above 0.
+        cases: each with its values in earlier runs of this machine, in their order, the baseline
+            last; none where the baseline is of another machine.
     """
-    rules, kind = run_to_run(), kind_of(record)
-    stated = rules.margin_of(kind)
-    values = [math.log(value) for value in earlier if value > 0.0]
-    if len(values) < rules.least_runs:
-        return RunMargin(value=stated)
-    freedom = len(values) - 1
-    steps = [abs(new - old) for old, new in itertools.pairwise(values)]
-    own = freedom * (statistics.median(steps) / _MEDIAN_STEP) ** 2
-    prior = rules.weight * (stated / _PAIRS) ** 2
-    spread = math.sqrt((own + prior) / (freedom + rules.weight))
-    return RunMargin(value=_LEARNED * spread, runs=len(values))
+    margins = [_margin_alone(record, values) for record, values in cases]
+    kinds = [kind_of(record) for record, _ in cases]
+    learned: dict[str, list[float]] = {}
+    for kind, margin in zip(kinds, margins, strict=True):
+        if margin.runs:
+            learned.setdefault(kind, []).append(margin.spread)
+    usual = {kind: statistics.median(spreads) for kind, spreads in learned.items()}
+    return [
+        replace(margin, spread=max(margin.spread, usual[kind] if margin.runs else 0.0))
+        for kind, margin in zip(kinds, margins, strict=True)
+    ]
+
+
+def _margin_alone(record: Record, values: Sequence[float]) -> RunMargin:
+    rules = run_to_run()
+    logs = [math.log(value) for value in values if value > 0.0]
+    if len(logs) < rules.least_runs:
+        return RunMargin(spread=rules.margin_of(kind_of(record)) / _PAIRS)
+    step = _latest_step(logs, rules.step_chance)
+    parts = [part for part in (logs[:step], logs[step:]) if part]
+    return RunMargin(
+        spread=max(_spread_within(parts), SMALLEST_SCATTER),
+        freedom=len(logs) - len(parts),
+        level=statistics.fmean(parts[-1]),
+        num_level=len(parts[-1]),
+        runs=len(logs),
+    )
+
+
+def _latest_step(logs: Sequence[float], chance: float) -> int:
+    """Return where the runs after a step begin; 0 where no step is seen.
+
+    The step is where two means are furthest apart by Student's t, if further than unchanged runs
+    are with probability ``chance``, corrected for the number of places.
+    """
+    places = range(1, len(logs))
+    far = student(len(logs) - 2, 1.0 - chance / len(places))
+
+    def distance(place: int) -> float:
+        before, after = logs[:place], logs[place:]
+        error = max(_spread_within((before, after)), SMALLEST_SCATTER)
+        error *= math.sqrt(1.0 / len(before) + 1.0 / len(after))
+        return abs(statistics.fmean(after) - statistics.fmean(before)) / error
+
+    furthest = max(places, key=distance)
+    return furthest if distance(furthest) > far else 0
+
+
+def _spread_within(parts: Sequence[Sequence[float]]) -> float:
+    """Return the standard deviation within the parts, each about its own mean."""
+    squares = sum((value - statistics.fmean(part)) ** 2 for part in parts for value in part)
+    return math.sqrt(squares / (sum(map(len, parts)) - len(parts)))
 
 
 def runs_to_learn_from(

@@ -98,7 +98,9 @@ def _qualify(scope: spec.Scope) -> list[spec.PlannedCase]:
         ]
     if not scope.is_gpu or scope.budget < SUSTAINED_BUDGET:
         return [*cases, *emulated]
-    first_required = next(planned for planned in cases if planned.required)
+    required = [planned for planned in cases if planned.required]
+    claimed = [planned for planned in required if planned.case["dtype"] in scope.claimed_dtypes]
+    first_required = (claimed or required)[0]  # only what the data sheet states can be judged
     sustained = spec.PlannedCase(
         case={**first_required.case, "sustained": True},
         step="sustained matmul",

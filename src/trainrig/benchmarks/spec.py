@@ -123,6 +123,8 @@ class Scope:
     """The host of a machine with GPUs: its memory matters, its arithmetic does not."""
     arithmetic: Arithmetic = UNKNOWN
     """Dtypes that the device multiplies in hardware; others are emulated, slowly on a processor."""
+    claimed_dtypes: frozenset[str] = frozenset()
+    """Precisions whose peak the data sheet of the device states; empty where it is not known."""
     free_bytes: int = 0
     tool: str = "fio"
     """Name of the tool that measures a disk."""

@@ -142,13 +142,13 @@ def _moved(found: Sequence[_Compared]) -> list[_Compared]:
 
 
 def _change_item(one: Judged, run: str = "") -> doc.Item:
-    label = run + signed_share(one.comparison.ratio - 1.0)
+    label = run + signed_share(one.decisive_ratio - 1.0)
     return doc.Item(text=_changed(one), label=label, tone=_CHANGES[one.change][1])
 
 
 def _weight(one: Judged) -> tuple[bool, float, float]:
     """Worse before better, then by how far it moved; of equals the fastest case."""
-    far = round(abs(math.log(one.comparison.ratio)), 2)
+    far = round(abs(math.log(one.decisive_ratio)), 2)
     return one.change is Change.WORSE, far, one.pair.record.value or 0.0
 
 
@@ -172,7 +172,16 @@ def _changed(one: Judged) -> str:
     record = one.pair.record
     where = f" on {record.device}" if record.device else ""
     where += f" #{record.device_index}" if record.device_index is not None else ""
-    return f"{_label(record)}{where}: {_value(one.pair.old)} → {_value(one.pair.new)}"
+    moved = f"{_value(one.pair.old)} → {_value(one.pair.new)}"
+    return f"{_label(record)}{where}: {moved}{_behind(one)}"
+
+
+def _behind(one: Judged) -> str:
+    """``, 4.1 % behind its siblings``; empty where its own change was judged."""
+    if one.behind_siblings is None:
+        return ""
+    share = 1.0 - one.gain  # a longer time is behind, too
+    return f", {format_share(share)} behind its siblings"
 
 
 def comparisons_document(found: Sequence[RunComparison]) -> doc.Document:
@@ -278,7 +287,7 @@ def _several_cell(each: Judged) -> doc.Cell:
     return doc.Cell(
         _value(each.pair.new),
         tone if _moved([each]) else "",
-        change if each.change is Change.SAME else f"{change} {word}",
+        change if each.change is Change.SAME else f"{change} {word}{_behind(each)}",
     )
 
 
@@ -412,7 +421,7 @@ def _judged_tables(judged: Sequence[Judged]) -> Iterator[doc.Table]:
         yield table(
             (each for each in own if not _hardly_moved(each)),
             words("", lambda each: doc.Cell(str(each.change), _CHANGES[each.change][1])),
-            words("case", lambda each: _label(each.pair.record)),
+            words("case", lambda each: _label(each.pair.record) + _behind(each)),
             column("old", lambda each: _value(each.pair.old)),
             column("new", lambda each: _value(each.pair.new)),
             column("change", lambda each: signed_share(each.comparison.ratio - 1.0)),

@@ -20,6 +20,7 @@ from trainrig.benchmarks.spec import (
     benchmark,
     benchmarks,
 )
+from trainrig.catalog.chip import DEFAULT_ACCUMULATE, Chip, peak
 from trainrig.record import Case, dtype_of
 from trainrig.runner.targets import Target
 
@@ -135,6 +136,7 @@ def qualify_plan(
                 budget=budget,
                 beside_gpus=bool(gpus) and not target.is_gpu,
                 arithmetic=target.arithmetic,
+                claimed_dtypes=_claimed_dtypes(target.chip),
                 free_bytes=target.memory_bytes,
                 tool=target.tool,
                 tool_note=target.tool_note,
@@ -157,6 +159,10 @@ def qualify_plan(
         *fixed,
     ]
     return tuple(sorted(blocks, key=is_optional))
+
+
+def _claimed_dtypes(chip: Chip | None) -> frozenset[str]:
+    return frozenset(dtype for dtype in DEFAULT_ACCUMULATE if chip and peak(chip, dtype))
 
 
 def _of_target(

@@ -10,7 +10,8 @@ import pytest
 from compared_runs import AMOUNT, changes, matmul, near, point, reasons, run, show
 from trainrig.analysis.compare import Pair, compare_runs, differences
 from trainrig.record import Derivation, RunView, Status
-from trainrig.report.compare_report import headline
+from trainrig.report.compare_report import comparison_document, headline
+from trainrig.report.render.markdown import to_markdown
 from trainrig.stats import Change
 
 # ---------------------------------------------------------------- what is judged
@@ -426,6 +427,11 @@ def test_behind_its_siblings_is_worse_and_ahead_of_them_is_no_change(
             )
         )
 
-    found = changes(compare_runs(whole(100, is_new=False), whole(200, is_new=True)))
+    comparison = compare_runs(whole(100, is_new=False), whole(200, is_new=True))
+    found = changes(comparison)
     moved = {place: c for place, c in found.items() if c in (Change.BETTER, Change.WORSE)}
     assert moved == ({(1, 3): Change.WORSE} if is_worse else {})
+    shares = {case.pair.record.device_index: case.behind_siblings for case in comparison.judged}
+    named = {index for index, share in shares.items() if share is not None}
+    assert named == ({3} if is_worse else set())
+    assert ("behind its siblings" in to_markdown(comparison_document(comparison))) == is_worse
