@@ -26,6 +26,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from trainrig.scatter import (
+    LEAST_FREEDOM,
     NO_PRIOR,
     SMALLEST_SCATTER,
     Scatter,
@@ -330,9 +331,12 @@ def compare(
     little more than a guess, and the other points know better (`scatter`).
     ``margin`` is the logarithm of what two runs differ by anyway (`run_to_run_margin`).
 
-    Raises ValueError with fewer than two workers on a side or a value not above 0.
+    One worker a side is enough where ``prior`` knows how far workers scatter.
+
+    Raises ValueError with fewer workers on a side or a value not above 0.
     """
-    if min(len(old), len(new)) < 2 or min(*old, *new) <= 0.0:
+    least = 1 if prior.freedom >= LEAST_FREEDOM else 2
+    if min(len(old), len(new)) < least or min(*old, *new) <= 0.0:
         raise ValueError("two positive values a side at the least")
     variance, freedom = moderated(*variance_within((old, new)), prior)
     error = math.sqrt(variance * (1.0 / len(old) + 1.0 / len(new)))

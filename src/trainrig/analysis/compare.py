@@ -26,9 +26,11 @@ from trainrig.analysis.compare_training import TrainingComparison, compare_train
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.rows import attempts, note_of, rows
 from trainrig.analysis.run_to_run import (
+    ComparedCase,
     RunMargin,
     earlier_values,
     margins_for,
+    p_values,
     run_to_run,
     runs_to_learn_from,
 )
@@ -338,10 +340,13 @@ def _judge(
         if pair.old is not None and pair.new is not None
     ]
     better = [pair.more_is_better for pair in pairs]
-    own = [
-        margin.p_value(one, float(pair.old.value or 1.0) if pair.old else 1.0)
-        for one, margin, pair in zip(found, margins, pairs, strict=True)
-    ]
+    own = p_values(
+        [
+            ComparedCase(record=pair.record, comparison=one, margin=margin, old=pair.old.value)
+            for one, margin, pair in zip(found, margins, pairs, strict=True)
+            if pair.old is not None and pair.old.value
+        ]
+    )
     behind = [_behind_siblings(place, pairs, found) for place in range(len(pairs))]
     is_behind = [fallen.p_value < p for p, fallen in zip(own, behind, strict=True)]
     found = [

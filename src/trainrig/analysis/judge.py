@@ -12,7 +12,7 @@ be found below it says `benchmarks.spec.ability`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainrig.analysis import judge_classes, judge_links
@@ -20,7 +20,16 @@ from trainrig.analysis.best import claim_word
 from trainrig.analysis.evidence import bench_command, plain
 from trainrig.analysis.judge_noise import NOT_RUN, advice, noisy
 from trainrig.analysis.judge_sentinel import CHANGED, changes_of
-from trainrig.analysis.rows import SIBLING_MARGIN, Row, is_cold_stream, join, note_of, siblings_of
+from trainrig.analysis.rows import (
+    SIBLING_MARGIN,
+    Row,
+    is_cold_stream,
+    is_host_link,
+    is_own_rate,
+    join,
+    note_of,
+    siblings_of,
+)
 from trainrig.analysis.watched import clock_is_off
 from trainrig.analysis.watched_rules import watch_rules
 from trainrig.benchmarks.spec import WORKERS, Ability, Role, ability, case_text, find, role_of
@@ -40,7 +49,7 @@ from trainrig.record import (
     by_severity,
     case_label,
 )
-from trainrig.scatter import shared_scatter
+from trainrig.scatter import LEAST_FREEDOM, shared_scatter
 from trainrig.stats import (
     CONFIDENCE,
     adjust_for_many,
@@ -66,6 +75,9 @@ NOT_DONE = (
 )
 """Findings that make a run INCOMPLETE, and no fault of a device."""
 
+SLOW_HOST_LINK = "host-link-behind-siblings"
+_WITHHOLDING = (judge_classes.SLOW_LAYERS, SLOW_HOST_LINK)
+"""Warnings with which a run is MEASURED and not PASS."""
 _OF_SPEED = ("below-band", "below-claim", "odd-device", "slow-link")
 """Faults that somebody else on the machine looks like."""
 
@@ -102,6 +114,7 @@ def judge(
         *in_no_part(rows),
         *_held_by_cache(rows),
         *judge_classes.slow_layers(rows),
+        *_slow_host_links(rows, records),
         *judge_classes.far_below_claim(rows),
         *noisy(records, again, longer),
         *(
@@ -179,7 +192,7 @@ def _outcome(
     needed = _unjudged(rows)
     lacking = [*needed, *judge_classes.without_target(rows)]
     what += f"; not judged: {', '.join(lacking)}" if lacking else ""
-    if needed or any(found.id == judge_classes.SLOW_LAYERS for found in findings):
+    if needed or any(found.id in _WITHHOLDING for found in findings):
         return Outcome.MEASURED, what
     return Outcome.PASS, what
 
@@ -423,31 +436,64 @@ def in_no_part(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def behind_siblings(
-    rows: Iterable[Row], records: Iterable[Record]
+    rows: Iterable[Row],
+    records: Iterable[Record],
+    margin: float = SIBLING_MARGIN,
+    fits: Callable[[Row], bool] = is_own_rate,
 ) -> dict[int | None, list[tuple[float, Row]]]:
-    """The numbers of devices that fall behind others of their model in what is their own doing.
+    """Return the devices that fall behind others of their model, by their number.
 
-    With the cases in which they do, and their share of the others' rates there.
+    Each with the cases in which it does, and its share of the others' median rate there.
+
+    Args:
+        rows: of the run.
+        records: of the run; its attempts say how far workers scatter.
+        margin: share of the others' rate that a device may lack.
+        fits: which rows are compared.
     """
     attempts = {record.id: record for record in records if record.attempt is not None}
     pairs: list[tuple[Row, list[float], list[float], float]] = []
-    for siblings in siblings_of(row for row in rows if row.is_usable).values():
+    for siblings in siblings_of((row for row in rows if row.is_usable), fits).values():
         shares = {index: _shares_of(row, attempts) for index, row in siblings.items()}
         for index, row in siblings.items():
             usual = median([other.value for at, other in siblings.items() if at != index])
+            ratio = row.value / usual
             others = [share for at, each in shares.items() if at != index for share in each]
-            own = [row.value / usual * share for share in shares[index]]
-            if min(len(others), len(own)) > 1:
-                pairs.append((row, others, own, row.value / usual))
+            own = [ratio * share for share in shares[index]]
+            if min(map(len, shares.values())) == 1:  # a sustained run has one worker
+                others, own = [1.0], [ratio]
+            pairs.append((row, others, own, ratio))
     scatter = shared_scatter([(others, own) for _, others, own, _ in pairs])
+    least = 1 if scatter.freedom >= LEAST_FREEDOM else 2
+    pairs = [pair for pair in pairs if min(len(pair[1]), len(pair[2])) >= least]
     chances = [compare(others, own, scatter).p_value for _, others, own, _ in pairs]
     behind: dict[int | None, list[tuple[float, Row]]] = {}
     for (row, _, _, share), chance in zip(pairs, adjust_for_many(chances), strict=True):
-        least = row.value / share * (1.0 - SIBLING_MARGIN)
-        is_far = row.measured is not None and row.measured.is_below((least, least))
+        threshold = row.value / share * (1.0 - margin)
+        is_far = row.measured is not None and row.measured.is_below((threshold, threshold))
         if is_far and chance <= 1.0 - CONFIDENCE:
             behind.setdefault(row.index, []).append((share, row))
     return behind
+
+
+def _slow_host_links(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Finding]:
+    """GPUs whose copies from or to the host are behind those of the others; it withholds a PASS.
+
+    No error: workers are not bound to the processors next to their GPU, and the far ones are
+    slower on some machines.
+    """
+    margin = judge_links.link_rules().behind_siblings
+    for number, found in behind_siblings(rows, records, margin, is_host_link).items():
+        share, worst = min(found, key=lambda pair: pair[0])
+        yield Finding(
+            id=SLOW_HOST_LINK,
+            severity="warning",
+            evidence=f"{case_text(worst.benchmark, worst.case)} on {worst.device} #{number}: "
+            f"{format_share(share)} of its siblings' rate",
+            fix="measure it from the processors next to it: trainrig inspect (NUMA nodes), "
+            "numactl --cpunodebind; compare its slot, lanes and generation: lspci -vv",
+            records=tuple(row.measured.id for _, row in found if row.measured),
+        )
 
 
 def _outliers(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ reads the run; neither this room nor `report` opens one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,11 +219,16 @@ def name_devices(devices: Iterable[Device]) -> dict[Device, str]:
     }
 
 
-def siblings_of(rows: Iterable[Row]) -> dict[Key, dict[int, Row]]:
-    """Rows of the same case on several devices, by their numbers: rates that are their own."""
+def siblings_of(
+    rows: Iterable[Row], fits: Callable[[Row], bool] | None = None
+) -> dict[Key, dict[int, Row]]:
+    """Return rows of the same case on several devices, by device number.
+
+    ``fits`` says which rows; without it those whose rate the device alone decides.
+    """
     found: dict[Key, dict[int, Row]] = {}
     for row in rows:
-        if row.index is not None and is_own_rate(row):
+        if row.index is not None and (fits or is_own_rate)(row):
             found.setdefault(row.key, {})[row.index] = row
     return {key: members for key, members in found.items() if len(members) > 1}
 
@@ -238,6 +243,14 @@ def is_own_rate(row: Row) -> bool:
         return False
     is_link = spec.role is Role.TRANSFER and not is_cold_stream(row)
     return spec.is_large(row.case) and not is_link and spec.role not in (Role.STEP, Role.DISK)
+
+
+def is_host_link(row: Row) -> bool:
+    """Whether a row is a large copy between one device and the host, from pinned memory."""
+    spec = find(row.benchmark)
+    is_transfer = spec is not None and spec.role is Role.TRANSFER and spec.is_large(row.case)
+    is_pinned = row.case.get("memory") == "pinned" and row.case.get("direction") in ("h2d", "d2h")
+    return is_transfer and is_pinned and row.count == 1
 
 
 def is_burst(row: Row) -> bool:

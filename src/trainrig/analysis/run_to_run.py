@@ -20,7 +20,7 @@ from trainrig.analysis.machine_key import machine_key
 from trainrig.benchmarks.spec import Role, role_of
 from trainrig.record import Record, RunView, began, read_by, read_toml
 from trainrig.scatter import SMALLEST_SCATTER, student
-from trainrig.stats import CONFIDENCE, Comparison, p_beyond
+from trainrig.stats import CONFIDENCE, Comparison, grouped, p_beyond
 
 PATH = Path(__file__).parent / "run_to_run.toml"
 _PAIRS = 1.96 * math.sqrt(2.0)
@@ -30,6 +30,8 @@ _MOST_FREEDOM = 1000.0
 _LEAST_DIRECT = 0.5
 """Share of the margin of two single runs by which the new run differs from the baseline itself, and
 not only from the mean of its level: the baseline may be the first run after a change."""
+_LEAST_ALIKE = 3
+"""Fewest cases of which can be said that they moved alike."""
 _CONFIG = ConfigDict(extra="forbid")
 
 
@@ -94,19 +96,84 @@ class RunMargin:
         error = self.spread * math.sqrt(1.0 + 1.0 / self.num_level)
         return student(self.freedom, CONFIDENCE) * error
 
-    def p_value(self, comparison: Comparison, old: float) -> float:
+    def shift_of_level(self, old: float) -> float:
+        """Return how far the level lies above the baseline's own value."""
+        return self.level - math.log(old) if self.level is not None else 0.0
+
+    def p_value(self, comparison: Comparison, level_shift: float) -> float:
         """Return the p-value of a change beyond what runs and workers differ by.
 
         Args:
             comparison: new over old run, by their workers.
-            old: value of the baseline, above 0.
+            level_shift: distance of the level above the baseline.
         """
         direct = math.log(comparison.ratio)
-        shift = self.level - math.log(old) if self.level is not None else 0.0
         pairs = student(self.freedom, CONFIDENCE) * math.sqrt(2.0) * self.spread
-        if direct * (direct - shift) <= 0.0 or abs(direct) < _LEAST_DIRECT * pairs:
+        if direct * (direct - level_shift) <= 0.0 or abs(direct) < _LEAST_DIRECT * pairs:
             return 1.0
-        return p_beyond(comparison, shift, self.value)
+        return p_beyond(comparison, level_shift, self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedCase:
+    """One case of two runs with its margin."""
+
+    record: Record
+    comparison: Comparison
+    """New over old run, by their workers."""
+    margin: RunMargin
+    old: float
+    """Value of the baseline, above 0."""
+
+
+def p_values(cases: Sequence[ComparedCase]) -> list[float]:
+    """Return each case's p-value of a change beyond what runs and workers differ by.
+
+    Where all cases of a class moved alike on a device, as far as their workers can tell (Cochran's
+    Q), the run moved as a whole: their mean is held against the margins.  It is known better than
+    any case, and of many cases one is always far out by chance.
+    """
+    found = [1.0] * len(cases)
+    places = range(len(cases))
+    groups = grouped(places, lambda at: (kind_of(cases[at].record), cases[at].record.device_index))
+    for group in groups.values():
+        comparisons = [cases[at].comparison for at in group]
+        level_shifts = [cases[at].margin.shift_of_level(cases[at].old) for at in group]
+        if _moved_alike(comparisons):
+            mean = _mean_of(comparisons)
+            comparisons = [mean] * len(group)
+            level_shifts = [statistics.fmean(level_shifts)] * len(group)
+        for at, comparison, level_shift in zip(group, comparisons, level_shifts, strict=True):
+            found[at] = cases[at].margin.p_value(comparison, level_shift)
+    return found
+
+
+def _moved_alike(comparisons: Sequence[Comparison]) -> bool:
+    """Return whether three and more changes differ by no more than their errors explain."""
+    freedom = len(comparisons) - 1
+    if freedom < _LEAST_ALIKE - 1:
+        return False
+    shifts = [math.log(comparison.ratio) for comparison in comparisons]
+    mean = statistics.fmean(shifts)
+    square = sum(
+        ((shift - mean) / comparison.error) ** 2
+        for shift, comparison in zip(shifts, comparisons, strict=True)
+    )
+    width = 2.0 / (9.0 * freedom)  # the quantile of chi-square after Wilson and Hilferty (1931)
+    quantile = statistics.NormalDist().inv_cdf(CONFIDENCE)
+    return square <= freedom * (1.0 - width + quantile * math.sqrt(width)) ** 3
+
+
+def _mean_of(comparisons: Sequence[Comparison]) -> Comparison:
+    """Return the mean change of cases that moved alike; its interval is the first one's."""
+    shifts = [math.log(comparison.ratio) for comparison in comparisons]
+    square = statistics.fmean(comparison.error**2 for comparison in comparisons)
+    return replace(
+        comparisons[0],
+        ratio=math.exp(statistics.fmean(shifts)),
+        error=math.sqrt(square / len(comparisons)),
+        freedom=min(comparison.freedom for comparison in comparisons),
+    )
 
 
 def margins_for(cases: Sequence[tuple[Record, Sequence[float]]]) -> list[RunMargin]:

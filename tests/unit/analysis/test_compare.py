@@ -9,6 +9,7 @@ import pytest
 
 from compared_runs import AMOUNT, changes, matmul, near, point, reasons, run, show
 from trainrig.analysis.compare import Pair, compare_runs, differences
+from trainrig.analysis.run_to_run import margins_for
 from trainrig.record import Derivation, RunView, Status
 from trainrig.report.compare_report import comparison_document, headline
 from trainrig.report.render.markdown import to_markdown
@@ -435,3 +436,43 @@ def test_behind_its_siblings_is_worse_and_ahead_of_them_is_no_change(
     named = {index for index, share in shares.items() if share is not None}
     assert named == ({3} if is_worse else set())
     assert ("behind its siblings" in to_markdown(comparison_document(comparison))) == is_worse
+
+
+# ---------------------------------------------------------------- the level of earlier runs
+
+_SHIFTS = (0.98, 1.02, 0.99, 1.01, 1.0, 0.985, 1.015)
+
+
+def test_a_baseline_that_was_slow_by_chance_makes_no_run_better() -> None:
+    before = [night(number + 1, shift) for number, shift in enumerate((*_SHIFTS, 0.965))]
+    usual = night(20)
+    assert called(before[-1], usual, before) <= {Change.SAME, Change.CANNOT_TELL}
+    assert called(before[-1], night(21, 0.9), before) == {Change.WORSE}
+
+
+def test_the_first_run_after_a_change_is_a_level_of_its_own() -> None:
+    before = [night(number + 1, shift) for number, shift in enumerate((*_SHIFTS, 1.4))]
+    assert called(before[-1], night(20, 1.4), before) <= {Change.SAME, Change.CANNOT_TELL}
+    assert called(before[-1], night(21), before) == {Change.WORSE}
+
+
+def test_no_case_is_presumed_calmer_than_half_of_its_class() -> None:
+    quiet, rough = matmul(1), matmul(2)
+    cases = [
+        (point(case, near(1e14, 1))[-1], [1.0 + share * (-1) ** number for number in range(6)])
+        for case, share in ((quiet, 1e-5), (rough, 0.02), (matmul(3), 0.02))
+    ]
+    spreads = [margin.spread for margin in margins_for(cases)]
+    assert spreads[0] == spreads[1] == pytest.approx(0.022, rel=0.05)
+
+
+def test_cases_that_moved_alike_are_judged_by_their_mean() -> None:
+    """Of many cases one is always far out; one that moved by itself is judged by itself."""
+    old = run(*(point(matmul(size), near(1e14, size)) for size in range(40)))
+    margin = 1.0 / 1.054  # within what two runs differ by, though some cases are beyond it
+    new = run(*(point(matmul(size), near(1e14 * margin, 99 + size)) for size in range(40)))
+    assert Change.WORSE not in changes(compare_runs(old, new)).values()
+    rates = {7: 0.85e14}
+    alone = run(*(point(matmul(n), near(rates.get(n, 1e14), 99 + n)) for n in range(40)))
+    found = changes(compare_runs(old, alone))
+    assert [place for place, change in found.items() if change is Change.WORSE] == [(7, 0)]
