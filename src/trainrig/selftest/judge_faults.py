@@ -18,8 +18,10 @@ from typing import Any
 
 from trainrig.analysis.judge import IMPLAUSIBLE, judge
 from trainrig.analysis.judge_classes import class_rules
+from trainrig.analysis.judge_links import link_rules
 from trainrig.analysis.rows import SIBLING_MARGIN
 from trainrig.analysis.watched_rules import watch_rules
+from trainrig.benchmarks.copy import BENCHMARK as COPY
 from trainrig.benchmarks.layer import BENCHMARK as LAYER
 from trainrig.benchmarks.matmul import BENCHMARK as MATMUL
 from trainrig.benchmarks.storage import BENCHMARK as STORAGE
@@ -364,6 +366,23 @@ def _layers(_: random.Random, towards: float) -> _Run:
     return _beside_healthy([_point_of_card(LAYER.name, layer, share * _HEALTHY_RATE)])
 
 
+def _host_link(rng: random.Random, towards: float) -> _Run:
+    """Copies from the host to eight cards."""
+    slow, behind = rng.randrange(8), link_rules().behind_siblings * (1.0 + towards * TENTH)
+    case: Case = {"direction": "h2d", "bytes": 1 << 28, "memory": "pinned", "cache": "cold"}
+    request = Request(benchmark=COPY.name, case=case, settings={}, timeout=20.0)
+    records: list[Record] = []
+    for gpu in range(8):
+        subject = Subject(device=_CARD, index=gpu, count=1, environment="self-test")
+        call = 0.01 / (1.0 - behind if gpu == slow else 1.0)
+        attempts = [
+            attempt_record(request, _clean_reply(call * (1.0 + 0.0005 * num)), subject, num + 1)
+            for num in range(4)
+        ]
+        records += [*attempts, *point_records(attempts)]
+    return _beside_healthy(records)
+
+
 def _doubles(_: random.Random, towards: float) -> _Run:
     """Products of a type that nothing is predicted of."""
     (rule,) = class_rules().claim
@@ -397,5 +416,11 @@ _THRESHOLDS: tuple[tuple[str, str, str, Scene], ...] = (
         "MEASURED exit 0 warning",
         "layers-slow",
         _layers,
+    ),
+    (
+        "copies to one card behind its siblings'",
+        "MEASURED exit 0 warning",
+        "host-link-behind-siblings",
+        _host_link,
     ),
 )
