@@ -321,7 +321,7 @@ def _in_place(machine: Machine) -> Iterator[None]:
     no_text = Text(folder=None, reason=_LEFT_OUT, left_out=True)
     with (
         mock.patch.object(session, "inspect", look),
-        mock.patch.object(session, "alone", return_value=contextlib.nullcontext()),
+        mock.patch.object(session, "hold_machine_lock", return_value=contextlib.nullcontext()),
         mock.patch.object(session, "Worker", make),
         mock.patch.object(executor, "Worker", make),
         mock.patch.object(session, "time", clock.as_module()),
