@@ -63,7 +63,7 @@ part() {
 # Does it start, and do all checks answer?  Each is short: what hangs here is the first finding.
 contact() {
     limit=40
-    part versions "$python" -c 'import sys, torch; print(sys.version, torch.__version__, torch.version.cuda, torch.cuda.is_available(), torch.cuda.get_device_name())'
+    part versions "$python" -c 'import sys, torch; found = torch.cuda.is_available(); print(sys.version, torch.__version__, torch.version.cuda or torch.version.hip, torch.cuda.get_device_name() if found else "no GPU that torch can use")'
     part inspect "$python" -m trainrig inspect
     part doctor "$python" -m trainrig doctor
     limit=60

@@ -14,6 +14,7 @@ Pure standard library: ranks import it.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -27,6 +28,9 @@ from trainrig.process.events import Position, position_of, read_events
 
 Event = Mapping[str, Any]
 _TICK = 0.5
+_WATCHERS_PER_NODE = 2
+_LONGEST_INTERVAL = 30.0
+"""Seconds between two looks at all ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +113,18 @@ def watch_for_stall(
 ) -> None:
     """Call ``give_up`` with who hangs once no rank has moved for ``timeout`` seconds.
 
-    What our supervisor does for its ranks, in each rank of a starter that only sees who dies.  The
-    folder is one that all hosts see.
+    Our supervisor does this for its ranks; this is for a starter that only sees who dies.  The
+    first two ranks of a node watch, since one may be the one that hangs: each reads a file of every
+    rank, from a folder that all hosts see, and no more often than a twentieth of ``timeout``.
     """
+    if int(os.environ.get("LOCAL_RANK", "0")) >= _WATCHERS_PER_NODE:
+        return
+    interval = max(_TICK, min(timeout / 20, _LONGEST_INTERVAL))
 
     def watch() -> None:
         last, positions = time.monotonic(), None
         while time.monotonic() - last < timeout:
-            time.sleep(min(_TICK, timeout / 4))
+            time.sleep(min(interval, timeout / 4))
             now = [position_of(folder, rank) for rank in range(ranks)]
             if now != positions:
                 last, positions = time.monotonic(), now

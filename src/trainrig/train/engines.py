@@ -435,6 +435,7 @@ _KNOWN = (
         refuses_layout=refusals.layout_refused_by_megatron,
         refuses_model=refusals.model_refused_by_megatron,
         refuses=refusals.refused_by_megatron,
+        settings={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},  # as Megatron-LM asks for where tp > 1
         lacks=refusals.lacking_for_megatron,
     ),
 )

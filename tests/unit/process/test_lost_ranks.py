@@ -9,13 +9,16 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from trainrig.process import supervisor
+from trainrig.process import lost_ranks, supervisor
 from trainrig.process.events import Events, Position, read_events
 from trainrig.process.lost_ranks import Restart, final_rows, lost_before, restarts_of
 from trainrig.process.supervisor import Command, Ended, launch
@@ -251,6 +254,24 @@ while True:
     lost = lost_before(tmp_path)
     assert lost is not None and lost.cause == told["reason"] and lost.rank == 1
     assert str(lost.position) == "forward of step 2"
+
+
+@pytest.mark.parametrize(("local_rank", "watches"), [("0", True), ("1", True), ("2", False)])
+def test_two_ranks_of_a_node_watch_and_seldom(
+    local_rank: str, watches: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1,024 ranks not every one reads every other's file twice a second."""
+    pauses: list[float] = []
+    given_up = threading.Event()
+    clock = count(0.0, 400.0)
+    fake_time = SimpleNamespace(monotonic=lambda: next(clock), sleep=pauses.append)
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    monkeypatch.setattr(lost_ranks, "time", fake_time)
+    monkeypatch.setattr(lost_ranks, "position_of", lambda *_: None)
+    monkeypatch.setattr(lost_ranks, "stalled", lambda *_: None)
+    lost_ranks.watch_for_stall(tmp_path, 1024, 600.0, lambda _: given_up.set())
+    assert given_up.wait(30) if watches else not given_up.is_set()
+    assert set(pauses) == ({30.0} if watches else set())
 
 
 def test_a_loss_before_any_step_is_told_and_costs_none() -> None:

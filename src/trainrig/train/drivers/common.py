@@ -8,19 +8,22 @@ Imports the standard library and torch alone: a driver runs in its engine's envi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from trainrig.train.native import gpu
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -66,6 +69,20 @@ def facts_of(
         "tf32": multiplies_in_tf32() if device.startswith("cuda") else None,
         "software": software(*packages),
     }
+
+
+@contextlib.contextmanager
+def settings_as_ours(device: str) -> Iterator[None]:
+    """In the body a driver's rank has the process settings that a rank of our engine has.
+
+    These are the processors beside its GPU and the order of attention's kernels: a comparison of
+    engines that differ in them would be one of settings.
+    """
+    if device.startswith("cuda"):
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        gpu.bind_to_node(device)
+    with gpu.attention_in_order(device):
+        yield
 
 
 def multiplies_in_tf32() -> bool:

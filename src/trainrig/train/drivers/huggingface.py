@@ -59,6 +59,11 @@ def train(folder: Path, events: Events) -> None:
     """The timed training, and the comparison's five steps."""
     logging.disable(logging.WARNING)
     request = json.loads((folder / "experiment.json").read_text())
+    with common.settings_as_ours(request["experiment"]["device"]):
+        _train(folder, events, request)
+
+
+def _train(folder: Path, events: Events, request: dict[str, Any]) -> None:
     hf = json.loads((folder / "theirs.json").read_text())
     options = request["experiment"]
     if options["nproc"] != common.SIZE:

@@ -284,7 +284,7 @@ class Core:
 
         how = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
-            overlap_grad_reduce=False,
+            overlap_grad_reduce=True,
             use_distributed_optimizer=self._is_distributed,
         )
         if self.task.options["precision"] in _DTYPES:

@@ -80,6 +80,16 @@ def train(folder: Path, events: Events, make: Callable[[StepTask], DrivenEngine]
     """All that a rank does with the engines that ``make`` makes."""
     logging.disable(logging.WARNING)
     request = json.loads((folder / "experiment.json").read_text())
+    with common.settings_as_ours(request["experiment"]["device"]):
+        _train(folder, events, make, request)
+
+
+def _train(
+    folder: Path,
+    events: Events,
+    make: Callable[[StepTask], DrivenEngine],
+    request: dict[str, Any],
+) -> None:
     given = json.loads((folder / "theirs.json").read_text())
     options = request["experiment"]
     if options["nproc"] != common.SIZE:

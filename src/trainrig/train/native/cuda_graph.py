@@ -54,7 +54,8 @@ class StepGraph:
         if self._graph is None:
             self._micros = micros  # the graph reads from where they lie
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            # the loader's thread pins memory meanwhile, which a global capture forbids
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._numbers = self._compute(micros)
         else:
             for own, new in zip(self._micros, micros, strict=True):

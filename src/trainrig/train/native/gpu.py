@@ -5,9 +5,11 @@ Unverified on hardware.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch.nn import attention
@@ -30,7 +32,14 @@ def settings(device: str, precision: str, without: Collection[str] = ()) -> Iter
         yield
         return
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    if "sdpa" in without:
+    with attention_in_order(device, without):
+        yield
+
+
+@contextmanager
+def attention_in_order(device: str, without: Collection[str] = ()) -> Iterator[None]:
+    """In the body torch asks attention's kernels in the order of speed: ours and drivers' alike."""
+    if not device.startswith("cuda") or "sdpa" in without:
         yield
         return
     capability = torch.cuda.get_device_capability(device)
@@ -38,6 +47,30 @@ def settings(device: str, precision: str, without: Collection[str] = ()) -> Iter
         if flash_3 := _flash_3(capability):
             attention.activate_flash_attention_impl(flash_3)
         yield
+
+
+def bind_to_node(device: str, devices: Path = Path("/sys/bus/pci/devices")) -> frozenset[int]:
+    """Keep this process on the processors beside its GPU, in every engine's ranks.
+
+    Returns:
+        Those processors; empty where the system doesn't say or none of them is this process's,
+        and nothing is changed.
+    """
+    gpu = torch.cuda.get_device_properties(device)
+    if not hasattr(gpu, "pci_bus_id"):
+        return frozenset()
+    address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
+    try:
+        text = (devices / address / "local_cpulist").read_text()
+    except OSError:
+        return frozenset()
+    ends = [part.split("-") for part in text.strip().split(",") if part]
+    beside = {cpu for end in ends for cpu in range(int(end[0]), int(end[-1]) + 1)}
+    usable = frozenset(beside & os.sched_getaffinity(0))
+    if usable:
+        os.sched_setaffinity(0, usable)
+        torch.set_num_threads(min(torch.get_num_threads(), len(usable)))
+    return usable
 
 
 def order_of(capability: tuple[int, int]) -> list[attention.SDPBackend]:

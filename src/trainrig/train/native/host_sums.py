@@ -27,7 +27,7 @@ Imports torch alone: drivers use it in their engine's environment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any
 
 import torch
@@ -120,8 +120,10 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
 def install_norms() -> None:
     """Torch's three functions of a whole tensor's 2-norm, for the rest of this process."""
     named: Any = torch
-    named.linalg.vector_norm = partial(_or_torchs, "vector")
-    named.norm = partial(_or_torchs, "any")
+    for owner, name, way in ((named.linalg, "vector_norm", "vector"), (named, "norm", "any")):
+        # torch.compile asks torch's functions for their names
+        wrapped = update_wrapper(partial(_or_torchs, way), getattr(owner, name))
+        setattr(owner, name, wrapped)
     named._foreach_norm = _of_each
 
 

@@ -26,7 +26,6 @@ import torch
 
 from trainrig.benchmarks.training import WARM_UP
 from trainrig.machine import inspect, to_dict
-from trainrig.measure.worker_main import bind_to_node
 from trainrig.process.child import leave, run_rank, tune_malloc
 from trainrig.process.events import Events
 from trainrig.process.lost_ranks import Lost, lost_before, watch_for_stall
@@ -147,7 +146,7 @@ def _device(experiment: Experiment) -> str:
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     torch.cuda.set_device(device)
     if "numa" not in experiment.unfused_parts:
-        bind_to_node(device)
+        gpu.bind_to_node(device)
     return device
 
 

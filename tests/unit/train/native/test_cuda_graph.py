@@ -82,7 +82,8 @@ def played(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
 
     @contextmanager
-    def record(graph: Any) -> Iterator[None]:
+    def record(graph: Any, *, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"  # the loader's thread goes on
         seen.append("records")
         marks = cuda.calls
         yield

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ import torch
 from fake_cuda import FakeCuda
 from trainrig.train import engines, layout_check
 from trainrig.train.config import Experiment
+from trainrig.train.drivers import common
 from trainrig.train.drivers.common import memory_before, memory_of, multiplies_in_tf32
 from trainrig.train.native import gpu, layout_observed, rank_main
 from trainrig.train.native.step_timer import stopwatch_for
@@ -125,7 +130,7 @@ def test_torch_keeps_its_order_and_ranks_their_processors_where_it_is_asked_for(
 ) -> None:
     bound: list[str] = []
     ordered: list[bool] = []
-    monkeypatch.setattr(rank_main, "bind_to_node", bound.append)
+    monkeypatch.setattr(gpu, "bind_to_node", bound.append)
     sdpa_kernel = gpu.attention.sdpa_kernel
 
     def watched(*args: Any, **how: Any) -> Any:
@@ -142,3 +147,38 @@ def test_torch_keeps_its_order_and_ranks_their_processors_where_it_is_asked_for(
         assert bound == []
         rank_main._device(Experiment.of(device="cuda"))
         assert bound == ["cuda:0"]
+
+
+def test_drivers_ranks_have_the_settings_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU another engine's rank is bound and ordered as ours is; on a host neither."""
+    bound: list[str] = []
+    ordered: list[str] = []
+
+    @contextmanager
+    def order(device: str) -> Iterator[None]:
+        ordered.append(device)
+        yield
+
+    monkeypatch.setattr(gpu, "bind_to_node", bound.append)
+    monkeypatch.setattr(gpu, "attention_in_order", order)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    with common.settings_as_ours("cuda"):
+        assert (bound, ordered) == (["cuda:3"], ["cuda:3"])
+    with common.settings_as_ours("cpu"):
+        assert bound == ["cuda:3"]
+
+
+def test_a_rank_stays_on_the_processors_beside_its_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu_here = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x4B, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu_here)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    chosen: list[frozenset[int]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: chosen.append(cpus))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    assert gpu.bind_to_node("cuda:0", tmp_path) == frozenset()
+    (tmp_path / "0000:4b:00.0").mkdir()
+    (tmp_path / "0000:4b:00.0" / "local_cpulist").write_text("2-3,6,40-47\n")
+    assert gpu.bind_to_node("cuda:0", tmp_path) == {2, 3, 6}
+    assert chosen == [{2, 3, 6}]

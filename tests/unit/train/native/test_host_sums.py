@@ -94,3 +94,18 @@ def test_what_torch_adds_up_right_is_torchs_own() -> None:
     found = {name: vars(part).get("forward") for name, part in taken.named_modules()}
     changed = {name for name in found if found[name] is not before[name]}
     assert changed == {"tokens", "positions", "segments"}
+
+
+def test_torch_s_functions_keep_their_names_which_torch_compile_asks_for() -> None:
+    """In a process of its own: what is put in place of torch's functions stays there."""
+    program = (
+        "import torch\n"
+        "from trainrig.train.native import host_sums\n"
+        "host_sums.install_norms()\n"
+        "torch.overrides.get_testing_overrides()\n"
+        "print(torch.norm.__name__, torch.linalg.vector_norm.__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split()[0] == "norm"
