@@ -63,11 +63,11 @@ class Arithmetic:
         return f"precision {self.fastest}: {self.reason}"
 
     def is_emulated(self, dtype: str) -> bool:
-        """Whether the device has no instructions for ``dtype`` and torch makes do with others."""
+        """Return whether torch emulates ``dtype`` on the device."""
         return dtype in dict(self.emulated)
 
     def warning(self, dtype: str) -> str | None:
-        """The one line that a training in an emulated ``dtype`` begins with; None elsewhere."""
+        """Return the line that a training in an emulated ``dtype`` begins with; None elsewhere."""
         slower = dict(self.emulated).get(dtype)
         if slower is None:
             return None
@@ -75,7 +75,7 @@ class Arithmetic:
 
     @property
     def trained_in(self) -> tuple[str, ...]:
-        """What trainings usually compute in on it: fp32, and what is faster."""
+        """Data types that trainings compute in on the device: fp32, and what is faster."""
         return tuple(dict.fromkeys(("fp32", self.fastest)))
 
 
@@ -83,7 +83,7 @@ UNKNOWN = Arithmetic(fastest="fp32", reason="it is not known what this device ha
 
 
 def arithmetic_of(device: HostProcessor | Accelerator) -> Arithmetic:
-    """The precision that ``device`` is fastest in, and what it only emulates."""
+    """Return the precision that ``device`` is fastest in, and the types that it emulates."""
     return _of_processor(device) if isinstance(device, HostProcessor) else _of_gpu(device)
 
 
@@ -113,9 +113,9 @@ def _of_processor(device: HostProcessor) -> Arithmetic:
 
 
 def _mask(environment: Mapping[str, str]) -> str:
-    """What oneDNN is limited to; empty where it is not."""
-    found = next((environment[name] for name in _MASKS if environment.get(name)), "")
-    return found.upper()
+    """Return oneDNN's instruction limit, in capitals; empty where none is set."""
+    mask = next((environment[name] for name in _MASKS if environment.get(name)), "")
+    return mask.upper()
 
 
 def _times(table: ArithmeticTable, device: HostProcessor, dtype: str, mask: str) -> float:
@@ -145,7 +145,7 @@ def _of_gpu(device: Accelerator) -> Arithmetic:
 
 
 def _claimed(chip: Chip | None, fastest: str) -> str:
-    """By how much fp32 is slower than what is fastest, where both are claimed."""
+    """Return how much slower fp32 is than the fastest type, where both are claimed."""
     wide, narrow = (peak(chip, dtype) if chip else None for dtype in ("fp32", fastest))
     if wide is None or narrow is None or narrow.rate <= wide.rate:
         return ""

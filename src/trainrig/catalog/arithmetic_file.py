@@ -45,7 +45,7 @@ class EmulationRow:
 
     dtype: Literal["bf16", "fp16"]
     flag: str
-    """Of processors with this flag; empty: of all others."""
+    """Flag of the processors that the row is for; empty: all others."""
     masked_by: tuple[str, ...]
     times: float
     sources: tuple[str, ...]
@@ -64,7 +64,7 @@ class ArithmeticTable:
 
 @cache
 def arithmetic_table(path: Path = PATH) -> ArithmeticTable:
-    """The table, checked: each row names sources that are listed.  Raises DataError."""
+    """Return the table, checked: each row names sources that are listed.  Raises DataError."""
     table = read_toml(path, ArithmeticTable, path.name)
     named = [row.sources for row in table.gpu]
     named += [row.sources for row in table.instruction]

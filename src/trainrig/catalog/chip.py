@@ -258,15 +258,15 @@ DEFAULT_ACCUMULATE: Mapping[str, str] = {
 
 
 def peak(chip: Chip, dtype: str, accumulate: str | None = None) -> Peak | None:
-    """The ceiling of a matmul in ``dtype``, or None where the catalog has none.
+    """Return the ceiling of a matmul in ``dtype``, or None where the catalog has none.
 
     ``accumulate`` defaults to what torch.matmul uses (DEFAULT_ACCUMULATE).
     Where both kinds of unit can do it (fp64 on an A100), the faster one counts,
     since that is what the vendor's library picks.
     """
-    wanted = accumulate or DEFAULT_ACCUMULATE.get(dtype)
-    found = [p for p in chip.peaks if p.dtype == dtype and p.accumulate == wanted]
-    return max(found, key=lambda p: p.rate, default=None)
+    accumulate_type = accumulate or DEFAULT_ACCUMULATE.get(dtype)
+    peaks = [p for p in chip.peaks if p.dtype == dtype and p.accumulate == accumulate_type]
+    return max(peaks, key=lambda p: p.rate, default=None)
 
 
 _SCALES_BLOCKS = ("Blackwell", "CDNA4", "NeuronCore-v4")
@@ -275,6 +275,6 @@ _SCALES_BLOCKS = ("Blackwell", "CDNA4", "NeuronCore-v4")
 
 
 def has_block_scales(chip: Chip) -> bool:
-    """Whether products take a scale for each block of numbers, as MXFP8's: fp4's always have."""
+    """Return whether products take a scale for each block of numbers, as MXFP8 and fp4 do."""
     is_named = (chip.product.architecture or "").startswith(_SCALES_BLOCKS)
     return is_named or peak(chip, "fp4") is not None

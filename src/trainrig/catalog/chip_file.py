@@ -17,7 +17,7 @@ from trainrig.record import read_toml
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
 Accumulate = Literal["fp64", "fp32", "fp16", "int32"]
 _FIELDS = {name: field for field in FIELDS for name in (*field.printed, field.name)[:1]}
-"""By the name in a data file."""
+"""Chip fields by their names in a data file."""
 _TERA = 1e12
 
 
@@ -40,7 +40,7 @@ class _Peaks(_Strict):
 
 _TYPES = CHIP_KEYS.types()
 KNOWN: dict[str, Any] = {name: (_TYPES[field.name] | None, None) for name, field in _FIELDS.items()}
-"""What may be said of a chip, in the units that people print: `Chip`'s own fields, for pydantic."""
+"""Fields of a chip in the units that people print, as pydantic types."""
 if TYPE_CHECKING:
     _Values = _Peaks
 else:  # by one source
@@ -63,7 +63,7 @@ class _File(_Strict):
 
 
 def read_file(path: Path) -> Iterator[Chip]:
-    """The chips of a data file.  Raises DataError."""
+    """Return the chips of a data file.  Raises DataError."""
     label, hint = file_label(path), file_hint(path)
     try:
         parsed = read_toml(path, _File, label)
@@ -86,13 +86,13 @@ def _build(entry: _ChipEntry, sources: dict[str, Source]) -> Chip:
         for key, values in tables.items():
             if key not in sources:
                 raise DataError(f"unknown source {key!r}")
-            plain, found = dict(_plain_fields(values)), list(_peaks(values))
-            for name in (*plain, *(peak.field for peak in found)):
+            plain_fields, source_peaks = dict(_plain_fields(values)), list(_peaks(values))
+            for name in (*plain_fields, *(peak.field for peak in source_peaks)):
                 if name in provenance:
                     raise DataError(f"{name} is given twice")
                 provenance[name] = Provenance(source=sources[key], verified=verified)
-            fields |= plain
-            peaks += found
+            fields |= plain_fields
+            peaks += source_peaks
     return Chip.of(
         name=entry.name,
         vendor=entry.vendor,

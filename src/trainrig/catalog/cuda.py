@@ -73,10 +73,10 @@ class TorchSet:
     sources: tuple[str, ...]
 
     def runs_on(self, capability: str) -> bool:
-        """Whether the wheel has machine code for a compute capability (``8.9``)."""
+        """Return whether the wheel has machine code for a compute capability (``8.9``)."""
         major, minor = parts_of(capability)[:2]
-        built = [parts_of(each) for each in self.capabilities]
-        return any(one[0] == major and one[1] <= minor for one in built)
+        built = [parts_of(capability) for capability in self.capabilities]
+        return any(version[0] == major and version[1] <= minor for version in built)
 
 
 @read_by(_CONFIG)
@@ -102,7 +102,7 @@ class ExtensionNeeds:
 
     name: str
     module: str
-    """What a program imports of it."""
+    """Python module that a program imports of it."""
     capability: Version
     needs_nvcc: bool
     sources: tuple[str, ...]
@@ -149,60 +149,63 @@ class CudaTable:
     system: tuple[LinuxSystem, ...]
 
     def cuda_of(self, version: str) -> Cuda:
-        """The CUDA toolkit ``12.8``.  Raises UsageError for one that is not listed."""
-        for each in self.cuda:
-            if each.version == version:
-                return each
-        raise unknown("CUDA version", version, [each.version for each in self.cuda])
+        """Return the CUDA toolkit ``12.8``.  Raises UsageError for one that is not listed."""
+        for toolkit in self.cuda:
+            if toolkit.version == version:
+                return toolkit
+        raise unknown("CUDA version", version, [toolkit.version for toolkit in self.cuda])
 
     def newest_gcc(self, toolkit: str) -> int | None:
-        """The newest major version of gcc that nvcc takes; None for one beyond the table."""
-        listed = {one.version: one.gcc for one in self.cuda}
-        listed |= {one.version: one.gcc for one in self.older_cuda}
+        """Return the newest major version of gcc that nvcc takes; None for one beyond the table."""
+        listed = {toolkit.version: toolkit.gcc for toolkit in self.cuda}
+        listed |= {toolkit.version: toolkit.gcc for toolkit in self.older_cuda}
         rows = sorted((parts_of(version), gcc) for version, gcc in listed.items())
         if parts_of(toolkit)[:1] > rows[-1][0][:1]:
             return None
-        known = [gcc for version, gcc in rows if version <= parts_of(toolkit)]
-        return known[-1] if known else None
+        gcc_versions = [gcc for version, gcc in rows if version <= parts_of(toolkit)]
+        return gcc_versions[-1] if gcc_versions else None
 
     def wheel_of(self, torch: str) -> TorchSet | None:
-        """The set whose wheel calls itself so, ``2.10.0+cu128``; None for other builds."""
-        names = {f"{each.version}+cu{each.cuda.replace('.', '')}": each for each in self.torch}
+        """Return the torch set of a wheel's name, ``2.10.0+cu128``; None for other builds."""
+        names = {
+            f"{torch_set.version}+cu{torch_set.cuda.replace('.', '')}": torch_set
+            for torch_set in self.torch
+        }
         return names.get(torch)
 
     def torch_set(self, version: str) -> TorchSet:
-        """The torch that a version or the beginning of one means.  Raises UsageError."""
-        for each in self.torch:
-            if f"{each.version}.".startswith(f"{version.strip()}."):
-                return each
-        raise unknown("torch version", version, [each.version for each in self.torch])
+        """Return the torch that a version or the beginning of one means.  Raises UsageError."""
+        for torch_set in self.torch:
+            if f"{torch_set.version}.".startswith(f"{version.strip()}."):
+                return torch_set
+        raise unknown("torch version", version, [torch_set.version for torch_set in self.torch])
 
     def system_named(self, name: str) -> LinuxSystem:
-        """The system ``ubuntu24``.  Raises UsageError."""
-        for each in self.system:
-            if each.name == name:
-                return each
-        raise unknown("system", name, [each.name for each in self.system])
+        """Return the system ``ubuntu24``.  Raises UsageError."""
+        for system in self.system:
+            if system.name == name:
+                return system
+        raise unknown("system", name, [system.name for system in self.system])
 
     def card_needs(self, capability: str) -> CardNeeds | None:
-        """What a card of this compute capability needs; None for one older than all rows."""
+        """Return the needs of a card by its compute capability; None below all rows."""
         rows = [row for row in self.card if parts_of(row.capability) <= parts_of(capability)]
         return max(rows, key=lambda row: parts_of(row.capability), default=None)
 
 
 def parts_of(version: str) -> tuple[int, ...]:
-    """``(580, 65, 6)`` of ``580.65.06``, so that versions compare."""
+    """Return a version as numbers, ``(580, 65, 6)``, so that versions compare."""
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
 def newest(versions: Iterable[str]) -> str:
-    """The highest of some versions."""
+    """Return the highest of some versions."""
     return max(versions, key=parts_of)
 
 
 @cache
 def cuda_table(path: Path = PATH) -> CudaTable:
-    """The table, checked: each row names sources that are listed.  Raises DataError."""
+    """Return the table, checked: each row names sources that are listed.  Raises DataError."""
     table = read_toml(path, CudaTable, path.name)
     named = [
         *(row.sources for row in table.cuda),

@@ -52,7 +52,7 @@ _DTYPE_ORDER = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 
 
 def known_fields(chip: Chip) -> Iterator[tuple[Field, object]]:
-    """The fields that are known of ``chip``, with their values."""
+    """Return the fields that are known of ``chip``, with their values."""
     for field in FIELDS:
         value = CHIP_KEYS.get(chip, field.name)
         if value not in (None, ()):
@@ -60,21 +60,21 @@ def known_fields(chip: Chip) -> Iterator[tuple[Field, object]]:
 
 
 def sorted_peaks(chip: Chip) -> list[Peak]:
-    """Peaks from wide types to narrow ones; ordinary lanes before tensor units."""
+    """Return peaks from wide types to narrow ones; ordinary lanes before tensor units."""
     return sorted(
         chip.peaks, key=lambda p: (_DTYPE_ORDER.index(p.dtype), p.unit != "vector", p.accumulate)
     )
 
 
 def peak_label(peak: Peak) -> str:
-    """``fp16, fp32 accumulate (tensor)``."""
+    """Return a peak's name for tables: ``fp16, fp32 accumulate (tensor)``."""
     if peak.unit == "vector":
         return f"{peak.dtype} (vector)"
     return f"{peak.dtype}, {peak.accumulate} accumulate (tensor)"
 
 
 def shown(field: Field, value: object) -> str:
-    """A value with the digits and the unit of a data sheet: ``24 GiB``, ``1008 GB/s``, ``yes``."""
+    """Return a value with the digits and the unit of a data sheet: ``24 GiB``, ``yes``."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
@@ -90,12 +90,12 @@ def shown(field: Field, value: object) -> str:
 
 
 def peak_text(peak: Peak) -> str:
-    """A rate as data sheets print it: ``165.2 TFLOPS``."""
+    """Return a rate as data sheets print it: ``165.2 TFLOPS``."""
     return f"{peak.rate / 1e12:.5g} {'TOPS' if peak.rate_unit == 'OP/s' else 'TFLOPS'}"
 
 
 def chip_dict(chip: Chip) -> dict[str, object]:
-    """A chip for JSON: values in base SI under names with their unit, and each one's source.
+    """Return a chip for JSON: base SI values with their units in the names, and sources.
 
     Fields that are not known are null.
     """

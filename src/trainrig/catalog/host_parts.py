@@ -46,11 +46,11 @@ class HostClaim:
     formula: str
     """With the numbers filled in."""
     note: str | None = None
-    """What the range leaves open."""
+    """Remark on the uncertainty of the range."""
 
     @property
     def source(self) -> str:
-        """How it comes about."""
+        """Formula as a source text."""
         return self.formula if self.note is None else f"{self.formula}; {self.note}"
 
 
@@ -63,7 +63,7 @@ class _Engine:
     width: int
     """Bits of a vector; 0 for a unit that has none."""
     units: tuple[int, int] = (1, 2)
-    """How many a core has, at least and at most."""
+    """Vector units of one core, at least and at most."""
     per_cycle: int | None = None
     """Multiply-adds per cycle and unit where width / element width does not say it."""
 
@@ -116,7 +116,7 @@ def cpu_peaks(
     vendor: str | None = None,
     family: int | None = None,
 ) -> tuple[HostClaim, ...]:
-    """The peak of a processor by data type, from what the machine reports.
+    """Return the peak of a processor by data type, from what the machine reports.
 
     ``cores`` are physical cores (threads share their core's units), ``clock``
     is in Hz, ``flags``, ``vendor`` (``AuthenticAMD``) and ``family`` are
@@ -140,7 +140,7 @@ def cpu_peaks(
 
 
 def _per_unit(engine: _Engine) -> int:
-    """Operations per cycle of one unit; a multiply-add is two."""
+    """Return the operations per cycle of one unit; a multiply-add is two."""
     multiply_adds = engine.per_cycle or engine.width // _BITS[engine.dtype]
     return 2 * multiply_adds
 
@@ -162,7 +162,7 @@ def _claim(engine: _Engine, cores: int, clock: float) -> HostClaim:
 
 
 def memory_bandwidth(transfers: float, channels: int) -> HostClaim:
-    """The peak of a host's memory, B/s.
+    """Return the peak of a host's memory, B/s.
 
     ``transfers`` per second and channel (3200e6 for DDR4-3200), ``channels``
     of 64 bits that are filled (a DDR5 module's two half channels are one).
@@ -176,7 +176,7 @@ def memory_bandwidth(transfers: float, channels: int) -> HostClaim:
 
 
 def pcie_bandwidth(generation: int, lanes: int) -> HostClaim:
-    """The ceiling of a copy over PCIe in one direction, B/s.
+    """Return the ceiling of a copy over PCIe in one direction, B/s.
 
     The line rate less its encoding.  Packet headers take a further 5 to 15 %,
     depending on the payload size that the root port allows.

@@ -37,7 +37,7 @@ CHIPS_DIR = Path(__file__).parent / "chips"
 
 @cache
 def load_chips() -> tuple[Chip, ...]:
-    """Every chip of the catalog, in the files' order, then those of the user's own files.
+    """Return every chip of the catalog, in the files' order, then those of the user's own files.
 
     Raises DataError if a file is broken, or if two chips share a name or PCI id.
     """
@@ -45,7 +45,7 @@ def load_chips() -> tuple[Chip, ...]:
 
 
 def chip_files() -> tuple[Path, ...]:
-    """The catalog's files, then those of the user's own."""
+    """Return the catalog's files, then those of the user's own."""
     return (*sorted(CHIPS_DIR.glob("*.toml")), *user_files("chips"))
 
 
@@ -62,7 +62,7 @@ def file_hint(path: Path) -> str | None:
 
 
 def read_chips(paths: Iterable[Path]) -> tuple[Chip, ...]:
-    """The chips of the given files.  Raises DataError, as `load_chips`."""
+    """Return the chips of the given files.  Raises DataError, as `load_chips`."""
     chips = tuple(chip for path in paths for chip in chips_of_file(path))
     _refuse_shared(chips)
     return chips
@@ -70,14 +70,14 @@ def read_chips(paths: Iterable[Path]) -> tuple[Chip, ...]:
 
 @cache
 def chips_of_file(path: Path) -> tuple[Chip, ...]:
-    """The chips of one file.  Raises DataError, as `load_chips`."""
+    """Return the chips of one file.  Raises DataError, as `load_chips`."""
     from trainrig.catalog.chip_file import read_file  # a sixth of the time of a short command
 
     return tuple(read_file(path))
 
 
 def names_in_file(path: Path) -> Iterator[str]:
-    """Every name of the chips in a file; of the catalog's own without reading all that it says."""
+    """Yield every chip name in a file, for the catalog's own without parsing it."""
     if path.parent != CHIPS_DIR:
         yield from (
             name
@@ -94,7 +94,7 @@ _QUOTED = re.compile(r'"([^"]*)"')
 
 
 def _refuse_shared(chips: tuple[Chip, ...]) -> None:
-    """A name or a PCI id leads to one chip, or the catalog cannot be trusted."""
+    """Raise DataError where a name or a PCI id belongs to two chips."""
     owners: dict[str, int] = {}
     for index, chip in enumerate(chips):
         for key in (chip.name.casefold(), *chip.pci_ids):

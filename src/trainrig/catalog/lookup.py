@@ -45,21 +45,22 @@ _MAX_CANDIDATES = 12
 
 
 def normalise(name: str) -> str:
-    """``NVIDIA GeForce RTX 4090`` and ``rtx-4090`` are both ``rtx4090``."""
+    """Return a name without case, spaces, dashes and vendor: ``rtx4090``."""
     return "".join(_words(name))
 
 
 def find_chip(name: str) -> Chip | None:
-    """The chip that ``name`` means, or None: unknown, or fitting more than one.
+    """Return the chip that ``name`` means, or None: unknown, or fitting several.
 
     Of the catalog's files the one that has the name is read, which takes a tenth of the time.
     """
-    wanted = normalise(name)
-    path = _file_of().get(wanted)
+    normalised_name = normalise(name)
+    path = _file_of().get(normalised_name)
     if path is None:
         return None
     return next(
-        (chip for chip in chips_of_file(path) if wanted in map(normalise, _names(chip))), None
+        (chip for chip in chips_of_file(path) if normalised_name in map(normalise, _names(chip))),
+        None,
     )
 
 
@@ -68,41 +69,43 @@ def chip_by_pci_id(pci_id: str) -> Chip | None:
     match = _PCI_ID.fullmatch(pci_id.strip())
     if match is None:
         return None
-    wanted = f"{match['vendor'] or ''}:{match['device']}".lower()
-    chips = [chip for chip in load_chips() if any(own.endswith(wanted) for own in chip.pci_ids)]
+    id_ending = f"{match['vendor'] or ''}:{match['device']}".lower()
+    chips = [
+        chip for chip in load_chips() if any(pci_id.endswith(id_ending) for pci_id in chip.pci_ids)
+    ]
     return chips[0] if len(chips) == 1 else None
 
 
 def candidates(name: str) -> tuple[Chip, ...]:
-    """The chips that a shortened ``name`` may mean: ``A100`` fits four, ``A100 80GB`` two.
+    """Return the chips that a shortened ``name`` may mean: ``A100`` fits four, ``A100 80GB`` two.
 
     The first word is taken whole, so that ``A10`` does not mean an A100; letters that only one
     name has behind such a number may lack (``MI355``), and its parts be apart (``MI-355X``).
     """
-    wanted = _words(name)
-    if not wanted:
+    name_words = _words(name)
+    if not name_words:
         return ()
-    if wanted[0].isalpha() and wanted[0] not in _by_first_word():
-        wanted = ["".join(wanted[:2]), *wanted[2:]]
-    first = wanted[0] if wanted[0] in _by_first_word() else _lengthened(wanted[0])
-    known = _by_first_word().get(first, [])
-    return tuple(chip for chip, words in known if _fits(words, wanted))
+    if name_words[0].isalpha() and name_words[0] not in _by_first_word():
+        name_words = ["".join(name_words[:2]), *name_words[2:]]
+    first = name_words[0] if name_words[0] in _by_first_word() else _lengthened(name_words[0])
+    chips_with_words = _by_first_word().get(first, [])
+    return tuple(chip for chip, words in chips_with_words if _fits(words, name_words))
 
 
 def _lengthened(word: str) -> str:
-    """The only first word of the catalog's names that is ``word``, as ``MI355``, and letters."""
+    """Return the only first word that begins with ``word`` (``MI355``), letters added."""
     if not re.fullmatch(r"[a-z]+\d{2,}", word):
         return ""
     longer = {
-        known
-        for known in _by_first_word()
-        if known.startswith(word) and known[len(word) :].isalpha()
+        first_word
+        for first_word in _by_first_word()
+        if first_word.startswith(word) and first_word[len(word) :].isalpha()
     }
     return longer.pop() if len(longer) == 1 else ""
 
 
 def server_module(name: str) -> Chip | None:
-    """The module of servers among `candidates`, that with the most memory; None: there is none."""
+    """Return the server module with the most memory among `candidates`, or None."""
     modules = [chip for chip in candidates(name) if "SXM" in (chip.product.form_factor or "")]
     return max(modules, key=lambda chip: chip.memory.size or 0.0, default=None)
 
@@ -122,7 +125,7 @@ def most_common(name: str) -> Chip | None:
 
 
 def did_you_mean(name: str) -> tuple[str, ...]:
-    """Names of the catalog that look like ``name``.  A hint for people, never a match.
+    """Return similar names of the catalog, as a hint for people, never as a match.
 
     Of a number that chips have, as ``H100``, only those: ``H100 SMX`` is no B100.
     """
@@ -130,21 +133,23 @@ def did_you_mean(name: str) -> tuple[str, ...]:
     number = next(filter(_NUMBER.fullmatch, words), None)
     same = [chip for chip in load_chips() if number in _numbers(chip)]
     chips = same or load_chips()
-    spelled = {normalise(known): chip.name for chip in chips for known in _names(chip)}
+    spelled = {normalise(chip_name): chip.name for chip in chips for chip_name in _names(chip)}
     cutoff = 0.0 if same else 0.6
-    near = difflib.get_close_matches(normalise(name)[:_MAX_NAME], spelled, n=6, cutoff=cutoff)
-    names = dict.fromkeys(spelled[found] for found in near)
-    return tuple(sorted(names, key=lambda known: _words(known)[:1] != words[:1]))[:3]
+    close_names = difflib.get_close_matches(
+        normalise(name)[:_MAX_NAME], spelled, n=6, cutoff=cutoff
+    )
+    names = dict.fromkeys(spelled[near_name] for near_name in close_names)
+    return tuple(sorted(names, key=lambda chip_name: _words(chip_name)[:1] != words[:1]))[:3]
 
 
 def _numbers(chip: Chip) -> set[str]:
-    """The words of its name that may be its number, alone and behind the first: ``rtx4090``."""
+    """Return the words of a chip's name that may be its number: ``rtx4090``, ``4090``."""
     first, *others = _words(chip.name)
     return {first, *others, *(first + word for word in others[:1])}
 
 
 def require_chip(name: str) -> Chip:
-    """The chip that a name or a PCI id means.
+    """Return the chip that a name or a PCI id means.
 
     Raises UsageError that lists the candidates, or names that look like it.
     """
@@ -159,8 +164,12 @@ def require_chip(name: str) -> Chip:
         usual = most_common(name) or several[0]
         hint = f'give the whole name, as "{usual.name}"'
         raise UsageError(f"{_shown(name)} is one of: {_listed(several)}", hint)
-    near = tuple(fitting.name for fitting in several) or did_you_mean(name)
-    hint = f"did you mean {' or '.join(near)}?" if near else "list them with: trainrig catalog"
+    similar_names = tuple(fitting.name for fitting in several) or did_you_mean(name)
+    hint = (
+        f"did you mean {' or '.join(similar_names)}?"
+        if similar_names
+        else "list them with: trainrig catalog"
+    )
     raise UsageError(f"unknown chip: {_shown(name)}", hint)
 
 
@@ -177,21 +186,21 @@ def chips_named(name: str) -> tuple[Chip, ...]:
 
 @cache
 def _file_of() -> dict[str, Path]:
-    """The file that has a chip, by each of its names as `normalise` writes them."""
-    found: dict[str, Path] = {}
+    """Return the data file of each chip, by its normalised names."""
+    path_by_name: dict[str, Path] = {}
     for path in chip_files():
         for name in names_in_file(path):
-            other = found.setdefault(normalise(name), path)
-            if other != path:
-                hint = file_hint(path) or file_hint(other)
-                message = f"catalog: {name!r} stands in both {file_label(other)}"
+            first_path = path_by_name.setdefault(normalise(name), path)
+            if first_path != path:
+                hint = file_hint(path) or file_hint(first_path)
+                message = f"catalog: {name!r} stands in both {file_label(first_path)}"
                 raise DataError(f"{message} and {file_label(path)}", hint)
-    return found
+    return path_by_name
 
 
 @cache
 def _by_first_word() -> dict[str, list[tuple[Chip, list[str]]]]:
-    """Chips and the words of their names, by the first of these."""
+    """Return chips and the words of their names, by the first of these."""
     index: dict[str, list[tuple[Chip, list[str]]]] = {}
     for chip in load_chips():
         words = _words(chip.name)
@@ -204,22 +213,22 @@ def _names(chip: Chip) -> tuple[str, ...]:
 
 
 def _words(name: str) -> list[str]:
-    """The words of ``name`` without leading vendor words; none if it is absurdly long."""
+    """Return the words of ``name`` without leading vendor words; none if it is absurdly long."""
     words = _WORD.findall(name.casefold()) if len(name) <= _MAX_NAME else []
     while words and words[0] in _VENDOR_WORDS:
         words.pop(0)
     return words
 
 
-def _fits(words: list[str], wanted: list[str]) -> bool:
-    """Whether each wanted word behind the first begins one of ``words`` behind its first."""
-    return all(any(word.startswith(part) for word in words[1:]) for part in wanted[1:])
+def _fits(words: list[str], name_words: list[str]) -> bool:
+    """Return whether each name word begins one of a chip's words, the first left out."""
+    return all(any(word.startswith(part) for word in words[1:]) for part in name_words[1:])
 
 
-def _is_spelled(words: list[str], wanted: list[str]) -> bool:
-    """Each wanted word is a whole one of ``words``, or one without its number: SXM for SXM5."""
-    plain = {word.rstrip("0123456789") for word in words} | set(words)
-    return all(part in plain for part in wanted)
+def _is_spelled(words: list[str], name_words: list[str]) -> bool:
+    """Return whether each name word is a whole word of a chip's, a number aside."""
+    whole_words = {word.rstrip("0123456789") for word in words} | set(words)
+    return all(part in whole_words for part in name_words)
 
 
 def _listed(chips: tuple[Chip, ...]) -> str:

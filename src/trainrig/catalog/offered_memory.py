@@ -36,10 +36,10 @@ class OfferedShare:
     chips: tuple[str, ...] = ()
     vendor: str = ""
     memory: str = ""
-    """How the memory's type begins: ``GDDR``, ``HBM``."""
+    """Beginning of the memory's type: ``GDDR``, ``HBM``."""
 
     def is_about(self, chip: Chip) -> bool:
-        """Whether the rule holds for a chip."""
+        """Return whether the rule holds for a chip."""
         if self.chips:
             return chip.name in self.chips
         return chip.vendor == self.vendor and (chip.memory.type or "").startswith(self.memory)
@@ -47,10 +47,10 @@ class OfferedShare:
 
 @cache
 def offered_shares() -> tuple[OfferedShare, ...]:
-    """The rules, in the order in which they are tried."""
+    """Return the rules, in the order in which they are tried."""
     rules = tomllib.loads(PATH.read_text(encoding="utf-8"))["rule"]
     return tuple(
-        OfferedShare(**rule | {"reports": tuple(Report(**one) for one in rule["reports"])})
+        OfferedShare(**rule | {"reports": tuple(Report(**report) for report in rule["reports"])})
         for rule in rules
     )
 

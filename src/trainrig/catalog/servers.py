@@ -69,7 +69,7 @@ class Server:
     name: str
     chip: Chip
     gpus: int | None = None
-    """To a node."""
+    """Chips of one node."""
     is_uncounted: bool = False
     """A cloud's instance whose name does not say how many chips it has."""
     nodes: int = 1
@@ -89,7 +89,7 @@ class Server:
     """B of host memory."""
     joined_by: str | None = None
     ports: str | None = None
-    """Into the network."""
+    """Network ports of one node."""
     source: str | None = None
     url: str | None = None
     date: str | None = None
@@ -134,7 +134,7 @@ class _Pattern(_Strict):
     """The chip, where the name does not say it."""
     gpus: Count | None = None
     suffix: str = ""
-    """What follows the chip's name in the catalog."""
+    """Words that the chip's name in the catalog has behind the matched one."""
     is_module: bool = False
     """Whether the chip is a module with NVSwitches beside it."""
 
@@ -160,13 +160,13 @@ def _file() -> _ServersFile:
 
 
 def instances() -> dict[str, str]:
-    """Chips by the beginnings of machines' names; the first that a name has counts."""
+    """Return chips by the beginnings of machines' names; the first match counts."""
     return _file().instances
 
 
 @cache
 def load_servers() -> dict[str, Server]:
-    """Every server of the catalog, by its names as `normalise` writes them."""
+    """Return every server of the catalog, by its names as `normalise` writes them."""
     return {
         normalise(name): _server_of(entry)
         for entry in _file().server
@@ -185,7 +185,7 @@ def _server_of(entry: _ServerEntry) -> Server:
 
 
 def find_server(text: str) -> Server:
-    """The machine that a user means: a server, a chip, ``8x MI350X``, or a file ending in .toml.
+    """Return the machine that a user means: a server, a chip, ``8x MI350X``, or a .toml file.
 
     So many of a chip, a server, a rack or an instance may be said behind it, too (``H100x8``), and
     a rack by what it joins (``GB200 NVL72``).  A cloud's instance that is no server of the catalog
@@ -196,19 +196,19 @@ def find_server(text: str) -> Server:
     if text.lower().endswith(".toml"):
         return read_server(Path(text))
     text = _without_provider(text)
-    if (known := named_server(text)) is not None:
-        return known
+    if (machine := named_server(text)) is not None:
+        return machine
     if (counted := _counted(text)) is None:
-        if (found := named_machine(text)) is not None:
-            return found
+        if (machine := named_machine(text)) is not None:
+            return machine
         chip, short = _named_chip(text)
         return Server(name=chip.name, chip=chip, requested_name=short)
-    number, of = counted
+    number, counted_name = counted
     if number < 1:
         raise UsageError(f"{text.strip()}: no chips at all", "as 8x MI350X")
-    if (known := named_machine(of)) is not None:
-        return dataclasses.replace(known, nodes=number)
-    chip, short = _named_chip(of)
+    if (machine := named_machine(counted_name)) is not None:
+        return dataclasses.replace(machine, nodes=number)
+    chip, short = _named_chip(counted_name)
     return Server(name=chip.name, chip=chip, gpus=number, requested_name=short)
 
 
@@ -216,7 +216,7 @@ _TIMES = r"\s*[x×*]\s*"
 
 
 def _counted(text: str) -> tuple[int, str] | None:
-    """How many, and of what: ``8x H100``, ``8*H100``, ``H100x8``, ``4090x2``; None: no number.
+    """Return number and name of ``8x H100`` or ``H100x8``; None without a number.
 
     A 7900 XTX is one, and what is a chip's whole name has no number behind it.
     """
@@ -262,49 +262,49 @@ def _of_pattern(text: str) -> Server | None:
 
 
 def _without_provider(text: str) -> str:
-    """``2xT4`` of ``Kaggle 2xT4``."""
+    """Return a name without the cloud before it: ``2xT4`` of ``Kaggle 2xT4``."""
     first, _, rest = text.strip().partition(" ")
     return rest if rest and first.casefold() in _file().providers else text
 
 
 def _slice(text: str) -> Server | None:
-    """``v6e-256``: a TPU's slice, and as many chips as its name says; None: no such slice."""
-    found = re.fullmatch(r"\s*(?:tpu[ -]?)?(v\d\w*)-(\d{1,5})\s*", text, re.IGNORECASE)
-    known = _file().slices.get(found[1].casefold()) if found else None
-    if found is None or known is None or int(found[2]) < known.cores:
+    """Return a TPU slice by its name, ``v6e-256``; None for another name."""
+    match = re.fullmatch(r"\s*(?:tpu[ -]?)?(v\d\w*)-(\d{1,5})\s*", text, re.IGNORECASE)
+    slice_row = _file().slices.get(match[1].casefold()) if match else None
+    if match is None or slice_row is None or int(match[2]) < slice_row.cores:
         return None
-    chips = int(found[2]) // known.cores
-    return Server(name=text.strip(), chip=require_chip(known.chip), gpus=chips)
+    chips = int(match[2]) // slice_row.cores
+    return Server(name=text.strip(), chip=require_chip(slice_row.chip), gpus=chips)
 
 
-def _with_memory_said(name: str) -> Chip | None:
-    """``RTX 3090 24GB``, or a card whose memory was exchanged, ``RTX 4090 48GB``; None: neither."""
-    found = re.fullmatch(r"\s*(.+?)[ _-]*(\d{1,3}) ?(?:GB|G)\s*", name, re.IGNORECASE)
-    chip = find_chip(found[1]) if found else None
-    if found is None or chip is None:
+def _chip_with_memory(name: str) -> Chip | None:
+    """Return a chip named with its memory, or with exchanged memory (``RTX 4090 48GB``)."""
+    match = re.fullmatch(r"\s*(.+?)[ _-]*(\d{1,3}) ?(?:GB|G)\s*", name, re.IGNORECASE)
+    chip = find_chip(match[1]) if match else None
+    if match is None or chip is None:
         return None
-    size = int(found[2]) * 1024.0**3
+    size = int(match[2]) * 1024.0**3
     if chip.memory.size == size:
         return chip
-    if int(found[2]) not in _file().exchanged_memory.get(chip.name, []):
+    if int(match[2]) not in _file().exchanged_memory.get(chip.name, []):
         return None
-    return chip.replace(name=f"{chip.name} {found[2]}GB", memory=size)
+    return chip.replace(name=f"{chip.name} {match[2]}GB", memory=size)
 
 
 def _rack(text: str) -> Server | None:
-    """``GB200 NVL72``: so many chips as their link joins; None: no such rack."""
-    found = re.fullmatch(r"(.+?)[\s_-]*nvl[\s_-]*(\d+)\s*", text, re.IGNORECASE)
-    chip = find_chip(found[1]) if found else None
-    if found is None or chip is None or chip.link.domain != int(found[2]):
+    """Return a rack by its name, ``GB200 NVL72``; None for another name."""
+    match = re.fullmatch(r"(.+?)[\s_-]*nvl[\s_-]*(\d+)\s*", text, re.IGNORECASE)
+    chip = find_chip(match[1]) if match else None
+    if match is None or chip is None or chip.link.domain != int(match[2]):
         return None
-    return Server(name=f"{chip.name} NVL{found[2]}", chip=chip, gpus=chip.link.domain)
+    return Server(name=f"{chip.name} NVL{match[2]}", chip=chip, gpus=chip.link.domain)
 
 
 def _instance(text: str) -> Server | None:
-    """A cloud's instance by its line, ``a3-megagpu-8g``, and how many chips its name says."""
+    """Return a cloud's instance by its line and number: ``a3-megagpu-8g``."""
     name = text.strip().casefold()
     name = name.replace("_", "-").removeprefix("standard-")
-    line = next((one for one in instances() if re.match(rf"{one}[.-]", name)), None)
+    line = next((line for line in instances() if re.match(rf"{line}[.-]", name)), None)
     if line is None or re.search(r"\s", name):
         return None
     chips = re.search(r"-(\d{1,2})g$", name)
@@ -317,16 +317,16 @@ def _named_chip(name: str) -> tuple[Chip, str | None]:
     """Return the chip, and the name where it fits several, of which the most common is presumed."""
     is_short = find_chip(name) is None and len(candidates(name)) > 1
     presumed = most_common(name) if is_short else None
-    if find_chip(name) is None and (stated := _with_memory_said(name)) is not None:
-        return stated, None
+    if find_chip(name) is None and (chip_of_size := _chip_with_memory(name)) is not None:
+        return chip_of_size, None
     return (require_chip(name), None) if presumed is None else (presumed, name.strip())
 
 
 def named_server(text: str) -> Server | None:
-    """The server of the catalog that is called so, or None."""
-    wanted = normalise(text) if len(text) <= _MAX_NAME else ""
-    for entry in _file().server if wanted else ():
-        if wanted in map(normalise, (entry.name, *entry.aliases)):
+    """Return the server of the catalog that is called so, or None."""
+    normalised_name = normalise(text) if len(text) <= _MAX_NAME else ""
+    for entry in _file().server if normalised_name else ():
+        if normalised_name in map(normalise, (entry.name, *entry.aliases)):
             return _server_of(entry)
     return None
 
@@ -335,12 +335,12 @@ _MAX_NAME = 200
 
 
 def known_servers() -> tuple[Server, ...]:
-    """Every server of the catalog once, in the file's order."""
+    """Return every server of the catalog once, in the file's order."""
     return tuple(dict.fromkeys(load_servers().values()))
 
 
 def server_dict(server: Server) -> dict[str, Any]:
-    """A server for JSON, in base SI under names with their units."""
+    """Return a server for JSON, in base SI under names with their units."""
     return {
         "name": server.name,
         "chip": server.chip.name,
@@ -356,7 +356,7 @@ def server_dict(server: Server) -> dict[str, Any]:
 
 
 def read_server(path: Path) -> Server:
-    """A user's own chip or cluster.  Raises DataError with the first thing that is wrong."""
+    """Return a user's own chip or cluster.  Raises DataError with the first thing that is wrong."""
     values = _read(path)
     tables = {name for name, value in values.items() if name == "chips" or isinstance(value, dict)}
     is_cluster = bool(tables & _Cluster.model_fields.keys())  # a chip's file has no table but peaks
@@ -402,10 +402,10 @@ def _own_chip(values: dict[str, Any], path: Path) -> Chip:
     if read.memory_gib is None:
         raise DataError(f"{path}: memory_gib is missing", "GiB of one chip, as memory_gib = 80")
     printed = {name: field for field in FIELDS for name in (*field.printed, field.name)[:1]}
-    given = read.model_dump(exclude_none=True, exclude={"name", "vendor", "peaks"})
-    plain = {
+    file_values = read.model_dump(exclude_none=True, exclude={"name", "vendor", "peaks"})
+    chip_values = {
         printed[name].name: value * printed[name].printed[name] if printed[name].printed else value
-        for name, value in given.items()
+        for name, value in file_values.items()
     }
     peaks = tuple(
         Peak(
@@ -417,9 +417,11 @@ def _own_chip(values: dict[str, Any], path: Path) -> Chip:
         for dtype, tera in read.peaks.items()
     )
     source = Source(key="own", title=str(path), url=None, date="")
-    names = (*plain, *(peak.field for peak in peaks))
+    names = (*chip_values, *(peak.field for peak in peaks))
     origin = dict.fromkeys(names, Provenance(source=source, verified=False))
-    return Chip.of(name=read.name, vendor=read.vendor, peaks=peaks, provenance=origin, **plain)
+    return Chip.of(
+        name=read.name, vendor=read.vendor, peaks=peaks, provenance=origin, **chip_values
+    )
 
 
 class _Chips(_Strict):
@@ -464,8 +466,8 @@ def _cluster(values: dict[str, Any], path: Path) -> Server:
         hint = 'as name = "H100 SXM5 80GB", or file = "my-chip.toml"'
         raise DataError(f"{path}: chips: give either a name or a file", hint)
     if read.chips.file is not None:
-        other = path.parent / read.chips.file
-        chip = _own_chip(_read(other), other)
+        chip_path = path.parent / read.chips.file
+        chip = _own_chip(_read(chip_path), chip_path)
     else:
         assert read.chips.name is not None
         chip = require_chip(read.chips.name)
@@ -504,7 +506,7 @@ def _validated(model: type[Model], values: dict[str, Any], path: Path) -> Model:
 
 
 def _in_units(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a file that are in units of data sheets, and where they stand."""
+    """Yield the numbers of a file that carry data-sheet units, with their places."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _in_units(value, f"{above}{name}.")

@@ -89,7 +89,8 @@ def _part_named(name: str) -> Part | None:
     from trainrig.procure.part_catalog import find_part
     from trainrig.procure.parts import KINDS
 
-    return next(filter(None, (find_part(kind, name) for kind in KINDS)), None)
+    parts = (find_part(kind, name) for kind in KINDS)
+    return next((part for part in parts if part is not None), None)
 
 
 def _show_models(as_json: bool) -> None:

@@ -71,38 +71,40 @@ class InstallChoice:
     """Whether the driver has to be installed or replaced."""
     modules: Literal["open", "proprietary"]
     extensions: tuple[str, ...]
-    """Of the table's extensions, those that are installed."""
+    """Names of the extensions that are installed."""
     findings: tuple[Finding, ...]
 
     @property
     def is_possible(self) -> bool:
-        """Whether a script can bring the machine there."""
+        """Return whether a script can bring the machine there."""
         return all(finding.severity != "error" for finding in self.findings)
 
 
 def target_here(snapshot: Snapshot, system: str | None, release: str | None) -> InstallTarget:
-    """This machine.  ``release``: the text of /etc/os-release; ``system`` overrides it.
+    """Return this machine as a target.
 
     Raises UsageError where the system is none of the table's and ``system`` names none.
     """
     table = cuda_table()
     chips = [chip_by_pci_id(gpu.pci_id) for gpu in value_or(snapshot.pci_gpus, ())]
-    found = [chip for chip in chips if chip is not None and chip.vendor == "NVIDIA"]
+    nvidia_chips = [chip for chip in chips if chip is not None and chip.vendor == "NVIDIA"]
     described = [gpu for gpu in value_or(snapshot.gpus, ()) if gpu.vendor == "nvidia"]
-    capabilities = [chip.compute.capability for chip in found if chip.compute.capability]
+    capabilities = [chip.compute.capability for chip in nvidia_chips if chip.compute.capability]
     capabilities += [value_or(gpu.compute_capability, "") for gpu in described]
-    names = [chip.name for chip in found] or [value_or(gpu.name, "GPU") for gpu in described]
+    names = [chip.name for chip in nvidia_chips] or [value_or(gpu.name, "GPU") for gpu in described]
     return InstallTarget(
         system=table.system_named(system) if system else system_of(release or ""),
         gpus=tuple(dict.fromkeys(map(one_line, names))),
-        capabilities=tuple(sorted({each for each in capabilities if each}, key=parts_of)),
+        capabilities=tuple(
+            sorted({capability for capability in capabilities if capability}, key=parts_of)
+        ),
         driver=value_or(snapshot.software.nvidia_driver, None),
         is_here=True,
     )
 
 
 def target_named(names: Iterable[str], system: str, driver: str | None) -> InstallTarget:
-    """A machine with these chips of the catalog.  Raises UsageError."""
+    """Return a machine with these chips of the catalog.  Raises UsageError."""
     chips = [chip for name in names for chip in chips_named(name)]
     for chip in chips:
         if chip.vendor != "NVIDIA" or chip.compute.capability is None:
@@ -110,57 +112,62 @@ def target_named(names: Iterable[str], system: str, driver: str | None) -> Insta
             raise UsageError(f"{chip.name} is not run by CUDA", hint)
     if driver is not None and not re.fullmatch(r"\d{1,4}(\.\d{1,4}){1,2}", driver):
         raise UsageError(f"--driver {driver!r} is no version", "as nvidia-smi shows it: 550.54.14")
-    found = {chip.compute.capability for chip in chips if chip.compute.capability}
+    capabilities = {chip.compute.capability for chip in chips if chip.compute.capability}
     return InstallTarget(
         system=cuda_table().system_named(system),
         gpus=tuple(dict.fromkeys(chip.name for chip in chips)),
-        capabilities=tuple(sorted(found, key=parts_of)),
+        capabilities=tuple(sorted(capabilities, key=parts_of)),
         driver=driver,
         is_here=False,
     )
 
 
 def system_of(release: str) -> LinuxSystem:
-    """The table's system that the text of /etc/os-release names.  Raises UsageError."""
+    """Return the table's system that the text of /etc/os-release names.  Raises UsageError."""
     table = cuda_table()
     pairs = (line.partition("=") for line in release.splitlines())
-    found = {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}
-    for each in table.system:
-        name, version = each.release
-        if found.get("ID") == name and f"{found.get('VERSION_ID', '')}.".startswith(f"{version}."):
-            return each
-    title = found.get("PRETTY_NAME") or "this system"
-    known = ", ".join(each.name for each in table.system)
-    raise UsageError(f"{title} is not in the table of systems", f"name the nearest: --os {known}")
+    release_values = {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}
+    for system in table.system:
+        name, version = system.release
+        if release_values.get(
+            "ID"
+        ) == name and f"{release_values.get('VERSION_ID', '')}.".startswith(f"{version}."):
+            return system
+    title = release_values.get("PRETTY_NAME") or "this system"
+    system_names = ", ".join(system.name for system in table.system)
+    raise UsageError(
+        f"{title} is not in the table of systems", f"name the nearest: --os {system_names}"
+    )
 
 
 def choose(target: InstallTarget, route: Route, torch: str | None = None) -> InstallChoice:
-    """The versions for a machine; ``torch`` names a version.
+    """Return the versions for a machine; ``torch`` names a version.
 
     Raises UsageError for a version that is not in the table.  Where nothing fits, the selection
     has a finding of severity error and the nearest versions.
     """
     table = cuda_table()
-    needs = [need for each in target.capabilities if (need := table.card_needs(each))]
+    needs = [need for capability in target.capabilities if (need := table.card_needs(capability))]
     if torch is not None:
         best = table.torch_set(torch)
     else:
         best = next(_fitting(table, target, needs), None) or _nearest(table, target)
     cuda = table.cuda_of(best.cuda)
-    least = newest([cuda.driver, *(need.driver for need in needs)])
-    is_old = target.driver is None or parts_of(target.driver) < parts_of(least)
+    oldest_driver = newest([cuda.driver, *(need.driver for need in needs)])
+    is_old = target.driver is None or parts_of(target.driver) < parts_of(oldest_driver)
     is_open = all(need.modules == "open" for need in needs)  # mixed cards: the proprietary ones
     extensions = tuple(
-        each.name
-        for each in table.extension
-        if _can_build(target, each.capability) and (route != "driver" or not each.needs_nvcc)
+        extension.name
+        for extension in table.extension
+        if _can_build(target, extension.capability)
+        and (route != "driver" or not extension.needs_nvcc)
     )
     chosen = InstallChoice(
         target=target,
         route=route,
         torch=best,
         cuda=cuda,
-        driver=least,
+        driver=oldest_driver,
         installs_driver=is_old,
         modules="open" if is_open else "proprietary",
         extensions=extensions,
@@ -170,24 +177,29 @@ def choose(target: InstallTarget, route: Route, torch: str | None = None) -> Ins
 
 
 def _fitting(table: CudaTable, target: InstallTarget, needs: list[CardNeeds]) -> Iterator[TorchSet]:
-    """Sets that run on the cards: first those that the installed driver runs, then the others."""
-    fits = [each for each in table.torch if all(map(each.runs_on, target.capabilities))]
-    least = {need.driver for need in needs}
+    """Yield the torch sets that run on the cards, those that the driver runs first."""
+    fitting_sets = [
+        torch_set for torch_set in table.torch if all(map(torch_set.runs_on, target.capabilities))
+    ]
+    card_drivers = {need.driver for need in needs}
     if target.driver is not None:
-        for each in fits:
-            wanted = newest([table.cuda_of(each.cuda).driver, *least])
-            if parts_of(target.driver) >= parts_of(wanted):
-                yield each
-    yield from fits
+        for torch_set in fitting_sets:
+            needed_driver = newest([table.cuda_of(torch_set.cuda).driver, *card_drivers])
+            if parts_of(target.driver) >= parts_of(needed_driver):
+                yield torch_set
+    yield from fitting_sets
 
 
 def _nearest(table: CudaTable, target: InstallTarget) -> TorchSet:
-    """The set that runs on most of the cards; the newest of several."""
-    return max(table.torch, key=lambda each: sum(map(each.runs_on, target.capabilities)))
+    """Return the set that runs on most of the cards; the newest of several."""
+    return max(table.torch, key=lambda torch_set: sum(map(torch_set.runs_on, target.capabilities)))
 
 
 def _can_build(target: InstallTarget, capability: str) -> bool:
-    return all(parts_of(each) >= parts_of(capability) for each in target.capabilities)
+    return all(
+        parts_of(device_capability) >= parts_of(capability)
+        for device_capability in target.capabilities
+    )
 
 
 def _findings(table: CudaTable, chosen: InstallChoice, needs: list[CardNeeds]) -> Iterator[Finding]:
@@ -213,16 +225,24 @@ def _card_findings(
             continue
         built = ", ".join(torch.capabilities)
         evidence = f"compute capability {capability}: torch {torch.version} is built for {built}"
-        others = [each.version for each in table.torch if each.runs_on(capability)]
-        fix = f"--torch {others[0]}" if others else "build torch from source, or use a newer card"
-        if others and len(target.capabilities) > 1:
+        torch_versions = [
+            torch_set.version for torch_set in table.torch if torch_set.runs_on(capability)
+        ]
+        fix = (
+            f"--torch {torch_versions[0]}"
+            if torch_versions
+            else "build torch from source, or use a newer card"
+        )
+        if torch_versions and len(target.capabilities) > 1:
             fix = "cards of these generations share no wheel: an environment for each of them"
         yield _finding("no-kernels-for-card", "error", evidence, fix)
     for need in needs:
         branch = parts_of(target.driver)[0] if target.driver else INSTALLED_BRANCH
         if need.last_branch is not None and branch > need.last_branch:
-            shown = f"driver {target.driver or f'branch {branch}'}"
-            evidence = f"{shown} no longer knows cards that branch {need.last_branch} still did"
+            driver_text = f"driver {target.driver or f'branch {branch}'}"
+            evidence = (
+                f"{driver_text} no longer knows cards that branch {need.last_branch} still did"
+            )
             fix = f"install branch {need.last_branch}, the last that does"
             yield _finding("driver-too-new-for-card", "error", evidence, fix)
 
@@ -235,11 +255,13 @@ def _driver_findings(chosen: InstallChoice) -> Iterator[Finding]:
         fix = f"the script installs branch {INSTALLED_BRANCH}; then reboot"
         yield _finding("driver-too-old", "warning", evidence, fix)
     elif target.driver is not None:
-        newer = [each for each in cuda_table().torch if _is_newer(each, chosen)]
+        newer = [torch_set for torch_set in cuda_table().torch if _is_newer(torch_set, chosen)]
         if newer:
-            wanted = cuda_table().cuda_of(newer[0].cuda).driver
+            needed_driver = cuda_table().cuda_of(newer[0].cuda).driver
             evidence = f"driver {target.driver} will do for torch {chosen.torch.version} and stays"
-            fix = f"for torch {newer[0].version} (driver {wanted}): --torch {newer[0].version}"
+            fix = (
+                f"for torch {newer[0].version} (driver {needed_driver}): --torch {newer[0].version}"
+            )
             yield _finding("newer-torch", "info", evidence, fix)
         if chosen.route == "toolkit" and parts_of(target.driver) < parts_of(cuda.own_driver):
             evidence = f"driver {target.driver} is older than the toolkit's own, {cuda.own_driver}"
@@ -254,9 +276,9 @@ def _driver_findings(chosen: InstallChoice) -> Iterator[Finding]:
         yield _finding("needs-nvidia-repository", "warning", evidence, fix)
 
 
-def _is_newer(each: TorchSet, chosen: InstallChoice) -> bool:
-    return parts_of(each.version) > parts_of(chosen.torch.version) and all(
-        map(each.runs_on, chosen.target.capabilities)
+def _is_newer(torch_set: TorchSet, chosen: InstallChoice) -> bool:
+    return parts_of(torch_set.version) > parts_of(chosen.torch.version) and all(
+        map(torch_set.runs_on, chosen.target.capabilities)
     )
 
 
@@ -273,15 +295,15 @@ def _build_findings(table: CudaTable, chosen: InstallChoice) -> Iterator[Finding
         evidence = f"no distribution packages CUDA {chosen.cuda.version}"
         fix = "--nvidia-repo URL, or set NVIDIA's package repository up before"
         yield _finding("toolkit-needs-nvidia-repository", "info", evidence, fix)
-    for each in table.extension:
-        if each.name in chosen.extensions:
+    for extension in table.extension:
+        if extension.name in chosen.extensions:
             continue
-        if not _can_build(target, each.capability):
+        if not _can_build(target, extension.capability):
             lowest = target.capabilities[0]
-            evidence = f"{each.name} needs capability {each.capability}; here is {lowest}"
+            evidence = f"{extension.name} needs capability {extension.capability}; here is {lowest}"
             fix = "torch's own attention and optimizers take its place"
         else:
-            evidence = f"{each.name} is compiled for the GPU, and route driver has no nvcc"
+            evidence = f"{extension.name} is compiled for the GPU, and route driver has no nvcc"
             fix = "--route toolkit or --route container"
         yield _finding("extension-left-out", "info", evidence, fix)
     untested = [name for name in chosen.torch.untested if name in chosen.extensions]

@@ -82,7 +82,7 @@ def _rows() -> tuple[tuple[str, re.Pattern[str], str, str], ...]:
 
 
 def explain(text: str) -> BuildError | None:
-    """The cause in what a build has printed; None where no row of the table is found in it."""
+    """Return the cause in a build's output; None where no row of the table matches."""
     for id_, pattern, cause, fix in _rows():
         if match := pattern.search(text):
             groups = [group or "" for group in match.groups()]
@@ -104,16 +104,16 @@ def _filled(text: str, groups: list[str]) -> str:
 
 
 def explain_file(path: Path) -> BuildError:
-    """The cause in a build's log.  Raises DataError: unreadable, or nothing in it is known."""
+    """Return the cause in a build's log.  Raises DataError where no row of the table matches."""
     try:
         text = path.read_bytes()[-_MOST_READ:].decode("utf-8", "replace")
     except OSError as error:
         raise DataError(f"{path}: {(error.strerror or 'unreadable').lower()}") from None
-    found = explain(text)
-    if found is None:
+    explanation = explain(text)
+    if explanation is None:
         hint = "give the whole output: pip install -v --no-build-isolation PACKAGE 2>&1 | tee LOG"
         raise DataError(f"{path}: no cause that is known here", hint)
-    return found
+    return explanation
 
 
 _MOST_READ = 16 * 2**20
@@ -159,14 +159,14 @@ _MOST_SHOWN = 20_000
 def _built(python: str, stdout: bytes, text: str) -> ExtensionBuild:
     try:
         answer = json.loads(stdout.splitlines()[-1])
-        version, seconds, found = answer["torch"], answer["seconds"], answer["found"]
+        version, seconds, results = answer["torch"], answer["seconds"], answer["found"]
     except (ValueError, LookupError, TypeError):
-        version, seconds, found = None, None, None
+        version, seconds, results = None, None, None
     error = None
-    if found != _RIGHT:
+    if results != _RIGHT:
         error = BuildError(
             id="wrong-answer",
-            cause=f"it was built and computes {found}, not {_RIGHT}",
+            cause=f"it was built and computes {results}, not {_RIGHT}",
             fix="another compiler or another torch: this pair is not to be trusted",
             line="",
         )

@@ -42,7 +42,7 @@ class Mirrors:
     """The image that the Dockerfile begins with."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what is no URL or name: it would end up in a script."""
+        """Raise UsageError for text that is no URL or name: it would end up in a script."""
         for option, value in (
             ("--pip-index", self.pip_index),
             ("--torch-index", self.torch_index),
@@ -58,7 +58,7 @@ class Mirrors:
 
 
 def steps_of(selection: InstallChoice) -> tuple[str, ...]:
-    """The script's steps, in order."""
+    """Return the script's steps, in order."""
     first = ("system", "packages", "nouveau", "updates", "driver")
     if selection.route == "container":
         return (*first, "engine", "image")
@@ -67,13 +67,13 @@ def steps_of(selection: InstallChoice) -> tuple[str, ...]:
 
 
 def script(selection: InstallChoice, mirrors: Mirrors, name: str = "env.sh") -> str:
-    """The shell script; ``name`` is what its comments call it."""
+    """Return the shell script; ``name`` is what its comments call it."""
     system, torch = selection.target.system, selection.torch
     packages = ("transformers", *selection.extensions)
     requirements = [("TORCH", f"torch=={torch.version}")] + [
-        (each.upper(), f"{each.replace('_', '-')}=={getattr(torch, each)}")
-        for each in packages
-        if each != "apex"
+        (package.upper(), f"{package.replace('_', '-')}=={getattr(torch, package)}")
+        for package in packages
+        if package != "apex"
     ]
     return _render(
         "script.sh.j2",
@@ -95,13 +95,13 @@ def script(selection: InstallChoice, mirrors: Mirrors, name: str = "env.sh") -> 
 
 
 def _modules(selection: InstallChoice) -> list[str]:
-    """What is imported of each extension, to see whether it works."""
-    rows = {each.name: each.module for each in cuda_table().extension}
+    """Return the Python modules to import of each extension."""
+    rows = {extension.name: extension.module for extension in cuda_table().extension}
     return [rows[name] for name in selection.extensions]
 
 
 def dockerfile(selection: InstallChoice, mirrors: Mirrors) -> str:
-    """The image of the container route."""
+    """Return the image of the container route."""
     return _render("Dockerfile.j2", selection, mirrors, image=mirrors.image or selection.cuda.image)
 
 
@@ -127,7 +127,7 @@ def _render(template: str, selection: InstallChoice, mirrors: Mirrors, **more: o
             modules=selection.modules,
             extensions=selection.extensions,
             findings=selection.findings,
-            sources=[f"{each.title} ({each.date})" for each in sources],
+            sources=[f"{source.title} ({source.date})" for source in sources],
             pip_index=mirrors.pip_index,
             torch_index=mirrors.torch_index,
             conda_channel=mirrors.conda_channel,
@@ -141,7 +141,7 @@ def _render(template: str, selection: InstallChoice, mirrors: Mirrors, **more: o
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -151,5 +151,5 @@ def _environment() -> Environment:
         comment_start_string="<#--",  # the shell's ${#list[@]} is no comment
         comment_end_string="--#>",
     )
-    made.filters["sh"] = lambda value: shlex.quote(str(value))
-    return made
+    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    return environment

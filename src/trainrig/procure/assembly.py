@@ -33,7 +33,7 @@ class WorkStep:
 
 
 def steps_of(report: BuildReport) -> list[WorkStep]:
-    """The stages of this build."""
+    """Return the stages of this build."""
     stages = (
         ("Before you order", _before(report)),
         ("When parts arrive", _arrive(report)),
@@ -48,23 +48,24 @@ def steps_of(report: BuildReport) -> list[WorkStep]:
 
 
 def as_markdown(report: BuildReport, translate: Callable[[str], str] = str) -> str:
-    """The checklist, in the language of ``translate``."""
+    """Return the checklist, in the language of ``translate``."""
     lines = [f"# {translate('Assembly')}: {report.build.name}", ""]
-    errors = [one for one in report.findings if one.severity == "error"]
+    errors = [check for check in report.findings if check.severity == "error"]
     if errors:
         lines += [f"**{translate('This list is not legal.  Mend it before you order:')}**", ""]
         lines += [
-            f"- {one.rule}: {translate(one.arithmetic)}.  {translate(capital(one.fix))}."
-            for one in errors
+            f"- {error.rule}: {translate(error.arithmetic)}.  {translate(capital(error.fix))}."
+            for error in errors
         ]
         lines.append("")
     for number, stage in enumerate(steps_of(report), 1):
         lines += [f"## {number}. {translate(stage.title)}", ""]
-        lines += [*(f"- [ ] {translate(one)}" for one in stage.items), ""]
+        lines += [*(f"- [ ] {translate(item)}" for item in stage.items), ""]
     if report.warnings:
         lines += [f"## {translate('What people learned the hard way')}", ""]
         lines += [
-            f"- {translate(one.text)}  {capital(translate(one.fix))}." for one in report.warnings
+            f"- {translate(warning.text)}  {capital(translate(warning.fix))}."
+            for warning in report.warnings
         ]
         lines.append("")
     return "\n".join(lines)
@@ -75,8 +76,8 @@ def _listed(report: BuildReport, *kinds: str) -> list[str]:
 
 
 def _before(report: BuildReport) -> Iterator[str]:
-    for one in report.not_known:
-        yield f"Find out, {one.message}: {one.arithmetic} ({one.rule})"
+    for check in report.not_known:
+        yield f"Find out, {check.message}: {check.arithmetic} ({check.rule})"
     if report.not_checked:
         yield "Find out what the list does not state: " + "; ".join(report.not_checked)
     yield f"An outlet for {report.power.wall:,.0f} W, by itself on its circuit"
@@ -95,19 +96,19 @@ def _table(report: BuildReport) -> Iterator[str]:
     yield f"{', '.join(_listed(report, 'cpu')) or 'Processor'} into " + (
         board.name if board else "the board"
     )
-    if modules := build.each(MemoryModule):
+    if modules := build.pieces(MemoryModule):
         channels = f", {board.memory_channels} channels" if board else ""
         yield f"{counted(len(modules), 'module')} in the slots that the manual names{channels}"
-    if build.each(DiskPart):
+    if build.pieces(DiskPart):
         yield f"{', '.join(_listed(report, 'disk'))}: M.2 under its heat sink, film off"
-    if build.each(Cooler):
+    if build.pieces(Cooler):
         yield f"{', '.join(_listed(report, 'cooling'))}: paste, screws crosswise, fan plugged in"
-    if build.each(PowerSupply):
+    if build.pieces(PowerSupply):
         yield "Supply, 24-pin and both EPS plugs; no GPU yet"
     yield "Start it: firmware shows all memory, at its speed, and all disks"
     yield "Firmware: newest version, memory profile"
     yield "Firmware: Above 4G Decoding and Resizable BAR on, CSM off"
-    if any(riser.splits > 1 for riser in build.each(Riser)):
+    if any(riser.splits > 1 for riser in build.pieces(Riser)):
         yield "Firmware: bifurcation of the slots with divided risers"
     if build.wiring.link_generation:
         yield f"Firmware: PCIe generation {build.wiring.link_generation} for slots with risers"
@@ -120,13 +121,14 @@ def _case(report: BuildReport) -> Iterator[str]:
     yield "Fans: in at the front and below, out at the back and above"
     if len(build.supplies) > 1:
         yield "Supplies: adapter that starts them together; ground shared"
-        for one in supply_loads(build):
-            hung = ", ".join(f"card {number + 1}" for number in one.cards)
-            base = "board, processor and slots" if one.is_board else ""
-            what = "; ".join(text for text in (base, hung) if text) or "nothing"
-            yield f"Supply {one.number} ({one.supply.name}): {what}; {one.watts:,.0f} W in all"
+        for load in supply_loads(build):
+            card_list = ", ".join(f"card {number + 1}" for number in load.cards)
+            base = "board, processor and slots" if load.is_board else ""
+            load_text = "; ".join(text for text in (base, card_list) if text) or "nothing"
+            name = f"Supply {load.number} ({load.supply.name})"
+            yield f"{name}: {load_text}; {load.watts:,.0f} W in all"
     yield "Cables of each card from its supply, one for each plug; none doubled"
-    if build.each(NetworkCard):
+    if build.pieces(NetworkCard):
         yield f"{', '.join(_listed(report, 'nic'))} into its slot"
     yield "Install Linux and trainrig; then `trainrig inspect`: processor, memory, disks are there"
     yield "`trainrig bench storage --path DIR` on each disk"
@@ -154,7 +156,7 @@ def _all_gpus(report: BuildReport) -> Iterator[str]:
     seats = report.placement.gpus() if report.placement else []
     for seat in seats[1:]:
         yield f"A card at {seat.text}; start, look, go on"
-    if build.each(Bridge):
+    if build.pieces(Bridge):
         yield f"{', '.join(_listed(report, 'bridge'))}; `nvidia-smi nvlink --status`"
     if any((card.slots or 0) > 2.5 for card in build.cards):
         yield "A support under the far end of each wide card"
@@ -173,7 +175,9 @@ def _load(report: BuildReport) -> Iterator[str]:
 
 
 def _unwatched(report: BuildReport) -> Iterator[str]:
-    processors = ", ".join(one.name for one in report.build.each(Processor)) or "the processor"
+    processors = (
+        ", ".join(processor.name for processor in report.build.pieces(Processor)) or "the processor"
+    )
     yield f"A power limit of the cards and of {processors}, where the circuit is close"
     yield "Starts by itself after power is lost (firmware), and ssh by keys alone"
     yield "Checkpoints go to a disk with room: `trainrig build check` says how much"

@@ -24,7 +24,7 @@ from trainrig.procure.parts import (
     PowerSupply,
     Processor,
     kind_of,
-    stated,
+    known_value,
 )
 from trainrig.procure.parts_list import Room
 from trainrig.procure.placement import place
@@ -45,7 +45,7 @@ class Offer:
 
     @property
     def kind(self) -> str:
-        """Of the part."""
+        """Kind of the part."""
         return kind_of(self.part)
 
 
@@ -66,75 +66,96 @@ class Choice:
         return self.offer.price * self.count
 
 
-def worth_choosing(offers: Sequence[Offer]) -> list[Offer]:
-    """Offers that no other replaces: one of the kind at no more money that is as good in all.
+def undominated_offers(offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers that no cheaper one of their kind replaces.
 
     As good is what a rule of builds may ask for, so the best build's price is unchanged.
     """
-    found: list[Offer] = []
-    for offer in sorted(offers, key=lambda one: one.price):
-        same = (one for one in found if one.kind == offer.kind)
-        if not any(_replaces(one.part, offer.part) for one in same):
-            found.append(offer)
-    return found
+    kept_offers: list[Offer] = []
+    for offer in sorted(offers, key=lambda kept_offer: kept_offer.price):
+        same = (kept_offer for kept_offer in kept_offers if kept_offer.kind == offer.kind)
+        if not any(_replaces(other.part, offer.part) for other in same):
+            kept_offers.append(offer)
+    return kept_offers
 
 
 def _replaces(part: Part, other: Part) -> bool:
-    """Whether ``part`` does in every build whatever ``other`` of its kind does."""
+    """Return whether ``part`` does whatever ``other`` of its kind does in every build."""
     match part, other:
         case GpuCard(), GpuCard():
-            same = (part.chip, part.cooling) == (other.chip, other.cooling)
-            good = _none_more(_taken_by(part), _taken_by(other))
+            is_interchangeable = (part.chip, part.cooling) == (other.chip, other.cooling)
+            is_as_good = _none_more(_card_demands(part), _card_demands(other))
         case PowerSupply(), PowerSupply():
-            same = stated(part.atx) >= stated(other.atx)
-            good = _none_more(_given_by(other), _given_by(part))
+            is_interchangeable = known_value(part.atx) >= known_value(other.atx)
+            is_as_good = _none_more(_given_by(other), _given_by(part))
         case Processor(), Processor():
-            same = (part.socket, part.memory_channels) == (other.socket, other.memory_channels)
-            same = same and set(part.memory_types) >= set(other.memory_types)
-            good = _none_more(
-                (stated(other.lanes), other.generation or 0, part.watts),
-                (stated(part.lanes), part.generation or 0, other.watts),
+            is_interchangeable = (part.socket, part.memory_channels) == (
+                other.socket,
+                other.memory_channels,
+            )
+            is_interchangeable = is_interchangeable and set(part.memory_types) >= set(
+                other.memory_types
+            )
+            is_as_good = _none_more(
+                (known_value(other.lanes), other.generation or 0, part.watts),
+                (known_value(part.lanes), part.generation or 0, other.watts),
             )
         case Cooler(), Cooler():
-            same = (part.radiator_mm is None) == (other.radiator_mm is None)
-            sockets = {one.casefold() for one in stated(part.sockets)}
-            same = same and sockets >= {one.casefold() for one in stated(other.sockets)}
-            good = _none_more(
-                (part.radiator_mm or 0, part.height_mm or 0, *_noise(part), _taken(other)),
-                (other.radiator_mm or 0, other.height_mm or 0, *_noise(other), _taken(part)),
+            is_interchangeable = (part.radiator_mm is None) == (other.radiator_mm is None)
+            sockets = {socket.casefold() for socket in known_value(part.sockets)}
+            is_interchangeable = is_interchangeable and sockets >= {
+                socket.casefold() for socket in known_value(other.sockets)
+            }
+            is_as_good = _none_more(
+                (part.radiator_mm or 0, part.height_mm or 0, *_noise(part), _cooler_watts(other)),
+                (other.radiator_mm or 0, other.height_mm or 0, *_noise(other), _cooler_watts(part)),
             )
         case Chassis(), Chassis():
-            same = (part.airflow, part.rack_units) == (other.airflow, other.rack_units)
-            same = same and set(stated(part.form_factors)) >= set(stated(other.form_factors))
-            good = _none_more(_rooms_of(other), _rooms_of(part))
-            good = good and _none_more(_noise(part), _noise(other))
+            is_interchangeable = (part.airflow, part.rack_units) == (
+                other.airflow,
+                other.rack_units,
+            )
+            is_interchangeable = is_interchangeable and set(known_value(part.form_factors)) >= set(
+                known_value(other.form_factors)
+            )
+            is_as_good = _none_more(_rooms_of(other), _rooms_of(part))
+            is_as_good = is_as_good and _none_more(_noise(part), _noise(other))
         case MemoryModule(), MemoryModule():
-            same = part.memory_type == other.memory_type and part.registered == other.registered
-            good = part.capacity_gib == other.capacity_gib and part.watts <= other.watts
+            is_interchangeable = (
+                part.memory_type == other.memory_type and part.registered == other.registered
+            )
+            is_as_good = part.capacity_gib == other.capacity_gib and part.watts <= other.watts
         case DiskPart(), DiskPart():
-            same = part.interface == other.interface
-            good = part.capacity_tb >= other.capacity_tb and part.watts <= other.watts
+            is_interchangeable = part.interface == other.interface
+            is_as_good = part.capacity_tb >= other.capacity_tb and part.watts <= other.watts
         case _:
             return False
-    return same and good
+    return is_interchangeable and is_as_good
 
 
 def _none_more(first: Sequence[float], second: Sequence[float]) -> bool:
-    return all(one <= other for one, other in zip(first, second, strict=True))
+    return all(
+        first_value <= second_value for first_value, second_value in zip(first, second, strict=True)
+    )
 
 
 _PLUGS: tuple[Connector, ...] = ("12V-2x6", "8-pin", "6-pin", "eps", "8-pin-eps")
 
 
-def _taken_by(card: GpuCard) -> list[float]:
-    """What a card takes: room, watts, plugs, and what it is heard of."""
-    plugs = [float(stated(card.connectors).get(name, 0)) for name in _PLUGS]
-    size = [stated(card.length_mm), stated(card.slots), card_watts(card), card.radiator_mm or 0.0]
+def _card_demands(card: GpuCard) -> list[float]:
+    """Return a card's demands: size, watts, plugs and noise."""
+    plugs = [float(known_value(card.connectors).get(name, 0)) for name in _PLUGS]
+    size = [
+        known_value(card.length_mm),
+        known_value(card.slots),
+        card_watts(card),
+        card.radiator_mm or 0.0,
+    ]
     return [*size, *_noise(card), *plugs]
 
 
 def _given_by(supply: PowerSupply) -> list[float]:
-    plugs = [float(stated(supply.connectors).get(name, 0)) for name in _PLUGS]
+    plugs = [float(known_value(supply.connectors).get(name, 0)) for name in _PLUGS]
     return [supply.watts, supply.watts_115v or supply.watts, supply.efficiency, *plugs]
 
 
@@ -144,37 +165,37 @@ def _rooms_of(case: Chassis) -> list[float]:
     return [*wide, case.psu_bays or 1, *wet, case.riser_cards]
 
 
-def _taken(cooler: Cooler) -> float:
-    """Watts; without an end where its maker states none, as in what goes with what."""
+def _cooler_watts(cooler: Cooler) -> float:
+    """Return the watts that a cooler takes away; infinite where its maker states none."""
     return cooler.watts or math.inf
 
 
 def _noise(part: GpuCard | Cooler | Chassis) -> list[float]:
-    """Its level; one that is not stated is as loud as is usual."""
+    """Return a part's noise level in dB, the usual one where none is stated."""
     usual = rule_book().rules["noise"].values
     match part:
         case GpuCard():
-            return [part.noise_db or usual[stated(part.cooling)]]
+            return [part.noise_db or usual[known_value(part.cooling)]]
         case Cooler():
             return [part.noise_db or usual["cooler"]]
         case Chassis():
             return [part.noise_db or usual[part.airflow]]
 
 
-def choices_of(offer: Offer, most: float, boards: Sequence[Board]) -> Iterator[Choice]:
-    """The variables of an offer: counts, and of cards the classes of lanes that a board has."""
+def choices_of(offer: Offer, most_pieces: float, boards: Sequence[Board]) -> Iterator[Choice]:
+    """Yield the variables of an offer: counts, and for cards the classes of lanes."""
 
     def affordable(count: int) -> bool:
-        return offer.price * count <= most
+        return offer.price * count <= most_pieces
 
     match offer.part:
         case GpuCard() as card:
             for count in filter(affordable, range(1, MOST_GPUS + 1)):
-                there = {lanes_class(card, count, board) for board in boards}
+                lane_classes = {lanes_class(card, count, board) for board in boards}
                 yield from (
                     Choice(offer=offer, count=count, lanes=lanes)
                     for lanes in CLASSES
-                    if lanes in there
+                    if lanes in lane_classes
                 )
         case part:  # network, risers and bridges are none: by hand, and build check
             for count in filter(affordable, _COUNTS.get(kind_of(part), ())):
@@ -189,7 +210,7 @@ _COUNTS = {
 }
 
 
-_ROOMY = Chassis(
+_UNLIMITED_CASE = Chassis(
     name="any case",
     form_factors=(),
     gpu_length_mm=1e3,
@@ -200,25 +221,28 @@ _ROOMY = Chassis(
 
 
 def lanes_class(card: GpuCard, count: int, board: Board) -> int:
-    """The class of lanes that so many cards get on a board; 0 where they cannot stand there."""
-    if count > 1 and any(slot.position is None for slot in stated(board.slots)):
+    """Return the class of lanes that ``count`` cards get on a board; 0 where they do not fit."""
+    if count > 1 and any(slot.position is None for slot in known_value(board.slots)):
         return 0
-    found = place([card] * count, board, _ROOMY)
-    if found is None:
+    placement = place([card] * count, board, _UNLIMITED_CASE)
+    if placement is None:
         return 0
-    if card.cooling == "axial" and found.crowded > rule_book().value("airflow", "most_touching"):
+    if card.cooling == "axial" and placement.crowded > rule_book().value(
+        "airflow", "most_touching"
+    ):
         return 0
-    own = chip_of(card).pcie.generation or 4
+    card_generation = chip_of(card).pcie.generation or 4
     lanes = min(
-        seat.lanes / 2 ** max(0, own - min(own, seat.slot.generation)) for seat in found.gpus()
+        seat.lanes / 2 ** max(0, card_generation - min(card_generation, seat.slot.generation))
+        for seat in placement.gpus()
     )
     if count == 1:
         return 16
-    return next((one for one in CLASSES if lanes >= one), 0)
+    return next((lanes_in_class for lanes_in_class in CLASSES if lanes >= lanes_in_class), 0)
 
 
 def radiators(choice: Choice) -> float:
-    """Places for radiators that a case has, less those that are needed."""
+    """Return the free radiator places of a case, or minus those that a part needs."""
     match choice.offer.part:
         case GpuCard() | Cooler() as part:
             return -float(choice.count) if part.radiator_mm else 0.0
@@ -235,13 +259,13 @@ def rating_at(supply: PowerSupply, room: Room) -> float:
 
 
 def eight_pins(card: GpuCard) -> int:
-    """Plugs of 8 pins, and three for a 12V-2x6, as its adapters have."""
-    found = stated(card.connectors)
+    """Return the 8-pin plugs of a card; a 12V-2x6 counts as three."""
+    connectors = known_value(card.connectors)
     return (
-        found.get("8-pin", 0)
-        + found.get("6-pin", 0)
-        + 2 * found.get("8-pin-eps", 0)
-        + 3 * found.get("12V-2x6", 0)
+        connectors.get("8-pin", 0)
+        + connectors.get("6-pin", 0)
+        + 2 * connectors.get("8-pin-eps", 0)
+        + 3 * connectors.get("12V-2x6", 0)
     )
 
 
@@ -258,11 +282,15 @@ def _card_case(first: Choice, second: Choice) -> bool:
     card, case = first.offer.part, second.offer.part
     assert isinstance(card, GpuCard) and isinstance(case, Chassis)
     air = card.cooling != "passive" or case.airflow == "front-to-back"
-    return stated(card.length_mm) <= stated(case.room("gpu_length_mm")) and air and _wet(card, case)
+    return (
+        known_value(card.length_mm) <= known_value(case.room("gpu_length_mm"))
+        and air
+        and _has_radiator_place(card, case)
+    )
 
 
-def _wet(part: GpuCard | Cooler, case: Chassis) -> bool:
-    """Whether a case surely has a place for a part's radiator."""
+def _has_radiator_place(part: GpuCard | Cooler, case: Chassis) -> bool:
+    """Return whether a case surely has a place for a part's radiator."""
     if part.radiator_mm is None or case.airflow == "open":
         return True
     return case.radiator_mm is not None and part.radiator_mm <= case.radiator_mm
@@ -271,7 +299,7 @@ def _wet(part: GpuCard | Cooler, case: Chassis) -> bool:
 def _board_case(first: Choice, second: Choice) -> bool:
     board, case = first.offer.part, second.offer.part
     assert isinstance(board, Board) and isinstance(case, Chassis)
-    return board.form_factor in stated(case.form_factors)
+    return board.form_factor in known_value(case.form_factors)
 
 
 def _cpu_board(first: Choice, second: Choice) -> bool:
@@ -288,23 +316,25 @@ def _ram_board(first: Choice, second: Choice) -> bool:
     same = same and board.registered in (None, module.registered)
     total = module.capacity_gib * first.count
     even = first.count % board.memory_channels == 0
-    fits = first.count <= stated(board.memory_slots) and total <= (board.memory_max_gib or math.inf)
+    fits = first.count <= known_value(board.memory_slots) and total <= (
+        board.memory_max_gib or math.inf
+    )
     return same and even and fits
 
 
 def _cooler_cpu(first: Choice, second: Choice) -> bool:
     cooler, processor = first.offer.part, second.offer.part
     assert isinstance(cooler, Cooler) and isinstance(processor, Processor)
-    known = {name.casefold() for name in stated(cooler.sockets)}
-    return processor.socket.casefold() in known and processor.watts <= _taken(cooler)
+    sockets = {name.casefold() for name in known_value(cooler.sockets)}
+    return processor.socket.casefold() in sockets and processor.watts <= _cooler_watts(cooler)
 
 
 def _cooler_case(first: Choice, second: Choice) -> bool:
     cooler, case = first.offer.part, second.offer.part
     assert isinstance(cooler, Cooler) and isinstance(case, Chassis)
     if cooler.radiator_mm is not None:
-        return _wet(cooler, case)
-    return (cooler.height_mm or 0.0) <= stated(case.room("cooler_height_mm"))
+        return _has_radiator_place(cooler, case)
+    return (cooler.height_mm or 0.0) <= known_value(case.room("cooler_height_mm"))
 
 
 def _supply_case(first: Choice, second: Choice) -> bool:
@@ -317,7 +347,7 @@ def _disk_board(first: Choice, second: Choice) -> bool:
     disk, board = first.offer.part, second.offer.part
     assert isinstance(disk, DiskPart) and isinstance(board, Board)
     ports = {"m2": board.m2_slots, "sata": board.sata_ports, "u2": board.u2_ports}
-    return first.count <= (ports[stated(disk.interface)] or 0)
+    return first.count <= (ports[known_value(disk.interface)] or 0)
 
 
 PAIRS = (

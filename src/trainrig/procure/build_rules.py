@@ -19,10 +19,10 @@ from trainrig.procure import memory_rules as memory
 from trainrig.procure import supply_rules as supply
 from trainrig.procure.load_rules import Power, power_of
 from trainrig.procure.part_catalog import chip_of
-from trainrig.procure.parts import DiskPart, Riser, absent
+from trainrig.procure.parts import DiskPart, Riser, unknown_fields
 from trainrig.procure.parts_list import Build
 from trainrig.procure.placement import Placement
-from trainrig.procure.rule_book import Check, HardWay, rule_book
+from trainrig.procure.rule_book import BuildWarning, Check, rule_book
 
 RULES: tuple[Callable[[Build], Iterator[Check]], ...] = (
     fit.missing_part,
@@ -72,69 +72,71 @@ class BuildReport:
 
     build: Build
     checks: tuple[Check, ...]
-    warnings: tuple[HardWay, ...]
+    warnings: tuple[BuildWarning, ...]
     placement: Placement | None
     power: Power
     not_checked: tuple[str, ...]
-    """What the list would have to state."""
+    """Checks that wait for something that the list does not state."""
 
     @property
     def legal(self) -> bool:
-        """Whether no rule is broken."""
-        return all(one.severity != "error" for one in self.checks)
+        """Return whether no rule is broken."""
+        return all(check.severity != "error" for check in self.checks)
 
     @property
     def findings(self) -> list[Check]:
-        """What is not in order, errors first, then what is not known."""
-        found = [one for one in self.checks if one.severity != "ok"]
-        return sorted(found, key=lambda one: _ORDER.index(one.severity))
+        """Checks that do not hold, errors first, then what is not known."""
+        findings = [check for check in self.checks if check.severity != "ok"]
+        return sorted(findings, key=lambda check: _ORDER.index(check.severity))
 
     @property
     def not_known(self) -> list[Check]:
         """Rules that wait for a figure that the catalog lacks."""
-        return [one for one in self.checks if one.severity == "unknown"]
+        return [check for check in self.checks if check.severity == "unknown"]
 
     @property
     def tightest(self) -> Check | None:
         """The bound that is nearest to its limit."""
-        bounds = [one for one in self.checks if one.used is not None]
-        return max(bounds, key=lambda one: one.used or 0.0, default=None)
+        bounds = [check for check in self.checks if check.used is not None]
+        return max(bounds, key=lambda check: check.used or 0.0, default=None)
 
 
 def check_build(build: Build) -> BuildReport:
-    """Every rule, applied to a build.  Raises UsageError where a rule lacks a figure."""
+    """Apply every rule to a build.  Raises UsageError where a rule lacks a figure."""
     placement = fit.placement_of(build)
     return BuildReport(
         build=build,
-        checks=tuple(one for rule in RULES for one in rule(build)),
-        warnings=tuple(one for one in rule_book().warnings if _holds(one, build, placement)),
+        checks=tuple(check for rule in RULES for check in rule(build)),
+        warnings=tuple(
+            warning for warning in rule_book().warnings if _holds(warning, build, placement)
+        ),
         placement=placement,
         power=power_of(build),
         not_checked=tuple(_not_checked(build)),
     )
 
 
-def _holds(one: HardWay, build: Build, placement: Placement | None) -> bool:
-    """Whether all conditions of a warning hold."""
-    when, board = one.when, build.board
+def _holds(warning: BuildWarning, build: Build, placement: Placement | None) -> bool:
+    """Return whether all conditions of a warning hold."""
+    when, board = warning.when, build.board
     seats = placement.gpus() if placement else []
-    on_board = any(not seat.on_riser for seat in seats) if seats else not build.each(Riser)
+    on_board = any(not seat.on_riser for seat in seats) if seats else not build.pieces(Riser)
     facts = (
-        (when.min_gpus, lambda least: len(build.cards) >= least),
-        (when.min_psus, lambda least: len(build.supplies) >= least),
+        (when.min_gpus, lambda min_count: len(build.cards) >= min_count),
+        (when.min_psus, lambda min_count: len(build.supplies) >= min_count),
         (when.chips, lambda chips: any(chip_of(card).name in chips for card in build.cards)),
         (when.connector, lambda plug: any(plug in (card.connectors or ()) for card in build.cards)),
         (when.cooling, lambda kind: any(card.cooling == kind for card in build.cards)),
         (when.wider_than, lambda width: any((card.slots or 0) > width for card in build.cards)),
         (when.on_board, lambda _: on_board),
         (when.registered, lambda yes: board is not None and board.registered is yes),
-        (when.risers, lambda yes: bool(build.each(Riser)) is yes),
-        (when.qlc, lambda yes: any(disk.qlc for disk in build.each(DiskPart)) is yes),
+        (when.risers, lambda yes: bool(build.pieces(Riser)) is yes),
+        (when.qlc, lambda yes: any(disk.qlc for disk in build.pieces(DiskPart)) is yes),
         (when.chipset_gpu, lambda yes: any(not seat.slot.from_cpu for seat in seats) is yes),
         (when.management, lambda yes: board is not None and board.management is yes),
     )
     conditions: list[tuple[Any, Callable[[Any], bool]]] = list(facts)
-    return all(holds(stated) for stated, holds in conditions if stated is not None)
+    return all(holds(condition) for condition, holds in conditions if condition is not None)
 
 
 def _not_checked(build: Build) -> Iterator[str]:
@@ -150,12 +152,12 @@ def _not_checked(build: Build) -> Iterator[str]:
 
 
 def report_dict(report: BuildReport) -> dict[str, Any]:
-    """What ``build check --json`` prints; others script against it."""
+    """Return the JSON of ``build check``."""
     build, power, book = report.build, report.power, rule_book()
 
-    def entry(one: Check) -> dict[str, Any]:
-        source = book.source_of(one.rule)
-        return asdict(one) | {"source": source.title, "url": source.url}
+    def entry(check: Check) -> dict[str, Any]:
+        source = book.source_of(check.rule)
+        return asdict(check) | {"source": source.title, "url": source.url}
 
     return {
         "name": build.name,
@@ -164,17 +166,17 @@ def report_dict(report: BuildReport) -> dict[str, Any]:
         "priced_total": build.priced_total,
         "currency": build.currency or None,
         "unpriced": build.unpriced,
-        "findings": [entry(one) for one in report.findings],
-        "checks": [entry(one) for one in report.checks],
+        "findings": [entry(check) for check in report.findings],
+        "checks": [entry(check) for check in report.checks],
         "warnings": [
             {
-                "id": one.id,
-                "text": one.text,
-                "fix": one.fix,
-                "source": book.source_of(one.id).title,
-                "url": book.source_of(one.id).url,
+                "id": warning.id,
+                "text": warning.text,
+                "fix": warning.fix,
+                "source": book.source_of(warning.id).title,
+                "url": book.source_of(warning.id).url,
             }
-            for one in report.warnings
+            for warning in report.warnings
         ],
         "not_checked": list(report.not_checked),
         "power_w": {
@@ -187,16 +189,16 @@ def report_dict(report: BuildReport) -> dict[str, Any]:
         "heat_btu_per_h": power.wall * book.value("heat", "btu_per_h_and_watt"),
         "supplies": [
             {
-                "number": one.number,
-                "part": one.supply.name,
-                "gpus": list(one.cards),
-                "board": one.is_board,
-                "watts": one.watts,
-                "limit_w": one.limit,
-                "peak_w": one.peak,
-                "holds_w": one.hold,
+                "number": supply_load.number,
+                "part": supply_load.supply.name,
+                "gpus": list(supply_load.cards),
+                "board": supply_load.is_board,
+                "watts": supply_load.watts,
+                "limit_w": supply_load.limit,
+                "peak_w": supply_load.peak,
+                "holds_w": supply_load.peak_limit,
             }
-            for one in supply.supply_loads(build)
+            for supply_load in supply.supply_loads(build)
         ],
         "placement": [
             {
@@ -218,7 +220,7 @@ def report_dict(report: BuildReport) -> dict[str, Any]:
                 "computed": sorted(
                     name for name, origin in item.part.provenance.items() if not origin.verified
                 ),
-                "not_known": list(absent(item.part)),
+                "not_known": list(unknown_fields(item.part)),
             }
             for item in build.items
         ],

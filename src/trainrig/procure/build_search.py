@@ -32,7 +32,7 @@ from trainrig.procure.build_choices import (
     eight_pins,
     radiators,
     rating_at,
-    worth_choosing,
+    undominated_offers,
 )
 from trainrig.procure.build_rules import BuildReport, check_build
 from trainrig.procure.load_rules import card_watts, disk_need
@@ -47,8 +47,8 @@ from trainrig.procure.parts import (
     MemoryModule,
     PowerSupply,
     Processor,
-    absent,
-    stated,
+    known_value,
+    unknown_fields,
 )
 from trainrig.procure.parts_list import Build, PartCount, Room, Use, Wiring
 from trainrig.procure.placement import positions
@@ -60,7 +60,7 @@ from trainrig.units import DAY
 from trainrig.workload.model_lookup import find
 
 ROUNDS = 150
-"""Of solving, before what was found is taken."""
+"""Rounds of solving before the best build so far is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Suggestion:
 
     @property
     def price(self) -> float:
-        """Of all parts."""
+        """Price of all parts."""
         return self.report.build.priced_total
 
     @property
@@ -84,7 +84,7 @@ class Suggestion:
     @property
     def gpus(self) -> str:
         """``2 × ASUS Turbo RTX 3090``."""
-        (card, count) = self.report.build.of(GpuCard)[0]
+        (card, count) = self.report.build.part_counts(GpuCard)[0]
         return f"{count} × {card.name}"
 
 
@@ -95,32 +95,32 @@ class Suggestions:
     builds: tuple[Suggestion, ...]
     """Most tokens a day first."""
     next_step: tuple[Suggestion | None, ...]
-    """Of each, the best for 10 % more than it costs; None where that is no faster."""
+    """Best build for 10 % more money, for each build; None where that is no faster."""
     offers: int
     rounds: int
     budget: float
     currency: str
 
 
-def offers_of(prices: Iterable[Price], own: Build | None, currency: str) -> tuple[Offer, ...]:
-    """Parts of the catalog that the list prices, and a user's own with a price of theirs.
+def offers_of(prices: Iterable[Price], own_build: Build | None, currency: str) -> tuple[Offer, ...]:
+    """Return the parts that the list prices, and a user's own with their prices.
 
     One of which the catalog lacks a figure is none: no build with it is known to be legal.  Watts
     of a cooler are no such figure, since most makers give none: the build says so.
     """
-    found = {}
-    for one in newest(prices):
-        if one.currency != currency or one.per != "piece":
+    offers = {}
+    for price in newest(prices):
+        if price.currency != currency or price.per != "piece":
             continue
-        for kind in (one.kind,) if one.kind in KINDS else () if one.kind else tuple(KINDS):
-            if (part := find_part(kind, one.part)) is not None:
-                origin = f"{one.source}, {one.date}"
-                found[kind, part.name] = Offer(part=part, price=one.price, origin=origin)
-    for item in own.items if own is not None else ():
+        for kind in (price.kind,) if price.kind in KINDS else () if price.kind else tuple(KINDS):
+            if (part := find_part(kind, price.part)) is not None:
+                origin = f"{price.source}, {price.date}"
+                offers[kind, part.name] = Offer(part=part, price=price.price, origin=origin)
+    for item in own_build.items if own_build is not None else ():
         if item.price is not None:
             offer = Offer(part=item.part, price=item.price, origin="the list")
-            found[item.kind, item.part.name] = offer
-    return tuple(one for one in found.values() if absent(one.part) in ((), ("watts",)))
+            offers[item.kind, item.part.name] = offer
+    return tuple(one for one in offers.values() if unknown_fields(one.part) in ((), ("watts",)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class _Program:
     """The mixed-integer program, and what was learnt while it was solved."""
 
     offers: tuple[Offer, ...]
-    given: Mapping[str, Any]
+    training_options: Mapping[str, Any]
     """Model and numerics, as `trainrig predict` has them."""
     use: Use
     room: Room
@@ -141,7 +141,7 @@ class _Program:
     cuts: list[tuple[dict[int, float], float]] = field(default_factory=list)
     """Rows that were learnt: what is not chosen all together."""
     matrix: Any = None
-    """Of the rows, made once."""
+    """Coefficients of the rows, built once."""
     rounds: int = 0
 
     # ---- variables and rows
@@ -167,16 +167,16 @@ class _Program:
         return [n for n, choice in enumerate(self.choices) if choice.kind == kind]
 
     def _compatible(self) -> None:
-        """A choice needs one of those of another kind that it goes with."""
+        """Add rows: a choice needs one of those of another kind that go with it."""
         for first, second, goes in PAIRS:
-            others = self._of(second)
+            second_choices = self._of(second)
             for n in self._of(first):
-                fitting = [m for m in others if goes(self.choices[n], self.choices[m])]
-                if len(fitting) < len(others):
+                fitting = [m for m in second_choices if goes(self.choices[n], self.choices[m])]
+                if len(fitting) < len(second_choices):
                     self.rows.append((dict.fromkeys(fitting, 1.0) | {n: -1.0}, 0.0))
 
     def _sizes(self) -> None:
-        """RAM against GPU memory, supplies against watts, peaks and plugs, disks against need."""
+        """Add rows for sums: RAM, watts, peaks, plugs and disks."""
         book = rule_book()
         ram: dict[int, float] = {}
         watts: dict[int, float] = {}
@@ -184,7 +184,7 @@ class _Program:
         plugs: dict[int, float] = {}
         disks: dict[int, float] = {}
         factors = book.rules["psu-transients"].values
-        most = book.value("psu-watts", "most")
+        most_load = book.value("psu-watts", "most")
         least_ram = book.value("memory-size", "least")
         for n, choice in enumerate(self.choices):
             part, count = choice.offer.part, choice.count
@@ -196,11 +196,11 @@ class _Program:
                     peaks[n] = -draw * factors.get(chip.name, factors["factor"])
                     plugs[n] = -float(eight_pins(part) * count)
                 case PowerSupply():
-                    rated, cables = rating_at(part, self.room), stated(part.connectors)
-                    watts[n] = most * rated * count
+                    rated, cables = rating_at(part, self.room), known_value(part.connectors)
+                    watts[n] = most_load * rated * count
                     peaks[n] = factors["atx2" if part.atx == "2" else "atx3"] * rated * count
-                    eights = cables.get("8-pin", 0)
-                    plugs[n] = float((eights + 3 * cables.get("12V-2x6", 0)) * count)
+                    plugs_of_8 = cables.get("8-pin", 0)
+                    plugs[n] = float((plugs_of_8 + 3 * cables.get("12V-2x6", 0)) * count)
                 case MemoryModule():
                     ram[n] = float(part.capacity_gib * count)
                     watts[n] = peaks[n] = -part.watts * count
@@ -209,37 +209,43 @@ class _Program:
                 case DiskPart():
                     watts[n] = peaks[n] = -part.watts * count
                     disks[n] = part.capacity_tb * count
-        rest = book.value("psu-watts", "rest_watts")
+        rest_watts = book.value("psu-watts", "rest_watts")
         need = disk_need(self.use)[0] / 1e12 / book.value("disk-capacity", "most")
-        self.rows += [(ram, 0.0), (watts, rest), (peaks, rest), (plugs, 0.0), (disks, need)]
+        self.rows += [
+            (ram, 0.0),
+            (watts, rest_watts),
+            (peaks, rest_watts),
+            (plugs, 0.0),
+            (disks, need),
+        ]
         self.rows.append(({n: radiators(one) for n, one in enumerate(self.choices)}, 0.0))
 
     # ---- rates
 
     def rate(self, choice: Choice) -> float:
-        """Tokens a second, as predicted; or the bound, where it is not predicted yet."""
+        """Return tokens a second, as predicted; or the bound, where it is not predicted yet."""
         card = choice.offer.part
         assert isinstance(card, GpuCard)
         key = card.chip, choice.count, choice.lanes
         if key in self.rates:
-            found = self.rates[key]
-            return found.tokens_per_s if found else 0.0
+            tokens_per_s = self.rates[key]
+            return tokens_per_s.tokens_per_s if tokens_per_s else 0.0
         chip = chip_of(card)
-        every = self._space(chip)
-        return 0.0 if every is None else bound_of(every, chip) * choice.count
+        layout_space = self._space(chip)
+        return 0.0 if layout_space is None else bound_of(layout_space, chip) * choice.count
 
     def _space(self, chip: Chip) -> Space | None:
-        """All layouts with the numerics that suit a chip; None where it cannot run the model."""
+        """Return all layouts with a chip's numerics; None where it cannot run the model."""
         if chip.name not in self.spaces:
             try:
-                found = training_space({**self.given, "on": chip.name})[0]
+                layout_space = training_space({**self.training_options, "on": chip.name})[0]
             except UsageError:
-                found = None
-            self.spaces[chip.name] = found
+                layout_space = None
+            self.spaces[chip.name] = layout_space
         return self.spaces[chip.name]
 
     def predict(self, choice: Choice) -> bool:
-        """Predict a choice's rate; whether it was not known."""
+        """Predict a choice's rate, and return whether it was new."""
         card = choice.offer.part
         assert isinstance(card, GpuCard)
         key = card.chip, choice.count, choice.lanes
@@ -249,8 +255,8 @@ class _Program:
         cluster = Cluster(chip=chip, gpus=choice.count, gpus_per_node=max(1, choice.count))
         if chip.pcie.lanes and choice.lanes < chip.pcie.lanes and choice.count > 1:
             cluster = cluster.with_chip(pcie_lanes=choice.lanes)
-        every = self._space(chip)
-        self.rates[key] = None if every is None else rate_at(every, cluster)
+        layout_space = self._space(chip)
+        self.rates[key] = None if layout_space is None else rate_at(layout_space, cluster)
         return True
 
     # ---- solving
@@ -258,7 +264,7 @@ class _Program:
     def solve(
         self, budget: float, forbidden: Sequence[tuple[str, int]], *, cheapest: bool = False
     ) -> Suggestion | None:
-        """The best legal build, other than of ``forbidden`` GPUs, counts and lanes."""
+        """Return the best legal build, other than of ``forbidden`` GPUs, counts and lanes."""
         while self.rounds < ROUNDS:
             self.rounds += 1
             chosen = self._optimum(budget, forbidden, cheapest=cheapest)
@@ -270,37 +276,37 @@ class _Program:
             rate = self.rates[_key(self.choices[gpu])]
             assert rate is not None
             report = check_build(self._build(chosen))
-            broken = {one.rule for one in report.checks if one.severity == "error"}
+            broken = {check.rule for check in report.checks if check.severity == "error"}
             if not broken:
                 return Suggestion(report=report, rate=rate, lanes=self.choices[gpu].lanes)
             for rule in broken:
-                self._cut(rule, [self.choices[n] for n in chosen])
+                self._forbid(rule, [self.choices[n] for n in chosen])
         return None
 
-    def _cut(self, rule: str, chosen: Sequence[Choice]) -> None:
-        """Forbid what broke a rule, and with it all that breaks it at least as much."""
+    def _forbid(self, rule: str, chosen: Sequence[Choice]) -> None:
+        """Forbid a choice that broke a rule, and all that break it at least as much."""
         kinds = _BLAMED.get(rule, frozenset(NEEDED))
-        blamed = [one for one in chosen if one.kind in kinds]
+        blamed = [choice for choice in chosen if choice.kind in kinds]
         row = {
             n: -1.0
             for n, other in enumerate(self.choices)
-            if any(other.kind == one.kind and _as_bad(rule, other, one) for one in blamed)
+            if any(other.kind == kind.kind and _breaks_alike(rule, other, kind) for kind in blamed)
         }
         self.cuts.append((row, 1.0 - len(blamed)))
 
     def _build(self, chosen: Iterable[int]) -> Build:
         items = [self.choices[n] for n in chosen]
-        supplies = next(one.count for one in items if one.kind == "psu")
+        supplies = next(item.count for item in items if item.kind == "psu")
         counts = sorted(
             (
                 PartCount(
-                    kind=one.kind,
-                    part=one.offer.part,
-                    count=one.count,
-                    price=one.offer.price,
-                    priced=one.offer.origin,
+                    kind=item.kind,
+                    part=item.offer.part,
+                    count=item.count,
+                    price=item.offer.price,
+                    priced=item.offer.origin,
                 )
-                for one in items
+                for item in items
             ),
             key=lambda item: list(KINDS).index(item.kind),
         )
@@ -317,7 +323,7 @@ class _Program:
     def _optimum(
         self, budget: float, forbidden: Sequence[tuple[str, int]], *, cheapest: bool
     ) -> list[int] | None:
-        """The chosen variables, or None where nothing is left."""
+        """Return the chosen variables, or None where nothing is left."""
         import numpy as np
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import vstack
@@ -338,55 +344,55 @@ class _Program:
         goal = prices / prices.sum() if cheapest else -speed / scale + 1e-3 * prices / budget
         matrix = vstack([self.matrix, _matrix(later, size)])
         bounds = np.array([bound for _, bound in (*self.rows, *later)])
-        found = milp(
+        solution = milp(
             goal * 1e3,  # HiGHS is content within 1e-6
             integrality=np.ones(size),
             bounds=Bounds(np.zeros(size), highest),
             constraints=LinearConstraint(matrix, lb=bounds),
             options={"mip_rel_gap": 1e-7, "time_limit": 20.0},
         )
-        if found.x is None:
+        if solution.x is None:
             return None
-        return [int(n) for n in np.flatnonzero(found.x > 0.5)]
+        return [int(n) for n in np.flatnonzero(solution.x > 0.5)]
 
 
-def _as_bad(rule: str, other: Choice, one: Choice) -> bool:
-    """Whether ``other`` in the place of ``one`` breaks the rule as well."""
-    if other == one:
+def _breaks_alike(rule: str, other: Choice, choice: Choice) -> bool:
+    """Return whether ``other`` in the place of ``choice`` breaks the rule as well."""
+    if other == choice:
         return True
     if rule in _OF_SUPPLIES:
-        return _as_heavy(other, one)
-    match other.offer.part, one.offer.part:
+        return _loads_alike(other, choice)
+    match other.offer.part, choice.offer.part:
         case GpuCard() as card, GpuCard() as refused if rule in ("slots", "airflow"):
             same = positions(card) >= positions(refused) and card.cooling == refused.cooling
-            return same and other.count >= one.count
+            return same and other.count >= choice.count
         case Chassis() as case, Chassis() as refused if rule == "slots":
-            fewer = stated(case.room("slots")) <= stated(refused.room("slots"))
+            fewer = known_value(case.room("slots")) <= known_value(refused.room("slots"))
             return fewer and case.riser_cards <= refused.riser_cards
     return False
 
 
-def _as_heavy(other: Choice, one: Choice) -> bool:
-    """Whether ``other`` in the place of ``one`` loads supplies as much, or holds less."""
-    match other.offer.part, one.offer.part:
+def _loads_alike(other: Choice, choice: Choice) -> bool:
+    """Return whether ``other`` in the place of ``choice`` loads supplies as much."""
+    match other.offer.part, choice.offer.part:
         case GpuCard() as card, GpuCard() as refused:
-            same = card_watts(card) >= card_watts(refused) and other.count >= one.count
+            same = card_watts(card) >= card_watts(refused) and other.count >= choice.count
             return same and peak_factor(card) >= peak_factor(refused)
         case PowerSupply() as part, PowerSupply() as refused:
             low = (part.watts_115v or part.watts) <= (refused.watts_115v or refused.watts)
-            same = part.watts <= refused.watts and low and other.count <= one.count
+            same = part.watts <= refused.watts and low and other.count <= choice.count
             return same and (part.atx == "2" or refused.atx != "2")
         case (
             (Processor() as part, Processor() as refused)
             | (MemoryModule() as part, MemoryModule() as refused)
             | (DiskPart() as part, DiskPart() as refused)
         ):
-            return part.watts * other.count >= refused.watts * one.count
+            return part.watts * other.count >= refused.watts * choice.count
     return False
 
 
 def _matrix(rows: Sequence[tuple[dict[int, float], float]], size: int) -> Any:
-    """Coefficients of rows as a sparse matrix."""
+    """Return coefficients of rows as a sparse matrix."""
     from scipy.sparse import csr_array
 
     entries = [(r, n, value) for r, (row, _) in enumerate(rows) for n, value in row.items()]
@@ -418,7 +424,7 @@ _BLAMED = {
 
 def suggest(
     offers: Sequence[Offer],
-    given: Mapping[str, Any],
+    training_options: Mapping[str, Any],
     *,
     budget: float,
     currency: str,
@@ -426,7 +432,7 @@ def suggest(
     room: Room | None = None,
     top: int = 5,
 ) -> Suggestions:
-    """The ``top`` builds with most tokens a day that ``budget`` buys.
+    """Return the ``top`` builds with most tokens a day that ``budget`` buys.
 
     Raises UsageError where a kind of part has no price, and where nothing legal is cheap enough: it
     names the price of the cheapest build that trains the model.
@@ -434,12 +440,12 @@ def suggest(
     if not 0.0 < budget < math.inf:
         raise UsageError(f"a budget of {budget:g}", "a number above 0")
 
-    worth = worth_choosing(offers)
+    useful_offers = undominated_offers(offers)
 
-    def made(most_price: float) -> _Program:
+    def program_up_to(most_price: float) -> _Program:
         started = _Program(
-            offers=tuple(worth),
-            given=given,
+            offers=tuple(useful_offers),
+            training_options=training_options,
             use=use or Use(),
             room=room or Room(),
             currency=currency,
@@ -447,30 +453,30 @@ def suggest(
         started.build(most_price)
         return started
 
-    model = find(str(given.get("model", ""))) if given.get("model") else None
+    model = find(str(training_options.get("model", ""))) if training_options.get("model") else None
     if model is None:
         raise UsageError("missing --model", "as --model gpt3-1.3B; or a path to a config.json")
-    program = made(1.1 * budget)
-    found: list[Suggestion] = []
-    while len(found) < top:
-        one = program.solve(budget, [_kind_of_build(each) for each in found])
-        if one is None:
+    program = program_up_to(1.1 * budget)
+    suggestions: list[Suggestion] = []
+    while len(suggestions) < top:
+        suggestion = program.solve(budget, [_kind_of_build(previous) for previous in suggestions])
+        if suggestion is None:
             break
-        found.append(one)
-    if not found:
-        least = made(100.0 * budget).solve(100.0 * budget, (), cheapest=True)
-        if least is None:
+        suggestions.append(suggestion)
+    if not suggestions:
+        cheapest_build = program_up_to(100.0 * budget).solve(100.0 * budget, (), cheapest=True)
+        if cheapest_build is None:
             raise UsageError(
                 "no legal build trains that model with the parts that have a price",
                 "prices of more parts, or a smaller model",
             )
         raise UsageError(
             f"no legal build for {budget:,.0f} {currency} trains {model.name}",
-            f"the cheapest costs {least.price:,.0f} {currency}: {least.gpus}",
+            f"the cheapest costs {cheapest_build.price:,.0f} {currency}: {cheapest_build.gpus}",
         )
-    steps = tuple(_next_step(program, one) for one in found)
+    steps = tuple(_next_step(program, suggestion) for suggestion in suggestions)
     return Suggestions(
-        builds=tuple(found),
+        builds=tuple(suggestions),
         next_step=steps,
         offers=len(offers),
         rounds=program.rounds,
@@ -479,31 +485,31 @@ def suggest(
     )
 
 
-def _kind_of_build(one: Suggestion) -> tuple[str, int]:
-    ((card, count),) = one.report.build.of(GpuCard)
+def _kind_of_build(suggestion: Suggestion) -> tuple[str, int]:
+    ((card, count),) = suggestion.report.build.part_counts(GpuCard)
     return card.chip, count
 
 
-def _next_step(program: _Program, one: Suggestion) -> Suggestion | None:
-    better = program.solve(1.1 * one.price, ())
-    if better is None or better.tokens_per_day <= one.tokens_per_day * 1.001:
+def _next_step(program: _Program, suggestion: Suggestion) -> Suggestion | None:
+    better = program.solve(1.1 * suggestion.price, ())
+    if better is None or better.tokens_per_day <= suggestion.tokens_per_day * 1.001:
         return None
     return better
 
 
-def suggestions_dict(found: Suggestions) -> dict[str, Any]:
-    """What ``build suggest --json`` prints; others script against it."""
+def suggestions_dict(suggestions: Suggestions) -> dict[str, Any]:
+    """Return the JSON of ``build suggest``."""
 
-    def entry(one: Suggestion) -> dict[str, Any]:
-        tight = one.report.tightest
+    def entry(suggestion: Suggestion) -> dict[str, Any]:
+        tight = suggestion.report.tightest
         return {
-            "gpus": one.gpus,
-            "tokens_per_day": one.tokens_per_day,
-            "interval": {"tokens_per_day": [one.rate.low * DAY, one.rate.high * DAY]},
-            "price": one.price,
-            "watts": one.report.power.wall,
-            "lanes": one.lanes,
-            "waits_for": one.rate.limits,
+            "gpus": suggestion.gpus,
+            "tokens_per_day": suggestion.tokens_per_day,
+            "interval": {"tokens_per_day": [suggestion.rate.low * DAY, suggestion.rate.high * DAY]},
+            "price": suggestion.price,
+            "watts": suggestion.report.power.wall,
+            "lanes": suggestion.lanes,
+            "waits_for": suggestion.rate.limits,
             "nearest_limit": tight.rule if tight else None,
             "nearest_limit_used": tight.used if tight else None,
             "parts": [
@@ -514,21 +520,21 @@ def suggestions_dict(found: Suggestions) -> dict[str, Any]:
                     "price": item.price,
                     "priced": item.priced,
                 }
-                for item in one.report.build.items
+                for item in suggestion.report.build.items
             ],
         }
 
     return {
-        "budget": found.budget,
-        "currency": found.currency,
-        "offers": found.offers,
+        "budget": suggestions.budget,
+        "currency": suggestions.currency,
+        "offers": suggestions.offers,
         "builds": [
-            entry(one)
+            entry(suggestion)
             | {
                 "next_10_percent": None
                 if step is None
-                else entry(step) | {"gain": step.tokens_per_day / one.tokens_per_day - 1.0}
+                else entry(step) | {"gain": step.tokens_per_day / suggestion.tokens_per_day - 1.0}
             }
-            for one, step in zip(found.builds, found.next_step, strict=True)
+            for suggestion, step in zip(suggestions.builds, suggestions.next_step, strict=True)
         ],
     }

@@ -19,8 +19,8 @@ from trainrig.units import counted
 
 
 def card_form(build: Build) -> Iterator[Check]:
-    """A card plugs into a PCIe slot: a module of a server's baseboard does not."""
-    for card, _ in build.of(GpuCard):
+    """Check that each card plugs into a PCIe slot, as a server's module does not."""
+    for card, _ in build.part_counts(GpuCard):
         form = chip_of(card).product.form_factor
         if form is None:
             yield not_known("card-form", card, "chip")
@@ -41,16 +41,16 @@ def least_width(card: GpuCard) -> float:
         return card.slots
     chip = chip_of(card)
     cards = [part for part in load_parts()["gpu"] if isinstance(part, GpuCard)]
-    widths = [one.slots for one in cards if one.chip == chip.name and one.slots is not None]
+    widths = [card.slots for card in cards if card.chip == chip.name and card.slots is not None]
     if not widths and chip.board.slots is not None:
         widths = [float(chip.board.slots)]
     return min(widths, default=1.0)
 
 
 def slot_ceiling(build: Build) -> Iterator[Check]:
-    """Cards without risers are no wider than the largest board has positions."""
+    """Check that cards without risers are no wider than the largest board has positions."""
     cards, board = build.cards, build.board
-    if len(cards) < 2 or build.each(Riser) or platform_of(build) is None:
+    if len(cards) < 2 or build.pieces(Riser) or platform_of(build) is None:
         return
     is_placed = board is not None and board.slots is not None and build.chassis is not None
     if is_placed and all(card.slots is not None for card in cards):
@@ -58,39 +58,39 @@ def slot_ceiling(build: Build) -> Iterator[Check]:
     widths = sorted((int(-(-least_width(card) // 1)) for card in cards), reverse=True)
     last = POSITIONS.get(board.form_factor or "") if board is not None else None
     begin = 1 + sum(widths[1:])  # of the last card, which may reach beyond the board
-    most = last or MOST_POSITIONS
-    if begin <= most:
+    most_positions = last or MOST_POSITIONS
+    if begin <= most_positions:
         return
     where = board.form_factor if board is not None and last else "the largest board"
     yield check(
         "slots",
         False,
         f"{counted(len(cards), 'card')} cannot all be plugged into one board",
-        f"{' + '.join(map(str, widths))} positions: the last card begins at {begin} > {most} of "
-        f"{where}",
+        f"{' + '.join(map(str, widths))} positions: the last card begins at {begin} > "
+        f"{most_positions} of {where}",
         "fewer or narrower cards, or risers and a case that holds cards away from the board",
-        used=begin / most,
+        used=begin / most_positions,
     )
 
 
 def lane_ceiling(build: Build) -> Iterator[Check]:
-    """Cards have the least lanes each, one of them through the chipset's link."""
-    processors, cards = build.each(Processor), build.cards
+    """Check that cards have the least lanes each, one of them through the chipset's link."""
+    processors, cards = build.pieces(Processor), build.cards
     if len(cards) < 2 or not processors or placement_of(build) is not None:
         return
     lanes = [processor.lanes for processor in processors if processor.lanes is not None]
     if len(lanes) < len(processors):
         return  # fit_rules.lanes asks for them
-    least = int(rule_book().value("lanes", "least"))
-    need, have = (len(cards) - 1) * least, sum(lanes)
+    least_lanes = int(rule_book().value("lanes", "least"))
+    need, have = (len(cards) - 1) * least_lanes, sum(lanes)
     if need <= have:
         return
     yield check(
         "lanes",
         False,
         f"too few lanes for {counted(len(cards), 'card')}",
-        f"{len(cards) - 1} × {least} lanes, and one card behind the chipset: {need} > {have} of "
-        f"the processor",
+        f"{len(cards) - 1} × {least_lanes} lanes, and one card behind the chipset: {need} > {have} "
+        f"of the processor",
         "a board and a processor with more lanes, or fewer cards",
         used=need / have,
     )

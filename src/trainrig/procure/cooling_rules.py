@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainrig.procure.parts import Cooler, GpuCard, Processor, stated
+from trainrig.procure.parts import Cooler, GpuCard, Processor, known_value
 from trainrig.procure.parts_list import Build
 from trainrig.procure.rule_book import Check, check, needs, not_known
 from trainrig.units import counted
@@ -16,17 +16,17 @@ from trainrig.units import counted
 
 @needs("cooler", "cooling.sockets")
 def cooler(build: Build) -> Iterator[Check]:
-    """The processor is cooled."""
-    processors, coolers = build.each(Processor), build.each(Cooler)
+    """Check that the processor is cooled."""
+    processors, coolers = build.pieces(Processor), build.pieces(Cooler)
     if not processors or not coolers:
         return
-    processor, one = processors[0], coolers[0]
-    sockets = stated(one.sockets)
-    known = {name.casefold() for name in sockets}
+    processor, cooler_part = processors[0], coolers[0]
+    sockets = known_value(cooler_part.sockets)
+    socket_names = {name.casefold() for name in sockets}
     yield check(
         "cooler",
-        processor.socket.casefold() in known,
-        f"{one.name} on {processor.socket}",
+        processor.socket.casefold() in socket_names,
+        f"{cooler_part.name} on {processor.socket}",
         f"{processor.socket} among {', '.join(sockets)}",
         f"a cooler for {processor.socket}",
     )
@@ -41,17 +41,17 @@ def cooler(build: Build) -> Iterator[Check]:
 
 @needs("cooler", "cooling.watts", "cpu.watts")
 def cooler_watts(build: Build) -> Iterator[Check]:
-    """The cooler takes away what the processor turns into heat."""
-    processors, coolers = build.each(Processor), build.each(Cooler)
+    """Check that the cooler takes away what the processor turns into heat."""
+    processors, coolers = build.pieces(Processor), build.pieces(Cooler)
     if not processors or not coolers:
         return
-    processor, one = processors[0], coolers[0]
-    takes = stated(one.watts)
+    processor, cooler_part = processors[0], coolers[0]
+    takes = known_value(cooler_part.watts)
     fits = processor.watts <= takes
     yield check(
         "cooler",
         fits,
-        f"{one.name} takes away {takes:g} W",
+        f"{cooler_part.name} takes away {takes:g} W",
         f"{processor.watts:g} W {'≤' if fits else '>'} {takes:g} W",
         "a larger cooler, or a limit of the processor's power",
         used=processor.watts / takes,
@@ -59,57 +59,57 @@ def cooler_watts(build: Build) -> Iterator[Check]:
 
 
 def cooler_height(build: Build) -> Iterator[Check]:
-    """The cooler is no higher than the case allows."""
-    chassis, coolers = build.chassis, build.each(Cooler)
+    """Check that the cooler is no higher than the case allows."""
+    chassis, coolers = build.chassis, build.pieces(Cooler)
     if chassis is None or not coolers or coolers[0].radiator_mm is not None:
         return
-    one, room = coolers[0], chassis.room("cooler_height_mm")
-    if one.height_mm is None:
-        yield not_known("cooler", one, "height_mm")
-    if room is None:
+    cooler_part, most_height = coolers[0], chassis.room("cooler_height_mm")
+    if cooler_part.height_mm is None:
+        yield not_known("cooler", cooler_part, "height_mm")
+    if most_height is None:
         yield not_known("cooler", chassis, "cooler_height_mm")
-    if one.height_mm is None or room is None:
+    if cooler_part.height_mm is None or most_height is None:
         return
-    low = one.height_mm <= room
+    low = cooler_part.height_mm <= most_height
     yield check(
         "cooler",
         low,
-        f"{one.name} in {chassis.name}",
-        f"{one.height_mm:g} mm {'≤' if low else '>'} {room:g} mm",
+        f"{cooler_part.name} in {chassis.name}",
+        f"{cooler_part.height_mm:g} mm {'≤' if low else '>'} {most_height:g} mm",
         "a lower cooler, or a wider case",
-        used=one.height_mm / room,
+        used=cooler_part.height_mm / most_height,
     )
 
 
 def radiator(build: Build) -> Iterator[Check]:
-    """Radiators have a place."""
+    """Check that radiators have a place."""
     chassis = build.chassis
     if chassis is None or chassis.airflow == "open":  # they hang outside
         return
-    wet: list[Cooler | GpuCard] = [one for one in build.each(Cooler) if one.radiator_mm]
-    wet += [one for one in build.cards if one.cooling == "water" or one.radiator_mm]
-    most = max(chassis.radiators or 1, chassis.riser_cards)
-    if len(wet) > most and chassis.radiators is None:
+    wet: list[Cooler | GpuCard] = [cooler for cooler in build.pieces(Cooler) if cooler.radiator_mm]
+    wet += [card for card in build.cards if card.cooling == "water" or card.radiator_mm]
+    most_radiators = max(chassis.radiators or 1, chassis.riser_cards)
+    if len(wet) > most_radiators and chassis.radiators is None:
         yield not_known("radiator", chassis, "radiators")
     elif wet:
         yield check(
             "radiator",
-            len(wet) <= most,
+            len(wet) <= most_radiators,
             f"{counted(len(wet), 'radiator')} in {chassis.name}",
-            f"{len(wet)} {'≤' if len(wet) <= most else '>'} {most}",
+            f"{len(wet)} {'≤' if len(wet) <= most_radiators else '>'} {most_radiators}",
             "fewer water-cooled parts, one loop for all, or an open frame",
         )
-    for one in {part.name: part for part in wet}.values():
-        size, room = one.radiator_mm, chassis.radiator_mm
+    for part in {part.name: part for part in wet}.values():
+        size, most_length = part.radiator_mm, chassis.radiator_mm
         if size is None:
-            yield not_known("radiator", one, "radiator_mm")
-        elif room is None:
+            yield not_known("radiator", part, "radiator_mm")
+        elif most_length is None:
             yield not_known("radiator", chassis, "radiator_mm")
         else:
             yield check(
                 "radiator",
-                size <= room,
-                f"radiator of {one.name} in {chassis.name}",
-                f"{size} mm {'≤' if size <= room else '>'} {room} mm",
+                size <= most_length,
+                f"radiator of {part.name} in {chassis.name}",
+                f"{size} mm {'≤' if size <= most_length else '>'} {most_length} mm",
                 "a smaller radiator, or a larger case",
             )

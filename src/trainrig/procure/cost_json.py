@@ -10,48 +10,51 @@ from trainrig.procure.quoted_prices import QuotedPrice
 from trainrig.procure.training_rate import TrainingRate
 
 
-def cost_dict(found: CostAnswer) -> dict[str, Any]:
-    """What ``cost --json`` prints; others script against it."""
-    rented = next((way for way in found.ways if way.name != "buy"), None)
+def cost_dict(answer: CostAnswer) -> dict[str, Any]:
+    """Return the JSON of ``cost``."""
+    rented = next((way for way in answer.ways if way.name != "buy"), None)
     result: dict[str, Any] = {
-        "currency": found.currency or None,
+        "currency": answer.currency or None,
         "break_even_days": rented.break_even_days if rented else None,
         "break_even_months": None
         if rented is None or rented.break_even_days is None
         else rented.break_even_days / (365.0 / 12.0),
         "break_even_days_used": rented.break_even_days_used if rented else None,
         "break_even_utilisation": rented.break_even_utilisation if rented else None,
-        "break_even_hours": rented.break_even_hours(found.terms) if rented else None,
-        "quoted": [_quote_dict(one, found.terms.machines) for one in found.quotes],
-        "presumed": list(found.presumed),
-        "cheapest": found.cheapest.name,
-        "ways": {way.name: _way_dict(found, way) for way in found.ways},
-        "sensitivity": [dataclasses.asdict(one) | {"spread": SPREAD} for one in found.swings],
-        "not_counted": list(found.not_counted),
-        "terms": dataclasses.asdict(found.terms),
+        "break_even_hours": rented.break_even_hours(answer.terms) if rented else None,
+        "quoted": [_quote_dict(quote, answer.terms.machines) for quote in answer.quotes],
+        "presumed": list(answer.presumed),
+        "cheapest": answer.cheapest.name,
+        "ways": {way.name: _way_dict(answer, way) for way in answer.ways},
+        "sensitivity": [
+            dataclasses.asdict(sensitivity) | {"spread": SPREAD}
+            for sensitivity in answer.sensitivities
+        ],
+        "not_counted": list(answer.not_counted),
+        "terms": dataclasses.asdict(answer.terms),
     }
-    if numbers := found.checkpoints():
+    if numbers := answer.checkpoints():
         result["checkpoints"] = numbers
-    if found.peak and found.terms.buy is not None:
-        result["price_per_tflops"] = found.terms.buy / (found.peak / 1e12)
-    if found.memory and found.terms.buy is not None:
-        result["price_per_gib"] = found.terms.buy / (found.memory / 2.0**30)
-    if found.rate is not None:
-        days = found.days_of_training()
+    if answer.peak and answer.terms.buy is not None:
+        result["price_per_tflops"] = answer.terms.buy / (answer.peak / 1e12)
+    if answer.memory and answer.terms.buy is not None:
+        result["price_per_gib"] = answer.terms.buy / (answer.memory / 2.0**30)
+    if answer.rate is not None:
+        days = answer.days_of_training()
         result["training"] = {
-            "tokens": found.tokens,
-            "tokens_per_s": found.rate.tokens_per_s,
-            "interval": {"tokens_per_s": [found.rate.low, found.rate.high]},
-            "source": found.rate.source,
-            "gpus": found.rate.gpus,
-            "machines": found.terms.machines,
-            "gpu_watts": found.rate.gpu_watts,
+            "tokens": answer.tokens,
+            "tokens_per_s": answer.rate.tokens_per_s,
+            "interval": {"tokens_per_s": [answer.rate.low, answer.rate.high]},
+            "source": answer.rate.source,
+            "gpus": answer.rate.gpus,
+            "machines": answer.terms.machines,
+            "gpu_watts": answer.rate.gpu_watts,
             "days": days[0] if days else None,
             "days_interval": list(days[1:]) if days else None,
-            "days_wanted": found.days,
-            "in_time": None if days is None or found.days is None else days[0] <= found.days,
-            "kwh": found.kwh_of_training(),
-            **_program(found.rate),
+            "days_wanted": answer.days,
+            "in_time": None if days is None or answer.days is None else days[0] <= answer.days,
+            "kwh": answer.kwh_of_training(),
+            **_program(answer.rate),
         }
     return result
 
@@ -72,8 +75,8 @@ def _quote_dict(quote: QuotedPrice, machines: int) -> dict[str, Any]:
     }
 
 
-def _way_dict(found: CostAnswer, way: Way) -> dict[str, Any]:
-    each, whole = found.per_million_tokens(way), found.of_training(way)
+def _way_dict(answer: CostAnswer, way: Way) -> dict[str, Any]:
+    per_million, training_price = answer.per_million_tokens(way), answer.of_training(way)
     return {
         "total": way.total,
         "parts": dict(way.parts),
@@ -81,37 +84,37 @@ def _way_dict(found: CostAnswer, way: Way) -> dict[str, Any]:
         "break_even_days": way.break_even_days,
         "break_even_days_used": way.break_even_days_used,
         "break_even_utilisation": way.break_even_utilisation,
-        "break_even_hours": way.break_even_hours(found.terms),
-        "goodput": found.yield_of(way),
-        "per_million_tokens": each[0] if each else None,
-        "per_million_tokens_interval": list(each[1:]) if each else None,
-        "training": whole[0] if whole else None,
-        "training_interval": list(whole[1:]) if whole else None,
+        "break_even_hours": way.break_even_hours(answer.terms),
+        "goodput": answer.goodput_of(way),
+        "per_million_tokens": per_million[0] if per_million else None,
+        "per_million_tokens_interval": list(per_million[1:]) if per_million else None,
+        "training": training_price[0] if training_price else None,
+        "training_interval": list(training_price[1:]) if training_price else None,
     }
 
 
 def changes(before: CostAnswer, after: CostAnswer) -> list[dict[str, Any]]:
-    """What measured rates and watts change of what was predicted, number by number."""
+    """Return predicted and measured numbers side by side, with their change."""
 
     cheapest = after.cheapest.name
 
-    def rows(found: CostAnswer) -> dict[str, float | None]:
-        way, rate = found.way(cheapest) or found.cheapest, found.rate
-        days = found.days_of_training()
-        each = found.per_million_tokens(way)
+    def rows(answer: CostAnswer) -> dict[str, float | None]:
+        way, rate = answer.way(cheapest) or answer.cheapest, answer.rate
+        days = answer.days_of_training()
+        per_million = answer.per_million_tokens(way)
         return {
             "gpus": rate.gpus if rate else None,
-            "machines": found.terms.machines,
+            "machines": answer.terms.machines,
             "tokens_per_s": rate.tokens_per_s if rate else None,
             "gpu_watts": rate.gpu_watts if rate else None,
             "joules_per_token": rate.gpu_watts / rate.tokens_per_s
             if rate and rate.gpu_watts
             else None,
             "days": days[0] if days else None,
-            "kwh": found.kwh_of_training(),
+            "kwh": answer.kwh_of_training(),
             "per_useful_hour": way.per_hour,
-            "per_million_tokens": each[0] if each else None,
-            "break_even_days": cost_dict(found)["break_even_days"],
+            "per_million_tokens": per_million[0] if per_million else None,
+            "break_even_days": cost_dict(answer)["break_even_days"],
         }
 
     old, new = rows(before), rows(after)

@@ -22,7 +22,7 @@ from trainrig.procure.parts import (
     Processor,
     Riser,
     Slot,
-    stated,
+    known_value,
 )
 from trainrig.procure.parts_list import Build
 from trainrig.procure.placement import Placement, place, positions
@@ -33,7 +33,7 @@ _ABOVE_ATX = frozenset(("SSI CEB", "E-ATX", "SSI EEB", "XL-ATX"))
 
 
 def placement_of(build: Build) -> Placement | None:
-    """All cards in their places; None where that cannot be, or is not known."""
+    """Return all cards in their places; None where that cannot be, or is not known."""
     board, chassis = build.board, build.chassis
     if board is None or chassis is None or board.slots is None or chassis.room("slots") is None:
         return None
@@ -43,24 +43,24 @@ def placement_of(build: Build) -> Placement | None:
         build.cards,
         board,
         chassis,
-        build.each(Riser),
-        build.each(NetworkCard),
-        [bridge.span for bridge in build.each(Bridge)],
+        build.pieces(Riser),
+        build.pieces(NetworkCard),
+        [bridge.span for bridge in build.pieces(Bridge)],
     )
 
 
 def _unknown_positions(build: Build) -> bool:
-    """Whether it matters where the board's slots are, and is not known.
+    """Return whether slot positions matter and are not known.
 
     A card by itself fits wherever its slot is; so do cards on risers.
     """
     board, chassis, cards = build.board, build.chassis, len(build.cards)
     if board is None or chassis is None or board.slots is None:
         return False
-    risers = build.each(Riser)
+    risers = build.pieces(Riser)
     direct = cards - min(sum(riser.splits for riser in risers), chassis.riser_cards, cards)
-    others = len(risers) + len(build.each(NetworkCard))
-    return (direct > 1 or (direct == 1 and others > 0)) and any(
+    other_cards = len(risers) + len(build.pieces(NetworkCard))
+    return (direct > 1 or (direct == 1 and other_cards > 0)) and any(
         slot.position is None for slot in board.slots
     )
 
@@ -72,12 +72,12 @@ MOST_POSITIONS = 9
 
 
 def _too_wide(build: Build) -> bool:
-    """Whether cards cannot all stand on a board, wherever its slots are.
+    """Return whether cards cannot all stand on a board, wherever its slots are.
 
     The last of them may reach beyond the board's last position, the others may not.
     """
     board, chassis = build.board, build.chassis
-    if board is None or chassis is None or (build.each(Riser) and chassis.riser_cards):
+    if board is None or chassis is None or (build.pieces(Riser) and chassis.riser_cards):
         return False
     widths = [positions(card) for card in build.cards]
     before = sum(widths) - max(widths, default=0)
@@ -86,15 +86,15 @@ def _too_wide(build: Build) -> bool:
 
 
 def _slot_entry(slot: Slot) -> str:
-    """A slot as a list states it, without the position that is not known."""
+    """Return a slot as a list states it, without the position that is not known."""
     place = "…" if slot.position is None else slot.position
     text = f"position = {place}, lanes = {slot.lanes}, generation = {slot.generation}"
     text += "" if slot.from_cpu else ", from_cpu = false"
     return f"{{ {text}{'' if slot.splits is None else f', splits = {list(slot.splits)}'} }}"
 
 
-def _where(build: Build, rule: str) -> Iterator[Check]:
-    """What a rule on neighbours asks for: the position of each slot."""
+def _ask_positions(build: Build, rule: str) -> Iterator[Check]:
+    """Yield the request for slot positions that a rule on neighbours needs."""
     if build.board is not None and _unknown_positions(build):
         slots = ", ".join(_slot_entry(slot) for slot in build.board.slots or ())
         table, toml = "[[board]]", f"slots = [{slots}]"
@@ -107,9 +107,9 @@ _SEATS = ("board.slots", "gpu.slots")
 
 
 def missing_part(build: Build) -> Iterator[Check]:
-    """A machine has all that it needs."""
-    there = {item.kind for item in build.items}
-    absent = [kind for kind in NEEDED if kind not in there]
+    """Check that all kinds of part are there."""
+    kinds = {item.kind for item in build.items}
+    absent = [kind for kind in NEEDED if kind not in kinds]
     if absent and not build.is_complete:
         yield Check(
             rule="missing-part",
@@ -135,12 +135,12 @@ def _of_kind(build: Build, kind: str) -> list[str]:
 
 
 def socket(build: Build) -> Iterator[Check]:
-    """The processor fits the board."""
+    """Check that the processor fits the board."""
     board = build.board
-    processors = build.each(Processor)
+    processors = build.pieces(Processor)
     if board is None or not processors:
         return
-    for name, sock in {(one.name, one.socket) for one in processors}:
+    for name, sock in {(processor.name, processor.socket) for processor in processors}:
         same = sock.casefold() == board.socket.casefold()
         yield check(
             "socket",
@@ -161,88 +161,95 @@ def socket(build: Build) -> Iterator[Check]:
 
 @needs("form-factor", "board.form_factor", "case.form_factors")
 def form_factor(build: Build) -> Iterator[Check]:
-    """The case takes the board."""
+    """Check that the case takes the board."""
     board, chassis = build.board, build.chassis
     if board is None or chassis is None:
         return
-    listed, wanted = stated(chassis.form_factors), stated(board.form_factor)
-    fits = wanted in listed
-    if not fits and wanted in _ABOVE_ATX and "ATX" in listed and not _ABOVE_ATX & set(listed):
+    case_formats, board_format = known_value(chassis.form_factors), known_value(board.form_factor)
+    fits = board_format in case_formats
+    if (
+        not fits
+        and board_format in _ABOVE_ATX
+        and "ATX" in case_formats
+        and not _ABOVE_ATX & set(case_formats)
+    ):
         yield not_known("form-factor", chassis, "form_factors")  # shops' lists end at ATX
         return
     yield check(
         "form-factor",
         fits,
-        f"{chassis.name} {'takes' if fits else 'does not take'} {wanted}",
-        f"{wanted} {'among' if fits else 'not among'} {', '.join(listed)}",
+        f"{chassis.name} {'takes' if fits else 'does not take'} {board_format}",
+        f"{board_format} {'among' if fits else 'not among'} {', '.join(case_formats)}",
         f"a case for {board.form_factor}, or a board that fits",
     )
 
 
 @needs("card-length", "gpu.length_mm")
 def card_length(build: Build) -> Iterator[Check]:
-    """Cards are shorter than the case allows."""
+    """Check that cards are shorter than the case allows."""
     if build.chassis is None:
         return
     free = build.chassis.room("gpu_length_mm")
     if free is None:
         yield not_known("card-length", build.chassis, "gpu_length_mm")
         return
-    room = free - rule_book().value("card-length", "room_mm")
-    for card, _ in build.of(GpuCard):
-        length = stated(card.length_mm)
-        fits = length <= room
+    most_length = free - rule_book().value("card-length", "room_mm")
+    for card, _ in build.part_counts(GpuCard):
+        length = known_value(card.length_mm)
+        fits = length <= most_length
         yield check(
             "card-length",
             fits,
             f"{card.name} in {build.chassis.name}",
-            f"{length:g} mm {'≤' if fits else '>'} {room:g} mm",
+            f"{length:g} mm {'≤' if fits else '>'} {most_length:g} mm",
             "a shorter card, or a longer case",
-            used=length / room,
+            used=length / most_length,
         )
 
 
 @needs("slots", *_SEATS)
 def slots(build: Build) -> Iterator[Check]:
-    """Each card can be plugged in, and the case has an opening where it ends."""
+    """Check that each card can be plugged in, and the case has an opening where it ends."""
     board, chassis, cards = build.board, build.chassis, build.cards
-    if board is None or chassis is None or not cards or next(_unsplit(build), None):
+    if board is None or chassis is None or not cards or next(_unfed_risers(build), None):
         return
     if _unknown_positions(build) and not _too_wide(build):
-        yield from _where(build, "slots")
+        yield from _ask_positions(build, "slots")
         return
-    found = placement_of(build)
+    placement = placement_of(build)
     if chassis.room("slots") is None:
         yield not_known("slots", chassis, "slots")
         return
-    openings = int(stated(chassis.room("slots")))
-    held = min(sum(riser.splits for riser in build.each(Riser)), chassis.riser_cards, len(cards))
-    wide = sorted((positions(card) for card in cards), reverse=True)[held:]
-    at = [slot.position for slot in stated(board.slots) if slot.position is not None]
-    room = min(openings, (max(at) if at else 20) + (max(wide, default=1)) - 1)
+    openings = int(known_value(chassis.room("slots")))
+    on_risers = min(
+        sum(riser.splits for riser in build.pieces(Riser)), chassis.riser_cards, len(cards)
+    )
+    wide = sorted((positions(card) for card in cards), reverse=True)[on_risers:]
+    at = [slot.position for slot in known_value(board.slots) if slot.position is not None]
+    most_positions = min(openings, (max(at) if at else 20) + (max(wide, default=1)) - 1)
     has = "open" if chassis.slots is None else openings
     text = (
         f"{' + '.join(map(str, wide)) or '0'} = {sum(wide)} positions of cards on the board, "
-        f"{room} between the first slot and the last opening "
+        f"{most_positions} between the first slot and the last opening "
         f"({', '.join(map(str, at)) or 'wherever it is'}; case {has})"
     )
-    if held:
-        text += f"; {counted(held, 'card')} on risers"
-    if cards_of_network := build.each(NetworkCard):
+    if on_risers:
+        text += f"; {counted(on_risers, 'card')} on risers"
+    if cards_of_network := build.pieces(NetworkCard):
         text += f"; {counted(len(cards_of_network), 'network card')} beside them"
-    used = sum(wide) / room if room else None
-    if found is None:
+    used = sum(wide) / most_positions if most_positions else None
+    if placement is None:
         short = f"{counted(len(cards), 'card')} cannot all be plugged into {board.name}"
         fix = "fewer or narrower cards, or risers and a case that holds cards away from the board"
         yield check("slots", False, short, text, fix, used=used)
         return
-    seats = ", ".join(seat.text for seat in found.gpus())
+    seats = ", ".join(seat.text for seat in placement.gpus())
     yield check("slots", True, f"GPUs at {seats}", text, used=used)
 
 
 @needs("airflow", "gpu.cooling", *_SEATS)
 def airflow(build: Build) -> Iterator[Check]:
-    """Cards get air."""
+    """Check that cards get air."""
     chassis, cards = build.chassis, build.cards
     if chassis is None or not cards:
         return
@@ -260,62 +267,62 @@ def airflow(build: Build) -> Iterator[Check]:
     if len(axial) < 2:
         return
     if _unknown_positions(build) and not _too_wide(build):
-        yield from _where(build, "airflow")
+        yield from _ask_positions(build, "airflow")
         return
-    most = int(rule_book().value("airflow", "most_touching"))
-    found = placement_of(build)
-    if found is None:  # as they would stand without a gap
+    most_touching = int(rule_book().value("airflow", "most_touching"))
+    placement = placement_of(build)
+    if placement is None:  # as they would stand without a gap
         crowded, gap = len(axial), 0.0
     else:
-        crowded, gap = found.crowded, found.gap if found.gap is not None else 99.0
-    what = (
+        crowded, gap = placement.crowded, placement.gap if placement.gap is not None else 99.0
+    message = (
         "open-air cards touch, the upper ones breathe what the lower ones heated"
         if crowded > 1
         else "open-air cards have a free position between them"
     )
-    widths = " + ".join(f"{stated(card.slots):g}" for card in axial)
-    room = "" if gap > 50 else f", smallest space {max(0.0, gap) * 20.32:.0f} mm"
-    arithmetic = f"{widths} slots with {crowded} side by side, at most {most}{room}"
+    widths = " + ".join(f"{known_value(card.slots):g}" for card in axial)
+    gap_text = "" if gap > 50 else f", smallest space {max(0.0, gap) * 20.32:.0f} mm"
+    arithmetic = f"{widths} slots with {crowded} side by side, at most {most_touching}{gap_text}"
     fix = "blower or water-cooled cards, fewer cards, or risers in an open frame"
-    used = crowded / most if crowded > 1 else 0.0
-    yield graded("airflow", used, 0.5, what, arithmetic, fix)
+    used = crowded / most_touching if crowded > 1 else 0.0
+    yield graded("airflow", used, 0.5, message, arithmetic, fix)
 
 
 @needs("lanes", *_SEATS)
 def lanes(build: Build) -> Iterator[Check]:
-    """Each GPU has lanes, and the processor has as many as are used."""
-    found, processors = placement_of(build), build.each(Processor)
+    """Check that each GPU has lanes, and the processor has as many as are used."""
+    placement, processors = placement_of(build), build.pieces(Processor)
     if not build.cards or not processors:
         return
-    if found is None:
-        yield from _where(build, "lanes")
+    if placement is None:
+        yield from _ask_positions(build, "lanes")
         return
     book = rule_book()
-    least, good = book.value("lanes", "least"), book.value("lanes", "good")
-    fewest = found.fewest_lanes
+    least_lanes, good_lanes = book.value("lanes", "least"), book.value("lanes", "good")
+    fewest = placement.fewest_lanes
     several = len(build.cards) > 1
-    listed = ", ".join(f"x{seat.lanes}" for seat in found.gpus())
-    severity = fewest < least and several
-    if severity or (several and fewest < good):
+    listed = ", ".join(f"x{seat.lanes}" for seat in placement.gpus())
+    severity = fewest < least_lanes and several
+    if severity or (several and fewest < good_lanes):
         message = f"a GPU has {counted(fewest, 'lane')}: exchange of gradients waits for it"
     else:
         message = f"lanes of the GPUs: {listed}"
     yield graded(
         "lanes",
-        least / fewest if severity else 0.99 if several and fewest < good else 0.0,
+        least_lanes / fewest if severity else 0.99 if several and fewest < good_lanes else 0.0,
         0.9,
         message,
-        f"{listed}; least {least:g}, good {good:g}",
+        f"{listed}; least {least_lanes:g}, good {good_lanes:g}",
         "a board and a processor with more lanes, or fewer cards",
     )
-    direct = sum(seat.lanes for seat in found.seats if seat.slot.from_cpu)
-    disks = sum(4 * count for disk, count in build.of(DiskPart) if disk.interface == "u2")
+    direct = sum(seat.lanes for seat in placement.seats if seat.slot.from_cpu)
+    disks = sum(4 * count for disk, count in build.part_counts(DiskPart) if disk.interface == "u2")
     need = direct + disks
-    unknown = [one for one in processors if one.lanes is None]
+    unknown = [processor for processor in processors if processor.lanes is None]
     if unknown:
         yield not_known("lanes", unknown[0], "lanes")
         return
-    have = sum(stated(one.lanes) for one in processors)
+    have = sum(known_value(processor.lanes) for processor in processors)
     yield check(
         "lanes",
         need <= have,
@@ -327,10 +334,10 @@ def lanes(build: Build) -> Iterator[Check]:
     )
 
 
-def _unsplit(build: Build) -> Iterator[Riser]:
-    """Risers for several cards that no slot of the board can feed."""
+def _unfed_risers(build: Build) -> Iterator[Riser]:
+    """Return risers for several cards that no slot of the board can feed."""
     board = build.board
-    for riser in build.each(Riser):
+    for riser in build.pieces(Riser):
         if riser.splits > 1 and board is not None:
             able = [s for s in board.slots or () if s.splits is None or riser.splits in s.splits]
             if not able and board.slots is not None:
@@ -339,21 +346,21 @@ def _unsplit(build: Build) -> Iterator[Riser]:
 
 @needs("bifurcation", "board.slots", "riser.splits")
 def bifurcation(build: Build) -> Iterator[Check]:
-    """A riser for several cards hangs on a slot that divides."""
+    """Check that a riser for several cards hangs on a slot that divides."""
     board = build.board
     if board is None:
         return
-    refused = {riser.name for riser in _unsplit(build)}
-    several = any(riser.splits > 1 for riser in build.each(Riser))
-    if several and all(slot.splits is None for slot in stated(board.slots)):
+    refused = {riser.name for riser in _unfed_risers(build)}
+    several = any(riser.splits > 1 for riser in build.pieces(Riser))
+    if several and all(slot.splits is None for slot in known_value(board.slots)):
         yield replace(not_known("bifurcation", board, "slots"), arithmetic="board.slots.splits")
         return
-    for riser, _ in build.of(Riser):
+    for riser, _ in build.part_counts(Riser):
         if riser.splits == 1:
             continue
         able = [
             f"x{slot.lanes}" if slot.position is None else str(slot.position)
-            for slot in stated(board.slots)
+            for slot in known_value(board.slots)
             if riser.splits in (slot.splits or ())
         ]
         yield check(
@@ -367,16 +374,16 @@ def bifurcation(build: Build) -> Iterator[Check]:
 
 @needs("riser-generation", "board.slots", "riser.generation")
 def riser_generation(build: Build) -> Iterator[Check]:
-    """A link runs no faster than its riser."""
+    """Check that a link runs no faster than its riser."""
     board = build.board
-    if board is None or not build.cards or not build.each(Riser):
+    if board is None or not build.cards or not build.pieces(Riser):
         return
-    card = max(chip_of(one).pcie.generation or 1 for one in build.cards)
+    card = max(chip_of(card).pcie.generation or 1 for card in build.cards)
     slot = max(one.generation for one in board.slots or ())
     link = min(card, slot, build.wiring.link_generation or 99)
     longest = rule_book().value("riser-generation", "longest_mm")
-    for riser, _ in build.of(Riser):
-        fits = stated(riser.generation) >= link
+    for riser, _ in build.part_counts(Riser):
+        fits = known_value(riser.generation) >= link
         yield check(
             "riser-generation",
             fits,
@@ -398,12 +405,12 @@ def riser_generation(build: Build) -> Iterator[Check]:
 
 
 def nvlink_bridge(build: Build) -> Iterator[Check]:
-    """Bridges reach from a card to its neighbour."""
-    bridges = build.each(Bridge)
+    """Check that bridges reach from a card to its neighbour."""
+    bridges = build.pieces(Bridge)
     if not bridges:
         return
     chips = {chip_of(card).name for card in build.cards}
-    for bridge in {one.name: one for one in bridges}.values():
+    for bridge in {bridge.name: bridge for bridge in bridges}.values():
         fits = bool(chips) and chips <= set(bridge.chips)
         yield check(
             "nvlink-bridge",
@@ -413,10 +420,10 @@ def nvlink_bridge(build: Build) -> Iterator[Check]:
             f"{', '.join(bridge.chips)}",
             "a bridge for these cards, or none",
         )
-    found = placement_of(build)
-    if found is None:
+    placement = placement_of(build)
+    if placement is None:
         return
-    have, need = Counter(found.distances()), Counter(bridge.span for bridge in bridges)
+    have, need = Counter(placement.distances()), Counter(bridge.span for bridge in bridges)
     reach = all(have[span] >= count for span, count in need.items())
     reach = reach and len(bridges) <= len(build.cards) // 2
     yield check(
@@ -424,40 +431,41 @@ def nvlink_bridge(build: Build) -> Iterator[Check]:
         reach,
         "bridges reach from card to card" if reach else "a bridge does not reach",
         f"bridges of {', '.join(str(one.span) for one in bridges)} positions; cards are "
-        f"{', '.join(map(str, found.distances())) or 'nowhere side by side, 0'} apart, "
+        f"{', '.join(map(str, placement.distances())) or 'nowhere side by side, 0'} apart, "
         f"{counted(len(build.cards) // 2, 'pair')}",
         "a bridge of the slots' distance, or other slots",
     )
 
 
 def rack_units(build: Build) -> Iterator[Check]:
-    """The case goes into the rack."""
-    chassis, room = build.chassis, build.room.rack_units
-    if chassis is None or room is None:
+    """Check that the case goes into the rack."""
+    chassis, rack_room = build.chassis, build.room.rack_units
+    if chassis is None or rack_room is None:
         return
     height = chassis.rack_units
     if height is None and chassis.airflow == "front-to-back":
         yield not_known("rack-units", chassis, "rack_units")
         return
-    fits = height is not None and height <= room
+    fits = height is not None and height <= rack_room
     yield check(
         "rack-units",
         fits,
-        f"{chassis.name} in {counted(room, 'unit')} of a rack",
-        f"{f'{height} U' if height else 'not made for a rack'} {'≤' if fits else '>'} {room} U",
+        f"{chassis.name} in {counted(rack_room, 'unit')} of a rack",
+        f"{f'{height} U' if height else 'not made for a rack'} {'≤' if fits else '>'} "
+        f"{rack_room} U",
         "a case for racks of that height",
     )
 
 
 @needs("disk-ports", "disk.interface")
 def disk_ports(build: Build) -> Iterator[Check]:
-    """Each disk has a port."""
+    """Check that each disk has a port."""
     board = build.board
     if board is None:
         return
     free = _free_slots(build, board)
     for kind in ("m2", "sata", "u2"):
-        need = sum(count for disk, count in build.of(DiskPart) if disk.interface == kind)
+        need = sum(count for disk, count in build.part_counts(DiskPart) if disk.interface == kind)
         if not need:
             continue
         name = f"{kind}_slots" if kind == "m2" else f"{kind}_ports"
@@ -480,12 +488,12 @@ def disk_ports(build: Build) -> Iterator[Check]:
 
 
 def _free_slots(build: Build, board: Board) -> int:
-    found = placement_of(build)
-    if found is None:
+    placement = placement_of(build)
+    if placement is None:
         return 0
     covered = {
         (seat.slot.position or 0) + step
-        for seat in found.seats
+        for seat in placement.seats
         for step in range(
             1 if seat.on_riser or seat.card < 0 else positions(build.cards[seat.card])
         )
@@ -498,7 +506,7 @@ def _free_slots(build: Build, board: Board) -> int:
 
 
 def psu_bays(build: Build) -> Iterator[Check]:
-    """The case has a place for each supply."""
+    """Check that the case has a place for each supply."""
     chassis: Chassis | None = build.chassis
     if chassis is None or not build.supplies:
         return

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from trainrig.errors import UsageError
 
 FAILURES = 100_000
-"""That a simulation draws: 0.5 % of error."""
+"""Failures that a simulation draws: 0.5 % of error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,25 +30,25 @@ class Failures:
     mtbf_s: float
     """Mean time between failures of the whole machine or cluster."""
     checkpoint_s: float
-    """To write one."""
+    """Seconds to write a checkpoint."""
     restart_s: float = 0.0
-    """From a failure to the first step after it."""
+    """Seconds from a failure to the first step after it."""
 
     def check(self) -> None:
         """Raise UsageError for what cannot be."""
-        good = all(map(math.isfinite, (self.mtbf_s, self.checkpoint_s, self.restart_s)))
-        if not good or self.mtbf_s <= 0 or self.checkpoint_s <= 0 or self.restart_s < 0:
-            what = "failures need a time between them and a time to save, above 0"
-            raise UsageError(what, "as --mtbf-hours 200 --checkpoint-seconds 60")
+        is_finite = all(map(math.isfinite, (self.mtbf_s, self.checkpoint_s, self.restart_s)))
+        if not is_finite or self.mtbf_s <= 0 or self.checkpoint_s <= 0 or self.restart_s < 0:
+            message = "failures need a time between them and a time to save, above 0"
+            raise UsageError(message, "as --mtbf-hours 200 --checkpoint-seconds 60")
 
 
 def young_interval(failures: Failures) -> float:
-    """Work between checkpoints in s, first order."""
+    """Return the work between checkpoints in s, to first order (Young 1974)."""
     return math.sqrt(2.0 * failures.checkpoint_s * failures.mtbf_s)
 
 
 def daly_interval(failures: Failures) -> float:
-    """Work between checkpoints in s, higher order."""
+    """Return the work between checkpoints in s, to higher order (Daly 2006, eq. 37)."""
     delta, mtbf = failures.checkpoint_s, failures.mtbf_s
     if delta >= 2.0 * mtbf:
         return mtbf
@@ -57,7 +57,7 @@ def daly_interval(failures: Failures) -> float:
 
 
 def goodput(failures: Failures, interval: float) -> float:
-    """Work over wall time with a checkpoint after every ``interval`` s of work."""
+    """Return work over wall time with a checkpoint after every ``interval`` s of work."""
     mtbf = failures.mtbf_s
     cycle = (interval + failures.checkpoint_s) / mtbf
     if cycle > 700.0 or failures.restart_s / mtbf > 700.0:
@@ -67,7 +67,7 @@ def goodput(failures: Failures, interval: float) -> float:
 
 
 def simulate_goodput(failures: Failures, interval: float) -> float:
-    """Work over wall time, of FAILURES failures drawn at random and followed one by one.
+    """Return work over wall time of FAILURES failures drawn at random.
 
     After each failure the machine restarts, then works and saves in turn until the next one: what
     it saved counts, what it did since is lost.

@@ -22,7 +22,7 @@ from trainrig.procure.parts import (
     NetworkCard,
     PowerSupply,
     Processor,
-    stated,
+    known_value,
 )
 from trainrig.procure.parts_list import Build, Use
 from trainrig.procure.rule_book import (
@@ -39,7 +39,7 @@ from trainrig.workload.model import parameters
 from trainrig.workload.model_lookup import find
 
 _EFFICIENCY = 0.9
-"""Where there is no supply to ask."""
+"""Presumed efficiency where no supply is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Power:
 
 
 def card_watts(card: GpuCard) -> float:
-    """A card's limit: its own, or its chip's TDP.  Raises UsageError where neither is known."""
+    """Return a card's power limit, or its chip's TDP.  Raises UsageError where neither is known."""
     watts = card.watts or chip_of(card).board.tdp
     if watts is None:
         raise UsageError(f"{card.name}: how many watts?", "watts = 350 in its entry")
@@ -72,22 +72,22 @@ def card_watts(card: GpuCard) -> float:
 
 
 def power_of(build: Build) -> Power:
-    """What a build takes at full load."""
-    rest = rule_book().value("psu-watts", "rest_watts") if build.items else 0.0
-    rest += sum(module.watts for module in build.each(MemoryModule))
-    rest += sum(disk.watts for disk in build.each(DiskPart))
-    rest += sum(nic.watts for nic in build.each(NetworkCard))
+    """Return the watts of a build at full load."""
+    rest_watts = rule_book().value("psu-watts", "rest_watts") if build.items else 0.0
+    rest_watts += sum(module.watts for module in build.pieces(MemoryModule))
+    rest_watts += sum(disk.watts for disk in build.pieces(DiskPart))
+    rest_watts += sum(nic.watts for nic in build.pieces(NetworkCard))
     supplies = build.supplies
     return Power(
         gpus=sum(card_watts(card) for card in build.cards),
-        cpu=sum(one.watts for one in build.each(Processor)),
-        rest=rest,
-        efficiency=min((one.efficiency for one in supplies), default=_EFFICIENCY),
+        cpu=sum(processor.watts for processor in build.pieces(Processor)),
+        rest=rest_watts,
+        efficiency=min((supply.efficiency for supply in supplies), default=_EFFICIENCY),
     )
 
 
 def rating(supply: PowerSupply, build: Build) -> float:
-    """Watts that a supply gives at the room's voltage."""
+    """Return watts that a supply gives at the room's voltage."""
     volts = build.room.volts
     low = rule_book().value("outlet", "low_volts")
     return (
@@ -107,37 +107,37 @@ def _sum_text(build: Build) -> str:
 
 @awaits_processor
 def psu_watts(build: Build) -> Iterator[Check]:
-    """Supplies carry the load with room."""
+    """Check that supplies carry the load with room."""
     if not build.supplies:
         return
     book = rule_book()
-    most, good = book.value("psu-watts", "most"), book.value("psu-watts", "good")
-    have = sum(rating(one, build) for one in build.supplies)
+    most_load, good_load = book.value("psu-watts", "most"), book.value("psu-watts", "good")
+    have = sum(rating(supply, build) for supply in build.supplies)
     need = power_of(build).parts
-    used = need / (most * have)
+    used = need / (most_load * have)
     sign = "≤" if used <= 1 else ">"
-    bound = most if used > 1.0 else good  # advice by the rule that it answers
+    bound = most_load if used > 1.0 else good_load  # advice by the rule that it answers
     enough = f"{math.ceil(need / bound - 1e-9):,} W or more ({need:,.0f} W / {bound:g}), "
-    if not build.each(Processor):
+    if not build.pieces(Processor):
         enough = ""  # of a sum that lacks the processor no supply follows
     yield graded(
         "psu-watts",
         used,
-        good / most,
+        good_load / most_load,
         f"{need / have:.0%} of the supplies' {have:,.0f} W" if used <= 1 else "too few watts",
-        f"{_sum_text(build)} = {need:,.0f} W {sign} {most:g} × {have:,.0f} W "
-        f"= {most * have:,.0f} W",
+        f"{_sum_text(build)} = {need:,.0f} W {sign} {most_load:g} × {have:,.0f} W "
+        f"= {most_load * have:,.0f} W",
         f"{enough}fewer cards, or a power limit (watts = … of the card)",
     )
 
 
 def outlet(build: Build) -> Iterator[Check]:
-    """A supply gives its rating at the room's voltage."""
+    """Check that a supply gives its rating at the room's voltage."""
     volts = build.room.volts
     if volts is None or volts >= rule_book().value("outlet", "low_volts"):
         return
     sure = rule_book().value("outlet", "sure_watts")
-    for supply, _ in build.of(PowerSupply):
+    for supply, _ in build.part_counts(PowerSupply):
         if supply.watts_115v is None and supply.watts > sure:
             yield not_known("outlet", supply, "watts_115v")
         if supply.watts_115v is not None and supply.watts_115v < supply.watts:
@@ -152,25 +152,25 @@ def outlet(build: Build) -> Iterator[Check]:
 
 
 def breaker(build: Build) -> Iterator[Check]:
-    """The circuit carries it for hours."""
+    """Check that the circuit carries it for hours."""
     room = build.room
     if room.volts is None or room.breaker_amps is None:
         return
-    most = rule_book().value("breaker", "most")
+    most_load = rule_book().value("breaker", "most")
     supplies = max(1, len(build.supplies))
     # A supply hangs on one circuit: three on two circuits load one of them with two thirds.
     circuits = supplies / math.ceil(supplies / room.circuits)
-    have = most * room.volts * room.breaker_amps * circuits
+    have = most_load * room.volts * room.breaker_amps * circuits
     power = power_of(build)
     need = power.wall + room.other_watts
-    other = f" + {room.other_watts:g} W" if room.other_watts else ""
+    other_text = f" + {room.other_watts:g} W" if room.other_watts else ""
     spread = f" × {circuits:.3g} circuits" if circuits > 1 else ""
     yield check(
         "breaker",
         need <= have,
         "the circuit carries it" if need <= have else "the breaker trips after minutes",
-        f"{power.parts:,.0f} W / {power.efficiency:g}{other} = {need:,.0f} W "
-        f"{'≤' if need <= have else '>'} {most:g} × {room.volts:g} V × {room.breaker_amps:g} A"
+        f"{power.parts:,.0f} W / {power.efficiency:g}{other_text} = {need:,.0f} W "
+        f"{'≤' if need <= have else '>'} {most_load:g} × {room.volts:g} V × {room.breaker_amps:g} A"
         f"{spread} = {have:,.0f} W",
         "a circuit of more amperes or 230 V, a second one with a second supply, or a power limit",
         used=need / have,
@@ -178,35 +178,35 @@ def breaker(build: Build) -> Iterator[Check]:
 
 
 def heat(build: Build) -> Iterator[Check]:
-    """The room takes the heat."""
+    """Check that the room takes the heat."""
     factor = rule_book().value("heat", "btu_per_h_and_watt")
     wall = power_of(build).wall
     need = wall * factor
-    room = build.room.cooling_btu_per_h
-    if room is None:
+    cooling = build.room.cooling_btu_per_h
+    if cooling is None:
         text = f"{wall:,.0f} W × {factor:g} = {need:,.0f} BTU/h"
         yield check("heat", True, "heat into the room", text)
         return
     yield check(
         "heat",
-        need <= room,
-        "the room's cooling takes it" if need <= room else "the room heats up",
-        f"{wall:,.0f} W × {factor:g} = {need:,.0f} BTU/h {'≤' if need <= room else '>'} "
-        f"{room:,.0f} BTU/h",
+        need <= cooling,
+        "the room's cooling takes it" if need <= cooling else "the room heats up",
+        f"{wall:,.0f} W × {factor:g} = {need:,.0f} BTU/h {'≤' if need <= cooling else '>'} "
+        f"{cooling:,.0f} BTU/h",
         "more cooling, another room, or a power limit",
-        used=need / room,
+        used=need / cooling,
     )
 
 
 @needs("noise", "gpu.cooling")
 def noise(build: Build) -> Iterator[Check]:
-    """Levels add up to what the room allows."""
+    """Check that levels add up to what the room allows."""
     limit, chassis = build.room.noise_limit_db, build.chassis
     if limit is None:
         return
     usual = rule_book().rules["noise"].values
-    levels = [card.noise_db or usual[stated(card.cooling)] for card in build.cards]
-    levels += [one.noise_db or usual["cooler"] for one in build.each(Cooler)]
+    levels = [card.noise_db or usual[known_value(card.cooling)] for card in build.cards]
+    levels += [cooler.noise_db or usual["cooler"] for cooler in build.pieces(Cooler)]
     if chassis is not None:
         levels.append(chassis.noise_db or usual[chassis.airflow])
     levels = [level for level in levels if level > 0]
@@ -227,38 +227,39 @@ def noise(build: Build) -> Iterator[Check]:
 
 
 def memory_size(build: Build) -> Iterator[Check]:
-    """RAM holds what the GPUs hold."""
+    """Check that RAM holds what the GPUs hold."""
     if not build.cards:
         return
     book = rule_book()
-    least, good = book.value("memory-size", "least"), book.value("memory-size", "good")
+    least_ratio, good_ratio = book.value("memory-size", "least"), book.value("memory-size", "good")
     gpus = sum(chip_of(card).memory.size or 0.0 for card in build.cards)
-    have = sum(one.capacity_gib for one in build.each(MemoryModule)) * 2.0**30
+    have = sum(module.capacity_gib for module in build.pieces(MemoryModule)) * 2.0**30
     if not have or not gpus:
         return
     times = have / gpus
-    wanted = least if times < least else good
+    advised = least_ratio if times < least_ratio else good_ratio
     yield graded(
         "memory-size",
-        least / times,
-        least / good,
+        least_ratio / times,
+        least_ratio / good_ratio,
         f"{times:.2g} × the memory of the GPUs",
-        f"{format_memory(have)} {'≥' if times >= least else '<'} {least:g} × {format_memory(gpus)}",
-        f"{format_memory(wanted * gpus)} of RAM",
+        f"{format_memory(have)} {'≥' if times >= least_ratio else '<'} {least_ratio:g} × "
+        f"{format_memory(gpus)}",
+        f"{format_memory(advised * gpus)} of RAM",
     )
 
 
 def disk_need(use: Use) -> tuple[float, str]:
-    """Bytes that a use stores, and how they come about.  Raises UsageError for an unknown model."""
+    """Return the bytes that a use stores, and their sum as text."""
     values = rule_book().rules["disk-capacity"].values
     need = values["system_tb"] * 1e12
     parts = [f"{values['system_tb']:g} TB system"]
     shape = find(use.model) if use.model is not None else None
     if use.tokens is not None:
         is_wide = shape is not None and shape.vocab > 1 << 16
-        each = use.bytes_per_token or (4.0 if is_wide else 2.0)
-        need += use.tokens * each
-        parts.append(f"{format_count(use.tokens)} tokens × {each:g} B")
+        bytes_per_token = use.bytes_per_token or (4.0 if is_wide else 2.0)
+        need += use.tokens * bytes_per_token
+        parts.append(f"{format_count(use.tokens)} tokens × {bytes_per_token:g} B")
     if shape is not None:
         number = parameters(shape).total
         need += number * use.bytes_per_parameter * use.keep_checkpoints
@@ -273,18 +274,19 @@ def disk_need(use: Use) -> tuple[float, str]:
 
 
 def disk_capacity(build: Build) -> Iterator[Check]:
-    """Data and checkpoints fit."""
-    have = sum(disk.capacity_tb * count for disk, count in build.of(DiskPart)) * 1e12
+    """Check that data and checkpoints fit."""
+    have = sum(disk.capacity_tb * count for disk, count in build.part_counts(DiskPart)) * 1e12
     if not have:
         return
-    most = rule_book().value("disk-capacity", "most")
+    most_full = rule_book().value("disk-capacity", "most")
     need, text = disk_need(build.use)
-    fits = need <= most * have
+    fits = need <= most_full * have
     yield check(
         "disk-capacity",
         fits,
         "data and checkpoints fit" if fits else "too little disk for data and checkpoints",
-        f"{text} = {need / 1e12:.3g} TB {'≤' if fits else '>'} {most:g} × {have / 1e12:.3g} TB",
-        f"{need / most / 1e12:.2g} TB of disks, or fewer checkpoints",
-        used=need / (most * have),
+        f"{text} = {need / 1e12:.3g} TB {'≤' if fits else '>'} {most_full:g} × "
+        f"{have / 1e12:.3g} TB",
+        f"{need / most_full / 1e12:.2g} TB of disks, or fewer checkpoints",
+        used=need / (most_full * have),
     )

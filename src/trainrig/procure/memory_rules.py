@@ -17,10 +17,10 @@ from trainrig.units import counted
 
 
 def memory_type(build: Build) -> Iterator[Check]:
-    """Modules are of a generation and a form that board, processor and platform take."""
-    modules = build.of(MemoryModule)
+    """Check that modules are of a generation and a form that board, processor and platform take."""
+    modules = build.part_counts(MemoryModule)
     board, platform = build.board, platform_of(build)
-    processors = build.each(Processor)
+    processors = build.pieces(Processor)
     if not modules or (board is None and not processors):
         return
     name = board.name if board else processors[0].name
@@ -28,7 +28,7 @@ def memory_type(build: Build) -> Iterator[Check]:
     is_exact = board is None or board.memory_type is not None
     registered = _registered(board, platform)
     kinds = {True: "RDIMM", False: "UDIMM", None: "RDIMM or UDIMM"}
-    wanted = f"{' or '.join(types) or '?'} {kinds[registered]}"
+    accepted = f"{' or '.join(types) or '?'} {kinds[registered]}"
     for module, _ in modules:
         if module.memory_type is None:
             yield not_known("memory-type", module, "memory_type")
@@ -43,16 +43,16 @@ def memory_type(build: Build) -> Iterator[Check]:
         yield check(
             "memory-type",
             fits,
-            f"{name} takes {wanted}",
-            f"{module.memory_type} {form} {'=' if fits else '≠'} {wanted}",
-            f"modules of {wanted}",
+            f"{name} takes {accepted}",
+            f"{module.memory_type} {form} {'=' if fits else '≠'} {accepted}",
+            f"modules of {accepted}",
         )
 
 
 def _memory_types(
     board: Board | None, processors: list[Processor], platform: Platform | None
 ) -> tuple[str, ...]:
-    """Generations of memory that may be plugged in; none where nothing is known."""
+    """Return generations of memory that may be plugged in; none where nothing is known."""
     if board is not None and board.memory_type is not None:
         return (board.memory_type,)
     if processors:
@@ -68,8 +68,8 @@ def _registered(board: Board | None, platform: Platform | None) -> bool | None:
 
 
 def memory_slots(build: Build) -> Iterator[Check]:
-    """There is a slot for each module."""
-    count = len(build.each(MemoryModule))
+    """Check that there is a slot for each module."""
+    count = len(build.pieces(MemoryModule))
     board, platform = build.board, platform_of(build)
     if not count or (board is None and platform is None):
         return
@@ -93,12 +93,12 @@ def memory_slots(build: Build) -> Iterator[Check]:
 
 
 def memory_module(build: Build) -> Iterator[Check]:
-    """No module is larger than its kind is made, or than a slot of the board takes."""
+    """Check that no module is larger than its kind is made, or than a slot of the board takes."""
     board = build.board
     slot_gib = None
     if board is not None and board.memory_max_gib and board.memory_slots:
         slot_gib = board.memory_max_gib // board.memory_slots
-    for module, count in build.of(MemoryModule):
+    for module, count in build.part_counts(MemoryModule):
         generation = module.memory_type
         largest = largest_module_gib(generation, module.registered) if generation else None
         size, kind = module.capacity_gib, "RDIMM" if module.registered else "UDIMM"
@@ -125,8 +125,8 @@ def memory_module(build: Build) -> Iterator[Check]:
 
 
 def memory_capacity(build: Build) -> Iterator[Check]:
-    """All modules are no more than board and processor address."""
-    modules = build.each(MemoryModule)
+    """Check that all modules are no more than board and processor address."""
+    modules = build.pieces(MemoryModule)
     board, platform = build.board, platform_of(build)
     if not modules or (board is None and platform is None):
         return
@@ -149,12 +149,14 @@ def memory_capacity(build: Build) -> Iterator[Check]:
 
 
 def memory_channels(build: Build) -> Iterator[Check]:
-    """Channels are filled alike, with modules of one kind."""
-    board, processors = build.board, build.each(Processor)
-    modules = build.each(MemoryModule)
+    """Check that channels are filled alike, with modules of one kind."""
+    board, processors = build.board, build.pieces(Processor)
+    modules = build.pieces(MemoryModule)
     if board is None or not modules or not processors:
         return
-    channels = min(board.memory_channels, sum(one.memory_channels for one in processors))
+    channels = min(
+        board.memory_channels, sum(processor.memory_channels for processor in processors)
+    )
     count = len(modules)
     kinds = Counter(module.name for module in modules)
     yield check(

@@ -38,7 +38,7 @@ from trainrig.units import DAY, counted, format_money, format_share
 HOURS_A_YEAR = 365.0 * 24.0
 HOURS_A_MONTH = HOURS_A_YEAR / 12.0
 SPREAD = 0.2
-"""By which each input is moved in the tornado, up and down."""
+"""Share by which each input is moved in the tornado, up and down."""
 PRESUMED_CURRENCY = "USD"
 """Currency of amounts where none is named: that of the presumed price of a kWh."""
 WAYS = ("buy", "rent", "month", "reserved", "spot")
@@ -51,7 +51,7 @@ class Terms:
     """Prices of one machine, and how it is used; the numbers that a cost question turns on."""
 
     buy: float | None = None
-    """Of one machine: a parts list's total, or a server's quote."""
+    """Price of one machine: a parts list's total, or a server's quote."""
     rent_per_hour: float | None = None
     rent_per_month: float | None = None
     reserved_per_hour: float | None = None
@@ -63,9 +63,9 @@ class Terms:
     resale: float = 0.0
     """Share of the price that it brings after the years."""
     interest: float = 0.0
-    """A year."""
+    """Interest rate a year."""
     watts: float | None = None
-    """Of one machine at the wall, at full load."""
+    """Watts of one machine at the wall, at full load."""
     gpus_alone: bool = False
     """Whether those are of its GPUs, and no more is known."""
     kwh_price: float | None = None
@@ -74,38 +74,38 @@ class Terms:
     hosting_per_month: float = 0.0
     staff_hours_per_month: float = 0.0
     staff_rate: float = 0.0
-    """Of an hour."""
+    """Price of an hour of staff."""
     failures: Failures | None = None
-    """Of the whole; None: none are counted."""
+    """Failures of the whole; None: none are counted."""
     interruptions_per_day: float | None = None
-    """Of spot machines."""
+    """Interruptions of spot machines in a day."""
 
     def replace(self, **changes: Any) -> Terms:
-        """A copy with some terms changed."""
+        """Return a copy with some terms changed."""
         return dataclasses.replace(self, **changes)
 
     @property
     def hours(self) -> float:
-        """Of use."""
+        """Hours of use over the years."""
         return self.years * HOURS_A_YEAR * self.utilisation
 
     @property
-    def yield_of_time(self) -> float:
+    def goodput(self) -> float:
         """Share of the hours of use that failures leave; 1 where none are counted."""
         return _best_goodput(self.failures) if self.failures else 1.0
 
     @property
-    def yield_of_spot(self) -> float:
-        """Likewise of spot machines, which are taken away besides."""
+    def spot_goodput(self) -> float:
+        """Share of the hours of use that failures and interruptions leave of spot machines."""
         if self.interruptions_per_day is None:
-            return self.yield_of_time
+            return self.goodput
         base = self.failures or _UNSAID
         rate = self.interruptions_per_day / DAY + 1.0 / base.mtbf_s
         return _best_goodput(dataclasses.replace(base, mtbf_s=1.0 / rate)) if rate else 1.0
 
 
 _UNSAID = Failures(mtbf_s=math.inf, checkpoint_s=60.0, restart_s=300.0)
-"""Of spot machines of which no failures were stated; an answer that takes it says so."""
+"""Failures of spot machines of which none were stated; an answer that takes it says so."""
 
 
 def _best_goodput(failures: Failures) -> float:
@@ -121,13 +121,13 @@ class Way:
     parts: tuple[tuple[str, float], ...]
     """They sum to the total."""
     per_hour: float
-    """Of useful work: over the hours of use that failures leave."""
+    """Price of an hour of useful work, which failures leave of the hours of use."""
     break_even_days: float | None = None
-    """Of owning against it, at full use; None where owning never is cheaper, or is not asked."""
+    """Days of full use after which owning is cheaper; None where it never is."""
     break_even_days_used: float | None = None
-    """Likewise at the terms' utilisation."""
+    """Days at the terms' utilisation after which owning is cheaper."""
     break_even_utilisation: float | None = None
-    """From which share of the hours owning is cheaper; None where it never is."""
+    """Share of the hours from which owning is cheaper; None where it never is."""
 
     def break_even_hours(self, terms: Terms) -> float | None:
         """Return the hours of use over the terms' years from which owning is cheaper."""
@@ -136,7 +136,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swing:
+class Sensitivity:
     """What one input does to the cost of an hour."""
 
     term: str
@@ -146,7 +146,7 @@ class Swing:
 
     @property
     def size(self) -> float:
-        """Of the bar."""
+        """Width of the bar."""
         return abs(self.high - self.low)
 
 
@@ -159,16 +159,16 @@ class CostAnswer:
     quotes: tuple[QuotedPrice, ...]
     """Prices of an hour as they were quoted, which the terms have of one machine."""
     presumed: tuple[str, ...]
-    """What nobody stated and is counted nonetheless."""
+    """Inputs that nobody stated and that are counted nonetheless, as text."""
     ways: tuple[Way, ...]
-    swings: tuple[Swing, ...]
-    """Of the cheapest way, the widest first."""
+    sensitivities: tuple[Sensitivity, ...]
+    """Sensitivity of the cheapest way to each input, the widest first."""
     not_counted: tuple[str, ...]
     rate: TrainingRate | None = None
     """None: no training was asked about."""
     tokens: float | None = None
     days: float | None = None
-    """That were given for them."""
+    """Days that are given for the training."""
     peak: float | None = None
     """FLOP/s that all GPUs of a machine claim."""
     memory: float | None = None
@@ -182,19 +182,19 @@ class CostAnswer:
         return min(self.ways, key=lambda way: way.per_hour)
 
     def way(self, name: str) -> Way | None:
-        """One of WAYS, where it has a price."""
+        """Return one of WAYS, where it has a price."""
         return next((way for way in self.ways if way.name == name), None)
 
     def checkpoints(self) -> dict[str, float]:
-        """Intervals and goodput by formula and simulated; empty where no failures are counted."""
+        """Return checkpoint intervals and goodput; empty where no failures are counted."""
         return checkpoints_dict(self.terms.failures) if self.terms.failures else {}
 
-    def yield_of(self, way: Way) -> float:
-        """Share of its hours that are work."""
-        return self.terms.yield_of_spot if way.name == "spot" else self.terms.yield_of_time
+    def goodput_of(self, way: Way) -> float:
+        """Return the share of a way's hours that are work."""
+        return self.terms.spot_goodput if way.name == "spot" else self.terms.goodput
 
     def per_million_tokens(self, way: Way) -> tuple[float, float, float] | None:
-        """Middle, low and high, by the rate's interval."""
+        """Return the price of a million tokens: middle, low and high."""
         if self.rate is None:
             return None
         if self.is_one_training and self.tokens and way.name in _PAID_IDLE:
@@ -207,23 +207,23 @@ class CostAnswer:
         return middle, low, high
 
     def of_training(self, way: Way) -> tuple[float, float, float] | None:
-        """Price of the whole training: middle, low and high."""
-        each = self.per_million_tokens(way)
-        if each is None or self.tokens is None:
+        """Return the price of the whole training: middle, low and high."""
+        per_million = self.per_million_tokens(way)
+        if per_million is None or self.tokens is None:
             return None
-        middle, low, high = (one * self.tokens / 1e6 for one in each)
+        middle, low, high = (price * self.tokens / 1e6 for price in per_million)
         return middle, low, high
 
     def days_of_training(self) -> tuple[float, float, float] | None:
-        """Days of wall time on a machine that works all day: middle, low and high."""
+        """Return days of wall time on a machine that works all day: middle, low and high."""
         if self.rate is None or self.tokens is None:
             return None
-        share = self.terms.yield_of_time
+        share = self.terms.goodput
         middle, low, high = (days / share for days in self.rate.days(self.tokens))
         return middle, low, high
 
     def kwh_of_training(self) -> float | None:
-        """Energy at the meter, with the site's."""
+        """Return the energy of the training at the meter, in kWh, with the site's."""
         days, watts = self.days_of_training(), self.terms.watts
         if days is None or watts is None:
             return None
@@ -263,7 +263,7 @@ def ask_costs(
     Raises:
         UsageError: Terms that cannot be, or no price at all.
     """
-    terms = terms.replace(**{HOURLY[one.way]: one.per_machine for one in quotes})
+    terms = terms.replace(**{HOURLY[quote.way]: quote.per_machine for quote in quotes})
     presumed: tuple[str, ...] = ()
     if not currency:
         currency = PRESUMED_CURRENCY
@@ -289,7 +289,7 @@ def ask_costs(
         quotes=tuple(_all_quotes(terms, quotes)),
         presumed=presumed,
         ways=ways,
-        swings=tuple(_swings(terms, cheapest.name, is_one_training=is_one_training)),
+        sensitivities=tuple(_sensitivities(terms, cheapest.name, is_one_training=is_one_training)),
         not_counted=tuple(_not_counted(terms)),
         rate=rate,
         tokens=tokens,
@@ -303,7 +303,7 @@ def ask_costs(
 def _with_electricity(
     terms: Terms, currency: str, chip: Chip | None, gpus_per_machine: float | None
 ) -> tuple[Terms, tuple[str, ...]]:
-    """Terms with the electricity of owning, and what was presumed for it."""
+    """Return terms with the electricity of owning, and what was presumed for it."""
     if terms.buy is None or terms.kwh_price == 0.0:
         return terms, ()
     presumed = []
@@ -323,13 +323,13 @@ def _with_electricity(
 
 
 def _with_one_training(terms: Terms, hours: float) -> tuple[Terms, str]:
-    """Terms whose utilisation is that of one training, and the sentence that says so.
+    """Return terms whose utilisation is that of one training, and the sentence that says so.
 
     Args:
         terms: How long the machines are kept, and how much time failures leave.
         hours: Length of the training without failures.
     """
-    wall_hours = hours / terms.yield_of_time
+    wall_hours = hours / terms.goodput
     utilisation = min(1.0, wall_hours / (terms.years * HOURS_A_YEAR))
     share = f"{100.0 * utilisation:.2g} %" if utilisation < 0.01 else format_share(utilisation)
     text = f"utilisation {share}: this training alone in {terms.years:g} years"
@@ -337,8 +337,8 @@ def _with_one_training(terms: Terms, hours: float) -> tuple[Terms, str]:
 
 
 def _all_quotes(terms: Terms, quotes: Sequence[QuotedPrice]) -> Iterator[QuotedPrice]:
-    """Prices of an hour in the order of the ways; those of a price list are of a machine."""
-    quoted = {one.way: one for one in quotes}
+    """Return prices of an hour in the order of the ways; those of a price list are of a machine."""
+    quoted = {quote.way: quote for quote in quotes}
     for way, term in HOURLY.items():
         if way in quoted:
             yield quoted[way]
@@ -349,27 +349,27 @@ def _all_quotes(terms: Terms, quotes: Sequence[QuotedPrice]) -> Iterator[QuotedP
 def _ways(terms: Terms) -> Iterator[Way]:
     owned = _owned(terms) if terms.buy is not None else None
     if owned is not None:
-        yield _way("buy", owned, terms, terms.yield_of_time)
-    every = terms.years * HOURS_A_YEAR
+        yield _way("buy", owned, terms, terms.goodput)
+    all_hours = terms.years * HOURS_A_YEAR
     month = terms.rent_per_month
     for name, price, hours in (
         ("rent", terms.rent_per_hour, terms.hours),
-        ("month", month and month / HOURS_A_MONTH, every),
-        ("reserved", terms.reserved_per_hour, every),
+        ("month", month and month / HOURS_A_MONTH, all_hours),
+        ("reserved", terms.reserved_per_hour, all_hours),
         ("spot", terms.spot_per_hour, terms.hours),
     ):
         if price is None:
             continue
         paid = price * terms.machines * hours
-        share = terms.yield_of_spot if name == "spot" else terms.yield_of_time
+        share = terms.spot_goodput if name == "spot" else terms.goodput
         way = _way(name, {f"{hours:,.0f} hours": paid}, terms, share)
         if owned is not None:
             way = dataclasses.replace(
                 way,
-                break_even_days=_break_even_days(terms, price * terms.yield_of_time / share, 1.0),
+                break_even_days=_break_even_days(terms, price * terms.goodput / share, 1.0),
                 break_even_days_used=_break_even_days(
                     terms,
-                    price * terms.yield_of_time / share,
+                    price * terms.goodput / share,
                     terms.utilisation,
                     is_idle_paid=name in ("month", "reserved"),
                 ),
@@ -390,7 +390,7 @@ def _way(name: str, parts: dict[str, float], terms: Terms, share: float) -> Way:
 
 
 def _owned(terms: Terms) -> dict[str, float]:
-    """What owning consists of."""
+    """Return the parts of the price of owning."""
     price = (terms.buy or 0.0) * terms.machines
     resale = price * terms.resale
     capital = _capital(terms)
@@ -406,7 +406,7 @@ def _owned(terms: Terms) -> dict[str, float]:
 
 
 def _capital(terms: Terms) -> float:
-    """Annuities of a loan for the machine, less what it brings at the end."""
+    """Return annuities of a loan for the machine, less what it brings at the end."""
     price = (terms.buy or 0.0) * terms.machines
     if terms.interest == 0.0:
         return price * (1.0 - terms.resale)
@@ -416,14 +416,14 @@ def _capital(terms: Terms) -> float:
 
 
 def _electricity_per_hour(terms: Terms) -> float:
-    """Of all machines at full load; 0 where its price or the watts are not known."""
+    """Return the price of an hour's electricity at full load; 0 where not known."""
     if terms.kwh_price is None or terms.watts is None:
         return 0.0
     return terms.watts * terms.machines * terms.pue / 1000.0 * terms.kwh_price
 
 
 def _standing_per_month(terms: Terms) -> tuple[float, float]:
-    """Hosting and staff, used or not."""
+    """Return the monthly prices of hosting and staff, used or not."""
     hosting = terms.hosting_per_month * terms.machines
     return hosting, terms.staff_hours_per_month * terms.staff_rate
 
@@ -431,7 +431,7 @@ def _standing_per_month(terms: Terms) -> tuple[float, float]:
 def _break_even_days(
     terms: Terms, price: float, utilisation: float, *, is_idle_paid: bool = False
 ) -> float | None:
-    """Days at a utilisation after which rent has cost as much as owning until then."""
+    """Return days at a utilisation after which rent has cost as much as owning until then."""
     rented = price * terms.machines * (1.0 if is_idle_paid else utilisation)
     daily = 24.0 * (rented - _electricity_per_hour(terms) * utilisation)
     daily -= sum(_standing_per_month(terms)) * 24.0 / HOURS_A_MONTH
@@ -439,15 +439,15 @@ def _break_even_days(
 
 
 def _break_even_utilisation(terms: Terms, price: float, name: str) -> float | None:
-    """Share of the hours from which owning is cheaper; of rent that runs on anyway, 0 or None."""
-    every = terms.years * HOURS_A_YEAR
+    """Return the share of the hours from which owning is cheaper, or None."""
+    all_hours = terms.years * HOURS_A_YEAR
     standing = _capital(terms) + sum(_standing_per_month(terms)) * 12.0 * terms.years
-    by_hour = _electricity_per_hour(terms) * every
-    rent = price * terms.machines * every
+    by_hour = _electricity_per_hour(terms) * all_hours
+    rent = price * terms.machines * all_hours
     if name in ("month", "reserved"):
         return 0.0 if standing + by_hour <= rent else None
     if name == "spot":
-        rent *= terms.yield_of_time / terms.yield_of_spot
+        rent *= terms.goodput / terms.spot_goodput
     if rent <= by_hour:
         return None
     share = standing / (rent - by_hour)
@@ -461,7 +461,7 @@ _MOVED = (
 )
 
 
-def _swings(terms: Terms, name: str, *, is_one_training: bool) -> Iterator[Swing]:
+def _sensitivities(terms: Terms, name: str, *, is_one_training: bool) -> Iterator[Sensitivity]:
     """Return the cost of a useful hour of one way as each input moves, the widest first.
 
     The hours of one training stay what they are: neither years nor utilisation move them.
@@ -471,19 +471,19 @@ def _swings(terms: Terms, name: str, *, is_one_training: bool) -> Iterator[Swing
         moved = terms.replace(**changes)
         return next(way.per_hour for way in _ways(moved) if way.name == name)
 
-    found = []
+    sensitivities = []
     for term in _MOVED:
         value = getattr(terms, term)
         if not value or (is_one_training and term in ("years", "utilisation")):
             continue
-        most = 1.0 if term in ("utilisation", "resale") else math.inf
-        lower, higher = value * (1.0 - SPREAD), min(most, value * (1.0 + SPREAD))
+        upper_bound = 1.0 if term in ("utilisation", "resale") else math.inf
+        lower, higher = value * (1.0 - SPREAD), min(upper_bound, value * (1.0 + SPREAD))
         if term == "pue":
             lower = max(1.0, lower)
-        swing = Swing(term=term, low=cost(**{term: lower}), high=cost(**{term: higher}))
-        if swing.size > 1e-12:
-            found.append(swing)
-    yield from sorted(found, key=lambda swing: -swing.size)
+        sensitivity = Sensitivity(term=term, low=cost(**{term: lower}), high=cost(**{term: higher}))
+        if sensitivity.size > 1e-12:
+            sensitivities.append(sensitivity)
+    yield from sorted(sensitivities, key=lambda sensitivity: -sensitivity.size)
 
 
 def _not_counted(terms: Terms) -> Iterator[str]:
@@ -532,19 +532,19 @@ def _check(terms: Terms) -> None:
         value = getattr(terms, field.name)
         if value is None or isinstance(value, Failures):
             continue
-        least, most = bounds.get(field.name, (0.0, 1e15))
-        if not least <= value <= most:
+        lower, upper = bounds.get(field.name, (0.0, 1e15))
+        if not lower <= value <= upper:
             word = field.name.replace("_", "-")
-            raise UsageError(f"{word} = {value:g}", f"a number from {least:g} to {most:g}")
+            raise UsageError(f"{word} = {value:g}", f"a number from {lower:g} to {upper:g}")
     if terms.failures is not None:
         terms.failures.check()
-    for share, what in (
-        (terms.yield_of_time, "failures, checkpoints and restarts"),
-        (terms.yield_of_spot, "interruptions of spot"),
+    for share, cause in (
+        (terms.goodput, "failures, checkpoints and restarts"),
+        (terms.spot_goodput, "interruptions of spot"),
     ):
         if share < _LEAST_YIELD:
             raise UsageError(
-                f"{what} leave {share:.2g} of the time to work: no training ends",
+                f"{cause} leave {share:.2g} of the time to work: no training ends",
                 "a longer time between them, or shorter saving and restart",
             )
 
@@ -553,7 +553,7 @@ _LEAST_YIELD = 0.001
 
 
 def checkpoints_dict(failures: Failures) -> dict[str, float]:
-    """Intervals between checkpoints, and what they leave of the time: by formula and simulated."""
+    """Return checkpoint intervals and goodput, by formula and simulated."""
     best = daly_interval(failures)
     return {
         "young_interval_s": young_interval(failures),
@@ -564,26 +564,28 @@ def checkpoints_dict(failures: Failures) -> dict[str, float]:
 
 
 def listed_terms(prices: Iterable[Price], machine: str, currency: str) -> dict[str, float]:
-    """Terms that a price list states of a machine, and of a kWh: the newest of each.
+    """Return terms that a price list states of a machine, and of a kWh: the newest of each.
 
     Raises UsageError where the list does not know the machine in that currency.
     """
-    known = tuple(prices)
-    wanted: tuple[tuple[str, Per, str], ...] = (
+    all_prices = tuple(prices)
+    term_rows: tuple[tuple[str, Per, str], ...] = (
         ("buy", "piece", "machine"),
         ("rent_per_hour", "hour", "cloud"),
         ("rent_per_month", "month", "machine"),
         ("reserved_per_hour", "hour", "reserved"),
         ("spot_per_hour", "hour", "spot"),
     )
-    found = {
+    terms = {
         term: one.price
-        for term, per, kind in wanted
-        if (one := price_of(known, machine, currency, per=per, kind=kind)) is not None
+        for term, per, kind in term_rows
+        if (one := price_of(all_prices, machine, currency, per=per, kind=kind)) is not None
         and (one.kind or kind not in ("reserved", "spot"))  # an hour of no kind is on demand
     }
-    if not found:
-        names = sorted({one.part for one in known if one.currency == currency})
+    if not terms:
+        names = sorted({price.part for price in all_prices if price.currency == currency})
         raise unknown(f"machine, in prices of {currency},", machine, names or ["an empty list"])
-    kwh = [one for one in newest(known) if (one.per, one.currency) == ("kWh", currency)]
-    return found | ({"kwh_price": max(kwh, key=lambda one: one.date).price} if kwh else {})
+    kwh = [
+        price for price in newest(all_prices) if (price.per, price.currency) == ("kWh", currency)
+    ]
+    return terms | ({"kwh_price": max(kwh, key=lambda one: one.date).price} if kwh else {})

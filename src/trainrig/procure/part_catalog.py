@@ -72,20 +72,20 @@ class _File(_Strict):
 
 @cache
 def load_parts() -> Mapping[str, tuple[Part, ...]]:
-    """Every part of the catalog by its kind.  Raises DataError if a file is broken."""
-    found: dict[str, list[Part]] = {kind: [] for kind in KINDS}
+    """Return every part of the catalog by its kind.  Raises DataError if a file is broken."""
+    parts_by_kind: dict[str, list[Part]] = {kind: [] for kind in KINDS}
     for path in sorted(PARTS_DIR.glob("*.toml")):
         kind, parts = read_parts_file(path)
-        found[kind] += parts
-    for kind, parts in found.items():
+        parts_by_kind[kind] += parts
+    for kind, parts in parts_by_kind.items():
         names = [normalise(part.name) for part in parts]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DataError(f"parts catalog: two {kind} are called {twice[0]}")
-    return {kind: tuple(parts) for kind, parts in found.items()}
+    return {kind: tuple(parts) for kind, parts in parts_by_kind.items()}
 
 
 def read_parts_file(path: Path) -> tuple[str, list[Part]]:
-    """The kind and the parts of one data file.  Raises DataError."""
+    """Return the kind and the parts of one data file.  Raises DataError."""
     parsed = read_toml(path, _File, f"parts file {path.name}")
     if parsed.kind not in KINDS:
         raise DataError(f"parts file {path.name}: no kind is called {parsed.kind!r}")
@@ -98,10 +98,10 @@ def _build(kind: str, entry: _Entry, sources: Mapping[str, Source], path: Path) 
     origins: dict[str, Provenance] = {}
     where = f"parts file {path.name}: {entry.name}"
     for verified, tables in ((True, entry.from_), (False, entry.computed)):
-        for key, stated in tables.items():
+        for key, source_values in tables.items():
             if key not in sources:
                 raise DataError(f"{where}: unknown source {key!r}")
-            for name, value in stated.items():
+            for name, value in source_values.items():
                 if name in values:
                     raise DataError(f"{where}: {name} is given twice")
                 values[name] = value
@@ -114,9 +114,11 @@ def _build(kind: str, entry: _Entry, sources: Mapping[str, Source], path: Path) 
 
 
 def find_part(kind: str, name: str) -> Part | None:
-    """The part that ``name`` means, or None."""
-    wanted = normalise(name)
-    return next((part for part in load_parts()[kind] if normalise(part.name) == wanted), None)
+    """Return the part that ``name`` means, or None."""
+    normalised_name = normalise(name)
+    return next(
+        (part for part in load_parts()[kind] if normalise(part.name) == normalised_name), None
+    )
 
 
 def own_part(
@@ -135,38 +137,38 @@ def own_part(
         UsageError: All fields that are missing, or the one that is wrong.
     """
     values = {**values, **_as_called(kind, values)}
-    known = find_part(kind, name)
-    if known is not None and not values:
-        return known
-    base = {} if known is None else _values(known)
-    wanted = required_fields(kind, by_rules=is_complete)
-    missing = [field for field in wanted if not (known or field in values)]
+    catalog_part = find_part(kind, name)
+    if catalog_part is not None and not values:
+        return catalog_part
+    base = {} if catalog_part is None else _values(catalog_part)
+    required = required_fields(kind, by_rules=is_complete)
+    missing = [field for field in required if not (catalog_part or field in values)]
     if missing:
         chip = kind == "gpu" and find_chip(name) is not None
-        what = f"{name} is a chip, and the card matters" if chip else f"unknown {kind} {name!r}"
-        near = _near(kind, name, chip=chip)
+        message = f"{name} is a chip, and the card matters" if chip else f"unknown {kind} {name!r}"
+        suggestion = _near(kind, name, chip=chip)
         request = f"add to [[{kind}]] {name}: {', '.join(missing)}"
-        raise UsageError(f"{where}: {what}", f"{near}{request}")
+        raise UsageError(f"{where}: {message}", f"{suggestion}{request}")
     if extra := [field for field in values if field not in field_names(kind)]:
         meant = unknown("key", extra[0], (*field_names(kind), "count", "price")).hint
         raise UsageError(f"{where}: a {kind} has no {extra[0]!r}", meant)
     try:
         part: Part = _ADAPTERS[kind].validate_python({"name": name, **base, **values})
     except ValidationError as error:
-        found = invalid(error, f"{where}: {name}", KINDS[kind])
-        raise UsageError(found.message, found.hint) from None
+        invalid_field = invalid(error, f"{where}: {name}", KINDS[kind])
+        raise UsageError(invalid_field.message, invalid_field.hint) from None
     if isinstance(part, GpuCard):
         chip_of(part)
     return part
 
 
 def chip_of(card: GpuCard) -> Chip:
-    """The chip that a card carries.  Raises UsageError where the catalog has none of that name."""
+    """Return the chip that a card carries.  Raises UsageError where the catalog has none."""
     return require_chip(card.chip)
 
 
 def all_names() -> Iterator[tuple[str, str]]:
-    """Kind and name of each part."""
+    """Yield kind and name of each part."""
     for kind, parts in load_parts().items():
         for part in parts:
             yield kind, part.name
@@ -174,11 +176,11 @@ def all_names() -> Iterator[tuple[str, str]]:
 
 def part_dict(part: Part) -> dict[str, Any]:
     """Return a part for JSON: its kind, its known fields, and where each was read."""
-    known = {name: value for name, value in _values(part).items() if value not in (None, ())}
+    known_values = {name: value for name, value in _values(part).items() if value not in (None, ())}
     return {
         "name": part.name,
         "kind": kind_of(part),
-        "fields": known,
+        "fields": known_values,
         "sources": {
             name: {"title": origin.source.title, "url": origin.source.url}
             for name, origin in part.provenance.items()
@@ -188,9 +190,9 @@ def part_dict(part: Part) -> dict[str, Any]:
 
 def _values(part: Part) -> dict[str, Any]:
     return {
-        one.name: getattr(part, one.name)
-        for one in dataclasses.fields(part)
-        if one.name not in ("name", "provenance")
+        field.name: getattr(part, field.name)
+        for field in dataclasses.fields(part)
+        if field.name not in ("name", "provenance")
     }
 
 
@@ -198,38 +200,42 @@ _MEMORY = re.compile(r"(LP)?DDR\d[A-Z]?(?![A-Z0-9])", re.IGNORECASE)
 
 
 def _as_called(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Memory types as modules call themselves: ``DDR5-5600 UDIMM`` is DDR5, not registered."""
-    found: dict[str, Any] = {}
+    """Return memory types as modules call themselves: ``DDR5-5600 UDIMM`` is DDR5."""
+    memory_fields: dict[str, Any] = {}
     text = values.get("memory_type")
     if isinstance(text, str) and (match := _MEMORY.search(text)):
-        found["memory_type"] = match[0].upper()
+        memory_fields["memory_type"] = match[0].upper()
         module = re.search(r"\b(LR|R|SO-?|U)DIMM", text, re.IGNORECASE)
         if module and kind in ("ram", "board") and "registered" not in values:
-            found["registered"] = module[1].upper() in ("R", "LR")
+            memory_fields["registered"] = module[1].upper() in ("R", "LR")
     types = values.get("memory_types")
-    if isinstance(types, list | tuple) and all(isinstance(one, str) for one in types):
-        matches = [_MEMORY.search(one) for one in types]
-        found["memory_types"] = tuple(
-            one if match is None else match[0].upper()
-            for one, match in zip(types, matches, strict=True)
+    if isinstance(types, list | tuple) and all(
+        isinstance(memory_type, str) for memory_type in types
+    ):
+        matches = [_MEMORY.search(memory_type) for memory_type in types]
+        memory_fields["memory_types"] = tuple(
+            called if match is None else match[0].upper()
+            for called, match in zip(types, matches, strict=True)
         )
-    return found
+    return memory_fields
 
 
 def near_names(kind: str, name: str) -> list[str]:
-    """Names of the catalog's parts that are spelled nearly so, two at most."""
+    """Return names of the catalog's parts that are spelled nearly so, two at most."""
     import difflib
 
     spelled = {normalise(part.name): part.name for part in load_parts()[kind]}
     close = difflib.get_close_matches(normalise(name)[:200], spelled, n=2, cutoff=0.6)
-    return [spelled[one] for one in close]
+    return [spelled[close_name] for close_name in close]
 
 
 def _near(kind: str, name: str, *, chip: bool) -> str:
     parts = load_parts()[kind]
     if chip:
         meant = require_chip(name).name
-        names = [one.name for one in parts if isinstance(one, GpuCard) and one.chip == meant][:3]
+        names = [part.name for part in parts if isinstance(part, GpuCard) and part.chip == meant][
+            :3
+        ]
     else:
         names = near_names(kind, name)
     return (

@@ -103,9 +103,11 @@ def entry_of(kind: str, text: str) -> Entry:
         or _without_brand(kind, english)
     )
     if entry is None:
-        near = near_names(kind, english)
+        similar_names = near_names(kind, english)
         fields = ", ".join(required_fields(kind))
-        hint = f"{'did you mean ' + ' or '.join(near) + '? else ' if near else ''}"
+        hint = (
+            f"{'did you mean ' + ' or '.join(similar_names) + '? else ' if similar_names else ''}"
+        )
         raise UsageError(
             f"--{kind}: unknown {kind} {written!r}",
             f"{hint}in a file: [[{kind}]] part = {written!r} with {fields}",
@@ -155,13 +157,15 @@ def _named(kind: str, words: str) -> Entry | None:
 
 def _only_one(kind: str, words: str) -> Entry | None:
     """Return the catalog's part that has all of the words; refuse several by their names."""
-    wanted = set(_words(words))
+    description = set(_words(words))
     names = [
-        part.name for part in load_parts()[kind] if wanted and wanted <= set(_words(part.name))
+        part.name
+        for part in load_parts()[kind]
+        if description and description <= set(_words(part.name))
     ]
     if len(names) > 1:
-        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        raise UsageError(f"--{kind} {words!r} is one of: {shown}", "give the whole name")
+        name_list = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        raise UsageError(f"--{kind} {words!r} is one of: {name_list}", "give the whole name")
     return {"part": names[0]} if names else None
 
 
@@ -176,13 +180,13 @@ def _described(kind: str, words: str) -> Entry | None:
 
 def _without_brand(kind: str, words: str) -> Entry | None:
     """Return a part whose maker, or whose board's name, the catalog does not know."""
-    plain = without_brand(words)
-    entry = _described(kind, plain)
+    unbranded = without_brand(words)
+    entry = _described(kind, unbranded)
     if kind == "gpu" and entry is not None:
         return entry | _card_cooling(words)
     if kind == "board" and entry is None:
         return _board_of_chipset(words)
-    return entry or _only_one(kind, plain)
+    return entry or _only_one(kind, unbranded)
 
 
 def _card(words: str) -> Entry | None:

@@ -29,11 +29,11 @@ _Value = TypeVar("_Value")
 
 
 NEEDED_FIELD: Mapping[str, bool] = {"needed": True}
-"""Of a figure that a rule compares: asked for in a user's own entry, None where not known."""
+"""Metadata of a figure that a rule compares: asked for in a user's own entry."""
 
 
-def stated(value: _Value | None) -> _Value:
-    """The value of a field that may be left out, in a rule that is applied where it is known."""
+def known_value(value: _Value | None) -> _Value:
+    """Return a value that a rule's guard has found to be known."""
     assert value is not None
     return value
 
@@ -50,7 +50,7 @@ class Slot:
     from_cpu: bool = True
     """False where the lanes come through the chipset, which shares one link."""
     splits: tuple[Literal[2, 4], ...] | None = None
-    """Into how many links the firmware can divide it (bifurcation); None: not known."""
+    """Numbers of links that the firmware can divide it into (bifurcation); None: not known."""
 
 
 Slots = Annotated[tuple[Slot, ...], Field(min_length=1, max_length=20)]
@@ -62,7 +62,7 @@ class GpuCard:
 
     name: Text
     chip: Text
-    """Of `trainrig catalog`, where its memory, power and PCIe generation stand."""
+    """Chip by its name in `trainrig catalog`, which has memory, power and PCIe generation."""
     length_mm: Size | None = field(default=None, metadata=NEEDED_FIELD)
     slots: Annotated[float, Field(gt=0, le=10)] | None = field(default=None, metadata=NEEDED_FIELD)
     """Width in positions; 2.5-slot cards exist."""
@@ -72,7 +72,7 @@ class GpuCard:
     watts: Size | None = None
     """None: the chip's TDP."""
     radiator_mm: Some | None = None
-    """Of a card with ``water``, the length of its radiator; None: not known."""
+    """Length of a water-cooled card's radiator; None: not known."""
     noise_db: Size | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
@@ -113,9 +113,9 @@ class Processor:
     name: Text
     socket: Text
     watts: Size
-    """Of the package under sustained load (PPT, PL2)."""
+    """Watts of the package under sustained load (PPT, PL2)."""
     lanes: Some | None = field(default=None, metadata=NEEDED_FIELD)
-    """For slots and disks, without the link to the chipset."""
+    """PCIe lanes for slots and disks, without the link to the chipset."""
     generation: Generation | None = None
     memory_channels: Some
     memory_types: tuple[Text, ...]
@@ -169,11 +169,11 @@ class Chassis:
     cooler_height_mm: Size | None = field(default=None, metadata=NEEDED_FIELD)
     airflow: Literal["tower", "front-to-back", "open"]
     psu_bays: Some | None = None
-    """Where more than one."""
+    """Number of bays for supplies, where more than one."""
     radiator_mm: Count | None = None
-    """Of the longest radiator that it takes; 0: of none."""
+    """Length of the longest radiator that it takes; 0: none."""
     radiators: Count | None = None
-    """How many of them, where more than one."""
+    """Number of radiators that it takes, where more than one."""
     riser_cards: Count = 0
     """Cards that it holds away from the board."""
     rack_units: Some | None = None
@@ -181,7 +181,7 @@ class Chassis:
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
     def room(self, name: str) -> float | None:
-        """One of its measures; nothing is in the way of an open frame of which it is not stated."""
+        """Return one of the case's measures; an open frame has no limit where none is stated."""
         stated_: float | None = getattr(self, name)
         return 1e3 if stated_ is None and self.airflow == "open" else stated_
 
@@ -193,7 +193,7 @@ class Cooler:
     name: Text
     sockets: tuple[Text, ...] | None = field(default=None, metadata=NEEDED_FIELD)
     watts: Size | None = field(default=None, metadata=NEEDED_FIELD)
-    """That it takes away."""
+    """Heat that it takes away, in watts."""
     height_mm: Size | None = None
     radiator_mm: Some | None = None
     noise_db: Size | None = None
@@ -220,7 +220,7 @@ class NetworkCard:
 
     name: Text
     gbps: Size
-    """Of a port."""
+    """Rate of one port, in Gb/s."""
     lanes: Literal[1, 2, 4, 8, 16]
     generation: Generation | None = None
     ports: Some = 1
@@ -280,40 +280,42 @@ KINDS: Mapping[str, type[Part]] = {
     "riser": Riser,
     "bridge": Bridge,
 }
-"""By the name of its table in a parts list."""
+"""Part types by the name of their table in a parts list."""
 NEEDED = ("gpu", "board", "cpu", "ram", "psu", "case", "cooling", "disk")
 
 
 def kind_of(part: Part) -> str:
-    """``gpu`` of a card, ``psu`` of a power supply."""
-    return next(kind for kind, made in KINDS.items() if isinstance(part, made))
+    """Return the kind of a part: ``gpu``, ``psu``."""
+    return next(kind for kind, part_type in KINDS.items() if isinstance(part, part_type))
 
 
 def field_names(kind: str) -> tuple[str, ...]:
-    """What may be said of a part of this kind, its name aside."""
-    return tuple(one.name for one in fields(KINDS[kind]) if one.name not in ("name", "provenance"))
+    """Return the fields of a kind of part, its name aside."""
+    return tuple(
+        field.name for field in fields(KINDS[kind]) if field.name not in ("name", "provenance")
+    )
 
 
 def required_fields(kind: str, *, by_rules: bool = True) -> tuple[str, ...]:
-    """Fields without which a part of a kind cannot be described.
+    """Return fields without which a part of a kind cannot be described.
 
     Args:
         kind: One of KINDS.
         by_rules: Whether fields count that only a rule compares; without them it says "not known".
     """
     return tuple(
-        one.name
-        for one in fields(KINDS[kind])
-        if one.name != "name"
-        and one.default_factory is MISSING
-        and (one.default is MISSING or (by_rules and "needed" in one.metadata))
+        field.name
+        for field in fields(KINDS[kind])
+        if field.name != "name"
+        and field.default_factory is MISSING
+        and (field.default is MISSING or (by_rules and "needed" in field.metadata))
     )
 
 
-def absent(part: Part) -> tuple[str, ...]:
-    """Fields that rules compare, and of which no source is known."""
+def unknown_fields(part: Part) -> tuple[str, ...]:
+    """Return fields that rules compare, and of which no source is known."""
     return tuple(
-        one.name
-        for one in fields(part)
-        if "needed" in one.metadata and getattr(part, one.name) is None
+        field.name
+        for field in fields(part)
+        if "needed" in field.metadata and getattr(part, field.name) is None
     )

@@ -61,7 +61,7 @@ class Use(_Strict):
     """On disk; None: 2 where the model's vocabulary is no larger than 65,536, else 4."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 3
     bytes_per_parameter: Number = 14.0
-    """Of a checkpoint: bf16 weights, fp32 masters and Adam's two states."""
+    """Bytes of a checkpoint per parameter: bf16 weights, fp32 masters, Adam's two states."""
     disk_tb: Number | None = None
     """Besides: text, environments, results."""
 
@@ -73,7 +73,7 @@ class Room(_Strict):
     breaker_amps: Number | None = None
     circuits: Annotated[int, Field(ge=1, le=100)] = 1
     other_watts: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    """What hangs on the same circuits already."""
+    """Watts of other devices on the same circuits."""
     cooling_btu_per_h: Number | None = None
     noise_limit_db: Number | None = None
     rack_units: Annotated[int, Field(ge=1, le=100)] | None = None
@@ -116,9 +116,9 @@ class PartCount:
     part: Part
     count: int = 1
     price: float | None = None
-    """Of one piece; None: not known."""
+    """Price of one piece; None: not known."""
     priced: str = ""
-    """Where the price comes from: the list itself, or source and date."""
+    """Source of the price: the list itself, or source and date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,45 +134,47 @@ class Build:
     room: Room = field(default_factory=Room)
     wiring: Wiring = field(default_factory=Wiring)
 
-    def of(self, made: type[Kind]) -> list[tuple[Kind, int]]:
-        """Parts of a type, with their counts."""
+    def part_counts(self, part_type: type[Kind]) -> list[tuple[Kind, int]]:
+        """Return the parts of a type, with their counts."""
         return [
-            (cast(Kind, one.part), one.count) for one in self.items if isinstance(one.part, made)
+            (cast(Kind, item.part), item.count)
+            for item in self.items
+            if isinstance(item.part, part_type)
         ]
 
-    def each(self, made: type[Kind]) -> list[Kind]:
-        """Every single piece of a type."""
-        return [part for part, count in self.of(made) for _ in range(count)]
+    def pieces(self, part_type: type[Kind]) -> list[Kind]:
+        """Return every single piece of a type."""
+        return [part for part, count in self.part_counts(part_type) for _ in range(count)]
 
     @property
     def cards(self) -> list[GpuCard]:
         """Every GPU."""
-        return self.each(GpuCard)
+        return self.pieces(GpuCard)
 
     @property
     def board(self) -> Board | None:
         """The board, the first of several."""
-        return next(iter(self.each(Board)), None)
+        return next(iter(self.pieces(Board)), None)
 
     @property
     def chassis(self) -> Chassis | None:
         """The case, the first of several."""
-        return next(iter(self.each(Chassis)), None)
+        return next(iter(self.pieces(Chassis)), None)
 
     @property
     def supplies(self) -> list[PowerSupply]:
         """Every power supply."""
-        return self.each(PowerSupply)
+        return self.pieces(PowerSupply)
 
     @property
     def unpriced(self) -> list[str]:
         """Parts without a price."""
-        return [one.part.name for one in self.items if one.price is None]
+        return [item.part.name for item in self.items if item.price is None]
 
     @property
     def priced_total(self) -> float:
         """Sum of what has a price."""
-        return sum(one.count * one.price for one in self.items if one.price is not None)
+        return sum(item.count * item.price for item in self.items if item.price is not None)
 
     @property
     def total(self) -> float | None:
@@ -181,7 +183,7 @@ class Build:
 
 
 def read_build(path: Path, prices: Iterable[Price] = (), currency: str = "") -> Build:
-    """The build of a file; what has no price there gets the newest of ``prices``.
+    """Return the build of a file; what has no price there gets the newest of ``prices``.
 
     Raises DataError for an unreadable file, UsageError for a part that is not known.
     """
@@ -189,7 +191,7 @@ def read_build(path: Path, prices: Iterable[Price] = (), currency: str = "") -> 
 
 
 def read_content(path: Path) -> Mapping[str, Any]:
-    """The tables of a list's file.  Raises DataError."""
+    """Return the tables of a list's file.  Raises DataError."""
     try:
         return parse_toml(read_settings(path))
     except OSError as error:
@@ -241,7 +243,7 @@ def build_of(
     items = _items(content, where, tuple(prices), money, described)
     if not items:
         raise DataError(f"{where}: no parts in it", _HINT)
-    if not money and any(one.price is not None for one in items):
+    if not money and any(item.price is not None for item in items):
         raise UsageError(f"{where}: prices in which money?", 'currency = "CNY" at its top')
     return Build(
         name=head.name or where.rpartition("/")[2].removesuffix(".toml"),
@@ -258,9 +260,9 @@ _HINT = f"tables [[{']], [['.join(KINDS)}]], and [use], [room], [wiring]"
 
 
 def _entries(kind: str, content: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    found = content.get(kind, [])
-    entries = [found] if isinstance(found, dict) else found
-    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+    table = content.get(kind, [])
+    entries = [table] if isinstance(table, dict) else table
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise DataError(f"{where}: {kind} is no table", f"write [[{kind}]] and part = below it")
     return entries
 
@@ -272,28 +274,28 @@ def _items(
     currency: str,
     described: Collection[str],
 ) -> list[PartCount]:
-    """All parts of a list.  Raises UsageError that says what is wrong in any of its entries."""
+    """Return all parts of a list.  Raises UsageError with the faults of every entry."""
     items: list[PartCount] = []
-    wrong: list[UsageError] = []
+    errors: list[UsageError] = []
     for kind in KINDS:
         is_complete = kind not in described
         for entry in _entries(kind, content, where):
             try:
                 items.append(_item(kind, entry, where, prices, currency, is_complete=is_complete))
             except UsageError as error:
-                wrong.append(error)
-    if wrong:
-        raise _all_of(wrong, where)
+                errors.append(error)
+    if errors:
+        raise _all_of(errors, where)
     return items
 
 
 def _all_of(errors: list[UsageError], where: str) -> UsageError:
-    """One error that says what several say of one list."""
+    """Return one error that says what several say of one list."""
     if len(errors) == 1:
         return errors[0]
-    said = [error.message.removeprefix(f"{where}: ") for error in errors]
+    messages = [error.message.removeprefix(f"{where}: ") for error in errors]
     hints = dict.fromkeys(error.hint for error in errors if error.hint)
-    return UsageError(f"{where}: {'; '.join(said)}", "; ".join(hints) or None)
+    return UsageError(f"{where}: {'; '.join(messages)}", "; ".join(hints) or None)
 
 
 def _item(
@@ -312,8 +314,8 @@ def _item(
         raise invalid(error, f"{where}: [[{kind}]]", _Entry, hint) from None
     part = own_part(kind, read.part, read.model_extra or {}, where, is_complete=is_complete)
     price, origin = read.price, "the list"
-    if price is None and (found := price_of(prices, part.name, currency, kind=kind)):
-        price, origin = found.price, f"{found.source}, {found.date}"
+    if price is None and (listed_price := price_of(prices, part.name, currency, kind=kind)):
+        price, origin = listed_price.price, f"{listed_price.source}, {listed_price.date}"
     return PartCount(
         kind=kind,
         part=part,

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trainrig.procure.parts import Board, Chassis, GpuCard, NetworkCard, Riser, Slot, stated
+from trainrig.procure.parts import Board, Chassis, GpuCard, NetworkCard, Riser, Slot, known_value
 
 TOLERANCE = 0.15
-"""Of a position: a card of 3.1 slots stands in three, one of 3.35 takes four."""
+"""Part of a slot position that a card may exceed: 3.1 slots stand in three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,36 +48,38 @@ class Placement:
     """Most open-air cards that stand in a row without a free position between them."""
 
     def gpus(self) -> list[Seat]:
-        """The seats of GPUs, in the board's order."""
-        found = [seat for seat in self.seats if seat.card >= 0]
-        return sorted(found, key=lambda seat: seat.slot.position or 0)
+        """Return the seats of GPUs, in the board's order."""
+        gpu_seats = [seat for seat in self.seats if seat.card >= 0]
+        return sorted(gpu_seats, key=lambda seat: seat.slot.position or 0)
 
     @property
     def fewest_lanes(self) -> int:
-        """Of a GPU."""
+        """Fewest lanes of any GPU."""
         return min((seat.lanes for seat in self.gpus()), default=0)
 
     def distances(self) -> list[int]:
-        """Positions from each GPU on the board to the next one."""
-        there = [seat.slot.position or 0 for seat in self.gpus() if not seat.on_riser]
-        return [later - earlier for earlier, later in itertools.pairwise(there)]
+        """Return positions from each GPU on the board to the next one."""
+        gpu_positions = [seat.slot.position or 0 for seat in self.gpus() if not seat.on_riser]
+        return [later - earlier for earlier, later in itertools.pairwise(gpu_positions)]
 
 
 def positions(card: GpuCard) -> int:
-    """Positions that a card covers."""
-    return max(1, math.ceil(stated(card.slots) - TOLERANCE))
+    """Return positions that a card covers."""
+    return max(1, math.ceil(known_value(card.slots) - TOLERANCE))
 
 
 def _divides(slot: Slot, split: int) -> bool:
-    """Whether a slot can feed so many cards; where that is not known, a rule of its own asks."""
+    """Return whether a slot can feed ``split`` cards; where not known, another rule asks."""
     return slot.splits is None or split in slot.splits
 
 
 def _positions(board: Board) -> tuple[int, ...]:
-    """Of each slot; one after the other where that is not known, and so must not matter."""
-    slots = stated(board.slots)
-    known = tuple(slot.position for slot in slots if slot.position is not None)
-    return known if len(known) == len(slots) else tuple(range(1, len(slots) + 1))
+    """Return the position of each slot, one after the other where none is known."""
+    slots = known_value(board.slots)
+    positions_known = tuple(slot.position for slot in slots if slot.position is not None)
+    return (
+        positions_known if len(positions_known) == len(slots) else tuple(range(1, len(slots) + 1))
+    )
 
 
 def place(
@@ -88,32 +90,32 @@ def place(
     nics: Sequence[NetworkCard] = (),
     spans: Sequence[int] = (),
 ) -> Placement | None:
-    """The best placement, or None where not everything can be plugged in.
+    """Return the best placement, or None where not everything can be plugged in.
 
     Cards are put on risers, the widest first, where there are risers and places for them.
     ``spans``: distances in positions that bridges need between neighbours.  Widths of cards and
     positions of slots must be known, or not matter.
     """
-    wired = stated(board.slots)
-    order = sorted(range(len(cards)), key=lambda number: -stated(cards[number].slots))
-    held = min(sum(riser.splits for riser in risers), chassis.riser_cards, len(cards))
-    on_riser = order[:held]
-    direct = order[held:]
+    wired = known_value(board.slots)
+    order = sorted(range(len(cards)), key=lambda number: -known_value(cards[number].slots))
+    on_risers = min(sum(riser.splits for riser in risers), chassis.riser_cards, len(cards))
+    on_riser = order[:on_risers]
+    direct = order[on_risers:]
     widths = tuple(positions(cards[number]) for number in direct)
-    feeds = tuple(sorted((riser.splits for riser in risers), reverse=True)) if held else ()
-    found = _best(
+    feeds = tuple(sorted((riser.splits for riser in risers), reverse=True)) if on_risers else ()
+    best = _best(
         widths,
         tuple(cards[number].cooling == "axial" for number in direct),
-        tuple(stated(cards[number].slots) for number in direct),
+        tuple(known_value(cards[number].slots) for number in direct),
         board,
-        int(stated(chassis.room("slots"))),
-        _needed_feeds(feeds, held),
+        int(known_value(chassis.room("slots"))),
+        _used_risers(feeds, on_risers),
         tuple(nic.lanes for nic in nics),
         tuple(spans),
     )
-    if found is None:
+    if best is None:
         return None
-    slots, feeding, network, lanes, gap, crowded = found
+    slots, feeding, network, lanes, gap, crowded = best
     seats = [Seat(card=direct[i], slot=wired[n], lanes=lanes[n]) for i, n in enumerate(slots)]
     waiting = list(on_riser)
     for number, split in feeding:
@@ -124,11 +126,11 @@ def place(
     return Placement(seats=tuple(seats), gap=gap, crowded=crowded)
 
 
-def _needed_feeds(feeds: tuple[int, ...], held: int) -> tuple[int, ...]:
-    """Risers that are used, those that feed most cards first."""
+def _used_risers(feeds: tuple[int, ...], on_risers: int) -> tuple[int, ...]:
+    """Return risers that are used, those that feed most cards first."""
     used: list[int] = []
     for split in feeds:
-        if sum(used) < held:
+        if sum(used) < on_risers:
             used.append(split)
     return tuple(used)
 
@@ -154,24 +156,24 @@ def _best(
     nics: tuple[int, ...],
     spans: tuple[int, ...],
 ) -> _Found | None:
-    """Slots of the cards on the board, of risers and network cards; lanes of all slots."""
+    """Return slots of the cards on the board, of risers and network cards; lanes of all slots."""
     best: tuple[tuple[float, ...], _Found] | None = None
-    wired, at = stated(board.slots), _positions(board)
+    wired, at = known_value(board.slots), _positions(board)
     modes = board.lane_modes or (tuple(slot.lanes for slot in wired),)
-    for slots in _direct(widths, at, openings):
+    for slots in _card_slots(widths, at, openings):
         covered = {
             at[n] + step for n, width in zip(slots, widths, strict=True) for step in range(width)
         }
         free = [n for n, place in enumerate(at) if place not in covered]
-        gap, crowded = _air(slots, widths, slots_wide, axial, at)
-        reached = _bridged(slots, at, spans)
+        gap, crowded = _air_gaps(slots, widths, slots_wide, axial, at)
+        reached = _bridge_count(slots, at, spans)
         for lanes in modes:
             if any(lanes[n] == 0 for n in slots):
                 continue
-            rest = _others(free, board, lanes, feeds, nics)
-            if rest is None:
+            other_slots = _riser_and_nic_slots(free, board, lanes, feeds, nics)
+            if other_slots is None:
                 continue
-            feeding, network = rest
+            feeding, network = other_slots
             shares = [lanes[n] for n in slots] + [lanes[n] // split for n, split in feeding]
             direct_cpu = sum(wired[n].from_cpu for n in slots)
             score = (
@@ -188,10 +190,10 @@ def _best(
     return best[1] if best else None
 
 
-def _direct(
+def _card_slots(
     widths: tuple[int, ...], at: tuple[int, ...], openings: int
 ) -> Iterator[tuple[int, ...]]:
-    """Ways to plug cards into the board from the first position on, none over another."""
+    """Yield ways to plug cards into the board, none over another."""
 
     def further(card: int, begin: int) -> Iterator[tuple[int, ...]]:
         if card == len(widths):
@@ -200,70 +202,70 @@ def _direct(
         for n, place in enumerate(at):
             end = place + widths[card] - 1
             if place >= begin and end <= openings:
-                for rest in further(card + 1, end + 1):
-                    yield (n, *rest)
+                for later_slots in further(card + 1, end + 1):
+                    yield (n, *later_slots)
 
     yield from further(0, 1)
 
 
-def _others(
+def _riser_and_nic_slots(
     free: list[int],
     board: Board,
     lanes: tuple[int, ...],
     feeds: tuple[int, ...],
     nics: tuple[int, ...],
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]] | None:
-    """Slots of risers, the widest first, and of network cards, the narrowest that do."""
-    left = sorted((n for n in free if lanes[n] > 0), key=lambda n: (-lanes[n], n))
+    """Return slots of risers, the widest first, and of network cards, the narrowest that do."""
+    free_slots = sorted((n for n in free if lanes[n] > 0), key=lambda n: (-lanes[n], n))
     feeding = []
     for split in feeds:
-        able = [n for n in left if split == 1 or _divides(stated(board.slots)[n], split)]
+        able = [n for n in free_slots if split == 1 or _divides(known_value(board.slots)[n], split)]
         fitting = [n for n in able if lanes[n] >= split]
         if not fitting:
             return None
         feeding.append((fitting[0], split))
-        left.remove(fitting[0])
+        free_slots.remove(fitting[0])
     network = []
-    for wanted in nics:
-        fitting = [n for n in reversed(left) if lanes[n] >= wanted] or left[:1]
+    for nic in nics:
+        fitting = [n for n in reversed(free_slots) if lanes[n] >= nic] or free_slots[:1]
         if not fitting:
             return None
         network.append(fitting[0])
-        left.remove(fitting[0])
+        free_slots.remove(fitting[0])
     return tuple(feeding), tuple(network)
 
 
-def _air(
+def _air_gaps(
     slots: tuple[int, ...],
     widths: tuple[int, ...],
     slots_wide: tuple[float, ...],
     axial: tuple[bool, ...],
     at: tuple[int, ...],
 ) -> tuple[float | None, int]:
-    """Smallest gap between neighbours, and the longest row of open-air cards without a gap."""
+    """Return the smallest gap between neighbours, and the longest row without a gap."""
     if not slots:
         return None, 0
     gaps: list[float] = []
     row, longest = int(axial[0]), int(axial[0])
     for i in range(1, len(slots)):
-        apart = at[slots[i]] - at[slots[i - 1]]
-        gaps.append(apart - slots_wide[i - 1])
-        touching = apart - widths[i - 1] < 1
+        distance = at[slots[i]] - at[slots[i - 1]]
+        gaps.append(distance - slots_wide[i - 1])
+        touching = distance - widths[i - 1] < 1
         row = row + 1 if touching and axial[i] and row else int(axial[i])
         longest = max(longest, row)
     return min(gaps, default=None), longest
 
 
-def _bridged(slots: tuple[int, ...], at: tuple[int, ...], spans: tuple[int, ...]) -> int:
-    """How many bridges reach from a card to its neighbour."""
-    there = [at[n] for n in slots]
-    distances = [later - earlier for earlier, later in itertools.pairwise(there)]
-    found, number = 0, 0
-    left = list(spans)
+def _bridge_count(slots: tuple[int, ...], at: tuple[int, ...], spans: tuple[int, ...]) -> int:
+    """Return the number of bridges that reach from a card to its neighbour."""
+    card_positions = [at[n] for n in slots]
+    distances = [later - earlier for earlier, later in itertools.pairwise(card_positions)]
+    bridged, number = 0, 0
+    free_spans = list(spans)
     while number < len(distances):
-        if distances[number] in left:
-            left.remove(distances[number])
-            found += 1
+        if distances[number] in free_spans:
+            free_spans.remove(distances[number])
+            bridged += 1
             number += 1  # a card has one bridge
         number += 1
-    return found
+    return bridged

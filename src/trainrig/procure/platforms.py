@@ -101,15 +101,15 @@ def platform_of_socket(socket: str) -> Platform | None:
 
 def platform_of(build: Build) -> Platform | None:
     """Return the platform of a build's board, or of its processor where no board is named."""
-    processor = next(iter(build.each(Processor)), None)
+    processor = next(iter(build.pieces(Processor)), None)
     part = build.board or processor
     return None if part is None else platform_of_socket(part.socket)
 
 
 def chipset_fields(name: str) -> dict[str, object] | None:
     """Return the fields of a board that its chipset decides; None for an unknown chipset."""
-    wanted = name.strip().upper()
-    chipset = next((row for row in platforms_file().chipset if wanted in row.names), None)
+    chipset_name = name.strip().upper()
+    chipset = next((row for row in platforms_file().chipset if chipset_name in row.names), None)
     if chipset is None:
         return None
     platform = platform_of_socket(chipset.socket)

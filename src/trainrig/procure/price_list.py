@@ -60,13 +60,13 @@ class _Row(BaseModel):
 
 
 def default_path() -> Path:
-    """``$XDG_CONFIG_HOME/trainrig/prices.csv``, ``~/.config`` where that is not set."""
+    """Return the path of the kept prices, ``$XDG_CONFIG_HOME/trainrig/prices.csv``."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     return Path(base) / "trainrig" / "prices.csv"
 
 
 def read_prices(path: Path | None = None) -> tuple[Price, ...]:
-    """The kept prices; none where there is no file yet.  Raises DataError for a broken one."""
+    """Return the kept prices; none without a file.  Raises DataError for a broken one."""
     where = path or default_path()
     if path is None and not where.exists():
         return ()
@@ -76,7 +76,7 @@ def read_prices(path: Path | None = None) -> tuple[Price, ...]:
 def parse_prices(
     path: Path, *, currency: str = "", date: str = "", source: str = ""
 ) -> tuple[Price, ...]:
-    """Rows of a CSV; what a row leaves out is ``currency``, ``date`` and ``source``.
+    """Return the prices of a CSV, with defaults for the columns that a row leaves out.
 
     Rows without a price (of a template that is filled in part) are left out.
     Raises DataError with the line's number.
@@ -96,8 +96,8 @@ def parse_prices(
         hint = unknown("column", extra[0], COLUMNS).hint
         raise DataError(f"prices {path}: unknown column {extra[0]!r}", hint)
     reader.fieldnames = heads
-    given = {"currency": currency, "date": date, "source": source}
-    found = []
+    defaults = {"currency": currency, "date": date, "source": source}
+    prices = []
     for row in reader:
         where = f"prices {path}, line {reader.line_num}"
         values = {name: (value or "").strip() for name, value in row.items() if name is not None}
@@ -105,12 +105,12 @@ def parse_prices(
             raise DataError(f"{where}: more cells than columns", _COMMA)
         if not values.get("price"):
             continue
-        found.append(_price(values, given, where))
-    return tuple(found)
+        prices.append(_price(values, defaults, where))
+    return tuple(prices)
 
 
-def _price(values: dict[str, str], given: dict[str, str], where: str) -> Price:
-    for name, value in given.items():
+def _price(values: dict[str, str], defaults: dict[str, str], where: str) -> Price:
+    for name, value in defaults.items():
         if not values.get(name):
             if not value:
                 raise DataError(
@@ -140,17 +140,17 @@ def add_prices(new: Sequence[Price], path: Path | None = None) -> tuple[int, Pat
 
 
 def to_csv(prices: Iterable[Price]) -> str:
-    """Rows as a file of them."""
+    """Return prices as the text of a CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for one in prices:
-        writer.writerow([getattr(one, name) for name in COLUMNS])
+    for price in prices:
+        writer.writerow([getattr(price, name) for name in COLUMNS])
     return out.getvalue()
 
 
 def template() -> str:
-    """A CSV of all parts of the catalog, with the prices to be filled in."""
+    """Return a CSV of all parts of the catalog, with the prices to be filled in."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -160,32 +160,32 @@ def template() -> str:
 
 
 def newest(prices: Iterable[Price]) -> tuple[Price, ...]:
-    """Of each thing the newest price, in each currency; of one day the later row."""
+    """Return the newest price of each thing in each currency, the later row of one day."""
     latest: dict[tuple[str, str, str, str], Price] = {}
-    for one in prices:
-        key = normalise(one.part), one.currency, one.per, one.kind
-        if key not in latest or one.date >= latest[key].date:
-            latest[key] = one
+    for price in prices:
+        key = normalise(price.part), price.currency, price.per, price.kind
+        if key not in latest or price.date >= latest[key].date:
+            latest[key] = price
     return tuple(latest.values())
 
 
 def price_of(
     prices: Iterable[Price], name: str, currency: str, *, per: Per = "piece", kind: str = ""
 ) -> Price | None:
-    """The newest price of ``name``, or None."""
-    wanted = normalise(name)
-    found = [
-        one
-        for one in newest(prices)
-        if normalise(one.part) == wanted
-        and (one.currency, one.per) == (currency, per)
-        and (not kind or one.kind in (kind, ""))
+    """Return the newest price of ``name``, or None."""
+    normalised_name = normalise(name)
+    matching_prices = [
+        price
+        for price in newest(prices)
+        if normalise(price.part) == normalised_name
+        and (price.currency, price.per) == (currency, per)
+        and (not kind or price.kind in (kind, ""))
     ]
-    return max(found, key=lambda one: one.date, default=None)
+    return max(matching_prices, key=lambda price: price.date, default=None)
 
 
 def currency_of(text: str) -> str:
-    """A currency's three letters.  Raises UsageError for anything else."""
+    """Return a currency's three letters.  Raises UsageError for anything else."""
     word = text.strip().upper()
     if len(word) != 3 or not word.isascii() or not word.isalpha():
         raise UsageError(f"not a currency: {text!r}", "three letters, as CNY, USD or EUR")

@@ -72,11 +72,11 @@ def take_quoted(
 def _quoted(values: MutableMapping[str, float], gpus: float | None) -> Iterator[QuotedPrice]:
     for way in HOURLY:
         names = [form.format(way) for form in (_PLAIN, _GPU, _MACHINE)]
-        given = {name: values.pop(name) for name in names if name in values}
-        if len(given) > 1:
-            first, second, *_ = map(_option, given)
+        quoted_values = {name: values.pop(name) for name in names if name in values}
+        if len(quoted_values) > 1:
+            first, second, *_ = map(_option, quoted_values)
             raise UsageError(f"{first} and {second} are both given", "one price for one way")
-        for name, price in given.items():
+        for name, price in quoted_values.items():
             if name == _PLAIN.format(way) and gpus is not None and gpus != 1:
                 per_gpu, per_machine = _option(_GPU.format(way)), _option(_MACHINE.format(way))
                 raise UsageError(

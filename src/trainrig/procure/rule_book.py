@@ -82,7 +82,7 @@ class When(_Strict):
     management: bool | None = None
 
 
-class HardWay(_Strict):
+class BuildWarning(_Strict):
     """What people learned the hard way, and when it holds."""
 
     id: str
@@ -92,11 +92,11 @@ class HardWay(_Strict):
     when: When
 
 
-class _Book(_Strict):
+class _RulesFile(_Strict):
     schema_: Annotated[Literal[1], Field(alias="schema")]
     sources: dict[str, RuleSource]
     rule: list[BuildRule]
-    warning: list[HardWay]
+    warning: list[BuildWarning]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,26 +104,28 @@ class RuleBook:
     """All rules and warnings, with their sources."""
 
     rules: Mapping[str, BuildRule]
-    warnings: tuple[HardWay, ...]
+    warnings: tuple[BuildWarning, ...]
     sources: Mapping[str, RuleSource]
 
     def value(self, rule: str, name: str) -> float:
-        """A number of a rule."""
+        """Return a number of a rule."""
         return self.rules[rule].values[name]
 
     def source_of(self, rule: str) -> RuleSource:
-        """Where a rule or a warning comes from."""
-        found = self.rules.get(rule) or next(one for one in self.warnings if one.id == rule)
-        return self.sources[found.source]
+        """Return the document that a rule or a warning comes from."""
+        rule_row = self.rules.get(rule) or next(
+            warning for warning in self.warnings if warning.id == rule
+        )
+        return self.sources[rule_row.source]
 
 
 @cache
 def rule_book() -> RuleBook:
-    """The rules as they stand in their file.  Raises DataError where it is broken."""
-    book = read_toml(RULES_FILE, _Book, RULES_FILE.name)
-    stated = {one.id: one.source for one in book.rule}
-    stated |= {one.id: one.source for one in book.warning}
-    for name, source in stated.items():
+    """Return the rules as they stand in their file.  Raises DataError where it is broken."""
+    book = read_toml(RULES_FILE, _RulesFile, RULES_FILE.name)
+    source_by_id = {rule.id: rule.source for rule in book.rule}
+    source_by_id |= {warning.id: warning.source for warning in book.warning}
+    for name, source in source_by_id.items():
         if source not in book.sources:
             raise DataError(f"{RULES_FILE.name}: {name}: unknown source {source!r}")
     return RuleBook(
@@ -136,7 +138,7 @@ def rule_book() -> RuleBook:
 def check(
     rule: str, holds: bool, message: str, arithmetic: str, fix: str = "", used: float | None = None
 ) -> Check:
-    """A check that holds, or an error with its fix."""
+    """Return a check that holds, or an error with its fix."""
     severity: Severity = "ok" if holds else "error"
     return Check(
         rule=rule,
@@ -156,7 +158,7 @@ def graded(
     arithmetic: str,
     fix: str,
 ) -> Check:
-    """A check of a bound: an error above 1, a warning above ``good``."""
+    """Return a check of a bound: an error above 1, a warning above ``good``."""
     severity: Severity = "error" if used > 1.0 + 1e-9 else "warning" if used > good else "ok"
     return Check(
         rule=rule,
@@ -177,11 +179,11 @@ _FORMS = {
     ("psu", "atx"): '"2", "3.0" or "3.1"',
     ("psu", "connectors"): '{ eps = …, "8-pin" = …, "12V-2x6" = … }',
 }
-"""How a field is written that is no plain number or word."""
+"""TOML of fields that are no plain number or word."""
 
 
 def not_known(rule: str, part: Part, *names: str) -> Check:
-    """A check that waits for fields of a part, which the catalog does not know."""
+    """Return a check that waits for fields of a part, which the catalog does not know."""
     kind = kind_of(part)
     forms = {name: _FORMS.get((kind, name), "…") for name in names}
     table, toml = f"[[{kind}]]", ", ".join(f"{name} = {form}" for name, form in forms.items())
@@ -244,20 +246,20 @@ def bounded(
 
 
 def awaits_processor(judge: Rule) -> Rule:
-    """Guard of a rule on watts: without a processor what holds is not known to hold."""
+    """Guard a rule on watts: without a processor a sum is not known to hold."""
 
     @wraps(judge)
     def guarded(build: Build) -> Iterator[Check]:
         has_processor = any(item.kind == "cpu" for item in build.items)
-        for one in judge(build):
-            if has_processor or one.severity in ("error", "unknown"):
-                yield one
+        for check in judge(build):
+            if has_processor or check.severity in ("error", "unknown"):
+                yield check
                 continue
             yield Check(
-                rule=one.rule,
+                rule=check.rule,
                 severity="unknown",
                 message="not known: watts of the processor",
-                arithmetic=f"{one.arithmetic}, without a processor",
+                arithmetic=f"{check.arithmetic}, without a processor",
                 fix="add [[cpu]] with its part, or --cpu",
                 not_known=("cpu.watts",),
             )
@@ -265,19 +267,19 @@ def awaits_processor(judge: Rule) -> Rule:
     return guarded
 
 
-def needs(rule: str, *wanted: str) -> Callable[[Rule], Rule]:
-    """Guard of a rule that compares ``wanted`` fields of parts, ``case.gpu_length_mm``.
+def needs(rule: str, *field_paths: str) -> Callable[[Rule], Rule]:
+    """Guard a rule that compares fields of parts, ``case.gpu_length_mm``.
 
     It is applied where all of them are known; where one is not, it yields which.  A kind of which
     the build has no part asks for nothing: that is a rule of its own.
     """
-    fields = [name.split(".") for name in wanted]
+    fields = [name.split(".") for name in field_paths]
 
     def guard(judge: Rule) -> Rule:
         @wraps(judge)
         def guarded(build: Build) -> Iterator[Check]:
-            there = {item.kind for item in build.items}
-            if not {kind for kind, _ in fields} <= there:
+            kinds = {item.kind for item in build.items}
+            if not {kind for kind, _ in fields} <= kinds:
                 yield from judge(build)
                 return
             gaps = []

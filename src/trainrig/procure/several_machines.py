@@ -23,7 +23,7 @@ from trainrig.procure.training_rate import TrainingRate, rate_at, training_space
 from trainrig.units import counted
 
 _FEWER = 0.5
-"""Of the machines that the budget holds: with fewer, nothing is tried."""
+"""Share of the affordable machines below which no number is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +31,15 @@ class ClusterPlan:
     """Machines on one network, and what they train."""
 
     gbps: float
-    """Of a machine into the network."""
+    """Network rate of one machine, in Gb/s."""
     affordable: int
     """Machines that the budget holds."""
     machines: int
-    """That the best layout uses."""
+    """Machines that the best layout uses."""
     price: float
     rate: TrainingRate
     watts: float
-    """Of all machines at the wall."""
+    """Watts of all machines at the wall."""
     tokens: float
 
     @property
@@ -55,20 +55,20 @@ class ClusterPlan:
 
 def plan_cluster(
     report: BuildReport,
-    given: Mapping[str, Any],
+    training_options: Mapping[str, Any],
     networks: Sequence[tuple[float, float]],
     *,
     budget: float,
     tokens: float,
 ) -> tuple[ClusterPlan, ...]:
-    """A plan for each network, (Gb/s, price for a machine).
+    """Return a plan for each network, (Gb/s, price for a machine).
 
     Raises UsageError for a list that is not legal or not priced, and where nothing fits.
     """
     build = report.build
     if not report.legal:
-        first, *others = [one for one in report.findings if one.severity == "error"]
-        more = f"; and {counted(len(others), 'rule')} more" if others else ""
+        first, *other_errors = [check for check in report.findings if check.severity == "error"]
+        more = f"; and {counted(len(other_errors), 'rule')} more" if other_errors else ""
         raise UsageError(
             f"{build.name} is not legal: {first.rule}: {first.message}: {first.arithmetic}{more}",
             first.fix or "trainrig build check has all of its arithmetic",
@@ -81,13 +81,14 @@ def plan_cluster(
     positive("budget", budget)
     positive("tokens", tokens)
     return tuple(
-        _plan(report, given, gbps, price, budget=budget, tokens=tokens) for gbps, price in networks
+        _plan(report, training_options, gbps, price, budget=budget, tokens=tokens)
+        for gbps, price in networks
     )
 
 
 def _plan(
     report: BuildReport,
-    given: Mapping[str, Any],
+    training_options: Mapping[str, Any],
     gbps: float,
     network: float,
     *,
@@ -95,77 +96,81 @@ def _plan(
     tokens: float,
 ) -> ClusterPlan:
     positive("Gb/s of the network", gbps)
-    each = (report.build.total or 0.0) + network
-    affordable = int(budget / each) if each else 0
+    machine_price = (report.build.total or 0.0) + network
+    affordable = int(budget / machine_price) if machine_price else 0
     if affordable < 1:
         raise UsageError(
-            f"{budget:,.0f} {report.build.currency} buys no machine of {each:,.0f}",
+            f"{budget:,.0f} {report.build.currency} buys no machine of {machine_price:,.0f}",
             "a larger budget, or a cheaper machine",
         )
     chip, per_node = chip_of(report.build.cards[0]), len(report.build.cards)
-    every, _ = training_space({**given, "on": chip.name})
+    layout_space, _ = training_space({**training_options, "on": chip.name})
     best: ClusterPlan | None = None
     for count in _counts(affordable):
-        there = Cluster(
+        cluster = Cluster(
             chip=chip, gpus=count * per_node, gpus_per_node=per_node, fabric=gbps * GBIT
         )
-        rate = rate_at(every, there)
+        rate = rate_at(layout_space, cluster)
         if rate is not None and (best is None or rate.tokens_per_s > best.rate.tokens_per_s):
             best = ClusterPlan(
                 gbps=gbps,
                 affordable=affordable,
                 machines=count,
-                price=count * each,
+                price=count * machine_price,
                 rate=rate,
                 watts=count * report.power.wall,
                 tokens=tokens,
             )
     if best is None:
         raise UsageError(
-            f"{every.shape.name} fits on no {affordable} machines with {per_node} × {chip.name}",
+            f"{layout_space.shape.name} fits on no {affordable} machines with {per_node} × "
+            f"{chip.name}",
             "GPUs with more memory, --offload host, or a smaller model",
         )
     return best
 
 
-def _counts(most: int) -> Iterator[int]:
-    """All that the budget holds, and rounder numbers of them: layouts want divisors."""
-    least = max(1, math.ceil(most * _FEWER))
-    wanted = {most, *(n for n in range(least, most + 1) if n % 4 == 0 or most <= 8)}
-    wanted |= {1 << bit for bit in range(20) if least <= 1 << bit <= most}
-    yield from sorted(wanted)
+def _counts(most_machines: int) -> Iterator[int]:
+    """Yield the most machines, and rounder numbers: layouts want divisors."""
+    fewest_machines = max(1, math.ceil(most_machines * _FEWER))
+    counts = {
+        most_machines,
+        *(n for n in range(fewest_machines, most_machines + 1) if n % 4 == 0 or most_machines <= 8),
+    }
+    counts |= {1 << bit for bit in range(20) if fewest_machines <= 1 << bit <= most_machines}
+    yield from sorted(counts)
 
 
 def network_of(text: str) -> tuple[float, float]:
-    """``100=9000``: Gb/s of a machine, and what it costs for each.  Raises UsageError."""
+    """Return Gb/s and price of a machine from ``100=9000``.  Raises UsageError."""
     rate, _, price = text.partition("=")
     try:
-        found = float(rate), float(price)
+        network = float(rate), float(price)
     except ValueError:
-        found = math.nan, math.nan
-    if not (0.0 < found[0] <= 1e5 and 0.0 <= found[1] < 1e12):
+        network = math.nan, math.nan
+    if not (0.0 < network[0] <= 1e5 and 0.0 <= network[1] < 1e12):
         raise UsageError(f"not a network: {text!r}", "Gb/s = price a machine, as 100=9000")
-    return found
+    return network
 
 
 def clusters_dict(plans: Sequence[ClusterPlan], currency: str) -> list[dict[str, Any]]:
-    """What ``build cluster --json`` prints; others script against it."""
+    """Return the JSON of ``build cluster``."""
     return [
         {
-            "fabric_gbps": one.gbps,
-            "machines": one.machines,
-            "affordable": one.affordable,
-            "gpus": one.rate.gpus,
-            "price": one.price,
+            "fabric_gbps": plan.gbps,
+            "machines": plan.machines,
+            "affordable": plan.affordable,
+            "gpus": plan.rate.gpus,
+            "price": plan.price,
             "currency": currency,
-            "layout": layout_dict(one.rate.prediction.layout) if one.rate.prediction else None,
-            "tokens_per_s": one.rate.tokens_per_s,
-            "interval": {"days": list(one.days[1:])},
-            "tokens": one.tokens,
-            "days": one.days[0],
-            "kwh": one.kwh,
-            "watts": one.watts,
-            "waits_for": one.rate.limits,
+            "layout": layout_dict(plan.rate.prediction.layout) if plan.rate.prediction else None,
+            "tokens_per_s": plan.rate.tokens_per_s,
+            "interval": {"days": list(plan.days[1:])},
+            "tokens": plan.tokens,
+            "days": plan.days[0],
+            "kwh": plan.kwh,
+            "watts": plan.watts,
+            "waits_for": plan.rate.limits,
         }
-        for one in plans
+        for plan in plans
     ]

@@ -41,30 +41,30 @@ class SupplyLoad:
     limit: float
     """Watts that it may carry for hours."""
     peak: float
-    hold: float
+    peak_limit: float
     """Watts that it rides out for milliseconds."""
     text: str
-    """Of its watts: ``307 W + 2 × 350 W + 2 × 75 W``: the board, its cards, other slots."""
+    """Sum of its watts as text: ``307 W + 2 × 350 W + 2 × 75 W``."""
     peak_text: str
-    eights: int
+    eight_pins: int
     """8-pin plugs that its cards want."""
-    eights_there: int
+    eight_pins_available: int
 
 
 def peak_factor(card: GpuCard) -> float:
-    """A card's draw for milliseconds, over its watts."""
+    """Return a card's draw for milliseconds, over its watts."""
     values = rule_book().rules["psu-transients"].values
     return values.get(chip_of(card).name, values["factor"])
 
 
-def eights_needed(
+def eight_pins_needed(
     cards: Sequence[GpuCard], connectors: Mapping[Connector, int]
 ) -> tuple[int, int, int]:
-    """8-pin plugs that cards want; 12V-2x6 among them that come by adapter, and on how many 8-pins.
+    """Return the 8-pin plugs that cards want, adapted 12V-2x6 plugs and their 8-pins.
 
     A 12V-2x6 plug that the supply has goes to the card with most watts.
     """
-    each = rule_book().value("psu-connectors", "eight_pin_watts")
+    eight_pin_watts = rule_book().value("psu-connectors", "eight_pin_watts")
     slot = rule_book().value("psu-rails", "slot_watts")
     need: Counter[Connector] = Counter()
     for card in cards:
@@ -73,7 +73,9 @@ def eights_needed(
     heavy = sorted(
         (card_watts(c) for c in cards if (c.connectors or {}).get("12V-2x6")), reverse=True
     )
-    plugs = sum(math.ceil((watts - slot) / each) for watts in heavy[-adapted:] if adapted)
+    plugs = sum(
+        math.ceil((watts - slot) / eight_pin_watts) for watts in heavy[-adapted:] if adapted
+    )
     return need["8-pin"] + need["8-pin-eps"] * 2 + need["6-pin"] + plugs, adapted, plugs
 
 
@@ -85,22 +87,26 @@ class _Draw:
     watts: float
     peak: float
     slot: float
-    """Of its watts, those that may come through its slot."""
+    """Watts that the card may take through its slot."""
 
 
 def _draws(build: Build) -> list[_Draw]:
-    apart = sum(one.splits for one in build.each(Riser) if one.powered)
-    slot = 0.0 if apart >= len(build.cards) else rule_book().value("psu-rails", "slot_watts")
-    found = []
+    cards_on_powered_risers = sum(riser.splits for riser in build.pieces(Riser) if riser.powered)
+    slot = (
+        0.0
+        if cards_on_powered_risers >= len(build.cards)
+        else rule_book().value("psu-rails", "slot_watts")
+    )
+    draws = []
     for card in build.cards:
         watts = card_watts(card)
         peak = watts * peak_factor(card)
-        found.append(_Draw(card=card, watts=watts, peak=peak, slot=min(slot, watts)))
-    return found
+        draws.append(_Draw(card=card, watts=watts, peak=peak, slot=min(slot, watts)))
+    return draws
 
 
 def supply_loads(build: Build) -> tuple[SupplyLoad, ...]:
-    """What hangs on each supply, in the list's order.
+    """Return what hangs on each supply, in the list's order.
 
     Raises UsageError for wiring that names a supply or a card that is not there.
     """
@@ -117,30 +123,36 @@ def supply_loads(build: Build) -> tuple[SupplyLoad, ...]:
             "the number of a supply for each card, as gpu_supplies = [1, 1, 2, 2]",
         )
     values = rule_book().rules["psu-transients"].values
-    most = rule_book().value("psu-rails", "most")
+    most_load = rule_book().value("psu-rails", "most")
     power = power_of(build)
-    ratings = [rating(one, build) for one in supplies]
+    ratings = [rating(supply, build) for supply in supplies]
     rack = _Rack(
         supplies=supplies,
-        limits=[most * given for given in ratings],
+        limits=[most_load * rated_watts for rated_watts in ratings],
         holds=[
-            given * values["atx2" if one.atx in (None, "2") else "atx3"]
-            for one, given in zip(supplies, ratings, strict=True)
+            rated_watts * values["atx2" if supply.atx in (None, "2") else "atx3"]
+            for supply, rated_watts in zip(supplies, ratings, strict=True)
         ],
         base=power.cpu + power.rest,
     )
     boards = range(count) if wiring.board_supply is None else (wiring.board_supply - 1,)
-    tried = []
+    wirings = []
     for board in boards if count > 1 else (0,):
         if wiring.gpu_supplies is not None:
-            hung: list[list[int]] = [[] for _ in supplies]
+            cards_by_supply: list[list[int]] = [[] for _ in supplies]
             for card, number in enumerate(wiring.gpu_supplies):
-                hung[number - 1].append(card)
+                cards_by_supply[number - 1].append(card)
         else:
-            hung = rack.dealt(draws, board)
-        tried.append((max(rack.worst(draws, hung, board, n) for n in range(count)), board, hung))
-    _, board, hung = min(tried)
-    return tuple(rack.load(draws, hung, board, place) for place in range(count))
+            cards_by_supply = rack.deal_cards(draws, board)
+        wirings.append(
+            (
+                max(rack.worst(draws, cards_by_supply, board, n) for n in range(count)),
+                board,
+                cards_by_supply,
+            )
+        )
+    _, board, cards_by_supply = min(wirings)
+    return tuple(rack.load(draws, cards_by_supply, board, place) for place in range(count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,71 +165,95 @@ class _Rack:
     base: float
     """Watts of all that is no card."""
 
-    def dealt(self, draws: Sequence[_Draw], board: int) -> list[list[int]]:
-        """Cards on supplies: one by one to where the worst of them and the board's is least."""
-        hung: list[list[int]] = [[] for _ in self.supplies]
-        if len(hung) == 1:
+    def deal_cards(self, draws: Sequence[_Draw], board: int) -> list[list[int]]:
+        """Deal cards to supplies, each to the one whose load rises least."""
+        cards_by_supply: list[list[int]] = [[] for _ in self.supplies]
+        if len(cards_by_supply) == 1:
             return [list(range(len(draws)))]
         for card in sorted(range(len(draws)), key=lambda n: -draws[n].watts):
-            tried = []
-            for place in range(len(hung)):
-                hung[place].append(card)
-                here = self.worst(draws, hung, board, place)
-                tried.append((max(here, self.worst(draws, hung, board, board)), place))
-                hung[place].pop()
-            hung[min(tried)[1]].append(card)
-        return hung
+            candidates = []
+            for place in range(len(cards_by_supply)):
+                cards_by_supply[place].append(card)
+                worst_here = self.worst(draws, cards_by_supply, board, place)
+                candidates.append(
+                    (max(worst_here, self.worst(draws, cards_by_supply, board, board)), place)
+                )
+                cards_by_supply[place].pop()
+            cards_by_supply[min(candidates)[1]].append(card)
+        return cards_by_supply
 
     def carried(
-        self, draws: Sequence[_Draw], hung: Sequence[Sequence[int]], board: int, place: int
+        self,
+        draws: Sequence[_Draw],
+        cards_by_supply: Sequence[Sequence[int]],
+        board: int,
+        place: int,
     ) -> tuple[float, float]:
-        """Watts of a supply, and its peak."""
-        here = [draws[n] for n in hung[place]]
+        """Return the watts of a supply, and its peak."""
+        supply_draws = [draws[n] for n in cards_by_supply[place]]
         if place != board:
-            return sum(one.watts for one in here), sum(one.peak for one in here)
-        other = sum(draws[n].slot for k, each in enumerate(hung) if k != board for n in each)
-        base = self.base + other
-        return base + sum(one.watts for one in here), base + sum(one.peak for one in here)
+            return sum(draw.watts for draw in supply_draws), sum(draw.peak for draw in supply_draws)
+        slot_watts = sum(
+            draws[n].slot for k, cards in enumerate(cards_by_supply) if k != board for n in cards
+        )
+        base = self.base + slot_watts
+        return base + sum(draw.watts for draw in supply_draws), base + sum(
+            draw.peak for draw in supply_draws
+        )
 
     def worst(
-        self, draws: Sequence[_Draw], hung: Sequence[Sequence[int]], board: int, place: int
+        self,
+        draws: Sequence[_Draw],
+        cards_by_supply: Sequence[Sequence[int]],
+        board: int,
+        place: int,
     ) -> tuple[int, float]:
-        """Plugs that a supply lacks, then how near it is to its limits."""
+        """Return the plugs that a supply lacks, and how near it is to its limits."""
         supply = self.supplies[place]
-        eights, _, _ = eights_needed([draws[n].card for n in hung[place]], supply.connectors or {})
-        watts, peak = self.carried(draws, hung, board, place)
-        lacking = max(0, eights - (supply.connectors or {}).get("8-pin", 0))
+        eight_pins, _, _ = eight_pins_needed(
+            [draws[n].card for n in cards_by_supply[place]], supply.connectors or {}
+        )
+        watts, peak = self.carried(draws, cards_by_supply, board, place)
+        lacking = max(0, eight_pins - (supply.connectors or {}).get("8-pin", 0))
         return lacking, max(watts / self.limits[place], peak / self.holds[place])
 
     def load(
-        self, draws: Sequence[_Draw], hung: Sequence[Sequence[int]], board: int, place: int
+        self,
+        draws: Sequence[_Draw],
+        cards_by_supply: Sequence[Sequence[int]],
+        board: int,
+        place: int,
     ) -> SupplyLoad:
-        """All that is said of a supply."""
+        """Return the load of a supply."""
         supply, is_board = self.supplies[place], place == board
-        watts, peak = self.carried(draws, hung, board, place)
+        watts, peak = self.carried(draws, cards_by_supply, board, place)
         terms: Counter[str] = Counter()
         peaks: Counter[str] = Counter()
-        for one in (draws[n] for n in hung[place]):
-            terms[f"{one.watts:g} W"] += 1
-            peaks[f"{peak_factor(one.card):g} × {one.watts:g} W"] += 1
+        for draw in (draws[n] for n in cards_by_supply[place]):
+            terms[f"{draw.watts:g} W"] += 1
+            peaks[f"{peak_factor(draw.card):g} × {draw.watts:g} W"] += 1
         base = f"{self.base:,.0f} W" if is_board else ""
-        away = [draws[n].slot for k, each in enumerate(hung) if k != board for n in each]
+        away = [
+            draws[n].slot for k, cards in enumerate(cards_by_supply) if k != board for n in cards
+        ]
         for slot, number in Counter(away).items() if is_board else ():
             base += f" + {number} × {slot:g} W" if slot else ""
-        eights, _, _ = eights_needed([draws[n].card for n in hung[place]], supply.connectors or {})
+        eight_pins, _, _ = eight_pins_needed(
+            [draws[n].card for n in cards_by_supply[place]], supply.connectors or {}
+        )
         return SupplyLoad(
             number=place + 1,
             supply=supply,
-            cards=tuple(sorted(hung[place])),
+            cards=tuple(sorted(cards_by_supply[place])),
             is_board=is_board,
             watts=watts,
             limit=self.limits[place],
             peak=peak,
-            hold=self.holds[place],
+            peak_limit=self.holds[place],
             text=_sum(base, terms),
             peak_text=_sum(base, peaks),
-            eights=eights,
-            eights_there=(supply.connectors or {}).get("8-pin", 0),
+            eight_pins=eight_pins,
+            eight_pins_available=(supply.connectors or {}).get("8-pin", 0),
         )
 
 
@@ -231,50 +267,53 @@ def _sum(base: str, terms: Counter[str]) -> str:
 @awaits_processor
 @needs("psu-transients", "psu.atx")
 def psu_transients(build: Build) -> Iterator[Check]:
-    """Supplies ride out what cards draw for milliseconds, each by itself."""
+    """Check that supplies ride out what cards draw for milliseconds, each by itself."""
     if not build.supplies or not build.cards:
         return
-    for one in supply_loads(build):
+    for load in supply_loads(build):
         several = len(build.supplies) > 1
-        fits = one.peak <= one.hold
+        fits = load.peak <= load.peak_limit
         yield check(
             "psu-transients",
             fits,
-            f"peaks of all cards on supply {one.number}" if several else "peaks of all cards",
-            f"{one.peak_text} = {one.peak:,.0f} W {'≤' if fits else '>'} {one.hold:,.0f} W that "
-            f"ATX {one.supply.atx} of {rating(one.supply, build):,.0f} W holds",
+            f"peaks of all cards on supply {load.number}" if several else "peaks of all cards",
+            f"{load.peak_text} = {load.peak:,.0f} W {'≤' if fits else '>'} "
+            f"{load.peak_limit:,.0f} W that "
+            f"ATX {load.supply.atx} of {rating(load.supply, build):,.0f} W holds",
             "a supply of ATX 3, or more watts"
             + (", or another card on another supply" if several else ""),
-            used=one.peak / one.hold,
+            used=load.peak / load.peak_limit,
         )
 
 
 @needs("psu-connectors", "psu.connectors", "gpu.connectors")
 def psu_connectors(build: Build) -> Iterator[Check]:
-    """Each card and the board have their cables, from one supply."""
+    """Check that each card and the board have their cables, from one supply."""
     if not build.supplies or not build.cards:
         return
-    for one in supply_loads(build):
-        own = [build.cards[number] for number in one.cards]
-        if not own:
+    for load in supply_loads(build):
+        supply_cards = [build.cards[number] for number in load.cards]
+        if not supply_cards:
             continue
         need: Counter[Connector] = Counter()
-        for card in own:
+        for card in supply_cards:
             need.update(card.connectors or {})
-        eights, adapted, plugs = eights_needed(own, one.supply.connectors or {})
-        fits = eights <= one.eights_there
+        eight_pins, adapted, plugs = eight_pins_needed(supply_cards, load.supply.connectors or {})
+        fits = eight_pins <= load.eight_pins_available
         listed = [_plugs_text(need) or "none"]
         if adapted:
             listed.append(f"{adapted} by adapter on {plugs} × 8-pin")
-        sign, have = "≤" if fits else ">", _plugs_text(one.supply.connectors or {})
-        listed.append(f"{eights} × 8-pin {sign} {one.eights_there} in the supply ({have})")
+        sign, have = "≤" if fits else ">", _plugs_text(load.supply.connectors or {})
+        listed.append(
+            f"{eight_pins} × 8-pin {sign} {load.eight_pins_available} in the supply ({have})"
+        )
         several = len(build.supplies) > 1
         message = "cables of the cards" if fits else "too few cables for the cards"
         if several:
             message = (
-                f"cables of the cards on supply {one.number}"
+                f"cables of the cards on supply {load.number}"
                 if fits
-                else f"too few cables for the cards on supply {one.number}"
+                else f"too few cables for the cards on supply {load.number}"
             )
         yield check(
             "psu-connectors",
@@ -282,46 +321,46 @@ def psu_connectors(build: Build) -> Iterator[Check]:
             message,
             "; ".join(listed),
             "a supply with more cables; never two plugs of a card on one cable",
-            used=eights / one.eights_there if one.eights_there else None,
+            used=eight_pins / load.eight_pins_available if load.eight_pins_available else None,
         )
     board = build.board
     if board is not None:
-        wanted = 1 if board.sockets == 1 else board.sockets
-        there = sum((one.connectors or {}).get("eps", 0) for one in build.supplies)
+        needed_plugs = 1 if board.sockets == 1 else board.sockets
+        eps_plugs = sum((supply.connectors or {}).get("eps", 0) for supply in build.supplies)
         yield check(
             "psu-connectors",
-            there >= wanted,
+            eps_plugs >= needed_plugs,
             "cables of the processor",
-            f"{wanted} of {board.eps_connectors or '?'} EPS plugs, {there} there",
+            f"{needed_plugs} of {board.eps_connectors or '?'} EPS plugs, {eps_plugs} there",
             "a supply with EPS cables",
         )
 
 
 def _plugs_text(plugs: Mapping[Connector, int]) -> str:
-    """``2 × EPS, 8 × 8-pin``."""
+    """Return plugs as text: ``2 × EPS, 8 × 8-pin``."""
     return ", ".join(f"{count} × {name.replace('eps', 'EPS')}" for name, count in plugs.items())
 
 
 @awaits_processor
 def psu_rails(build: Build) -> Iterator[Check]:
-    """Of several supplies each carries what hangs on it, and they start together."""
+    """Check that each of several supplies carries its load, and that they start together."""
     if len(build.supplies) < 2:
         return
-    most = rule_book().value("psu-rails", "most")
-    for one in supply_loads(build):
-        fits = one.watts <= one.limit
-        what = counted(len(one.cards), "card")
-        message = f"supply {one.number} carries {what}"
-        if one.is_board:
-            message = f"supply {one.number} carries the board, all slots and {what}"
+    most_load = rule_book().value("psu-rails", "most")
+    for load in supply_loads(build):
+        fits = load.watts <= load.limit
+        card_count = counted(len(load.cards), "card")
+        message = f"supply {load.number} carries {card_count}"
+        if load.is_board:
+            message = f"supply {load.number} carries the board, all slots and {card_count}"
         yield check(
             "psu-rails",
             fits,
             message,
-            f"{one.text} = {one.watts:,.0f} W {'≤' if fits else '>'} {most:g} × "
-            f"{rating(one.supply, build):,.0f} W = {one.limit:,.0f} W",
+            f"{load.text} = {load.watts:,.0f} W {'≤' if fits else '>'} {most_load:g} × "
+            f"{rating(load.supply, build):,.0f} W = {load.limit:,.0f} W",
             "supplies that hold whole cards each, one for all, or risers with plugs of their own",
-            used=one.watts / one.limit,
+            used=load.watts / load.limit,
         )
     count, together = len(build.supplies), build.wiring.psu_sync
     yield check(

@@ -25,7 +25,7 @@ from trainrig.workload.model import ModelShape
 from trainrig.workload.model_lookup import find
 
 TOKENS_A_STEP = 2**20
-"""Where no global batch is given: as of GPT-3 1.3B and 2.7B (Brown et al. 2020, table 2.1)."""
+"""Tokens of a step where no global batch is given (GPT-3 1.3B; Brown et al. 2020, table 2.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class TrainingRate:
     gpus: int
     nodes: int
     gpu_watts: float | None
-    """Of all GPUs; None: not known."""
+    """Watts of all GPUs; None: not known."""
     limit_watts: float | None = None
-    """What they are predicted to take, where a run measured none."""
+    """Predicted watts of all GPUs, where a run measured none."""
     source: str
     limits: str = ""
     """The largest part of the step beside compute."""
@@ -48,16 +48,16 @@ class TrainingRate:
     is_measured: bool = False
 
     def days(self, tokens: float) -> tuple[float, float, float]:
-        """Days that so many tokens take: middle, low and high."""
+        """Return the days that tokens take: middle, low and high."""
         middle, low, high = (
             tokens / speed / DAY for speed in (self.tokens_per_s, self.high, self.low)
         )
         return middle, low, high
 
 
-def training_space(given: Mapping[str, Any]) -> tuple[Space, Cluster]:
-    """All layouts of a model, with a global batch of about TOKENS_A_STEP where none is given."""
-    options = dict(given)
+def training_space(training_options: Mapping[str, Any]) -> tuple[Space, Cluster]:
+    """Return all layouts of a model; without a global batch, about TOKENS_A_STEP tokens a step."""
+    options = dict(training_options)
     if options.get("global_batch") is None:
         first, _ = space({**options, "global_batch": 1})
         options["global_batch"] = max(1, TOKENS_A_STEP // first.base.batch.seq_len)
@@ -65,65 +65,67 @@ def training_space(given: Mapping[str, Any]) -> tuple[Space, Cluster]:
 
 
 def predicted_rate(
-    given: Mapping[str, Any], tokens: float | None = None, days: float | None = None
+    options: Mapping[str, Any], tokens: float | None = None, days: float | None = None
 ) -> TrainingRate:
-    """The best layout's rate; with ``days`` and no ``gpus``, on the fewest machines that do.
+    """Return the best layout's rate; with ``days`` and no ``gpus``, on the fewest machines that do.
 
     Raises UsageError where nothing fits.
     """
-    is_counted = days is None or given.get("gpus") is not None
-    every, cluster = training_space(given if is_counted else {**given, "gpus": one_node(given)})
-    if days is not None and given.get("gpus") is None:
+    is_counted = days is None or options.get("gpus") is not None
+    layout_space, cluster = training_space(
+        options if is_counted else {**options, "gpus": one_node(options)}
+    )
+    if days is not None and options.get("gpus") is None:
         if tokens is None:
             raise UsageError("days for how many tokens?", "as --tokens 140e9")
         positive("days", days)
-        fewest = gpus_needed(every, cluster, positive("tokens", tokens), days).cluster.gpus
+        fewest = gpus_needed(layout_space, cluster, positive("tokens", tokens), days).cluster.gpus
         machines = -(-fewest // cluster.tray)  # they are had whole
         cluster = cluster.on(machines * cluster.tray)
-    found = rate_at(every, cluster, SIMULATED)
-    if found is None:
+    rate = rate_at(layout_space, cluster, SIMULATED)
+    if rate is None:
         raise UsageError(
-            f"{every.shape.name} does not fit on {cluster.gpus} × {cluster.rates().device}",
+            f"{layout_space.shape.name} does not fit on {cluster.gpus} × {cluster.rates().device}",
             "more GPUs, or GPUs with more memory; trainrig fits says what helps",
         )
-    return found
+    return rate
 
 
-def rate_at(every: Space, cluster: Cluster, simulate: int = 0) -> TrainingRate | None:
-    """The best layout's rate at a cluster; None where nothing fits or makes the batch.
+def rate_at(layout_space: Space, cluster: Cluster, simulate: int = 0) -> TrainingRate | None:
+    """Return the best layout's rate at a cluster; None where nothing fits or makes the batch.
 
     ``simulate``: so many of the fastest are ranked by their simulation, as a plan ranks them.
     """
     try:
-        ranked = search(every.on(cluster), cluster.rates(), top=1, simulate=simulate)
+        ranked = search(layout_space.on(cluster), cluster.rates(), top=1, simulate=simulate)
         best = ranked.best[0]
     except UsageError:
         return None
     if not best.fits:
         return None
     question = Question(
-        shape=every.shape,
+        shape=layout_space.shape,
         layout=best.layout,
         cluster=cluster,
-        presumed=every.presumed_of(best.layout),
+        presumed=layout_space.presumed_of(best.layout),
     )
-    found = predict(question)
-    low, high = found.interval
+    prediction = predict(question)
+    low, high = prediction.interval
     waits = {name: size for name, size in best.parts_of_step.items() if name not in _COMPUTE}
     slowest = max(waits, key=lambda name: waits[name], default="")
     share = waits.get(slowest, 0.0) / best.ranked_by
     return TrainingRate(
-        tokens_per_s=found.tokens_per_s,
-        low=found.tokens / high,
-        high=found.tokens / low,
+        tokens_per_s=prediction.tokens_per_s,
+        low=prediction.tokens / high,
+        high=prediction.tokens / low,
         gpus=cluster.gpus,
         nodes=-(-cluster.gpus // cluster.gpus_per_node),
-        gpu_watts=found.power,
+        gpu_watts=prediction.power,
         source="predicted, best layout, 80 % interval",
         limits=f"{_WORDS.get(slowest, slowest)}: {format_share(share)} of a step"
         if share >= 0.1
         else "compute of the GPUs",
-        prediction=found,
+        prediction=prediction,
     )
 
 
@@ -139,49 +141,62 @@ _WORDS = {
 
 
 @lru_cache(maxsize=512)
-def bound_of(every: Space, chip: Chip) -> float:
-    """Tokens a second of one GPU that no layout on several exceeds for each of them.
+def bound_of(layout_space: Space, chip: Chip) -> float:
+    """Return the tokens/s of one GPU that no layout on several exceeds per GPU.
 
     The fastest layout on one GPU if its memory had no end, of whichever program runs some layout.
     """
     alone = Cluster(chip=chip, gpus=1, gpus_per_node=1)
     rates = alone.rates().replace(memory_bytes=1e18)
-    programs = (every, *(every.replace(framework=engine) for engine in every.programs))
-    times = [search(one.on(alone), rates, top=1).best[0].time for one in programs]
-    return every.global_batch * every.base.batch.seq_len / min(times)
+    programs = (
+        layout_space,
+        *(layout_space.replace(framework=engine) for engine in layout_space.programs),
+    )
+    times = [
+        search(program_space.on(alone), rates, top=1).best[0].time for program_space in programs
+    ]
+    return layout_space.global_batch * layout_space.base.batch.seq_len / min(times)
 
 
 def measured_rate(records: Iterable[Record], name: str, model: str = "") -> TrainingRate:
-    """The fastest training of a model in a run, with what its GPUs took.
+    """Return the fastest training of a model in a run, with what its GPUs took.
 
     Raises DataError where it was not trained, UsageError where several were and none is named.
     """
-    good = [
-        one
-        for one in records
-        if one.kind is Kind.MEASURED and one.status is Status.OK and one.benchmark == BENCHMARK.name
+    training_records = [
+        record
+        for record in records
+        if record.kind is Kind.MEASURED
+        and record.status is Status.OK
+        and record.benchmark == BENCHMARK.name
     ]
-    rates = [one for one in good if one.metric == "token_rate" and one.value]
+    rates = [
+        record for record in training_records if record.metric == "token_rate" and record.value
+    ]
     if not rates:
         raise DataError(
             f"{name} has measured no training", "a run of trainrig train: its tokens/s are taken"
         )
-    names = sorted({str(one.case.get("model", "")) for one in rates})
+    names = sorted({str(record.case.get("model", "")) for record in rates})
     if model:
         shape = find(model)
-        names = [one for one in names if _is_of(shape, one)]
-        rates = [one for one in rates if one.case.get("model") in names]
+        names = [name for name in names if _is_of(shape, name)]
+        rates = [record for record in rates if record.case.get("model") in names]
         if not rates:
             raise DataError(
                 f"{name} did not train {model}", "a run of trainrig train of that model"
             )
     if len(names) > 1 and not model:
         raise UsageError(f"{name} trained {', '.join(names)}", "which one?  --model")
-    best = max(rates, key=lambda one: one.value or 0.0)
+    best = max(rates, key=lambda record: record.value or 0.0)
     value = best.value or 0.0
     low, high = best.interval or (value, value)
-    beside = [one for one in good if one.case == best.case and one.metric == "power" and one.value]
-    watts = beside[0].value if beside else None
+    power_records = [
+        record
+        for record in training_records
+        if record.case == best.case and record.metric == "power" and record.value
+    ]
+    watts = power_records[0].value if power_records else None
     gpus = best.device_count or 1
     return TrainingRate(
         tokens_per_s=value,
@@ -196,7 +211,7 @@ def measured_rate(records: Iterable[Record], name: str, model: str = "") -> Trai
 
 
 def _is_of(shape: ModelShape, name: str) -> bool:
-    """Whether a record's model is of a shape, however it is spelled."""
+    """Return whether a record's model is of a shape, however it is spelled."""
     try:
         return find(name).replace(name=shape.name) == shape
     except (DataError, UsageError):  # a path of another machine

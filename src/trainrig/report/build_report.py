@@ -157,9 +157,9 @@ _DOUBT = "A part with (?) lacks a figure that a rule compares."
 
 
 def _doubt(item: PartCount) -> str:
-    from trainrig.procure.parts import absent
+    from trainrig.procure.parts import unknown_fields
 
-    return " (?)" if absent(item.part) else ""
+    return " (?)" if unknown_fields(item.part) else ""
 
 
 def _parts_table(report: BuildReport) -> Table:

@@ -31,7 +31,7 @@ from trainrig.units import (
 )
 
 if TYPE_CHECKING:  # numpy, where a training is predicted
-    from trainrig.procure.ownership import CostAnswer, Swing, Way
+    from trainrig.procure.ownership import CostAnswer, Sensitivity, Way
 
 WAY_WORDS = {
     "buy": "buy",
@@ -65,7 +65,7 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
         blocks.append(Section("Price of what it has", (Facts(facts),)))
     if terms.failures is not None:
         blocks.append(Section("Failures", (Facts(tuple(_failures(found))),)))
-    if found.swings:
+    if found.sensitivities:
         blocks.append(Section("What matters most", (_tornado(found),)))
     if (owned := found.way("buy")) is not None:
         blocks.append(Section("What owning consists of", (_parts_table(found, owned),)))
@@ -273,21 +273,21 @@ def _failures(found: CostAnswer) -> Iterator[tuple[str, str]]:
 def _tornado(found: CostAnswer) -> Table:
     """Bars of the cheapest way's hour, the widest first; the line is its cost as it stands."""
     base = found.cheapest.per_hour
-    ends = [end for one in found.swings for end in (one.low, one.high)]
+    ends = [end for one in found.sensitivities for end in (one.low, one.high)]
     least, most = min([base, *ends]), max([base, *ends])
     room = (most - least) or 1.0
 
     def place(value: float) -> float:
         return 0.02 + 0.96 * (value - least) / room
 
-    def bar(one: Swing) -> Cell:
+    def bar(one: Sensitivity) -> Cell:
         low, high = sorted((one.low, one.high))
         drawing = Whisker(place(base), place(low), place(base), place(high))
         return Cell("", drawing=drawing)
 
     shown = WAY_WORDS[found.cheapest.name]
     return table(
-        found.swings,
+        found.sensitivities,
         words("20 % less or more", lambda one: plain_name(one.term)),
         column("less", lambda one: _money(found, one.low)),
         column("more", lambda one: _money(found, one.high)),

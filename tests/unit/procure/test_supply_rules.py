@@ -65,7 +65,7 @@ def test_peaks_are_each_supply_s_own() -> None:
     assert [one.severity for one in found] == ["ok", "error"]
     assert found[1].arithmetic.startswith("308 W + 2 × 1.75 × 300 W = 1,358 W > 1,313")
     loads = supply_loads(bad)
-    assert sum(one.peak for one in loads) < sum(one.hold for one in loads)  # a sum would pass
+    assert sum(one.peak for one in loads) < sum(one.peak_limit for one in loads)  # a sum would pass
     assert verdict(bad, "psu-rails") == ["ok"] * 3
     assert check_build(build([card(4, 300)], two)).legal  # the board on the other one
 
@@ -73,7 +73,7 @@ def test_peaks_are_each_supply_s_own() -> None:
 def test_plugs_of_another_supply_do_not_help() -> None:
     few, many = supply(2000, connectors={"eps": 2, "8-pin": 2}), supply(600)
     found = supply_loads(build([card(3, 350)], [few, many]))
-    assert [(len(one.cards), one.eights, one.eights_there) for one in found] == [
+    assert [(len(one.cards), one.eight_pins, one.eight_pins_available) for one in found] == [
         (1, 2, 2),
         (2, 4, 9),
     ]

@@ -65,12 +65,12 @@ _PRODUCTS = {
 
 
 def published_kind(record: Record) -> PublishedKind:
-    """What a published record is of."""
+    """Return the kind of figure that a published record is."""
     return _KIND_OF[record.benchmark]
 
 
 def product_text(record: Record) -> str:
-    """What sets a product apart from a plain one: ``grouped``; empty for a plain one."""
+    """Return how a product differs from a plain one, ``grouped``; empty for plain ones."""
     return _PRODUCTS.get(record.benchmark, "")
 
 
@@ -81,19 +81,19 @@ _NOT_A_MEASUREMENT = "GEMM per shape"
 
 @cache
 def published_records() -> tuple[Record, ...]:
-    """Every published figure of a benchmark that the package carries.  Raises DataError."""
+    """Return every published figure of a benchmark that the package carries.  Raises DataError."""
     return tuple(record for name in tables.TABLES for record in tables.read(name))
 
 
 @cache
 def published_devices() -> frozenset[str]:
-    """Every device that a published figure is of, without the figures.  Raises DataError."""
+    """Return every device that a published figure is of, without the figures.  Raises DataError."""
     return frozenset(tables.devices())
 
 
 @cache
 def published_trainings() -> tuple[Record, ...]:
-    """Every published training step whose rate was printed, whatever its layout.
+    """Return every published training step whose rate was printed, whatever its layout.
 
     Raises DataError.
     """
@@ -101,7 +101,7 @@ def published_trainings() -> tuple[Record, ...]:
 
 
 def published_for(benchmark: str, device: str | None = None) -> tuple[Record, ...]:
-    """The published figures of a benchmark, of one device where ``device`` names it.
+    """Return the published figures of a benchmark, of one device where ``device`` names it.
 
     ``device`` is compared exactly: a name of the catalog, or as printed.
     """
@@ -113,7 +113,7 @@ def published_for(benchmark: str, device: str | None = None) -> tuple[Record, ..
 
 
 def is_measurement(record: Record) -> bool:
-    """Whether somebody measured it; efficiency factors of a simulator are fitted."""
+    """Return whether a figure was measured; a simulator's factors are fitted."""
     return not str(record.conditions.get("kind", "")).startswith(_NOT_A_MEASUREMENT)
 
 
@@ -122,7 +122,7 @@ class PublishedSource:
     """Where and when figures were printed."""
 
     starts: str
-    """How the source begins in the tables' first column."""
+    """Beginning of the source's name in the tables' first column."""
     url: str = ""
     date: str = ""
     """Year, month or day; empty where nobody states one."""
@@ -130,8 +130,8 @@ class PublishedSource:
 
 @cache
 def published_source(name: str) -> PublishedSource:
-    """What is known of the source ``name``.  Raises DataError where sources.toml has none."""
-    fitting = [one for one in _sources() if name.startswith(one.starts)]
+    """Return the source of a figure by its name.  Raises DataError where there is none."""
+    fitting = [source for source in _sources() if name.startswith(source.starts)]
     if not fitting:
         raise DataError(f"{_SOURCES.name} has no source that begins {name!r}")
     return max(fitting, key=lambda one: len(one.starts))

@@ -79,7 +79,7 @@ class _Figure:
 
 
 def read(name: str) -> Iterator[Record]:
-    """The records of the table ``name``, in its order.  Raises DataError."""
+    """Return the records of the table ``name``, in its order.  Raises DataError."""
     figures, columns = TABLES[name]
     for record_id, row in read_rows(FOLDER / f"{name}.csv"):
         device = device_name(row["hardware"])
@@ -101,7 +101,7 @@ def read(name: str) -> Iterator[Record]:
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """``(record id, row)`` of each line.  Raises DataError if the file cannot be read."""
+    """Return ``(record id, row)`` of each line.  Raises DataError if the file cannot be read."""
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             for number, row in enumerate(csv.DictReader(lines), start=2):
@@ -121,7 +121,7 @@ class _Hardware:
 
 @cache
 def _hardware() -> dict[str, _Hardware]:
-    """By the name as printed: the catalog's chips take longer to read than all tables."""
+    """Return the rows of hardware.csv by the printed name."""
     return {
         row["hardware"]: _Hardware(device=row["device"], has_tf32=row["tf32"] == "yes")
         for _, row in read_rows(HARDWARE)
@@ -129,18 +129,18 @@ def _hardware() -> dict[str, _Hardware]:
 
 
 def _hardware_of(printed: str) -> _Hardware:
-    if (known := _hardware().get(printed)) is None:
+    if (hardware := _hardware().get(printed)) is None:
         raise DataError(f"{HARDWARE.name} has no hardware {printed!r}", "add it, with its device")
-    return known
+    return hardware
 
 
 def devices() -> Iterator[str]:
-    """The devices of all tables, as their records name them.  Raises DataError."""
-    yield from (each.device for each in _hardware().values())
+    """Return the devices of all tables, as their records name them.  Raises DataError."""
+    yield from (hardware.device for hardware in _hardware().values())
 
 
 def device_name(printed: str) -> str:
-    """The catalog's name where exactly one chip is meant, else the printed name.
+    """Return the catalog's name where exactly one chip is meant, else the printed name.
 
     Half a card ("MI250X (single GCD)") and a card whose memory is not stated
     ("V100 32GB") stay as printed.  Raises DataError for a name that hardware.csv lacks.
@@ -149,7 +149,7 @@ def device_name(printed: str) -> str:
 
 
 def number(cell: str) -> float | None:
-    """The number in a cell; None if it is empty.  Raises DataError for anything else."""
+    """Return the number in a cell; None if it is empty.  Raises DataError for anything else."""
     if not cell.strip():
         return None
     try:
@@ -159,7 +159,7 @@ def number(cell: str) -> float | None:
 
 
 def conditions(row: Row, *columns: str, **more: Scalar) -> Case:
-    """The named columns as printed, and what else is given; empty ones are left out."""
+    """Return the conditions of a row: its named columns and ``more``, empty ones left out."""
     printed: Case = {name: row[name] for name in columns if row.get(name)}
     return printed | {name: value for name, value in more.items() if value is not None}
 
@@ -203,7 +203,7 @@ def _matmul(row: Row) -> Iterator[_Figure]:
 
 
 def _matmul_dtype(printed: str, hardware: str) -> tuple[str, str | None]:
-    """Our data type, and the result's; of a name that fits several chips, what they all have."""
+    """Return our data types of the operands and the result."""
     if printed in _TF32_ALLOWED:
         return ("tf32" if _hardware_of(hardware).has_tf32 else "fp32"), None
     return _DTYPES.get(printed, (printed, None))
@@ -264,7 +264,7 @@ def _bandwidth(row: Row) -> Iterator[_Figure]:
 
 _IN_FULL = "counted non-causal"
 COUNTED_IN_FULL = "causal attention counted in full: half of these FLOPs are executed"
-"""How the notes say it, and how it is shown."""
+"""Counting convention by its words in the notes, and as it is shown."""
 # Column: pass, metric, unit, factor to base SI.
 _LAYER_FIGURES = {
     "fwd_tflops": ("forward", "flop_rate", "FLOP/s", TERA),
@@ -305,7 +305,7 @@ def _layer(row: Row) -> Iterator[_Figure]:
 
 
 def _with_code(case: Case) -> Case:
-    """A layer's case with whose code it was, which the notebooks' tables do not repeat."""
+    """Return a layer's case with the code that ran it, which notebooks do not repeat."""
     layer = str(case.get("layer")).partition(" (")[0]
     huggingface: Case = {"layer": layer, "code": "huggingface"}
     if layer in _WITHOUT_ATTENTION:
@@ -387,4 +387,4 @@ TABLES: dict[str, tuple[Callable[[Row], Iterator[_Figure]], tuple[str, ...]]] = 
     "collectives": (_collective, ("interconnect", "algo", "notes")),
     "prints": (_print, ("software", "notes")),
 }
-"""How each table's rows are read, and which of its columns are conditions."""
+"""Readers of the tables and their condition columns, by table name."""

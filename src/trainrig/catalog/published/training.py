@@ -32,13 +32,13 @@ _AS_PRINTED = ("framework", "interconnect", "precision", "kind", "link", "optimi
 
 
 def read() -> Iterator[Row]:
-    """The rows, in the table's order.  Raises DataError."""
+    """Return the rows, in the table's order.  Raises DataError."""
     for _, row in read_rows(PATH):
         yield row
 
 
 def steps() -> Iterator[Row]:
-    """The steps that say how long they took, by the options of `predict` that ask for them.
+    """Return the steps that say how long they took, by the options of `predict` that ask for them.
 
     A blank option was not stated.  Raises DataError.
     """
@@ -47,7 +47,7 @@ def steps() -> Iterator[Row]:
 
 
 def baselines() -> Iterator[Record]:
-    """The steps that experiments stand beside: tokens a second of a GPU, as baseline records.
+    """Return the steps that experiments are held against, as baseline records in tokens/s.
 
     Rows of data-parallel training of models that the classic sequence trains.
     Raises DataError.
@@ -56,7 +56,7 @@ def baselines() -> Iterator[Record]:
 
 
 def figures() -> Iterator[Record]:
-    """Each row whose rate was printed, as a baseline record: tokens a second of a GPU.
+    """Return each row whose rate was printed, as a baseline record: tokens a second of a GPU.
 
     The case is the model and the layout as printed, so that rows of one layout meet.
     Raises DataError.
@@ -68,7 +68,7 @@ def figures() -> Iterator[Record]:
 def _records(
     case_of: Callable[[Row], Case | None], columns: Sequence[str], **measured: str
 ) -> Iterator[Record]:
-    """The rows that have a case and a printed rate; ``measured``: conditions, and their columns."""
+    """Return the rows with a case and a printed rate, as records."""
     for record_id, row in read_rows(PATH):
         case, value = case_of(row), number(row["tokens_per_s_per_gpu"])
         if case is None or value is None:
@@ -101,7 +101,7 @@ _LAYOUT = ("kind", "kernel_stack", "recompute", "optimizer", "offload", "p2p")
 
 
 def _layout_case(row: Row) -> Case | None:
-    """As printed; None without a number of GPUs."""
+    """Return the layout as printed; None without a number of GPUs."""
     if not row["num_gpus"]:
         return None
     sizes = {name: row[head] for head, name in _SIZES if row[head] not in ("", "0", "1")}
@@ -111,7 +111,7 @@ def _layout_case(row: Row) -> Case | None:
 
 
 def _case(row: Row) -> Case | None:
-    """In an experiment's words; None for what no experiment of ours is, and for grade C."""
+    """Return an experiment's case; None for what no experiment is, and for grade C."""
     if row["grade"] == "C":  # as runs that a slow host may explain: nothing to stand beside
         return None
     split = any(row[name] not in ("", "1") for name in ("tp", "pp", "cp", "ep"))
@@ -136,7 +136,7 @@ def _case(row: Row) -> Case | None:
 
 
 def baselines_of_case(case: Case, known: Sequence[Record]) -> list[Record]:
-    """The baselines of an experiment's case.
+    """Return the baselines of an experiment's case.
 
     Same model, samples at once, precision, optimizer and devices; software may differ, but beside
     another framework's trainer only figures of its own stand, and none beside DataParallel.
@@ -153,4 +153,4 @@ def baselines_of_case(case: Case, known: Sequence[Record]) -> list[Record]:
 
 
 _PREFIXES = {"native": "", "huggingface": "HF "}
-"""How the software of a figure begins that may stand beside a framework's experiment."""
+"""Beginnings of software names that count as a framework's experiment."""
