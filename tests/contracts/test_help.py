@@ -103,3 +103,8 @@ def test_many_options_stand_in_groups() -> None:
 def test_the_start_page_lists_every_verb_once_under_a_heading() -> None:
     page = CliRunner().invoke(cli, []).output
     assert re.findall(r"^  (\w+)  +[A-Z]", page, re.MULTILINE) == list(VERBS)
+
+
+def test_the_start_page_answers_help_all_as_well() -> None:
+    pages = [CliRunner().invoke(cli, [option]) for option in ("--help", "--help-all")]
+    assert pages[0].output == pages[1].output and pages[1].exit_code == 0

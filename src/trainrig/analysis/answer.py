@@ -227,10 +227,10 @@ RULES = (
         lambda _: True,
         Word.CANNOT_TELL,
         lambda run: (
-            "no data sheet or published figure is known, and the earlier runs of this machine were "
-            "too noisy to compare with"
+            "no data sheet or published figure states these values, and the earlier runs of this "
+            "machine were too noisy to compare with"
             if run.has_noisy_history
-            else "no data sheet, published figure or earlier run of this machine is known"
+            else "no data sheet, published figure or earlier run states these values"
         ),
     ),
 )

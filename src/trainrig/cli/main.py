@@ -195,6 +195,12 @@ def _speak(_: click.Context, __: click.Parameter, requested: str | None) -> None
     click.Context.formatter_class = page_class()
 
 
+def _show_help(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
@@ -209,6 +215,15 @@ def _speak(_: click.Context, __: click.Parameter, requested: str | None) -> None
     expose_value=False,
     callback=_speak,
     help="Language: zh-CN or en (default: LANG; else en).",
+)
+@click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    hidden=True,
+    callback=_show_help,
+    help="Show this message and exit.",
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:

@@ -69,6 +69,7 @@ def print_end(as_json: bool, summary: Callable[[], Mapping[str, Any]], run: Path
 
 def print_run(run: Path) -> None:
     """The run's report on stdout, and where its files lie."""
+    from trainrig.analysis.judge_imported import is_imported
     from trainrig.report.run_report import run_document
     from trainrig.runner.history import ledger_sentence
     from trainrig.runner.view import view_of
@@ -76,8 +77,11 @@ def print_run(run: Path) -> None:
 
     clear()
     with output.best_effort():
-        output.print_text(run_document([view_of(read_run(run))]))
-        if (sentence := ledger_sentence(run.parent)) is not None:
+        view = view_of(read_run(run))
+        output.print_text(run_document([view]))
+        # what this machine was predicted says nothing of another one's file
+        sentence = None if is_imported(view.config) else ledger_sentence(run.parent)
+        if sentence is not None:
             click.echo("\n" + translate(f"predictions, {sentence}"))
         click.echo("\n" + translate(f"report: {run / 'report.html'}"))
 

@@ -54,7 +54,7 @@ def build_document(report: BuildReport) -> Document:
     build = report.build
     errors = [one for one in report.findings if one.severity == "error"]
     reason = (
-        f"rules that are broken: {', '.join(dict.fromkeys(e.rule for e in errors))}"
+        "; ".join(f"{e.message or e.arithmetic} ({e.rule})" for e in errors)
         if errors
         else _held(report)
     )
@@ -146,7 +146,7 @@ def _facts(report: BuildReport) -> Iterator[tuple[str, str]]:
 
 def _held(report: BuildReport) -> str:
     held = {one.rule for one in report.checks} - {one.rule for one in report.not_known}
-    text = f"{counted(len(held), 'rule')} hold"
+    text = "1 rule holds" if len(held) == 1 else f"{len(held)} rules hold"
     if not report.not_known:
         return text
     waiting = ", ".join(dict.fromkeys(one.rule for one in report.not_known))

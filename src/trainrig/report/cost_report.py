@@ -48,10 +48,11 @@ def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> 
     machines = counted(terms.machines, "machine")
     title = f"{machines}, {terms.years:g} years, {_used_share(terms.utilisation)} of the hours used"
     blocks: list[Block] = [
-        *_program(found),
         *_training_verdict(found),
-        Paragraph(title, "strong"),
         Paragraph(_verdict(found), "strong"),
+        *_break_even_line(found),
+        Paragraph(title),
+        *_program(found),
         _ways_table(found),
         *_quoted(found),
     ]
@@ -98,6 +99,9 @@ def _training_verdict(found: CostAnswer) -> Iterator[Block]:
     if price is not None and days is not None and found.tokens is not None:
         text = f"{format_count(found.tokens)} tokens: {_span(found, price)}"
         way = WAY_WORDS[found.cheapest.name]
+        if found.cheapest.name == "buy":
+            used = _used_share(found.terms.utilisation)
+            way += f", its share of {found.terms.years:g} years at {used} use"
         yield Paragraph(f"{text}, {_long_time(days[0])}; {way}", "strong")
 
 
@@ -117,6 +121,18 @@ def _verdict(found: CostAnswer) -> str:
         f"{WAY_WORDS[second.name]} costs {_money(found, second.per_hour)}, "
         f"{factor} times as much"
     )
+
+
+def _break_even_line(found: CostAnswer) -> Iterator[Block]:
+    """Yield the use from which on buying is cheaper than each other way."""
+    shares = {
+        WAY_WORDS[way.name]: format_share(way.break_even_utilisation)
+        for way in found.ways
+        if way.name != "buy" and way.break_even_utilisation
+    }
+    if shares and found.way("buy") is not None:
+        ways = ", ".join(f"{way} below {share} use" for way, share in shares.items())
+        yield Paragraph(f"Cheaper than to buy: {ways}")
 
 
 def _quoted(found: CostAnswer) -> Iterator[Block]:
@@ -147,10 +163,9 @@ def _span(found: CostAnswer, three: tuple[float, float, float] | None) -> str:
     middle, low, high = three
     if low == high:
         return _money(found, middle)
-    ends = " to ".join(
-        f"{end:#.3g}" if high < 1.0 else format_money(end, "") for end in (low, high)
-    )
-    return f"{_money(found, middle)} ({ends})"
+    first = f"{low:#.3g}" if high < 1.0 else format_money(low, "")
+    last = f"{high:#.3g} {found.currency}".strip() if high < 1.0 else _money(found, high)
+    return f"{_money(found, middle)} ({first} to {last})"
 
 
 def _ways_table(found: CostAnswer) -> Table:

@@ -374,10 +374,10 @@ def plan_document(
     ]
     if found.best[0].fits:
         blocks = [
-            *note_lines(best.question),
-            *program_line(best.question),
             Paragraph(_plan_answer(best, tokens), "strong"),
             Paragraph(layout_text(best.layout)),
+            *note_lines(best.question),
+            *program_line(best.question),
             Paragraph(f"{space.global_batch} samples a step: {searched}", "dim"),
         ]
     else:

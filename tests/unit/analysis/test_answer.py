@@ -148,7 +148,7 @@ def test_an_earlier_run_that_is_noisy_is_not_denied() -> None:
     view = run(Outcome.MEASURED, unjudged(**{NOISY_EARLIER_RUNS: 1}), host())
     assert told(view) == ("cannot tell", ())
     assert "earlier runs of this machine were too noisy" in answer_of(view).reason
-    assert "earlier run of this machine is known" in answer_of(run(Outcome.MEASURED, host())).reason
+    assert "earlier run states these values" in answer_of(run(Outcome.MEASURED, host())).reason
 
 
 def test_less_time_than_before_is_not_slower() -> None:
