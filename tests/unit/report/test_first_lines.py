@@ -27,7 +27,7 @@ def shown(line: str) -> str:
 def test_the_answer_stands_before_the_program(line: str, answer: str) -> None:
     text = shown(line)
     assert text.startswith(answer)
-    assert "(presumed: one machine)" in text
+    assert "(presumed: " in text
 
 
 def test_a_training_of_hours_says_at_which_use_renting_is_cheaper() -> None:
