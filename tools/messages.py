@@ -234,7 +234,7 @@ def _name(func: ast.AST) -> str:
 
 
 _CODE = re.compile(
-    r"\\|\(\?|^[#/.<@$^]|://|%\(|\[\^|==|^\w+ = |^import |^from \w+ import |;base64|</|\{\{"
+    r"\\|\(\?[:=!<P]|^[#/.<@$^]|://|%\(|\[\^|==|^\w+ = |^import |^from \w+ import |;base64|</|\{\{"
     r"|\$[\w({$]\w*(?!\w*/)|^set -"
 )
 _WORDED = re.compile(r"[A-Za-z]{3}")
