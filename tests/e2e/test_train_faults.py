@@ -65,6 +65,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Act]:
         return Ended(status=Status.OK)
 
     monkeypatch.setattr(session, "launch", launch)
+    monkeypatch.setattr(session, "measure_ceiling", lambda *_: None)
     return acts
 
 

@@ -490,7 +490,7 @@ GOOD = own(
 
 
 @settings(
-    max_examples=80,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,
@@ -527,7 +527,7 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @settings(
-    max_examples=60,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     database=None,

@@ -47,7 +47,7 @@ from trainrig.store.bundle import open_bundle
 
 settings.register_profile(
     "fuzz",
-    max_examples=150,
+    max_examples=50,
     deadline=None,
     derandomize=True,
     database=None,
@@ -198,7 +198,7 @@ def with_content(file: Path, data: bytes) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", _FILES)
-@settings(fuzz, max_examples=60)
+@settings(fuzz, max_examples=25)
 @given(data=st.data())
 def test_a_run_with_garbage_in_a_file_is_read_or_refused(
     run: Path, name: str, data: st.DataObject
@@ -224,7 +224,7 @@ def bundle(run: Path) -> Iterator[bytes]:
         yield (Path(parent) / "x.bundle").read_bytes()
 
 
-@settings(fuzz, max_examples=200)
+@settings(fuzz, max_examples=60)
 @given(data=st.data())
 def test_a_bundle_is_opened_or_refused_and_writes_nothing_outside(
     bundle: bytes, data: st.DataObject
@@ -314,7 +314,7 @@ _VIEWS = st.builds(
 )
 
 
-@settings(fuzz, max_examples=120)
+@settings(fuzz, max_examples=40)
 @given(_VIEWS, _VIEWS)
 def test_any_two_runs_that_can_be_read_can_be_compared_and_shown(
     old: RunView, new: RunView

@@ -136,9 +136,10 @@ def test_days_are_of_racks() -> None:
     ]
     assert one_node({"on": "GB200", "gpus_per_node": 4}) == 72
     assert one_node({"on": "GB200", "link": "pcie"}) == 4
-    options = {"model": "llama3-70B", "global_batch": 512, "recompute": "full"}
+    options = {"model": "llama3-8B", "global_batch": 128, "framework": "native"}
+    options |= {"recompute": "full"}
     found = [
-        plan(options | {"on": "GB200"} | node, tokens=2e11, days=20.0).budget
+        plan(options | {"on": "GB200"} | node, tokens=4e11, days=20.0).budget
         for node in ({}, {"gpus_per_node": 4}, {"on": "GB200 NVL72"})
     ]
     assert found[0] is not None and found[0].cluster.trays > 1

@@ -71,8 +71,7 @@ def logits_of(model: Any, shape: workload.ModelShape, read: Any, targets: Any) -
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("seq", [32, 96])
-@pytest.mark.parametrize("attention", ["sdpa", "plain"])
+@pytest.mark.parametrize(("seq", "attention"), [(32, "sdpa"), (96, "plain")])
 def test_the_formula_is_the_count(name: str, seq: int, attention: str) -> None:
     """Forward, and forward and backward, of logits and of the chunked loss."""
     shape = SHAPES[name]
