@@ -37,7 +37,7 @@ HUSH   := $(shell test -t 1 || echo -qq)
 LIGHT  := click humanize jinja2 nvidia-ml-py pydantic rich tomli_w
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engines qualify test smoke acceptance lint docs messages bench clean FORCE
+.PHONY: help setup engines qualify test smoke acceptance mutate lint docs messages bench clean FORCE
 
 help: ## list what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ smoke: $(VENV)/.test ## train once by each framework and layout, for minutes
 
 acceptance: $(VENV)/.test ## everything that takes long, resumable; a summary at the end
 	@$(BIN)/python tools/acceptance.py $(ARGS)
+
+mutate: $(VENV)/.test ## break the judging modules by mutations: each has to fail a test
+	@$(BIN)/python tools/mutate.py $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, mypy and the import rules
 	@$(BIN)/ruff check

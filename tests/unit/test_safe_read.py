@@ -72,6 +72,22 @@ def test_keys_that_are_too_deep_are_refused_at_once(text: str) -> None:
         parse_toml(text.encode())
 
 
+def test_bounds_are_reached_and_not_passed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"a = 1")
+    assert read_settings(tmp_path / "file", 5) == b"a = 1"
+    assert parse_toml("a = 1\n" + "#" * 94, 100) == {"a": 1}  # 2 lines of 50 bytes
+    with pytest.raises(ValueError, match="larger"):
+        parse_toml("a = 1\n" + "#" * 95, 100)
+    with pytest.raises(ValueError, match="larger"):
+        parse_toml("a = 1\n\n\n", 100)
+    deep = ".".join("a" * 33)
+    assert parse_toml(f"{deep} = 1")
+    with pytest.raises(ValueError, match="nested"):
+        parse_toml(f"{deep}.a = 1")
+    numbers = ", ".join(["1.5"] * 40)
+    assert len(parse_toml(f"x = [{numbers}]\n")["x"]) == 40
+
+
 def test_what_settings_are_is_read() -> None:
     numbers = ", ".join(["1.5"] * 100)
     text = f"a.b.c = 1\nx = [{numbers}]\ns = 'a sentence. Another one. ' \n"

@@ -8,6 +8,7 @@ the verdict: FAIL for a device's fault, INCOMPLETE where nobody can know, a warn
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,9 @@ def faults() -> Iterator[Fault]:
     """Each limit, each reading that cannot be, each sensor that must be there; then the rest."""
     for limit in watch_rules().limit:
         yield _fault(_limit_name(limit), limit.finding, limit.severity, partial(_break, limit))
+        if limit.rule == "at-most" or limit.of == "highest_seen":
+            name = f"{limit.quantity} beyond its limit for too long"
+            yield _fault(name, limit.finding, limit.severity, partial(_lasting, limit))
     for quantity in watch_rules().quantity:
         yield from _of_quantity(quantity)
     for name, finds, change in _OTHERS:
@@ -201,6 +205,16 @@ def _narrowed(limit: WatchLimit, view: RunView, rng: random.Random, towards: flo
     return _set(view, places, **{limit.quantity: lower})
 
 
+def _lasting(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
+    """Beyond the limit for a tenth longer than it takes, or a tenth shorter."""
+    length = math.ceil(limit.seconds * (1.0 + towards * TENTH))
+    length -= towards < 0.0
+    start = rng.randrange(_FIRST, _LAST - length)
+    lower = {"pcie_generation": 3, "pcie_width": 8}.get(limit.quantity)
+    value = _bound_of(limit) * (1.0 + TENTH) if lower is None else lower
+    return _set(view, range(start, start + length), **{limit.quantity: value})
+
+
 def _at_most(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
     high = _bound_of(limit) * (1.0 + towards * TENTH)
     return _set(view, _stretch(rng, limit.seconds), **{limit.quantity: high})
@@ -307,9 +321,11 @@ def _clock(view: RunView, rng: random.Random, towards: float) -> RunView:
 
 
 def _compared(view: RunView, rng: random.Random, towards: float) -> RunView:
-    least = watch_rules().compared["gpu"].of(60.0)
+    rule, seconds = watch_rules().compared["gpu"], rng.choice((60.0, 600.0))
+    least = max(rule.least, round(rule.per_s * seconds))
     num = least - 1 if towards > 0.0 else least
-    return _points(view, rng, modes=("matmul", "step"), checked=num)
+    modes = ("matmul", "step")
+    return _points(view, rng, modes, checked=num, busy_s=seconds, planned_s=seconds)
 
 
 def _points(

@@ -59,6 +59,51 @@ def test_what_passes_or_was_seen_changes_nothing() -> None:
     assert list(changes_of(rows[:4])) == []
 
 
+def row(time_s: object, m: float, **more: object) -> dict[str, object]:
+    return {"t": START + m, "m": m, "device": "H100", "index": 0, "time_s": time_s, **more}
+
+
+@pytest.mark.parametrize(
+    ("times", "changes"),
+    [
+        ((1.0, 1.2, 1.2), True),
+        ((1.2, 1.0, 1.0), True),
+        ((1.0, 1.2), False),  # two looks show no change for good
+        ((1.0, 1.1, 1.1), False),  # just the limit
+        ((1.1, 1.0, 1.0), False),
+        ((1.2, 1.0, 1.2), False),
+        ((1.0, 1.05, 1.2), True),
+        ((1.0, 1.15, 1.2), True),
+        ((1.0, 0.0, 1.2), False),  # a time of nothing says that nothing was measured
+        ((1.0, None, 1.2), False),
+        ((0.05, 0.06, 0.06), True),
+    ],
+)
+def test_looks_decide_by_all_before_and_all_after(
+    times: tuple[float | None, ...], changes: bool
+) -> None:
+    rows = [row(time, 100.0 * look) for look, time in enumerate(times)]
+    assert bool(list(changes_of(rows))) is changes
+
+
+def test_by_how_much_it_changed_is_said() -> None:
+    rows = [row(time, 100.0 * look) for look, time in enumerate((1.0, 1.5, 1.5))]
+    (found,) = changes_of(rows)
+    assert "went 50 % slower" in found.evidence
+    (found,) = changes_of([dict(each, t=None) for each in rows])
+    assert "a moment that is not known" in found.evidence
+
+
+def test_rows_without_a_clock_are_of_one_start() -> None:
+    rows = [row(time, 100.0 * look) for look, time in enumerate((1.0, 1.5, 1.5))]
+    for place in (0, 1, 2):
+        unclocked = [dict(each, m=None) if n == place else each for n, each in enumerate(rows)]
+        assert list(changes_of(unclocked))
+    three = [dict(each, start=start) for start in (1.0, 2.0, 3.0) for each in rows[:1]]
+    three[1] |= {"time_s": 2.0}
+    assert list(changes_of([*three, *three])) == []
+
+
 def test_each_start_of_a_resumed_run_is_judged_for_itself() -> None:
     """After a reboot the monotonic clock begins anew: a sentinel in another state is no change."""
     _, rows = looks(random.Random(1), 1.0, 0)

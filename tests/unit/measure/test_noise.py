@@ -21,7 +21,14 @@ from trainrig.machine.system_access import ThisMachine
 from trainrig.measure import noise
 from trainrig.measure.noise import judge, judge_gpu, judge_host
 from trainrig.measure.stretches import Stretches
-from trainrig.measure.waits import OwnThreads, compare_waits, thread_waits
+from trainrig.measure.waits import (
+    MAX_THREAD_WAIT,
+    MIN_MAIN_THREAD,
+    OwnThreads,
+    compare_waits,
+    is_held_up,
+    thread_waits,
+)
 
 UNKNOWN = Missing("not here")
 
@@ -81,6 +88,38 @@ def test_each_rule_of_the_host(changes: dict[str, Any], own: OwnThreads, words: 
     reason = judge_host(host(**changes), own)
     assert reason is not None
     assert words in reason
+
+
+@pytest.mark.parametrize(
+    ("num", "num_waiting", "worst"),
+    [
+        (1, 1, 0.5),
+        (16, 1, 0.5),
+        (17, 1, 0.0),
+        (17, 2, 0.0),
+        (17, 3, 0.5),
+        (21, 2, 0.0),
+        (21, 3, 0.5),
+    ],
+)
+def test_of_many_threads_the_ninth_tenth_counts(num: int, num_waiting: int, worst: float) -> None:
+    before = dict.fromkeys(range(num), 1.0)
+    after = {thread: 1.0 + 0.5 * (thread < num_waiting) for thread in before}
+    waited = compare_waits(before, after, main_ran=1.0, wall=1.0).worst_wait
+    assert waited == pytest.approx(worst)
+
+
+def test_waits_that_one_reading_lacks_are_not_known() -> None:
+    known = {1: 0.5}
+    for before, after in ((known, {}), ({}, known), ({}, {})):
+        waits = compare_waits(before, after, main_ran=1.0, wall=1.0)
+        assert isinstance(waits.worst_wait, Missing)
+
+
+def test_who_is_held_up() -> None:
+    assert is_held_up(threads(worst_wait=0.06)) and is_held_up(threads(main_ran=0.94))
+    assert not is_held_up(threads(worst_wait=MAX_THREAD_WAIT, main_ran=MIN_MAIN_THREAD))
+    assert not is_held_up(threads(worst_wait=UNKNOWN))
 
 
 def test_what_the_counters_cannot_resolve_is_not_judged() -> None:

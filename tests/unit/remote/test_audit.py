@@ -6,8 +6,10 @@ import pytest
 
 from machine_fakes import FakeHost, healthy
 from trainrig.doctor import Answer
+from trainrig.machine.health import Listener, Protection
 from trainrig.machine.snapshot import Missing
 from trainrig.remote.audit import audit
+from trainrig.remote.quick_tunnels import quick_tunnels
 from trainrig.remote.tunnels import FrpRelay, cloudflared, frp_machine, frp_server
 
 HOME = "/home/ada"
@@ -211,6 +213,18 @@ def test_who_is_asked_at_the_other_end_decides_how_grave_a_tunnel_is() -> None:
     assert severity("devtunnel host -p 8888") == "warning"
     assert severity("devtunnel host -p 8888 --allow-anonymous") == "error"
     assert severity("ssh -R 80:localhost:8888 vps") == "warning"
+
+
+def test_a_port_with_a_password_of_its_own_is_a_warning() -> None:
+    def found(protection: Protection, service: str = "jupyter") -> tuple[str, str]:
+        row = Listener(address="::", port=8888, program="x", service=service, protection=protection)
+        (finding,) = quick_tunnels([["ngrok", "http", "8888"]], {8888: row})
+        return finding.severity, finding.evidence
+
+    assert found("token")[0] == found("password")[0] == "warning"
+    assert found("none")[0] == "error"
+    assert "behind it is jupyter, protection: token" in found("token")[1]
+    assert "behind it" not in found("token", "")[1]
 
 
 def test_findings_have_a_fix_a_risk_and_an_undo() -> None:
