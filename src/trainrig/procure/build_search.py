@@ -406,7 +406,7 @@ def _key(choice: Choice) -> tuple[str, int, int]:
     return card.chip, choice.count, choice.lanes
 
 
-_OF_SUPPLIES = ("psu-rails", "psu-transients")
+_OF_SUPPLIES = ("psu-rails", "psu-transients", "psu-rating")
 _OF_MEMORY = ("memory-channels", "memory-slots", "memory-module", "memory-capacity")
 _BLAMED = {
     **dict.fromkeys(_OF_SUPPLIES, frozenset(["gpu", "psu", "cpu", "ram", "disk"])),

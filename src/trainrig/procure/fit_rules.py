@@ -247,14 +247,12 @@ def slots(build: Build) -> Iterator[Check]:
     yield check("slots", True, f"GPUs at {seats}", text, used=used)
 
 
-@needs("airflow", "gpu.cooling", *_SEATS)
-def airflow(build: Build) -> Iterator[Check]:
-    """Check that cards get air."""
+@needs("airflow", "gpu.cooling")
+def passive_cards(build: Build) -> Iterator[Check]:
+    """Check that cards without a fan stand in a case that blows through them."""
     chassis, cards = build.chassis, build.cards
-    if chassis is None or not cards:
-        return
     passive = [card.name for card in cards if card.cooling == "passive"]
-    if passive:
+    if passive and chassis is not None:
         through = chassis.airflow == "front-to-back"
         yield check(
             "airflow",
@@ -263,9 +261,21 @@ def airflow(build: Build) -> Iterator[Check]:
             f"{counted(len(passive), 'passive card')}, airflow of the case: {chassis.airflow}",
             "a server's case, or cards with fans",
         )
-    axial = [card for card in cards if card.cooling == "axial"]
-    if len(axial) < 2:
-        return
+
+
+def airflow(build: Build) -> Iterator[Check]:
+    """Check that open-air cards have space between them."""
+    if build.chassis is not None and len(_open_air_cards(build)) > 1:
+        yield from _open_air_gaps(build)
+
+
+def _open_air_cards(build: Build) -> list[GpuCard]:
+    return [card for card in build.cards if card.cooling == "axial"]
+
+
+@needs("airflow", *_SEATS)
+def _open_air_gaps(build: Build) -> Iterator[Check]:
+    axial = _open_air_cards(build)
     if _unknown_positions(build) and not _too_wide(build):
         yield from _ask_positions(build, "airflow")
         return

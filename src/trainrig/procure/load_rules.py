@@ -65,7 +65,12 @@ class Power:
 
 def card_watts(card: GpuCard) -> float:
     """Return a card's power limit, or its chip's TDP.  Raises UsageError where neither is known."""
-    watts = card.watts or chip_of(card).board.tdp
+    chip = chip_of(card)
+    watts = card.watts or chip.board.tdp
+    form = chip.product.form_factor or "PCIe"
+    if watts is None and not form.startswith("PCIe"):
+        hint = "cards are GPUs for a PCIe slot: RTX 4090, H100 PCIe 80GB"
+        raise UsageError(f"{card.name} is not sold as a card: its form is {form}", hint)
     if watts is None:
         raise UsageError(f"{card.name}: how many watts?", "watts = 350 in its entry")
     return watts
@@ -129,6 +134,25 @@ def psu_watts(build: Build) -> Iterator[Check]:
         f"= {most_load * have:,.0f} W",
         f"{enough}fewer cards, or a power limit (watts = … of the card)",
     )
+
+
+def psu_rating(build: Build) -> Iterator[Check]:
+    """Check that no supply is rated above what its inlet carries."""
+    values = rule_book().rules["psu-rating"].values
+    amperes, volts = values["inlet_amperes"], values["inlet_volts"]
+    largest = amperes * volts
+    for supply, _ in build.part_counts(PowerSupply):
+        drawn = supply.watts / supply.efficiency
+        fits = drawn <= largest
+        yield check(
+            "psu-rating",
+            fits,
+            f"{supply.name} on one inlet" if fits else f"no inlet carries {supply.watts:,.0f} W",
+            f"{supply.watts:,.0f} W / {supply.efficiency:g} = {drawn:,.0f} W "
+            f"{'≤' if fits else '>'} {amperes:g} A × {volts:g} V = {largest:,.0f} W",
+            "several supplies, and psu_sync = true under [wiring]",
+            used=drawn / largest,
+        )
 
 
 def outlet(build: Build) -> Iterator[Check]:

@@ -193,8 +193,10 @@ def _card(words: str) -> Entry | None:
     chip = find_chip(words)
     if chip is None:
         return None
-    only_passive = {"cooling": "passive"} if chip.board.cooling == "passive" else {}
-    return {"chip": chip.name} | only_passive
+    if chip.board.cooling != "passive":
+        return {"chip": chip.name}
+    slots = {} if chip.board.slots is None else {"slots": float(chip.board.slots)}
+    return {"chip": chip.name, "cooling": "passive"} | slots  # the vendor's only design
 
 
 def _card_cooling(words: str) -> Entry:

@@ -115,6 +115,7 @@ BAD: dict[str, tuple[Content, Content]] = {
     "socket": (changed(ONE, cpu=part("Intel Core i9-14900K")), ONE),
     "memory-type": (changed(ONE, ram=part("DDR5-4800 RDIMM 32 GiB", 2)), ONE),
     "memory-size": (changed(SERVER, ram=part("DDR4-3200 RDIMM 16 GiB", 4)), SERVER),
+    "psu-rating": (changed(ONE, psu=part("MSI MEG Ai1300P PCIE5", watts=5000)), ONE),
     "memory-slots": (changed(ONE, ram=part("DDR5-5600 UDIMM 32 GiB", 6)), ONE),
     "memory-module": (changed(ONE, ram=part("DDR5-5600 UDIMM 32 GiB", 2, capacity_gib=256)), ONE),
     "memory-capacity": (changed(ONE, ram=part("DDR5-5600 UDIMM 64 GiB", 4)), ONE),

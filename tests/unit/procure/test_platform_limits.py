@@ -52,6 +52,12 @@ REFUSED = [
     ("slots", {"cpu": ["7950X"], "gpu": ["8x RTX 4090"]}, None),
     ("lanes", AM5 | {"gpu": ["8x RTX A4000"]}, None),
     ("card-form", AM5 | {"gpu": ["H100 SXM5 80GB"]}, AM5 | {"gpu": ["H100 PCIe 80GB"]}),
+    (
+        "airflow",
+        AM5 | {"gpu": ["A100 PCIe 80GB"], "case": ["Fractal Design Torrent"]},
+        AM5 | {"gpu": ["A100 PCIe 80GB"], "case": ["4U server"]},
+    ),
+    ("psu-rating", {"psu": ["5000 W ATX 3.1"]}, {"psu": ["2000 W"]}),
     ("card-form", AM5 | {"gpu": ["MI300X"]}, AM5 | {"gpu": ["RTX 4090"]}),
 ]
 
@@ -78,6 +84,12 @@ def test_a_limit_refuses_and_its_healthy_twin_holds(rule, broken, healthy) -> No
 )
 def test_within_a_platform_s_limit_nothing_is_known_to_fit(rule, words) -> None:
     assert severities(checked(words), rule) == {"unknown"}
+
+
+@pytest.mark.parametrize("name", ["TPU v5e", "Apple M4 Max (40-core)"])
+def test_what_is_no_card_is_refused_by_its_form(trainrig, name: str) -> None:
+    code, out, err = trainrig("build", "check", "--gpu", name, "--board", "B650E")
+    assert (code, out) == (2, "") and "not sold as a card" in err
 
 
 def test_cards_on_a_server_board_are_not_refused_by_a_desktop_s_limit() -> None:
