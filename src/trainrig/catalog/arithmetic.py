@@ -28,38 +28,38 @@ _MASKS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostProcessor:
-    """What is known of a host's arithmetic."""
+    """Known arithmetic of a host's processor."""
 
     flags: Collection[str] | None
-    """Linux's; None where they could not be read."""
+    """Processor flags as Linux prints them; None where they could not be read."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that a library is started with."""
+    """Environment variables that a library is started with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """What is known of a GPU's arithmetic."""
+    """Known arithmetic of a GPU."""
 
     chip: Chip | None = None
-    """Its entry in the catalog."""
+    """The GPU's entry in the catalog."""
     capability: str | None = None
     """NVIDIA's compute capability: ``8.9``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """What a device multiplies in hardware."""
+    """Data types that a device multiplies in hardware, and those that it emulates."""
 
     fastest: str
-    """``bf16``, ``fp16`` or ``fp32``: the default precision."""
+    """Default precision: ``bf16``, ``fp16`` or ``fp32``."""
     reason: str
-    """Why, as a person reads it: ``this processor has no bf16 instructions``."""
+    """Reason for the default precision: ``this processor has no bf16 instructions``."""
     emulated: tuple[tuple[str, str], ...] = ()
     """Formats of 16 bits that are emulated, each with how much slower that is."""
 
     @property
     def line(self) -> str:
-        """``precision fp32: this processor has no bf16 instructions``."""
+        """Precision and reason: ``precision fp32: this processor has no bf16 instructions``."""
         return f"precision {self.fastest}: {self.reason}"
 
     def is_emulated(self, dtype: str) -> bool:

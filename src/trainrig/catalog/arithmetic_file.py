@@ -20,7 +20,7 @@ Version = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$")]
 
 @read_by(_CONFIG)
 class GpuRow:
-    """What GPUs of a compute capability, and of later ones until the next row, are fastest in."""
+    """Fastest data type of GPUs from a compute capability on, until the next row's."""
 
     capability: Version
     fastest: Literal["bf16", "fp16", "fp32"]
@@ -32,7 +32,7 @@ class InstructionRow:
     """Instructions of a processor that multiply a format of 16 bits."""
 
     flag: str
-    """Linux's name of them in /proc/cpuinfo."""
+    """Flag of the instructions in /proc/cpuinfo."""
     dtype: Literal["bf16", "fp16"]
     masked_by: tuple[str, ...]
     """Values of ONEDNN_MAX_CPU_ISA that forbid them."""
@@ -41,7 +41,7 @@ class InstructionRow:
 
 @read_by(_CONFIG)
 class EmulationRow:
-    """How much slower torch emulates a format, against fp32 on the same processor."""
+    """Slowdown of a format that torch emulates, against fp32 on the same processor."""
 
     dtype: Literal["bf16", "fp16"]
     flag: str
@@ -53,7 +53,7 @@ class EmulationRow:
 
 @read_by(_CONFIG)
 class ArithmeticTable:
-    """The whole file."""
+    """All rows of arithmetic.toml."""
 
     schema: Literal[1]
     sources: dict[str, DocumentRead]

@@ -34,16 +34,16 @@ class Source:
     """A document that values were read from."""
 
     key: str
-    """Its name in the data file."""
+    """Name of the source in the data file."""
     title: str
     url: str | None
     date: str
-    """When it was read, ISO 8601; the document's own date or version is in the title."""
+    """Date of reading, ISO 8601; the document's own date or version is in the title."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where one value of one chip comes from."""
+    """Origin of one value of one chip."""
 
     source: Source
     verified: bool
@@ -55,22 +55,22 @@ class Peak:
     """A dense peak rate."""
 
     dtype: str
-    """``fp64``, ``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp8``, ``fp4``, ``int8``."""
+    """Data type: ``fp64``, ``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp8``, ``fp4``, ``int8``."""
     accumulate: str
     """The type that products are summed in: ``fp32``, ``fp16``, ``fp64``, ``int32``."""
     unit: PeakUnit
-    """``tensor``: tensor, matrix or systolic units; ``vector``: ordinary lanes."""
+    """Execution unit: ``tensor`` (matrix or systolic units) or ``vector`` (ordinary lanes)."""
     rate: float
-    """FLOP/s; OP/s for integer types.  One multiply-add counts as two."""
+    """Rate in FLOP/s, OP/s for integer types; one multiply-add counts as two."""
 
     @property
     def field(self) -> str:
-        """Its name in `Chip.provenance`: ``tensor.fp16.fp32``."""
+        """Name of the peak in `Chip.provenance`: ``tensor.fp16.fp32``."""
         return f"{self.unit}.{self.dtype}.{self.accumulate}"
 
     @property
     def rate_unit(self) -> str:
-        """``FLOP/s`` or ``OP/s``."""
+        """Unit of the rate: ``FLOP/s`` or ``OP/s``."""
         return "OP/s" if self.dtype.startswith("int") else "FLOP/s"
 
 
@@ -155,7 +155,7 @@ class ChipLink:
     """The fabric between chips, and how far it reaches."""
 
     name: Text | None = known("link", key="link")
-    """``NVLink``, ``Infinity Fabric``, ``none``."""
+    """Name of the link: ``NVLink``, ``Infinity Fabric``, ``none``."""
     generation: Count | None = known("link generation", key="link_generation")
     count: Count | None = known("links", "count", key="link_count")
     bandwidth: Size | None = known(
@@ -165,7 +165,7 @@ class ChipLink:
     domain: Count | None = known("chips that the link joins", "count", key="link_domain")
     """Chips that the link joins, where these are more than a node's: a rack's."""
     p2p: bool | None = known("peer access")
-    """Whether one chip can read another's memory directly (over link or PCIe)."""
+    """Peer access: one chip can read another's memory directly, over link or PCIe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ class PcieSlot:
 
     @property
     def bandwidth(self) -> float | None:
-        """Bytes per second each way, before packet headers."""
+        """Bandwidth of the link each way in B/s, before packet headers."""
         if self.generation is None or self.lanes is None:
             return None
         return pcie_bandwidth(self.generation, self.lanes).high
@@ -185,13 +185,13 @@ class PcieSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardNeeds:
-    """What the chip needs of the machine that it is built into."""
+    """Power, slots and cooling that the machine around the chip provides."""
 
     tdp: Size | None = known("TDP", "W", tdp_w=1.0)
     slots: Count | None = known("slots", "count")
     """Width of a PCIe card, in slots."""
     cooling: Literal["active", "passive", "module"] | None = known("cooling")
-    """``active``, ``passive`` (needs the chassis' fans), ``module`` (the server's)."""
+    """Cooling: ``active``, ``passive`` (the chassis' fans) or ``module`` (the server's)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ class Chip:
     """
 
     name: str
-    """Unique in the catalog: ``RTX 4090``, ``A100 SXM4 80GB``."""
+    """Name of the chip, unique in the catalog: ``RTX 4090``, ``A100 SXM4 80GB``."""
     vendor: str
     provenance: Mapping[str, Provenance] = field(hash=False)
     """Origins by flat key; peaks by `Peak.field`.  A mapping has no hash, and a chip must have
@@ -221,9 +221,9 @@ class Chip:
     mig_profiles: Annotated[tuple[Text, ...], Field(strict=False)] = known(
         "MIG profiles", default=()
     )
-    """Sizes of its instances, as nvidia-smi names them: ``1g.10gb``."""
+    """MIG profiles as nvidia-smi names them: ``1g.10gb``."""
     pci_ids: Annotated[tuple[PciId, ...], Field(strict=False)] = known("PCI ids", default=())
-    """``vendor:device``, lower-case hexadecimal: ``10de:2684``."""
+    """PCI ids, vendor and device in lower-case hexadecimal: ``10de:2684``."""
     aliases: Annotated[tuple[Text, ...], Field(strict=False)] = known("reported as", default=())
     """Names that drivers and frameworks report, exactly."""
     peaks: tuple[Peak, ...] = ()

@@ -47,7 +47,7 @@ class OlderCuda:
     """A toolkit that nothing is chosen from and that machines still have."""
 
     version: Version
-    """And those after it, until the next row's."""
+    """First CUDA version of the row, which holds until the next row's."""
     gcc: int
     """The newest major version of gcc that nvcc takes."""
     sources: tuple[str, ...]
@@ -66,7 +66,7 @@ class TorchSet:
     megatron_core: Version
     flash_attn: Version
     apex: Version
-    """Tag of its repository: no package index has it."""
+    """Tag of apex' repository: no package index has it."""
     transformers: Version
     untested: tuple[str, ...]
     """Names among the above that no test of this project has run together with this torch."""
@@ -81,24 +81,24 @@ class TorchSet:
 
 @read_by(_CONFIG)
 class CardNeeds:
-    """What a generation of cards needs of driver and CUDA."""
+    """Driver and CUDA that a generation of cards needs."""
 
     capability: Version
     driver: Version
     modules: Literal["open", "proprietary"]
-    """Which flavour of NVIDIA's kernel modules it is run by."""
+    """Flavour of NVIDIA's kernel modules: open or proprietary."""
     last_branch: int | None = None
-    """The last driver branch that knows it."""
+    """Last driver branch that supports the generation."""
     first_cuda: Version | None = None
-    """The first CUDA that compiles for it; None: every one in use."""
+    """First CUDA that compiles for the generation; None: every one in use."""
     dropped_in: Version | None = None
-    """The first CUDA that no longer does."""
+    """First CUDA that no longer compiles for the generation."""
     sources: tuple[str, ...]
 
 
 @read_by(_CONFIG)
 class ExtensionNeeds:
-    """What a package that is built on torch needs."""
+    """Requirements of a package that is built on torch."""
 
     name: str
     module: str
@@ -137,7 +137,7 @@ class DocumentRead:
 
 @read_by(_CONFIG)
 class CudaTable:
-    """The whole file."""
+    """All rows of cuda.toml."""
 
     schema: Literal[1]
     sources: dict[str, DocumentRead]

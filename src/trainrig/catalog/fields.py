@@ -30,16 +30,16 @@ class Field:
     """A field of `Chip` as people read it."""
 
     name: str
-    """Its flat key."""
+    """Flat key of the field."""
     label: str
     unit: str
-    """``Hz``, ``B``, ``B/s``, ``bit/s``, ``bit``, ``W``, ``count``, or none for words."""
+    """Unit: ``Hz``, ``B``, ``B/s``, ``bit/s``, ``bit``, ``W``, ``count``, or none for words."""
     printed: Mapping[str, float]
-    """Its name in a data file and the factor to base SI, where they are not its own and 1."""
+    """Name in a data file and factor to base SI, where these are not the key and 1."""
 
     @property
     def json_name(self) -> str:
-        """The name with its unit: ``tdp_w``."""
+        """Name of the field in JSON, with its unit: ``tdp_w``."""
         return self.name + _SUFFIX.get(self.unit, "")
 
 

@@ -40,11 +40,11 @@ class HostClaim:
 
     dtype: str | None
     low: float
-    """FLOP/s, OP/s or B/s; equal to `high` where nothing is uncertain."""
+    """Lower end in FLOP/s, OP/s or B/s; equal to `high` where nothing is uncertain."""
     high: float
     unit: str
     formula: str
-    """With the numbers filled in."""
+    """Formula of the claim, with its numbers."""
     note: str | None = None
     """Remark on the uncertainty of the range."""
 
@@ -61,7 +61,7 @@ class _Engine:
     flag: str
     dtype: str
     width: int
-    """Bits of a vector; 0 for a unit that has none."""
+    """Vector width in bits; 0 for a unit without vectors."""
     units: tuple[int, int] = (1, 2)
     """Vector units of one core, at least and at most."""
     per_cycle: int | None = None

@@ -18,11 +18,11 @@ PATH = Path(__file__).parent / "offered_memory.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one user's error message said."""
+    """Memory that one user's error message reports."""
 
     gib: float
     of: float
-    """Nominal size, GiB."""
+    """Nominal memory of the card in GiB."""
     url: str
 
 

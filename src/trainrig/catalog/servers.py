@@ -74,19 +74,19 @@ class Server:
     """A cloud's instance whose name does not say how many chips it has."""
     nodes: int = 1
     requested_name: str | None = None
-    """The chip as it was called, where that fits several and the most common is presumed."""
+    """Requested chip name, where it fits several and the most common is presumed."""
     fabric: float | None = None
-    """B/s of a node into the network, one way."""
+    """Network rate of one node in B/s, one way."""
     link: str | None = None
-    """Inside the node: nvlink or pcie; None: the chip's own."""
+    """Link inside the node: nvlink or pcie; None: the chip's own."""
     p2p: bool | None = None
     host_memory: float | None = None
-    """B/s of the processors' memory."""
+    """Bandwidth of the processors' memory in B/s."""
     disk: float | None = None
-    """B/s of the node's disks."""
+    """Rate of the node's disks in B/s."""
     cpu: str | None = None
     memory: float | None = None
-    """B of host memory."""
+    """Host memory in bytes."""
     joined_by: str | None = None
     ports: str | None = None
     """Network ports of one node."""
@@ -136,7 +136,7 @@ class _Pattern(_Strict):
     suffix: str = ""
     """Words that the chip's name in the catalog has behind the matched one."""
     is_module: bool = False
-    """Whether the chip is a module with NVSwitches beside it."""
+    """True where the chips are modules of a baseboard with NVSwitches."""
 
 
 class _Slice(_Strict):
@@ -515,5 +515,5 @@ def _in_units(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, fl
 
 
 _MOST = 1e9
-"""No chip has so many TFLOPS, GiB or GB/s: it is FLOP/s or bytes that were written."""
+"""Largest plausible TFLOPS, GiB or GB/s; above it somebody wrote FLOP/s or bytes."""
 _UNITS = "as data sheets print it: peaks in TFLOPS, memory in GiB, rates in GB/s"

@@ -37,7 +37,7 @@ ROUTES: dict[Route, str] = {
     "driver": "driver and pip (or conda): torch brings its CUDA, nothing is compiled for the GPU",
     "container": "driver and a container image that holds all the rest",
 }
-"""The ways to install, and what each is for."""
+"""Installation routes and their purposes."""
 INSTALLED_BRANCH = 580
 """Driver branch that is installed: CUDA 13, and the last that runs Maxwell, Pascal and Volta."""
 
@@ -50,11 +50,11 @@ class InstallTarget:
     gpus: tuple[str, ...]
     """Names of its NVIDIA GPUs, each once."""
     capabilities: tuple[str, ...]
-    """Their compute capabilities."""
+    """Compute capabilities of the GPUs."""
     driver: str | None
-    """The driver that is installed; None: none, or unknown."""
+    """Installed driver version; None: none, or unknown."""
     is_here: bool
-    """Whether it is this machine."""
+    """True for this machine, False for one that was described."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,9 @@ class InstallChoice:
     torch: TorchSet
     cuda: Cuda
     driver: str
-    """The oldest driver that will do for this torch on these cards."""
+    """Oldest driver that runs this torch on these cards."""
     installs_driver: bool
-    """Whether the driver has to be installed or replaced."""
+    """True where the driver has to be installed or replaced."""
     modules: Literal["open", "proprietary"]
     extensions: tuple[str, ...]
     """Names of the extensions that are installed."""

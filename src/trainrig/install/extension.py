@@ -52,24 +52,24 @@ _RIGHT = [1.0, 3.0, 5.0, 7.0]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildError:
-    """Why an extension could not be built."""
+    """Cause of a failed build of an extension."""
 
     id: str
-    """Stable: ``compiler-missing``, ``unexplained``."""
+    """Stable id of the cause: ``compiler-missing``, ``unexplained``."""
     cause: str
     fix: str
     line: str
-    """The line of the output that shows it."""
+    """Line of the output that shows the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionBuild:
-    """What came of building an extension."""
+    """Result of building an extension."""
 
     python: str
     torch: str | None = None
     seconds: float | None = None
-    """Build and load; None where it failed."""
+    """Seconds of build and load; None where it failed."""
     error: BuildError | None = None
     output: str = ""
     """The end of what the build printed."""

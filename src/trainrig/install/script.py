@@ -30,16 +30,16 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrors:
-    """Where packages come from, as the user names it; empty: what the system is set up with."""
+    """Package sources that the user names; empty: those of the system."""
 
     pip_index: str = ""
     torch_index: str = ""
     conda_channel: str = ""
-    """A channel by name or URL."""
+    """Conda channel by name or URL."""
     nvidia_repo: str = ""
-    """The folder of NVIDIA's packages for the system."""
+    """URL of the folder of NVIDIA's packages for the system."""
     image: str = ""
-    """The image that the Dockerfile begins with."""
+    """Base image of the Dockerfile."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for text that is no URL or name: it would end up in a script."""

@@ -26,7 +26,7 @@ from trainrig.units import capital, counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkStep:
-    """A part of the work."""
+    """One stage of the assembly, with its items to tick."""
 
     title: str
     items: tuple[str, ...]

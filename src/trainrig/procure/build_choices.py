@@ -51,7 +51,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A variable: so many of an offered part; of cards, with so many lanes at least."""
+    """Variable of the search: a count of an offered part, for cards with least lanes."""
 
     offer: Offer
     count: int = 1

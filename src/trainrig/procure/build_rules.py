@@ -70,7 +70,7 @@ _ORDER = ("error", "unknown", "warning")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """What the rules say of a build."""
+    """Checks, warnings, placement and power of a build."""
 
     build: Build
     checks: tuple[Check, ...]

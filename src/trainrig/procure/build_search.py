@@ -78,12 +78,12 @@ class Suggestion:
 
     @property
     def tokens_per_day(self) -> float:
-        """At the predicted rate."""
+        """Tokens a day at the predicted rate."""
         return self.rate.tokens_per_s * DAY
 
     @property
     def gpus(self) -> str:
-        """``2 × ASUS Turbo RTX 3090``."""
+        """Number and name of the GPUs: ``2 × ASUS Turbo RTX 3090``."""
         (card, count) = self.report.build.part_counts(GpuCard)[0]
         return f"{count} × {card.name}"
 
@@ -129,7 +129,7 @@ class _Program:
 
     offers: tuple[Offer, ...]
     training_options: Mapping[str, Any]
-    """Model and numerics, as `trainrig predict` has them."""
+    """Options of the model and its numerics, as `trainrig predict` has them."""
     use: Use
     room: Room
     currency: str
@@ -139,7 +139,7 @@ class _Program:
     rows: list[tuple[dict[int, float], float]] = field(default_factory=list)
     """Sum of coefficients × variables ≥ bound."""
     cuts: list[tuple[dict[int, float], float]] = field(default_factory=list)
-    """Rows that were learnt: what is not chosen all together."""
+    """Rows that forbid combinations which broke a rule."""
     matrix: Any = None
     """Coefficients of the rows, built once."""
     rounds: int = 0

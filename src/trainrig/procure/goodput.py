@@ -25,7 +25,7 @@ FAILURES = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """What goes wrong, and what it costs."""
+    """Rate of failures, and the times of a checkpoint and a restart."""
 
     mtbf_s: float
     """Mean time between failures of the whole machine or cluster."""

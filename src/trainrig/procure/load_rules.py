@@ -49,17 +49,17 @@ class Power:
     gpus: float
     cpu: float
     rest: float
-    """RAM, disks, network, board and fans."""
+    """Watts of RAM, disks, network, board and fans."""
     efficiency: float
 
     @property
     def parts(self) -> float:
-        """Behind the supplies."""
+        """Watts of all parts, behind the supplies."""
         return self.gpus + self.cpu + self.rest
 
     @property
     def wall(self) -> float:
-        """Out of the outlet."""
+        """Watts out of the outlet."""
         return self.parts / self.efficiency
 
 

@@ -59,15 +59,15 @@ class Terms:
     machines: int = 1
     years: float = 3.0
     utilisation: float = 1.0
-    """Share of all hours in which it works."""
+    """Share of all hours in which the machine works."""
     resale: float = 0.0
-    """Share of the price that it brings after the years."""
+    """Share of the price that the machine brings after its years."""
     interest: float = 0.0
     """Interest rate a year."""
     watts: float | None = None
     """Watts of one machine at the wall, at full load."""
     gpus_alone: bool = False
-    """Whether those are of its GPUs, and no more is known."""
+    """True where the watts are those of the GPUs alone."""
     kwh_price: float | None = None
     pue: float = 1.0
     """Power of the whole site over that of the machine: cooling, losses."""
@@ -119,7 +119,7 @@ class Way:
     name: str
     total: float
     parts: tuple[tuple[str, float], ...]
-    """They sum to the total."""
+    """Parts of the price by name; they sum to the total."""
     per_hour: float
     """Price of an hour of useful work, which failures leave of the hours of use."""
     break_even_days: float | None = None
@@ -137,7 +137,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What one input does to the cost of an hour."""
+    """Cost of an hour as one input moves."""
 
     term: str
     low: float
@@ -165,20 +165,20 @@ class CostAnswer:
     """Sensitivity of the cheapest way to each input, the widest first."""
     not_counted: tuple[str, ...]
     rate: TrainingRate | None = None
-    """None: no training was asked about."""
+    """Rate of the training; None: no training was asked about."""
     tokens: float | None = None
     days: float | None = None
     """Days that are given for the training."""
     peak: float | None = None
-    """FLOP/s that all GPUs of a machine claim."""
+    """Claimed peak of all GPUs of a machine in FLOP/s."""
     memory: float | None = None
-    """B of all GPUs of a machine."""
+    """Memory of all GPUs of a machine in bytes."""
     is_one_training: bool = False
-    """Whether the machines are had for this training alone."""
+    """True where the machines are had for this training alone."""
 
     @property
     def cheapest(self) -> Way:
-        """By a useful hour."""
+        """Way with the cheapest useful hour."""
         return min(self.ways, key=lambda way: way.per_hour)
 
     def way(self, name: str) -> Way | None:

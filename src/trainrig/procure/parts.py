@@ -43,9 +43,9 @@ class Slot:
     """An expansion slot of a board."""
 
     position: Annotated[int, Field(ge=1, le=20)] | None = None
-    """1 is next to the processor; each position is 20.32 mm further.  None: not known."""
+    """Position on the board from 1, next to the processor, at 20.32 mm; None: not known."""
     lanes: Literal[1, 2, 4, 8, 16]
-    """Wired, whatever the length of the socket."""
+    """PCIe lanes as wired, whatever the length of the socket."""
     generation: Generation
     from_cpu: bool = True
     """False where the lanes come through the chipset, which shares one link."""
@@ -65,12 +65,12 @@ class GpuCard:
     """Chip by its name in `trainrig catalog`, which has memory, power and PCIe generation."""
     length_mm: Size | None = field(default=None, metadata=NEEDED_FIELD)
     slots: Annotated[float, Field(gt=0, le=10)] | None = field(default=None, metadata=NEEDED_FIELD)
-    """Width in positions; 2.5-slot cards exist."""
+    """Width in slot positions; 2.5-slot cards exist."""
     cooling: Cooling | None = field(default=None, metadata=NEEDED_FIELD)
-    """``axial`` (open-air), ``blower``, ``water``, ``passive`` (needs the chassis' fans)."""
+    """Cooling: ``axial`` (open-air), ``blower``, ``water``, ``passive`` (the chassis' fans)."""
     connectors: Mapping[Connector, Some] | None = field(default=None, metadata=NEEDED_FIELD)
     watts: Size | None = None
-    """None: the chip's TDP."""
+    """Power limit of the card in watts; None: the chip's TDP."""
     radiator_mm: Some | None = None
     """Length of a water-cooled card's radiator; None: not known."""
     noise_db: Size | None = None
@@ -85,16 +85,16 @@ class Board:
     socket: Text
     form_factor: Text | None = field(default=None, metadata=NEEDED_FIELD)
     memory_type: Text | None = field(default=None, metadata=NEEDED_FIELD)
-    """``DDR5``; what modules call themselves besides (``DDR5-5600 UDIMM``) is read."""
+    """Generation of memory, ``DDR5``; a module's full name (``DDR5-5600 UDIMM``) is read too."""
     memory_slots: Some | None = field(default=None, metadata=NEEDED_FIELD)
     memory_channels: Some
     slots: Slots | None = field(default=None, metadata=NEEDED_FIELD)
     m2_slots: Count | None = field(default=None, metadata=NEEDED_FIELD)
     memory_max_gib: Some | None = None
     registered: bool | None = None
-    """Whether it takes RDIMMs, and no UDIMMs; None: either."""
+    """True: takes RDIMMs only; False: UDIMMs only; None: either."""
     so_dimm: bool = False
-    """Slots for the short modules of notebooks."""
+    """True where the memory slots take SO-DIMMs."""
     eps_connectors: Some | None = None
     sata_ports: Count | None = None
     u2_ports: Count | None = None
@@ -102,7 +102,7 @@ class Board:
     lane_modes: tuple[tuple[Count, ...], ...] = ()
     """Lanes of each slot in the ways in which the board can share them; none: all as wired."""
     management: bool = False
-    """IPMI or BMC."""
+    """True with a management controller (IPMI, BMC)."""
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 
@@ -132,7 +132,7 @@ class MemoryModule:
     memory_type: Text | None = field(default=None, metadata=NEEDED_FIELD)
     registered: bool
     so_dimm: bool = False
-    """A short module, for notebooks and a few small boards."""
+    """True for a short module (SO-DIMM), for notebooks and small boards."""
     speed_mt_s: Some | None = None
     watts: Size = 5.0
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
@@ -148,7 +148,7 @@ class PowerSupply:
     """Version of the design guide that it follows: 3.x takes excursions of cards."""
     connectors: Mapping[Connector, Some] | None = field(default=None, metadata=NEEDED_FIELD)
     efficiency: Annotated[float, Field(gt=0.5, le=1.0)]
-    """At half load."""
+    """Efficiency at half load, 0.5 to 1."""
     length_mm: Size | None = None
     watts_115v: Size | None = None
     """Rating at 100 to 120 V, where that is less."""
@@ -206,7 +206,7 @@ class DiskPart:
 
     name: Text
     capacity_tb: Size
-    """As sold, 10^12 bytes."""
+    """Capacity as sold, in units of 10^12 bytes."""
     interface: Literal["m2", "u2", "sata"] | None = field(default=None, metadata=NEEDED_FIELD)
     watts: Size = 8.0
     endurance_tb: Size | None = None
@@ -239,7 +239,7 @@ class Riser:
     """Cards that one slot feeds through it."""
     retimer: bool = False
     powered: bool = False
-    """Its card takes nothing through the slot: it has a plug of its own."""
+    """True where the riser has a plug of its own, so that its card takes no slot power."""
     provenance: Mapping[str, Provenance] = field(default_factory=dict, hash=False)
 
 

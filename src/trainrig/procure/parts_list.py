@@ -43,7 +43,7 @@ from trainrig.procure.price_list import Price, currency_of, price_of
 from trainrig.safe_read import parse_toml, read_settings
 
 MOST = 512
-"""Pieces of one entry."""
+"""Most pieces of one entry."""
 Number = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
 Kind = TypeVar("Kind", bound=Part)
 
@@ -53,21 +53,21 @@ class _Strict(BaseModel):
 
 
 class Use(_Strict):
-    """What the machine is for."""
+    """Purpose of the machine: model, tokens and what is stored."""
 
     model: str | None = None
     tokens: Number | None = None
     bytes_per_token: Number | None = None
-    """On disk; None: 2 where the model's vocabulary is no larger than 65,536, else 4."""
+    """Bytes of one token on disk; None: 2 up to a vocabulary of 65,536, else 4."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 3
     bytes_per_parameter: Number = 14.0
     """Bytes of a checkpoint per parameter: bf16 weights, fp32 masters, Adam's two states."""
     disk_tb: Number | None = None
-    """Besides: text, environments, results."""
+    """Disk for text, environments and results, in TB."""
 
 
 class Room(_Strict):
-    """Where it stands."""
+    """Room of the machine: circuit, cooling, noise and rack."""
 
     volts: Annotated[float, Field(ge=90, le=480)] | None = None
     breaker_amps: Number | None = None
@@ -80,10 +80,10 @@ class Room(_Strict):
 
 
 class Wiring(_Strict):
-    """What is set or plugged, and is no part of its own."""
+    """Settings and cabling that are no parts of their own."""
 
     psu_sync: bool = False
-    """An adapter that starts several supplies together."""
+    """True with an adapter that starts several supplies together."""
     board_supply: Annotated[int, Field(ge=1, le=MOST)] | None = None
     """Number of the supply that the board hangs on; None: where it loads least."""
     gpu_supplies: tuple[Annotated[int, Field(ge=1, le=MOST)], ...] | None = None
@@ -110,7 +110,7 @@ class _Head(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCount:
-    """So many of one part."""
+    """A part with its count and price."""
 
     kind: str
     part: Part
@@ -128,7 +128,7 @@ class Build:
     name: str
     items: tuple[PartCount, ...]
     is_complete: bool = True
-    """Whether all parts are stated: a kind that is not there is missing, else not known."""
+    """True where the list states all parts: an absent kind is missing, else not known."""
     currency: str = ""
     use: Use = field(default_factory=Use)
     room: Room = field(default_factory=Room)

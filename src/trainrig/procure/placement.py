@@ -22,7 +22,7 @@ TOLERANCE = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A card in its place."""
+    """Slot, lanes and riser of one card."""
 
     card: int
     """Number of the GPU; −1 is a network card."""
@@ -32,7 +32,7 @@ class Seat:
 
     @property
     def text(self) -> str:
-        """``position 3 x16``."""
+        """Position and lanes as text: ``position 3 x16``."""
         where = "a slot" if self.slot.position is None else f"position {self.slot.position}"
         return f"{where} x{self.lanes}" + (" by riser" if self.on_riser else "")
 

@@ -32,7 +32,7 @@ _KINDS = (*KINDS, "machine", "reserved", "spot", "cloud", "electricity", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What somebody asked for something on a day."""
+    """Price of a part, a machine or a kWh on a day, with its source."""
 
     part: str
     price: float
@@ -40,7 +40,7 @@ class Price:
     date: datetime.date
     source: str
     kind: str = ""
-    """A part's kind, or ``machine``, ``reserved``, ``spot``, ``cloud``, ``electricity``."""
+    """Kind of the part, or ``machine``, ``reserved``, ``spot``, ``cloud``, ``electricity``."""
     per: Per = "piece"
 
 

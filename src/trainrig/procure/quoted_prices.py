@@ -27,10 +27,10 @@ class QuotedPrice:
     """A price of an hour, as it was quoted."""
 
     way: str
-    """One of HOURLY."""
+    """Name of the way, one of HOURLY."""
     price: float
     per: str
-    """``GPU`` or ``machine``."""
+    """Thing that the price is of: ``GPU`` or ``machine``."""
     gpus_per_machine: float | None
     """GPUs of one machine; None where nothing tells."""
 

@@ -29,17 +29,17 @@ Rule = Callable[[Build], Iterator["Check"]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One rule, applied."""
+    """Result of one rule, applied to a build."""
 
     rule: str
     severity: Severity
     message: str
-    """Its meaning for this build, in a sentence."""
+    """Meaning of the result for this build, in a sentence."""
     arithmetic: str
-    """With the figures: ``2 × 450 W + 253 W + 95 W = 1,248 W > 0.9 × 1,000 W``."""
+    """Arithmetic of the rule: ``2 × 450 W + 253 W + 95 W = 1,248 W > 0.9 × 1,000 W``."""
     fix: str = ""
     used: float | None = None
-    """Need over what there is, where the rule is a bound: 1 is the limit."""
+    """Share of the limit that is used, where the rule is a bound: 1 is the limit."""
     not_known: tuple[str, ...] = ()
     """Fields that a check of severity ``unknown`` asks for: ``case.gpu_length_mm``."""
 
@@ -57,7 +57,7 @@ class RuleSource(_Strict):
 
 
 class BuildRule(_Strict):
-    """What holds for every build."""
+    """Rule that every build is held against, with its numbers and source."""
 
     id: str
     says: str
@@ -83,7 +83,7 @@ class When(_Strict):
 
 
 class BuildWarning(_Strict):
-    """What people learned the hard way, and when it holds."""
+    """Warning from experience, and the conditions under which it is shown."""
 
     id: str
     text: str

@@ -44,12 +44,12 @@ class ClusterPlan:
 
     @property
     def days(self) -> tuple[float, float, float]:
-        """For the tokens: middle, low and high."""
+        """Days that the tokens take: middle, low and high."""
         return self.rate.days(self.tokens)
 
     @property
     def kwh(self) -> float:
-        """For the tokens."""
+        """Energy that the tokens take, in kWh."""
         return self.days[0] * 24.0 * self.watts / 1000.0
 
 

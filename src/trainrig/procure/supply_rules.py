@@ -28,15 +28,15 @@ from trainrig.units import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupplyLoad:
-    """One power supply, and what hangs on it."""
+    """One power supply with its load."""
 
     number: int
-    """As counted in the list, from 1."""
+    """Number of the supply in the list, from 1."""
     supply: PowerSupply
     cards: tuple[int, ...]
     """Numbers of the cards, in the list's order, from 0."""
     is_board: bool
-    """Whether board, processor and all else hang on it, with every card's slot."""
+    """True where the supply feeds board, processor and every card's slot."""
     watts: float
     limit: float
     """Watts that it may carry for hours."""
@@ -81,7 +81,7 @@ def eight_pins_needed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draw:
-    """A card, as a supply sees it."""
+    """Watts, peak and slot power of one card."""
 
     card: GpuCard
     watts: float
@@ -157,13 +157,13 @@ def supply_loads(build: Build) -> tuple[SupplyLoad, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rack:
-    """Supplies, and what each carries."""
+    """Supplies with their limits, and the base load."""
 
     supplies: Sequence[PowerSupply]
     limits: Sequence[float]
     holds: Sequence[float]
     base: float
-    """Watts of all that is no card."""
+    """Watts of everything but the cards."""
 
     def deal_cards(self, draws: Sequence[_Draw], board: int) -> list[list[int]]:
         """Deal cards to supplies, each to the one whose load rises least."""

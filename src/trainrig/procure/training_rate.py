@@ -30,7 +30,7 @@ TOKENS_A_STEP = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRate:
-    """Tokens a second, and what they take."""
+    """Tokens a second of a training, with their GPUs, watts and source."""
 
     tokens_per_s: float
     low: float

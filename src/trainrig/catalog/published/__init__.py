@@ -34,7 +34,7 @@ __all__ = [
 
 
 class PublishedKind(StrEnum):
-    """What figures are of, in the order in which people ask."""
+    """Kind of a published figure, in the order in which people ask."""
 
     MATMUL = "matmul"
     BANDWIDTH = "bandwidth"
@@ -119,7 +119,7 @@ def is_measurement(record: Record) -> bool:
 
 @read_by(ConfigDict(extra="forbid"))
 class PublishedSource:
-    """Where and when figures were printed."""
+    """Source of published figures, with its date."""
 
     starts: str
     """Beginning of the source's name in the tables' first column."""

@@ -63,7 +63,7 @@ Case = dict[str, Scalar]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Figure:
-    """What one printed number is, in our words; in the unit as printed."""
+    """Metric of one printed number, in the unit as printed."""
 
     benchmark: str
     case: Case
@@ -71,9 +71,9 @@ class _Figure:
     unit: str
     printed: float | None
     scale: float
-    """The printed number times this is in base SI."""
+    """Factor from the printed unit to base SI."""
     suffix: str = ""
-    """Ends the record's id where a row has several figures."""
+    """Suffix of the record's id where a row has several figures."""
     device_count: int = 1
     conditions: Case = field(default_factory=dict)
 
@@ -112,11 +112,11 @@ def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hardware:
-    """What the hardware of a source is, by the catalog."""
+    """Hardware of a source, by the catalog's names."""
 
     device: str
     has_tf32: bool
-    """Whether every chip that the printed name fits has it."""
+    """True where every chip that the printed name fits has tf32."""
 
 
 @cache

@@ -17,7 +17,7 @@ from trainrig.record import Case, Kind, Record
 
 PATH = Path(__file__).parent / "training.csv"
 STEPS = Path(__file__).parent / "steps.csv"
-"""The same steps as options of `predict`: made by `python -m validation.steps_table`."""
+"""Training steps as options of `predict`, written by `python -m validation.steps_table`."""
 
 
 _MODELS = {"BERT-large": "bert-large", "GPT-2 medium": "gpt2-medium"}
@@ -27,7 +27,7 @@ _OPTIMIZERS = {
     "adamw_apex_fused": "adamw-fused",
     "apex FusedAdam": "adamw-fused",
 }
-"""As printed, or as the framework has it: adamw-fused where one kernel does the update."""
+"""Optimizer by its printed name: adamw-fused where one kernel does the update."""
 _AS_PRINTED = ("framework", "interconnect", "precision", "kind", "link", "optimizer")
 
 
@@ -96,7 +96,7 @@ _SIZES = (
     *((name, name) for name in ("global_batch", "tp", "pp", "cp", "ep", "grad_accum")),
     ("zero_stage", "zero"),
 )
-"""Column, and what a layout calls it; 0 and 1 are left out."""
+"""Columns and their names in a layout; sizes 0 and 1 are left out."""
 _LAYOUT = ("kind", "kernel_stack", "recompute", "optimizer", "offload", "p2p")
 
 
