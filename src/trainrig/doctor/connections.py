@@ -172,8 +172,10 @@ def _topology_note(snapshot: Snapshot) -> str:
         f"{path}: {_PATH_MEANINGS.get(path, 'NVLink: tensor parallel belongs here')}"
         for path in paths
     ]
-    direct = sum(link.p2p_read == "ok" for link in links)
-    return "; ".join([*words, f"direct access: {direct} of {len(links)} pairs"])
+    known = [link.p2p_read for link in links if isinstance(link.p2p_read, str)]
+    if known:
+        words.append(f"direct access: {known.count('ok')} of {len(links)} pairs")
+    return "; ".join(words)
 
 
 def _direct(snapshot: Snapshot) -> Iterator[Finding]:

@@ -32,9 +32,11 @@ from trainrig.importers.file import STDIN
 from trainrig.importers.importer import UNNAMED, UNNAMED_HOST
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import (
+    GPU_KEYS,
     NOT_IN_FILE,
     Cpu,
     Gpu,
+    GpuLink,
     HostInfo,
     MemoryInfo,
     Missing,
@@ -273,19 +275,35 @@ def _prediction(point: Record) -> Iterator[Record]:
             yield expected.replace(conditions=tool)
 
 
+def _completed(gpu: Gpu, other: Gpu) -> Gpu:
+    """Return a GPU whose unknown values are those that another file states of it."""
+    values = {key: (GPU_KEYS.get(gpu, key), GPU_KEYS.get(other, key)) for key in GPU_KEYS.places}
+    added = {key: new for key, (old, new) in values.items() if isinstance(old, Missing)}
+    if isinstance(gpu.link.width, Missing):
+        added["link"] = other.link
+    return gpu.replace(**added)
+
+
+def _completed_link(link: GpuLink, other: GpuLink) -> GpuLink:
+    """Return a link whose unknown values are those that another file states of it."""
+    added = {
+        name: getattr(other, name)
+        for name in ("path", "p2p_read", "p2p_write")
+        if isinstance(getattr(link, name), Missing)
+    }
+    return dataclasses.replace(link, **added)
+
+
 def machine_of(readings: Sequence[Reading]) -> Snapshot:
     """Return the machine as the files state it: GPUs, their links, its driver."""
-    known_gpus = [
-        gpu
-        for file_reading in readings
-        for gpu in file_reading.gpus
-        if not isinstance(gpu.name, Missing)
-    ]
-    gpus = {gpu.index: gpu for gpu in known_gpus}
+    gpus: dict[int, Gpu] = {}
+    links: dict[tuple[int, int], GpuLink] = {}
     for reading in readings:
         for gpu in reading.gpus:
-            gpus.setdefault(gpu.index, gpu)
-    links = [link for reading in readings for link in reading.links]
+            gpus[gpu.index] = _completed(gpus[gpu.index], gpu) if gpu.index in gpus else gpu
+        for link in reading.links:
+            pair = (link.a, link.b)
+            links[pair] = _completed_link(links[pair], link) if pair in links else link
     driver = next((reading.driver for reading in readings if reading.driver), None)
     return Snapshot(
         taken=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -295,7 +313,7 @@ def machine_of(readings: Sequence[Reading]) -> Snapshot:
         disks=NOT_IN_FILE,
         pci_gpus=NOT_IN_FILE,
         gpus=tuple(gpu for _, gpu in sorted(gpus.items())) or NOT_IN_FILE,
-        topology=Topology(links=tuple(links) or NOT_IN_FILE),
+        topology=Topology(links=tuple(links.values()) or NOT_IN_FILE),
         software=blank(
             Software, python="", nvidia_driver=driver or NOT_IN_FILE, packages={}, environment={}
         ),

@@ -1,0 +1,95 @@
+"""Tools that describe GPUs and links beside nvidia-smi -q, and RDMA, with their right values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainrig.errors import DataError
+from trainrig.importers import Reading, read_file
+from trainrig.machine.snapshot import Missing
+
+SAMPLES = Path(__file__).parent / "samples"
+
+
+def read(name: str) -> Reading:
+    ((_, reading),) = read_file(SAMPLES / name)
+    return reading
+
+
+def value(reading: Reading, metric: str, index: int | None = None, **case: object) -> float | None:
+    (record,) = [
+        record
+        for record in reading.records
+        if record.metric == metric
+        and record.device_index == index
+        and all(record.case.get(key) == wanted for key, wanted in case.items())
+    ]
+    return record.value
+
+
+def test_nvlinks_that_are_down_are_counted_beside_those_that_are_up() -> None:
+    reading = read("nvlink-2xa100.txt")
+    assert [(g.nvlinks.active, g.nvlinks.inactive) for g in reading.gpus] == [(4, 0), (3, 1)]
+    assert value(reading, "nvlink_rate", 1) == 75e9
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("NVML: Unable to retrieve NVLink information as all links are inactive", (0, None)),
+        ("Device does not have or support Nvlink", (0, 0)),
+    ],
+)
+def test_a_gpu_without_links_has_none_and_one_whose_links_are_down_has_some(
+    line: str, counts: tuple[int, int | None], tmp_path: Path
+) -> None:
+    (tmp_path / "s.txt").write_text(f"GPU 6: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n{line}\n")
+    ((_, reading),) = read_file(tmp_path / "s.txt")
+    links = reading.gpus[0].nvlinks
+    inactive = None if isinstance(links.inactive, Missing) else links.inactive
+    assert (links.active, inactive) == counts
+
+
+def test_the_matrix_of_direct_access_is_of_pairs() -> None:
+    links = {(link.a, link.b): link.p2p_read for link in read("topo-p2p.txt").links}
+    assert links == {(0, 1): "ok", (0, 2): "chipset not supported", (1, 2): "chipset not supported"}
+
+
+def test_rows_of_dmon_are_samples_of_medians() -> None:
+    reading = read("dmon-2x.txt")
+    assert value(reading, "power", 0) == 303.0 and value(reading, "utilization", 1) == 0.98
+    assert value(reading, "sm_clock", 1) == 2535e6
+
+
+def test_device_query_describes_the_gpus_and_their_peers() -> None:
+    reading = read("device-query.txt")
+    first = reading.gpus[0]
+    assert (first.compute_capability, first.num_cores) == ("8.6", 10496)
+    assert (first.memory.total_bytes, first.memory.bus_bits) == (25327566848, 384)
+    assert [gpu.pci_address for gpu in reading.gpus] == ["0000:01:00.0", "0000:41:00.0"]
+    assert [(link.a, link.b, link.p2p_read) for link in reading.links] == [(0, 1, "ok")]
+
+
+def test_perftest_s_gigabits_are_bits_and_its_megabytes_powers_of_two(tmp_path: Path) -> None:
+    assert value(read("perftest-write.txt"), "byte_rate", bytes=65536) == pytest.approx(24.615e9)
+    text = (SAMPLES / "perftest-write.txt").read_text().replace("Gb/sec", "MB/sec")
+    (tmp_path / "mb.txt").write_text(text)
+    ((_, reading),) = read_file(tmp_path / "mb.txt")
+    assert value(reading, "byte_rate", bytes=65536) == pytest.approx(196.92 * 2**20)
+
+
+def test_amd_s_gpus_are_read_as_on_this_machine() -> None:
+    rocm, smi = read("rocm-smi.json").gpus[0], read("amd-smi-static.json").gpus[0]
+    assert (rocm.pci_address, rocm.memory.total_bytes) == ("0000:c1:00.0", 68702699520)
+    assert (smi.name, smi.memory.total_bytes) == ("AMD Instinct MI300X", 192 * 2**30)
+
+
+@pytest.mark.parametrize("name", ["topo-p2p.txt", "perftest-write.txt", "dmon-2x.txt"])
+def test_a_head_without_results_is_refused(name: str, tmp_path: Path) -> None:
+    head = (SAMPLES / name).read_text().splitlines()
+    at = next(n for n, line in enumerate(head) if "GPU0" in line or "#" in line)
+    (tmp_path / name).write_text("\n".join(head[: at + 1]) + "\n")
+    with pytest.raises(DataError):
+        read_file(tmp_path / name)
