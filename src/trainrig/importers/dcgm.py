@@ -105,7 +105,7 @@ def _read(file: FilePart, given: Given) -> Reading:
     if error:
         case: Case = {"test": "dcgmi diag"}
         state = (Status.FAILED, f"DCGM: {error}", "")
-        records.append(_record(file, given, case, None, state))
+        records.append(record_of(file, given, case, None, state))
     elif found is None:
         raise file.refuse(1, "no 'DCGM Diagnostic' in it")
     for category in found.test_categories if found else ():
@@ -127,16 +127,16 @@ def _test_records(file: FilePart, given: Given, case: Case, test: _Test) -> Iter
     summary = test.test_summary or _Summary()
     seen: set[Status] = set()
     for result in test.results:
-        state = _state(result.status, result.warnings, result.info)
+        state = state_of(result.status, result.warnings, result.info)
         seen.add(state[0])
         for index in _gpus(result) or (None,):
-            yield _record(file, given, case, index, state)
+            yield record_of(file, given, case, index, state)
     if summary.status is None and test.results:
         return
-    whole = _state(summary.status or "not run", summary.warnings, summary.info)
+    whole = state_of(summary.status or "not run", summary.warnings, summary.info)
     # What the summary alone knows: nothing was looked at, or it failed beside the GPUs.
     if not test.results or (whole[0] is Status.FAILED and Status.FAILED not in seen):
-        yield _record(file, given, case, None, whole)
+        yield record_of(file, given, case, None, whole)
 
 
 def _gpus(result: _Result) -> list[int]:
@@ -153,7 +153,7 @@ def _texts(texts: _Texts) -> list[str]:
     return [word(each.warning if isinstance(each, _Warning) else each) for each in listed]
 
 
-def _state(status: str, warnings: _Texts, info: _Texts) -> tuple[Status, str, str]:
+def state_of(status: str, warnings: _Texts, info: _Texts) -> tuple[Status, str, str]:
     """What became of a test, why, and what it measured."""
     warned, stated = _texts(warnings), _texts(info)
     shown = "; ".join(stated)
@@ -173,7 +173,7 @@ def _is_allocation(text: str) -> bool:
     return bool(_NO_MEMORY.search(text) or ("alloc" in text.lower() and _FAILED_TO.search(text)))
 
 
-def _record(
+def record_of(
     file: FilePart, given: Given, case: Case, index: int | None, state: tuple[Status, str, str]
 ) -> Record:
     status, reason, info = state

@@ -16,7 +16,7 @@ from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import Gpu, GpuLink, Missing
 
 _DEVICE = re.compile(r'^Device (\d{1,3}): "(.+)"\s*$')
-_FIELD = re.compile(r"^  (?P<name>[^:]+?):\s+(?P<value>\S.*)$")
+_FIELD = re.compile(r"^\s+(?P<name>[^:]+?):\s+(?P<value>\S.*)$")
 _PEER = re.compile(
     r"^> Peer(?:-to-Peer \(P2P\))? access from .+ \(GPU(\d{1,3})\) -> .+ \(GPU(\d{1,3})\) : (\w+)"
 )
@@ -24,6 +24,7 @@ _OTHER = re.compile(
     r"deviceQuery|CUDA Device Query|^Detected \d+ CUDA|^Result = |^\s+(?:\(|<|Compute)"
 )
 _BYTES = re.compile(r"\((\d{1,18}) bytes\)")
+_MEMORY = "Total amount of global memory"
 _CORES = re.compile(r"(\d{1,7}) CUDA Cores$")
 _BUS_WIDTH = re.compile(r"(\d{1,5})-bit")
 _VERSION = re.compile(r"(\d{1,2})\.(\d{1,2})")
@@ -41,8 +42,10 @@ def _read(file: FilePart, _: Given) -> Reading:
             is_open = found[3] == "Yes" and links.get((pair[0], pair[1])) in (None, "ok")
             links[pair[0], pair[1]] = "ok" if is_open else "not supported"
         elif blocks and (found := _FIELD.match(line)):
-            blocks[-1][2].setdefault(found["name"].strip(), found["value"].strip())
-        elif not (_OTHER.search(line) or (blocks and line.startswith("  "))):
+            if found["name"] == _MEMORY and not _BYTES.search(found["value"]):
+                raise file.refuse(number, "a size without its bytes: it is broken off")
+            blocks[-1][2].setdefault(found["name"], found["value"].strip())
+        elif not (_OTHER.search(line) or (blocks and line[:1].isspace())):
             continue
         file.use(number)
     if not blocks:
@@ -81,7 +84,7 @@ def _gpu(index: int, fields: dict[str, str]) -> Gpu:
     address = _ADDRESS.match(fields.get("Device PCI Domain ID / Bus ID / location ID", ""))
     answers: dict[str, Any] = {
         "name": fields["name"],
-        "memory": {"total": value("Total amount of global memory", _BYTES)},
+        "memory": {"total": value(_MEMORY, _BYTES)},
         "cores": value("CUDA Cores/MP", _CORES),
         "memory_bus": value("Memory Bus Width", _BUS_WIDTH),
         "ecc": [{"Enabled": 1, "Disabled": 0}.get(fields.get("Device has ECC support", ""))],

@@ -40,11 +40,16 @@ def _rows(file: FilePart) -> Iterator[tuple[int, dict[str, str]]]:
         cells = line.split()
         if _HEAD.match(line):
             columns = line.lstrip("#").split()
-        elif columns and len(cells) == len(columns) and _ROW.match(line):
-            if file.is_cut(number):
+        elif _UNITS.match(line):
+            if len(cells) != len(columns) + 1:
+                raise file.refuse(number, f"{len(cells) - 1} units below {len(columns)} columns")
+        elif columns and _ROW.match(line):
+            if file.is_cut(number) or (number == file.last and len(cells) < len(columns)):
                 continue
+            if len(cells) != len(columns):
+                raise file.refuse(number, f"{len(cells)} cells below {len(columns)} columns")
             yield number, dict(zip(columns, cells, strict=True))
-        elif not _UNITS.match(line):
+        else:
             continue
         file.use(number)
 

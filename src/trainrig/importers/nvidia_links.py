@@ -10,15 +10,13 @@ Source: nvidia-smi(1), nvlink and topo; outputs of drivers 440 to 610 (read 2026
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from trainrig.importers.extract import GIGA, device_name, point, to_number
+from trainrig.importers.extract import to_number
 from trainrig.importers.file import FilePart
 from trainrig.importers.importer import Given, Importer, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import Gpu, GpuLink, Missing
-from trainrig.record import Record
 
 _GPU = re.compile(r"^GPU (?P<index>\d{1,3}): (?P<name>.+?) \(UUID: (?P<uuid>[\w/-]+)\)\s*$")
 _LINK = re.compile(r"^\s+Link (?P<link>\d{1,2}): (?:(?P<rate>\S+) GB/s|<(?P<state>\w+)>)\s*$")
@@ -29,20 +27,18 @@ _NOT_SAID = Missing("nvidia-smi nvlink -s says that all links are inactive, not 
 
 def _read_nvlinks(file: FilePart, _: Given) -> Reading:
     gpus: list[Gpu] = []
-    records: list[Record] = []
-    rates: list[float | None] = []
-    line_of_gpu = 0
+    is_up: list[bool] = []
     for number, line in file.lines:
         if found := _GPU.match(line):
             if gpus:
-                gpus[-1] = _with_links(gpus[-1], rates)
-                records += _records(file, line_of_gpu, gpus[-1], rates)
+                gpus[-1] = _with_links(gpus[-1], is_up)
             answers = {"name": found["name"], "uuid": found["uuid"]}
             gpus.append(read_device(int(found["index"]), answers))
-            rates, line_of_gpu = [], number
+            is_up = []
         elif gpus and (found := _LINK.match(line)):
-            rate = found["rate"]
-            rates.append(to_number(file, number, rate, "rate") * GIGA if rate else None)
+            if found["rate"]:
+                to_number(file, number, found["rate"], "rate")
+            is_up.append(found["rate"] is not None)
         elif gpus and _ALL_DOWN.search(line):
             gpus[-1] = gpus[-1].replace(nvlinks_active=0, nvlinks_inactive=_NOT_SAID)
         elif gpus and _NO_NVLINK.search(line):
@@ -52,34 +48,14 @@ def _read_nvlinks(file: FilePart, _: Given) -> Reading:
         file.use(number)
     if not gpus:
         raise file.refuse(file.last, "no GPU in it", "import the output of nvidia-smi nvlink -s")
-    gpus[-1] = _with_links(gpus[-1], rates)
-    records += _records(file, line_of_gpu, gpus[-1], rates)
-    return Reading(gpus=gpus, records=records)
+    gpus[-1] = _with_links(gpus[-1], is_up)
+    return Reading(gpus=gpus)
 
 
-def _with_links(gpu: Gpu, rates: list[float | None]) -> Gpu:
-    if not rates:
+def _with_links(gpu: Gpu, is_up: list[bool]) -> Gpu:
+    if not is_up:
         return gpu
-    active = sum(rate is not None for rate in rates)
-    return gpu.replace(nvlinks_active=active, nvlinks_inactive=len(rates) - active)
-
-
-def _records(file: FilePart, line: int, gpu: Gpu, rates: list[float | None]) -> Iterator[Record]:
-    name = device_name(None if isinstance(gpu.name, Missing) else gpu.name)
-    active = [rate for rate in rates if rate is not None]
-    values = {"nvlinks_active": (len(active), "1"), "nvlink_rate": (sum(active), "B/s")}
-    for metric, (value, unit) in values.items() if rates else ():
-        case = {"tool": "nvidia-smi-nvlink"}
-        yield point(
-            file,
-            line,
-            "gpu-state",
-            case,
-            (metric, unit),
-            float(value),
-            device=name or "GPU",
-            index=gpu.index,
-        )
+    return gpu.replace(nvlinks_active=sum(is_up), nvlinks_inactive=is_up.count(False))
 
 
 # ---- topo -p2p
@@ -133,8 +109,7 @@ IMPORTERS = (
         order=136,
         marks=marks_of("nvidia-smi-nvlink"),
         read=_read_nvlinks,
-        definition="links that are up, and the sum of the rates that nvidia-smi prints for them, "
-        "one direction; nothing was transferred",
+        definition="links that are up and down; their rates are printed, not measured",
         judged_by="the doctor's check of NVLinks",
         source="nvidia-smi(1), nvlink -s",
         tested_on=("nvlink-2xa100.txt",),

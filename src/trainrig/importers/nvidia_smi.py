@@ -90,7 +90,7 @@ def _read(file: FilePart, _: Given) -> Reading:
             path = [each for each in path if each[0] < indent] + [(indent, name)]
             if found[3] is not None:
                 blocks[-1][2]["/".join(each for _, each in path)] = found[3].strip()
-        elif line.startswith("GPU ") and ":" in line:
+        elif line.startswith("GPU ") and ":" in line and "(UUID: " not in line:
             raise file.refuse(number, "a GPU without a PCI address")
     if not blocks:
         raise file.refuse(

@@ -22,8 +22,8 @@ LINES = [name for name in EVERY if name != "torch-trace.json"]
 
 WRAPPED_SETTINGS = ("hf-bert-large-4090.txt",)
 """A sample with a command line that is longer than a terminal is wide."""
-ONE_STEP = ("megatron-zero-timers.txt", "neox.txt")
-"""Samples whose only step, printed twice, may be of two ranks."""
+ONE_STEP = ("megatron-zero-timers.txt", "neox.txt", "dmon-2x.txt")
+"""Samples whose only step, printed twice, may be of two ranks, or whose head is repeated anyway."""
 
 PREFIXES: dict[str, Callable[[int], str]] = {
     "srun": lambda _: "0: ",
@@ -145,7 +145,10 @@ def test_a_file_that_is_cut_has_the_first_records_and_a_note_or_is_refused(
         extra = [
             r
             for r in records
-            if r.benchmark != "training" and r.status is Status.OK and r.value not in values
+            if r.benchmark != "training"
+            and r.status is Status.OK
+            and r.value not in values
+            and not (r.samples and values.issuperset(r.samples))
         ]
         assert not extra, (place, extra[0].metric, extra[0].value, extra[0].case)
 

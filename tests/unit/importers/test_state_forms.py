@@ -32,7 +32,6 @@ def value(reading: Reading, metric: str, index: int | None = None, **case: objec
 def test_nvlinks_that_are_down_are_counted_beside_those_that_are_up() -> None:
     reading = read("nvlink-2xa100.txt")
     assert [(g.nvlinks.active, g.nvlinks.inactive) for g in reading.gpus] == [(4, 0), (3, 1)]
-    assert value(reading, "nvlink_rate", 1) == 75e9
 
 
 @pytest.mark.parametrize(
@@ -84,6 +83,47 @@ def test_amd_s_gpus_are_read_as_on_this_machine() -> None:
     rocm, smi = read("rocm-smi.json").gpus[0], read("amd-smi-static.json").gpus[0]
     assert (rocm.pci_address, rocm.memory.total_bytes) == ("0000:c1:00.0", 68702699520)
     assert (smi.name, smi.memory.total_bytes) == ("AMD Instinct MI300X", 192 * 2**30)
+
+
+def test_fio_s_text_has_the_rates_of_its_json() -> None:
+    reading = read("fio-text.txt")
+    assert value(reading, "byte_rate", job="scan") == pytest.approx(19.5 * 2**30 / 10.001)
+    assert value(reading, "op_rate", job="scan", op="randread", depth=32, jobs=4) == 512e3
+    assert value(reading, "byte_rate", op="write", block=2**20) == pytest.approx(1.86 * 2**30, 1e-3)
+
+
+def test_fio_2_counts_in_powers_of_two_and_an_error_is_no_rate(tmp_path: Path) -> None:
+    old = """fio-2.16
+a: (groupid=0, jobs=1): err= 0: pid=1: Thu Jan  1 00:00:00 2026
+  read : io=1024.0MB, bw=102400KB/s, iops=25600, runt= 10000msec
+b: (groupid=0, jobs=1): err= 5 (file:x.c:1, func=y, error=Input/output error): pid=2: Thu
+  read : io=1.0MB, bw=1KB/s, iops=1, runt= 10000msec
+"""
+    (tmp_path / "old.txt").write_text(old)
+    ((_, reading),) = read_file(tmp_path / "old.txt")
+    assert value(reading, "byte_rate", job="a") == pytest.approx(2**30 / 10)
+    assert value(reading, "byte_rate", job="b") is None
+
+
+def test_dcgm_s_table_says_what_failed_on_which_gpu() -> None:
+    reading = read("dcgm-diag-table.txt")
+    states = {(r.case["test"], r.device_index): r.status.value for r in reading.records}
+    assert states["GPU Memory", 0] == "ok" and states["GPU Memory", 1] == "failed"
+    assert states["Persistence Mode", None] == "failed"
+    assert states["Targeted Power", None] == "skipped"
+    assert (reading.version, reading.driver) == ("3.3.8", "535.183.01")
+
+
+def test_dcgm_4_names_gpus_in_rows_of_their_own(tmp_path: Path) -> None:
+    table = """| Diagnostic                | Result                   |
+|-----  Hardware  ----------+--------------------------|
+| memory                    | Fail                     |
+|                           | GPU0: Pass               |
+|                           | GPU1: Fail               |
+"""
+    (tmp_path / "diag.txt").write_text(table)
+    ((_, reading),) = read_file(tmp_path / "diag.txt")
+    assert [(r.device_index, r.status.value) for r in reading.records] == [(0, "ok"), (1, "failed")]
 
 
 @pytest.mark.parametrize("name", ["topo-p2p.txt", "perftest-write.txt", "dmon-2x.txt"])
