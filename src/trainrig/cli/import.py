@@ -75,10 +75,10 @@ def command(
 ) -> int:
     """Read files of other tools into a run; the help text is made from the importers' specs."""
     from trainrig.cli.progress import print_end
-    from trainrig.importers import Given
+    from trainrig.importers import ImportHints
     from trainrig.runner.imported import import_files, summary
 
-    given = Given(
+    hints = ImportHints(
         device=on,
         model=model,
         precision=precision,
@@ -86,6 +86,6 @@ def command(
         batch_size=batch_size,
         num_gpus=gpus,
     )
-    done = import_files(file, out, tool, given)
+    done = import_files(file, out, tool, hints)
     print_end(as_json, lambda: summary(done), done.run)
     return done.exit_code()

@@ -52,11 +52,11 @@ def answers_of_files(snapshot: Snapshot, incomplete: Set[str] = frozenset()) -> 
         incomplete: Facts, by path, of which the files hold a part: no healthy answer rests on them.
     """
     return tuple(
-        dataclasses.replace(given, state="not checkable", reason="not in these files")
-        if given.state in ("not checkable", "not applicable")
-        or (given.state == "healthy" and _rests_on(given.check, incomplete))
-        else given
-        for given in answers(snapshot)
+        dataclasses.replace(given_answer, state="not checkable", reason="not in these files")
+        if given_answer.state in ("not checkable", "not applicable")
+        or (given_answer.state == "healthy" and _rests_on(given_answer.check, incomplete))
+        else given_answer
+        for given_answer in answers(snapshot)
     )
 
 
@@ -66,30 +66,30 @@ def _rests_on(check: HealthCheck, facts: Set[str]) -> bool:
 
 def diagnose(snapshot: Snapshot) -> tuple[Finding, ...]:
     """All findings, the gravest first."""
-    return by_severity(one for each in answers(snapshot) for one in each.findings)
+    return by_severity(finding for answer in answers(snapshot) for finding in answer.findings)
 
 
 def of_speed(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings as they bear on a verdict on speed: an open door is a fault and slows nothing."""
     doors = {name for check in listening.CHECKS for name in check.finds}
     return by_severity(
-        dataclasses.replace(one, severity="warning")
-        if one.id in doors and one.severity == "error"
-        else one
-        for one in findings
+        dataclasses.replace(finding, severity="warning")
+        if finding.id in doors and finding.severity == "error"
+        else finding
+        for finding in findings
     )
 
 
-def what_root_adds(found: tuple[Answer, ...]) -> tuple[str, ...]:
+def what_root_adds(answers: tuple[Answer, ...]) -> tuple[str, ...]:
     """What root would see of the checks that were denied a look, or a part of it."""
     return tuple(
-        f"{each.check.id}: {each.check.root}"
-        for each in found
-        if each.check.root
+        f"{answer.check.id}: {answer.check.root}"
+        for answer in answers
+        if answer.check.root
         and (
-            _DENIED.search(each.reason)
-            if each.state == "not checkable"
-            else each.check.looks_without_root and each.state != "not applicable"
+            _DENIED.search(answer.reason)
+            if answer.state == "not checkable"
+            else answer.check.looks_without_root and answer.state != "not applicable"
         )
     )
 

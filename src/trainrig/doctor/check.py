@@ -134,7 +134,7 @@ def _values(value: Any, path: str) -> list[Any]:
         return [value]
     if not isinstance(value, tuple):
         return _values(value, rest_of_path)
-    values = [found for element in value for found in _values(element, rest_of_path)]
+    values = [known for element in value for known in _values(element, rest_of_path)]
     return values or [Missing(f"no {name} listed")]
 
 
@@ -143,11 +143,11 @@ def finding(id: str, severity: Severity, evidence: str, fix: str, **more: Any) -
     return Finding(id=id, severity=severity, evidence=evidence, fix=fix, **more)
 
 
-def explained(found: Finding) -> Finding:
+def explained(finding: Finding) -> Finding:
     """A finding with its cause, its risk and how to undo the fix, where it does not say."""
-    known = meanings().get(found.id, {})
-    empty = {name: known[name] for name in known if not getattr(found, name)}
-    return dataclasses.replace(found, **empty) if empty else found
+    known = meanings().get(finding.id, {})
+    empty = {name: known[name] for name in known if not getattr(finding, name)}
+    return dataclasses.replace(finding, **empty) if empty else finding
 
 
 @cache

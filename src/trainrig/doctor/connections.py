@@ -115,10 +115,10 @@ def _replays(snapshot: Snapshot) -> Iterator[Finding]:
     for state in () if isinstance(health, Missing) else value_or(health.bus, ()):
         fatal, corrected = value_or(state.errors_fatal, 0), value_or(state.errors_corrected, 0)
         if fatal or corrected > _MOST_CORRECTED:
-            what = f"{fatal} fatal and {corrected} corrected link errors since boot"
+            counted = f"{fatal} fatal and {corrected} corrected link errors since boot"
             severity = "error" if fatal else "warning"
             fix = "reseat the card, try without a riser; look: sudo dmesg | grep -i aer"
-            yield finding("pcie-errors", severity, f"{state.address}: {what}", fix)  # type: ignore[arg-type]
+            yield finding("pcie-errors", severity, f"{state.address}: {counted}", fix)  # type: ignore[arg-type]
 
 
 def _pcie_note(snapshot: Snapshot) -> str:
@@ -139,7 +139,7 @@ def _bridge(snapshot: Snapshot) -> Iterator[Finding]:
     bridged = [pair for pair, path in paths.items() if path.startswith("NV")]
     without = [pair for pair, path in paths.items() if not path.startswith("NV")]
     gpus = {gpu.index for pair in bridged for gpu in gpus_of(snapshot) if gpu.index in pair}
-    lonely = sorted({one for pair in without for one in pair if one not in gpus})
+    lonely = sorted({index for pair in without for index in pair if index not in gpus})
     if bridged and lonely:
         evidence = f"GPU {', '.join(map(str, lonely))} has no NVLink to any other; others have"
         fix = "nvidia-smi nvlink -s; power off and seat the bridge or module again"

@@ -146,9 +146,9 @@ def _logged(health: Health, *, skip: bool) -> Iterator[Finding]:
             yield finding("killed-out-of-memory", "warning", evidence, fix)
         elif event.kind in ("segfault", "illegal-instruction") and not skip:
             where = f" in {event.library}" if event.library else ""
-            what = "a segmentation fault" if event.kind == "segfault" else "an illegal instruction"
+            fault = "a segmentation fault" if event.kind == "segfault" else "an illegal instruction"
             died = "died" if is_once else f"died {event.count} times"
-            evidence = f"{program} {died} of {what}{where}"
+            evidence = f"{program} {died} of {fault}{where}"
             fix = "run it with python -X faulthandler to see where"
             yield finding("process-crashed", "info", evidence, fix)
 

@@ -180,7 +180,7 @@ def _versions(snapshot: Snapshot) -> Iterator[Finding]:
     """Module and library must be of one version; a module on the disk waits for the next boot."""
     state = _state(snapshot)
     loaded, library, disk = (
-        value_or(each, "") for each in (state.loaded, state.library, state.on_disk)
+        value_or(version, "") for version in (state.loaded, state.library, state.on_disk)
     )
     date = value_or(state.upgraded, None)
     cause = {"cause": f"unattended upgrades replaced the driver on {date}"} if date else {}
@@ -197,14 +197,14 @@ def _versions(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _secure_boot(snapshot: Snapshot) -> Iterator[Finding]:
     state = _state(snapshot)
-    held = [gpu for gpu in devices(snapshot) if gpu.pci_id.startswith(NVIDIA_ID)]
+    cards = [gpu for gpu in devices(snapshot) if gpu.pci_id.startswith(NVIDIA_ID)]
     unloaded = not isinstance(state.modules, Missing) and "nvidia" not in state.modules
     refused = [
         event
         for event in value_or(_health(snapshot).kernel_log, ())
         if event.kind == "module-refused"
     ]
-    if state.secure_boot is True and held and unloaded and (refused or value_or(state.builds, ())):
+    if state.secure_boot is True and cards and unloaded and (refused or value_or(state.builds, ())):
         seen = f": {refused[0].text}" if refused else ""
         evidence = f"Secure Boot is on and NVIDIA's module is not loaded{seen}"
         fix = "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der; reboot; choose Enroll MOK"

@@ -61,9 +61,9 @@ def _torch(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _present(snapshot: Snapshot, vendor: str) -> str:
     """Name of the first training device of a vendor, empty where there is none."""
-    found = [device for device in devices(snapshot) if device.pci_id.startswith(vendor)]
-    if found:
-        return device_name(found[0])
+    of_vendor = [device for device in devices(snapshot) if device.pci_id.startswith(vendor)]
+    if of_vendor:
+        return device_name(of_vendor[0])
     vendors = {NVIDIA_ID: "nvidia", AMD_ID: "amd"}
     listed = [gpu for gpu in gpus_of(snapshot) if gpu.vendor == vendors[vendor]]
     return value_or(listed[0].name, "a GPU") if listed else ""
@@ -84,8 +84,8 @@ def _cuda_versions(snapshot: Snapshot) -> Iterator[Finding]:
         capability = value_or(gpu.compute_capability, "")
         other = _other_torch(snapshot, built, capability) if version_of(capability) else None
         if other is not None:
-            what = f"{value_or(gpu.name, 'GPU')} has compute capability {capability}"
-            yield finding("gpu-not-usable-by-torch", "error", f"{shown}; {what}", other)
+            capable = f"{value_or(gpu.name, 'GPU')} has compute capability {capability}"
+            yield finding("gpu-not-usable-by-torch", "error", f"{shown}; {capable}", other)
 
 
 def _other_torch(snapshot: Snapshot, built: tuple[int, int], capability: str) -> str | None:
@@ -99,7 +99,7 @@ def _other_torch(snapshot: Snapshot, built: tuple[int, int], capability: str) ->
     wheel = table.wheel_of(value_or(snapshot.software.torch, ""))
     if wheel is None or snapshot.host.architecture != "x86_64" or wheel.runs_on(capability):
         return None
-    others = [each for each in table.torch if each.runs_on(capability)]
+    others = [torch_set for torch_set in table.torch if torch_set.runs_on(capability)]
     if not others:
         return "build torch from source"
     return f"install torch {others[0].version}, built for CUDA {others[0].cuda}"
@@ -164,7 +164,7 @@ def _routes(snapshot: Snapshot) -> dict[str, str]:
     driver = "" if isinstance(software.nvidia_driver, str) else "no driver"
     torch = isinstance(software.torch_cuda, str)
     toolkit = isinstance(software.cuda_toolkit, str)
-    found = {
+    lacks = {
         "toolkit + pip": driver or ("" if toolkit else "no toolkit (nvcc)"),
         "driver + pip or conda": driver or ("" if torch else "no torch built for CUDA"),
     }
@@ -172,8 +172,8 @@ def _routes(snapshot: Snapshot) -> dict[str, str]:
         tools = health.toolchain
         engine = "" if isinstance(tools.containers, str) else "no Docker or Podman"
         ctk = "" if isinstance(tools.container_toolkit, str) else "no NVIDIA container toolkit"
-        found["driver + container"] = driver or engine or ctk
-    return found
+        lacks["driver + container"] = driver or engine or ctk
+    return lacks
 
 
 def _routes_note(snapshot: Snapshot) -> str:
@@ -261,8 +261,8 @@ def _visible(nvidia: Sequence[Gpu], visible: str) -> Iterator[Finding]:
         evidence = f"CUDA_VISIBLE_DEVICES={visible}: there are GPUs 0 to {len(nvidia) - 1}"
         yield finding("gpu-index-unknown", "warning", evidence, "unset CUDA_VISIBLE_DEVICES")
     elif len(names) < len(nvidia) or names != sorted(names, key=lambda name: (len(name), name)):
-        what = "shows" if len(names) < len(nvidia) else "reorders"
-        evidence = f"CUDA_VISIBLE_DEVICES={visible} {what} {len(names)} of {len(nvidia)} GPUs"
+        effect = "shows" if len(names) < len(nvidia) else "reorders"
+        evidence = f"CUDA_VISIBLE_DEVICES={visible} {effect} {len(names)} of {len(nvidia)} GPUs"
         yield finding("gpus-partly-visible", "info", evidence, "unset CUDA_VISIBLE_DEVICES")
 
 
@@ -299,9 +299,9 @@ def _interface_fits(value: str, there: set[str]) -> bool:
     whole = value.startswith("=")
     names = [word.strip().partition(":")[0] for word in value.lstrip("=").split(",")]
     return any(
-        found == name or (not whole and name and found.startswith(name))
+        interface == name or (not whole and name and interface.startswith(name))
         for name in names
-        for found in there
+        for interface in there
     )
 
 

@@ -222,10 +222,10 @@ def _worn(snapshot: Snapshot) -> Iterator[Finding]:
             fix = "replace the card: nvidia-smi -q -d PAGE_RETIREMENT is the evidence"
             yield finding("memory-pages-retired", "error", evidence, fix)
         elif pages or rows:
-            what = f"{pages} memory pages retired" if pages else f"{rows} memory rows replaced"
+            repairs = f"{pages} memory pages retired" if pages else f"{rows} memory rows replaced"
             fix = f"watch it: nvidia-smi -q -i {gpu.index} -d ROW_REMAPPER,PAGE_RETIREMENT"
             yield finding(
-                "memory-rows-replaced", "info", f"GPU {gpu.index}: {what} in its life", fix
+                "memory-rows-replaced", "info", f"GPU {gpu.index}: {repairs} in its life", fix
             )
     off = [
         gpu
@@ -312,14 +312,17 @@ def _others(snapshot: Snapshot) -> Iterator[Finding]:
     health = snapshot.health
     listed = () if isinstance(health, Missing) else value_or(health.gpu_processes, ())
     for gpu in gpus_of(snapshot):
-        own = [process for process in listed if process.gpu == gpu.index]
-        if not own:
+        processes = [process for process in listed if process.gpu == gpu.index]
+        if not processes:
             continue
-        names = ", ".join(f"{value_or(one.program, 'hidden')} ({one.pid})" for one in own[:4])
+        names = ", ".join(
+            f"{value_or(shown_process.program, 'hidden')} ({shown_process.pid})"
+            for shown_process in processes[:4]
+        )
         busy = value_or(gpu.activity.utilization, 0.0)
         severity: Severity = "warning" if busy > _IDLE_UTILIZATION else "info"
         evidence = f"GPU {gpu.index} is used by {names}, {busy:.0%} busy"
-        fix = f"wait for it, or ask its owner: ps -o user,pid,etime,cmd -p {own[0].pid}"
+        fix = f"wait for it, or ask its owner: ps -o user,pid,etime,cmd -p {processes[0].pid}"
         yield finding("gpu-in-use", severity, evidence, fix)
 
 

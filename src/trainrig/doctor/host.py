@@ -44,11 +44,11 @@ def _room(snapshot: Snapshot) -> Iterator[Finding]:
     if isinstance(total, int) and isinstance(free, int) and free < total * _LEAST_AVAILABLE:
         evidence = f"{format_memory(free)} of {format_memory(total)} memory are available"
         yield finding("memory-low", "warning", evidence, "find what uses it: ps aux --sort=-rss")
-    swap, left = value_or(memory.swap_total_bytes, 0), value_or(memory.swap_free_bytes, 0)
+    swap, free_swap = value_or(memory.swap_total_bytes, 0), value_or(memory.swap_free_bytes, 0)
     # What was never used again is swapped out on sound machines, too: a little of main memory.
     most = max(swap * _MOST_SWAP_USED, value_or(total, 0) * _MOST_SWAPPED_OUT)
-    if swap - left > most:
-        evidence = f"{format_memory(swap - left)} of {format_memory(swap)} swap are in use"
+    if swap - free_swap > most:
+        evidence = f"{format_memory(swap - free_swap)} of {format_memory(swap)} swap are in use"
         fix = (
             "free memory: ps aux --sort=-rss; once more is available than is swapped out: "
             "sudo swapoff -a && sudo swapon -a"
@@ -136,8 +136,10 @@ def _disks(snapshot: Snapshot) -> Iterator[Finding]:
     for disk in value_or(_health(snapshot).disks, ()):
         look = f"back up now; sudo smartctl -x /dev/{disk.name}; replace the disk"
         if disk.passed is False or disk.spare_low is True:
-            what = "its spare blocks run out" if disk.spare_low is True else "it reports failure"
-            yield finding("disk-failing", "error", f"{disk.name}: {what}", look)
+            complaint = (
+                "its spare blocks run out" if disk.spare_low is True else "it reports failure"
+            )
+            yield finding("disk-failing", "error", f"{disk.name}: {complaint}", look)
         errors = {
             "media errors": value_or(disk.media_errors, 0),
             "replaced sectors": value_or(disk.reallocated, 0),
@@ -179,11 +181,11 @@ def _mounts(snapshot: Snapshot) -> Iterator[Finding]:
         errors = value_or(system.errors, 0)
         guarded = "errors=remount-ro" in system.options
         if errors or (system.read_only and guarded):
-            what = (
+            complaint = (
                 f"{errors} errors since it was checked" if errors else "went read-only by an error"
             )
             severity: Severity = "error" if system.read_only else "warning"
-            evidence = f"{system.path} ({system.filesystem}): {what}"
+            evidence = f"{system.path} ({system.filesystem}): {complaint}"
             fix = f"back up; unmount it; sudo fsck -f on its device ({system.path}); check the disk"
             yield finding("filesystem-errors", severity, evidence, fix)
         if system.filesystem in _UNSUITED and not system.path.startswith(_NOT_DATA):

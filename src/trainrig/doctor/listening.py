@@ -45,7 +45,7 @@ def is_exposed(listener: Listener) -> bool:
 
 def exposed(snapshot: Snapshot) -> tuple[Listener, ...]:
     """What other machines may connect to."""
-    return tuple(one for one in value_or(listening(snapshot), ()) if is_exposed(one))
+    return tuple(listener for listener in value_or(listening(snapshot), ()) if is_exposed(listener))
 
 
 def describe(listener: Listener) -> str:
@@ -58,19 +58,19 @@ def describe(listener: Listener) -> str:
 
 def _open(snapshot: Snapshot) -> Iterator[Finding]:
     done = set()
-    for one in exposed(snapshot):
-        if one.protection != "none" or (one.service, one.port) in done:
+    for listener in exposed(snapshot):
+        if listener.protection != "none" or (listener.service, listener.port) in done:
             continue
-        done.add((one.service, one.port))
-        fix = _FIXES.get(one.service, _ANY_FIX).format(port=one.port)
-        if one.service in _RUNS_PROGRAMS:
-            evidence = f"{describe(one)}: whoever reaches it runs programs here"
+        done.add((listener.service, listener.port))
+        fix = _FIXES.get(listener.service, _ANY_FIX).format(port=listener.port)
+        if listener.service in _RUNS_PROGRAMS:
+            evidence = f"{describe(listener)}: whoever reaches it runs programs here"
             yield finding("port-runs-programs", "error", evidence, fix)
-        elif one.service == "frps":
-            evidence = f"{describe(one)}: whoever reaches it opens ports here"
+        elif listener.service == "frps":
+            evidence = f"{describe(listener)}: whoever reaches it opens ports here"
             yield finding("frp-without-token", "error", evidence, fix)
         else:
-            yield finding("port-open", "warning", describe(one), fix)
+            yield finding("port-open", "warning", describe(listener), fix)
     yield from _through_tunnels(snapshot)
 
 
@@ -78,18 +78,18 @@ def _through_tunnels(snapshot: Snapshot) -> Iterator[Finding]:
     health = snapshot.health
     if isinstance(health, Missing):
         return
-    by_port = {one.port: one for one in value_or(health.listeners, ())}
+    by_port = {listener.port: listener for listener in value_or(health.listeners, ())}
     for tunnel in value_or(health.tunnels, ()):
         if tunnel.authenticated is False:
             evidence = f"{tunnel.service} connects without a token"
             fix = "set auth.token in frpc.toml and frps.toml; restart both"
             yield finding("frp-without-token", "error", evidence, fix)
         for port in tunnel.local_ports:
-            one = by_port.get(port)
-            if one is not None and one.protection == "none":
-                severity: Severity = "error" if one.service in _RUNS_PROGRAMS else "warning"
-                evidence = f"{tunnel.service} makes {describe(one)} reachable from elsewhere"
-                fix = f"give {one.service} a token before it goes through a tunnel"
+            listener = by_port.get(port)
+            if listener is not None and listener.protection == "none":
+                severity: Severity = "error" if listener.service in _RUNS_PROGRAMS else "warning"
+                evidence = f"{tunnel.service} makes {describe(listener)} reachable from elsewhere"
+                fix = f"give {listener.service} a token before it goes through a tunnel"
                 yield finding("tunnel-to-open-port", severity, evidence, fix)
 
 
@@ -102,7 +102,7 @@ def _secrets(snapshot: Snapshot) -> Iterable[Finding]:
 
 def _note(snapshot: Snapshot) -> str:
     """What other machines may connect to, in words."""
-    shown = list(dict.fromkeys(describe(one) for one in exposed(snapshot)))
+    shown = list(dict.fromkeys(describe(listener) for listener in exposed(snapshot)))
     more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
     return f"open to other machines: {'; '.join(shown[:8])}{more}" if shown else "nothing is open"
 

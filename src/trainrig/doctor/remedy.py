@@ -43,14 +43,14 @@ def remedies(finding: Finding) -> tuple[Remedy, ...]:
 
 
 def apply_remedies(
-    found: Sequence[Answer], look: Callable[[], tuple[Answer, ...]]
+    before: Sequence[Answer], look: Callable[[], tuple[Answer, ...]]
 ) -> tuple[tuple[Answer, ...], tuple[str, ...]]:
     """Carry out what can be done, look again, undo what did not help; answers and what was done.
 
     Findings count as helped where one with the same id and evidence is no longer there.
     """
-    answers, lines = tuple(found), []
-    for finding in [one for each in found for one in each.findings]:
+    answers, lines = tuple(before), []
+    for finding in [unsolved for answer in before for unsolved in answer.findings]:
         for remedy in remedies(finding):
             failed = remedy.carry_out()
             answers = look()
@@ -67,9 +67,9 @@ def apply_remedies(
 
 def _is_gone(finding: Finding, answers: Sequence[Answer]) -> bool:
     return not any(
-        (one.id, one.evidence) == (finding.id, finding.evidence)
-        for each in answers
-        for one in each.findings
+        (other.id, other.evidence) == (finding.id, finding.evidence)
+        for answer in answers
+        for other in answer.findings
     )
 
 

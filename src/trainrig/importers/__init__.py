@@ -5,12 +5,12 @@ extract      numbers and records out of text and JSON, refused with their line w
 """
 
 from trainrig.importers.importer import (
-    Given,
     Importer,
+    ImportHints,
     Reading,
     importers,
     read_file,
     register,
 )
 
-__all__ = ["Given", "Importer", "Reading", "importers", "read_file", "register"]
+__all__ = ["ImportHints", "Importer", "Reading", "importers", "read_file", "register"]

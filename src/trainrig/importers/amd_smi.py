@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from trainrig.importers.extract import device_name, point
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.machine.amd import parse_amd_smi, parse_rocm_smi
 from trainrig.machine.snapshot import GPU_KEYS, Gpu, Missing
@@ -29,8 +29,8 @@ _METRICS = (
 
 def _reader(
     tool: str, parse: Callable[[str], tuple[Gpu, ...] | Missing]
-) -> Callable[[FilePart, Given], Reading]:
-    def read(file: FilePart, _: Given) -> Reading:
+) -> Callable[[FilePart, ImportHints], Reading]:
+    def read(file: FilePart, _: ImportHints) -> Reading:
         value = file.json  # refuses a broken one with its line
         text = file.text[file.json_start :]
         file.use_all()

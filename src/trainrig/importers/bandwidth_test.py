@@ -13,7 +13,7 @@ import re
 
 from trainrig.importers.extract import device_name, point, take_lines, to_count, to_number
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Record, Status
 
@@ -37,8 +37,8 @@ _STEPS = {"G": 1e9, "M": 1.024e6}
 class _Lines:
     """What the lines so far say."""
 
-    def __init__(self, file: FilePart, given: Given) -> None:
-        self.file, self.given = file, given
+    def __init__(self, file: FilePart, hints: ImportHints) -> None:
+        self.file, self.hints = file, hints
         self.devices: dict[int, str | None] = {}
         self.records: list[Record] = []
         self.way: str | None = None
@@ -50,26 +50,26 @@ class _Lines:
         self.step = "G"
         self.passed: bool | None = None
 
-    def device(self, _: int, found: re.Match[str]) -> None:
-        self.devices[int(found[1])] = device_name(found[2])
+    def device(self, _: int, match: re.Match[str]) -> None:
+        self.devices[int(match[1])] = device_name(match[2])
 
-    def title(self, _: int, found: re.Match[str]) -> None:
-        self.way, self.memory, self.is_titled = _WAYS[found[1]], None, True
+    def title(self, _: int, match: re.Match[str]) -> None:
+        self.way, self.memory, self.is_titled = _WAYS[match[1]], None, True
 
-    def kind(self, _: int, found: re.Match[str]) -> None:
-        self.memory = found[1].lower()
+    def kind(self, _: int, match: re.Match[str]) -> None:
+        self.memory = match[1].lower()
 
-    def columns(self, _: int, found: re.Match[str]) -> None:
+    def columns(self, _: int, match: re.Match[str]) -> None:
         """Begin a table; one without a title of its own is not of the title before."""
         self.way = self.way if self.is_titled else None
-        self.step, self.is_titled = found[1], False
+        self.step, self.is_titled = match[1], False
 
-    def result(self, _: int, found: re.Match[str]) -> None:
-        self.passed = found[1] == "PASS"
+    def result(self, _: int, match: re.Match[str]) -> None:
+        self.passed = match[1] == "PASS"
 
-    def csv(self, number: int, found: re.Match[str]) -> None:
-        kind = {"Pinned": "pinned", None: "pinned"}.get(found[2], "pageable")
-        self._add(number, (found[1].lower(), kind, found[6], found[3], found[4]))
+    def csv(self, number: int, match: re.Match[str]) -> None:
+        kind = {"Pinned": "pinned", None: "pinned"}.get(match[2], "pageable")
+        self._add(number, (match[1].lower(), kind, match[6], match[3], match[4]))
 
     def broken(self, number: int, _: re.Match[str]) -> None:
         raise self.file.refuse(number, "a row of results that is broken off")
@@ -77,22 +77,22 @@ class _Lines:
     def about(self, _: int, __: re.Match[str]) -> None:
         """Skip a line that is recognised and holds no number."""
 
-    def row(self, number: int, found: re.Match[str]) -> None:
+    def row(self, number: int, match: re.Match[str]) -> None:
         if self.way is None:
             self.has_orphans = True
         else:
-            self._add(number, (self.way, self.memory, found[1], found[2], self.step))
+            self._add(number, (self.way, self.memory, match[1], match[2], self.step))
 
     def _add(self, number: int, cells: tuple[str, str | None, str, str, str]) -> None:
         way, memory, size, rate, step = cells
         num_bytes = to_count(self.file, number, size, "size")
         value = to_number(self.file, number, rate, "bandwidth") * _STEPS[step]
-        each = (way, memory, num_bytes, value)
-        self.records.append(_record(self.file, number, each, self.devices, self.given))
+        copied = (way, memory, num_bytes, value)
+        self.records.append(_record(self.file, number, copied, self.devices, self.hints))
 
 
-def _read(file: FilePart, given: Given) -> Reading:
-    lines = _Lines(file, given)
+def _read(file: FilePart, hints: ImportHints) -> Reading:
+    lines = _Lines(file, hints)
     take_lines(
         file,
         (
@@ -124,11 +124,11 @@ def _read(file: FilePart, given: Given) -> Reading:
 def _record(
     file: FilePart,
     line: int,
-    each: tuple[str, str | None, int, float],
+    copied: tuple[str, str | None, int, float],
     devices: dict[int, str | None],
-    given: Given,
+    hints: ImportHints,
 ) -> Record:
-    way, memory, size, rate = each
+    way, memory, size, rate = copied
     if rate < 0.0:
         raise file.refuse(line, "a bandwidth below zero")
     index, device = next(iter(devices.items()), (0, None))
@@ -144,7 +144,7 @@ def _record(
         },
         ("byte_rate", "B/s"),
         rate,
-        device=device or device_name(given.device),
+        device=device or device_name(hints.device),
         index=index,
         count=max(1, len(devices)),
     )

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from trainrig.importers.extract import EXTERNAL, device_name, fitted, point, word
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status, read_by
 
@@ -96,22 +96,22 @@ class _Whole:
     version: Annotated[str | None, Field(alias="DCGM Version")] = None
 
 
-def _read(file: FilePart, given: Given) -> Reading:
+def _read(file: FilePart, hints: ImportHints) -> Reading:
     file.use_all()
     whole = fitted(file, _Whole)
-    found = whole.newer or whole.older
-    error = whole.runtime_error or (found.runtime_error if found else None)
+    diagnostic = whole.newer or whole.older
+    error = whole.runtime_error or (diagnostic.runtime_error if diagnostic else None)
     records: list[Record] = []
     if error:
         case: Case = {"test": "dcgmi diag"}
         state = (Status.FAILED, f"DCGM: {error}", "")
-        records.append(record_of(file, given, case, None, state))
-    elif found is None:
+        records.append(record_of(file, hints, case, None, state))
+    elif diagnostic is None:
         raise file.refuse(1, "no 'DCGM Diagnostic' in it")
-    for category in found.test_categories if found else ():
+    for category in diagnostic.test_categories if diagnostic else ():
         for test in category.tests:
             case = {"test": test.name, "category": category.category}
-            records += _test_records(file, given, case, test)
+            records += _test_records(file, hints, case, test)
     return Reading(
         version=_first(whole.metadata.version, whole.version),
         records=records,
@@ -123,34 +123,36 @@ def _first(*texts: str | None) -> str | None:
     return next((word(text) for text in texts if text), None)
 
 
-def _test_records(file: FilePart, given: Given, case: Case, test: _Test) -> Iterator[Record]:
+def _test_records(file: FilePart, hints: ImportHints, case: Case, test: _Test) -> Iterator[Record]:
     summary = test.test_summary or _Summary()
     seen: set[Status] = set()
     for result in test.results:
         state = state_of(result.status, result.warnings, result.info)
         seen.add(state[0])
         for index in _gpus(result) or (None,):
-            yield record_of(file, given, case, index, state)
+            yield record_of(file, hints, case, index, state)
     if summary.status is None and test.results:
         return
     whole = state_of(summary.status or "not run", summary.warnings, summary.info)
     # What the summary alone knows: nothing was looked at, or it failed beside the GPUs.
     if not test.results or (whole[0] is Status.FAILED and Status.FAILED not in seen):
-        yield record_of(file, given, case, None, whole)
+        yield record_of(file, hints, case, None, whole)
 
 
 def _gpus(result: _Result) -> list[int]:
     if result.entity_id is not None and (result.entity_group or "GPU") == "GPU":
         return [result.entity_id]
-    listed = str(next((each for each in (result.gpu_ids, result.gpu_id) if each is not None), ""))
-    return [int(each) for each in re.findall(r"\b\d{1,4}\b", listed)]
+    listed = str(
+        next((number for number in (result.gpu_ids, result.gpu_id) if number is not None), "")
+    )
+    return [int(number) for number in re.findall(r"\b\d{1,4}\b", listed)]
 
 
 def _texts(texts: _Texts) -> list[str]:
     if texts is None:
         return []
     listed = (texts,) if isinstance(texts, str) else texts
-    return [word(each.warning if isinstance(each, _Warning) else each) for each in listed]
+    return [word(text.warning if isinstance(text, _Warning) else text) for text in listed]
 
 
 def state_of(status: str, warnings: _Texts, info: _Texts) -> tuple[Status, str, str]:
@@ -158,15 +160,15 @@ def state_of(status: str, warnings: _Texts, info: _Texts) -> tuple[Status, str, 
     warned, stated = _texts(warnings), _texts(info)
     shown = "; ".join(stated)
     no_memory = next((t for t in (*warned, *stated) if _is_allocation(t)), None)
-    found = _STATES.get(status.strip().lower(), Status.FAILED)
+    state = _STATES.get(status.strip().lower(), Status.FAILED)
     if no_memory is not None:
         return Status.FAILED, f"it could not allocate its memory: {no_memory}", shown
-    reason = "; ".join(warned) or (shown if found is not Status.OK else "")
-    if found is Status.OK and warned:
+    reason = "; ".join(warned) or (shown if state is not Status.OK else "")
+    if state is Status.OK and warned:
         return Status.FAILED, f"passed with a warning: {reason}", shown
-    if found is not Status.OK:
+    if state is not Status.OK:
         reason = f"DCGM says {word(status)}{f': {reason}' if reason else ''}"
-    return found, reason, shown
+    return state, reason, shown
 
 
 def _is_allocation(text: str) -> bool:
@@ -174,7 +176,11 @@ def _is_allocation(text: str) -> bool:
 
 
 def record_of(
-    file: FilePart, given: Given, case: Case, index: int | None, state: tuple[Status, str, str]
+    file: FilePart,
+    hints: ImportHints,
+    case: Case,
+    index: int | None,
+    state: tuple[Status, str, str],
 ) -> Record:
     status, reason, info = state
     return point(
@@ -184,7 +190,7 @@ def record_of(
         case,
         ("passed", "1"),
         1.0 if status is Status.OK else None,
-        device=device_name(given.device) or (None if index is None else "GPU"),
+        device=device_name(hints.device) or (None if index is None else "GPU"),
         index=index,
         status=status,
         reason=reason or None,

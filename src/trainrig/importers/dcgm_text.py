@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from trainrig.importers.dcgm import record_of, state_of
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
 
@@ -37,24 +37,24 @@ class _Test:
     warnings: list[str] = field(default_factory=list)
 
 
-def _read(file: FilePart, given: Given) -> Reading:
+def _read(file: FilePart, hints: ImportHints) -> Reading:
     tests: list[_Test] = []
     facts: dict[str, str] = {}
     category, in_warning = "", False
     for number, line in file.lines:
         if file.is_cut(number):
             continue
-        if found := _CATEGORY.match(line):
-            category = found["name"]
-        elif found := _ROW.match(line):
-            name, text = found["name"].strip(), found["text"]
+        if match := _CATEGORY.match(line):
+            category = match["name"]
+        elif match := _ROW.match(line):
+            name, text = match["name"].strip(), match["text"]
             in_warning = _add(tests, facts, (number, category, name, text), is_more=in_warning)
         elif not _FRAME.match(line):
             continue
         file.use(number)
     if not tests:
         raise file.refuse(file.last, "no result of a test in it", "was it cut off?")
-    records = [record for test in tests for record in _records(file, given, test)]
+    records = [record for test in tests for record in _records(file, hints, test)]
     return Reading(
         version=facts.get("DCGM Version"),
         driver=facts.get("Driver Version Detected"),
@@ -88,12 +88,14 @@ def _add(
     return False
 
 
-def _records(file: FilePart, given: Given, test: _Test) -> list[Record]:
+def _records(file: FilePart, hints: ImportHints, test: _Test) -> list[Record]:
     states = test.by_gpu or {None: test.status}
     records = []
     for index, status in states.items():
-        own = [text for text in test.warnings if index is None or _is_of(text, index)]
-        records.append(record_of(file, given, test.case, index, state_of(status, tuple(own), None)))
+        warnings = [text for text in test.warnings if index is None or _is_of(text, index)]
+        records.append(
+            record_of(file, hints, test.case, index, state_of(status, tuple(warnings), None))
+        )
     return records
 
 

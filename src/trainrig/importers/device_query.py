@@ -10,7 +10,7 @@ from typing import Any
 
 from trainrig.importers.extract import device_name, point
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import Gpu, GpuLink, Missing
@@ -31,20 +31,20 @@ _VERSION = re.compile(r"(\d{1,2})\.(\d{1,2})")
 _ADDRESS = re.compile(r"(\d{1,5}) / (\d{1,3}) / (\d{1,2})")
 
 
-def _read(file: FilePart, _: Given) -> Reading:
+def _read(file: FilePart, _: ImportHints) -> Reading:
     blocks: list[tuple[int, int, dict[str, str]]] = []
     links: dict[tuple[int, int], str] = {}
     for number, line in file.lines:
-        if found := _DEVICE.match(line):
-            blocks.append((number, int(found[1]), {"name": found[2]}))
-        elif found := _PEER.match(line):
-            pair = sorted((int(found[1]), int(found[2])))
-            is_open = found[3] == "Yes" and links.get((pair[0], pair[1])) in (None, "ok")
+        if match := _DEVICE.match(line):
+            blocks.append((number, int(match[1]), {"name": match[2]}))
+        elif match := _PEER.match(line):
+            pair = sorted((int(match[1]), int(match[2])))
+            is_open = match[3] == "Yes" and links.get((pair[0], pair[1])) in (None, "ok")
             links[pair[0], pair[1]] = "ok" if is_open else "not supported"
-        elif blocks and (found := _FIELD.match(line)):
-            if found["name"] == _MEMORY and not _BYTES.search(found["value"]):
+        elif blocks and (match := _FIELD.match(line)):
+            if match["name"] == _MEMORY and not _BYTES.search(match["value"]):
                 raise file.refuse(number, "a size without its bytes: it is broken off")
-            blocks[-1][2].setdefault(found["name"], found["value"].strip())
+            blocks[-1][2].setdefault(match["name"], match["value"].strip())
         elif not (_OTHER.search(line) or (blocks and line[:1].isspace())):
             continue
         file.use(number)
@@ -77,8 +77,8 @@ def _read(file: FilePart, _: Given) -> Reading:
 def _gpu(index: int, fields: dict[str, str]) -> Gpu:
     def value(name: str, pattern: re.Pattern[str]) -> int | dict[str, str]:
         text = next((text for field, text in fields.items() if name in field), "")
-        found = pattern.search(text)
-        return int(found[1]) if found else {"missing": f"deviceQuery has no {name}"}
+        field_match = pattern.search(text)
+        return int(field_match[1]) if field_match else {"missing": f"deviceQuery has no {name}"}
 
     capability = _VERSION.match(fields.get("CUDA Capability Major/Minor version number", ""))
     address = _ADDRESS.match(fields.get("Device PCI Domain ID / Bus ID / location ID", ""))

@@ -38,7 +38,7 @@ def fitted(file: FilePart, kind: type[T], value: Any = None) -> T:
     Raises DataError with the line of the first part that does not fit.
     """
     try:
-        found: T = _adapter(cast("Any", kind)).validate_python(
+        model: T = _adapter(cast("Any", kind)).validate_python(
             file.json if value is None else value
         )
     except ValidationError as error:
@@ -48,13 +48,13 @@ def fitted(file: FilePart, kind: type[T], value: Any = None) -> T:
         raise file.refuse(line, problem) from None
     except RecursionError:
         raise file.refuse(None, "too deeply nested") from None
-    return found
+    return model
 
 
 @cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    found: TypeAdapter[Any] = TypeAdapter(kind)
-    return found
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    return adapter
 
 
 def _line_of(file: FilePart, path: tuple[Any, ...]) -> int:
@@ -63,8 +63,8 @@ def _line_of(file: FilePart, path: tuple[Any, ...]) -> int:
     decode = json.JSONDecoder().raw_decode
 
     def skip(place: int) -> int:
-        found = re.compile(r"\s*").match(text, place)
-        return found.end() if found else place
+        blank = re.compile(r"\s*").match(text, place)
+        return blank.end() if blank else place
 
     for part in path:
         if text[at] not in "{[":
@@ -101,27 +101,27 @@ def take_lines(file: FilePart, rules: Sequence[Rule]) -> None:
         if file.is_cut(number):
             continue
         for pattern, take in rules:
-            if found := pattern.search(line):
+            if match := pattern.search(line):
                 file.use(number)
-                take(number, found)
+                take(number, match)
                 break
 
 
-def to_number(file: FilePart, line: int | None, text: str, what: str) -> float:
+def to_number(file: FilePart, line: int | None, text: str, quantity: str) -> float:
     """The finite number that ``text`` writes.  Raises DataError with the line for anything else."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or abs(value) > LARGEST:
-        raise file.refuse(line, f"no {what}: {one_line(text)[:40]!r}")
+        raise file.refuse(line, f"no {quantity}: {one_line(text)[:40]!r}")
     return value
 
 
-def to_count(file: FilePart, line: int | None, text: str, what: str) -> int:
+def to_count(file: FilePart, line: int | None, text: str, quantity: str) -> int:
     """The whole number of zero or more that ``text`` writes.  Raises DataError for others."""
     if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
-        raise file.refuse(line, f"no {what}: {one_line(text)[:40]!r}")
+        raise file.refuse(line, f"no {quantity}: {one_line(text)[:40]!r}")
     return int(text)
 
 
@@ -167,7 +167,9 @@ def point(
         raise file.refuse(line, f"{name} is no number that a machine can have: {value}")
     if status is Status.OK and value is None:
         status, reason = Status.MISSING, reason or f"{file.name} does not state it"
-    stated = {key: each for key, each in (conditions or {}).items() if each is not None}
+    stated = {
+        key: condition for key, condition in (conditions or {}).items() if condition is not None
+    }
     return Record(
         kind=Kind.MEASURED,
         benchmark=benchmark,

@@ -186,7 +186,7 @@ class ToolFile:
         """Whole lines as text, about a mebibyte at a time."""
         assert self._encoding is not None
         decoder = codecs.getincrementaldecoder(self._encoding)("replace")
-        rest, is_first, number = "", True, 1
+        partial_line, is_first, number = "", True, 1
         self.cut_line = None
         try:
             with self.open() as file:
@@ -194,10 +194,10 @@ class ToolFile:
                     text = decoder.decode(data)
                     if is_first:
                         text, is_first = text.lstrip("\ufeff"), False
-                    text = rest + text
+                    text = partial_line + text
                     end = text.rfind("\n") + 1
-                    rest = text[end:]
-                    if len(rest) > MOST_BYTES:
+                    partial_line = text[end:]
+                    if len(partial_line) > MOST_BYTES:
                         most = format_memory(MOST_BYTES)
                         raise self.refuse(number, f"a line longer than {most}")
                     if end:
@@ -205,10 +205,10 @@ class ToolFile:
                         yield _plain(text[:end])
         except _UNREADABLE as error:
             raise DataError(f"{self.name}:{number}: damaged: {one_line(str(error))}") from None
-        if rest:
-            if rest.rstrip("\x00").endswith(_ENDS_OF_NUMBERS):
+        if partial_line:
+            if partial_line.rstrip("\x00").endswith(_ENDS_OF_NUMBERS):
                 self.cut_line = number
-            yield _plain(rest)
+            yield _plain(partial_line)
 
     # ---- what was read of it
 
@@ -255,7 +255,7 @@ class ToolFile:
 def _held(path: Path) -> IO[bytes]:
     """Copy what comes out of a pipe to disk; it may never end.  Raises DataError."""
     with ExitStack() as stack:
-        held = stack.enter_context(tempfile.TemporaryFile())
+        copy = stack.enter_context(tempfile.TemporaryFile())
         source = sys.stdin.buffer if path == STDIN else stack.enter_context(path.open("rb"))
         size = 0
         while data := source.read(PIECE_BYTES):
@@ -264,11 +264,11 @@ def _held(path: Path) -> IO[bytes]:
                 most = format_memory(MOST_PIPED)
                 hint = "write it to a file first"
                 raise DataError(f"{one_line(str(path))}: more than {most}", hint)
-            held.write(data)
+            copy.write(data)
         stack.pop_all()
         if source is not sys.stdin.buffer:
             source.close()
-        return held
+        return copy
 
 
 _MARKS = (
@@ -390,8 +390,8 @@ class FilePart:
     @cached_property
     def json_start(self) -> int:
         """Where the first line begins that begins with a bracket."""
-        found = re.search(r"^[ \t]*([{\[])", self.text, re.MULTILINE)
-        return found.start(1) if found else 0
+        match = re.search(r"^[ \t]*([{\[])", self.text, re.MULTILINE)
+        return match.start(1) if match else 0
 
     def line_at(self, place: int) -> int:
         """The number of the line that a place in the text lies in."""

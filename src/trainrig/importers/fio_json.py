@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter
 from trainrig.errors import DataError
 from trainrig.importers.extract import EXTERNAL, fitted, point, word
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status, read_by
 
@@ -94,13 +94,13 @@ def statuses_in(output: str) -> tuple[FioStatus, ...]:
     Raises ValueError (pydantic's ValidationError among them) or RecursionError for what is not
     fio's JSON.
     """
-    found = []
+    statuses = []
     decoder, place = json.JSONDecoder(), output.find("{")
     while place >= 0:
         _, end = decoder.raw_decode(output, place)
-        found.append(_adapter().validate_json(output[place:end]))
+        statuses.append(_adapter().validate_json(output[place:end]))
         place = output.find("{", end)
-    return tuple(found)
+    return tuple(statuses)
 
 
 def latencies(job: FioJob, way: str) -> dict[str, float]:
@@ -110,7 +110,7 @@ def latencies(job: FioJob, way: str) -> dict[str, float]:
     else:
         direction = job.read if way == "read" else job.write
         choices = [direction.clat_ns, direction.lat_ns]
-    table = next((each.percentile for each in choices if each.percentile), {})
+    table = next((percentiles.percentile for percentiles in choices if percentiles.percentile), {})
     wanted = {"latency_p50_s": "50.000000", "latency_p99_s": "99.000000"}
     return {name: table[key] * 1e-9 for name, key in wanted.items() if key in table}
 
@@ -123,7 +123,7 @@ def _adapter() -> TypeAdapter[FioStatus]:
 # ---- a file of another's run
 
 
-def _read(file: FilePart, _: Given) -> Reading:
+def _read(file: FilePart, _: ImportHints) -> Reading:
     file.use_all()
     status = fitted(file, FioStatus)
     line = file.lines[0][0]
@@ -246,8 +246,8 @@ _STEPS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "b": 1}
 
 
 def _bytes_of(text: str) -> int | None:
-    found = re.fullmatch(r"([0-9]{1,9})([kmgb]?)(?:i?b)?", text.strip().lower())
-    return int(found[1]) * _STEPS[found[2]] if found else None
+    match = re.fullmatch(r"([0-9]{1,9})([kmgb]?)(?:i?b)?", text.strip().lower())
+    return int(match[1]) * _STEPS[match[2]] if match else None
 
 
 IMPORTER = Importer(

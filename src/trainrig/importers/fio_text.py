@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from trainrig.importers.extract import point, take_lines, to_count, to_number, word
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status
 
@@ -48,33 +48,33 @@ class _Lines:
         self.job, self.jobs, self.error = "", 1, 0
         self.records: list[Record] = []
 
-    def set_version(self, _: int, found: re.Match[str]) -> None:
-        self.version = word(found[1])
+    def set_version(self, _: int, match: re.Match[str]) -> None:
+        self.version = word(match[1])
 
-    def set_options(self, number: int, found: re.Match[str]) -> None:
-        options = dict(_OPTION.findall(found["rest"]))
+    def set_options(self, number: int, match: re.Match[str]) -> None:
+        options = dict(_OPTION.findall(match["rest"]))
         if not options.get("iodepth", "").isdecimal():
             raise self.file.refuse(number, "a job's settings that are broken off")
-        block = _BLOCK.search(found["rest"])
-        self.options[found["job"]] = {
-            "rw": found["rw"],
+        block = _BLOCK.search(match["rest"])
+        self.options[match["job"]] = {
+            "rw": match["rw"],
             **({"block": int(block[1]) * _BLOCK_STEPS[block[2]]} if block else {}),
             "depth": to_count(self.file, number, options["iodepth"], "depth"),
             **({"engine": options["ioengine"]} if "ioengine" in options else {}),
         }
 
-    def begin_job(self, _: int, found: re.Match[str]) -> None:
-        self.job, self.jobs = word(found["job"]), int(found["jobs"])
-        self.error = int(found["error"])
+    def begin_job(self, _: int, match: re.Match[str]) -> None:
+        self.job, self.jobs = word(match["job"]), int(match["jobs"])
+        self.error = int(match["error"])
 
-    def add(self, number: int, found: re.Match[str]) -> None:
+    def add(self, number: int, match: re.Match[str]) -> None:
         if not self.job:
             raise self.file.refuse(number, "a rate of no job")
-        self.records += self._records(number, found)
+        self.records += self._records(number, match)
 
-    def _records(self, number: int, found: re.Match[str]) -> Iterator[Record]:
+    def _records(self, number: int, match: re.Match[str]) -> Iterator[Record]:
         options = dict(self.options.get(self.job, {}))
-        kind, way = str(options.pop("rw", "")), found["way"]
+        kind, way = str(options.pop("rw", "")), match["way"]
         case: Case = {
             "op": f"rand{way}" if kind.startswith("rand") else way,
             **({"mixed": True} if kind in ("rw", "readwrite", "randrw") else {}),
@@ -83,15 +83,15 @@ class _Lines:
             "job": self.job,
             "tool": "fio",
         }
-        seconds = to_number(self.file, number, found["time"], "run time") * 1e-3
+        seconds = to_number(self.file, number, match["time"], "run time") * 1e-3
         if not seconds:
             raise self.file.refuse(number, "bytes were moved in no time")
-        unit = found["unit"].replace("i", "")
-        amount = to_number(self.file, number, found["amount"], "bytes")
+        unit = match["unit"].replace("i", "")
+        amount = to_number(self.file, number, match["amount"], "bytes")
         # fio 2 calls powers of two KB and MB; fio 3 says KiB and MiB, or KB with --kb_base=1000.
-        is_binary = "i" in found["unit"] or (self.version or "3").startswith("2")
+        is_binary = "i" in match["unit"] or (self.version or "3").startswith("2")
         num_bytes = amount * (1024.0 if is_binary else 1000.0) ** "BKMGT".index(unit[0])
-        ops = to_number(self.file, number, found["ops"], "IOPS") * _STEPS[found["step"]]
+        ops = to_number(self.file, number, match["ops"], "IOPS") * _STEPS[match["step"]]
         for metric, value in (
             (("byte_rate", "B/s"), num_bytes / seconds),
             (("op_rate", "IO/s"), ops),
@@ -106,7 +106,7 @@ class _Lines:
         """Pass over a line that holds none of these numbers."""
 
 
-def _read(file: FilePart, _: Given) -> Reading:
+def _read(file: FilePart, _: ImportHints) -> Reading:
     lines = _Lines(file)
     rules = (
         (_VERSION, lines.set_version),

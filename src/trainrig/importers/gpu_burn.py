@@ -22,7 +22,7 @@ from trainrig.catalog.chip import Chip, peak
 from trainrig.catalog.lookup import candidates, find_chip
 from trainrig.importers.extract import GIGA, device_name, point, to_number
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import UNNAMED, Given, Importer, Reading
+from trainrig.importers.importer import UNNAMED, Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import WRONG_ANSWER, Case, Record, Status
 from trainrig.stats import median
@@ -62,7 +62,7 @@ class _Gpu:
     died: bool = False
 
 
-def _read(file: FilePart, given: Given) -> Reading:
+def _read(file: FilePart, hints: ImportHints) -> Reading:
     names: dict[int, str | None] = {}
     gpus: dict[int, _Gpu] = {}
     share = 0.0
@@ -71,21 +71,21 @@ def _read(file: FilePart, given: Given) -> Reading:
             continue
         if _ABOUT.search(line):
             file.use(number)
-        if found := _DEVICE.match(line):
+        if match := _DEVICE.match(line):
             file.use(number)
-            names[int(found[1])] = device_name(found[2])
-            gpus.setdefault(int(found[1]), _Gpu())
-        elif found := _VERDICT.match(line):
+            names[int(match[1])] = device_name(match[2])
+            gpus.setdefault(int(match[1]), _Gpu())
+        elif match := _VERDICT.match(line):
             file.use(number)
-            gpus.setdefault(int(found[1]), _Gpu()).verdict = found[2]
+            gpus.setdefault(int(match[1]), _Gpu()).verdict = match[2]
         elif "proc'd:" in line:
             file.use(number)
             for part in _updates(line):
                 share = _update(file, number, part, gpus) or share
     if not gpus:
         raise file.refuse(1, "no GPU in it", "import the whole output of gpu-burn")
-    devices = {index: names.get(index) or device_name(given.device) for index in gpus}
-    dtype = _stated(file) or given.precision or _only_possible(gpus, devices)
+    devices = {index: names.get(index) or device_name(hints.device) for index in gpus}
+    dtype = _stated(file) or hints.precision or _only_possible(gpus, devices)
     case: Case = {"mode": "matmul", **({"dtype": dtype} if dtype else {}), "tool": IMPORTER.name}
     records = [
         record
@@ -100,10 +100,10 @@ def _read(file: FilePart, given: Given) -> Reading:
 
 def _stated(file: FilePart) -> str | None:
     """The precision that the end of the output states."""
-    found = _PRECISION.search(file.text)
-    if found is None:
+    match = _PRECISION.search(file.text)
+    if match is None:
         return None
-    return _DTYPES.get((found[1], found[2] is not None), "fp64")
+    return _DTYPES.get((match[1], match[2] is not None), "fp64")
 
 
 def _only_possible(gpus: dict[int, _Gpu], devices: dict[int, str | None]) -> str | None:
@@ -117,9 +117,9 @@ def _unrounded_peak(device: str | None) -> float:
     """Return the data sheet's FLOP/s in fp32 or fp64; infinite where the card is not known."""
     chip = find_chip(device or "")
     chips: tuple[Chip, ...] = (chip,) if chip else candidates(device or "")
-    peaks = [peak(each, dtype) for each in chips for dtype in ("fp32", "fp64")]
-    known = [each.rate for each in peaks if each is not None]
-    has_fp32 = bool(chips) and all(peak(each, "fp32") for each in chips)
+    peaks = [peak(rate, dtype) for rate in chips for dtype in ("fp32", "fp64")]
+    known = [rate.rate for rate in peaks if rate is not None]
+    has_fp32 = bool(chips) and all(peak(rate, "fp32") for rate in chips)
     return max(known) if has_fp32 else float("inf")
 
 
@@ -129,18 +129,18 @@ def _updates(line: str) -> list[str]:
 
 
 def _update(file: FilePart, number: int, text: str, gpus: dict[int, _Gpu]) -> float:
-    found = _PROGRESS.search(text)
-    if found is None:
+    match = _PROGRESS.search(text)
+    if match is None:
         return 0.0  # the last one is torn where the run was stopped
-    share = to_number(file, number, found[1], "share that is done")
-    for index, rate in enumerate(_RATE.finditer(found[2])):
+    share = to_number(file, number, match[1], "share that is done")
+    for index, rate in enumerate(_RATE.finditer(match[2])):
         gpu = gpus.setdefault(index, _Gpu())
         gpu.line = number
         if rate[0].startswith("DIED") or rate[1] == "-1":
             gpu.died = True
         elif (value := to_number(file, number, rate[2], "rate")) > 0.0:
             gpu.rates.append(value * GIGA)
-    for index, found_errors in enumerate(_ERRORS.finditer(re.sub(r"\s-\s", " ", found[3]))):
+    for index, found_errors in enumerate(_ERRORS.finditer(re.sub(r"\s-\s", " ", match[3]))):
         gpu = gpus.setdefault(index, _Gpu())
         if found_errors["died"]:
             gpu.died = True
@@ -150,7 +150,7 @@ def _update(file: FilePart, number: int, text: str, gpus: dict[int, _Gpu]) -> fl
         count = to_number(file, number, text, "count of errors")
         gpu.overflowed = gpu.overflowed or count < 0.0
         gpu.errors += int(max(0.0, count))
-    for index, degrees in enumerate(re.findall(r"(\d+) C|--", found[4] or "")):
+    for index, degrees in enumerate(re.findall(r"(\d+) C|--", match[4] or "")):
         if index in gpus and degrees:
             gpus[index].temperature = to_number(file, number, degrees, "temperature")
     return share

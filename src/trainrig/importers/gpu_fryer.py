@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from trainrig.importers.extract import GIGA, device_name, point, take_lines, to_number, word
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status
 
@@ -58,42 +58,42 @@ class _Lines:
         self.healthy: bool | None = None
         self.dtypes = ""
 
-    def precision(self, _: int, found: re.Match[str]) -> None:
-        self.dtypes = "+".join(found[1].lower().split())
+    def precision(self, _: int, match: re.Match[str]) -> None:
+        self.dtypes = "+".join(match[1].lower().split())
 
-    def summary(self, number: int, found: re.Match[str]) -> None:
-        numbers = [to_number(self.file, number, text, "rate") for text in found.groups()[1:]]
+    def summary(self, number: int, match: re.Match[str]) -> None:
+        numbers = [to_number(self.file, number, text, "rate") for text in match.groups()[1:]]
         if min(numbers) < 0.0:
             raise self.file.refuse(number, "a rate below zero")
         rate, low, high = (value * GIGA for value in numbers)
         self.last = _Gpu(line=number, rate=rate, lowest=low, highest=high)
-        self.gpus[int(found[1])] = self.last
+        self.gpus[int(match[1])] = self.last
 
     def broken(self, number: int, _: re.Match[str]) -> None:
         raise self.file.refuse(number, "a line of results that is broken off")
 
-    def temperature(self, number: int, found: re.Match[str]) -> None:
+    def temperature(self, number: int, match: re.Match[str]) -> None:
         if self.last is not None:
-            self.last.temperature = to_number(self.file, number, found[3], "temperature")
+            self.last.temperature = to_number(self.file, number, match[3], "temperature")
 
-    def throttle(self, _: int, found: re.Match[str]) -> None:
-        pairs = zip(_KINDS, found.groups(), strict=True)
+    def throttle(self, _: int, match: re.Match[str]) -> None:
+        pairs = zip(_KINDS, match.groups(), strict=True)
         slowed = [kind for kind, is_slowed in pairs if is_slowed == "true"]
         if self.last is not None and slowed:
             self.last.throttle = ",".join(slowed)
 
-    def verdict(self, _: int, found: re.Match[str]) -> None:
-        self.healthy = found[0].startswith("All")
+    def verdict(self, _: int, match: re.Match[str]) -> None:
+        self.healthy = match[0].startswith("All")
 
     def about(self, _: int, __: re.Match[str]) -> None:
         """A line that says nothing that is kept."""
 
-    def reason(self, _: int, found: re.Match[str]) -> None:
-        if self.healthy is False and int(found[1]) in self.gpus:
-            self.gpus[int(found[1])].reasons.append(word(found[2]))
+    def reason(self, _: int, match: re.Match[str]) -> None:
+        if self.healthy is False and int(match[1]) in self.gpus:
+            self.gpus[int(match[1])].reasons.append(word(match[2]))
 
 
-def _read(file: FilePart, given: Given) -> Reading:
+def _read(file: FilePart, hints: ImportHints) -> Reading:
     lines = _Lines(file)
     take_lines(
         file,
@@ -118,7 +118,7 @@ def _read(file: FilePart, given: Given) -> Reading:
     records = [
         record
         for index, gpu in sorted(lines.gpus.items())
-        for record in _records(file, case, index, gpu, lines, device_name(given.device) or "GPU")
+        for record in _records(file, case, index, gpu, lines, device_name(hints.device) or "GPU")
     ]
     return Reading(records=records)
 

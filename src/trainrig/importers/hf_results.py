@@ -19,7 +19,7 @@ from pydantic import Field
 
 from trainrig.importers.extract import EXTERNAL, fitted
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Reading
+from trainrig.importers.importer import ImportHints, Reading
 from trainrig.importers.training_log import Log, records_of
 from trainrig.record import read_by
 
@@ -41,18 +41,18 @@ class _Results:
     train_loss: float | None = None
 
 
-def read_json(file: FilePart, given: Given) -> Reading:
+def read_json(file: FilePart, hints: ImportHints) -> Reading:
     """Read a state or results of the Trainer.  Raises DataError with the line that is wrong."""
     if '"log_history"' in file.text:
-        return _read_state(file, given)
-    found = fitted(file, _Results)
-    log = Log(framework=_FRAMEWORK, has_timers=False, loss=found.train_loss)
-    log.samples_per_s = (file.lines[0][0], found.train_samples_per_second)
-    _step_time(log, file, found.train_steps_per_second)
-    return Reading(records=tuple(records_of(file, log, given)), notes=["it states no memory"])
+        return _read_state(file, hints)
+    results = fitted(file, _Results)
+    log = Log(framework=_FRAMEWORK, has_timers=False, loss=results.train_loss)
+    log.samples_per_s = (file.lines[0][0], results.train_samples_per_second)
+    _step_time(log, file, results.train_steps_per_second)
+    return Reading(records=tuple(records_of(file, log, hints)), notes=["it states no memory"])
 
 
-def _read_state(file: FilePart, given: Given) -> Reading:
+def _read_state(file: FilePart, hints: ImportHints) -> Reading:
     state = fitted(file, _State)
     log = Log(framework=_FRAMEWORK, has_timers=False)
     log.settings.batch_size = state.train_batch_size
@@ -66,10 +66,10 @@ def _read_state(file: FilePart, given: Given) -> Reading:
     else:
         notes.append("it has no train_runtime: the training was not finished, its rate is missing")
     log.loss = last.get("train_loss", steps[-1]["loss"] if steps else None)
-    if any(not math.isfinite(each) for row in rows for each in row.values()):
+    if any(not math.isfinite(logged) for row in rows for logged in row.values()):
         notes.append("a loss in it is not finite")
     return Reading(
-        records=tuple(records_of(file, log, given)),
+        records=tuple(records_of(file, log, hints)),
         steps=[{key: row[key] for key in row if math.isfinite(row[key])} for row in steps],
         notes=notes,
     )

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class ImportHints:
     """What the user adds that a file does not state."""
 
     device: str | None = None
@@ -84,7 +84,7 @@ class Importer:
     """Its place in help and documents; of two that recognise a file the first reads it."""
     marks: Marks
     """Marks that its lines and JSON values are recognised by."""
-    read: Callable[[FilePart, Given], Reading]
+    read: Callable[[FilePart, ImportHints], Reading]
     """Reads one run.  Raises DataError for what it cannot read."""
     definition: str
     """Of its numbers: what was timed, direction, per GPU or all, unit in the file."""
@@ -100,22 +100,24 @@ class Importer:
     They stand beside numbers that keep the tool's own definition; empty: none do."""
     continues: Callable[[FilePart, FilePart], bool] | None = None
     """Whether the second part is a later state of the first one's run, which it replaces."""
-    stream: Callable[[ToolFile, Sequence[str], Given], Iterable[tuple[str, Reading]]] | None = None
+    stream: (
+        Callable[[ToolFile, Sequence[str], ImportHints], Iterable[tuple[str, Reading]]] | None
+    ) = None
     """Reads the lines of all formats in a file that share this function, by name, in one pass."""
 
 
 _registered: dict[str, Importer] = {}
 
 
-def register(one: Importer) -> None:
+def register(importer: Importer) -> None:
     """Make an importer known that lives outside this folder."""
-    _registered[one.name] = one
+    _registered[importer.name] = importer
 
 
 def importers() -> tuple[Importer, ...]:
     """Every importer, in order; those of installed packages, too."""
     every = _own() | _of_plugins()[0] | _registered
-    return tuple(sorted(every.values(), key=lambda one: (one.order, one.name)))
+    return tuple(sorted(every.values(), key=lambda importer: (importer.order, importer.name)))
 
 
 @cache
@@ -128,22 +130,22 @@ def _own() -> dict[str, Importer]:
     package = __name__.rpartition(".")[0]
     files = pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}.")
     modules = [importlib.import_module(file.name) for file in files if file.name != __name__]
-    found = [module.IMPORTER for module in modules if hasattr(module, "IMPORTER")]
-    found += [one for module in modules for one in getattr(module, "IMPORTERS", ())]
-    return {one.name: one for one in found}
+    specs = [module.IMPORTER for module in modules if hasattr(module, "IMPORTER")]
+    specs += [spec for module in modules for spec in getattr(module, "IMPORTERS", ())]
+    return {spec.name: spec for spec in specs}
 
 
 def importer(name: str) -> Importer:
     """The importer of the tool ``name``.  Raises UsageError if there is none."""
-    own = _own() | _registered
-    found: Importer | None = own.get(name) or plugins.find(plugins.IMPORTERS, name, Importer)
-    if found is None:
-        raise unknown("format", name, [one.name for one in importers()])
-    return found
+    builtin = _own() | _registered
+    spec: Importer | None = builtin.get(name) or plugins.find(plugins.IMPORTERS, name, Importer)
+    if spec is None:
+        raise unknown("format", name, [known.name for known in importers()])
+    return spec
 
 
 def read_file(
-    path: Path, tool: str | None = None, given: Given | None = None
+    path: Path, tool: str | None = None, hints: ImportHints | None = None
 ) -> tuple[tuple[str, Reading], ...]:
     """The tools that wrote a file and what it holds of each; a record names tool, file and line.
 
@@ -151,31 +153,35 @@ def read_file(
     what cannot be read, and where it holds nothing.
     """
     file = ToolFile(path)
-    given = given or Given()
+    hints = hints or ImportHints()
     wanted = (importer(tool),) if tool else importers()
-    whole = next((one for one in wanted if one.marks.whole and one.marks.whole(file)), None)
+    whole = next((spec for spec in wanted if spec.marks.whole and spec.marks.whole(file)), None)
     if whole is not None:
-        return ((whole.name, _marked(whole.name, file, whole.read(FilePart(file, ()), given))),)
-    found = wanted if tool else find_formats(file, {one: one.marks for one in wanted})
+        return ((whole.name, _marked(whole.name, file, whole.read(FilePart(file, ()), hints))),)
+    candidates = wanted if tool else find_formats(file, {spec: spec.marks for spec in wanted})
     by_tool: dict[str, list[Reading]] = {}
-    for one, parts in find_runs(file, {one: one.marks for one in found}).items():
-        for part in _latest(one, parts):
-            by_tool.setdefault(one.name, []).append(one.read(part, given))
+    for spec, parts in find_runs(file, {spec: spec.marks for spec in candidates}).items():
+        for part in _latest(spec, parts):
+            by_tool.setdefault(spec.name, []).append(spec.read(part, hints))
     streams: dict[Any, list[str]] = {}
-    for one in found:
-        if one.stream is not None:
-            streams.setdefault(one.stream, []).append(one.name)
+    for spec in candidates:
+        if spec.stream is not None:
+            streams.setdefault(spec.stream, []).append(spec.name)
     for stream, names in streams.items():
-        for name, reading in stream(file, names, given):
+        for name, reading in stream(file, names, hints):
             by_tool.setdefault(name, []).append(reading)
     readings = {name: _together(name, file, runs) for name, runs in by_tool.items()}
-    kept = {name: one for name, one in readings.items() if one.records or one.gpus or one.links}
-    if not kept:
-        raise _nothing(file, [one.name for one in found])
-    notes = [f"no result of {name} in it" for name in readings if name not in kept]
+    with_content = {
+        name: reading
+        for name, reading in readings.items()
+        if reading.records or reading.gpus or reading.links
+    }
+    if not with_content:
+        raise _nothing(file, [spec.name for spec in candidates])
+    notes = [f"no result of {name} in it" for name in readings if name not in with_content]
     if unread := file.unread():
         notes.append(unread)
-    first, *others = kept.items()
+    first, *others = with_content.items()
     noted = dataclasses.replace(first[1], notes=(*first[1].notes, *notes))
     return ((first[0], noted), *others)
 
@@ -199,7 +205,7 @@ def _nothing(file: ToolFile, tool_names: Sequence[str]) -> DataError:
             f"{file.name}: {', '.join(described)}, which holds no results",
             f"what it says of the machine: trainrig doctor {shlex.quote(str(file.path))}",
         )
-    names = ", ".join(one.name for one in importers())
+    names = ", ".join(spec.name for spec in importers())
     broken = "".join(f"; {line}" for line in _of_plugins()[1])
     return DataError(
         f"{file.name}: not a file of a tool that is known here",
@@ -216,15 +222,15 @@ def _together(tool: str, file: ToolFile, runs: Sequence[Reading]) -> Reading:
     gpus: dict[int, Gpu] = {}
     seen: set[tuple[object, ...]] = set()
     for number, run in enumerate(runs, start=1):
-        own = [
+        records_of_run = [
             record.replace(
                 case={**record.case, "run": number} if _place(record) in seen else record.case,
                 conditions={"run_in_file": number, **record.conditions},
             )
             for record in _marked(tool, file, run).records
         ]
-        seen.update(_place(record) for record in own)
-        records += own
+        seen.update(_place(record) for record in records_of_run)
+        records += records_of_run
         notes += [f"run {number}: {note}" for note in run.notes]
         again = [gpu.index for gpu in run.gpus if gpu.index in gpus]
         gpus |= {gpu.index: gpu for gpu in run.gpus if gpu.index not in gpus}

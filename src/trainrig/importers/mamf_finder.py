@@ -13,7 +13,7 @@ import re
 
 from trainrig.importers.extract import TERA, device_name, point, to_count, to_number, word
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
 
@@ -46,24 +46,24 @@ _VERSION = re.compile(r"benchmark version:\s*(\S+)")
 _TRIED = re.compile(r"\bTried\s+(\d{1,12}) shapes")
 
 
-def _read(file: FilePart, given: Given) -> Reading:
+def _read(file: FilePart, hints: ImportHints) -> Reading:
     dtype = _DTYPE.search(file.head)
     device = _DEVICE.search(file.head)
-    name = device_name(device[1]) if device else device_name(given.device)
+    name = device_name(device[1]) if device else device_name(hints.device)
     stated = dtype[1] or dtype[2] if dtype else None
     records: list[Record] = []
     tried = _TRIED.search(file.text)
     for number, line in file.lines:
         if _ABOUT.search(line):
             file.use(number)
-        found = _BEST.match(line.strip()) or _OLDEST.search(line)
-        if found is None:
+        match = _BEST.match(line.strip()) or _OLDEST.search(line)
+        if match is None:
             if _BROKEN.match(line.strip()):
                 raise file.refuse(number, "a line of results that is broken off")
             continue
         file.use(number)
-        precision = _DTYPES.get(stated or "", stated) or given.precision
-        case, rate = _product(file, number, found, precision)
+        precision = _DTYPES.get(stated or "", stated) or hints.precision
+        case, rate = _product(file, number, match, precision)
         records.append(
             point(
                 file,
@@ -86,7 +86,7 @@ def _product(
     file: FilePart, number: int, match: re.Match[str], precision: str | None
 ) -> tuple[Case, float]:
     """The case of a line of results, and its TFLOPS."""
-    what = match.groupdict().get("what") or "max"
+    statistic = match.groupdict().get("what") or "max"
     rate = to_number(file, number, match["rate"], "rate")
     sizes = {axis: to_count(file, number, match[axis], f"size {axis}") for axis in "mnk"}
     if rate < 0.0 or not all(0 < size < 1 << 32 for size in sizes.values()):
@@ -95,8 +95,8 @@ def _product(
         **({"dtype": precision} if precision else {}),
         **sizes,
         "cache": "cold",
-        "statistic": what.lower(),
-        **({"sustained": True} if what == "MSMF" else {}),
+        "statistic": statistic.lower(),
+        **({"sustained": True} if statistic == "MSMF" else {}),
         "tool": IMPORTER.name,
     }
     return case, rate

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainrig.importers.extract import device_name, point, word
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status
 from trainrig.stats import median
@@ -39,7 +39,7 @@ class _Run:
         self.version: str | None = None
 
 
-def _read(file: FilePart, given: Given) -> Reading:
+def _read(file: FilePart, hints: ImportHints) -> Reading:
     run, num_events = _Run(), 0
     for number, line in file.lines:
         if not line.startswith('{"event"'):
@@ -55,7 +55,7 @@ def _read(file: FilePart, given: Given) -> Reading:
         _take(file, number, event, run)
     if not num_events:
         raise file.refuse(file.last, "no event of milabench in it")
-    return Reading(version=run.version, records=_records(file, run, given), notes=_notes(run))
+    return Reading(version=run.version, records=_records(file, run, hints), notes=_notes(run))
 
 
 def _take(file: FilePart, number: int, event: Mapping[str, Any], run: _Run) -> None:
@@ -107,7 +107,7 @@ def _numbers(file: FilePart, number: int, data: Mapping[str, Any], run: _Run) ->
             run.memory = max(run.memory, float(used) * 2.0**20)
 
 
-def _records(file: FilePart, run: _Run, given: Given) -> list[Record]:
+def _records(file: FilePart, run: _Run, hints: ImportHints) -> list[Record]:
     case: Case = {"bench": run.name or "benchmark", "tool": IMPORTER.name}
     counted = run.rates[min(_FIRST, max(0, len(run.rates) - 1)) :]
     status, reason = Status.OK, None
@@ -117,9 +117,9 @@ def _records(file: FilePart, run: _Run, given: Given) -> list[Record]:
         reason = f"{run.problem or 'it failed'}{code}"
     elif not counted:
         status, reason = Status.MISSING, "no event of a rate: nothing was measured"
-    device = run.device or device_name(given.device)
+    device = run.device or device_name(hints.device)
     unit = run.units if run.units.endswith("/s") else "item/s"
-    found = [
+    records = [
         point(
             file,
             None,
@@ -134,10 +134,10 @@ def _records(file: FilePart, run: _Run, given: Given) -> list[Record]:
         )
     ]
     if run.memory:
-        found.append(
+        records.append(
             point(file, None, "milabench", case, ("peak_memory", "B"), run.memory, device=device)
         )
-    return found
+    return records
 
 
 def _notes(run: _Run) -> list[str]:

@@ -33,7 +33,7 @@ from trainrig.importers.extract import (
     word,
 )
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import WRONG_ANSWER, Case, Record, Status, read_by
 
@@ -203,17 +203,17 @@ def _row_of(
 ) -> list[Record]:
     """The records of a line; none where it is no row.  Raises DataError for a broken one."""
     number, line = numbered
-    if found := _ROW.search(line):
+    if match := _ROW.search(line):
         file.use(number)
-        return list(_row(file, number, run, found, header))
+        return list(_row(file, number, run, match, header))
     if is_open and _LOOKS_LIKE_ROW.search(line) and not line.lstrip().startswith("#"):
         raise file.refuse(number, "a row of results that is broken off")
     return []
 
 
 def _find(file: FilePart, pattern: re.Pattern[str]) -> str | None:
-    found = pattern.search(file.text)
-    return word(next(group for group in found.groups() if group)) if found else None
+    match = pattern.search(file.text)
+    return word(next(group for group in match.groups() if group)) if match else None
 
 
 def _text_run(file: FilePart) -> tuple[_Run, list[str]]:
@@ -237,9 +237,10 @@ def _text_run(file: FilePart) -> tuple[_Run, list[str]]:
     elif copies > 1:
         # Built without MPI each process counts its ranks from 0 and talks to no other.
         gpus = f"{ranks} GPUs each" if ranks > 1 else "one GPU each"
-        apart = "nothing was sent" if ranks == 1 else "nothing was sent between them"
+        reason = "nothing was sent" if ranks == 1 else "nothing was sent between them"
         notes.append(
-            f"rank 0 is listed {copies} times: {copies} runs of {gpus} (built without MPI); {apart}"
+            f"rank 0 is listed {copies} times: {copies} runs of {gpus} (built without MPI); "
+            f"{reason}"
         )
         nodes = max(1, (nodes or 1) // copies)
     elif ranks == 1:
@@ -259,8 +260,8 @@ def _collective(file: FilePart) -> str | None:
         return None
     by_length = sorted(COLLECTIVES, key=len, reverse=True)
     stem = file.name.lower()
-    found = next((each for each in by_length if each in stem), None)
-    return COLLECTIVES[found] if found else None
+    collective = next((length for length in by_length if length in stem), None)
+    return COLLECTIVES[collective] if collective else None
 
 
 def _row(
@@ -288,8 +289,8 @@ def _row(
 
 def _side(file: FilePart, line: int, cells: Sequence[str], *, old: bool) -> _Side:
     time, alg, bus = (
-        to_number(file, line, cell, what)
-        for cell, what in zip(cells, ("time", "algbw", "busbw"), strict=False)
+        to_number(file, line, cell, column)
+        for cell, column in zip(cells, ("time", "algbw", "busbw"), strict=False)
     )
     if min(time, alg, bus) < 0.0:
         raise file.refuse(line, "a time or bandwidth below zero")
@@ -371,14 +372,14 @@ def _read_json(file: FilePart) -> Reading:
     devices = whole.config.devices
     programs = _PROGRAM.findall(" ".join(whole.args[:1]))
     named = [COLLECTIVES[name] for name in programs if name in COLLECTIVES]
-    names = [device_name(each.device_info) for each in devices]
+    names = [device_name(device.device_info) for device in devices]
     # Without MPI the file lists the first device alone.
     ranks = max(len(devices), whole.config.nthreads * whole.config.ngpus)
     run = _Run(
         collective=named[0] if named else _collective(file),
         device=Counter(names).most_common(1)[0][0] if names else None,
         ranks=ranks,
-        nodes=max(1, len({each.hostname for each in devices})),
+        nodes=max(1, len({device.hostname for device in devices})),
         library=str(whole.nccl_version) if whole.nccl_version else None,
     )
     records: list[Record] = []
@@ -397,7 +398,7 @@ def _read_json(file: FilePart) -> Reading:
     return Reading(records=records, notes=notes)
 
 
-def _read(file: FilePart, _: Given) -> Reading:
+def _read(file: FilePart, _: ImportHints) -> Reading:
     return _read_json(file) if file.is_json else _read_text(file)
 
 

@@ -29,7 +29,7 @@ from trainrig.importers.extract import (
     word,
 )
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status, read_by
 
@@ -77,19 +77,19 @@ class _Root:
     nvbandwidth: _Whole = field()
 
 
-def _read(file: FilePart, given: Given) -> Reading:
-    return _read_json(file, given) if file.is_json else _read_text(file, given)
+def _read(file: FilePart, hints: ImportHints) -> Reading:
+    return _read_json(file, hints) if file.is_json else _read_text(file, hints)
 
 
-def _read_json(file: FilePart, given: Given) -> Reading:
+def _read_json(file: FilePart, hints: ImportHints) -> Reading:
     file.use_all()
     whole = fitted(file, _Root).nvbandwidth
     listed = whole.devices or whole.older_devices
     size = _stated_bytes(whole.args)
-    names = {int(m[1]): device_name(m[2]) for each in listed if (m := _DEVICE.match(each))}
-    records = [r for test in whole.testcases for r in _records(file, test, names, given, size)]
+    names = {int(m[1]): device_name(m[2]) for testcase in listed if (m := _DEVICE.match(testcase))}
+    records = [r for test in whole.testcases for r in _records(file, test, names, hints, size)]
     if whole.error:
-        records.append(_failed(file, None, "nvbandwidth", whole.error, names, given))
+        records.append(_failed(file, None, "nvbandwidth", whole.error, names, hints))
     version = whole.git_version or whole.version
     return Reading(
         version=word(version).removeprefix("v") if version else None,
@@ -103,7 +103,7 @@ def _records(
     file: FilePart,
     test: _Test,
     names: dict[int, str | None],
-    given: Given,
+    hints: ImportHints,
     stated_bytes: int | None,
 ) -> Iterator[Record]:
     status = _STATES.get(test.status, Status.FAILED)
@@ -111,7 +111,7 @@ def _records(
         reason = test.error or f"nvbandwidth says {test.status}"
         if status is Status.SKIPPED:
             reason = "waived: it does not apply here (no peer access, or one GPU alone)"
-        yield _failed(file, test.line, test.name, reason, names, given, status)
+        yield _failed(file, test.line, test.name, reason, names, hints, status)
         return
     is_latency = "latency" in test.name or "(ns)" in test.bandwidth_description
     base = re.sub(r"_(ce|sm)$", "", test.name)
@@ -133,7 +133,7 @@ def _records(
                 case,
                 ("time", "s") if is_latency else ("byte_rate", "B/s"),
                 value * (1e-9 if is_latency else GIGA),
-                device=names.get(index) or device_name(given.device),
+                device=names.get(index) or device_name(hints.device),
                 index=index,
                 count=_count(base, len(names)),
                 conditions={"presumed": None if stated_bytes else "bytes"},
@@ -164,8 +164,8 @@ def _case(name: str, base: str, place: tuple[int, int], num_bytes: int, is_laten
 def _stated_bytes(words: str | Sequence[str] | None) -> int | None:
     """Size of the buffer that a command line names; --bufferSize and -b are in MiB."""
     text = words if isinstance(words, str) else " ".join(words or ())
-    found = _BUFFER.search(text)
-    return int(found[1]) << 20 if found else None
+    match = _BUFFER.search(text)
+    return int(match[1]) << 20 if match else None
 
 
 def _presumed(stated_bytes: int | None) -> list[str]:
@@ -180,7 +180,7 @@ def _failed(
     name: str,
     reason: str,
     names: dict[int, str | None],
-    given: Given,
+    hints: ImportHints,
     status: Status = Status.FAILED,
 ) -> Record:
     return point(
@@ -190,14 +190,14 @@ def _failed(
         {"test": name, "tool": "nvbandwidth"},
         ("byte_rate", "B/s"),
         None,
-        device=names.get(0) or device_name(given.device),
+        device=names.get(0) or device_name(hints.device),
         index=0,
         status=status,
         reason=reason,
     )
 
 
-def _read_text(file: FilePart, given: Given) -> Reading:
+def _read_text(file: FilePart, hints: ImportHints) -> Reading:
     names: dict[int, str | None] = {}
     command = next((line for _, line in file.lines if _COMMAND.search(line)), None)
     size = _stated_bytes(command) or (_USUAL_BYTES if command else None)
@@ -209,21 +209,21 @@ def _read_text(file: FilePart, given: Given) -> Reading:
     for number, line in lines:
         if _ABOUT.search(line):
             file.use(number)
-        if found := _DEVICE.match(line.strip()):
+        if match := _DEVICE.match(line.strip()):
             file.use(number)
-            names[int(found[1])] = device_name(found[2])
+            names[int(match[1])] = device_name(match[2])
         elif line.strip() == "Waived:":
             file.use(number)
             waived += 1
             tests.append(_Test(name=f"waived test {waived}", status="Waived", line=number))
-        elif found := _RUNNING.search(line):
+        elif match := _RUNNING.search(line):
             file.use(number)
-            test = _text_test(file, number, found[1], lines)
+            test = _text_test(file, number, match[1], lines)
             tests.append(test)
         elif re.search(r"^(ERROR|Error|\[CUDA_ERROR)|Invalid value when checking", line):
             file.use(number)
             tests.append(_Test(name="nvbandwidth", status="Error", error=line, line=number))
-    records = [record for test in tests for record in _records(file, test, names, given, size)]
+    records = [record for test in tests for record in _records(file, test, names, hints, size)]
     return Reading(
         version=word(version[1]) if version else None,
         records=records,
@@ -238,9 +238,9 @@ def _text_test(file: FilePart, first: int, name: str, lines: Iterator[tuple[int,
     rows: list[list[str]] = []
     for number, line in lines:
         file.use(number)
-        if found := _SUM.match(line.strip()):
-            if found[1] != name:
-                raise file.refuse(number, f"the sum of {found[1]} under {name}")
+        if match := _SUM.match(line.strip()):
+            if match[1] != name:
+                raise file.refuse(number, f"the sum of {match[1]} under {name}")
             matrix = tuple(tuple(row) for row in rows)
             return _Test(
                 name=name,

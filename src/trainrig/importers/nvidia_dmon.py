@@ -14,7 +14,7 @@ from statistics import median
 
 from trainrig.importers.extract import device_name, point, to_number
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 
 _HEAD = re.compile(r"^#.*\bgpu\s+\S")
@@ -54,7 +54,7 @@ def _rows(file: FilePart) -> Iterator[tuple[int, dict[str, str]]]:
         file.use(number)
 
 
-def _read(file: FilePart, given: Given) -> Reading:
+def _read(file: FilePart, hints: ImportHints) -> Reading:
     values: dict[tuple[int, str], list[float]] = {}
     lines: dict[int, int] = {}
     for number, row in _rows(file):
@@ -78,7 +78,7 @@ def _read(file: FilePart, given: Given) -> Reading:
                 {"tool": "nvidia-smi-dmon"},
                 (metric, unit),
                 median(scaled),
-                device=device_name(given.device) or "GPU",
+                device=device_name(hints.device) or "GPU",
                 index=index,
                 samples=scaled[-10_000:] if len(scaled) > 1 else None,
             )

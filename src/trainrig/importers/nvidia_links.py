@@ -13,7 +13,7 @@ import re
 
 from trainrig.importers.extract import to_number
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import Gpu, GpuLink, Missing
@@ -25,20 +25,20 @@ _NO_NVLINK = re.compile(r"does not have or support NVLink", re.IGNORECASE)
 _NOT_SAID = Missing("nvidia-smi nvlink -s says that all links are inactive, not how many")
 
 
-def _read_nvlinks(file: FilePart, _: Given) -> Reading:
+def _read_nvlinks(file: FilePart, _: ImportHints) -> Reading:
     gpus: list[Gpu] = []
     is_up: list[bool] = []
     for number, line in file.lines:
-        if found := _GPU.match(line):
+        if match := _GPU.match(line):
             if gpus:
                 gpus[-1] = _with_links(gpus[-1], is_up)
-            answers = {"name": found["name"], "uuid": found["uuid"]}
-            gpus.append(read_device(int(found["index"]), answers))
+            answers = {"name": match["name"], "uuid": match["uuid"]}
+            gpus.append(read_device(int(match["index"]), answers))
             is_up = []
-        elif gpus and (found := _LINK.match(line)):
-            if found["rate"]:
-                to_number(file, number, found["rate"], "rate")
-            is_up.append(found["rate"] is not None)
+        elif gpus and (match := _LINK.match(line)):
+            if match["rate"]:
+                to_number(file, number, match["rate"], "rate")
+            is_up.append(match["rate"] is not None)
         elif gpus and _ALL_DOWN.search(line):
             gpus[-1] = gpus[-1].replace(nvlinks_active=0, nvlinks_inactive=_NOT_SAID)
         elif gpus and _NO_NVLINK.search(line):
@@ -74,12 +74,12 @@ _STATES = {
 }
 
 
-def _read_p2p(file: FilePart, _: Given) -> Reading:
+def _read_p2p(file: FilePart, _: ImportHints) -> Reading:
     rows: list[list[str]] = []
     for number, line in file.lines:
-        if found := _ROW.match(line):
-            cells = found["cells"].split()
-            if int(found["index"]) != len(rows) or cells[len(rows) : len(rows) + 1] != ["X"]:
+        if match := _ROW.match(line):
+            cells = match["cells"].split()
+            if int(match["index"]) != len(rows) or cells[len(rows) : len(rows) + 1] != ["X"]:
                 raise file.refuse(number, "not the next row of the matrix")
             rows.append(cells)
         elif not (_HEAD.match(line) or _LEGEND.match(line)):

@@ -17,7 +17,7 @@ from typing import Any
 
 from trainrig.importers.extract import device_name, point
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import GPU_KEYS, Gpu, Missing
@@ -64,7 +64,10 @@ def reading_of(
     notes: Sequence[str] = (),
 ) -> Reading:
     """The reading of an output of nvidia-smi whose fields are those of ``nvidia-smi -q``."""
-    gpus = tuple(read_device(each.index, _answers(each.address, each.fields)) for each in blocks)
+    gpus = tuple(
+        read_device(gpu_block.index, _answers(gpu_block.address, gpu_block.fields))
+        for gpu_block in blocks
+    )
     records = [
         record
         for gpu, block in zip(gpus, blocks, strict=True)
@@ -73,23 +76,23 @@ def reading_of(
     return Reading(version=version, records=records, gpus=gpus, driver=driver, notes=notes)
 
 
-def _read(file: FilePart, _: Given) -> Reading:
+def _read(file: FilePart, _: ImportHints) -> Reading:
     head: Fields = {}
     blocks: list[tuple[int, str, Fields]] = []
     path: list[tuple[int, str]] = []
     file.use_all()
     _check_width(file)
     for number, line in file.lines:
-        if found := _HEAD.match(line):
-            head[found[1].lower()] = found[2].strip()
-        elif found := _GPU.match(line):
-            blocks.append((number, found[1], {}))
+        if match := _HEAD.match(line):
+            head[match[1].lower()] = match[2].strip()
+        elif match := _GPU.match(line):
+            blocks.append((number, match[1], {}))
             path = []
-        elif blocks and (found := _FIELD.match(line)):
-            indent, name = len(found[1]), found[2].strip().lower()
-            path = [each for each in path if each[0] < indent] + [(indent, name)]
-            if found[3] is not None:
-                blocks[-1][2]["/".join(each for _, each in path)] = found[3].strip()
+        elif blocks and (match := _FIELD.match(line)):
+            indent, name = len(match[1]), match[2].strip().lower()
+            path = [level for level in path if level[0] < indent] + [(indent, name)]
+            if match[3] is not None:
+                blocks[-1][2]["/".join(level for _, level in path)] = match[3].strip()
         elif line.startswith("GPU ") and ":" in line and "(UUID: " not in line:
             raise file.refuse(number, "a GPU without a PCI address")
     if not blocks:
@@ -117,7 +120,9 @@ def _check_width(file: FilePart) -> None:
     rests = [
         number + 1
         for number in wide
-        if (rest := lines.get(number + 1, " ")) and not rest[0].isspace() and ":" not in rest
+        if (continuation := lines.get(number + 1, " "))
+        and not continuation[0].isspace()
+        and ":" not in continuation
     ]
     if len(rests) > max(1, len(wide) // 2):
         raise file.refuse(rests[0], "what follows a line that was wrapped", "do not wrap lines")
@@ -128,10 +133,10 @@ def _answers(address: str, fields: Fields) -> dict[str, Any]:
 
     def number(*names: str, scale: float = 1.0, unit: str = "") -> float | int | dict[str, str]:
         for name in names:
-            found = re.match(r"-?\d{1,15}(?:\.\d{1,6})?", _value(fields, name))
+            match = re.match(r"-?\d{1,15}(?:\.\d{1,6})?", _value(fields, name))
             # A value without its unit was cut off.
-            if found and _value(fields, name).endswith(unit):
-                value = float(found[0]) * scale
+            if match and _value(fields, name).endswith(unit):
+                value = float(match[0]) * scale
                 return int(value) if value == int(value) else value
         return {"missing": f"nvidia-smi has no {names[0]}"}
 
@@ -140,9 +145,9 @@ def _answers(address: str, fields: Fields) -> dict[str, Any]:
         return {on: 1, off: 0}.get(value, {"missing": f"nvidia-smi has no {name}"})
 
     def pages(name: str) -> list[int] | dict[str, str]:
-        found = _value(fields, name)
-        few = found.isdecimal() and len(found) < 6
-        return [0] * int(found) if few else {"missing": f"nvidia-smi has no {name}"}
+        count = _value(fields, name)
+        few = count.isdecimal() and len(count) < 6
+        return [0] * int(count) if few else {"missing": f"nvidia-smi has no {name}"}
 
     remapped = [
         number("remapped rows/correctable error"),
@@ -224,8 +229,8 @@ def _of(sections: tuple[str, ...], *names: str) -> list[str]:
 
 
 def _hex(text: str) -> int | dict[str, str]:
-    found = re.fullmatch(r"0x([0-9A-Fa-f]{1,8})", text)
-    return int(found[1], 16) if found else {"missing": "nvidia-smi has no device id"}
+    match = re.fullmatch(r"0x([0-9A-Fa-f]{1,8})", text)
+    return int(match[1], 16) if match else {"missing": "nvidia-smi has no device id"}
 
 
 def _throttle(fields: Fields) -> int | dict[str, str]:
@@ -242,7 +247,7 @@ def _throttle(fields: Fields) -> int | dict[str, str]:
 
 def _ecc(fields: Fields) -> dict[str, Any]:
     """Sums of the counters of a kind, by either wording: ``Double Bit``, ``Uncorrectable``."""
-    found: dict[str, Any] = {}
+    counts_by_kind: dict[str, Any] = {}
     for kind, words in (
         ("uncorrected", ("double bit/total", "dram uncorrectable", "sram uncorrectable")),
         ("corrected", ("single bit/total", "dram correctable", "sram correctable")),
@@ -257,8 +262,8 @@ def _ecc(fields: Fields) -> dict[str, Any]:
                 and re.fullmatch(r"\d{1,9}", value)
             ]
             missing = {"missing": f"nvidia-smi has no {kind} ECC errors ({age})"}
-            found[f"{kind}_{age}"] = sum(counts) if counts else missing
-    return found
+            counts_by_kind[f"{kind}_{age}"] = sum(counts) if counts else missing
+    return counts_by_kind
 
 
 _RECORDS = (

@@ -19,7 +19,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.nvidia_smi import GpuBlock, reading_of
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Record, read_toml
@@ -42,7 +42,7 @@ _PROCESS = re.compile(r"^\|\s+\d+\s+(?:N/A|\d+)\s+(?:N/A|\d+)?\s*\d+\s")
 _MODES = {"On": "Enabled", "Off": "Disabled"}
 
 
-def _read_table(file: FilePart, _: Given) -> Reading:
+def _read_table(file: FilePart, _: ImportHints) -> Reading:
     blocks: list[GpuBlock] = []
     notes: list[str] = []
     version = driver = None
@@ -117,7 +117,7 @@ _SAMPLED = ("power", "sm_clock", "temperature", "memory_used")
 """Metrics that change from row to row; counters and limits are the last row's."""
 
 
-def _read_csv(file: FilePart, _: Given) -> Reading:
+def _read_csv(file: FilePart, _: ImportHints) -> Reading:
     is_head = re.compile(marks_of("nvidia-smi-csv").line).match
     at = next((n for n, (_, line) in enumerate(file.lines) if is_head(line)), None)
     if at is None:
@@ -162,8 +162,8 @@ def _read_csv(file: FilePart, _: Given) -> Reading:
 
 def name_unit(cell: str) -> str:
     """The unit that a column's head states: ``power.draw [W]``."""
-    found = re.search(r"\[([\w%]+)\]", cell)
-    return found[1] if found else ""
+    match = re.search(r"\[([\w%]+)\]", cell)
+    return match[1] if match else ""
 
 
 def _identity(row: Mapping[str, str], number: int) -> str:
@@ -192,14 +192,16 @@ def _sampled(records: Sequence[Record]) -> list[Record]:
     by_metric: dict[str, list[Record]] = {}
     for record in records:
         by_metric.setdefault(record.metric, []).append(record)
-    found = []
-    for metric, own in by_metric.items():
-        values = tuple(record.value for record in own if record.value is not None)
+    kept_records = []
+    for metric, of_metric in by_metric.items():
+        values = tuple(record.value for record in of_metric if record.value is not None)
         if metric in _SAMPLED and len(values) > 1:
-            found.append(own[-1].replace(value=median(values), samples=values[-10_000:]))
+            kept_records.append(
+                of_metric[-1].replace(value=median(values), samples=values[-10_000:])
+            )
         else:
-            found.append(own[-1])
-    return found
+            kept_records.append(of_metric[-1])
+    return kept_records
 
 
 # ---- XML
@@ -214,7 +216,7 @@ def _paths() -> Mapping[str, str]:
 _REASON = re.compile(r"^clocks (?:event|throttle) reason ")
 
 
-def _read_xml(file: FilePart, _: Given) -> Reading:
+def _read_xml(file: FilePart, _: ImportHints) -> Reading:
     text = file.text
     begin, end = text.find("<nvidia_smi_log"), text.find("</nvidia_smi_log>")
     if end < 0:

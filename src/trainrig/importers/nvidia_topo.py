@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import GpuLink, Missing
@@ -27,7 +27,7 @@ _LEGEND = re.compile(
 _ROW = re.compile(r"^GPU(\d{1,3})\s+(.*)$")
 
 
-def _read(file: FilePart, _: Given) -> Reading:
+def _read(file: FilePart, _: ImportHints) -> Reading:
     head = next((place for place, (_, line) in enumerate(file.lines) if _HEADER.match(line)), None)
     if head is None:
         raise file.refuse(1, "no matrix of GPUs in it", "import the output of nvidia-smi topo -m")

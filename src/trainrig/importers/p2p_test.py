@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from trainrig.importers.extract import GIGA, device_name, point, to_number
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
 
@@ -59,18 +59,18 @@ class _Table:
         self.columns = [int(column) for column in header["columns"].split()]
 
 
-def _read(file: FilePart, given: Given) -> Reading:
+def _read(file: FilePart, hints: ImportHints) -> Reading:
     names = {int(m[1]): device_name(m[2]) for _, line in file.lines if (m := _DEVICE.search(line))}
     access: dict[tuple[int, int], bool] = {}
-    found: list[tuple[int, Case, str, float, tuple[int, int]]] = []
+    cells: list[tuple[int, Case, str, float, tuple[int, int]]] = []
     for table, number, pair, value in _cells(file):
         if table.title["access"]:
             access[pair] = value > 0.0
         else:
-            found.append((number, *_case(table, *pair), value, pair))
-    records = list(_records(file, given, found, names, access))
+            cells.append((number, *_case(table, *pair), value, pair))
+    records = list(_records(file, hints, cells, names, access))
     notes = []
-    if not any(metric == "time" for _, _, metric, _, _ in found):
+    if not any(metric == "time" for _, _, metric, _, _ in cells):
         notes.append("it has no latencies")
     if not access:
         notes.append("it has no connectivity matrix")
@@ -136,12 +136,12 @@ def _case(table: _Table, row: int, column: int) -> tuple[Case, str]:
 
 def _records(
     file: FilePart,
-    given: Given,
-    found: list[tuple[int, Case, str, float, tuple[int, int]]],
+    hints: ImportHints,
+    cells: list[tuple[int, Case, str, float, tuple[int, int]]],
     names: dict[int, str | None],
     access: dict[tuple[int, int], bool],
 ) -> Iterator[Record]:
-    for number, pair, metric, value, (row, column) in found:
+    for number, pair, metric, value, (row, column) in cells:
         is_within, case = row == column, pair
         if is_within:
             same = {
@@ -156,7 +156,7 @@ def _records(
             case,
             (metric, "s" if is_time else "B/s"),
             value * (1e-6 if is_time else GIGA),
-            device=names.get(row) or device_name(given.device) or "GPU",
+            device=names.get(row) or device_name(hints.device) or "GPU",
             index=row,
             count=1 if is_within else 2,
             conditions={"can_access": None if is_within else access.get((row, column))},

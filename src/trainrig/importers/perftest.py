@@ -13,7 +13,7 @@ import re
 
 from trainrig.importers.extract import point, take_lines, to_count, to_number, word
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
 
@@ -41,27 +41,27 @@ class _Lines:
         self.columns: list[str] = []
         self.records: list[Record] = []
 
-    def title(self, _: int, found: re.Match[str]) -> None:
+    def title(self, _: int, match: re.Match[str]) -> None:
         self.case = {
-            "operation": found["operation"].lower(),
-            "direction": "both" if found["both"] else "one",
+            "operation": match["operation"].lower(),
+            "direction": "both" if match["both"] else "one",
         }
         self.columns = []
 
-    def device(self, _: int, found: re.Match[str]) -> None:
-        self.settings["device"] = word(found[1])
+    def device(self, _: int, match: re.Match[str]) -> None:
+        self.settings["device"] = word(match[1])
 
-    def setting(self, _: int, found: re.Match[str]) -> None:
-        self.settings[found["name"].lower().replace(" ", "_")] = word(found["value"])
+    def setting(self, _: int, match: re.Match[str]) -> None:
+        self.settings[match["name"].lower().replace(" ", "_")] = word(match["value"])
 
-    def head(self, _: int, found: re.Match[str]) -> None:
-        self.columns = re.findall(r"(?:BW )?[\w.%]+(?: percentile)?\[[^\]]+\]", found["columns"])
+    def head(self, _: int, match: re.Match[str]) -> None:
+        self.columns = re.findall(r"(?:BW )?[\w.%]+(?: percentile)?\[[^\]]+\]", match["columns"])
 
     def about(self, _: int, __: re.Match[str]) -> None:
         """Pass over a line that holds no number."""
 
-    def row(self, number: int, found: re.Match[str]) -> None:
-        cells = found["cells"].split()
+    def row(self, number: int, match: re.Match[str]) -> None:
+        cells = match["cells"].split()
         if not self.columns or not self.case:
             return
         if len(cells) < len(self.columns):
@@ -71,24 +71,24 @@ class _Lines:
             name, _, unit = column.rstrip("]").partition("[")
             value = to_number(self.file, number, cell, name)
             if name == "BW average" and unit in _UNITS:
-                self._add(number, found, ("byte_rate", "B/s"), value * _UNITS[unit])
+                self._add(number, match, ("byte_rate", "B/s"), value * _UNITS[unit])
             elif name == "t_avg" and unit == "usec":
-                self._add(number, found, ("latency", "s"), value * 1e-6)
+                self._add(number, match, ("latency", "s"), value * 1e-6)
 
     def _add(
-        self, number: int, found: re.Match[str], metric: tuple[str, str], value: float
+        self, number: int, match: re.Match[str], metric: tuple[str, str], value: float
     ) -> None:
         if value < 0.0:
             raise self.file.refuse(number, f"{metric[0]} is below zero")
-        num_bytes = to_count(self.file, number, found["bytes"], "size")
+        num_bytes = to_count(self.file, number, match["bytes"], "size")
         case = {**self.case, "bytes": num_bytes, "tool": IMPORTER.name}
-        more = {**self.settings, "iterations": int(found["iterations"])}
+        more = {**self.settings, "iterations": int(match["iterations"])}
         self.records.append(
             point(self.file, number, "rdma", case, metric, value, count=None, conditions=more)
         )
 
 
-def _read(file: FilePart, _: Given) -> Reading:
+def _read(file: FilePart, _: ImportHints) -> Reading:
     lines = _Lines(file)
     rules = (
         (_TITLE, lines.title),

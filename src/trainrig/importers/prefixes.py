@@ -59,18 +59,18 @@ class Prefixes:
         for prefix in self.learned:
             sample = [_cut_off(prefix, line)[1] for line in sample]
         while sample and len(self.learned) < _MOST_NESTED:
-            found = next((each for each in _forms() if self._has(each, sample)), None)
-            if found is None:
+            form = next((each for each in _forms() if self._has(each, sample)), None)
+            if form is None:
                 return
-            prefix = _spaced(found, sample)
+            prefix = _spaced(form, sample)
             self.learned.append(prefix)
             sample = [_cut_off(prefix, line)[1] for line in sample]
 
     def _has(self, prefix: _Prefix, sample: Sequence[str]) -> bool:
-        if any(each.form is prefix.form for each in self.learned):
+        if any(form.form is prefix.form for form in self.learned):
             return False
-        found = sum(prefix.pattern.match(line) is not None for line in sample)
-        return found > 0 and found >= prefix.form.least_share * len(sample)
+        match = sum(prefix.pattern.match(line) is not None for line in sample)
+        return match > 0 and match >= prefix.form.least_share * len(sample)
 
     def strip(self, line: str) -> tuple[str, str | None]:
         """The line without its prefixes, and the rank, host or pod that they name."""
@@ -82,15 +82,15 @@ class Prefixes:
 
 
 def _cut_off(prefix: _Prefix, line: str) -> tuple[str | None, str]:
-    found = prefix.pattern.match(line)
-    if found is None:
+    match = prefix.pattern.match(line)
+    if match is None:
         return None, line
     if prefix.form.json is not None:
         return None, _unwrapped(line, prefix.form.json)
-    rest = line[found.end() :]
-    if prefix.has_space and rest.startswith(" "):
-        rest = rest[1:]
-    return found.groupdict().get("label"), rest
+    text = line[match.end() :]
+    if prefix.has_space and text.startswith(" "):
+        text = text[1:]
+    return match.groupdict().get("label"), text
 
 
 def _unwrapped(line: str, key: str) -> str:
@@ -102,8 +102,8 @@ def _unwrapped(line: str, key: str) -> str:
 
 
 def _spaced(prefix: _Prefix, sample: Sequence[str]) -> _Prefix:
-    rests = [line[found.end() :] for line in sample if (found := prefix.pattern.match(line))]
-    with_text = [rest for rest in rests if rest.strip()]
-    spaced = sum(rest.startswith(" ") for rest in with_text)
+    rests = [line[match.end() :] for line in sample if (match := prefix.pattern.match(line))]
+    with_text = [text for text in rests if text.strip()]
+    spaced = sum(text.startswith(" ") for text in with_text)
     # Where each line begins with two spaces the text itself is indented.
     return _Prefix(prefix.form, prefix.pattern, bool(with_text) and spaced == len(with_text))

@@ -69,19 +69,23 @@ def find_formats(file: ToolFile, marks: Mapping[T, Marks]) -> list[T]:
 
     All of a file is searched; once a format is found, no more than `SEARCHED_BYTES` of it.
     """
-    left = {each: _Compiled(one) for each, one in marks.items() if not one.whole}
-    found: set[T] = set()
+    undecided = {
+        name: _Compiled(format_marks)
+        for name, format_marks in marks.items()
+        if not format_marks.whole
+    }
+    present: set[T] = set()
     searched = 0
     for piece in file.pieces():
         text = "\n".join([line.text for line in piece])
-        for each, own in tuple(left.items()):
-            if _is_in(text, own):
-                found.add(each)
-                del left[each]
+        for name, compiled in tuple(undecided.items()):
+            if _is_in(text, compiled):
+                present.add(name)
+                del undecided[name]
         searched += len(text)
-        if not left or (found and searched > SEARCHED_BYTES):
+        if not undecided or (present and searched > SEARCHED_BYTES):
             break
-    return [each for each in marks if each in found]
+    return [name for name in marks if name in present]
 
 
 def _is_in(text: str, format_marks: _Compiled) -> bool:
@@ -100,58 +104,64 @@ def find_runs(file: ToolFile, marks: Mapping[T, Marks]) -> dict[T, list[FilePart
 
     Raises DataError where the lines that may belong to them are more than can be held.
     """
-    held = {each: _Compiled(one) for each, one in marks.items() if not one.is_stream or one.keys}
-    if not held:
+    formats = {
+        name: _Compiled(format_marks)
+        for name, format_marks in marks.items()
+        if not format_marks.is_stream or format_marks.keys
+    }
+    if not formats:
         return {}
-    lines = _held_lines(file, tuple(held.values()))
-    runs: dict[T, list[FilePart]] = {each: [] for each in held}
-    taken: set[int] = set()
-    if any(own.marks.keys for own in held.values()):
+    lines = _held_lines(file, tuple(formats.values()))
+    runs: dict[T, list[FilePart]] = {name: [] for name in formats}
+    json_lines: set[int] = set()
+    if any(compiled.marks.keys for compiled in formats.values()):
         for part in json_parts(file, lines):
-            owner = next((e for e, own in held.items() if _has_keys(part.text, own)), None)
+            owner = next(
+                (e for e, compiled in formats.items() if _has_keys(part.text, compiled)), None
+            )
             if owner is not None:
                 runs[owner].append(part)
-                taken.update(line.number for line in part.all)
-    rest = [line for line in lines if line.number not in taken] if taken else lines
-    for each, own in held.items():
-        if own.marks.line and not own.marks.is_stream:
-            runs[each] += _split(file, rest, own)
-        if not runs[each] and len(held) == 1 and not own.marks.is_stream:
-            runs[each].append(FilePart(file, rest))
-        for part in runs[each]:
-            part.is_only = len(runs[each]) == 1
+                json_lines.update(line.number for line in part.all)
+    text_lines = [line for line in lines if line.number not in json_lines] if json_lines else lines
+    for name, compiled in formats.items():
+        if compiled.marks.line and not compiled.marks.is_stream:
+            runs[name] += _split(file, text_lines, compiled)
+        if not runs[name] and len(formats) == 1 and not compiled.marks.is_stream:
+            runs[name].append(FilePart(file, text_lines))
+        for part in runs[name]:
+            part.is_only = len(runs[name]) == 1
     return runs
 
 
-def _has_keys(text: str, own: _Compiled) -> bool:
-    return any(all(f'"{key}"' in text for key in keys) for keys in own.marks.keys)
+def _has_keys(text: str, compiled: _Compiled) -> bool:
+    return any(all(f'"{key}"' in text for key in keys) for keys in compiled.marks.keys)
 
 
 def _held_lines(file: ToolFile, formats: Sequence[_Compiled]) -> list[FileLine]:
     """The lines of a file, of a large one those near to a line of one of the formats."""
-    held: list[FileLine] = []
+    lines: list[FileLine] = []
     size, last = 0, 0
-    is_json = any(own.marks.keys for own in formats)
+    is_json = any(compiled.marks.keys for compiled in formats)
     for piece in file.pieces():
         text = "\n".join([line.text for line in piece])
-        is_near = any(near in text for own in formats for near in own.marks.near)
+        is_near = any(near in text for compiled in formats for near in compiled.marks.near)
         if is_near:
-            last = len(held) + len(piece)
-        held += piece
+            last = len(lines) + len(piece)
+        lines += piece
         size += len(text)
-        if size > MOST_BYTES or len(held) > MOST_LINES:
-            if is_json or last + _WINDOW > len(held) - len(piece):
+        if size > MOST_BYTES or len(lines) > MOST_LINES:
+            if is_json or last + _WINDOW > len(lines) - len(piece):
                 most = format_memory(MOST_BYTES)
                 problem = f"more than {most} or {MOST_LINES} lines of results"
                 raise file.refuse(None, problem, "import the part with results")
-            held = held[: last + _WINDOW]
-            size = sum(len(line.text) for line in held)
-    return held
+            lines = lines[: last + _WINDOW]
+            size = sum(len(line.text) for line in lines)
+    return lines
 
 
-def _split(file: ToolFile, lines: Sequence[FileLine], own: _Compiled) -> Iterator[FilePart]:
+def _split(file: ToolFile, lines: Sequence[FileLine], compiled: _Compiled) -> Iterator[FilePart]:
     """The runs of a format, each from its head to the next run's."""
-    body = own.body
+    body = compiled.body
     labels = {line.label for line in lines if line.label and body.search(line.text)}
     if len(labels) > 1:
         streams = [[ln for ln in lines if ln.label in (None, label)] for label in sorted(labels)]
@@ -161,7 +171,7 @@ def _split(file: ToolFile, lines: Sequence[FileLine], own: _Compiled) -> Iterato
         run: list[FileLine] = []
         has_results = False
         for line in stream:
-            if has_results and own.head is not None and own.head.search(line.text):
+            if has_results and compiled.head is not None and compiled.head.search(line.text):
                 yield FilePart(file, run)
                 run, has_results = [], False
             run.append(line)

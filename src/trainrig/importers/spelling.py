@@ -27,5 +27,11 @@ def _formats() -> dict[str, _Format]:
 
 def marks_of(name: str) -> Marks:
     """Return the marks by which the format ``name`` is recognised."""
-    one = _formats()[name]
-    return Marks(near=one.near, line=one.line, head=one.head, body=one.body, keys=one.keys)
+    spelling = _formats()[name]
+    return Marks(
+        near=spelling.near,
+        line=spelling.line,
+        head=spelling.head,
+        body=spelling.body,
+        keys=spelling.keys,
+    )

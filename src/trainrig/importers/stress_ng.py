@@ -13,7 +13,7 @@ import re
 
 from trainrig.importers.extract import point, take_lines, to_number, word
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record
 
@@ -40,9 +40,9 @@ class _Lines:
     def passed(self, _: int, __: re.Match[str]) -> None:
         """Pass over a comment, or a document's mark."""
 
-    def field(self, number: int, found: re.Match[str]) -> None:
-        is_top = not found[1] and not found[2]
-        name, value = found[3], (found[4] or "").strip()
+    def field(self, number: int, match: re.Match[str]) -> None:
+        is_top = not match[1] and not match[2]
+        name, value = match[3], (match[4] or "").strip()
         if is_top:
             self.section, self.stressor = name, None
         elif name == "stress-ng-version":
@@ -73,8 +73,8 @@ class _Lines:
             raise self.file.refuse(number, "not a field of YAML")
 
 
-def _read(file: FilePart, _: Given) -> Reading:
-    end = next((n for n, each in enumerate(file.all) if each.text.strip() == "..."), len(file.all))
+def _read(file: FilePart, _: ImportHints) -> Reading:
+    end = next((n for n, line in enumerate(file.all) if line.text.strip() == "..."), len(file.all))
     file = FilePart(file.file, file.all[: end + 1])
     lines = _Lines(file)
     take_lines(file, ((_MARK, lines.passed), (_FIELD, lines.field), (re.compile(""), lines.broken)))

@@ -25,7 +25,7 @@ import ijson
 
 from trainrig.importers.extract import device_name, point, word
 from trainrig.importers.file import MOST_BYTES, FilePart
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import ImportHints, Importer, Reading
 from trainrig.importers.runs import Marks
 from trainrig.record import Case, Record
 from trainrig.stats import median
@@ -101,7 +101,7 @@ class _OwnSteps:
         if not self._num_steps and len(self._events) > _MOST_BEFORE_STEP:
             self._events.clear()
 
-    def records(self, file: FilePart, given: Given, *, on_device: bool) -> Iterator[Record]:
+    def records(self, file: FilePart, hints: ImportHints, *, on_device: bool) -> Iterator[Record]:
         """Yield the parts of the step of median length, as the run that it is of has them."""
         if not self._num_steps:
             return
@@ -119,11 +119,11 @@ class _OwnSteps:
             if part.endswith("_s"):
                 metric = (f"profiled_{part.removesuffix('_s')}", "s")
                 yield point(
-                    file, None, "trace", case, metric, seconds, device=given.device or "rank"
+                    file, None, "trace", case, metric, seconds, device=hints.device or "rank"
                 )
 
 
-def _read(file: FilePart, given: Given) -> Reading:
+def _read(file: FilePart, hints: ImportHints) -> Reading:
     gpus: dict[int, _Gpu] = {}
     steps: list[float] = []
     own_steps = _OwnSteps()
@@ -136,7 +136,7 @@ def _read(file: FilePart, given: Given) -> Reading:
                 own_steps.take(event)
         except (ijson.JSONError, EOFError, OSError, ValueError) as error:
             raise _refused(file, lines.line, error) from None
-    breakdown = list(own_steps.records(file, given, on_device=bool(gpus)))
+    breakdown = list(own_steps.records(file, hints, on_device=bool(gpus)))
     if not gpus and not breakdown:
         raise file.refuse(
             None,
@@ -151,14 +151,14 @@ def _read(file: FilePart, given: Given) -> Reading:
     records = [
         record
         for index, gpu in sorted(gpus.items())
-        for record in _records(file, index, gpu, steps, device or given.device)
+        for record in _records(file, index, gpu, steps, device or hints.device)
     ]
     records += breakdown
     return Reading(version=word(version[1]) if version else None, records=records)
 
 
 def _refused(file: FilePart, line: int, error: Exception) -> Exception:
-    """With the exact line where the file is small enough to be read once more as a whole."""
+    """Refuse a trace, with the exact line where the file is small enough to be read again."""
     if file.file.num_bytes <= MOST_BYTES:
         _ = FilePart(file.file, [line for piece in file.file.pieces() for line in piece]).json
     why = word(str(error)).partition(" (right here)")[0][:100]
@@ -202,8 +202,8 @@ def _is_time(value: object) -> TypeGuard[float]:
 def _index(event: Mapping[str, Any]) -> int:
     arguments = event.get("args")
     device = arguments.get("device") if isinstance(arguments, dict) else None
-    found = event.get("pid") if device is None else device
-    return found if type(found) is int and 0 <= found < 4096 else 0
+    device_id = event.get("pid") if device is None else device
+    return device_id if type(device_id) is int and 0 <= device_id < 4096 else 0
 
 
 def _records(
@@ -219,12 +219,12 @@ def _records(
         for kind in gpu.starts
     }
     everything = _united(
-        *(np.concatenate([each[end] for each in kinds.values()]) for end in (0, 1))
+        *(np.concatenate([kernel[end] for kernel in kinds.values()]) for end in (0, 1))
     )
     span = float(everything[1][-1] - everything[0][0])
     if span <= 0.0:
         raise file.refuse(None, f"the events of GPU {index} take no time")
-    total = {kind: _length(each) for kind, each in kinds.items()}
+    total = {kind: _length(kernel) for kind, kernel in kinds.items()}
     both = _united(
         *(np.concatenate([kinds[k][end] for k in ("compute", "communication")]) for end in (0, 1))
     )
@@ -235,7 +235,8 @@ def _records(
         "num_steps": len(steps) or None,
         **{f"top_{n}": name for n, name in enumerate(busiest, start=1)},
         **{
-            f"top_{n}_share": each * 1e-3 / span for n, each in enumerate(busiest.values(), start=1)
+            f"top_{n}_share": kernel * 1e-3 / span
+            for n, kernel in enumerate(busiest.values(), start=1)
         },
     }
     shares = {

@@ -100,5 +100,5 @@ class CompiledRule:
 def formats() -> Mapping[str, Format]:
     """The formats of trainings/*.toml by name, in their order."""
     folder = Path(__file__).with_name("trainings")
-    found = [read_toml(path, Format, path.name) for path in sorted(folder.glob("*.toml"))]
-    return {one.name: one for one in sorted(found, key=lambda one: one.order)}
+    specs = [read_toml(path, Format, path.name) for path in sorted(folder.glob("*.toml"))]
+    return {spec.name: spec for spec in sorted(specs, key=lambda spec: spec.order)}

@@ -24,7 +24,7 @@ from typing import IO, Any, cast
 from trainrig.errors import DataError
 from trainrig.importers.extract import LARGEST, word
 from trainrig.importers.file import HEAD_BYTES, FileLine, FilePart, ToolFile
-from trainrig.importers.importer import Given, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.runs import Marks
 from trainrig.importers.training_formats import CompiledRule, Format, formats
 from trainrig.importers.training_log import Log, fill, read_settings, records_of
@@ -156,26 +156,26 @@ class _Reader:
         """Read a line by its strong or its weak rules; False: it is none of this format's."""
         if self.torn is not None:
             raise self.torn
-        text, taken = line.text, False
-        found: list[tuple[int, CompiledRule, re.Match[str]]] = []
-        for own in self.rules:
-            if own.rule.weak is not is_weak or (own.rule.near and own.rule.near not in text):
+        text, is_read = line.text, False
+        rule_matches: list[tuple[int, CompiledRule, re.Match[str]]] = []
+        for rule in self.rules:
+            if rule.rule.weak is not is_weak or (rule.rule.near and rule.rule.near not in text):
                 continue
-            matches = own.find.finditer(text) if own.rule.many else (own.find.search(text),)
-            before = len(found)
-            found += [(match.start(), own, match) for match in matches if match]
-            if len(found) == before and own.torn is not None and own.torn.search(text):
+            matches = rule.find.finditer(text) if rule.rule.many else (rule.find.search(text),)
+            before = len(rule_matches)
+            rule_matches += [(match.start(), rule, match) for match in matches if match]
+            if len(rule_matches) == before and rule.torn is not None and rule.torn.search(text):
                 problem = f"a line of {self.spec.name}'s that is broken off"
                 self.torn = self.file.refuse(line.number, problem)
                 return True
-            if len(found) > before and own.ends is not None and not own.ends.search(text):
+            if len(rule_matches) > before and rule.ends is not None and not rule.ends.search(text):
                 problem = f"a line of {self.spec.name}'s without its end"
                 self.torn = self.file.refuse(line.number, problem)
                 return True
-        for _, own, match in sorted(found, key=lambda each: each[0]):
-            self._apply(line, own, match)
-            taken = True
-        return taken
+        for _, rule, match in sorted(rule_matches, key=lambda row: row[0]):
+            self._apply(line, rule, match)
+            is_read = True
+        return is_read
 
     # ---- a line's quantities
 
@@ -241,12 +241,12 @@ class _Reader:
         try:
             value = float(text)
         except ValueError:
-            found = _VALUE.match(text.strip())
-            if found is None:
+            match = _VALUE.match(text.strip())
+            if match is None:
                 raise self.file.refuse(
                     line.number, f"no {word(name)}: {word(text)[:40]!r}"
                 ) from None
-            value = float(found[1].replace(",", ""))
+            value = float(match[1].replace(",", ""))
         if math.isfinite(value) and abs(value) > LARGEST:
             raise self.file.refuse(line.number, f"no {word(name)}: {word(text)[:40]!r}")
         return value
@@ -460,7 +460,7 @@ def _bars(text: str) -> list[tuple[str, str]]:
 
 
 def read_stream(
-    file: ToolFile, names: Sequence[str], given: Given
+    file: ToolFile, names: Sequence[str], hints: ImportHints
 ) -> Iterable[tuple[str, Reading]]:
     """The trainings in a file, each of its own, by the name of their format.
 
@@ -468,10 +468,10 @@ def read_stream(
     """
     about = _About()
     readers = [_Reader(file, formats()[name], about) for name in names]
-    weak = [reader for reader in readers if any(own.rule.weak for own in reader.rules)]
+    weak = [reader for reader in readers if any(rule.rule.weak for rule in reader.rules)]
     for line in file.lines():
-        taken = [reader.take(line) for reader in readers]
-        if any(taken) or _take_weak(weak, line):
+        is_read = [reader.take(line) for reader in readers]
+        if any(is_read) or _take_weak(weak, line):
             file.use(line.number)
         elif not file.is_used(line.number):
             about.add(line.text)
@@ -479,25 +479,27 @@ def read_stream(
     for reader in readers:
         reader.finish()
     hosts: list[_Training] = []
-    kept: list[list[tuple[int, _Training]]] = []
+    trainings: list[list[tuple[int, _Training]]] = []
     for reader in readers:
         alone = []
         for number, training in enumerate(reader.trainings):
-            host = next((each for each in hosts if _overlap(each, training)), None)
+            host = next(
+                (rows_of_host for rows_of_host in hosts if _overlap(rows_of_host, training)), None
+            )
             if host is None:
                 alone.append((number, training))
             else:
                 fill(host.log, training.log)
         hosts += [training for _, training in alone]
-        kept.append(alone)
-    for reader, alone in zip(readers, kept, strict=True):
+        trainings.append(alone)
+    for reader, alone in zip(readers, trainings, strict=True):
         for number, training in alone:
-            yield reader.spec.name, _reading(file, reader, number, training, given)
+            yield reader.spec.name, _reading(file, reader, number, training, hints)
 
 
 def _take_weak(readers: Sequence[_Reader], line: FileLine) -> bool:
-    taken = [reader.take(line, is_weak=True) for reader in readers]
-    return any(taken)
+    is_read = [reader.take(line, is_weak=True) for reader in readers]
+    return any(is_read)
 
 
 def _overlap(host: _Training, other: _Training) -> bool:
@@ -505,7 +507,7 @@ def _overlap(host: _Training, other: _Training) -> bool:
 
 
 def _reading(
-    file: ToolFile, reader: _Reader, number: int, training: _Training, given: Given
+    file: ToolFile, reader: _Reader, number: int, training: _Training, hints: ImportHints
 ) -> Reading:
     spec, log = reader.spec, training.log
     notes = list(reader.notes) if number == len(reader.trainings) - 1 else []
@@ -525,16 +527,16 @@ def _reading(
     if training.repeated:
         notes.append(f"{training.repeated} lines repeat a step or an end (other ranks)")
     part = FilePart(file, ())
-    return Reading(records=tuple(records_of(part, log, given)), steps=training.steps, notes=notes)
+    return Reading(records=tuple(records_of(part, log, hints)), steps=training.steps, notes=notes)
 
 
 # ---- the importers
 
 
-def _json_reader(module: str) -> Callable[[FilePart, Given], Reading]:
-    def read(part: FilePart, given: Given) -> Reading:
+def _json_reader(module: str) -> Callable[[FilePart, ImportHints], Reading]:
+    def read(part: FilePart, hints: ImportHints) -> Reading:
         part.use_all()
-        reading: Reading = importlib.import_module(module).read_json(part, given)
+        reading: Reading = importlib.import_module(module).read_json(part, hints)
         return reading
 
     return read

@@ -20,7 +20,7 @@ from trainrig.benchmarks.training import BENCHMARK, PRECISIONS, WARM_UP
 from trainrig.errors import TrainrigError
 from trainrig.importers.extract import LARGEST, device_name, point
 from trainrig.importers.file import FilePart
-from trainrig.importers.importer import Given
+from trainrig.importers.importer import ImportHints
 from trainrig.record import Case, Record
 from trainrig.stats import median
 from trainrig.workload import find, model_flops
@@ -94,11 +94,11 @@ class Log:
         return median(numbers) if numbers else None
 
 
-def _complete(settings: LogSettings, given: Given) -> None:
+def _complete(settings: LogSettings, hints: ImportHints) -> None:
     """Add the settings that the user states, which come before those of the log."""
     for name in ("model", "precision", "seq_len", "batch_size", "num_gpus"):
-        setattr(settings, name, getattr(given, name) or getattr(settings, name))
-    settings.device = device_name(given.device) or settings.device
+        setattr(settings, name, getattr(hints, name) or getattr(settings, name))
+    settings.device = device_name(hints.device) or settings.device
 
 
 T = TypeVar("T", "Log", "LogSettings")
@@ -106,8 +106,8 @@ T = TypeVar("T", "Log", "LogSettings")
 
 def fill(log: T, other: T) -> None:
     """Take from another log of the same training what this one does not have."""
-    for one in dataclasses.fields(log):
-        mine, theirs = getattr(log, one.name), getattr(other, one.name)
+    for field_name in dataclasses.fields(log):
+        mine, theirs = getattr(log, field_name.name), getattr(other, field_name.name)
         if isinstance(mine, LogSettings):
             fill(mine, theirs)
         elif isinstance(mine, dict):
@@ -115,14 +115,14 @@ def fill(log: T, other: T) -> None:
                 if not any(number > 0.0 for number in mine.get(name, ())):
                     mine[name] = numbers
         elif mine is None:
-            setattr(log, one.name, theirs)
+            setattr(log, field_name.name, theirs)
 
 
-def records_of(file: FilePart, log: Log, given: Given) -> Iterator[Record]:
+def records_of(file: FilePart, log: Log, hints: ImportHints) -> Iterator[Record]:
     """The records of one training."""
     if not (log.series or log.samples_per_s or log.timers or log.loss is not None):
         return
-    _complete(log.settings, given)
+    _complete(log.settings, hints)
     if (flop_rate := log.middle("flop_rate")) is not None and log.printed_flops is None:
         log.printed_flops = (flop_rate, 0.0)
     inferred = " ".join(
@@ -166,8 +166,8 @@ def records_of(file: FilePart, log: Log, given: Given) -> Iterator[Record]:
     step = median(counted) if counted else None
     if step is not None and step > 0.0:
         samples = tuple(times[-MOST_SAMPLES:]) if len(times) > 1 else None
-        kept: Case = {"samples": f"the last {MOST_SAMPLES} of {len(times)} steps"}
-        more = kept if len(times) > MOST_SAMPLES else {}
+        stated: Case = {"samples": f"the last {MOST_SAMPLES} of {len(times)} steps"}
+        more = stated if len(times) > MOST_SAMPLES else {}
         yield made("time", "s", step, samples=samples, conditions=more)
     yield from _rates(log, step, line, made)
     yield from _token_rates(log, step, line, made)
@@ -289,7 +289,7 @@ def _parts(log: Log, make: _Make) -> Iterator[Record]:
 
 
 def _case(log: Log) -> Case:
-    found: dict[str, str | int | None] = {
+    case: dict[str, str | int | None] = {
         "framework": log.framework,
         "model": log.settings.model,
         "precision": log.settings.precision,
@@ -300,7 +300,7 @@ def _case(log: Log) -> Case:
         "tool": f"{log.framework} log",
         "training": log.number or None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in case.items() if value is not None}
 
 
 @cache
@@ -357,13 +357,13 @@ _MODELS = {"bert-large-uncased": "bert-large", "bert-base-uncased": "bert-base"}
 def _setting(text: str, names: Sequence[str]) -> str | None:
     for name in names:
         spelled = name.replace("_", "[-_]")
-        found = re.search(
+        match = re.search(
             rf"(?:--|['\"]|^\s*|\s){spelled}['\"]?\s*(?:[=:]|\.{{2,}}|\s)\s*['\"]?([\w./:+-]+)",
             text,
             re.MULTILINE,
         )
-        if found and not _is_wrapped(text, found.end()):
-            return found[1].strip("'\",")
+        if match and not _is_wrapped(text, match.end()):
+            return match[1].strip("'\",")
     return None
 
 
@@ -386,9 +386,9 @@ def read_settings(text: str) -> LogSettings:
         short = model.rpartition("/")[2].lower()
         stated.model = _known_model(_MODELS.get(short, short))
     for name in ("seq_len", "batch_size", "global_batch", "grad_accum"):
-        found = _setting(text, _SETTINGS[name])
-        if found and re.fullmatch(r"[0-9]{1,9}", found) and int(found) > 0:
-            setattr(stated, name, int(found))
+        value = _setting(text, _SETTINGS[name])
+        if value and re.fullmatch(r"[0-9]{1,9}", value) and int(value) > 0:
+            setattr(stated, name, int(value))
     for precision in ("fp16", "bf16"):
         option = rf"--{precision}(?:[ =](?:1|[Tt]rue)\b|\s+--|\s*\\?$)"
         setting = rf"{precision}\s*\.{{3,}}\s*True|['\"]?{precision}['\"]?[=:] ?True"

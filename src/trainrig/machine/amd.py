@@ -43,11 +43,11 @@ Fields = Mapping[str, Any]
 def amd_gpus(host: Host) -> tuple[Gpu, ...] | Missing:
     """AMD's GPUs, or why neither tool described any."""
     static = host.run("amd-smi", "static", "--json", timeout_s=_TIMEOUT_S)
-    found = parse_amd_smi(static)
-    if not isinstance(found, Missing):
-        return found
+    gpus = parse_amd_smi(static)
+    if not isinstance(gpus, Missing):
+        return gpus
     older = parse_rocm_smi(host.run("rocm-smi", "-a", "--json", timeout_s=_TIMEOUT_S))
-    return first([older, found], "AMD GPU")
+    return first([older, gpus], "AMD GPU")
 
 
 def parse_rocm_smi(output: str | Missing) -> tuple[Gpu, ...] | Missing:
@@ -58,8 +58,8 @@ def parse_rocm_smi(output: str | Missing) -> tuple[Gpu, ...] | Missing:
     cards = {name: card for name, card in value.items() if re.fullmatch(r"card\d{1,3}", name)}
     ordered = sorted(cards.items(), key=lambda item: int(item[0][4:]))
     listed = [card for _, card in ordered if isinstance(card, dict)]
-    found = tuple(_rocm_gpu(index, card) for index, card in enumerate(listed))
-    return found if found else Missing("rocm-smi listed no card")
+    gpus = tuple(_rocm_gpu(index, card) for index, card in enumerate(listed))
+    return gpus if gpus else Missing("rocm-smi listed no card")
 
 
 def _rocm_gpu(index: int, card: Fields) -> Gpu:
@@ -99,8 +99,8 @@ def parse_amd_smi(output: str | Missing) -> tuple[Gpu, ...] | Missing:
     except (ValueError, RecursionError):
         return Missing("amd-smi did not print JSON")
     listed = objects(value.get("gpu_data") if isinstance(value, dict) else value)
-    found = tuple(_smi_gpu(index, gpu) for index, gpu in enumerate(listed))
-    return found if found else Missing("amd-smi listed no GPU")
+    gpus = tuple(_smi_gpu(index, gpu) for index, gpu in enumerate(listed))
+    return gpus if gpus else Missing("amd-smi listed no GPU")
 
 
 def _smi_gpu(index: int, gpu: Fields) -> Gpu:

@@ -23,15 +23,15 @@ def cpu_quota(host: Host) -> float | None | Missing:
     folders = _folders(host, "cpu")
     if isinstance(folders, Missing):
         return folders
-    found = []
+    quotas = []
     for folder in folders[0]:  # ``200000 100000`` is two processors, ``max 100000`` no limit
         line = host.read(f"{folder}/cpu.max")
         words = [] if isinstance(line, Missing) else line.split()
-        found.append(_ratio(*words) if len(words) == 2 else None)
+        quotas.append(_ratio(*words) if len(words) == 2 else None)
     for folder in folders[1]:
         quota, period = (host.read(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
-        found.append(_ratio(quota, period))
-    return min((quota for quota in found if quota is not None), default=None)
+        quotas.append(_ratio(quota, period))
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def memory_limit(host: Host) -> int | None | Missing:
@@ -55,9 +55,9 @@ def memory_left(host: Host) -> int | None | Missing:
     if isinstance(folders, Missing):
         return folders
     names = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    found = []
-    for own, (most, now) in zip(folders, names, strict=True):
-        for folder in own:
+    free = []
+    for names_of_folder, (most, now) in zip(folders, names, strict=True):
+        for folder in names_of_folder:
             limit = integer(host.read(f"{folder}/{most}"), "limit")
             used = integer(host.read(f"{folder}/{now}"), "used memory")
             if isinstance(limit, Missing) or isinstance(used, Missing) or limit >= _V1_NO_LIMIT:
@@ -67,8 +67,8 @@ def memory_left(host: Host) -> int | None | Missing:
             pairs = (line.split() for line in lines)
             counters = dict(pair for pair in pairs if len(pair) == 2)
             cached = integer(counters.get("inactive_file", "0"), "cached files")
-            found.append(max(0, limit - used + (0 if isinstance(cached, Missing) else cached)))
-    return min(found, default=None)
+            free.append(max(0, limit - used + (0 if isinstance(cached, Missing) else cached)))
+    return min(free, default=None)
 
 
 def throttled_s(host: Host) -> float | Missing:
@@ -76,17 +76,17 @@ def throttled_s(host: Host) -> float | Missing:
     folders = _folders(host, "cpu")
     if isinstance(folders, Missing):
         return folders
-    found: list[float | Missing] = []
+    seconds: list[float | Missing] = []
     for version, name, unit in ((0, "throttled_usec", 1e-6), (1, "throttled_time", 1e-9)):
         for folder in folders[version]:
             content = host.read(f"{folder}/cpu.stat")
             if isinstance(content, Missing):
-                found.append(content)
+                seconds.append(content)
                 continue
             pairs = (line.split() for line in content.splitlines())
             counters = dict(pair for pair in pairs if len(pair) == 2)
-            found.append(scaled(counters.get(name), unit, name))
-    return first(found, "count of throttled time")
+            seconds.append(scaled(counters.get(name), unit, name))
+    return first(seconds, "count of throttled time")
 
 
 def _ratio(quota: str | Missing, period: str | Missing) -> float | None:

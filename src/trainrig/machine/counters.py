@@ -103,13 +103,13 @@ class HostLoad:
 def between(before: HostReading, after: HostReading) -> HostConditions:
     """What happened from `before` to `after`."""
     wall = max(after.time_s - before.time_s, 1e-9)
-    own = max(after.own_cpu_s - before.own_cpu_s, 0.0)
+    own_cpu_s = max(after.own_cpu_s - before.own_cpu_s, 0.0)
     total = if_known(lambda threads: threads * wall, after.threads)
     return HostConditions(
         wall_s=wall,
-        busy_other_fraction=_share(rise(before.busy_s, after.busy_s), own, total),
+        busy_other_fraction=_share(rise(before.busy_s, after.busy_s), own_cpu_s, total),
         steal_fraction=_share(rise(before.steal_s, after.steal_s), 0.0, total),
-        own_cpus=own / wall,
+        own_cpus=own_cpu_s / wall,
         throttled_fraction=_share(rise(before.throttled_s, after.throttled_s), 0.0, wall),
         thermal_events=if_known(int, rise(before.thermal_events, after.thermal_events)),
         load_1m=after.load_1m,
@@ -210,7 +210,7 @@ class GpuWatch:
             return ()
         self._latest_s = now
         answer = json_object(lines.rpartition(b"\n")[2].decode("utf-8", "replace"), "NVML's reader")
-        at = if_known(lambda found: number(found.get("at"), "moment"), answer)
+        at = if_known(lambda gpu: number(gpu.get("at"), "moment"), answer)
         if isinstance(answer, Missing) or isinstance(at, Missing) or now - at > 3 * _WATCH_PERIOD_S:
             return ()
         return tuple(
@@ -228,15 +228,15 @@ def throttled_share(before: Gpu, after: Gpu, wall_s: float) -> float | Missing:
     return if_known(lambda rise: min(rise / wall_s, 1.0), max(_numbers(rises), default=rises[0]))
 
 
-def _is_own_process(pid: object, own: int, is_worker: bool) -> bool:
+def _is_own_process(pid: object, own_pid: int, is_worker: bool) -> bool:
     """This process, a child of it, or, among workers, another child of the same parent."""
-    if pid == own:
+    if pid == own_pid:
         return True
     status = ThisMachine().read(f"/proc/{pid}/stat")
     # "1234 (name) S 1 ...": the name may hold anything, a closing parenthesis too.
     words = [] if isinstance(status, Missing) else status.rpartition(")")[2].split()
     parent = int(words[1]) if len(words) > 1 and words[1].isdigit() else None
-    return parent == own or (is_worker and parent == os.getppid())
+    return parent == own_pid or (is_worker and parent == os.getppid())
 
 
 def parse_stat(

@@ -125,13 +125,13 @@ def physical_cores(fields: Fields | Missing) -> int | Missing:
     """Sockets × cores a socket; on ARM clusters × cores a cluster; else by threads a core."""
     groups = first([_count(fields, "Socket(s)"), _count(fields, "Cluster(s)")], "sockets")
     names = ("Core(s) per socket", "Core(s) per cluster")
-    each = first([_count(fields, name) for name in names], "cores")
-    if not isinstance(groups, Missing) and not isinstance(each, Missing):
-        return groups * each
+    cores_per_group = first([_count(fields, name) for name in names], "cores")
+    if not isinstance(groups, Missing) and not isinstance(cores_per_group, Missing):
+        return groups * cores_per_group
     threads, per_core = _count(fields, "CPU(s)"), _count(fields, "Thread(s) per core")
     if not isinstance(threads, Missing) and not isinstance(per_core, Missing) and per_core:
         return threads // per_core
-    return first([groups, each], "cores")
+    return first([groups, cores_per_group], "cores")
 
 
 def _field(fields: Fields | Missing, *names: str) -> str | Missing:
@@ -141,8 +141,8 @@ def _field(fields: Fields | Missing, *names: str) -> str | Missing:
 
 
 def _count(fields: Fields | Missing, name: str) -> int | Missing:
-    found = integer(_field(fields, name), name)
-    return found if isinstance(found, Missing) or found > 0 else Missing(f"no {name}: 0")
+    count = integer(_field(fields, name), name)
+    return count if isinstance(count, Missing) or count > 0 else Missing(f"no {name}: 0")
 
 
 def _flags(fields: Fields | Missing) -> tuple[str, ...] | Missing:
@@ -159,14 +159,14 @@ def lscpu_caches(output: str | Missing) -> tuple[Cache, ...] | Missing:
     value = json_object(output, "lscpu")
     if isinstance(value, Missing):
         return value
-    found = []
+    caches = []
     for entry in objects(value.get("caches")):
         name = text(entry.get("name"), "name")
-        one = integer(entry.get("one-size"), "size")
+        size_of_one = integer(entry.get("one-size"), "size")
         total = integer(entry.get("all-size"), "size")
-        if isinstance(name, str) and isinstance(one, int) and isinstance(total, int):
-            found.append(Cache(name=name, total_bytes=total, instance_bytes=one))
-    return tuple(found) if found else Missing("lscpu listed no caches")
+        if isinstance(name, str) and isinstance(size_of_one, int) and isinstance(total, int):
+            caches.append(Cache(name=name, total_bytes=total, instance_bytes=size_of_one))
+    return tuple(caches) if caches else Missing("lscpu listed no caches")
 
 
 def _cache_of_field(name: str, value: str | None) -> Cache | None:

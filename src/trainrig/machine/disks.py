@@ -96,8 +96,8 @@ def parse_lsblk(output: str | Missing) -> tuple[Disk, ...] | Missing:
         return value
     if not isinstance(value.get("blockdevices"), list):
         return Missing("lsblk listed no block devices")
-    found = (_disk(device) for device in objects(value["blockdevices"]))
-    return tuple(disk for disk in found if disk is not None)
+    disks_listed = (_disk(device) for device in objects(value["blockdevices"]))
+    return tuple(disk for disk in disks_listed if disk is not None)
 
 
 def _disk(device: Device) -> Disk | None:

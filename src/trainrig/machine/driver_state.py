@@ -193,9 +193,9 @@ def _acs(host: Host) -> frozenset[str] | Missing:
     if "ACSCtl:" not in output:
         hidden = "<access denied>" in output
         return Missing("lspci shows capabilities to root alone") if hidden else frozenset()
-    found = set()
+    bridges = set()
     for block in re.split(r"\n\s*\n", output):
         control = re.search(r"ACSCtl:.*\bReqRedir\+", block)
         if control and "bridge" in block.partition("\n")[0].lower():
-            found.add(block.split(None, 1)[0])
-    return frozenset(found)
+            bridges.add(block.split(None, 1)[0])
+    return frozenset(bridges)

@@ -111,7 +111,7 @@ class Energy:
     @property
     def joules(self) -> float:
         """Of all devices."""
-        return sum(each.joules for each in self.devices)
+        return sum(device.joules for device in self.devices)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -126,7 +126,7 @@ class Energy:
     @property
     def source(self) -> str:
         """What was read, of which devices."""
-        names = ", ".join(each.device for each in self.devices)
+        names = ", ".join(device.device for device in self.devices)
         return f"{' and '.join(dict.fromkeys(d.source for d in self.devices))}: {names}"
 
     def per(self, count: float) -> float:
@@ -145,18 +145,18 @@ def energy_between(meters: Iterable[Meter], start: float, end: float) -> Energy 
 def together(parts: Sequence[Energy]) -> Energy:
     """Several windows of the same devices as one."""
     of_device: dict[tuple[str, str | None], list[DeviceEnergy]] = {}
-    for each in (device for part in parts for device in part.devices):
-        of_device.setdefault((each.device, each.uuid), []).append(each)
+    for reading in (device for part in parts for device in part.devices):
+        of_device.setdefault((reading.device, reading.uuid), []).append(reading)
     return Energy(
         seconds=sum(part.seconds for part in parts),
         devices=tuple(
             dataclasses.replace(
-                each[0],
-                joules=sum(one.joules for one in each),
-                low=sum(one.low for one in each),
-                high=sum(one.high for one in each),
+                readings[0],
+                joules=sum(metered.joules for metered in readings),
+                low=sum(metered.low for metered in readings),
+                high=sum(metered.high for metered in readings),
             )
-            for each in of_device.values()
+            for readings in of_device.values()
         ),
     )
 
@@ -270,10 +270,10 @@ def _power(handle: object) -> float | Missing:
     return _thousandths(nvml.ask("nvmlDeviceGetPowerUsage", handle), "power", most)
 
 
-def _thousandths(answer: object, what: str, most: int) -> float | Missing:
+def _thousandths(answer: object, quantity: str, most: int) -> float | Missing:
     if nvml.is_missing(answer):
         assert isinstance(answer, dict)
         return Missing(str(answer["missing"]))
-    impossible = Missing(f"not a possible {what}: {answer}")
-    found = integer(answer, what)
-    return if_known(lambda count: count / 1e3 if count < most else impossible, found)
+    impossible = Missing(f"not a possible {quantity}: {answer}")
+    thousandths = integer(answer, quantity)
+    return if_known(lambda count: count / 1e3 if count < most else impossible, thousandths)

@@ -78,8 +78,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, .
 
 
 def _part(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = whole.get(name)
-    return found if isinstance(found, Mapping) and "missing" not in found else {}
+    value = whole.get(name)
+    return value if isinstance(value, Mapping) and "missing" not in value else {}
 
 
 def _sequence(value: object) -> Sequence[Any]:

@@ -83,7 +83,7 @@ def filesystems(host: Host) -> tuple[FileSystem, ...] | Missing:
     table = host.read("/proc/self/mounts")
     if isinstance(table, Missing):
         return table
-    found: dict[str, FileSystem] = {}
+    by_path: dict[str, FileSystem] = {}
     writable = _writable(host.read("/proc/self/mountinfo"))
     for line in table.splitlines():
         words = line.split()
@@ -94,7 +94,7 @@ def filesystems(host: Host) -> tuple[FileSystem, ...] | Missing:
             continue
         options = tuple(words[3].split(","))
         device = words[0].removeprefix("/dev/")
-        found[path] = FileSystem(
+        by_path[path] = FileSystem(
             path=path,
             filesystem=words[2],
             read_only="ro" in options and words[1] not in writable,
@@ -103,7 +103,7 @@ def filesystems(host: Host) -> tuple[FileSystem, ...] | Missing:
             if words[2] == "ext4"
             else Missing("ext4 alone counts them"),
         )
-    return tuple(found.values())
+    return tuple(by_path.values())
 
 
 def _writable(mounts: str | Missing) -> frozenset[str]:
@@ -111,13 +111,13 @@ def _writable(mounts: str | Missing) -> frozenset[str]:
 
     Containers get the driver's files as read-only mounts of the host's file system.
     """
-    found = set()
+    places = set()
     for line in value_or(mounts, "").splitlines():
         place, _, system = line.partition(" - ")
         words, last = place.split(), system.split()
         if len(words) > 4 and len(last) > 2 and "rw" in last[2].split(","):
-            found.add(words[4])
-    return frozenset(found)
+            places.add(words[4])
+    return frozenset(places)
 
 
 # ---- network cards
@@ -179,12 +179,12 @@ def _pcie(host: Host, folder: str) -> tuple[int | Missing, int | Missing]:
     """Lanes times 2 to the generation: what doubles with each of the two."""
     link = read_link(host, f"{folder}/device")
     pairs = ((link.generation, link.width), (link.max_generation, link.max_width))
-    found = []
+    products = []
     for generation, width in pairs:
         if isinstance(generation, Missing) or isinstance(width, Missing):
             return Missing("no PCIe link"), Missing("no PCIe link")
-        found.append(2**generation * width)
-    return found[0], found[1]
+        products.append(2**generation * width)
+    return products[0], products[1]
 
 
 # ---- sensors, settings, tools, processes
@@ -195,7 +195,7 @@ def sensors(host: Host) -> tuple[Sensor, ...] | Missing:
     chips = host.names("/sys/class/hwmon")
     if isinstance(chips, Missing):
         return chips
-    found = []
+    readings = []
     for chip in chips:
         folder = f"/sys/class/hwmon/{chip}"
         name = value_or(host.read(f"{folder}/name"), chip)
@@ -210,7 +210,7 @@ def sensors(host: Host) -> tuple[Sensor, ...] | Missing:
             limit = number(host.read(f"{start}_{'crit' if is_heat else 'min'}"), "limit", most=1e6)
             if isinstance(value, Missing):
                 continue
-            found.append(
+            readings.append(
                 Sensor(
                     chip=name,
                     label=value_or(host.read(f"{start}_label"), f"{match[1]}{match[2]}"),
@@ -219,7 +219,7 @@ def sensors(host: Host) -> tuple[Sensor, ...] | Missing:
                     limit=limit if isinstance(limit, Missing) else limit * unit,
                 )
             )
-    return tuple(found)
+    return tuple(readings)
 
 
 def processor_heat_files(host: Host) -> tuple[str, ...]:
@@ -257,11 +257,15 @@ def settings(host: Host) -> HostSettings:
 
 def _governors(host: Host) -> tuple[str, ...] | Missing:
     names = [name for name in value_or(host.names(_CPU), ()) if re.fullmatch(r"cpu\d+", name)]
-    found = [
+    settings_by_cpu = [
         [host.read(f"{_CPU}/{name}/cpufreq/scaling_{part}") for part in ("driver", "governor")]
         for name in names
     ]
-    known = {f"{value_or(driver, '?')}/{one}" for driver, one in found if isinstance(one, str)}
+    known = {
+        f"{value_or(driver, '?')}/{governor}"
+        for driver, governor in settings_by_cpu
+        if isinstance(governor, str)
+    }
     return tuple(sorted(known)) if known else Missing("the kernel does not set this CPU's clock")
 
 
@@ -297,8 +301,14 @@ def _limit(content: str | Missing, name: str) -> int | None | Missing:
 
 def _edac(host: Host, name: str) -> int | Missing:
     folder = "/sys/devices/system/edac/mc"
-    controllers = [one for one in value_or(host.names(folder), ()) if re.fullmatch(r"mc\d+", one)]
-    counts = [integer(host.read(f"{folder}/{one}/{name}"), "count") for one in controllers]
+    controllers = [
+        controller
+        for controller in value_or(host.names(folder), ())
+        if re.fullmatch(r"mc\d+", controller)
+    ]
+    counts = [
+        integer(host.read(f"{folder}/{controller}/{name}"), "count") for controller in controllers
+    ]
     known = [count for count in counts if isinstance(count, int)]
     return sum(known) if known else Missing("no memory controller reports errors (no ECC, no EDAC)")
 
@@ -307,8 +317,8 @@ def _raid(content: str | Missing) -> tuple[str, ...] | Missing:
     """``md0 : active raid1 …`` and below it ``[2/1] [U_]``: an underscore is a missing disk."""
     if isinstance(content, Missing):
         return content
-    found = re.findall(r"^(md\S+) :[^\n]*\n[^\n]*\[([U_]+)\]", content, re.MULTILINE)
-    return tuple(name for name, disks in found if "_" in disks)
+    sets = re.findall(r"^(md\S+) :[^\n]*\n[^\n]*\[([U_]+)\]", content, re.MULTILINE)
+    return tuple(name for name, disks in sets if "_" in disks)
 
 
 def toolchain(host: Host) -> Toolchain:

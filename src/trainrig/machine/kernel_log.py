@@ -55,11 +55,11 @@ def _forms() -> tuple[_Compiled, ...]:
     forms = read_toml(path, tuple[_Form, ...], path.name, "event")
     return tuple(
         _Compiled(
-            each,
-            _pattern(each.form),
-            re.compile(each.unless, re.IGNORECASE) if each.unless else None,
+            form,
+            _pattern(form.form),
+            re.compile(form.unless, re.IGNORECASE) if form.unless else None,
         )
-        for each in forms
+        for form in forms
     )
 
 
@@ -76,8 +76,8 @@ def _numbered(text: str) -> str:
     """Give the second and later groups of one name a number."""
     seen: dict[str, int] = {}
 
-    def named(found: re.Match[str]) -> str:
-        name = found[1].rstrip("0123456789")
+    def named(group: re.Match[str]) -> str:
+        name = group[1].rstrip("0123456789")
         seen[name] = seen.get(name, 0) + 1
         return f"(?P<{name}{seen[name] if seen[name] > 1 else ''}>"
 
@@ -87,7 +87,7 @@ def _numbered(text: str) -> str:
 @cache
 def _quick() -> re.Pattern[str]:
     """Words that every line of interest has one of: most lines are passed over with one search."""
-    words = {near for each in _forms() for near in each.form.near}
+    words = {near for form in _forms() for near in form.form.near}
     return re.compile("|".join(map(re.escape, sorted(words))))
 
 
@@ -121,7 +121,7 @@ def parse_kernel_log(text: str) -> tuple[KernelEvent, ...]:
 
 def events_in(lines: Iterable[str]) -> tuple[KernelEvent, ...]:
     """The events in a log's lines; those of one kind, code, device and program are one."""
-    found: dict[tuple[object, ...], KernelEvent] = {}
+    events: dict[tuple[object, ...], KernelEvent] = {}
     details: dict[tuple[object, ...], KernelEvent] = {}
     for line in _joined(lines):
         if not _quick().search(line):
@@ -129,44 +129,44 @@ def events_in(lines: Iterable[str]) -> tuple[KernelEvent, ...]:
         event, is_detail = _event(_TIME.sub("", line, count=1).strip())
         if event is None:
             continue
-        table = details if is_detail else found
+        table = details if is_detail else events
         place = (event.pci_address, event.device, event.severity)
         key = (event.kind, event.code, place, event.program, event.library)
         before = table.get(key)
         table[key] = event if before is None else replace(event, count=before.count + event.count)
-    exact = {event.kind for event in found.values()}
-    return (*found.values(), *(each for each in details.values() if each.kind not in exact))
+    exact = {event.kind for event in events.values()}
+    return (*events.values(), *(detail for detail in details.values() if detail.kind not in exact))
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
     """The lines, with those that go on an earlier one added to it."""
-    held = ""
+    joined = ""
     for line in lines:
         bare = _TIME.sub("", line, count=1)
-        if held and _CONTINUED.match(bare):
-            held += " " + bare.strip().removeprefix("NVRM: ")
+        if joined and _CONTINUED.match(bare):
+            joined += " " + bare.strip().removeprefix("NVRM: ")
             continue
-        if held:
-            yield held
-        held = line
-    if held:
-        yield held
+        if joined:
+            yield joined
+        joined = line
+    if joined:
+        yield joined
 
 
 def _event(line: str) -> tuple[KernelEvent | None, bool]:
     """The event of a line, and whether it counts only where no exacter line does."""
-    for own in _forms():
-        if not any(near in line for near in own.form.near):
+    for compiled in _forms():
+        if not any(near in line for near in compiled.form.near):
             continue
-        match = own.pattern.search(line)
-        if match is None or (own.unless is not None and own.unless.search(line)):
+        match = compiled.pattern.search(line)
+        if match is None or (compiled.unless is not None and compiled.unless.search(line)):
             continue
         parts: dict[str, str] = {}
         for name, value in match.groupdict().items():
             if value:
                 parts.setdefault(name.rstrip("0123456789"), value)
         event = KernelEvent(
-            kind=own.form.kind,
+            kind=compiled.form.kind,
             text="".join(c if c.isprintable() else "?" for c in line[:_LONGEST]),
             code=int(parts["code"]) if "code" in parts else None,
             pci_address=_address(parts.get("pci")),
@@ -176,7 +176,7 @@ def _event(line: str) -> tuple[KernelEvent | None, bool]:
             severity=parts.get("severity", "").lower() or None,
             count=int(parts.get("number", "1")[:9]),
         )
-        return event, bool(own.form.detail_of)
+        return event, bool(compiled.form.detail_of)
     return None, False
 
 

@@ -52,15 +52,15 @@ def parse_lspci(output: str | Missing) -> tuple[tuple[PciGpu, PciState], ...] | 
 
 
 def _gpu(head: str, details: str, *, has_drivers: bool) -> tuple[PciGpu, PciState] | None:
-    found = _DEVICE.match(head)
-    assert found is not None
-    pci_class = found["number"] or _table("classes").get(found["kind"], "")
-    vendor, name = _vendor_and_name(found["name"], found["id"])
+    match = _DEVICE.match(head)
+    assert match is not None
+    pci_class = match["number"] or _table("classes").get(match["kind"], "")
+    vendor, name = _vendor_and_name(match["name"], match["id"])
     if not vendor or pci_class not in _table("classes").values():
         return None
-    unnamed = _UNNAMED.search(found["name"])
-    number = found["id"].partition(":")[2] if found["id"] else unnamed[1] if unnamed else ""
-    address = found["address"]
+    unnamed = _UNNAMED.search(match["name"])
+    number = match["id"].partition(":")[2] if match["id"] else unnamed[1] if unnamed else ""
+    address = match["address"]
     address = f"0000:{address}" if address.count(":") == 1 else address
     driver = _DRIVER.search(details)
     gpu = PciGpu(
@@ -74,7 +74,7 @@ def _gpu(head: str, details: str, *, has_drivers: bool) -> tuple[PciGpu, PciStat
         link=_link(details),
         slot=unknown_link("the port above the device is not looked for in lspci's text"),
     )
-    is_dead = found["revision"] == "ff" or _NO_ANSWER.search(details) is not None
+    is_dead = match["revision"] == "ff" or _NO_ANSWER.search(details) is not None
     state = PciState(
         address=address,
         answers=not is_dead,
@@ -114,5 +114,5 @@ def _spaced(speed: str) -> str:
 
 
 def _field(details: str, name: str) -> str | None:
-    found = re.search(rf"^\s+{re.escape(name)}\s*(.*)$", details, re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(rf"^\s+{re.escape(name)}\s*(.*)$", details, re.MULTILINE)
+    return match[1] if match else None

@@ -110,14 +110,14 @@ def count_channels(dimms: tuple[Dimm, ...] | Missing) -> int | Missing:
     """Channels with a module in them, or why the locators do not tell."""
     if isinstance(dimms, Missing):
         return dimms
-    found = set()
+    channels = set()
     for dimm in dimms:
         channel = _channel(dimm)
         if channel is None:
             name = repr(dimm.locator) if isinstance(dimm.locator, str) else "is unknown and"
             return Missing(f"the locator {name} names no channel")
-        found.add(channel)
-    return len(found)
+        channels.add(channel)
+    return len(channels)
 
 
 def _channel(dimm: Dimm) -> str | None:

@@ -34,13 +34,13 @@ def node_cpus(host: Host, usable: Collection[int]) -> NodeCpus | Missing:
     names = host.names(NODES)
     if isinstance(names, Missing):
         return names
-    found = {}
+    nodes = {}
     for number in sorted(int(name[4:]) for name in names if re.fullmatch(r"node\d{1,5}", name)):
         text = host.read(f"{NODES}/node{number}/cpulist")
         cpus = cpu_numbers(text) if isinstance(text, str) and text else frozenset[int]()
-        if isinstance(cpus, frozenset) and (own := cpus & frozenset(usable)):
-            found[number] = own
-    return found or Missing(f"{NODES} names no node with a processor of this process")
+        if isinstance(cpus, frozenset) and (usable_here := cpus & frozenset(usable)):
+            nodes[number] = usable_here
+    return nodes or Missing(f"{NODES} names no node with a processor of this process")
 
 
 def usable_cpus() -> frozenset[int]:
@@ -61,12 +61,16 @@ def spread(host: Host, nodes: NodeCpus, ranks: int) -> tuple[frozenset[int], ...
         parts = (_part(order, rank, ranks) for rank in range(ranks))
         return tuple(frozenset().union(*(nodes[node] for node in part)) for part in parts)
     places = [rank * len(order) // ranks for rank in range(ranks)]
-    found = []
+    cpus_by_rank = []
     for rank, place in enumerate(places):
-        cores, beside = _cores(host, nodes[order[place]]), places.count(place)
-        own = _part(cores, rank - places.index(place), beside) if len(cores) >= beside else cores
-        found.append(frozenset[int]().union(*own))
-    return tuple(found)
+        cores, ranks_here = _cores(host, nodes[order[place]]), places.count(place)
+        cores_of_rank = (
+            _part(cores, rank - places.index(place), ranks_here)
+            if len(cores) >= ranks_here
+            else cores
+        )
+        cpus_by_rank.append(frozenset[int]().union(*cores_of_rank))
+    return tuple(cpus_by_rank)
 
 
 def _part(whole: Sequence[_T], number: int, parts: int) -> Sequence[_T]:
@@ -75,13 +79,13 @@ def _part(whole: Sequence[_T], number: int, parts: int) -> Sequence[_T]:
 
 def _cores(host: Host, cpus: Collection[int]) -> list[frozenset[int]]:
     """Processors, those of one core together, in order."""
-    found: dict[frozenset[int], None] = {}
+    cores: dict[frozenset[int], None] = {}
     for cpu in sorted(cpus):
         text = host.read(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list")
         siblings = cpu_numbers(text) if isinstance(text, str) else frozenset([cpu])
-        beside = siblings if isinstance(siblings, frozenset) else frozenset([cpu])
-        found[(beside & frozenset(cpus)) | {cpu}] = None
-    return list(found)
+        core = siblings if isinstance(siblings, frozenset) else frozenset([cpu])
+        cores[(core & frozenset(cpus)) | {cpu}] = None
+    return list(cores)
 
 
 def beside_gpus(
@@ -93,7 +97,8 @@ def beside_gpus(
     """
     places = {gpu.address: gpu.numa_node for gpu in value_or(snapshot.pci_gpus, ())}
     at = {gpu.index: value_or(gpu.pci_address, "") for gpu in value_or(snapshot.gpus, ())}
-    found = (places.get(at.get(number, "")) for number in numbers)
+    node_numbers = (places.get(at.get(number, "")) for number in numbers)
     return tuple(
-        nodes.get(node, frozenset()) if isinstance(node, int) else frozenset() for node in found
+        nodes.get(node, frozenset()) if isinstance(node, int) else frozenset()
+        for node in node_numbers
     )

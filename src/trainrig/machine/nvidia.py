@@ -139,7 +139,7 @@ def read_device(index: int, facts: Mapping[str, Any]) -> Gpu:
         link=PcieLink(
             **{name: read(_answered(facts, f"pcie_{name}")) for name, read in _LINK.items()}
         ),
-        retired_pages=if_known(lambda one, two: one + two, single, double),
+        retired_pages=if_known(lambda single_bit, two: single_bit + two, single, double),
         nvlinks_active=no_links or sum(link.get("state") == 1 for link in links),
         nvlinks_inactive=no_links or sum(link.get("state") != 1 for link in links),
         **{name: read(_answered(facts, path)) for name, (path, read) in _READERS.items()},
@@ -168,10 +168,10 @@ def pci_address(value: object) -> str | Missing:
 def _pci_id(value: object) -> str | Missing:
     """``10de:2684`` of 0x268410DE."""
 
-    def named(found: int) -> str | Missing:
-        if found & 0xFFFF != 0x10DE or found >= 2**32:
-            return Missing(f"not a PCI id of NVIDIA: {found:#x}")
-        return f"{found & 0xFFFF:04x}:{found >> 16:04x}"
+    def named(pci_id: int) -> str | Missing:
+        if pci_id & 0xFFFF != 0x10DE or pci_id >= 2**32:
+            return Missing(f"not a PCI id of NVIDIA: {pci_id:#x}")
+        return f"{pci_id & 0xFFFF:04x}:{pci_id >> 16:04x}"
 
     return if_known(named, integer(value, "PCI id"))
 
@@ -185,17 +185,17 @@ def _capability(value: object) -> str | Missing:
 
 def _cuda_version(value: object) -> str | Missing:
     """``12.4`` of 12040."""
-    found = _bounded("CUDA version", 1000, 99990)(_reason_of(value) or value)
-    return if_known(lambda number: f"{number // 1000}.{number % 1000 // 10}", found)
+    version = _bounded("CUDA version", 1000, 99990)(_reason_of(value) or value)
+    return if_known(lambda number: f"{number // 1000}.{number % 1000 // 10}", version)
 
 
-def _bounded(what: str, least: int, most: int) -> Callable[[object], int | Missing]:
+def _bounded(quantity: str, least: int, most: int) -> Callable[[object], int | Missing]:
     """A reader of whole numbers within bounds."""
 
-    def within(found: int) -> int | Missing:
-        return found if least <= found <= most else Missing(f"not a possible {what}: {found}")
+    def within(count: int) -> int | Missing:
+        return count if least <= count <= most else Missing(f"not a possible {quantity}: {count}")
 
-    return lambda value: if_known(within, integer(value, what))
+    return lambda value: if_known(within, integer(value, quantity))
 
 
 def _count(value: object) -> int | Missing:
@@ -205,12 +205,12 @@ def _count(value: object) -> int | Missing:
 def _process_ids(value: object) -> tuple[int, ...] | Missing:
     if not isinstance(value, list):
         return _as_missing(value)
-    found = [integer(process.get("pid"), "process") for process in objects(value)]
-    return tuple(pid for pid in found if not isinstance(pid, Missing))
+    pids = [integer(process.get("pid"), "process") for process in objects(value)]
+    return tuple(pid for pid in pids if not isinstance(pid, Missing))
 
 
 def _milliwatts(value: object) -> float | Missing:
-    return if_known(lambda found: found / 1000, number(value, "power", most=1e7))
+    return if_known(lambda milliwatts: milliwatts / 1000, number(value, "power", most=1e7))
 
 
 def _nanoseconds(value: object) -> float | Missing:
@@ -221,23 +221,23 @@ def _megahertz(value: object) -> float | Missing:
     return scaled(value, 1e6, "clock", most=1e5)
 
 
-def _named(names: Mapping[int, str], value: object, what: str) -> str | Missing:
-    def name_of(found: int) -> str | Missing:
-        return names.get(found, Missing(f"not a known {what}: {found}"))
+def _named(names: Mapping[int, str], value: object, quantity: str) -> str | Missing:
+    def name_of(code: int) -> str | Missing:
+        return names.get(code, Missing(f"not a known {quantity}: {code}"))
 
-    return if_known(name_of, integer(_reason_of(value) or value, what))
+    return if_known(name_of, integer(_reason_of(value) or value, quantity))
 
 
-def _matching(pattern: re.Pattern[str], value: object, what: str) -> str | Missing:
+def _matching(pattern: re.Pattern[str], value: object, quantity: str) -> str | Missing:
     if isinstance(value, str) and pattern.fullmatch(value):
         return value
-    return _as_missing(value, what)
+    return _as_missing(value, quantity)
 
 
-def _as_missing(value: object, what: str = "answer") -> Missing:
+def _as_missing(value: object, quantity: str = "answer") -> Missing:
     if isinstance(value, Missing):
         return value
-    return _reason_of(value) or Missing(f"not a {what}: {str(value)[:40]!r}")
+    return _reason_of(value) or Missing(f"not a {quantity}: {str(value)[:40]!r}")
 
 
 Reader = Callable[[Any], Any]
@@ -327,12 +327,12 @@ def _path(pair: Mapping[str, Any], gpus: tuple[Gpu, ...], devices: list[Any]) ->
 def _active(device: object) -> list[tuple[str | Missing, object]]:
     """PCI address and kind of what is at the other ends of a device's active NVLinks."""
     links = objects(device.get("links")) if isinstance(device, dict) else []
-    found = []
+    ends = []
     for link in links:
         remote = link.get("remote")
         if link.get("state") == 1 and isinstance(remote, dict):
-            found.append((pci_address(remote.get("busId")), link.get("kind")))
-    return found
+            ends.append((pci_address(remote.get("busId")), link.get("kind")))
+    return ends
 
 
 def _switch_links(device: object, gpus: tuple[Gpu, ...]) -> int:

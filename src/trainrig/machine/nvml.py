@@ -108,8 +108,8 @@ def _call(function: str, *arguments: Any) -> Any:
     except ImportError:
         return missing("nvidia-ml-py is not installed")
     try:
-        found: Callable[..., Any] = getattr(pynvml, function)
-        return found(*arguments)
+        entry_point: Callable[..., Any] = getattr(pynvml, function)
+        return entry_point(*arguments)
     except pynvml.NVMLError as error:
         return missing(_words(error, function))
     except _ERRORS as error:
@@ -230,7 +230,9 @@ def watch(period_s: float, names: frozenset[str]) -> None:
     count = ask("nvmlDeviceGetCount") if start() is None else 0
     handles = [handle_of(index) for index in range(count if isinstance(count, int) else 0)]
     while handles:
-        facts = [one if is_missing(one) else device_facts(one, names) for one in handles]
+        facts = [
+            handle if is_missing(handle) else device_facts(handle, names) for handle in handles
+        ]
         sys.stdout.write(json.dumps({"at": time.monotonic(), "devices": facts}) + "\n")
         sys.stdout.flush()
         time.sleep(period_s)

@@ -44,10 +44,10 @@ def host_info(host: Host) -> HostInfo:
 
 def _machine(host: Host) -> str | Missing:
     """systemd's documentation asks that nobody hands the id itself on."""
-    found = host.read("/etc/machine-id")
-    if isinstance(found, str) and not re.fullmatch(r"[0-9a-f]{32}", found.strip()):
+    machine_id = host.read("/etc/machine-id")
+    if isinstance(machine_id, str) and not re.fullmatch(r"[0-9a-f]{32}", machine_id.strip()):
         return Missing("/etc/machine-id holds no id")
-    return found if isinstance(found, Missing) else digest(found.strip())
+    return machine_id if isinstance(machine_id, Missing) else digest(machine_id.strip())
 
 
 def _os_name(host: Host) -> str | Missing:
@@ -79,12 +79,12 @@ def _virtualization(host: Host) -> str | Missing:
     version = host.read("/proc/version")
     if not isinstance(version, Missing) and "microsoft" in version.lower():
         return "wsl"
-    found = _detected(host, "--vm")
-    if not isinstance(found, Missing):
-        return found
+    kind = _detected(host, "--vm")
+    if not isinstance(kind, Missing):
+        return kind
     cpuinfo = host.read("/proc/cpuinfo")
     if isinstance(cpuinfo, Missing):
-        return found
+        return kind
     return "unknown hypervisor" if "hypervisor" in cpuinfo.split() else "none"
 
 

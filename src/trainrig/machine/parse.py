@@ -29,21 +29,21 @@ _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _SIZE_STEPS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 
 
-def text(value: object, what: str) -> str | Missing:
+def text(value: object, quantity: str) -> str | Missing:
     """A text that says something."""
     if isinstance(value, Missing):
         return value
     if not isinstance(value, str):
-        return Missing(f"no {what}")
+        return Missing(f"no {quantity}")
     stripped = " ".join(value.split())
     if stripped.lower() in _NO_VALUE:
-        return Missing(f"no {what}: {stripped!r}" if stripped else f"no {what}")
+        return Missing(f"no {quantity}: {stripped!r}" if stripped else f"no {quantity}")
     if not stripped.isprintable() or "\ufffd" in stripped:
-        return Missing(f"garbled {what}: {_short(stripped)}")
+        return Missing(f"garbled {quantity}: {_short(stripped)}")
     return stripped[:500]
 
 
-def integer(value: object, what: str) -> int | Missing:
+def integer(value: object, quantity: str) -> int | Missing:
     """A whole number of zero or more, from a number or its decimal digits."""
     if isinstance(value, Missing):
         return value
@@ -51,10 +51,10 @@ def integer(value: object, what: str) -> int | Missing:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62:
         return value
-    return Missing(f"no {what}: {_short(value)}")
+    return Missing(f"no {quantity}: {_short(value)}")
 
 
-def number(value: object, what: str, most: float = 1e18) -> float | Missing:
+def number(value: object, quantity: str, most: float = 1e18) -> float | Missing:
     """A finite number from 0 to `most`, from a number or the start of a text (``35 W``)."""
     if isinstance(value, Missing):
         return value
@@ -62,36 +62,36 @@ def number(value: object, what: str, most: float = 1e18) -> float | Missing:
         match = _NUMBER.match(value.strip())
         value = float(match[0]) if match else value
     if isinstance(value, int | float) and not isinstance(value, bool):
-        found = float(value) if abs(value) < 1e19 else math.inf
-        if 0.0 <= found <= most:
-            return found
-    return Missing(f"no {what}: {_short(value)}")
+        magnitude = float(value) if abs(value) < 1e19 else math.inf
+        if 0.0 <= magnitude <= most:
+            return magnitude
+    return Missing(f"no {quantity}: {_short(value)}")
 
 
-def scaled(value: object, factor: float, what: str, most: float = 1e18) -> float | Missing:
+def scaled(value: object, factor: float, quantity: str, most: float = 1e18) -> float | Missing:
     """`number` times `factor`."""
-    return if_known(lambda found: found * factor, number(value, what, most))
+    return if_known(lambda unscaled: unscaled * factor, number(value, quantity, most))
 
 
-def percent(value: object, what: str) -> float | Missing:
+def percent(value: object, quantity: str) -> float | Missing:
     """A share, 0 to 1, of a number from 0 to 100."""
-    return if_known(lambda found: found / 100.0, number(value, what, most=100.0))
+    return if_known(lambda out_of_100: out_of_100 / 100.0, number(value, quantity, most=100.0))
 
 
-def size_bytes(value: object, what: str) -> int | Missing:
+def size_bytes(value: object, quantity: str) -> int | Missing:
     """A memory size as tools write it: ``32768``, ``64 KiB``, ``8192 MB``; K is 1024."""
     if isinstance(value, int):
-        return integer(value, what)
+        return integer(value, quantity)
     if isinstance(value, Missing):
         return value
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        return Missing(f"no {what}: {_short(value)}")
-    found = float(match[1]) * _SIZE_STEPS[match[2].lower()]
-    return int(found) if found < 2**62 else Missing(f"no {what}: {_short(value)}")
+        return Missing(f"no {quantity}: {_short(value)}")
+    num_bytes = float(match[1]) * _SIZE_STEPS[match[2].lower()]
+    return int(num_bytes) if num_bytes < 2**62 else Missing(f"no {quantity}: {_short(value)}")
 
 
-def yes_or_no(value: object, what: str) -> bool | Missing:
+def yes_or_no(value: object, quantity: str) -> bool | Missing:
     """True or false, from a boolean, 0 or 1, or their digits."""
     if isinstance(value, Missing):
         return value
@@ -99,17 +99,17 @@ def yes_or_no(value: object, what: str) -> bool | Missing:
         return True
     if value in (False, 0, "0"):
         return False
-    return Missing(f"no {what}: {_short(value)}")
+    return Missing(f"no {quantity}: {_short(value)}")
 
 
-def first(candidates: Iterable[T | Missing], what: str) -> T | Missing:
+def first(candidates: Iterable[T | Missing], quantity: str) -> T | Missing:
     """The first value that is known, else why the first one was not."""
     reason: Missing | None = None
     for candidate in candidates:
         if not isinstance(candidate, Missing):
             return candidate
         reason = reason or candidate
-    return reason or Missing(f"no {what}")
+    return reason or Missing(f"no {quantity}")
 
 
 def fields_of(block: str) -> dict[str, str]:
@@ -128,7 +128,9 @@ def link_generation(speed: object) -> int | Missing:
     unknown = Missing(f"not a link speed: {_short(speed)}")
     if isinstance(speed, str) and not _LINK_SPEED.fullmatch(speed):
         return unknown
-    return if_known(lambda found: _GENERATIONS.get(found, unknown), number(speed, "link speed"))
+    return if_known(
+        lambda transfers: _GENERATIONS.get(transfers, unknown), number(speed, "link speed")
+    )
 
 
 def json_object(output: str | Missing, tool: str) -> Mapping[str, object] | Missing:
@@ -144,13 +146,13 @@ def json_object(output: str | Missing, tool: str) -> Mapping[str, object] | Miss
 
 def cpu_numbers(value: str) -> frozenset[int] | Missing:
     """The processors of a list as the kernel writes it: ``0-3,8``."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in value.strip().split(","):
         first_cpu, _, last_cpu = part.partition("-")
         if not (first_cpu.isdecimal() and (last_cpu or first_cpu).isdecimal()):
             return Missing(f"no list of processors: {_short(value)}")
-        found |= set(range(int(first_cpu), int(last_cpu or first_cpu) + 1))
-    return frozenset(found)
+        numbers |= set(range(int(first_cpu), int(last_cpu or first_cpu) + 1))
+    return frozenset(numbers)
 
 
 def objects(value: object) -> list[Mapping[str, object]]:

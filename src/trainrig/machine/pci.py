@@ -30,11 +30,11 @@ def pci_gpus(host: Host) -> tuple[PciGpu, ...] | Missing:
     addresses = host.names(_DEVICES)
     if isinstance(addresses, Missing):
         return addresses
-    found = [address for address in addresses if _is_gpu(host, address)]
-    pairs = {a: _pair(host, f"{_DEVICES}/{a}", "vendor", "device") for a in found}
+    gpu_addresses = [address for address in addresses if _is_gpu(host, address)]
+    pairs = {a: _pair(host, f"{_DEVICES}/{a}", "vendor", "device") for a in gpu_addresses}
     ids = {address: value_or(pair, "") for address, pair in pairs.items()}
     names = _names(host, ids.values())
-    return tuple(_pci_gpu(host, address, ids[address], names) for address in found)
+    return tuple(_pci_gpu(host, address, ids[address], names) for address in gpu_addresses)
 
 
 def _is_gpu(host: Host, address: str) -> bool:
@@ -114,10 +114,10 @@ def _slot(host: Host, folder: str) -> PcieLink:
 
 def _width(width: str | Missing) -> int | Missing:
     """The kernel writes 0 or 255 where a device has no link of its own."""
-    found = integer(width, "link width")
-    if isinstance(found, Missing) or 1 <= found <= 32:
-        return found
-    return Missing(f"not a link width: {found}")
+    width_read = integer(width, "link width")
+    if isinstance(width_read, Missing) or 1 <= width_read <= 32:
+        return width_read
+    return Missing(f"not a link width: {width_read}")
 
 
 def _names(host: Host, wanted: Iterable[str]) -> Mapping[str, str] | Missing:

@@ -76,13 +76,13 @@ def listeners(host: Host) -> tuple[Listener, ...] | Missing:
         return sockets
     processes = _processes(host)
     owners = _owners(host, processes, {inode for _, _, inode in sockets})
-    found: dict[tuple[str, int], Listener] = {}
+    by_socket: dict[tuple[str, int], Listener] = {}
     for address, port, inode in sockets:
         process = owners.get(inode)
         service = _service_in(" ".join(process.words)) if process else None
         if process is None or "docker-proxy" in process.words[0]:
             process, service = _by_port(processes, port)
-        found[address, port] = Listener(
+        by_socket[address, port] = Listener(
             address=address,
             port=port,
             program=_program(process),
@@ -91,21 +91,21 @@ def listeners(host: Host) -> tuple[Listener, ...] | Missing:
             if service and process
             else "unknown",
         )
-    return tuple(sorted(found.values(), key=lambda each: (each.port, each.address)))
+    return tuple(sorted(by_socket.values(), key=lambda listener: (listener.port, listener.address)))
 
 
 def tunnels(host: Host) -> tuple[Tunnel, ...] | Missing:
     """The clients that make local ports reachable from elsewhere."""
     if isinstance(host.names("/proc"), Missing):
         return Missing("/proc cannot be read")
-    found = []
+    tunnels_listed = []
     for process in _processes(host):
         line = " ".join(process.words)
         for name, pattern in _TUNNELS:
             if re.search(pattern, line):
-                found.append(_tunnel(host, name, process))
+                tunnels_listed.append(_tunnel(host, name, process))
                 break
-    return tuple(found)
+    return tuple(tunnels_listed)
 
 
 def _sockets(host: Host) -> list[tuple[str, int, str]] | Missing:
@@ -113,15 +113,15 @@ def _sockets(host: Host) -> list[tuple[str, int, str]] | Missing:
     tables = [host.read(f"/proc/net/{name}") for name in ("tcp", "tcp6")]
     if isinstance(tables[0], Missing):
         return tables[0]
-    found = []
+    sockets = []
     for line in "\n".join(value_or(table, "") for table in tables).splitlines():
         words = line.split()
         if len(words) > 9 and words[3] == _LISTEN:
             address, _, port = words[1].partition(":")
             shown = _address(address)
             if shown is not None and re.fullmatch(r"[0-9A-Fa-f]{4}", port):
-                found.append((shown, int(port, 16), words[9]))
-    return found
+                sockets.append((shown, int(port, 16), words[9]))
+    return sockets
 
 
 def _address(digits: str) -> str | None:
@@ -140,7 +140,7 @@ def _address(digits: str) -> str | None:
 def _processes(host: Host) -> list[_Process]:
     homes = dict(_HOME.findall(value_or(host.read("/etc/passwd"), "")))
     pids = [name for name in value_or(host.names("/proc"), ()) if name.isdecimal()]
-    found = []
+    processes = []
     for pid in pids[:_MOST_PROCESSES]:
         line = host.read(f"/proc/{pid}/cmdline")
         if isinstance(line, Missing) or not line.strip("\0"):
@@ -151,8 +151,8 @@ def _processes(host: Host) -> list[_Process]:
             status = value_or(host.read(f"/proc/{pid}/status"), "")
             user = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
             home = homes.get(user[1], "") if user else ""
-        found.append(_Process(pid=pid, words=words, home=home))
-    return found
+        processes.append(_Process(pid=pid, words=words, home=home))
+    return processes
 
 
 def _owners(host: Host, processes: Iterable[_Process], wanted: set[str]) -> Mapping[str, _Process]:
@@ -246,7 +246,7 @@ def _jupyter(host: Host, process: _Process) -> Protection:
     ]
     for path in paths:
         text = value_or(host.read(f"{path}.py"), "")
-        lines = [one for one in text.splitlines() if not one.lstrip().startswith("#")]
+        lines = [option for option in text.splitlines() if not option.lstrip().startswith("#")]
         secrets |= _secrets_in("\n".join(lines))
         secrets |= _secrets_in_json(host.read(f"{path}.json"))
     for word in process.words:
@@ -257,11 +257,11 @@ def _jupyter(host: Host, process: _Process) -> Protection:
 
 
 def _secrets_in(text: str) -> dict[str, str]:
-    found = {}
+    secrets = {}
     for name, _, quoted, bare in _JUPYTER_SECRET.findall(text):
         value = (quoted or bare).strip("'\"")
-        found["token" if name == "token" else "password"] = value
-    return found
+        secrets["token" if name == "token" else "password"] = value
+    return secrets
 
 
 def _secrets_in_json(content: str | Missing) -> dict[str, str]:
@@ -269,12 +269,12 @@ def _secrets_in_json(content: str | Missing) -> dict[str, str]:
         whole = json.loads(value_or(content, "{}"))
     except (ValueError, RecursionError):
         return {}
-    found = {}
+    secrets = {}
     for section in whole.values() if isinstance(whole, dict) else ():
         for name, value in section.items() if isinstance(section, dict) else ():
             if name in ("token", "password", "hashed_password") and isinstance(value, str):
-                found["token" if name == "token" else "password"] = value
-    return found
+                secrets["token" if name == "token" else "password"] = value
+    return secrets
 
 
 def _redis(host: Host, process: _Process) -> Protection:
@@ -363,13 +363,13 @@ def _tunnel(host: Host, name: str, process: _Process) -> Tunnel:
         return Tunnel(service=name, local_ports=(), authenticated=config)
     proxies = config.get("proxies")
     listed = proxies if isinstance(proxies, list) else []
-    ports = [str(one.get("localPort")) for one in listed if isinstance(one, dict)]
+    ports = [str(table.get("localPort")) for table in listed if isinstance(table, dict)]
     text = str(config.get("text", "")) + str(config.get("arguments", ""))
     ports += re.findall(
         r"(?:local_port\s*=\s*|localPort:\s*|-l |--local[-_]port[= ])(\d{1,5})", text
     )
-    tables = [one for one in config.values() if isinstance(one, dict)]
-    ports += [str(one["local_port"]) for one in tables if "local_port" in one]
+    tables = [table for table in config.values() if isinstance(table, dict)]
+    ports += [str(table["local_port"]) for table in tables if "local_port" in table]
     numbers = sorted({int(port) for port in ports if port.isdecimal()})
     return Tunnel(service=name, local_ports=tuple(numbers), authenticated=_has_token(config))
 
@@ -421,7 +421,7 @@ def readable_secrets(host: Host) -> tuple[str, ...] | Missing:
     home = host.environment.get("HOME", "")
     if not home:
         return Missing("HOME is not set")
-    found = []
+    readable = []
     others = 0o004 if _own_group(host, home) else 0o044
     listed = [
         f"{folder}/{name}"
@@ -437,5 +437,5 @@ def readable_secrets(host: Host) -> tuple[str, ...] | Missing:
         if isinstance(mode, int) and mode & way:
             content = host.read(f"{home}/{name}")
             if isinstance(content, str) and _SECRET_WORDS.search(content):
-                found.append(f"~/{name}")
-    return tuple(found)
+                readable.append(f"~/{name}")
+    return tuple(readable)

@@ -128,9 +128,9 @@ def smartctl_json(output: str) -> dict[str, Any]:
     if status := _STATUS.search(output):
         report["smart_status"] = {"passed": status["word"] in ("PASSED", "OK")}
     log = {
-        key: int(found[0].replace(",", ""))
+        key: int(match[0].replace(",", ""))
         for name, key in _NVME.items()
-        if (found := re.match(r"\d[\d,]*", fields.get(name, "")))
+        if (match := re.match(r"\d[\d,]*", fields.get(name, "")))
     }
     if log:
         report["nvme_smart_health_information_log"] = log

@@ -72,7 +72,7 @@ def find_packages(folders: Iterable[str]) -> Mapping[str, str]:
     Reading every package's metadata file takes a hundred milliseconds in a large
     environment; the folder is called ``name-version.dist-info``.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for folder in folders:
         try:
             names = os.listdir(folder or ".")
@@ -81,8 +81,8 @@ def find_packages(folders: Iterable[str]) -> Mapping[str, str]:
         for name in names:
             package, _, version = name.removesuffix(".dist-info").partition("-")
             if name.endswith(".dist-info") and version and _PACKAGES.fullmatch(package):
-                found.setdefault(package.replace("_", "-").lower(), version)
-    return dict(sorted(found.items()))
+                versions.setdefault(package.replace("_", "-").lower(), version)
+    return dict(sorted(versions.items()))
 
 
 def torch_versions(
@@ -111,15 +111,15 @@ def version_literals(content: str | Missing) -> Mapping[str, object] | Missing:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Missing("torch/version.py is not Python")
-    found: dict[str, object] = {}
+    literals: dict[str, object] = {}
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
             targets = [node.target]
         value = getattr(node, "value", None)
         if isinstance(value, ast.Constant):
-            found.update({t.id: value.value for t in targets if isinstance(t, ast.Name)})
-    return found
+            literals.update({t.id: value.value for t in targets if isinstance(t, ast.Name)})
+    return literals
 
 
 def _build(literals: Mapping[str, object], name: str) -> str | None | Missing:

@@ -101,8 +101,8 @@ class ThisMachine:
         return _answer(path, lambda: stat.S_IMODE(os.stat(path).st_mode))
 
     def capacity_bytes(self, path: str) -> int | Missing:
-        found = _answer(path, lambda: os.statvfs(path))
-        return if_known(lambda status: status.f_frsize * status.f_blocks, found)
+        answer = _answer(path, lambda: os.statvfs(path))
+        return if_known(lambda status: status.f_frsize * status.f_blocks, answer)
 
     def run(
         self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S, any_exit: bool = False

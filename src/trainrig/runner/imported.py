@@ -26,7 +26,7 @@ from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import find_chip
 from trainrig.catalog.published import published_records
 from trainrig.errors import UsageError, unknown
-from trainrig.importers import Given, Reading, read_file
+from trainrig.importers import ImportHints, Reading, read_file
 from trainrig.importers.extract import device_name
 from trainrig.importers.file import STDIN
 from trainrig.importers.importer import UNNAMED, UNNAMED_HOST
@@ -57,18 +57,18 @@ _LEAST_BYTES = 1 << 24
 
 
 def import_files(
-    paths: Sequence[Path], out: Path, tool: str | None = None, given: Given | None = None
+    paths: Sequence[Path], out: Path, tool: str | None = None, hints: ImportHints | None = None
 ) -> RunOutcome:
     """Make a judged run in ``out`` from other tools' files.
 
     ``tool`` reads all of them as that tool's.  Raises DataError, with file and line, for what
     cannot be read; StoreError where it cannot be written.
     """
-    _check(given)
+    _check(hints)
     read_files = [
-        (path, name, reading) for path in paths for name, reading in read_file(path, tool, given)
+        (path, name, reading) for path in paths for name, reading in read_file(path, tool, hints)
     ]
-    cards = _cards([reading for _, _, reading in read_files], given)
+    cards = _cards([reading for _, _, reading in read_files], hints)
     read = [(path, name, _named(reading, cards)) for path, name, reading in read_files]
     readings = [reading for _, _, reading in read]
     snapshot = machine_of(readings)
@@ -114,14 +114,14 @@ class _Cards:
     """Return the model of every GPU, where all that are named are of one model."""
 
 
-def _cards(readings: Sequence[Reading], given: Given | None) -> _Cards:
+def _cards(readings: Sequence[Reading], hints: ImportHints | None) -> _Cards:
     """Return card names by GPU number; a file's statement comes before the user's."""
     by_index: dict[int, str] = {}
     for reading in readings:
         for gpu in reading.gpus:
             if not isinstance(gpu.name, Missing) and (name := device_name(gpu.name)):
                 by_index.setdefault(gpu.index, name)
-    added = device_name(given.device) if given else None
+    added = device_name(hints.device) if hints else None
     names = set(by_index.values())
     return _Cards(by_index=by_index, only=added or (names.pop() if len(names) == 1 else None))
 
@@ -189,18 +189,18 @@ def summary(done: RunOutcome) -> dict[str, Any]:
     }
 
 
-def _check(given: Given | None) -> None:
+def _check(hints: ImportHints | None) -> None:
     """Raise UsageError for a word of the user's that names nothing."""
-    if given is None:
+    if hints is None:
         return
-    if given.model is not None:
-        find_model(given.model)
-    if given.precision is not None and given.precision not in PRECISIONS:
-        raise unknown("precision", given.precision, PRECISIONS)
+    if hints.model is not None:
+        find_model(hints.model)
+    if hints.precision is not None and hints.precision not in PRECISIONS:
+        raise unknown("precision", hints.precision, PRECISIONS)
     for name, size in (
-        ("--seq-len", given.seq_len),
-        ("--batch-size", given.batch_size),
-        ("--gpus", given.num_gpus),
+        ("--seq-len", hints.seq_len),
+        ("--batch-size", hints.batch_size),
+        ("--gpus", hints.num_gpus),
     ):
         if size is not None and not 0 < size <= _MOST:
             raise UsageError(f"{name} {size}", f"a whole number from 1 to {_MOST}")

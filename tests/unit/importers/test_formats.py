@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainrig.errors import DataError, TrainrigError
-from trainrig.importers import Given, Reading, importers, read_file
+from trainrig.importers import ImportHints, Reading, importers, read_file
 from trainrig.machine.snapshot import Missing
 from trainrig.record import Record, Status, from_json, to_json
 
@@ -17,8 +17,8 @@ SAMPLES = Path(__file__).parent / "samples"
 EVERY = [(one.name, name) for one in importers() for name in one.tested_on]
 
 
-def read(name: str, given: Given | None = None) -> Reading:
-    return read_file(SAMPLES / name, None, given)[0][1]
+def read(name: str, hints: ImportHints | None = None) -> Reading:
+    return read_file(SAMPLES / name, None, hints)[0][1]
 
 
 def one(records: Sequence[Record], metric: str, **case: object) -> Record:
@@ -392,11 +392,11 @@ def test_what_the_user_states_makes_up_for_the_log() -> None:
     bare = one(read("hf-trainer-state.json").records, "flop_rate")
     assert (bare.status, "--model" in str(bare.reason)) == (Status.MISSING, True)
     stated = {"model": "gpt2", "seq_len": 1024, "precision": "bf16", "device": "RTX-4090"}
-    uncounted = one(read("hf-trainer-state.json", Given(**stated)).records, "flop_rate")
+    uncounted = one(read("hf-trainer-state.json", ImportHints(**stated)).records, "flop_rate")
     assert (uncounted.status, uncounted.device_count) == (Status.MISSING, None)
     assert "of how many GPUs" in str(uncounted.reason)
-    given = Given(**stated, num_gpus=1)
-    rate = one(read("hf-trainer-state.json", given).records, "flop_rate")
+    hints = ImportHints(**stated, num_gpus=1)
+    rate = one(read("hf-trainer-state.json", hints).records, "flop_rate")
     assert (rate.status, rate.device) == (Status.OK, "RTX 4090")
 
 

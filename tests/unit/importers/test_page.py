@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from trainrig.errors import DataError, UsageError
-from trainrig.importers import Given, Importer, Reading, importers, read_file, register
+from trainrig.importers import Importer, ImportHints, Reading, importers, read_file, register
 from trainrig.importers import importer as registry
 from trainrig.importers.extract import point, take_lines, to_number
 from trainrig.importers.file import FilePart
@@ -43,7 +43,7 @@ def test_help_fits_80_columns() -> None:
     assert all(4 + widest + len(one.title) <= 80 for one in importers())
 
 
-def read_dummy(file: FilePart, _: Given) -> Reading:
+def read_dummy(file: FilePart, _: ImportHints) -> Reading:
     import re
 
     found: list[float] = []

@@ -13,7 +13,7 @@ import pytest
 from reports import markdown
 from trainrig.analysis.imported_facts import number_text
 from trainrig.errors import TrainrigError
-from trainrig.importers import Given, importers
+from trainrig.importers import ImportHints, importers
 from trainrig.lazy import Later
 from trainrig.record import Outcome, RunView
 from trainrig.report import document as doc
@@ -33,19 +33,19 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
 
 
-def imported(tmp_path: Path, *paths: Path, given: Given | None = None) -> RunView:
-    done = import_files(paths, tmp_path / "runs", None, given)
+def imported(tmp_path: Path, *paths: Path, hints: ImportHints | None = None) -> RunView:
+    done = import_files(paths, tmp_path / "runs", None, hints)
     return view_of(read_run(done.run))
 
 
-def sample(tmp_path: Path, *names: str, given: Given | None = None) -> RunView:
-    return imported(tmp_path, *(SAMPLES / name for name in names), given=given)
+def sample(tmp_path: Path, *names: str, hints: ImportHints | None = None) -> RunView:
+    return imported(tmp_path, *(SAMPLES / name for name in names), hints=hints)
 
 
-def written(tmp_path: Path, text: str, given: Given | None = None) -> RunView:
+def written(tmp_path: Path, text: str, hints: ImportHints | None = None) -> RunView:
     file = tmp_path / "printed.txt"
     file.write_text(text)
-    return imported(tmp_path, file, given=given)
+    return imported(tmp_path, file, hints=hints)
 
 
 def texts(value: object) -> Iterator[str]:
@@ -135,7 +135,7 @@ LINE = "100.0%  proc'd: 32568 ({} Gflop/s) - 33534 ({} Gflop/s)   errors: 0 - 0\
 
 
 def test_a_rate_beyond_fp32_and_fp64_is_of_tensor_cores(tmp_path: Path) -> None:
-    view = written(tmp_path, LINE.format(118649, 122261), Given(device="A100 40GB"))
+    view = written(tmp_path, LINE.format(118649, 122261), ImportHints(device="A100 40GB"))
     assert "118.6 and 122.3 TFLOPS on 2 × A100 40GB" in headline(view)
     assert "published for A100 40GB: 118.6 TFLOPS (fp16" in headline(view)
 
@@ -143,7 +143,7 @@ def test_a_rate_beyond_fp32_and_fp64_is_of_tensor_cores(tmp_path: Path) -> None:
 def test_a_rate_that_several_precisions_reach_has_none_and_nothing_beside_it(
     tmp_path: Path,
 ) -> None:
-    view = written(tmp_path, LINE.format(15000, 15100), Given(device="A100 40GB"))
+    view = written(tmp_path, LINE.format(15000, 15100), ImportHints(device="A100 40GB"))
     assert "published" not in headline(view)
     assert view.verdict is not None
     (note,) = [f for f in view.verdict.findings if f.id == "import-note"]
@@ -162,7 +162,7 @@ def test_a_file_that_names_the_cards_names_those_of_the_others(tmp_path: Path) -
     assert "8 × " in headline(view) and "not named" not in in_terminal(view)
     alone = sample(tmp_path, "topo-2x4090.txt")
     assert "2 GPUs, not named in the file" in in_terminal(alone)
-    added = sample(tmp_path, "topo-2x4090.txt", given=Given(device="rtx-4090"))
+    added = sample(tmp_path, "topo-2x4090.txt", hints=ImportHints(device="rtx-4090"))
     assert "2 × RTX 4090" in in_terminal(added) and "not named" not in in_terminal(added)
 
 
@@ -191,18 +191,18 @@ def test_pairs_without_peer_access_are_not_set_beside_a_bridge(tmp_path: Path) -
 def test_a_training_without_precision_or_model_says_neither(tmp_path: Path) -> None:
     bare = sample(tmp_path, "deepspeed-sft.txt")
     assert headline(bare) == "Trains at 172.4 samples/s."
-    named = sample(tmp_path, "deepspeed-sft.txt", given=Given(model="gpt2-medium"))
+    named = sample(tmp_path, "deepspeed-sft.txt", hints=ImportHints(model="gpt2-medium"))
     assert headline(named).startswith("Trains gpt2-medium at 172.4 samples/s")
 
 
 def test_a_training_stands_beside_published_ones_of_its_model_batch_and_precision(
     tmp_path: Path,
 ) -> None:
-    given = Given(device="RTX 4090")
-    view = sample(tmp_path, "hf-bert-large-4090.txt", given=given)
+    hints = ImportHints(device="RTX 4090")
+    view = sample(tmp_path, "hf-bert-large-4090.txt", hints=hints)
     assert "Trains bert-large in fp32 at 4,608 tokens/s, on RTX 4090; published" in headline(view)
-    for other in (Given(device="RTX 4090", batch_size=3), Given(device="RTX 3090")):
-        without = sample(tmp_path, "hf-bert-large-4090.txt", given=other)
+    for other in (ImportHints(device="RTX 4090", batch_size=3), ImportHints(device="RTX 3090")):
+        without = sample(tmp_path, "hf-bert-large-4090.txt", hints=other)
         assert "published" not in headline(without), "nobody published that one"
 
 
@@ -238,7 +238,9 @@ def test_the_answer_names_what_was_compared(tmp_path: Path) -> None:
     fast = answer_of(sample(tmp_path, "gpu-burn-tensor-cores.txt"))
     assert fast.word is Word.NORMAL
     assert "figures that others published of RTX 4090" in fast.comparison
-    slow = answer_of(sample(tmp_path, "hf-bert-large-4090.txt", given=Given(device="RTX 4090")))
+    slow = answer_of(
+        sample(tmp_path, "hf-bert-large-4090.txt", hints=ImportHints(device="RTX 4090"))
+    )
     assert slow.word is Word.CANNOT_TELL and "published" in slow.reason
     alone = answer_of(sample(tmp_path, "topo-2x4090.txt"))
     assert alone.word is Word.CANNOT_TELL and not alone.compared_with
