@@ -1,4 +1,4 @@
-"""What is wrong with a machine, and how to put it right.
+"""Find what is wrong with a machine, and how to put it right.
 
     check        what a check is; its answer; the texts of findings
     driver       can the GPUs be reached
@@ -40,7 +40,7 @@ CHECKS: tuple[HealthCheck, ...] = (
 
 
 def answers(snapshot: Snapshot) -> tuple[Answer, ...]:
-    """What came of each check."""
+    """Return the answer of each check."""
     return tuple(answer(check, snapshot) for check in CHECKS)
 
 
@@ -65,12 +65,12 @@ def _rests_on(check: HealthCheck, facts: Set[str]) -> bool:
 
 
 def diagnose(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """All findings, the gravest first."""
+    """Return all findings, the gravest first."""
     return by_severity(finding for answer in answers(snapshot) for finding in answer.findings)
 
 
 def of_speed(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings as they bear on a verdict on speed: an open door is a fault and slows nothing."""
+    """Return the findings as they bear on speed: an open port is a fault and slows nothing."""
     doors = {name for check in listening.CHECKS for name in check.finds}
     return by_severity(
         dataclasses.replace(finding, severity="warning")
@@ -81,7 +81,7 @@ def of_speed(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def what_root_adds(answers: tuple[Answer, ...]) -> tuple[str, ...]:
-    """What root would see of the checks that were denied a look, or a part of it."""
+    """Return what root would see of the checks that were denied a look, or a part of it."""
     return tuple(
         f"{answer.check.id}: {answer.check.root}"
         for answer in answers

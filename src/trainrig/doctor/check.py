@@ -44,7 +44,7 @@ _STATES: dict[str, State] = {"error": "fault", "warning": "warning", "info": "no
 
 @dataclass(frozen=True, slots=True)
 class NotApplicable:
-    """For `HealthCheck.needs`: the machine has nothing that the check is about."""
+    """Answer of `HealthCheck.needs`: the machine has nothing that the check is about."""
 
     reason: str
 
@@ -53,18 +53,18 @@ NO_GPU = NotApplicable("no GPU here")
 
 
 def needs_nothing(_: Snapshot) -> None:
-    """For `HealthCheck.needs`: the check asks this machine itself."""
+    """Impose no condition on a check (`HealthCheck.needs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheck:
-    """One question about the machine."""
+    """Question about the machine, and the function that answers it."""
 
     id: str
     title: str
     """The question, as a statement that holds on a healthy machine."""
     reads: str
-    """Where the answer stands: files, programs, libraries."""
+    """Files, programs and libraries that the answer is read from."""
     finds: tuple[str, ...]
     """Ids of what it can find."""
     judge: Callable[[Snapshot], Iterable[Finding]]
@@ -78,16 +78,16 @@ class HealthCheck:
     """Condition to look at all: `NotApplicable` says that there is nothing to look at, `Missing`
     why the check cannot look."""
     note: Callable[[Snapshot], str] = lambda _: ""
-    """What a healthy answer says in place of the title, where that says too much."""
+    """Text of a healthy answer, in place of a title that says too much; empty: the title."""
     root: str = ""
-    """What root would add."""
+    """Facts that only root can read."""
     looks_without_root: bool = False
-    """Whether it looks without root as well, and root adds to that."""
+    """True where the check looks without root as well, and root adds to that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of one check."""
+    """State of one check, with its findings or the reason why it could not look."""
 
     check: HealthCheck
     state: State
@@ -139,12 +139,12 @@ def _values(value: Any, path: str) -> list[Any]:
 
 
 def finding(id: str, severity: Severity, evidence: str, fix: str, **more: Any) -> Finding:
-    """What a check found; ``more`` goes before what findings.toml says of the id."""
+    """Make a finding; ``more`` goes before the texts that findings.toml has for the id."""
     return Finding(id=id, severity=severity, evidence=evidence, fix=fix, **more)
 
 
 def explained(finding: Finding) -> Finding:
-    """A finding with its cause, its risk and how to undo the fix, where it does not say."""
+    """Return a finding with its cause, its risk and how to undo the fix, where it does not say."""
     known = meanings().get(finding.id, {})
     empty = {name: known[name] for name in known if not getattr(finding, name)}
     return dataclasses.replace(finding, **empty) if empty else finding
@@ -152,7 +152,7 @@ def explained(finding: Finding) -> Finding:
 
 @cache
 def meanings() -> Mapping[str, Mapping[str, Any]]:
-    """Finding id → its cause, risk, undo and whether the fix needs a reboot."""
+    """Return finding id → its cause, risk, undo and whether the fix needs a reboot."""
     return _table("findings.toml")
 
 
@@ -180,7 +180,7 @@ def _table(name: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def needs_health(part: str) -> Callable[[Snapshot], object]:
-    """For `HealthCheck.needs`: a field of `Health`, ``driver.loaded`` a field of its field."""
+    """Require a field of `Health` (`HealthCheck.needs`): ``network``, ``driver.loaded``."""
 
     def read(snapshot: Snapshot) -> object:
         value: object = snapshot.health
@@ -194,13 +194,13 @@ def needs_health(part: str) -> Callable[[Snapshot], object]:
 
 
 def device_name(device: PciGpu) -> str:
-    """The catalog's name, else the system's, else the id."""
+    """Return the catalog's name, else the system's, else the id."""
     chip = chip_by_pci_id(device.pci_id)
     return chip.name if chip is not None else value_or(device.name, f"device {device.pci_id}")
 
 
 def devices(snapshot: Snapshot) -> list[PciGpu]:
-    """What one would train on, of what is on the bus.
+    """Return the devices on the bus that one would train on.
 
     Left out are integrated graphics, and other makers' processing accelerators (class 12), such as
     the NPU of a laptop.
@@ -215,41 +215,41 @@ def devices(snapshot: Snapshot) -> list[PciGpu]:
 
 
 def gpus_of(snapshot: Snapshot) -> tuple[Gpu, ...]:
-    """The GPUs that a driver describes; none where no driver answers."""
+    """Return the GPUs that a driver describes; none where no driver answers."""
     return value_or(snapshot.gpus, ())
 
 
 def needs_gpus(snapshot: Snapshot) -> object:
-    """For `HealthCheck.needs`: a GPU that a driver describes."""
+    """Require a GPU that a driver describes (`HealthCheck.needs`)."""
     if isinstance(snapshot.gpus, Missing):
         return snapshot.gpus if devices(snapshot) else NO_GPU
     return snapshot.gpus or NO_GPU
 
 
 def needs_devices(snapshot: Snapshot) -> object:
-    """For `HealthCheck.needs`: a GPU on the bus or in the driver's list."""
+    """Require a GPU on the bus or in the driver's list (`HealthCheck.needs`)."""
     if gpus_of(snapshot) or devices(snapshot):
         return None
     return snapshot.pci_gpus if isinstance(snapshot.pci_gpus, Missing) else NO_GPU
 
 
 def is_mobile(gpu: Gpu) -> bool:
-    """A laptop's GPU is soldered, and sleeps to save its battery."""
+    """Return whether it is a laptop's GPU, which is soldered and sleeps to save the battery."""
     return "Laptop" in value_or(gpu.name, "") or "Max-Q" in value_or(gpu.name, "")
 
 
 def in_container(snapshot: Snapshot) -> bool:
-    """Whether this runs in a container."""
+    """Return whether the program runs in a container."""
     return value_or(snapshot.host.container, "none") != "none"
 
 
 def numbers(gpus: Iterable[Gpu]) -> str:
-    """``GPU 0, 3``."""
+    """Return the numbers of GPUs as text: ``GPU 0, 3``."""
     return f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
 
 
 def version_of(value: object) -> tuple[int, int] | None:
-    """The first two numbers of a version; None where there are none."""
+    """Return the first two numbers of a version; None where there are none."""
     parts = value.split(".") if isinstance(value, str) else []
     if len(parts) < 2 or not all(part.isdecimal() and len(part) < 6 for part in parts[:2]):
         return None

@@ -41,7 +41,7 @@ _MOST_LINK_DOWNS = 10
 
 
 def _widths(snapshot: Snapshot) -> Iterator[Finding]:
-    """NVML's maximum counts only those lanes of a card that its slot has too; the bus all."""
+    """Find GPUs on fewer PCIe lanes than they have; NVML counts those of card and slot."""
     on_bus = {device.address: device for device in value_or(snapshot.pci_gpus, ())}
     for gpu in gpus_of(snapshot):
         device = on_bus.get(gpu.pci_address) if isinstance(gpu.pci_address, str) else None
@@ -61,7 +61,7 @@ def _widths(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
-    """NVML's highest generation is what card and slot can do together."""
+    """Find links below the highest PCIe generation of card and slot."""
     idle: list[Gpu] = []
     for gpu in gpus_of(snapshot):
         now, most = gpu.link.generation, gpu.link.max_generation
@@ -100,7 +100,7 @@ def _narrow(shown: str, width: int, card: int, slot: int | Missing | None) -> Fi
 
 
 def _nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
-    """Links down beside links that are up; a card without a bridge has none up."""
+    """Find links down beside links that are up; a card without a bridge has none up."""
     for gpu in gpus_of(snapshot):
         down, up = value_or(gpu.nvlinks.inactive, 0), value_or(gpu.nvlinks.active, 0)
         if down and up:
@@ -110,7 +110,7 @@ def _nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _replays(snapshot: Snapshot) -> Iterator[Finding]:
-    """Link errors that PCIe counted since boot (AER)."""
+    """Find link errors that PCIe counted since boot (AER)."""
     health = snapshot.health
     for state in () if isinstance(health, Missing) else value_or(health.bus, ()):
         fatal, corrected = value_or(state.errors_fatal, 0), value_or(state.errors_corrected, 0)
@@ -133,7 +133,7 @@ def _pcie_note(snapshot: Snapshot) -> str:
 
 
 def _bridge(snapshot: Snapshot) -> Iterator[Finding]:
-    """A pair without NVLink beside pairs that have it."""
+    """Find pairs of GPUs without NVLink beside pairs that have it."""
     links = value_or(snapshot.topology.links, ())
     paths = {(link.a, link.b): link.path for link in links if isinstance(link.path, str)}
     bridged = [pair for pair, path in paths.items() if path.startswith("NV")]
@@ -165,7 +165,7 @@ def _far(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _topology_note(snapshot: Snapshot) -> str:
-    """What the ways between GPUs mean for data and tensor parallel."""
+    """Describe the paths between GPUs, and what they are good for."""
     links = value_or(snapshot.topology.links, ())
     paths = sorted({link.path for link in links if isinstance(link.path, str)})
     words = [
@@ -179,7 +179,7 @@ def _topology_note(snapshot: Snapshot) -> str:
 
 
 def _direct(snapshot: Snapshot) -> Iterator[Finding]:
-    """Direct access that a setting or the chipset forbids; consumer cards do not have it."""
+    """Find direct access that a setting or the chipset forbids; consumer cards have none."""
     links = value_or(snapshot.topology.links, ())
     names = {gpu.index: value_or(gpu.name, "") for gpu in gpus_of(snapshot)}
     barred: dict[str, list[str]] = {}
@@ -296,7 +296,7 @@ def _needs_gpudirect(snapshot: Snapshot) -> object:
 
 
 def _slow_port(port: NetworkPort) -> Iterator[Finding]:
-    """What holds down one network card that is up: its slot, or its cable."""
+    """Find a network card that its slot or its cable slows down."""
     now, most = value_or(port.link_now, 0), value_or(port.link_most, 0)
     speed = value_or(port.speed_bits_per_s, 0.0)
     # Generation and lanes, 2**generation × lanes, are gigabits a second nearly enough.
@@ -312,7 +312,7 @@ def _slow_port(port: NetworkPort) -> Iterator[Finding]:
 
 
 def _uneven(up: list[NetworkPort]) -> Iterator[Finding]:
-    """Among cards that can do the same: one for storage or management is of another kind."""
+    """Find the slow ones among network cards that can do the same."""
     groups = grouped(up, lambda port: (port.is_ethernet, value_or(port.link_most, 0)))
     for equal in groups.values():
         yield from _slow_among(equal)
@@ -335,7 +335,7 @@ def _slow_among(up: list[NetworkPort]) -> Iterator[Finding]:
 
 
 def _needs_nvlinks(snapshot: Snapshot) -> object:
-    """GPUs that have NVLinks, as far as is known."""
+    """Require GPUs that have NVLinks, as far as is known."""
     counts = [
         count for gpu in gpus_of(snapshot) for count in (gpu.nvlinks.active, gpu.nvlinks.inactive)
     ]

@@ -42,7 +42,7 @@ _PACKAGES = {
 
 
 def parse_crash(text: str, run: str, log: str) -> Crash | None:
-    """The last crash that a log tells of: faulthandler's stack, else an exit by a signal."""
+    """Return the last crash that a log tells of: faulthandler's stack, else an exit by a signal."""
     fatal = list(_FATAL.finditer(text))
     if fatal:
         last = fatal[-1]
@@ -59,7 +59,7 @@ def parse_crash(text: str, run: str, log: str) -> Crash | None:
 
 
 def explain(crash: Crash, events: tuple[KernelEvent, ...]) -> Finding:
-    """What happened, as far as the stack and the kernel's log show it."""
+    """Explain a crash by its stack and the kernel's log."""
     kinds = {
         "SIGSEGV": "segfault",
         "SIGBUS": "segfault",
@@ -96,7 +96,7 @@ _CAUSES = {
 
 
 def _likely(crash: Crash, line: KernelEvent | None) -> tuple[str, str]:
-    """Cause and next step by signal, stack and library."""
+    """Return cause and next step by signal, stack and library."""
     signal = "SIGKILL, logged" if crash.signal == "SIGKILL" and line is not None else crash.signal
     if signal in _CAUSES:
         return _CAUSES[signal]
@@ -131,7 +131,7 @@ def _crashes(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _logged(health: Health, *, skip: bool) -> Iterator[Finding]:
-    """What the kernel wrote of processes that died, whoever started them."""
+    """Find the processes that died by the kernel's log, whoever started them."""
     for event in value_or(health.kernel_log, ()):
         program = event.program or "a process"
         is_once = event.count == 1

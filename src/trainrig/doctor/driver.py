@@ -35,7 +35,7 @@ _OTHER_DRIVERS = frozenset(["nouveau", "nova_core", "vfio-pci", "pci-stub"])
 
 
 def _drivers(snapshot: Snapshot) -> Iterator[Finding]:
-    """Each GPU on the bus that no driver describes, by why."""
+    """Find each GPU on the bus that no driver describes."""
     answering = {gpu.pci_address for gpu in gpus_of(snapshot)}
     for device in devices(snapshot):
         if isinstance(device.driver, Missing) or device.address in answering:
@@ -99,7 +99,7 @@ def _driver_fix(device: PciGpu) -> str:
 
 
 def _silent(snapshot: Snapshot, shown: str) -> Finding:
-    """A GPU with NVIDIA's kernel driver that NVML does not list."""
+    """Explain a GPU with NVIDIA's kernel driver that NVML does not list."""
     more: dict[str, Any] = {}
     if not isinstance(snapshot.gpus, Missing) and snapshot.gpus:
         if in_container(snapshot):
@@ -177,7 +177,7 @@ def _state(snapshot: Snapshot) -> DriverState:
 
 
 def _versions(snapshot: Snapshot) -> Iterator[Finding]:
-    """Module and library must be of one version; a module on the disk waits for the next boot."""
+    """Find a kernel module and libraries of two versions, and a module that waits for a boot."""
     state = _state(snapshot)
     loaded, library, disk = (
         value_or(version, "") for version in (state.loaded, state.library, state.on_disk)
@@ -231,7 +231,7 @@ def _needs_nvidia(snapshot: Snapshot) -> object:
 
 
 def _needs_switch(snapshot: Snapshot) -> object:
-    """NVSwitch joins eight GPUs or more with NVLinks; the package may be there without it."""
+    """Require an NVSwitch, which joins eight GPUs or more with NVLinks."""
     if len(devices(snapshot)) < _LEAST_SWITCHED:
         return _needs_nvidia(snapshot) or NotApplicable(
             f"no NVSwitch with under {_LEAST_SWITCHED} GPUs"

@@ -70,7 +70,7 @@ def _present(snapshot: Snapshot, vendor: str) -> str:
 
 
 def _cuda_versions(snapshot: Snapshot) -> Iterator[Finding]:
-    """CUDA runs on any driver of its own major version or a newer one."""
+    """Find a torch whose CUDA the driver or a GPU does not run."""
     built = version_of(snapshot.software.torch_cuda)
     spoken = version_of(snapshot.software.cuda_driver)
     if built is None:
@@ -89,7 +89,7 @@ def _cuda_versions(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _other_torch(snapshot: Snapshot, built: tuple[int, int], capability: str) -> str | None:
-    """Which torch to install, where this one has no kernels for the GPU."""
+    """Return which torch to install, where this one has no kernels for the GPU."""
     table = cuda_table()
     needs = table.card_needs(capability)
     if needs is not None and needs.first_cuda and built < parts_of(needs.first_cuda):
@@ -121,7 +121,7 @@ def _hidden(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _builds(snapshot: Snapshot) -> Iterator[Finding]:
-    """What stops apex, DeepSpeed's operators or flash-attn from being compiled here."""
+    """Find what stops apex, DeepSpeed's operators or flash-attn from being compiled."""
     software, health = snapshot.software, snapshot.health
     toolkit, built = version_of(software.cuda_toolkit), version_of(software.torch_cuda)
     if toolkit is None:
@@ -159,7 +159,7 @@ def _builds(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _routes(snapshot: Snapshot) -> dict[str, str]:
-    """Each of the three ways to install: empty where it is whole, else what it lacks."""
+    """Return what each of the three ways to install lacks; empty where it is whole."""
     software, health = snapshot.software, snapshot.health
     driver = "" if isinstance(software.nvidia_driver, str) else "no driver"
     torch = isinstance(software.torch_cuda, str)
@@ -195,7 +195,7 @@ def _route_findings(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _container(snapshot: Snapshot) -> Iterator[Finding]:
-    """What a container, or a shell's limits, take away."""
+    """Find what a container's or a shell's limits take away."""
     quota, threads = snapshot.cpu.quota_cpus, snapshot.cpu.usable_threads
     if isinstance(quota, float) and isinstance(threads, int) and quota < threads:
         evidence = f"the control group allows {quota:g} processors; {threads} are visible"
@@ -234,7 +234,7 @@ def _ports(health: Health) -> tuple[NetworkPort, ...]:
 
 
 def _order(snapshot: Snapshot) -> Iterator[Finding]:
-    """CUDA_VISIBLE_DEVICES that names what is not there, or shows a part; CUDA's own order."""
+    """Find a CUDA_VISIBLE_DEVICES that names absent GPUs or hides some, and CUDA's own order."""
     variables, gpus = snapshot.software.environment, gpus_of(snapshot)
     nvidia = [gpu for gpu in gpus if gpu.vendor == "nvidia"]
     yield from _visible(nvidia, variables.get("CUDA_VISIBLE_DEVICES") or "")
@@ -267,7 +267,7 @@ def _visible(nvidia: Sequence[Gpu], visible: str) -> Iterator[Finding]:
 
 
 def _collectives(snapshot: Snapshot) -> Iterator[Finding]:
-    """Interfaces, switches and time-outs of NCCL and gloo in the environment."""
+    """Find interfaces, switches and time-outs of NCCL and gloo that do not fit this machine."""
     variables, health = snapshot.software.environment, snapshot.health
     ports = () if isinstance(health, Missing) else value_or(health.network, ())
     there = {port.name: port for port in ports if port.kind == "ethernet"}
@@ -293,7 +293,7 @@ def _collectives(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _interface_fits(value: str, there: set[str]) -> bool:
-    """NCCL's rule: prefixes in a list; ``=`` before it: whole names; ``^``: all but those."""
+    """Return whether NCCL finds an interface: prefixes; ``=``: whole names; ``^``: all others."""
     if value.startswith("^"):
         return True
     whole = value.startswith("=")
@@ -321,7 +321,7 @@ def _tf32(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _torch_note(snapshot: Snapshot) -> str:
-    """Without a GPU torch has no driver to fit."""
+    """Say only that torch is installed where there is no GPU that it must fit."""
     torch = snapshot.software.torch
     has_gpu = bool(gpus_of(snapshot) or devices(snapshot))
     return "" if has_gpu or isinstance(torch, Missing) else f"torch {torch} is installed"

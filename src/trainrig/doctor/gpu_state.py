@@ -133,7 +133,7 @@ _LEAST_OF_SIBLINGS = 0.99
 
 
 def _memory_size(snapshot: Snapshot) -> Iterator[Finding]:
-    """GPUs that show less memory than their data sheet or their siblings have."""
+    """Find GPUs that show less memory than their data sheet or their siblings have."""
     gpus = [gpu for gpu in gpus_of(snapshot) if gpu.mode.mig is not True]
     for gpu in gpus:
         own, name = gpu.memory.total_bytes, gpu.name
@@ -181,7 +181,7 @@ _ONLY_GROW = (*_COUNTED, "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate"
 
 
 def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
-    """What the counters of GPUs say of a run that was between two looks at them."""
+    """Find counters of GPUs that changed while a run loaded them."""
     seen = snapshot.gpus_after
     if seen == NOT_READ:
         return
@@ -212,7 +212,7 @@ def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _worn(snapshot: Snapshot) -> Iterator[Finding]:
-    """Repairs that memory has had, and ECC that is off on a card made for it."""
+    """Find repairs of memory, and ECC that is off on a card made for it."""
     for gpu in gpus_of(snapshot):
         pages, rows = value_or(gpu.ecc.retired_pages, 0), value_or(gpu.ecc.remapped_rows, 0)
         if pages >= _MOST_RETIRED:
@@ -238,7 +238,7 @@ def _worn(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _off_by_default(gpu: Gpu) -> bool:
-    """Cards for desktops come with ECC off, or without it."""
+    """Return whether a card comes with ECC off or without it, as those for desktops do."""
     words = ("GeForce", "RTX", "Quadro", "TITAN")
     return any(word in value_or(gpu.name, "GeForce") for word in words)
 
@@ -327,7 +327,7 @@ def _others(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _needs_gpu_or_its_errors(snapshot: Snapshot) -> object:
-    """The kernel's log; of a machine without a GPU only where it speaks of one that was there."""
+    """Require the kernel's log; without a GPU only where the log speaks of one that was there."""
     needed = needs_health("kernel_log")(snapshot)
     if isinstance(needed, Missing) or gpus_of(snapshot) or devices(snapshot):
         return needed

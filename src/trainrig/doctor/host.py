@@ -90,7 +90,7 @@ def _sized(dimm: Dimm) -> bool:
 
 
 def _share_of_rated(dimm: Dimm) -> float:
-    """Of the speed that a module is made for, what it runs at; 1 where either is not known."""
+    """Return a module's speed as a share of the one it is made for; 1 where either is not known."""
     rated, runs = dimm.rated_mt_per_s, dimm.speed_mt_per_s
     return 1.0 if isinstance(rated, Missing) or isinstance(runs, Missing) else runs / rated
 
@@ -202,7 +202,7 @@ def _mounts(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _settings(snapshot: Snapshot) -> Iterator[Finding]:
-    """Drivers that set clocks by themselves call that powersave, too; they are fine."""
+    """Find clocks held at their lowest; drivers that choose by themselves say powersave, too."""
     settings = _health(snapshot).settings
     fixed = [
         name

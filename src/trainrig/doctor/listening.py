@@ -1,4 +1,4 @@
-"""What listens on this machine, on which addresses, with what protection: the open door.
+"""Find programs that listen on this machine without protection.
 
 `listening` is the table; `exposed` are the rows that others can reach.  A firewall is not read:
 "reachable" means that the socket accepts from other machines, not that a packet arrives.
@@ -32,24 +32,24 @@ _ANY_FIX = "bind it to 127.0.0.1 and reach it by ssh -L {port}:127.0.0.1:{port} 
 
 
 def listening(snapshot: Snapshot) -> tuple[Listener, ...] | Missing:
-    """Every TCP port that something waits on, lowest first."""
+    """Return every TCP port that something waits on, lowest first."""
     if isinstance(snapshot.health, Missing):
         return snapshot.health
     return snapshot.health.listeners
 
 
 def is_exposed(listener: Listener) -> bool:
-    """Whether other machines may connect: it listens on more than this machine's own addresses."""
+    """Return whether other machines may connect, by the address that it listens on."""
     return not ipaddress.ip_address(listener.address).is_loopback
 
 
 def exposed(snapshot: Snapshot) -> tuple[Listener, ...]:
-    """What other machines may connect to."""
+    """Return the listeners that other machines may connect to."""
     return tuple(listener for listener in value_or(listening(snapshot), ()) if is_exposed(listener))
 
 
 def describe(listener: Listener) -> str:
-    """``jupyter on 0.0.0.0:8888, protection: none``."""
+    """Describe a listener: ``jupyter on 0.0.0.0:8888, protection: none``."""
     name = listener.service or value_or(listener.program, "a program")
     place = f"[{listener.address}]" if ":" in listener.address else listener.address
     known = f", protection: {listener.protection}" if listener.service else ""
@@ -101,7 +101,7 @@ def _secrets(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 def _note(snapshot: Snapshot) -> str:
-    """What other machines may connect to, in words."""
+    """Describe the listeners that other machines may connect to."""
     shown = list(dict.fromkeys(describe(listener) for listener in exposed(snapshot)))
     more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
     return f"open to other machines: {'; '.join(shown[:8])}{more}" if shown else "nothing is open"

@@ -1,4 +1,4 @@
-"""What the kernel's log says besides Xids and crashes: buses, disks, processors, NVSwitches.
+"""Find errors of buses, disks, processors and NVSwitches in the kernel's log.
 
 Which event means what stands in logged.toml.  Each device has a finding of its own, with the number
 of its errors.

@@ -22,7 +22,7 @@ _PATIENCE_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """What is done for a finding, in words, how, and how it is taken back."""
+    """Fix of a finding that needs no root, and its undo."""
 
     text: str
     carry_out: Callable[[], str]
@@ -31,7 +31,7 @@ class Remedy:
 
 
 def remedies(finding: Finding) -> tuple[Remedy, ...]:
-    """What can be done for a finding here and now; mostly nothing."""
+    """Return the fixes of a finding that can be carried out now; mostly none."""
     match finding.id:
         case "ninja-missing":
             # One that is installed and not on PATH: installing does nothing, undoing would harm.
@@ -82,7 +82,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _install(package: str) -> Remedy:
-    """A package in the environment that this program runs in."""
+    """Return the fix that installs a package in this program's environment."""
     pip = [sys.executable, "-m", "pip"]
     return Remedy(
         text=f"pip install {package}",
@@ -92,7 +92,7 @@ def _install(package: str) -> Remedy:
 
 
 def _close(path: Path) -> Remedy:
-    """A file that its owner alone may read."""
+    """Return the fix that lets the owner alone read a file."""
     try:
         former = path.stat().st_mode & 0o777
     except OSError:

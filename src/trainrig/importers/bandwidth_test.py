@@ -35,7 +35,7 @@ _STEPS = {"G": 1e9, "M": 1.024e6}
 
 
 class _Lines:
-    """What the lines so far say."""
+    """Collect the runs that the lines so far describe."""
 
     def __init__(self, file: FilePart, hints: ImportHints) -> None:
         self.file, self.hints = file, hints

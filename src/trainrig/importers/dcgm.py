@@ -156,7 +156,7 @@ def _texts(texts: _Texts) -> list[str]:
 
 
 def state_of(status: str, warnings: _Texts, info: _Texts) -> tuple[Status, str, str]:
-    """What became of a test, why, and what it measured."""
+    """Return a test's status, its reason, and the measurement that DCGM words."""
     warned, stated = _texts(warnings), _texts(info)
     shown = "; ".join(stated)
     no_memory = next((t for t in (*warned, *stated) if _is_allocation(t)), None)

@@ -26,14 +26,14 @@ TERA = 1e12
 LARGEST = 1e22
 """No machine has a rate, a size or a time beyond it."""
 EXTERNAL: ConfigDict = {"extra": "ignore", "allow_inf_nan": False}
-"""How a model of another tool's JSON is checked: fields of newer versions are passed over."""
+"""Pydantic settings for another tool's JSON: fields of newer versions are passed over."""
 
 T = TypeVar("T")
 _LONGEST = 200
 
 
 def fitted(file: FilePart, kind: type[T], value: Any = None) -> T:
-    """The file's JSON (or ``value`` of it) as ``kind``.
+    """Return the file's JSON (or ``value`` of it) as ``kind``.
 
     Raises DataError with the line of the first part that does not fit.
     """
@@ -58,7 +58,7 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def _line_of(file: FilePart, path: tuple[Any, ...]) -> int:
-    """The line in which the value at ``path`` begins, or the last part of it that is there."""
+    """Return the line of the value at ``path``, or of the last part of it that is there."""
     text, at = file.text, file.json_start
     decode = json.JSONDecoder().raw_decode
 
@@ -89,7 +89,7 @@ def _line_of(file: FilePart, path: tuple[Any, ...]) -> int:
 
 
 Rule = tuple[re.Pattern[str], Callable[[int, re.Match[str]], None]]
-"""What is done with a line in which the pattern is found: its number and the match."""
+"""Pattern, and the function that is called with the line number and the match."""
 
 
 def take_lines(file: FilePart, rules: Sequence[Rule]) -> None:
@@ -108,7 +108,7 @@ def take_lines(file: FilePart, rules: Sequence[Rule]) -> None:
 
 
 def to_number(file: FilePart, line: int | None, text: str, quantity: str) -> float:
-    """The finite number that ``text`` writes.  Raises DataError with the line for anything else."""
+    """Return the finite number that ``text`` writes.  Raises DataError with the line."""
     try:
         value = float(text)
     except ValueError:
@@ -119,19 +119,19 @@ def to_number(file: FilePart, line: int | None, text: str, quantity: str) -> flo
 
 
 def to_count(file: FilePart, line: int | None, text: str, quantity: str) -> int:
-    """The whole number of zero or more that ``text`` writes.  Raises DataError for others."""
+    """Return the whole number of zero or more that ``text`` writes.  Raises DataError."""
     if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
         raise file.refuse(line, f"no {quantity}: {one_line(text)[:40]!r}")
     return int(text)
 
 
 def word(text: object) -> str:
-    """A name from a file in one printable line, not too long."""
+    """Return a name from a file in one printable line, not too long."""
     return one_line(" ".join(str(text).split()))[:_LONGEST]
 
 
 def device_name(printed: str | None) -> str | None:
-    """The catalog's name of a device where one fits exactly, else the printed one."""
+    """Return the catalog's name of a device where one fits exactly, else the printed one."""
     if not printed or not (name := word(printed)):
         return None
     chip = find_chip(name)
@@ -156,7 +156,7 @@ def point(
     interval: tuple[float, float] | None = None,
     conditions: Mapping[str, Scalar] | None = None,
 ) -> Record:
-    """A measured record; ``metric`` is its name and its unit, ``line`` where it stands.
+    """Return a measured record; ``metric`` is its name and its unit, ``line`` where it stands.
 
     ``count`` is how many devices worked at the same time; None: the file does not say.
 

@@ -32,13 +32,13 @@ STDIN = Path("-")
 """The name under which standard input is read."""
 PIECE_BYTES = 1 << 20
 HEAD_BYTES = 1 << 18
-"""How much of a file is looked at before it is read line by line."""
+"""Size in bytes of the beginning that a file's kind is told from."""
 MOST_BYTES = 1 << 26
 """The most text that is held at once: one JSON value, or the runs of one format."""
 MOST_PIPED = 1 << 32
 """The most that is taken from a pipe, which may never end; it is held on disk."""
 MOST_RANGES = 8
-"""How many stretches of lines that were not read are listed by number."""
+"""Limit of stretches of unread lines that are listed by number."""
 _READABLE = "name a file that another tool wrote: docs/import.md says of which"
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
 """Errors that reading a file can end in; ValueError: a name with a zero byte."""
@@ -53,7 +53,7 @@ _BINARY_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """One line of a file."""
+    """Line of a file, with its number and the label of its prefix."""
 
     number: int
     """From 1, counted at line feeds; parts that a carriage return divides share it."""
@@ -75,7 +75,7 @@ class ToolFile:
     """A file that another tool wrote: its lines, and which of them were read."""
 
     def __init__(self, path: Path) -> None:
-        """Raises DataError where it cannot be read, is empty, or holds no text."""
+        """Open a file; raises DataError where it cannot be read, is empty, or holds no text."""
         self.path = path
         is_stdin = path == STDIN
         self.name = "stdin" if is_stdin else one_line(path.name)
@@ -104,13 +104,13 @@ class ToolFile:
 
     @cached_property
     def is_kernel_log(self) -> bool:
-        """Whether the kernel wrote a line of it, of interest or not."""
+        """True where a line of the file has the form of the kernel's log."""
         pieces = ("\n".join(line.text for line in piece) for piece in self.pieces())
         return _IS_LOG.search(self.head) is not None or any(map(_IS_LOG.search, pieces))
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """The file's bytes, unpacked where it is gzip's."""
+        """Yield the file's bytes, unpacked where it is gzip's."""
         with self._raw() as raw:
             is_packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
@@ -131,7 +131,7 @@ class ToolFile:
 
     @property
     def num_bytes(self) -> int:
-        """As it lies on the disk."""
+        """Size of the file on disk, in bytes."""
         if self._held is None:
             return self.path.stat().st_size
         return self._held.seek(0, io.SEEK_END)
@@ -150,7 +150,7 @@ class ToolFile:
     # ---- lines
 
     def pieces(self) -> Iterator[list[FileLine]]:
-        """The lines of the whole file, about a mebibyte at a time; blank ones among them.
+        """Yield the lines of the whole file, about a mebibyte at a time; blank ones among them.
 
         Raises DataError where it is damaged, or a line is too long to be one.
         """
@@ -176,14 +176,14 @@ class ToolFile:
                 self._seen[line.number] = 1
 
     def lines(self) -> Iterator[FileLine]:
-        """The lines of the whole file, one after the other, without blank ones."""
+        """Yield the lines of the whole file, one after the other, without blank ones."""
         for piece in self.pieces():
             for line in piece:
                 if line.text and not line.text.isspace():
                     yield line
 
     def _texts(self) -> Iterator[str]:
-        """Whole lines as text, about a mebibyte at a time."""
+        """Yield whole lines as text, about a mebibyte at a time."""
         assert self._encoding is not None
         decoder = codecs.getincrementaldecoder(self._encoding)("replace")
         partial_line, is_first, number = "", True, 1
@@ -219,11 +219,11 @@ class ToolFile:
         self._used[number] = 1
 
     def is_used(self, number: int) -> bool:
-        """Whether a line was read."""
+        """Return whether a reader took the line."""
         return number < len(self._used) and self._used[number] == 1
 
     def unread(self) -> str | None:
-        """Which lines no reader took, in words; None where each was read."""
+        """Return in words which lines no reader took; None where each was read."""
         num_lines = skipped = 0
         ranges: list[tuple[int, int]] = []
         is_open = False
@@ -247,7 +247,7 @@ class ToolFile:
         return f"lines that were not read: {skipped} of {num_lines} ({', '.join(shown)})"
 
     def refuse(self, line: int | None, problem: str, hint: str | None = None) -> DataError:
-        """The error for a line that cannot be read."""
+        """Return the error for a line that cannot be read."""
         where = self.name if line is None else f"{self.name}:{line}"
         return DataError(f"{where}: {problem}", hint)
 
@@ -280,7 +280,7 @@ _MARKS = (
 
 
 def _encoding(start: bytes) -> str | None:
-    """How text is written in these bytes; None where they hold none."""
+    """Return the encoding of the text in these bytes; None where they hold no text."""
     for mark, name in _MARKS:
         if start.startswith(mark):
             return name
@@ -308,7 +308,7 @@ def _plain(text: str) -> str:
 
 
 def _cut(lines: Sequence[str], first: int, prefixes: Prefixes) -> Iterator[FileLine]:
-    """The lines without prefixes; what a carriage return overwrote is one of its own."""
+    """Yield the lines without prefixes; text that a carriage return overwrote is its own line."""
     if not prefixes.learned and not any("\r" in line for line in lines):
         yield from map(FileLine, range(first, first + len(lines)), lines)
         return
@@ -354,7 +354,7 @@ class FilePart:
 
     @property
     def head(self) -> str:
-        """Its beginning, for what a run states once."""
+        """Beginning of the part's text, where a run states its settings."""
         return self.text[:HEAD_BYTES]
 
     @property
@@ -363,7 +363,7 @@ class FilePart:
         return self.lines[-1][0] if self.lines else 1
 
     def is_cut(self, number: int) -> bool:
-        """Whether a line's last number may lack digits, since the file ends in it."""
+        """Return whether a line's last number may lack digits, since the file ends in it."""
         return number == self.file.cut_line
 
     def use(self, number: int) -> None:
@@ -389,17 +389,17 @@ class FilePart:
 
     @cached_property
     def json_start(self) -> int:
-        """Where the first line begins that begins with a bracket."""
+        """Offset in the text of the first line that begins with a bracket."""
         match = re.search(r"^[ \t]*([{\[])", self.text, re.MULTILINE)
         return match.start(1) if match else 0
 
     def line_at(self, place: int) -> int:
-        """The number of the line that a place in the text lies in."""
+        """Return the number of the line that a place in the text lies in."""
         index = self.text.count("\n", 0, place)
         return self.all[min(index, len(self.all) - 1)].number if self.all else 1
 
     def refuse(self, line: int | None, problem: str, hint: str | None = None) -> DataError:
-        """The error for a line that cannot be read."""
+        """Return the error for a line that cannot be read."""
         return self.file.refuse(line, problem, hint)
 
 
@@ -408,7 +408,7 @@ _MOST_VALUES = 1 << 12
 
 
 def json_parts(file: ToolFile, lines: Sequence[FileLine]) -> Iterator[FilePart]:
-    """Each JSON value that begins at the beginning of a line; a broken one to the file's end.
+    """Yield each JSON value that begins at the beginning of a line; a broken one to the file's end.
 
     Values of one line are left out: they are lines of a log, which readers of lines take.
     """
@@ -424,7 +424,7 @@ def json_parts(file: ToolFile, lines: Sequence[FileLine]) -> Iterator[FilePart]:
 
 
 def _end_of_json(lines: Sequence[FileLine], first: int) -> int | None:
-    """The place behind the last line of the value that begins at ``first``; None: it is broken.
+    """Return the index behind the last line of the value that begins at ``first``; None: broken.
 
     Brackets outside of strings are counted, so that the lines of a value are looked at once.
     """

@@ -76,7 +76,7 @@ class FioJob:
 
 @read_by(EXTERNAL)
 class FioStatus:
-    """One of the objects that fio prints."""
+    """State of all jobs, as fio prints it once or at each ``--status-interval``."""
 
     version: Annotated[str, Field(alias="fio version", max_length=80)]
     timestamp: _Count | None = None
@@ -89,7 +89,7 @@ class FioStatus:
 
 
 def statuses_in(output: str) -> tuple[FioStatus, ...]:
-    """The objects in what fio printed, in order; lines between them are skipped.
+    """Return the JSON objects that fio printed, in order; lines between them are skipped.
 
     Raises ValueError (pydantic's ValidationError among them) or RecursionError for what is not
     fio's JSON.
@@ -104,7 +104,7 @@ def statuses_in(output: str) -> tuple[FioStatus, ...]:
 
 
 def latencies(job: FioJob, way: str) -> dict[str, float]:
-    """Median and 99th percentile of ``read``, ``write`` or ``sync`` in seconds; none: empty."""
+    """Return median and 99th percentile of ``read``, ``write`` or ``sync`` in seconds."""
     if way == "sync":
         choices = [job.sync.lat_ns] if job.sync is not None else []
     else:
@@ -137,7 +137,7 @@ def _read(file: FilePart, _: ImportHints) -> Reading:
 
 
 def _continues(earlier: FilePart, later: FilePart) -> bool:
-    """Whether the later value is a newer state of the same jobs (--status-interval)."""
+    """Return whether the later value is a newer state of the same jobs (--status-interval)."""
     try:
         first, last = (fitted(part, FioStatus) for part in (earlier, later))
     except DataError:

@@ -37,7 +37,7 @@ _ERRORS = re.compile(
 _VERDICT = re.compile(r"^\s*GPU (\d{1,3}): (OK|FAULTY)\s*$")
 _PRECISION = re.compile(r"using (FLOATS|DOUBLES)(, using Tensor Cores)?")
 _DTYPES = {("FLOATS", False): "fp32", ("FLOATS", True): "fp16"}
-"""By operands, and whether tensor cores were asked for; DOUBLES are fp64 either way."""
+"""Data type by the operands and the use of tensor cores; DOUBLES are fp64 either way."""
 _BOOST = 1.15
 """A card boosts above its data sheet's clock by less."""
 _ABOUT = re.compile(
@@ -50,13 +50,13 @@ _ABOUT = re.compile(
 
 @dataclass(slots=True)
 class _Gpu:
-    """What a run's lines say of one GPU."""
+    """Progress, errors and verdict of one GPU in a run."""
 
     line: int = 0
     rates: list[float] = field(default_factory=list)
     errors: int = 0
     overflowed: bool = False
-    """Whether a count of errors was printed below zero: a signed counter that ran over."""
+    """True where a count of errors was printed below zero: a signed counter ran over."""
     temperature: float | None = None
     verdict: str | None = None
     died: bool = False
@@ -99,7 +99,7 @@ def _read(file: FilePart, hints: ImportHints) -> Reading:
 
 
 def _stated(file: FilePart) -> str | None:
-    """The precision that the end of the output states."""
+    """Return the precision that the end of the output states."""
     match = _PRECISION.search(file.text)
     if match is None:
         return None
@@ -107,7 +107,7 @@ def _stated(file: FilePart) -> str | None:
 
 
 def _only_possible(gpus: dict[int, _Gpu], devices: dict[int, str | None]) -> str | None:
-    """fp16, where every GPU is faster than it can be without rounding to it."""
+    """Return fp16 where every GPU is faster than it can be without rounding to it."""
     rates = [(devices[index], max(gpu.rates, default=0.0)) for index, gpu in gpus.items()]
     is_beyond = all(rate > _BOOST * _unrounded_peak(device) for device, rate in rates)
     return "fp16" if is_beyond else None
@@ -124,7 +124,7 @@ def _unrounded_peak(device: str | None) -> float:
 
 
 def _updates(line: str) -> list[str]:
-    """Several updates may stand in one line, where a log lost its carriage returns."""
+    """Return the updates in a line; several stand there where a log lost its carriage returns."""
     return re.split(r"(?<=\S)\s*(?=\b\d{1,3}\.\d%\s+proc'd:)", line.strip())
 
 

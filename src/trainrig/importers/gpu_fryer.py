@@ -37,7 +37,7 @@ _KINDS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown")
 
 @dataclass(slots=True, kw_only=True)
 class _Gpu:
-    """What a run's summary says of one GPU; rates in FLOP/s."""
+    """Rates of one GPU in a run's summary, in FLOP/s, and its verdict."""
 
     line: int
     rate: float
@@ -49,7 +49,7 @@ class _Gpu:
 
 
 class _Lines:
-    """What the lines so far say."""
+    """Collect the GPUs that the lines so far describe."""
 
     def __init__(self, file: FilePart) -> None:
         self.file = file
@@ -86,7 +86,7 @@ class _Lines:
         self.healthy = match[0].startswith("All")
 
     def about(self, _: int, __: re.Match[str]) -> None:
-        """A line that says nothing that is kept."""
+        """Pass over a line that holds no number."""
 
     def reason(self, _: int, match: re.Match[str]) -> None:
         if self.healthy is False and int(match[1]) in self.gpus:

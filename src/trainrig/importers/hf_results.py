@@ -76,7 +76,7 @@ def _read_state(file: FilePart, hints: ImportHints) -> Reading:
 
 
 def _row(entry: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of an entry of the history; what is not finite is nan."""
+    """Return the numbers of an entry of the history; what is not finite is nan."""
     return {
         str(key): float(value) if abs(value) < 1e300 else math.nan
         for key, value in entry.items()
@@ -85,7 +85,7 @@ def _row(entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _step_time(log: Log, file: FilePart, steps_per_s: float | None) -> None:
-    """A rate of 0.007 steps a second has one digit: the time is not taken from it."""
+    """Return the time of a step; a rate such as 0.007 steps/s has too few digits for it."""
     if steps_per_s and steps_per_s >= 0.1:
         log.series["time"] = array("d", [1.0 / steps_per_s])
         log.line = file.lines[0][0]

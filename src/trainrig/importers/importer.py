@@ -1,4 +1,4 @@
-"""What an importer is, and which importers read a file.
+"""Importers of other tools' files: the spec of a format, and the choice of those that read a file.
 
 Every format is one file in this folder that defines ``IMPORTER`` (of a training's log a TOML file
 alone, `training_lines`); the file is found by itself.  It says what it recognises a line or a JSON
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportHints:
-    """What the user adds that a file does not state."""
+    """Facts that the user adds because the file does not state them."""
 
     device: str | None = None
     """Model of the GPU."""
@@ -60,46 +60,46 @@ class Reading:
     """Records and notes of one run, or of all runs of one tool in a file."""
 
     version: str | None = None
-    """Of the tool, as the file states it."""
+    """Version of the tool, as the file states it."""
     records: Sequence[Record] = ()
     gpus: Sequence[Gpu] = ()
-    """As the file describes them."""
+    """GPUs that the file describes."""
     links: Sequence[GpuLink] = ()
     driver: str | None = None
     steps: Iterable[Mapping[str, Any]] = ()
-    """Of a training: a row a step."""
+    """Rows of a training, one for each step."""
     notes: Sequence[str] = ()
-    """What the reader should know of the file, a sentence each: what is missing in it."""
+    """Sentences on what is missing in the file or may mislead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importer:
-    """One format: the only place that knows it by name."""
+    """Spec of one format of one tool."""
 
     name: str
     """The tool, as people call it; ``--as`` takes it."""
     title: str
-    """What is read of which of its outputs: ``bandwidths by size, text or JSON``."""
+    """Contents and form that are read: ``bandwidths by size, text or JSON``."""
     order: int
-    """Its place in help and documents; of two that recognise a file the first reads it."""
+    """Rank in help and documents; of two that recognise a file the lower one reads it."""
     marks: Marks
     """Marks that its lines and JSON values are recognised by."""
     read: Callable[[FilePart, ImportHints], Reading]
     """Reads one run.  Raises DataError for what it cannot read."""
     definition: str
-    """Of its numbers: what was timed, direction, per GPU or all, unit in the file."""
+    """Definition of the numbers: what was timed, direction, per GPU or all, unit in the file."""
     judged_by: str
     """The rule that its points are judged by."""
     source: str
-    """Where the format is defined."""
+    """Document or source file that defines the format."""
     tested_on: Sequence[str]
     """Files in tests/unit/importers/samples that it is tested on."""
     published: str = ""
-    """How the software or the kind of published figures begins that this tool measured.
+    """Beginning of the software's name of comparable published figures.
 
     They stand beside numbers that keep the tool's own definition; empty: none do."""
     continues: Callable[[FilePart, FilePart], bool] | None = None
-    """Whether the second part is a later state of the first one's run, which it replaces."""
+    """Function that returns whether the second part is a later state of the first one's run."""
     stream: (
         Callable[[ToolFile, Sequence[str], ImportHints], Iterable[tuple[str, Reading]]] | None
     ) = None
@@ -115,7 +115,7 @@ def register(importer: Importer) -> None:
 
 
 def importers() -> tuple[Importer, ...]:
-    """Every importer, in order; those of installed packages, too."""
+    """Return every importer, in order; those of installed packages, too."""
     every = _own() | _of_plugins()[0] | _registered
     return tuple(sorted(every.values(), key=lambda importer: (importer.order, importer.name)))
 
@@ -136,7 +136,7 @@ def _own() -> dict[str, Importer]:
 
 
 def importer(name: str) -> Importer:
-    """The importer of the tool ``name``.  Raises UsageError if there is none."""
+    """Return the importer of the tool ``name``.  Raises UsageError if there is none."""
     builtin = _own() | _registered
     spec: Importer | None = builtin.get(name) or plugins.find(plugins.IMPORTERS, name, Importer)
     if spec is None:
@@ -147,7 +147,7 @@ def importer(name: str) -> Importer:
 def read_file(
     path: Path, tool: str | None = None, hints: ImportHints | None = None
 ) -> tuple[tuple[str, Reading], ...]:
-    """The tools that wrote a file and what it holds of each; a record names tool, file and line.
+    """Return the tools that wrote a file, each with its reading; records name tool, file and line.
 
     ``tool`` reads it as that tool's, whatever it looks like.  Raises DataError, with the line, for
     what cannot be read, and where it holds nothing.
@@ -187,7 +187,7 @@ def read_file(
 
 
 def _latest(importer: Importer, parts: Sequence[FilePart]) -> Iterator[FilePart]:
-    """The parts without those that a later one continues."""
+    """Yield the parts without those that a later one continues."""
     for part, following in zip(parts, [*parts[1:], None], strict=False):
         if importer.continues and following is not None and importer.continues(part, following):
             part.use_all()
@@ -214,7 +214,7 @@ def _nothing(file: ToolFile, tool_names: Sequence[str]) -> DataError:
 
 
 def _together(tool: str, file: ToolFile, runs: Sequence[Reading]) -> Reading:
-    """All runs of a tool as one reading; equal cases of two runs are told apart by their number."""
+    """Join all runs of a tool; equal cases of two runs are told apart by their number."""
     if len(runs) == 1:
         return _marked(tool, file, runs[0])
     records: list[Record] = []
@@ -264,7 +264,7 @@ def _place(record: Record) -> tuple[object, ...]:
 
 
 def _marked(tool: str, file: ToolFile, reading: Reading) -> Reading:
-    """A reading whose records name the tool, its version and the file."""
+    """Return a reading whose records name the tool, its version and the file."""
     stated = f"{tool} {reading.version}" if reading.version else f"{tool}, version not stated"
     about: Case = {"tool": tool, "file": file.name}
     if reading.version:

@@ -85,7 +85,7 @@ def _read(file: FilePart, hints: ImportHints) -> Reading:
 def _product(
     file: FilePart, number: int, match: re.Match[str], precision: str | None
 ) -> tuple[Case, float]:
-    """The case of a line of results, and its TFLOPS."""
+    """Return the case of a line of results, and its TFLOPS."""
     statistic = match.groupdict().get("what") or "max"
     rate = to_number(file, number, match["rate"], "rate")
     sizes = {axis: to_count(file, number, match[axis], f"size {axis}") for axis in "mnk"}

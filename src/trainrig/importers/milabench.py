@@ -25,7 +25,7 @@ _FIRST = 1
 
 
 class _Run:
-    """What the events say."""
+    """Settings and rates in the events of a run."""
 
     def __init__(self) -> None:
         self.name = ""

@@ -53,7 +53,7 @@ COLLECTIVES = {
     "scatter": "scatter",
     "hypercube": "hypercube",
 }
-"""As programs and files are called: our word."""
+"""Our word for a collective, by the name of its program or file."""
 _TYPES = r"(?:u?int(?:8|32|64)|float|double|half|bfloat16|f8e4m3|f8e5m2|fp8_e4m3|fp8_e5m2)"
 _ROW = re.compile(
     rf"^\s*(?P<size>\d{{1,18}})\s+(?P<count>\d{{1,18}})\s+(?P<type>{_TYPES})\s+"
@@ -78,7 +78,7 @@ _TOTAL = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What all rows of a file share."""
+    """Facts that all rows of a run share."""
 
     collective: str | None
     device: str | None
@@ -89,7 +89,7 @@ class _Run:
 
 @read_by(EXTERNAL)
 class _Side:
-    """One half of a row; times in microseconds, bandwidths in GB/s."""
+    """Out-of-place or in-place half of a row; times in microseconds, bandwidths in GB/s."""
 
     time: Annotated[float, Field(ge=0.0)] | None = None
     cpu_time: Annotated[float, Field(ge=0.0)] | None = None
@@ -133,7 +133,7 @@ def _records(
 
 
 def _asked(run: _Run) -> Case:
-    """The case of all rows; what is not known is not in it."""
+    """Return the case of all rows; what is not known is not in it."""
     stated = {"collective": run.collective, "ranks": run.ranks, "nodes": run.nodes}
     return {name: value for name, value in stated.items() if value is not None}
 
@@ -143,18 +143,18 @@ def _asked(run: _Run) -> Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """Which columns a row has."""
+    """Columns of a table's rows."""
 
     lead: tuple[str, ...] = ("redop", "root")
     """Between the type and the first time."""
     sides: int = 2
     """Out of place, and in place."""
     old: bool = False
-    """Whether the last column of a side is the largest error, as before version 2.13."""
+    """True where the last column of a side is the largest error, as before version 2.13."""
 
 
 def _has_all_columns(names: Sequence[str]) -> bool:
-    """Whether each side of the head has its four columns."""
+    """Return whether each side of the head has its four columns."""
     sides = names.count("algbw")
     times = names.count("time") + names.count("cputime")
     wrong = names.count("#wrong") + names.count("error")
@@ -201,7 +201,7 @@ def _read_text(file: FilePart) -> Reading:
 def _row_of(
     file: FilePart, numbered: tuple[int, str], run: _Run, header: _Header, *, is_open: bool
 ) -> list[Record]:
-    """The records of a line; none where it is no row.  Raises DataError for a broken one."""
+    """Return the records of a line; none where it is no row.  Raises DataError for a broken one."""
     number, line = numbered
     if match := _ROW.search(line):
         file.use(number)
@@ -252,7 +252,7 @@ def _text_run(file: FilePart) -> tuple[_Run, list[str]]:
 
 
 def _collective(file: FilePart) -> str | None:
-    """By the program that the run names, else by the name of a file that holds it alone."""
+    """Return the collective, by the program that the run names, else by the file's name."""
     named = [name for name in _PROGRAM.findall(file.text) if name in COLLECTIVES]
     if named:
         return COLLECTIVES[named[0]]

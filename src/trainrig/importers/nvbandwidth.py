@@ -34,7 +34,7 @@ from trainrig.importers.spelling import marks_of
 from trainrig.record import Case, Record, Status, read_by
 
 _USUAL_BYTES = 1 << 29
-"""Of a buffer, unless ``--bufferSize`` says another (default of README.md)."""
+"""Size of a buffer in bytes where ``--bufferSize`` is not given (README.md)."""
 _COPIES = {"host_to_device_memcpy": "h2d", "device_to_host_memcpy": "d2h"}
 _COMMAND = re.compile(r"(?:^|[\s/])nvbandwidth(?:\s+-|$)")
 _BUFFER = re.compile(r"(?:^|\s)(?:-b|--bufferSize)[ =](\d{1,7})\b")
@@ -162,7 +162,7 @@ def _case(name: str, base: str, place: tuple[int, int], num_bytes: int, is_laten
 
 
 def _stated_bytes(words: str | Sequence[str] | None) -> int | None:
-    """Size of the buffer that a command line names; --bufferSize and -b are in MiB."""
+    """Return the size of the buffer that a command line names; --bufferSize and -b are in MiB."""
     text = words if isinstance(words, str) else " ".join(words or ())
     match = _BUFFER.search(text)
     return int(match[1]) << 20 if match else None
@@ -233,7 +233,7 @@ def _read_text(file: FilePart, hints: ImportHints) -> Reading:
 
 
 def _text_test(file: FilePart, first: int, name: str, lines: Iterator[tuple[int, str]]) -> _Test:
-    """The matrix below ``Running NAME.``, up to its sum."""
+    """Return the matrix below ``Running NAME.``, up to its sum."""
     description, columns = "", 0
     rows: list[list[str]] = []
     for number, line in lines:

@@ -47,7 +47,7 @@ _COMPUTE_MODES = {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuBlock:
-    """One GPU's part of an output: its fields by their path."""
+    """Section of one GPU in an output: its fields by their path."""
 
     line: int
     index: int
@@ -63,7 +63,7 @@ def reading_of(
     driver: str | None,
     notes: Sequence[str] = (),
 ) -> Reading:
-    """The reading of an output of nvidia-smi whose fields are those of ``nvidia-smi -q``."""
+    """Return the reading of an output of nvidia-smi whose fields are those of ``nvidia-smi -q``."""
     gpus = tuple(
         read_device(gpu_block.index, _answers(gpu_block.address, gpu_block.fields))
         for gpu_block in blocks
@@ -129,7 +129,7 @@ def _check_width(file: FilePart) -> None:
 
 
 def _answers(address: str, fields: Fields) -> dict[str, Any]:
-    """The block of a GPU as `machine.nvml` would have been answered."""
+    """Return the block of a GPU as `machine.nvml` would have been answered."""
 
     def number(*names: str, scale: float = 1.0, unit: str = "") -> float | int | dict[str, str]:
         for name in names:
@@ -209,7 +209,7 @@ def _answers(address: str, fields: Fields) -> dict[str, Any]:
 
 
 def _value(fields: Fields, path: str) -> str:
-    """The value at a path, or the only one of that name in a section below it.
+    """Return the value at a path, or the only one of that name in a section below it.
 
     Newer drivers nest what older ones listed: ``gpu ceiling power limit/current power limit``.
     """
@@ -246,7 +246,7 @@ def _throttle(fields: Fields) -> int | dict[str, str]:
 
 
 def _ecc(fields: Fields) -> dict[str, Any]:
-    """Sums of the counters of a kind, by either wording: ``Double Bit``, ``Uncorrectable``."""
+    """Add up the counters of a kind, by either wording: ``Double Bit``, ``Uncorrectable``."""
     counts_by_kind: dict[str, Any] = {}
     for kind, words in (
         ("uncorrected", ("double bit/total", "dram uncorrectable", "sram uncorrectable")),

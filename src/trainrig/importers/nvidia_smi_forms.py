@@ -70,7 +70,7 @@ def _read_table(file: FilePart, _: ImportHints) -> Reading:
 
 
 def _stated(reading: Reading) -> Reading:
-    """The reading without records of what this form never has."""
+    """Return the reading without records of what this form never has."""
     records = [record for record in reading.records if record.value is not None]
     return dataclasses.replace(reading, records=records)
 
@@ -161,7 +161,7 @@ def _read_csv(file: FilePart, _: ImportHints) -> Reading:
 
 
 def name_unit(cell: str) -> str:
-    """The unit that a column's head states: ``power.draw [W]``."""
+    """Return the unit that a column's head states: ``power.draw [W]``."""
     match = re.search(r"\[([\w%]+)\]", cell)
     return match[1] if match else ""
 
@@ -188,7 +188,7 @@ def _row(number: int, row: Mapping[str, str], units: Mapping[str, str], count: i
 
 
 def _sampled(records: Sequence[Record]) -> list[Record]:
-    """One record a metric: the median of what changes, the last of what counts up."""
+    """Return one record a metric: the median of what changes, the last of what counts up."""
     by_metric: dict[str, list[Record]] = {}
     for record in records:
         by_metric.setdefault(record.metric, []).append(record)

@@ -57,7 +57,7 @@ def _read(file: FilePart, _: ImportHints) -> Reading:
 
 
 def _cells(file: FilePart, line: int, row: re.Match[str], index: int, num: int) -> list[str]:
-    """The paths from one GPU to each, itself among them."""
+    """Return the paths from one GPU to each, itself among them."""
     if int(row[1]) != index or index >= num:
         raise file.refuse(line, f"GPU{row[1]} where GPU{index} is due")
     cells = row[2].split()[:num]

@@ -49,11 +49,11 @@ class _Table:
 
     @property
     def is_open(self) -> bool:
-        """Whether rows are still to come."""
+        """True while rows of the matrix are still to come."""
         return not self.columns or self.rows < len(self.columns)
 
     def begin(self, header: re.Match[str]) -> None:
-        """A matrix under this title: a latency's has two, as GPU and as CPU see it."""
+        """Begin the matrix under a title; latencies have two, as GPU and as CPU see them."""
         self.corner, self.rows = header["corner"], 0
         self.corners.add(self.corner)
         self.columns = [int(column) for column in header["columns"].split()]
@@ -78,7 +78,7 @@ def _read(file: FilePart, hints: ImportHints) -> Reading:
 
 
 def _cells(file: FilePart) -> Iterator[tuple[_Table, int, tuple[int, int], float]]:
-    """Every number of every matrix: its table, its line, row and column."""
+    """Yield every number of every matrix: its table, its line, row and column."""
     table: _Table | None = None
     number = 0
     for number, line in file.lines:

@@ -35,7 +35,7 @@ class _Prefix:
     form: _Form
     pattern: re.Pattern[str]
     has_space: bool = False
-    """Whether a space stands between each prefix and its line."""
+    """True where a space stands between each prefix and its line."""
 
 
 @cache
@@ -73,7 +73,7 @@ class Prefixes:
         return match > 0 and match >= prefix.form.least_share * len(sample)
 
     def strip(self, line: str) -> tuple[str, str | None]:
-        """The line without its prefixes, and the rank, host or pod that they name."""
+        """Return the line without its prefixes, and the rank, host or pod that they name."""
         label = None
         for prefix in self.learned:
             found, line = _cut_off(prefix, line)

@@ -1,4 +1,4 @@
-"""Which formats a file holds, and where each run of each begins.
+"""Find the formats in a file, and cut it into the runs of each.
 
 A format has patterns of its lines (`Marks`): of what only it prints, of the head of a run, of the
 results below it.  A head behind results begins the next run.  Where the results of a format stand
@@ -18,7 +18,7 @@ from trainrig.units import format_memory
 
 T = TypeVar("T")
 SEARCHED_BYTES = 1 << 26
-"""How much of a file is searched for further formats when one was found."""
+"""Size in bytes of the part that is searched for further formats once one was found."""
 MOST_LINES = 400_000
 """Limit of the lines that are kept in memory at once."""
 _WINDOW = 4000
@@ -40,9 +40,9 @@ class Marks:
     keys: tuple[tuple[str, ...], ...] = ()
     """Alternatives of keys that a JSON value of this format has, at any depth."""
     whole: Callable[[ToolFile], bool] | None = None
-    """Whether a file as a whole is of this format, which then reads it by itself."""
+    """Function that returns whether a file as a whole is of this format."""
     is_stream: bool = False
-    """Whether its lines are read by `Importer.stream` instead of run by run."""
+    """True where lines are read by `Importer.stream` instead of run by run."""
 
 
 class _Compiled:
@@ -65,7 +65,7 @@ class _Compiled:
 
 
 def find_formats(file: ToolFile, marks: Mapping[T, Marks]) -> list[T]:
-    """The formats whose lines or JSON values the file has, in the order given.
+    """Return the formats whose lines or JSON values the file has, in the order given.
 
     All of a file is searched; once a format is found, no more than `SEARCHED_BYTES` of it.
     """
@@ -100,7 +100,7 @@ def _is_in(text: str, format_marks: _Compiled) -> bool:
 
 
 def find_runs(file: ToolFile, marks: Mapping[T, Marks]) -> dict[T, list[FilePart]]:
-    """The runs of each format, in the order of the file; each JSON value is one.
+    """Return the runs of each format, in the order of the file; each JSON value is one.
 
     Raises DataError where the lines that may belong to them are more than can be held.
     """
@@ -138,7 +138,7 @@ def _has_keys(text: str, compiled: _Compiled) -> bool:
 
 
 def _held_lines(file: ToolFile, formats: Sequence[_Compiled]) -> list[FileLine]:
-    """The lines of a file, of a large one those near to a line of one of the formats."""
+    """Return the lines of a file, of a large one those near to a line of one of the formats."""
     lines: list[FileLine] = []
     size, last = 0, 0
     is_json = any(compiled.marks.keys for compiled in formats)
@@ -160,7 +160,7 @@ def _held_lines(file: ToolFile, formats: Sequence[_Compiled]) -> list[FileLine]:
 
 
 def _split(file: ToolFile, lines: Sequence[FileLine], compiled: _Compiled) -> Iterator[FilePart]:
-    """The runs of a format, each from its head to the next run's."""
+    """Yield the runs of a format, each from its head to the next run's."""
     body = compiled.body
     labels = {line.label for line in lines if line.label and body.search(line.text)}
     if len(labels) > 1:

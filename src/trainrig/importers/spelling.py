@@ -1,4 +1,4 @@
-"""How formats are spelled: the patterns of formats.toml."""
+"""Patterns by which formats are recognised, from formats.toml."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _RATES = {
 
 
 class _Lines:
-    """What the lines so far say."""
+    """Collect the stressors that the lines so far describe."""
 
     def __init__(self, file: FilePart) -> None:
         self.file = file

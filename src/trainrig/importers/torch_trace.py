@@ -262,7 +262,7 @@ _Spans = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 
 
 def _united(starts: NDArray[np.float64], ends: NDArray[np.float64]) -> _Spans:
-    """The intervals without their overlaps, in order."""
+    """Return the intervals without their overlaps, in order."""
     import numpy as np
 
     if not len(starts):

@@ -18,7 +18,7 @@ from trainrig.record import read_by, read_toml
 
 @read_by({"extra": "forbid"})
 class LogRule:
-    """One form of line."""
+    """Form of a line in a training's log, and the values in it."""
 
     find: str
     """Pattern of a line; groups are quantities; ``pairs`` has several, ``name``, ``value`` one."""
@@ -36,13 +36,13 @@ class LogRule:
     ends: str = ""
     """Pattern of the line's end: a line that lacks it was cut or wrapped."""
     weak: bool = False
-    """Whether other programs print such lines too: it counts where no other format takes it."""
+    """True where other programs print such lines, too: it counts where no other format takes it."""
     digits: bool = False
-    """Whether half of the last printed digit is kept as the number's uncertainty."""
+    """True where half of the last printed digit is kept as the number's uncertainty."""
     alone: bool = False
-    """Whether the timers of such a line are a step's by themselves."""
+    """True where the timers of one such line are a whole step's."""
     many: bool = False
-    """Whether several may stand in one line."""
+    """True where the form may stand several times in one line."""
 
 
 @read_by({"extra": "forbid"})
@@ -53,7 +53,7 @@ class LogNotes:
     no_memory: str = ""
     no_timers: str = ""
     zero_timers: str = ""
-    """What timers that read 0 in every step come from."""
+    """Explanation of timers that read 0 in every step."""
 
 
 @read_by({"extra": "forbid"})
@@ -77,9 +77,9 @@ class Format:
     json: str = ""
     """Module whose ``read_json`` reads JSON values of this format."""
     rate: str = "median"
-    """Which of the rates of the steps counts: ``median``, ``last``."""
+    """Choice among the rates of the steps: ``median``, ``last``."""
     timers: str = "step"
-    """Whether a part's timers are added up over a ``step`` or stand for one in each ``line``."""
+    """Scope of a part's timers: added up over a ``step``, or a step in each ``line``."""
     memory: str = ""
     """Description of the printed memory: ``allocated by torch, GB of 2³⁰``."""
     has_timers: bool = False
@@ -98,7 +98,7 @@ class CompiledRule:
 
 @cache
 def formats() -> Mapping[str, Format]:
-    """The formats of trainings/*.toml by name, in their order."""
+    """Return the formats of trainings/*.toml by name, in their order."""
     folder = Path(__file__).with_name("trainings")
     specs = [read_toml(path, Format, path.name) for path in sorted(folder.glob("*.toml"))]
     return {spec.name: spec for spec in sorted(specs, key=lambda spec: spec.order)}

@@ -1,4 +1,4 @@
-"""One reader of every training's log: formats are patterns in trainings/*.toml.
+"""Reader of every training's log: formats are patterns in trainings/*.toml.
 
 A pattern's named groups are quantities (`step`, `time`, `loss`, `timer_forward`, …); a line of
 ``name: value`` pairs is looked up in the format's table of names.  A line that has a step, or is a
@@ -82,7 +82,7 @@ class LoggedSteps:
 
 @dataclass(slots=True, kw_only=True)
 class _Training:
-    """One training as far as it was read."""
+    """Steps and settings of a training, as far as it was read."""
 
     log: Log
     first: int
@@ -210,7 +210,7 @@ class _Reader:
     def _values(
         self, line: FileLine, compiled: CompiledRule, match: re.Match[str]
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """The quantities of a line in SI units, and by how much each may be rounded."""
+        """Return the quantities of a line in SI units, and by how much each may be rounded."""
         groups = {name: text for name, text in match.groupdict().items() if text is not None}
         pairs = groups.pop("pairs", None)
         named = [(groups.pop("name"), groups.pop("value"))] if "name" in groups else []
@@ -282,7 +282,7 @@ class _Reader:
     def _training(
         self, line: FileLine, values: Mapping[str, float], *, is_end: bool, is_row: bool
     ) -> _Training | None:
-        """The training that a line belongs to; None where another rank prints it again."""
+        """Return the training that a line belongs to; None where another rank prints it again."""
         training = self.open
         if training is None:
             return self._begin(line)
@@ -462,7 +462,7 @@ def _bars(text: str) -> list[tuple[str, str]]:
 def read_stream(
     file: ToolFile, names: Sequence[str], hints: ImportHints
 ) -> Iterable[tuple[str, Reading]]:
-    """The trainings in a file, each of its own, by the name of their format.
+    """Return the trainings in a file, each of its own, by the name of their format.
 
     Raises DataError with the line that cannot be read.
     """

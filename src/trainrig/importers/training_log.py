@@ -32,7 +32,7 @@ _PARTS = (
     *("forward", "backward", "forward_backward", "optimizer"),
     *("communication", "data_wait"),
 )
-"""Of a step, as our own trainings name them, and communication where a timer has it."""
+"""Parts of a step that have timers, under the names of our own trainings."""
 _GUESSES = tuple(
     (model, seq)
     for model in ("bert-base", "bert-large", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -70,11 +70,11 @@ class Log:
     line: int | None = None
     """Line of the last step that has a time."""
     is_rate_of_whole: bool = False
-    """Whether the rate is of the whole training, with its evaluations and checkpoints."""
+    """True where the rate is of the whole training, with its evaluations and checkpoints."""
     samples_per_s: tuple[int, float] | None = None
     """Line and value, all GPUs together."""
     digits: float | None = None
-    """By how much the printed rate may be rounded, either way."""
+    """Largest rounding error of the printed rate, either way."""
     printed_flops: tuple[float, float] | None = None
     """FLOP/s of a GPU as the log has it, and by how much it may be rounded."""
     peak_memory: float | None = None
@@ -83,13 +83,13 @@ class Log:
     timers: dict[str, list[float]] = field(default_factory=dict)
     """Part of a step: seconds of each step that has a timer of it."""
     has_timers: bool = True
-    """Whether the framework prints timers of parts at all."""
+    """True where the framework prints timers of parts at all."""
     loss: float | None = None
     number: int = 0
-    """Which training of the file it is."""
+    """Number of the training in the file, from 1."""
 
     def middle(self, name: str) -> float | None:
-        """The median of a series; None where there is none."""
+        """Return the median of a series; None where there is none."""
         numbers = self.series.get(name)
         return median(numbers) if numbers else None
 
@@ -119,7 +119,7 @@ def fill(log: T, other: T) -> None:
 
 
 def records_of(file: FilePart, log: Log, hints: ImportHints) -> Iterator[Record]:
-    """The records of one training."""
+    """Yield the records of one training."""
     if not (log.series or log.samples_per_s or log.timers or log.loss is not None):
         return
     _complete(log.settings, hints)
@@ -182,7 +182,7 @@ _Make = Callable[..., Record]
 
 
 def _rates(log: Log, step_s: float | None, line: int | None, make: _Make) -> Iterator[Record]:
-    """Samples, tokens and FLOPs a second; of the steps' time where no rate is printed."""
+    """Yield samples, tokens and FLOPs a second, from the steps' time where no rate is printed."""
     rate_line, rate = log.samples_per_s or (line, None)
     if rate is None and step_s and log.settings.global_batch:
         rate = log.settings.global_batch / step_s
@@ -195,7 +195,7 @@ def _rates(log: Log, step_s: float | None, line: int | None, make: _Make) -> Ite
 
 
 def _token_rates(log: Log, step_s: float | None, line: int | None, make: _Make) -> Iterator[Record]:
-    """Tokens a second as the log prints them, or of the tokens of a step over its time."""
+    """Return tokens/s as the log prints them, or a step's tokens over its time."""
     per_gpu, printed = log.middle("token_rate_per_gpu"), log.middle("token_rate")
     if printed is not None:
         yield make("token_rate", "token/s", printed, line=line)
@@ -229,7 +229,7 @@ def _count(log: Log) -> str | None:
 
 
 def _flop_rate(log: Log, rate: float, line: int | None, make: _Make) -> Iterator[Record]:
-    """Model FLOP/s of a GPU; between what is printed where both are rounded."""
+    """Return the model FLOP/s of a GPU, with an interval where printed values are rounded."""
     flops = _sample_flops(log.settings.model, log.settings.seq_len)
     if flops is None:
         if log.printed_flops is None:
@@ -305,7 +305,7 @@ def _case(log: Log) -> Case:
 
 @cache
 def _sample_flops(model: str | None, seq_len: int | None) -> int | None:
-    """Model FLOPs of one sample, forward and backward; None where the model is not known."""
+    """Return a sample's model FLOPs, forward and backward; None: the model is not known."""
     if model is None or seq_len is None or not 0 < seq_len <= 1 << 24:
         return None
     try:
@@ -368,7 +368,7 @@ def _setting(text: str, names: Sequence[str]) -> str | None:
 
 
 def _is_wrapped(text: str, end: int) -> bool:
-    """Whether a value may go on in the next line, which a terminal's width began."""
+    """Return whether a value may go on in the next line, which a terminal's width began."""
     if text[end : end + 1] != "\n" or not re.match(r"[\w.]", text[end + 1 : end + 2]):
         return False
     return end - (text.rfind("\n", 0, end) + 1) >= _NARROWEST

@@ -1,4 +1,4 @@
-"""What this machine is: read-only probes, and the snapshot they fill.
+"""Describe this machine: read-only probes, and the snapshot they fill.
 
 `inspect` looks; `Snapshot` is what it saw; a field that could not be read is
 `Missing(reason)`.  Nothing here imports torch or changes the machine.

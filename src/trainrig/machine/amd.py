@@ -41,7 +41,7 @@ Fields = Mapping[str, Any]
 
 
 def amd_gpus(host: Host) -> tuple[Gpu, ...] | Missing:
-    """AMD's GPUs, or why neither tool described any."""
+    """Return AMD's GPUs, or why neither tool described any."""
     static = host.run("amd-smi", "static", "--json", timeout_s=_TIMEOUT_S)
     gpus = parse_amd_smi(static)
     if not isinstance(gpus, Missing):
@@ -51,7 +51,7 @@ def amd_gpus(host: Host) -> tuple[Gpu, ...] | Missing:
 
 
 def parse_rocm_smi(output: str | Missing) -> tuple[Gpu, ...] | Missing:
-    """The cards in what `rocm-smi -a --json` prints."""
+    """Return the cards that `rocm-smi -a --json` prints."""
     value = json_object(output, "rocm-smi")
     if isinstance(value, Missing):
         return value
@@ -91,7 +91,7 @@ def _rocm_gpu(index: int, card: Fields) -> Gpu:
 
 
 def parse_amd_smi(output: str | Missing) -> tuple[Gpu, ...] | Missing:
-    """The GPUs in what `amd-smi static --json` prints."""
+    """Return the GPUs that `amd-smi static --json` prints."""
     if isinstance(output, Missing):
         return output
     try:
@@ -136,7 +136,7 @@ def _part(gpu: Fields, name: str) -> Fields:
 
 
 def _value(value: object) -> object:
-    """5 of ``{"value": 5, "unit": "W"}``, and of 5."""
+    """Return the number in ``{"value": 5, "unit": "W"}``, or a plain number."""
     return value.get("value") if isinstance(value, dict) else value
 
 

@@ -1,4 +1,4 @@
-"""What the control group of this process allows: processors and memory.
+"""Read the limits of this process's control group: processors and memory.
 
 In a container the machine is often larger than what one may use of it.  Both
 versions of control groups are read; a limit set on any parent counts, so the
@@ -19,7 +19,7 @@ _V1_NO_LIMIT = 2**60
 
 
 def cpu_quota(host: Host) -> float | None | Missing:
-    """Processors' worth of CPU time this process may use; None: no limit."""
+    """Return the CPU time that this process may use, in processors; None: no limit."""
     folders = _folders(host, "cpu")
     if isinstance(folders, Missing):
         return folders
@@ -35,7 +35,7 @@ def cpu_quota(host: Host) -> float | None | Missing:
 
 
 def memory_limit(host: Host) -> int | None | Missing:
-    """Bytes of memory this process may use; None: no limit."""
+    """Return the memory in bytes that this process may use; None: no limit."""
     folders = _folders(host, "memory")
     if isinstance(folders, Missing):
         return folders
@@ -47,7 +47,7 @@ def memory_limit(host: Host) -> int | None | Missing:
 
 
 def memory_left(host: Host) -> int | None | Missing:
-    """Bytes that this process's groups may still take; None: no limit.
+    """Return the memory in bytes that this process's groups may still take; None: no limit.
 
     Pages of files that nobody has used lately are given back when they are asked for.
     """
@@ -72,7 +72,7 @@ def memory_left(host: Host) -> int | None | Missing:
 
 
 def throttled_s(host: Host) -> float | Missing:
-    """Seconds in which the quota held this process back; its own group's counter only."""
+    """Return the seconds in which its own group's quota held this process back."""
     folders = _folders(host, "cpu")
     if isinstance(folders, Missing):
         return folders
@@ -97,7 +97,7 @@ def _ratio(quota: str | Missing, period: str | Missing) -> float | None:
 
 
 def _folders(host: Host, controller: str) -> tuple[list[str], list[str]] | Missing:
-    """The folders of this process's group and of its parents, of version 2 and of version 1.
+    """Return the folders of this process's group and of its parents, of version 2 and of version 1.
 
     The lines are ``0::/user.slice`` and ``4:cpu,cpuacct:/user.slice``.  A controller of version 1
     is mounted alone, or with those it is grouped with.

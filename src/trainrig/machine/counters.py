@@ -56,7 +56,7 @@ class HostReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConditions:
-    """What happened on the host between two readings."""
+    """Load of the host between two readings."""
 
     wall_s: float
     busy_other_fraction: float | Missing
@@ -81,7 +81,7 @@ class HostLoad:
         self._clocks, self._throttles = _counters(self._host)
 
     def read(self, own_cpu_s: float | None = None) -> HostReading:
-        """The counters now; `own_cpu_s` replaces this process's own processor time."""
+        """Return the counters now; `own_cpu_s` replaces this process's own processor time."""
         host = self._host
         threads, busy, steal = parse_stat(host.read("/proc/stat"))
         clocks = _numbers(scaled(host.read(path), 1e3, "clock") for path in self._clocks)
@@ -101,7 +101,7 @@ class HostLoad:
 
 
 def between(before: HostReading, after: HostReading) -> HostConditions:
-    """What happened from `before` to `after`."""
+    """Return the load of the host from `before` to `after`."""
     wall = max(after.time_s - before.time_s, 1e-9)
     own_cpu_s = max(after.own_cpu_s - before.own_cpu_s, 0.0)
     total = if_known(lambda threads: threads * wall, after.threads)
@@ -120,7 +120,7 @@ def between(before: HostReading, after: HostReading) -> HostConditions:
 def gpu_conditions(
     device: int | str, *, holds_context: bool = False, since: float | None = None
 ) -> Gpu:
-    """The state of one NVIDIA GPU, by NVML's index, by UUID or by PCI address.
+    """Return the state of one NVIDIA GPU, by NVML's index, by UUID or by PCI address.
 
     Only what a measurement asks for is read; its processes are those of others.
     ``holds_context`` says that this process itself has the GPU open: where the
@@ -150,11 +150,11 @@ _GPU_FACTS = frozenset(
 
 
 WEAR = frozenset(["corrected_volatile", "uncorrected_volatile", "pcie_replays", "energy"])
-"""What tells a device that computes for minutes from one that does not: errors, joules."""
+"""Counters that grow while a device computes: errors, joules."""
 
 
 def _without_own(gpu: Gpu, processes: object, used: object, *, holds_context: bool) -> Gpu:
-    """Its processes, and what they used of it, less this program's."""
+    """Return the processes on a GPU and their use of it, without this program's."""
     if isinstance(gpu.activity.num_processes, Missing) or not isinstance(processes, list):
         return gpu
     pids, own = [listed.get("pid") for listed in objects(processes)], os.getpid()
@@ -198,7 +198,7 @@ class GpuWatch:
         self._child.end()
 
     def latest(self) -> tuple[Gpu, ...]:
-        """As the driver described them in these seconds; empty where it did not.  Never waits.
+        """Return the GPUs as the driver described them last; empty where it did not.  Never waits.
 
         A child that is silent for longer than a driver needs is ended.
         """
@@ -220,7 +220,7 @@ class GpuWatch:
 
 
 def throttled_share(before: Gpu, after: Gpu, wall_s: float) -> float | Missing:
-    """Share of the time in which heat or the board's supply held the clocks down; the larger."""
+    """Return the share of the time in which heat or the board's supply held the clocks down."""
     rises = (
         rise(before.clocks.slowed_by_heat_s, after.clocks.slowed_by_heat_s),
         rise(before.clocks.slowed_by_board_s, after.clocks.slowed_by_board_s),
@@ -229,7 +229,7 @@ def throttled_share(before: Gpu, after: Gpu, wall_s: float) -> float | Missing:
 
 
 def _is_own_process(pid: object, own_pid: int, is_worker: bool) -> bool:
-    """This process, a child of it, or, among workers, another child of the same parent."""
+    """Return whether a process is this one, a child of it, or a worker beside it."""
     if pid == own_pid:
         return True
     status = ThisMachine().read(f"/proc/{pid}/stat")
@@ -242,7 +242,7 @@ def _is_own_process(pid: object, own_pid: int, is_worker: bool) -> bool:
 def parse_stat(
     content: str | Missing,
 ) -> tuple[int | Missing, float | Missing, float | Missing]:
-    """Logical processors, busy seconds and stolen seconds in /proc/stat."""
+    """Return logical processors, busy seconds and stolen seconds in /proc/stat."""
     if isinstance(content, Missing):
         return content, content, content
     lines = [line.split() for line in content.splitlines() if line.startswith("cpu")]
@@ -258,7 +258,7 @@ def parse_stat(
 
 
 def _counters(host: Host) -> tuple[list[str], list[str]]:
-    """Files with the current clock of a few processors, and with each package's heat events."""
+    """Return the files with a few processors' clocks, and with each package's heat events."""
     names = host.names(_CPUS)
     listed = [] if isinstance(names, Missing) else [n for n in names if n[3:].isdigit()]
     cpus = sorted((name for name in listed if name.startswith("cpu")), key=lambda n: int(n[3:]))
@@ -273,12 +273,12 @@ def _counters(host: Host) -> tuple[list[str], list[str]]:
 
 
 def _numbers(values: Iterable[float | Missing]) -> list[float]:
-    """The values that are known, the smallest first."""
+    """Return the values that are known, the smallest first."""
     return sorted(value for value in values if not isinstance(value, Missing))
 
 
 def rise(before: float | Missing, after: float | Missing) -> float | Missing:
-    """Increase of a counter; one that was reset in between tells nothing."""
+    """Return the increase of a counter; one that was reset in between tells nothing."""
     reset = Missing("the counter was reset")
     return if_known(lambda old, new: new - old if new >= old else reset, before, after)
 

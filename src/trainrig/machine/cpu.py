@@ -39,7 +39,7 @@ Fields = Mapping[str, str]
 
 
 def cpu_info(host: Host) -> Cpu:
-    """The processors of this machine."""
+    """Return the processors of this machine."""
     fields = lscpu_fields(host.run("lscpu", "-J"))
     cores = cpuinfo_cores(host.read("/proc/cpuinfo"))
     known = fields if not isinstance(fields, Missing) else _fields_of_cpuinfo(cores, fields)
@@ -100,7 +100,7 @@ def _walk(entries: object, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def cpuinfo_cores(content: str | Missing) -> tuple[Fields, ...] | Missing:
-    """The blocks of /proc/cpuinfo, one a logical processor."""
+    """Return the blocks of /proc/cpuinfo, one a logical processor."""
     if isinstance(content, Missing):
         return content
     blocks = map(fields_of, blocks_of(content))
@@ -109,7 +109,7 @@ def cpuinfo_cores(content: str | Missing) -> tuple[Fields, ...] | Missing:
 
 
 def _fields_of_cpuinfo(cores: tuple[Fields, ...] | Missing, why: Missing) -> Fields | Missing:
-    """/proc/cpuinfo under lscpu's names; `why` lscpu did not answer where neither did."""
+    """Return /proc/cpuinfo's fields under lscpu's names, or `why` lscpu did not answer."""
     if isinstance(cores, Missing):
         return Missing(f"{why.reason}; {cores.reason}")
     names = {"model name": "Model name", "vendor_id": "Vendor ID", "cpu family": "CPU family"}
@@ -122,7 +122,7 @@ def _fields_of_cpuinfo(cores: tuple[Fields, ...] | Missing, why: Missing) -> Fie
 
 
 def physical_cores(fields: Fields | Missing) -> int | Missing:
-    """Sockets × cores a socket; on ARM clusters × cores a cluster; else by threads a core."""
+    """Return sockets × cores a socket; on ARM clusters × cores a cluster; else by threads."""
     groups = first([_count(fields, "Socket(s)"), _count(fields, "Cluster(s)")], "sockets")
     names = ("Core(s) per socket", "Core(s) per cluster")
     cores_per_group = first([_count(fields, name) for name in names], "cores")
@@ -155,7 +155,7 @@ _LEVELS = ("L1d", "L1i", "L2", "L3")
 
 
 def lscpu_caches(output: str | Missing) -> tuple[Cache, ...] | Missing:
-    """The caches in `lscpu -J -B -C`."""
+    """Return the caches in `lscpu -J -B -C`."""
     value = json_object(output, "lscpu")
     if isinstance(value, Missing):
         return value
@@ -170,7 +170,7 @@ def lscpu_caches(output: str | Missing) -> tuple[Cache, ...] | Missing:
 
 
 def _cache_of_field(name: str, value: str | None) -> Cache | None:
-    """``64 KiB (2 instances)``; without the count it is unclear which of the two is meant."""
+    """Return the cache of ``64 KiB (2 instances)``; without the count its meaning is unclear."""
     match = _CACHE_TEXT.fullmatch(value) if value else None
     total = size_bytes(match["size"], name) if match else Missing(name)
     if match is None or isinstance(total, Missing) or not match["count"] or int(match["count"]) < 1:
@@ -187,7 +187,7 @@ def _base_clock(host: Host, fields: Fields | Missing) -> float | Missing:
 
 
 def _counter_rate(fields: Fields | Missing) -> float | Missing:
-    """Rate of x86's time-stamp counter, where the flags say that it is constant."""
+    """Return the rate of x86's time-stamp counter, where the flags say that it is constant."""
     flags = _flags(fields)
     if isinstance(flags, Missing) or "constant_tsc" not in flags:
         return Missing("no constant time-stamp counter")

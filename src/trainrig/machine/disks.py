@@ -23,14 +23,14 @@ from trainrig.machine.system_access import Host, ThisMachine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountPoint:
-    """Where a folder lies."""
+    """File system that a folder lies on, and where it is mounted."""
 
     mount: str
     filesystem: str
 
 
 def place_of(folder: str, host: Host | None = None) -> MountPoint | Missing:
-    """The file system of an existing folder: the innermost mount above it."""
+    """Return the file system of an existing folder: the innermost mount above it."""
     seen = host or ThisMachine()
     path = seen.resolve(folder)
     if isinstance(path, Missing):
@@ -47,7 +47,7 @@ def place_of(folder: str, host: Host | None = None) -> MountPoint | Missing:
 
 
 def _parse(line: str) -> MountPoint | None:
-    """``36 35 98:0 /root /mnt rw - ext4 /dev/sda1 rw``: optional fields end with a dash."""
+    """Read ``36 35 98:0 /root /mnt rw - ext4 /dev/sda1 rw``; optional fields end with a dash."""
     left, dash, right = line.partition(" - ")
     words, kind = left.split(" "), right.split(" ")
     if not dash or len(words) < 6 or not words[4].startswith("/") or not kind[0]:
@@ -58,7 +58,7 @@ def _parse(line: str) -> MountPoint | None:
 
 
 def name_of(place: MountPoint, disks: Iterable[Disk]) -> str:
-    """``Samsung SSD 990 PRO 2TB, ext4``; ``2 × ...`` for a set; the file system alone elsewhere."""
+    """Name disk and file system: ``Samsung SSD 990 PRO 2TB, ext4``; a set: ``2 × ...``."""
     under = [disk for disk in disks if place.mount in (mount.path for mount in disk.mounts)]
     if not under:
         return place.filesystem
@@ -85,12 +85,12 @@ Device = Mapping[str, object]
 
 
 def disks(host: Host) -> tuple[Disk, ...] | Missing:
-    """The disks of this machine."""
+    """Return the disks of this machine."""
     return parse_lsblk(host.run("lsblk", "-J", "-b", "-O"))
 
 
 def parse_lsblk(output: str | Missing) -> tuple[Disk, ...] | Missing:
-    """The disks in what `lsblk -J -b` prints, whichever columns it has."""
+    """Return the disks that `lsblk -J -b` prints, whichever columns it has."""
     value = json_object(output, "lsblk")
     if isinstance(value, Missing):
         return value

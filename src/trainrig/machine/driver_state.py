@@ -37,7 +37,7 @@ _RESOURCE = re.compile(r"0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) 0x[0-9a-f]{1,16}"
 
 
 def driver_state(host: Host) -> DriverState:
-    """What is loaded, what is installed, and what an upgrade changed."""
+    """Read which driver is loaded and installed, and what an upgrade changed."""
     return DriverState(
         modules=_modules(host),
         loaded=first(
@@ -90,7 +90,7 @@ def _library(host: Host) -> str | Missing:
 
 
 def _builds(output: str | Missing) -> tuple[str, ...] | Missing:
-    """``nvidia/570.86.15, 6.8.0-47-generic, x86_64: installed`` names a kernel."""
+    """Read the kernels in ``nvidia/570.86.15, 6.8.0-47-generic, x86_64: installed``."""
     if isinstance(output, Missing):
         return output
     lines = re.findall(r"^nvidia\S*, ([^,\s]+),[^:]*: installed", output, re.MULTILINE)
@@ -98,7 +98,7 @@ def _builds(output: str | Missing) -> tuple[str, ...] | Missing:
 
 
 def _secure_boot(host: Host) -> bool | Missing:
-    """The variable is four bytes of attributes and one of value."""
+    """Read SecureBoot's variable: four bytes of attributes and one of value."""
     value = host.read(_SECURE_BOOT)
     if isinstance(value, str) and value:
         return value[-1] == "\x01"
@@ -109,7 +109,7 @@ def _secure_boot(host: Host) -> bool | Missing:
 
 
 def _upgraded(host: Host) -> str | None | Missing:
-    """Date of the newest unattended upgrade that touched NVIDIA's packages."""
+    """Return the date of the newest unattended upgrade of NVIDIA's packages."""
     log = host.read(_HISTORY[0])
     if isinstance(log, Missing):
         return log
@@ -142,7 +142,7 @@ def _is_active(host: Host, unit: str) -> bool | Missing:
 
 
 def pci_states(host: Host, gpus: Iterable[PciGpu]) -> tuple[PciState, ...]:
-    """What the bus shows of GPUs: whether they answer, their window, their link's errors."""
+    """Read from the bus whether GPUs answer, their window, and their link's errors."""
     redirects = _acs(host)
     return tuple(_state(host, gpu, redirects) for gpu in gpus)
 
@@ -167,7 +167,7 @@ def _state(host: Host, gpu: PciGpu, redirects: frozenset[str] | Missing) -> PciS
 
 
 def _largest_window(content: str | Missing) -> int | Missing:
-    """A line a window: its first address, its last one, its flags."""
+    """Return the largest memory window; each line has its first and last address and flags."""
     if isinstance(content, Missing):
         return content
     ends = [(int(a, 16), int(b, 16)) for a, b in _RESOURCE.findall(content)]
@@ -186,7 +186,7 @@ def _total(content: str | Missing, name: str) -> int | Missing:
 
 
 def _acs(host: Host) -> frozenset[str] | Missing:
-    """Bridges whose ACS control has request redirect on; root alone sees this of lspci."""
+    """Return the bridges whose ACS control redirects requests, which lspci shows to root."""
     output = host.run("lspci", "-D", "-vvv")
     if isinstance(output, Missing):
         return output

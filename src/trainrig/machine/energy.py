@@ -48,7 +48,7 @@ class Meter:
     device: str
     """``package-0``, ``GPU 1``."""
     source: str
-    """What is read, in words."""
+    """Name of the counter that is read."""
     read: Callable[[], float | Missing]
     """Joules of a counter, or watts at this moment."""
     uuid: str | None = None
@@ -89,28 +89,28 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEnergy:
-    """What one device used in a window."""
+    """Energy that one device used in a time window."""
 
     device: str
     uuid: str | None
     source: str
     joules: float
     low: float
-    """For certain not less."""
+    """Lower bound of the energy, in joules."""
     high: float
-    """For certain not more."""
+    """Upper bound of the energy, in joules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energy:
-    """What all devices of something used in a window.  The one place with its formulas."""
+    """Energy that several devices used in a time window, with its formulas."""
 
     seconds: float
     devices: tuple[DeviceEnergy, ...]
 
     @property
     def joules(self) -> float:
-        """Of all devices."""
+        """Energy of all devices, in joules."""
         return sum(device.joules for device in self.devices)
 
     @property
@@ -125,17 +125,17 @@ class Energy:
 
     @property
     def source(self) -> str:
-        """What was read, of which devices."""
+        """Names of the counters that were read, and of their devices."""
         names = ", ".join(device.device for device in self.devices)
         return f"{' and '.join(dict.fromkeys(d.source for d in self.devices))}: {names}"
 
     def per(self, count: float) -> float:
-        """Joules for each of ``count`` things that the window saw, such as tokens."""
+        """Return the joules for each of ``count`` things in the window, such as tokens."""
         return self.joules / count
 
 
 def energy_between(meters: Iterable[Meter], start: float, end: float) -> Energy | Missing:
-    """What the meters' devices used from ``start`` to ``end``; Missing if one of them is."""
+    """Return the energy that the meters' devices used from ``start`` to ``end``, or why not."""
     used = [used_between(meter, start, end) for meter in meters]
     if not used:
         return Missing("no device has an energy counter that can be read")
@@ -143,7 +143,7 @@ def energy_between(meters: Iterable[Meter], start: float, end: float) -> Energy 
 
 
 def together(parts: Sequence[Energy]) -> Energy:
-    """Several windows of the same devices as one."""
+    """Add up several windows of the same devices."""
     of_device: dict[tuple[str, str | None], list[DeviceEnergy]] = {}
     for reading in (device for part in parts for device in part.devices):
         of_device.setdefault((reading.device, reading.uuid), []).append(reading)
@@ -162,7 +162,7 @@ def together(parts: Sequence[Energy]) -> Energy:
 
 
 def used_between(meter: Meter, start: float, end: float) -> DeviceEnergy | Missing:
-    """What one device used from ``start`` to ``end``."""
+    """Return the energy that one device used from ``start`` to ``end``."""
     points = tuple(meter.points)
     if meter.broken is not None:
         return Missing(f"{meter.device}: {meter.broken}")
@@ -186,7 +186,7 @@ def used_between(meter: Meter, start: float, end: float) -> DeviceEnergy | Missi
 
 
 def joules_at(points: Points, moment: float) -> float:
-    """Joules at a moment between two readings, on the line between them."""
+    """Interpolate the joules at a moment between two readings."""
     behind = bisect_left(points, (moment,))
     if points[behind][0] == moment:
         return points[behind][1]
@@ -206,7 +206,7 @@ def _first_behind(points: Points, moment: float) -> float:
 
 
 def package_meters(host: Host, root: str = POWERCAP) -> tuple[Meter, ...] | Missing:
-    """A meter for each processor package; Missing with the file if one cannot be read."""
+    """Return a meter for each processor package; Missing with the file if one cannot be read."""
     names = host.names(root)
     if isinstance(names, Missing):
         return Missing(f"{names.reason}: this kernel shows no energy of the processors")
@@ -245,7 +245,7 @@ def _microjoules(host: Host, zone: str) -> float | Missing:
 
 
 def gpu_meter(index: int, uuid: str | None) -> Meter | Missing:
-    """A meter of the GPU with NVML's number ``index``, found by its UUID where that is known."""
+    """Return a meter of the GPU with NVML's number ``index``, by its UUID where that is known."""
     failed = nvml.start()
     handle = nvml.handle_of(uuid or index) if failed is None else failed
     if nvml.is_missing(handle):

@@ -1,4 +1,4 @@
-"""What a number was measured under: the software and settings that can change it.
+"""Record the software and settings that can change a measured number.
 
 Two measurements are of one environment where these facts are equal: Python, torch and the CUDA or
 ROCm it was built for, the packages that torch loads (triton, numpy, NVIDIA's libraries), driver,
@@ -87,5 +87,5 @@ def _sequence(value: object) -> Sequence[Any]:
 
 
 def _text(value: object) -> str:
-    """A fact as text; empty for what is absent or could not be read."""
+    """Return a fact as text; empty for what is absent or could not be read."""
     return "" if value is None or isinstance(value, Mapping) else str(value)

@@ -1,4 +1,4 @@
-"""What every probed value is made of: a fact, or `Missing` with the reason.
+"""Types of probed values: a fact, or `Missing` with the reason.
 
 A field that could not be read is `Missing(reason)`, never a zero and never a guess.
 """
@@ -21,7 +21,7 @@ _STRICT: ConfigDict = {"extra": "forbid"}
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def fact(kind: type[T]) -> type[T]:
-    """A frozen, slotted, keyword-only dataclass that pydantic reads strictly."""
+    """Make a frozen, slotted, keyword-only dataclass that pydantic reads strictly."""
     return read_by(_STRICT)(kind)
 
 
@@ -44,11 +44,11 @@ FAULTY_REASONS = frozenset(
 
 
 def value_or(value: T | Missing, default: T) -> T:
-    """`value` where it is known, else `default`."""
+    """Return `value` where it is known, else `default`."""
     return default if isinstance(value, Missing) else value
 
 
 def if_known(compute: Callable[..., T | Missing], *values: Any) -> T | Missing:
-    """``compute(*values)``, or the first of the values that is Missing."""
+    """Return ``compute(*values)``, or the first of the values that is Missing."""
     missing = [value for value in values if isinstance(value, Missing)]
     return missing[0] if missing else compute(*values)

@@ -1,4 +1,4 @@
-"""What a doctor looks at besides the machine's parts: driver, kernel log, sockets, disks, settings.
+"""Facts for the doctor besides the machine's parts: driver, kernel log, sockets, disks, settings.
 
 Facts alone, as frozen values; `trainrig.doctor` judges them.  They are stored in machine.json and
 travel in bundles, so nothing here holds a command line, a password, a token or a user's name.
@@ -30,13 +30,13 @@ class DriverState:
     upgraded: str | None | Missing
     """Date of the newest unattended upgrade of NVIDIA's packages; None: none in the log."""
     fabric_manager: str | Missing
-    """Its version, where it is installed: machines with NVSwitch need it."""
+    """Version of NVIDIA's fabric manager, which machines with NVSwitch need."""
     fabric_active: bool | Missing
 
 
 @fact
 class PciState:
-    """What the bus shows of one GPU besides its identity."""
+    """State of one GPU on the bus, besides its identity."""
 
     address: str
     answers: bool | Missing
@@ -47,7 +47,7 @@ class PciState:
     """Link errors that PCIe corrected since boot (AER)."""
     errors_fatal: int | Missing
     acs_redirect: bool | Missing
-    """Whether a port above it sends traffic between GPUs through the root (ACS); needs root."""
+    """True where a port above it sends traffic between GPUs through the root (ACS); needs root."""
 
 
 @fact
@@ -63,13 +63,13 @@ class KernelEvent:
     pci_address: str | None = None
     program: str | None = None
     library: str | None = None
-    """Where a segmentation fault happened: ``libnccl.so.2``."""
+    """Library in which a segmentation fault happened: ``libnccl.so.2``."""
     device: str | None = None
     """A disk, a processor, a memory module, a slot."""
     severity: str | None = None
     """In the kernel's words: ``corrected``, ``uncorrected (fatal)``."""
     count: int = 1
-    """How many errors of this kind, code, device and program; ``text`` is the latest."""
+    """Number of errors of this kind, code, device and program; ``text`` is the latest."""
 
 
 Protection = Literal["token", "password", "none", "unknown"]
@@ -86,7 +86,7 @@ class Listener:
     service: str
     """``jupyter``, ``frps``, ``tensorboard``, ``ray``, ``redis``, ``ssh`` …; empty: not known."""
     protection: Protection
-    """What its command line and configuration say; the secret itself is not kept."""
+    """Protection by its command line and configuration; the secret itself is not kept."""
 
 
 @fact
@@ -96,7 +96,7 @@ class Tunnel:
     service: str
     local_ports: tuple[int, ...]
     authenticated: bool | Missing
-    """Whether the client's configuration names a token or user to the server."""
+    """True where the client's configuration names a token or user to the server."""
 
 
 @fact
@@ -125,7 +125,7 @@ class FileSystem:
     read_only: bool
     options: tuple[str, ...]
     errors: int | Missing
-    """What ext4 counted since it was checked."""
+    """Errors that ext4 counted since it was checked."""
 
 
 @fact
@@ -147,7 +147,7 @@ class NetworkPort:
     is_usb: bool = False
     """Behind USB, as the port to a server's management chip."""
     link_downs: int | Missing = NOT_READ
-    """How often the link was lost since the counters began (InfiniBand)."""
+    """Number of times that the link was lost since the counters began (InfiniBand)."""
 
 
 @fact
@@ -174,7 +174,7 @@ class GpuProcess:
 
 @fact
 class Toolchain:
-    """What extensions are built with and containers are run with."""
+    """Versions of the tools that build extensions and run containers."""
 
     gcc: str | Missing
     ninja: str | Missing
@@ -186,22 +186,22 @@ class Toolchain:
 
 @fact
 class HostSettings:
-    """What the host's firmware and kernel are set to."""
+    """Settings of the host's firmware and kernel."""
 
     governors: tuple[str, ...] | Missing
-    """Each with its driver: ``acpi-cpufreq/schedutil``."""
+    """Policies of the processors' clocks, with their drivers: ``acpi-cpufreq/schedutil``."""
     clock_synchronised: bool | Missing
     iommu: Literal["off", "passthrough", "translated"] | Missing
     memlock_bytes: int | None | Missing
-    """How much a process may lock; None: no limit."""
+    """Memory in bytes that a process may lock; None: no limit."""
     open_files: int | None | Missing
     memory_errors_corrected: int | Missing
-    """By the memory controller since boot (EDAC)."""
+    """Errors that the memory controller corrected since boot (EDAC)."""
     memory_errors_uncorrected: int | Missing
     raid_degraded: tuple[str, ...] | Missing
     """Sets of /proc/mdstat with a disk missing."""
     peer_memory: bool | Missing
-    """Whether a module for GPUDirect RDMA is loaded."""
+    """True where a module for GPUDirect RDMA is loaded."""
 
 
 @fact
@@ -216,7 +216,7 @@ class EarlierGpu:
 
 @fact
 class Crash:
-    """What the newest run's logs show of a process that died."""
+    """Process that died, as the newest run's logs show it."""
 
     run: str
     log: str
@@ -243,8 +243,8 @@ class Health:
     toolchain: Toolchain
     settings: HostSettings
     earlier_gpus: tuple[EarlierGpu, ...] | Missing = NOT_READ
-    """Of the newest run on this machine that had any; filled in by who knows of runs."""
+    """GPUs of the newest run on this machine that had any; filled in by the runner."""
     readable_secrets: tuple[str, ...] | Missing = NOT_READ
     """Files with a secret in this user's home that others may read: ``~/.netrc``."""
     crash: Crash | None | Missing = NOT_READ
-    """Of the newest run; None: it shows none."""
+    """Crash in the newest run; None: it shows none."""

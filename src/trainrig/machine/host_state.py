@@ -45,7 +45,7 @@ def health(
     bus: Iterable[PciGpu] | Missing,
     gpus: Iterable[Gpu],
 ) -> Health:
-    """All of it, each part read beside the others."""
+    """Read all facts of the host's health, its parts at the same time."""
     devices = () if isinstance(bus, Missing) else tuple(bus)
     with ThreadPoolExecutor(max_workers=10) as pool:
         driver = pool.submit(driver_state, host)
@@ -79,7 +79,7 @@ def health(
 
 
 def filesystems(host: Host) -> tuple[FileSystem, ...] | Missing:
-    """The mounted file systems that hold data, by their path."""
+    """Return the mounted file systems that hold data, by their path."""
     table = host.read("/proc/self/mounts")
     if isinstance(table, Missing):
         return table
@@ -107,7 +107,7 @@ def filesystems(host: Host) -> tuple[FileSystem, ...] | Missing:
 
 
 def _writable(mounts: str | Missing) -> frozenset[str]:
-    """Places whose file system may be written, however they are mounted.
+    """Return the places whose file system may be written, however they are mounted.
 
     Containers get the driver's files as read-only mounts of the host's file system.
     """
@@ -124,7 +124,7 @@ def _writable(mounts: str | Missing) -> frozenset[str]:
 
 
 def network_ports(host: Host) -> tuple[NetworkPort, ...] | Missing:
-    """Ethernet and InfiniBand ports; what has no card behind it is virtual."""
+    """Return Ethernet and InfiniBand ports; one without a card behind it is virtual."""
     names = host.names("/sys/class/net")
     if isinstance(names, Missing):
         return names
@@ -176,7 +176,7 @@ def _infiniband(host: Host, card: str, port: str) -> NetworkPort:
 
 
 def _pcie(host: Host, folder: str) -> tuple[int | Missing, int | Missing]:
-    """Lanes times 2 to the generation: what doubles with each of the two."""
+    """Return lanes × 2**generation of a card's link, as it runs and at its most."""
     link = read_link(host, f"{folder}/device")
     pairs = ((link.generation, link.width), (link.max_generation, link.max_width))
     products = []
@@ -191,7 +191,7 @@ def _pcie(host: Host, folder: str) -> tuple[int | Missing, int | Missing]:
 
 
 def sensors(host: Host) -> tuple[Sensor, ...] | Missing:
-    """Temperatures and fans of the kernel's hardware monitors."""
+    """Return temperatures and fans of the kernel's hardware monitors."""
     chips = host.names("/sys/class/hwmon")
     if isinstance(chips, Missing):
         return chips
@@ -223,7 +223,7 @@ def sensors(host: Host) -> tuple[Sensor, ...] | Missing:
 
 
 def processor_heat_files(host: Host) -> tuple[str, ...]:
-    """The kernel's files with the processors' temperatures (thousandths of a degree Celsius)."""
+    """Return the kernel's files with the processors' temperatures (in 0.001 °C)."""
     files = []
     for chip in value_or(host.names("/sys/class/hwmon"), ()):
         folder = f"/sys/class/hwmon/{chip}"
@@ -237,7 +237,7 @@ _PROCESSOR_CHIPS = frozenset(["coretemp", "k10temp", "zenpower", "cpu_thermal"])
 
 
 def settings(host: Host) -> HostSettings:
-    """What the host's firmware and kernel are set to."""
+    """Read the settings of the host's firmware and kernel."""
     limits = host.read("/proc/self/limits")
     modules = host.read("/proc/modules")
     return HostSettings(
@@ -314,7 +314,7 @@ def _edac(host: Host, name: str) -> int | Missing:
 
 
 def _raid(content: str | Missing) -> tuple[str, ...] | Missing:
-    """``md0 : active raid1 …`` and below it ``[2/1] [U_]``: an underscore is a missing disk."""
+    """Return the RAID sets with a missing disk, which is an underscore in ``[2/1] [U_]``."""
     if isinstance(content, Missing):
         return content
     sets = re.findall(r"^(md\S+) :[^\n]*\n[^\n]*\[([U_]+)\]", content, re.MULTILINE)
@@ -322,7 +322,7 @@ def _raid(content: str | Missing) -> tuple[str, ...] | Missing:
 
 
 def toolchain(host: Host) -> Toolchain:
-    """What extensions are built with and containers are run with."""
+    """Read the versions of the tools that build extensions and run containers."""
     engines = [host.run("docker", "--version"), host.run("podman", "--version")]
     ctk = host.run("nvidia-ctk", "--version")
     return Toolchain(
@@ -341,7 +341,7 @@ def _version(output: str | Missing) -> str | Missing:
 
 
 def gpu_processes(host: Host, gpus: Iterable[Gpu]) -> tuple[GpuProcess, ...] | Missing:
-    """The processes with a context on a GPU."""
+    """Return the processes with a context on a GPU."""
     listed = tuple(gpus)
     if not listed:
         return Missing("no GPU is described")

@@ -86,13 +86,13 @@ def _numbered(text: str) -> str:
 
 @cache
 def _quick() -> re.Pattern[str]:
-    """Words that every line of interest has one of: most lines are passed over with one search."""
+    """Compile the words of which each line of interest has one; one search passes over most."""
     words = {near for form in _forms() for near in form.form.near}
     return re.compile("|".join(map(re.escape, sorted(words))))
 
 
 def kernel_events(host: Host) -> tuple[KernelEvent, ...] | Missing:
-    """The events in the kernel's log, in the order of their first lines."""
+    """Return the events in the kernel's log, in the order of their first lines."""
     reasons: list[str] = []
     sources: list[Callable[[], str | Missing]] = [
         lambda: host.run("dmesg"),
@@ -108,19 +108,19 @@ def kernel_events(host: Host) -> tuple[KernelEvent, ...] | Missing:
 
 
 def _of_this_boot(log: str | Missing) -> str | Missing:
-    """A log file goes on over boots; the kernel's first line of each names its version."""
+    """Return the part of a log file since the last boot, whose first line names the kernel."""
     if isinstance(log, Missing):
         return log
     return log[log.rfind("Linux version ") + 1 :]
 
 
 def parse_kernel_log(text: str) -> tuple[KernelEvent, ...]:
-    """The events in a log's text; equal ones are one: the latest line, with a count."""
+    """Return the events in a log's text; equal ones are one: the latest line, with a count."""
     return events_in(text.splitlines()[-_MOST_LINES:])
 
 
 def events_in(lines: Iterable[str]) -> tuple[KernelEvent, ...]:
-    """The events in a log's lines; those of one kind, code, device and program are one."""
+    """Return the events in a log's lines; those of one kind, code, device and program are one."""
     events: dict[tuple[object, ...], KernelEvent] = {}
     details: dict[tuple[object, ...], KernelEvent] = {}
     for line in _joined(lines):
@@ -139,7 +139,7 @@ def events_in(lines: Iterable[str]) -> tuple[KernelEvent, ...]:
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, with those that go on an earlier one added to it."""
+    """Yield the lines, each with those that continue it."""
     joined = ""
     for line in lines:
         bare = _TIME.sub("", line, count=1)
@@ -154,7 +154,7 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _event(line: str) -> tuple[KernelEvent | None, bool]:
-    """The event of a line, and whether it counts only where no exacter line does."""
+    """Return the event of a line, and whether it counts only where no exacter line does."""
     for compiled in _forms():
         if not any(near in line for near in compiled.form.near):
             continue
@@ -181,7 +181,7 @@ def _event(line: str) -> tuple[KernelEvent | None, bool]:
 
 
 def _address(pci: str | None) -> str | None:
-    """``0000:9b:00.0``, as the bus lists it."""
+    """Return an address as the bus lists it: ``0000:9b:00.0``."""
     if not pci:
         return None
     pci = pci.lower()

@@ -26,13 +26,13 @@ NODES = "/sys/devices/system/node"
 
 
 def has_several_nodes(host: Host) -> bool:
-    """Whether some of the host's memory is farther from a processor than other memory."""
+    """Return whether the host has more than one NUMA node."""
     names = host.names(NODES)
     return not isinstance(names, Missing) and "node1" in names
 
 
 def memory_info(host: Host) -> MemoryInfo:
-    """The memory of this machine."""
+    """Return the memory of this machine."""
     sizes = meminfo_sizes(host.read("/proc/meminfo"))
     dimms = parse_dimms(host.run("dmidecode", "-t", "17"))
     return MemoryInfo(
@@ -69,7 +69,7 @@ def _size(sizes: Mapping[str, int] | Missing, name: str) -> int | Missing:
 
 
 def parse_dimms(output: str | Missing) -> tuple[Dimm, ...] | Missing:
-    """The populated slots in the text of `dmidecode -t 17`."""
+    """Return the populated slots in the text of `dmidecode -t 17`."""
     if isinstance(output, Missing):
         return output
     dimms = [_dimm(fields_of(block)) for block in blocks_of(output) if "Memory Device" in block]
@@ -98,7 +98,7 @@ def _above_zero(value: float | Missing) -> float | Missing:
 
 
 def slowest_speed(dimms: tuple[Dimm, ...] | Missing) -> float | Missing:
-    """All modules run at one speed; where the firmware says otherwise, the slowest counts."""
+    """Return the speed of the slowest module; the firmware should run all at one speed."""
     if isinstance(dimms, Missing):
         return dimms
     speeds = [first([dimm.speed_mt_per_s, dimm.rated_mt_per_s], "speed") for dimm in dimms]
@@ -107,7 +107,7 @@ def slowest_speed(dimms: tuple[Dimm, ...] | Missing) -> float | Missing:
 
 
 def count_channels(dimms: tuple[Dimm, ...] | Missing) -> int | Missing:
-    """Channels with a module in them, or why the locators do not tell."""
+    """Return the number of channels with a module, or why the locators do not tell."""
     if isinstance(dimms, Missing):
         return dimms
     channels = set()

@@ -27,7 +27,7 @@ NodeCpus = Mapping[int, frozenset[int]]
 
 
 def node_cpus(host: Host, usable: Collection[int]) -> NodeCpus | Missing:
-    """The nodes that have some of the ``usable`` processors, each with those.
+    """Return the nodes that have some of the ``usable`` processors, each with those.
 
     Nodes of memory alone (CXL, a GPU's) are left out: nothing runs there.
     """
@@ -44,14 +44,14 @@ def node_cpus(host: Host, usable: Collection[int]) -> NodeCpus | Missing:
 
 
 def usable_cpus() -> frozenset[int]:
-    """The processors that this process may run on."""
+    """Return the processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def spread(host: Host, nodes: NodeCpus, ranks: int) -> tuple[frozenset[int], ...]:
-    """The processors of each rank on a host without GPUs.
+    """Return the processors of each rank on a host without GPUs.
 
     Fewer ranks than nodes divide the nodes; more of them stand on a node in a row, as they talk to
     their neighbours most, and divide its cores, or share all of them where they are too few.
@@ -78,7 +78,7 @@ def _part(whole: Sequence[_T], number: int, parts: int) -> Sequence[_T]:
 
 
 def _cores(host: Host, cpus: Collection[int]) -> list[frozenset[int]]:
-    """Processors, those of one core together, in order."""
+    """Return the logical processors of each core, in order."""
     cores: dict[frozenset[int], None] = {}
     for cpu in sorted(cpus):
         text = host.read(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list")
@@ -91,7 +91,7 @@ def _cores(host: Host, cpus: Collection[int]) -> list[frozenset[int]]:
 def beside_gpus(
     snapshot: Snapshot, nodes: NodeCpus, numbers: Sequence[int]
 ) -> tuple[frozenset[int], ...]:
-    """The processors of the node of each GPU, by the driver's numbers.
+    """Return the processors of the node of each GPU, by the driver's numbers.
 
     Of a GPU whose node is not known: nothing, which binds nowhere.
     """

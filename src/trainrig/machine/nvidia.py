@@ -66,7 +66,7 @@ _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "excl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """What NVML says about the whole machine."""
+    """Driver and GPUs of the whole machine, as NVML describes them."""
 
     version: str | Missing
     cuda: str | Missing
@@ -75,7 +75,7 @@ class Driver:
 
 
 def ask_driver(host: Host, patience_s: float = PATIENCE_S) -> Driver:
-    """Everything NVML knows, from a child process that gets `patience_s` seconds."""
+    """Ask NVML for everything, in a child process that gets `patience_s` seconds."""
     output = host.run(sys.executable, "-P", NVML_PROGRAM, timeout_s=patience_s)
     if isinstance(output, Missing) and "did not answer" in output.reason:
         output = Missing(f"NVIDIA's driver did not answer in {patience_s:g} s")
@@ -85,7 +85,7 @@ def ask_driver(host: Host, patience_s: float = PATIENCE_S) -> Driver:
 
 
 def read_inventory(answer: Mapping[str, Any] | Missing) -> Driver:
-    """The driver's description in the answer of `nvml.inventory`."""
+    """Return the driver's description in the answer of `nvml.inventory`."""
     if not isinstance(answer, Missing):
         answer = _reason_of(answer) or answer
     if isinstance(answer, Missing):
@@ -104,14 +104,14 @@ def read_inventory(answer: Mapping[str, Any] | Missing) -> Driver:
 
 
 def _reason_of(value: object) -> Missing | None:
-    """The reason in ``{"missing": why}``."""
+    """Return the reason in ``{"missing": why}``."""
     if isinstance(value, Mapping) and isinstance(value.get("missing"), str):
         return Missing(str(value["missing"])[:200])
     return None
 
 
 def _answered(facts: Mapping[str, Any], path: str) -> Any | Missing:
-    """One answer, with blanks and reasons as Missing; ``ecc.0`` is the first part of an answer."""
+    """Return one answer, with blanks and reasons as Missing; ``ecc.0`` is the first part of one."""
     value: Any = facts
     for name in path.split("."):
         if isinstance(value, list):
@@ -125,7 +125,7 @@ def _answered(facts: Mapping[str, Any], path: str) -> Any | Missing:
 
 
 def read_device(index: int, facts: Mapping[str, Any]) -> Gpu:
-    """One GPU out of NVML's answers about it; what was not asked is Missing."""
+    """Return a GPU from NVML's answers about it; what was not asked is Missing."""
     why = _reason_of(facts)
     if why is not None:  # the device is counted, but the driver does not hand it out
         facts = {name: {"missing": why.reason} for name in nvml.QUESTION_NAMES}
@@ -147,7 +147,7 @@ def read_device(index: int, facts: Mapping[str, Any]) -> Gpu:
 
 
 def throttle_reasons(bits: object) -> tuple[str, ...] | Missing:
-    """Names of the bits; a bit that this program does not know keeps its number."""
+    """Return the names of the bits; a bit that this program does not know keeps its number."""
 
     def named(mask: int) -> tuple[str, ...]:
         known = tuple(name for bit, name in _REASONS.items() if mask & bit)
@@ -158,7 +158,7 @@ def throttle_reasons(bits: object) -> tuple[str, ...] | Missing:
 
 
 def pci_address(value: object) -> str | Missing:
-    """``0000:01:00.0`` of NVML's ``00000000:01:00.0``."""
+    """Return ``0000:01:00.0`` for NVML's ``00000000:01:00.0``."""
     match = _BUS_ID.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return _as_missing(value, "PCI address")
@@ -166,7 +166,7 @@ def pci_address(value: object) -> str | Missing:
 
 
 def _pci_id(value: object) -> str | Missing:
-    """``10de:2684`` of 0x268410DE."""
+    """Return ``10de:2684`` for 0x268410DE."""
 
     def named(pci_id: int) -> str | Missing:
         if pci_id & 0xFFFF != 0x10DE or pci_id >= 2**32:
@@ -184,13 +184,13 @@ def _capability(value: object) -> str | Missing:
 
 
 def _cuda_version(value: object) -> str | Missing:
-    """``12.4`` of 12040."""
+    """Return ``12.4`` for 12040."""
     version = _bounded("CUDA version", 1000, 99990)(_reason_of(value) or value)
     return if_known(lambda number: f"{number // 1000}.{number % 1000 // 10}", version)
 
 
 def _bounded(quantity: str, least: int, most: int) -> Callable[[object], int | Missing]:
-    """A reader of whole numbers within bounds."""
+    """Return a reader of whole numbers within bounds."""
 
     def within(count: int) -> int | Missing:
         return count if least <= count <= most else Missing(f"not a possible {quantity}: {count}")
@@ -316,7 +316,7 @@ def _links(
 
 
 def _path(pair: Mapping[str, Any], gpus: tuple[Gpu, ...], devices: list[Any]) -> str | Missing:
-    """NVLinks where there are any between the two, directly or through a switch; else the bus."""
+    """Return the NVLinks between two GPUs, direct or through a switch; else the path by the bus."""
     address = gpus[pair["b"]].pci_address
     ends = [end for end, _ in _active(devices[pair["a"]]) if isinstance(end, str)]
     count = sum(end == address for end in ends)
@@ -325,7 +325,7 @@ def _path(pair: Mapping[str, Any], gpus: tuple[Gpu, ...], devices: list[Any]) ->
 
 
 def _active(device: object) -> list[tuple[str | Missing, object]]:
-    """PCI address and kind of what is at the other ends of a device's active NVLinks."""
+    """Return PCI address and kind of the other ends of a device's active NVLinks."""
     links = objects(device.get("links")) if isinstance(device, dict) else []
     ends = []
     for link in links:
@@ -336,7 +336,7 @@ def _active(device: object) -> list[tuple[str | Missing, object]]:
 
 
 def _switch_links(device: object, gpus: tuple[Gpu, ...]) -> int:
-    """Links that end at an NVLink switch, which reaches every other GPU.
+    """Return the number of links that end at an NVLink switch, which reaches every other GPU.
 
     Drivers that do not name the kind of the other end leave its address: what is
     no GPU is then a switch.

@@ -87,22 +87,22 @@ QUESTION_NAMES = tuple(_QUESTIONS)
 
 
 def missing(reason: str) -> dict[str, str]:
-    """The JSON form of a value that could not be read."""
+    """Return the JSON form of a value that could not be read."""
     return {"missing": reason}
 
 
 def is_missing(value: object) -> bool:
-    """Whether an answer is a reason instead of a value."""
+    """Return whether an answer is a reason instead of a value."""
     return isinstance(value, dict) and "missing" in value
 
 
 def ask(function: str, *arguments: Any) -> Any:
-    """What an NVML function answers, as plain data; ``{"missing": why}`` where it does not."""
+    """Return an NVML function's answer as plain data; ``{"missing": why}`` where there is none."""
     return plain(_call(function, *arguments))
 
 
 def _call(function: str, *arguments: Any) -> Any:
-    """NVML's own answer (a handle stays a handle), or ``{"missing": why}``."""
+    """Call NVML; return its own answer (a handle stays a handle), or ``{"missing": why}``."""
     try:
         import pynvml
     except ImportError:
@@ -124,7 +124,7 @@ def _words(error: Exception, function: str) -> str:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Numbers, text, lists and dicts out of what NVML returned."""
+    """Turn NVML's answer into numbers, text, lists and dicts."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, bytes | str):
@@ -140,7 +140,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _member(value: Any, name: str, depth: int) -> Any:
-    """One member; nvidia-ml-py decodes texts when they are read, garbled ones with an error."""
+    """Return one member; nvidia-ml-py decodes texts when they are read and may fail."""
     try:
         return plain(getattr(value, name), depth + 1)
     except _ERRORS as error:
@@ -154,7 +154,7 @@ def start() -> dict[str, str] | None:
 
 
 def handle_of(device: int | str) -> Any:
-    """NVML's handle of a device by index, UUID or PCI address, or ``{"missing": why}``."""
+    """Return NVML's handle of a device by index, UUID or PCI address, or ``{"missing": why}``."""
     if isinstance(device, int):
         return _call("nvmlDeviceGetHandleByIndex", device)
     if device.startswith(("GPU-", "MIG-")):
@@ -163,7 +163,7 @@ def handle_of(device: int | str) -> Any:
 
 
 def device_facts(handle: Any, names: frozenset[str] | None = None) -> dict[str, Any]:
-    """The answers to all questions, or to those called `names`, about one device."""
+    """Return the answers to all questions, or to those called `names`, about one device."""
     return {
         name: ask(question[0], handle, *question[1:])
         for name, question in _QUESTIONS.items()
@@ -172,12 +172,12 @@ def device_facts(handle: Any, names: frozenset[str] | None = None) -> dict[str, 
 
 
 def process_use(handle: Any, since: float) -> Any:
-    """What each process used of a device since a moment (s since 1970), a sample each."""
+    """Return each process's use of a device since a moment (s since 1970)."""
     return ask("nvmlDeviceGetProcessUtilization", handle, int(since * 1e6))
 
 
 def inventory() -> dict[str, Any]:
-    """Everything asked of the driver, all devices and all pairs of them."""
+    """Return the driver's answers about all devices and all pairs of them."""
     failed = start()
     if failed is not None:
         return failed
@@ -197,7 +197,7 @@ def inventory() -> dict[str, Any]:
 
 
 def _links(handle: Any) -> list[dict[str, Any]] | dict[str, str]:
-    """The NVLinks of a device, or why NVML does not tell of any."""
+    """Return the NVLinks of a device, or why NVML does not tell of any."""
     links = []
     failed = missing("no link asked for")
     for link in range(_MAX_LINKS):

@@ -26,7 +26,7 @@ _DMI = "/sys/class/dmi/id"
 
 
 def host_info(host: Host) -> HostInfo:
-    """Who and what this computer is."""
+    """Read name, operating system, kernel and maker of this computer."""
     return HostInfo(
         hostname=text(host.read("/proc/sys/kernel/hostname"), "host name"),
         machine=_machine(host),
@@ -43,7 +43,7 @@ def host_info(host: Host) -> HostInfo:
 
 
 def _machine(host: Host) -> str | Missing:
-    """systemd's documentation asks that nobody hands the id itself on."""
+    """Return a digest of the machine's id; systemd asks not to hand the id itself on."""
     machine_id = host.read("/etc/machine-id")
     if isinstance(machine_id, str) and not re.fullmatch(r"[0-9a-f]{32}", machine_id.strip()):
         return Missing("/etc/machine-id holds no id")
@@ -89,7 +89,7 @@ def _virtualization(host: Host) -> str | Missing:
 
 
 def _detected(host: Host, kind: str) -> str | Missing:
-    """What systemd-detect-virt says; it exits with 1 when it prints ``none``."""
+    """Ask systemd-detect-virt, which exits with 1 when it prints ``none``."""
     output = host.run("systemd-detect-virt", kind)
     if isinstance(output, Missing):
         return "none" if output.reason.endswith(": none") else output

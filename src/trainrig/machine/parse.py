@@ -30,7 +30,7 @@ _SIZE_STEPS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50
 
 
 def text(value: object, quantity: str) -> str | Missing:
-    """A text that says something."""
+    """Return a text that is neither blank nor a placeholder such as ``N/A``."""
     if isinstance(value, Missing):
         return value
     if not isinstance(value, str):
@@ -44,7 +44,7 @@ def text(value: object, quantity: str) -> str | Missing:
 
 
 def integer(value: object, quantity: str) -> int | Missing:
-    """A whole number of zero or more, from a number or its decimal digits."""
+    """Return a whole number of zero or more, from a number or its decimal digits."""
     if isinstance(value, Missing):
         return value
     if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
@@ -55,7 +55,7 @@ def integer(value: object, quantity: str) -> int | Missing:
 
 
 def number(value: object, quantity: str, most: float = 1e18) -> float | Missing:
-    """A finite number from 0 to `most`, from a number or the start of a text (``35 W``)."""
+    """Return a finite number from 0 to `most`, from a number or the start of a text (``35 W``)."""
     if isinstance(value, Missing):
         return value
     if isinstance(value, str):
@@ -69,17 +69,17 @@ def number(value: object, quantity: str, most: float = 1e18) -> float | Missing:
 
 
 def scaled(value: object, factor: float, quantity: str, most: float = 1e18) -> float | Missing:
-    """`number` times `factor`."""
+    """Return `number` times `factor`."""
     return if_known(lambda unscaled: unscaled * factor, number(value, quantity, most))
 
 
 def percent(value: object, quantity: str) -> float | Missing:
-    """A share, 0 to 1, of a number from 0 to 100."""
+    """Return a share, 0 to 1, of a number from 0 to 100."""
     return if_known(lambda out_of_100: out_of_100 / 100.0, number(value, quantity, most=100.0))
 
 
 def size_bytes(value: object, quantity: str) -> int | Missing:
-    """A memory size as tools write it: ``32768``, ``64 KiB``, ``8192 MB``; K is 1024."""
+    """Return a memory size as tools write it: ``32768``, ``64 KiB``, ``8192 MB``; K is 1024."""
     if isinstance(value, int):
         return integer(value, quantity)
     if isinstance(value, Missing):
@@ -92,7 +92,7 @@ def size_bytes(value: object, quantity: str) -> int | Missing:
 
 
 def yes_or_no(value: object, quantity: str) -> bool | Missing:
-    """True or false, from a boolean, 0 or 1, or their digits."""
+    """Return true or false, from a boolean, 0 or 1, or their digits."""
     if isinstance(value, Missing):
         return value
     if value in (True, 1, "1"):
@@ -103,7 +103,7 @@ def yes_or_no(value: object, quantity: str) -> bool | Missing:
 
 
 def first(candidates: Iterable[T | Missing], quantity: str) -> T | Missing:
-    """The first value that is known, else why the first one was not."""
+    """Return the first value that is known, else why the first one was not."""
     reason: Missing | None = None
     for candidate in candidates:
         if not isinstance(candidate, Missing):
@@ -119,12 +119,12 @@ def fields_of(block: str) -> dict[str, str]:
 
 
 def blocks_of(content: str) -> list[str]:
-    """The parts of a text between empty lines."""
+    """Return the parts of a text between empty lines."""
     return re.split(r"\n\s*\n", content)
 
 
 def link_generation(speed: object) -> int | Missing:
-    """The generation of a PCI Express link by its transfers a lane: ``16.0 GT/s PCIe`` → 4."""
+    """Return a PCIe link's generation by its transfers a lane: ``16.0 GT/s PCIe`` → 4."""
     unknown = Missing(f"not a link speed: {_short(speed)}")
     if isinstance(speed, str) and not _LINK_SPEED.fullmatch(speed):
         return unknown
@@ -134,7 +134,7 @@ def link_generation(speed: object) -> int | Missing:
 
 
 def json_object(output: str | Missing, tool: str) -> Mapping[str, object] | Missing:
-    """The JSON object a tool printed."""
+    """Return the JSON object a tool printed."""
     if isinstance(output, Missing):
         return output
     try:
@@ -145,7 +145,7 @@ def json_object(output: str | Missing, tool: str) -> Mapping[str, object] | Miss
 
 
 def cpu_numbers(value: str) -> frozenset[int] | Missing:
-    """The processors of a list as the kernel writes it: ``0-3,8``."""
+    """Return the processors of a list as the kernel writes it: ``0-3,8``."""
     numbers: set[int] = set()
     for part in value.strip().split(","):
         first_cpu, _, last_cpu = part.partition("-")
@@ -156,7 +156,7 @@ def cpu_numbers(value: str) -> frozenset[int] | Missing:
 
 
 def objects(value: object) -> list[Mapping[str, object]]:
-    """The JSON objects in a JSON list; what is not an object is left out."""
+    """Return the JSON objects in a JSON list; what is not an object is left out."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

@@ -26,7 +26,7 @@ _HEX = re.compile(r"0x([0-9a-f]{4,8})", re.IGNORECASE)
 
 
 def pci_gpus(host: Host) -> tuple[PciGpu, ...] | Missing:
-    """The GPUs and accelerators on the bus, in the bus's order."""
+    """Return the GPUs and accelerators on the bus, in the bus's order."""
     addresses = host.names(_DEVICES)
     if isinstance(addresses, Missing):
         return addresses
@@ -76,7 +76,7 @@ def _pair(host: Host, folder: str, *names: str) -> str | Missing:
 
 
 def _hex(content: str | Missing) -> str | Missing:
-    """``10de`` of ``0x10de``."""
+    """Return ``10de`` for ``0x10de``."""
     if isinstance(content, Missing):
         return content
     match = _HEX.fullmatch(content)
@@ -94,7 +94,7 @@ def _driver(host: Host, folder: str) -> str | None | Missing:
 
 
 def read_link(host: Host, folder: str) -> PcieLink:
-    """The link of one PCI device, from its folder in sysfs."""
+    """Return the link of one PCI device, from its folder in sysfs."""
     return PcieLink(
         generation=link_generation(host.read(f"{folder}/current_link_speed")),
         width=_width(host.read(f"{folder}/current_link_width")),
@@ -104,7 +104,7 @@ def read_link(host: Host, folder: str) -> PcieLink:
 
 
 def _slot(host: Host, folder: str) -> PcieLink:
-    """The link of the port above the device, which is the folder above it in sysfs."""
+    """Return the link of the port above the device, which is the folder above it in sysfs."""
     place = host.resolve(folder)
     above = place if isinstance(place, Missing) else os.path.dirname(place)
     if isinstance(above, Missing) or not _ADDRESS.fullmatch(os.path.basename(above)):
@@ -113,7 +113,7 @@ def _slot(host: Host, folder: str) -> PcieLink:
 
 
 def _width(width: str | Missing) -> int | Missing:
-    """The kernel writes 0 or 255 where a device has no link of its own."""
+    """Return a link's width; the kernel writes 0 or 255 where a device has no link of its own."""
     width_read = integer(width, "link width")
     if isinstance(width_read, Missing) or 1 <= width_read <= 32:
         return width_read
@@ -121,7 +121,7 @@ def _width(width: str | Missing) -> int | Missing:
 
 
 def _names(host: Host, wanted: Iterable[str]) -> Mapping[str, str] | Missing:
-    """Id → name for the wanted ids; the file is not opened where there are none."""
+    """Return id → name of the wanted ids; the file is not opened where there are none."""
     ids = set(wanted)
     if not ids:
         return {}
@@ -133,7 +133,7 @@ def _names(host: Host, wanted: Iterable[str]) -> Mapping[str, str] | Missing:
 
 
 def names_in_pci_ids(content: str, wanted: set[str]) -> Mapping[str, str]:
-    """Names in a pci.ids: a line a vendor, below it, after one tab, a line a device."""
+    """Return the names in a pci.ids: a line a vendor, below it, after one tab, a line a device."""
     found, vendor = {}, ""
     vendors = {pci_id.partition(":")[0] for pci_id in wanted}
     for line in content.splitlines():

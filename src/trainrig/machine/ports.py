@@ -1,4 +1,4 @@
-"""What listens on this machine, on which addresses, and with what protection.
+"""Read which programs listen on this machine, on which addresses, and with what protection.
 
 Sockets are read from /proc/net/tcp and tcp6, their programs from /proc/PID/fd, which shows
 other users' processes to root alone; command lines are open to all, so a service that is known by
@@ -70,7 +70,7 @@ _HOME = re.compile(r"^[^:]*:[^:]*:(\d+):[^:]*:[^:]*:([^:]*):", re.MULTILINE)
 
 
 def listeners(host: Host) -> tuple[Listener, ...] | Missing:
-    """Every TCP port that something waits on, lowest first."""
+    """Return every TCP port that something waits on, lowest first."""
     sockets = _sockets(host)
     if isinstance(sockets, Missing):
         return sockets
@@ -95,7 +95,7 @@ def listeners(host: Host) -> tuple[Listener, ...] | Missing:
 
 
 def tunnels(host: Host) -> tuple[Tunnel, ...] | Missing:
-    """The clients that make local ports reachable from elsewhere."""
+    """Return the clients that make local ports reachable from elsewhere."""
     if isinstance(host.names("/proc"), Missing):
         return Missing("/proc cannot be read")
     tunnels_listed = []
@@ -109,7 +109,7 @@ def tunnels(host: Host) -> tuple[Tunnel, ...] | Missing:
 
 
 def _sockets(host: Host) -> list[tuple[str, int, str]] | Missing:
-    """Address, port and inode of each listening socket."""
+    """Return address, port and inode of each listening socket."""
     tables = [host.read(f"/proc/net/{name}") for name in ("tcp", "tcp6")]
     if isinstance(tables[0], Missing):
         return tables[0]
@@ -125,7 +125,7 @@ def _sockets(host: Host) -> list[tuple[str, int, str]] | Missing:
 
 
 def _address(digits: str) -> str | None:
-    """``0100007F`` is 127.0.0.1: words of four bytes, each in the processor's order."""
+    """Read ``0100007F`` as 127.0.0.1: words of four bytes, each in the processor's order."""
     if not re.fullmatch(r"(?:[0-9A-Fa-f]{8}){1,4}", digits):
         return None
     data = b"".join(
@@ -156,7 +156,7 @@ def _processes(host: Host) -> list[_Process]:
 
 
 def _owners(host: Host, processes: Iterable[_Process], wanted: set[str]) -> Mapping[str, _Process]:
-    """The process of each socket, as far as this user may see them."""
+    """Return the process of each socket, as far as this user may see them."""
     left, found = set(wanted), {}
     for process in processes:
         if not left:
@@ -177,7 +177,7 @@ def _service_in(line: str) -> _Service | None:
 
 
 def _by_port(processes: list[_Process], port: int) -> tuple[_Process | None, _Service | None]:
-    """The service whose command line names this port, or whose usual port it is."""
+    """Return the service whose command line names this port, or whose usual port it is."""
     for process in processes:
         line = " ".join(process.words)
         service = _service_in(line)
@@ -210,7 +210,7 @@ def _protection(host: Host, name: str, process: _Process) -> Protection:
 
 
 def _by_option(option: str, kind: Protection) -> Callable[[Host, _Process], Protection]:
-    """Protected where its command line has an option, open where not."""
+    """Return the protection of a program that an option in its command line protects."""
     return lambda _, process: kind if option in " ".join(process.words) else "none"
 
 
@@ -234,7 +234,7 @@ _JUPYTER_SECRET = re.compile(
 
 
 def _jupyter(host: Host, process: _Process) -> Protection:
-    """Jupyter makes a token unless one is set; an empty one without a password protects nothing."""
+    """Return Jupyter's protection: it makes a token unless an empty one is set."""
     secrets: dict[str, str] = {}
     folders = ("/usr/local/etc/jupyter", "/etc/jupyter", f"{process.home}/.jupyter")
     kinds = ("notebook", "server", "lab")
@@ -305,7 +305,7 @@ _FIXED: dict[str, Protection] = {
 
 
 def _frp_config(host: Host, process: _Process) -> Mapping[str, Any] | Missing:
-    """frp's configuration: TOML or JSON, or the INI of versions before 0.52."""
+    """Read frp's configuration: TOML or JSON, or the INI of versions before 0.52."""
     line = {"arguments": " ".join(process.words)}
     path = frp_file(host, process.pid, process.words, process.home)
     if not path:
@@ -324,7 +324,7 @@ def _frp_config(host: Host, process: _Process) -> Mapping[str, Any] | Missing:
 
 
 def frp_file(host: Host, pid: str, words: Sequence[str], home: str) -> str:
-    """The configuration file that frp's command line names; empty where it names none."""
+    """Return the configuration file that frp's command line names; empty where it names none."""
     path = ""
     for place, word in enumerate(words):
         if word in ("-c", "--config") and words[place + 1 :]:
@@ -393,7 +393,7 @@ _GROUP = re.compile(r"^([^:]*):[^:]*:(\d+):([^:]*)$", re.MULTILINE)
 
 
 def _own_group(host: Host, home: str) -> bool:
-    """Whether the user's group is a private one, of his name, without other members."""
+    """Return whether the user's group is a private one, without other members."""
     for line in value_or(host.read("/etc/passwd"), "").splitlines():
         words = line.split(":")
         if len(words) > 5 and words[5] == home:
@@ -414,7 +414,7 @@ _SECRET_WORDS = re.compile(
 
 
 def readable_secrets(host: Host) -> tuple[str, ...] | Missing:
-    """Files in this user's home that hold a secret and that others may read.
+    """Return files in this user's home that hold a secret and that others may read.
 
     They must get there, too: a home that is closed to them guards its files.
     """

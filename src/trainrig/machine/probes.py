@@ -30,7 +30,7 @@ from trainrig.machine.system_access import Host, ThisMachine
 def inspect(
     host: Host | None = None, patience_s: float = PATIENCE_S, *, with_health: bool = False
 ) -> Snapshot:
-    """What this machine is, now.
+    """Return a snapshot of this machine.
 
     `patience_s` bounds the wait for NVIDIA's driver; every other program has about one second.
     ``with_health`` also reads what a doctor looks at.  Never raises for what it finds: unreadable

@@ -79,7 +79,7 @@ def read_report(name: str, value: Mapping[str, object]) -> DiskHealth | Missing:
 
 
 def _used(log: Mapping[str, object]) -> float | Missing:
-    """NVMe counts beyond 100 % where a disk outlives its rating, up to 255."""
+    """Return the used share of a disk's rated life; NVMe counts beyond 100 %, up to 255."""
     share = number(log.get("percentage_used"), "wear", most=255)
     return share if isinstance(share, Missing) else share / 100
 

@@ -1,4 +1,4 @@
-"""What this machine is, at one moment: the nouns, as frozen values.
+"""Snapshot of a machine at one moment, as frozen values.
 
 A field that could not be read is `Missing(reason)`, never a zero and never a
 guess.  None means a fact: "there is no limit".  Quantities are in base SI units
@@ -61,14 +61,14 @@ class HostInfo:
 
 @fact
 class Cache:
-    """One level of the CPU's caches."""
+    """Level of the CPU's caches."""
 
     name: str
     """``L1d``, ``L1i``, ``L2``, ``L3``."""
     total_bytes: int
-    """Of all instances together."""
+    """Size of all instances together, in bytes."""
     instance_bytes: int
-    """Of one of them."""
+    """Size of one instance, in bytes."""
 
 
 @fact
@@ -100,7 +100,7 @@ class Cpu:
 
 @fact
 class Dimm:
-    """One memory module, as the firmware describes it."""
+    """Memory module, as the firmware describes it."""
 
     locator: str | Missing
     bank: str | Missing
@@ -108,7 +108,7 @@ class Dimm:
     type: str | Missing
     """``DDR4``, ``DDR5``."""
     rated_mt_per_s: Finite | Missing
-    """What the module is made for, in megatransfers a second."""
+    """Rate that the module is made for, in megatransfers a second."""
     speed_mt_per_s: Finite | Missing
     """The rate that the module runs at."""
     part_number: str | Missing
@@ -121,7 +121,7 @@ class NumaNode:
     index: int
     total_bytes: int | Missing
     cpus: str | Missing
-    """As the kernel writes it: ``0-31,64-95``."""
+    """Processors of the node, as the kernel writes them: ``0-31,64-95``."""
 
 
 @fact
@@ -133,12 +133,12 @@ class MemoryInfo:
     swap_total_bytes: int | Missing
     swap_free_bytes: int | Missing
     limit_bytes: int | None | Missing
-    """What the control group allows; None: no limit."""
+    """Memory in bytes that the control group allows; None: no limit."""
     shm_bytes: int | Missing
     """Size of /dev/shm, through which data loaders and NCCL pass buffers."""
     dimms: tuple[Dimm, ...] | Missing
     speed_mt_per_s: Finite | Missing
-    """Of the slowest module, in megatransfers a second."""
+    """Rate of the slowest module, in megatransfers a second."""
     channels: int | Missing
     """Channels with at least one module, all sockets together."""
     nodes: tuple[NumaNode, ...] | Missing
@@ -146,7 +146,7 @@ class MemoryInfo:
 
 @fact
 class Mount:
-    """Where a disk, or a part of it, is mounted."""
+    """Mount point of a disk, or of a part of it."""
 
     path: str
     filesystem: str | Missing
@@ -156,7 +156,7 @@ class Mount:
 
 @fact
 class Disk:
-    """One block device that holds data."""
+    """Block device that holds data."""
 
     name: str
     model: str | Missing
@@ -165,7 +165,7 @@ class Disk:
     transport: str | Missing
     """``nvme``, ``sata``, ``usb``."""
     mounts: tuple[Mount, ...]
-    """Of the disk and of everything that lies on it."""
+    """Mount points of the disk and of everything that lies on it."""
 
 
 @fact
@@ -181,7 +181,7 @@ class PcieLink:
 
 
 def unknown_link(why: str) -> PcieLink:
-    """A link of which nothing is known."""
+    """Return a link of which nothing is known."""
     none = Missing(why)
     return PcieLink(generation=none, width=none, max_generation=none, max_width=none)
 
@@ -395,7 +395,7 @@ GPU_KEYS = FlatKeys(
 
 @fact
 class GpuLink:
-    """How two GPUs reach each other."""
+    """Path between two GPUs."""
 
     a: int
     b: int
@@ -415,7 +415,7 @@ class Topology:
 
 @fact
 class Software:
-    """What measurements run on, found without importing any of it."""
+    """Software that measurements run on, read without importing it."""
 
     python: str
     torch: str | Missing
@@ -452,9 +452,9 @@ class Snapshot:
     topology: Topology
     software: Software
     gpus_after: tuple[Gpu, ...] | Missing = NOT_READ
-    """As they were when everything was measured."""
+    """GPUs as they were when everything was measured."""
     health: Health | Missing = NOT_READ
-    """What a doctor looks at besides; read where `inspect` is asked for it."""
+    """Facts for the doctor; read where `inspect` is asked for them."""
 
 
 # ---- as JSON: machine.json, which is checked when it is read
@@ -466,13 +466,13 @@ def _adapter() -> TypeAdapter[Snapshot]:
 
 
 def to_dict(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as JSON-able values; the form of machine.json."""
+    """Return the snapshot as JSON-able values; the form of machine.json."""
     whole: dict[str, Any] = _adapter().dump_python(snapshot, mode="json", by_alias=True)
     return whole
 
 
 def from_dict(value: object) -> Snapshot:
-    """The snapshot in the parsed text of a machine.json.
+    """Return the snapshot in the parsed text of a machine.json.
 
     Raises DataError if it is not one, or was written under another schema version.
     """

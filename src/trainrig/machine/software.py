@@ -1,4 +1,4 @@
-"""What measurements run on: Python, torch, CUDA, drivers and settings.
+"""Read the software that measurements run on: Python, torch, CUDA, drivers and settings.
 
 Nothing is imported to find out.  torch's versions are literals in its
 ``version.py``, which is parsed, not run; packages are read from their metadata.
@@ -37,7 +37,7 @@ _CUDA_HOMES = ("/usr/local/cuda", "/opt/cuda")
 
 
 def software(host: Host, search: list[str] | None = None) -> Software:
-    """What is installed; `search` are the folders to look for packages in (default: sys.path)."""
+    """Return what is installed; `search` are the folders of packages (default: sys.path)."""
     folders = sys.path if search is None else search
     packages = find_packages(folders)
     torch, cuda, hip = torch_versions(host, folders)
@@ -58,7 +58,7 @@ def software(host: Host, search: list[str] | None = None) -> Software:
 
 
 def relevant(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The variables that bear on speed, by name."""
+    """Return the variables that bear on speed, by name."""
     return {
         name: value[:500]
         for name, value in sorted(environment.items())
@@ -67,7 +67,7 @@ def relevant(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def find_packages(folders: Iterable[str]) -> Mapping[str, str]:
-    """Installed packages that bear on speed: name → version, from their metadata's folder names.
+    """Return name → version of installed packages that bear on speed, by their metadata.
 
     Reading every package's metadata file takes a hundred milliseconds in a large
     environment; the folder is called ``name-version.dist-info``.
@@ -88,7 +88,7 @@ def find_packages(folders: Iterable[str]) -> Mapping[str, str]:
 def torch_versions(
     host: Host, folders: list[str]
 ) -> tuple[str | Missing, str | None | Missing, str | None | Missing]:
-    """Versions of torch, of its CUDA and of its HIP; None for one it was built without."""
+    """Return the versions of torch, its CUDA and its HIP; None: built without."""
     try:
         spec = PathFinder.find_spec("torch", folders)
     except (ImportError, ValueError, OSError):
@@ -104,7 +104,7 @@ def torch_versions(
 
 
 def version_literals(content: str | Missing) -> Mapping[str, object] | Missing:
-    """Names that a Python file sets to a literal at its top level; nothing is run."""
+    """Return names that a Python file sets to a literal at its top level; nothing is run."""
     if isinstance(content, Missing):
         return content
     try:
@@ -130,7 +130,7 @@ def _build(literals: Mapping[str, object], name: str) -> str | None | Missing:
 
 
 def driver_version(content: str | Missing) -> str | Missing:
-    """``550.54.14`` of /proc/driver/nvidia/version."""
+    """Return the version in /proc/driver/nvidia/version: ``550.54.14``."""
     if isinstance(content, Missing):
         return Missing("the NVIDIA kernel module is not loaded")
     match = _DRIVER.search(content)
@@ -143,7 +143,7 @@ part of the environment's digest, and would make another of an unchanged machine
 
 
 def _toolkit(host: Host) -> str | Missing:
-    """CUDA's toolkit: version.json where it is installed, else what nvcc says."""
+    """Return the version of CUDA's toolkit, by its version.json, else by nvcc."""
     homes = [host.environment.get("CUDA_HOME", ""), *_CUDA_HOMES]
     for home in homes:
         value = json_object(host.read(f"{home}/version.json"), "version.json") if home else None

@@ -25,7 +25,7 @@ _PIECE_BYTES = 65_536
 
 
 class Host(Protocol):
-    """What a probe may do to a machine."""
+    """Interface through which probes look at a machine."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -33,37 +33,37 @@ class Host(Protocol):
         ...
 
     def read(self, path: str) -> str | Missing:
-        """The text of a file, stripped of white space at its ends."""
+        """Return the text of a file, stripped of white space at its ends."""
         ...
 
     def names(self, path: str) -> tuple[str, ...] | Missing:
-        """Names in a folder, sorted."""
+        """Return names in a folder, sorted."""
         ...
 
     def resolve(self, path: str) -> str | Missing:
-        """Where a symbolic link ends."""
+        """Return the path at the end of a symbolic link."""
         ...
 
     def link_text(self, path: str) -> str | Missing:
-        """What a symbolic link holds, whether or not that exists: ``socket:[4242]``."""
+        """Return the text of a symbolic link, which may lead nowhere: ``socket:[4242]``."""
         ...
 
     def mode(self, path: str) -> int | Missing:
-        """Permission bits of a file."""
+        """Return the permission bits of a file."""
         ...
 
     def capacity_bytes(self, path: str) -> int | Missing:
-        """Size of the file system that a path lies on."""
+        """Return size of the file system that a path lies on."""
         ...
 
     def run(
         self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S, any_exit: bool = False
     ) -> str | Missing:
-        """What a command prints on stdout; of a failed one only with ``any_exit``."""
+        """Return a command's output on stdout; of a failed one only with ``any_exit``."""
         ...
 
     def usable_threads(self) -> int | Missing:
-        """Logical processors that this process may run on."""
+        """Return logical processors that this process may run on."""
         ...
 
 
@@ -123,7 +123,7 @@ def _answer(path: str, ask: Callable[[], T]) -> T | Missing:
 
 
 def _content(file: BinaryIO) -> bytes:
-    """A file's first `_MAX_BYTES` bytes, piece by piece.
+    """Return a file's first `_MAX_BYTES` bytes, piece by piece.
 
     The kernel sets a buffer aside for a whole read of /proc/sys and refuses a large one.
     """
@@ -137,7 +137,7 @@ def _content(file: BinaryIO) -> bytes:
 def run_command(
     command: tuple[str, ...], timeout_s: float, *, any_exit: bool = False
 ) -> str | Missing:
-    """What `command` prints within `timeout_s` seconds, or why it did not.
+    """Return the output of `command` within `timeout_s` seconds, or why there is none.
 
     ``any_exit``: what it prints counts whatever its exit code is.
     """
