@@ -25,7 +25,7 @@ import ijson
 
 from trainrig.importers.extract import device_name, point, word
 from trainrig.importers.file import MOST_BYTES, FilePart
-from trainrig.importers.importer import ImportHints, Importer, Reading
+from trainrig.importers.importer import Importer, ImportHints, Reading
 from trainrig.importers.runs import Marks
 from trainrig.record import Case, Record
 from trainrig.stats import median
