@@ -89,9 +89,9 @@ def _add(
 
 
 def _records(file: FilePart, hints: ImportHints, test: _Test) -> list[Record]:
-    states = test.by_gpu or {None: test.status}
+    states: list[tuple[int | None, str]] = [*test.by_gpu.items()] or [(None, test.status)]
     records = []
-    for index, status in states.items():
+    for index, status in states:
         warnings = [text for text in test.warnings if index is None or _is_of(text, index)]
         records.append(
             record_of(file, hints, test.case, index, state_of(status, tuple(warnings), None))

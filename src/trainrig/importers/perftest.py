@@ -82,7 +82,7 @@ class _Lines:
             raise self.file.refuse(number, f"{metric[0]} is below zero")
         num_bytes = to_count(self.file, number, match["bytes"], "size")
         case = {**self.case, "bytes": num_bytes, "tool": IMPORTER.name}
-        more = {**self.settings, "iterations": int(match["iterations"])}
+        more: Case = {**self.settings, "iterations": int(match["iterations"])}
         self.records.append(
             point(self.file, number, "rdma", case, metric, value, count=None, conditions=more)
         )
