@@ -441,3 +441,11 @@ def test_a_list_of_settings_that_is_longer_than_a_line_is_broken_behind_its_comm
     assert "".join(lines).replace(" ", "") == settings.replace(" ", "")
     assert all(width(line) <= 30 for line in lines)
     assert any("max_positions=1024" in line for line in lines)
+
+
+def test_names_to_type_stay_beside_quoted_words() -> None:
+    language.activate("zh-CN")
+    hint = "in a file: [[gpu]] part = 'RTX 4099' with chip, length_mm, slots"
+    shown = language.translate_message(f"{hint}; {hint.replace('gpu', 'case')}")
+    for written in ("[[gpu]]", "[[case]]", "'RTX 4099'", "chip, length_mm, slots"):
+        assert written in shown

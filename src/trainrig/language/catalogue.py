@@ -60,8 +60,8 @@ _SENTENCE_WORD = re.compile(r"(?:^|\s)[a-z]{2,}(?=[\s,;:]|\.\s|\.?$)")
 _NUMBER = re.compile(r"[-−+±~$€¥<>×]?\d\S*(?: \S+){0,3}")
 _BY_ITSELF = re.compile(r"(?:^|(?<=[,:;] )|(?<=[(\[]))[a-z][a-z0-9_]*(?=$|[,:;)\]])")
 """A word between marks: ``chip`` in ``it reads: chip, model``."""
-_FIRST_MARK = 0xE000
-"""The first of the letters for private use, which no text has: they stand for names."""
+_FIRST_MARK, _LAST_MARK = 0xE000, 0xF8FF
+"""Letters for private use, which no text has: they stand for names."""
 _ADDED = re.compile(r"[,;:](?!\d)| \(")
 """How a place begins that follows another place at once: what is added behind a word."""
 _MARKS = {":": "：", "?": "？"}
@@ -137,7 +137,9 @@ class Catalogue:
     def _translate(self, text: str) -> str:
         if text in self._whole or _WORD.search(text) is None:
             return self._whole.get(text, text)
-        quoted: list[str] = []
+        marks = [ord(letter) for letter in text if _FIRST_MARK <= ord(letter) <= _LAST_MARK]
+        outer_marks = max(marks, default=_FIRST_MARK - 1) - _FIRST_MARK + 1
+        quoted = [chr(_FIRST_MARK + number) for number in range(outer_marks)]  # stay themselves
 
         def mark(match: re.Match[str]) -> str:
             is_ours = match[2] in self._quoted
