@@ -17,6 +17,8 @@ from trainrig.errors import DataError, TrainrigError, UsageError
 from trainrig.workload.blocks import block
 from trainrig.workload.hf_config import class_names, config_of, shape_of_config
 from trainrig.workload.layout import Layout
+from trainrig.workload.model import SHAPE_KEYS, ModelShape
+from trainrig.workload.shape_parts import RopeScaling
 
 PUBLISHED_MODELS = Path(workload.__file__).with_name("published_models.toml")
 
@@ -440,3 +442,40 @@ def test_what_is_configured_as_another_is_only_predicted() -> None:
     shape = shape_of_config(small, "here")
     assert (shape.family, shape.num_layers, shape.variant) == ("bert", 6, "distilbert")
     assert shape.is_only_predicted
+
+
+_OTHER_VALUES: dict[str, tuple[str, Any]] = {
+    "family": ("gpt-neo-1.3B", "gpt2"),
+    "num_decoder_layers": ("t5-base", 6),
+    "windows": ("gpt-oss-20B", ()),
+    "num_kv_heads": ("deepseek-v3", 64),
+    "rope_scaling": (
+        "llama-7B",
+        RopeScaling(factor=8.0, low=1.0, high=4.0, original_positions=8192),
+    ),
+    "state_keys": ("qwen3-next-80B-A3B", 2048),
+    "activation": ("deepseek-v3", "gelu"),
+}
+"""A model, and a value that it may have instead of its own, by flat key."""
+
+
+def _varied(key: str) -> tuple[ModelShape, Any]:
+    """Return a model and another value for one of its flat keys."""
+    name, value = _OTHER_VALUES.get(key, ("deepseek-v3", None))
+    shape = workload.named(name)
+    now = SHAPE_KEYS.flat(shape)[key]
+    if value is None:
+        value = not now if isinstance(now, bool) else "other" if isinstance(now, str) else 2 * now
+        value = 1 if value == 0 and not isinstance(now, bool) else value
+    return shape, value
+
+
+@pytest.mark.parametrize("key", SHAPE_KEYS.places)
+def test_each_flat_key_of_a_shape_is_a_value_of_its_own(key: str) -> None:
+    shape, value = _varied(key)
+    changed = shape.replace(**{key: value})
+    before, after = SHAPE_KEYS.flat(shape), SHAPE_KEYS.flat(changed)
+    assert {name for name in before if before[name] != after[name]} == {key}
+    assert changed != shape, "caches would answer for the other"
+    assert changed.replace(**{key: before[key]}) == shape
+    assert ModelShape.of(**after) == changed
